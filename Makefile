@@ -1,0 +1,59 @@
+# Every target sets up the environment first: `make demo` works on a fresh Debian with Python 3.11.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench soak e2e clean
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.moorage-setup
+PYTEST := $(BIN)/python -m pytest
+
+# For `make test ARGS='-k durations'` and `make soak TIME=2h`.
+ARGS ?=
+TIME ?= 10m
+
+export PYTHON
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## create .venv and install everything, once
+
+$(STAMP): pyproject.toml constraints.txt scripts/setup.sh
+	@VENV=$(VENV) scripts/setup.sh
+	@touch $@
+
+demo: $(STAMP) ## replay real flights, kill the job in mid-stream, restore, compare
+	$(BIN)/python examples/flights/demo.py $(ARGS)
+
+test: $(STAMP) ## run the tests (without soak and e2e)
+	$(PYTEST) $(ARGS)
+
+check: $(STAMP) ## formatting, lint, types, import contracts, generated files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/manifest_reference.py --check
+
+format: $(STAMP) ## format the code and write the generated files
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/python scripts/manifest_reference.py
+
+bench: $(STAMP) ## measure against Spark's own stateful operators
+	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(STAMP) ## run the long tests: make soak TIME=2h
+	$(PYTEST) -m soak --timeout=0 --soak-time=$(TIME) $(ARGS)
+
+# pytest's status 5 means that no test was found: that is not a pass.
+e2e: $(STAMP) ## run the tests that need a Kubernetes cluster
+	@$(PYTEST) -m e2e $(ARGS) || { status=$$?; \
+	  [ $$status -ne 5 ] || echo "e2e: this release has no cluster tests, so nothing was tested" >&2; \
+	  exit $$status; }
+
+clean: ## remove .venv and everything that tools have cached here
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	  .import_linter_cache spark-warehouse metastore_db derby.log artifacts
+	find backends examples operator runtime scripts tests -name __pycache__ -type d \
+	  -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,23 @@
+"""What every kind of test shares: the time that soak tests may take."""
+
+import pytest
+
+from moorage_api import Duration
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--soak-time",
+        default="10m",
+        metavar="TIME",
+        help="how long each soak test may go on, such as 90s or 2h (make soak TIME=2h)",
+    )
+
+
+@pytest.fixture(scope="session")
+def soak_seconds(request):
+    """The time a soak test has, in seconds."""
+    try:
+        return Duration(request.config.getoption("--soak-time")).seconds
+    except ValueError as error:
+        raise pytest.UsageError(f"--soak-time {error}; write 90s, 10m or 2h") from error
