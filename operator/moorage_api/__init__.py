@@ -1,0 +1,63 @@
+"""The typed models of Moorage's custom resources: the one truth about what a manifest may say.
+
+It decides which fields exist, what they mean when left out, and which combinations are refused. The
+operator, the driver and the command line call it; CRDs and reference pages are generated from it.
+It must not know any of them, nor Spark, Kubernetes or a store: pydantic, YAML and the standard
+library are all it imports.
+"""
+
+from moorage_api.compute import (
+    Application,
+    Autoscaler,
+    Driver,
+    EnvVar,
+    Epoch,
+    Executor,
+    Resources,
+    Scaling,
+    Sidecar,
+)
+from moorage_api.job import API_VERSION, KIND, JobSpec, ObjectMeta, StatefulSparkJob
+from moorage_api.lifecycle import Deletion, FailurePolicy, Observability, Upgrade
+from moorage_api.manifest import load_manifest, parse_manifest
+from moorage_api.places import LocalRunReport, cluster_problems, local_run_report
+from moorage_api.problems import ManifestError, Problem
+from moorage_api.state import S3, Checkpoint, LocalVolume, Restore, Savepoint, Schedule, State
+from moorage_api.values import Duration, Quantity
+
+__all__ = [
+    "API_VERSION",
+    "KIND",
+    "S3",
+    "Application",
+    "Autoscaler",
+    "Checkpoint",
+    "Deletion",
+    "Driver",
+    "Duration",
+    "EnvVar",
+    "Epoch",
+    "Executor",
+    "FailurePolicy",
+    "JobSpec",
+    "LocalRunReport",
+    "LocalVolume",
+    "ManifestError",
+    "ObjectMeta",
+    "Observability",
+    "Problem",
+    "Quantity",
+    "Resources",
+    "Restore",
+    "Savepoint",
+    "Scaling",
+    "Schedule",
+    "Sidecar",
+    "State",
+    "StatefulSparkJob",
+    "Upgrade",
+    "cluster_problems",
+    "load_manifest",
+    "local_run_report",
+    "parse_manifest",
+]

@@ -1,0 +1,215 @@
+"""Where a job runs and how wide it is: application, pods, parallelism, epochs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from moorage_api.model import Items, Model, RawMapping, Violation
+from moorage_api.names import MainFile
+from moorage_api.values import Duration, Quantity, at_least
+
+__all__ = [
+    "Application",
+    "Autoscaler",
+    "Driver",
+    "EnvVar",
+    "Epoch",
+    "Executor",
+    "Resources",
+    "Scaling",
+    "Sidecar",
+]
+
+MAX_PARALLELISM_LIMIT = 32768
+
+# Spark refuses to start with less than 450 MiB of heap.
+_Memory = Annotated[Quantity, at_least(Quantity("450Mi"))]
+_Cpu = Annotated[Quantity, at_least(Quantity("1m"))]
+_Cores = Annotated[int, Field(ge=1, le=1024)]
+
+
+class EnvVar(Model):
+    """An environment variable of driver and executors, as Kubernetes writes it."""
+
+    name: Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=256)]
+    """The variable's name."""
+
+    value: Annotated[str, Field(max_length=32768)] | None = None
+    """Its value; empty if neither this nor valueFrom is given."""
+
+    value_from: RawMapping | None = None
+    """Where the cluster takes the value from: secretKeyRef, configMapKeyRef, fieldRef."""
+
+    def _rules(self) -> Iterator[Violation]:
+        if self.value is not None and self.value_from is not None:
+            yield Violation(("value", "valueFrom"), "is given beside valueFrom", "keep one of them")
+
+
+class Application(Model):
+    """The user's program."""
+
+    main_file: MainFile
+    """The job file: local:///path/in/the/image/job.py, or a path relative to the manifest."""
+
+    args: Items[str] = ()
+    """What the job file finds in `env.args`."""
+
+    py_files: Items[str] = ()
+    """More Python files, zips or wheels for driver and executors; paths like mainFile's."""
+
+    env: Items[EnvVar] = ()
+    """Environment variables of driver and executors."""
+
+    def _rules(self) -> Iterator[Violation]:
+        names = [variable.name for variable in self.env]
+        doubled = sorted({name for name in names if names.count(name) > 1})
+        if doubled:
+            yield Violation(("env",), f"names {', '.join(doubled)} twice", "keep one of each")
+
+    def main_path(self, base: Path) -> Path:
+        """Return the job file's path on this machine; `base` is the manifest's directory."""
+        return base / self.main_file.removeprefix("local://")
+
+
+class Autoscaler(Model):
+    """Parallelism that follows the load."""
+
+    enabled: bool = False
+    """Whether it decides at all."""
+
+    dry_run: bool = True
+    """Only report what it would do."""
+
+    min: Annotated[int, Field(ge=1)] = 2
+    """The least parallelism it goes to."""
+
+    max: Annotated[int, Field(ge=1)] = 32
+    """The greatest parallelism it goes to."""
+
+    target_utilization: Annotated[str, Field(pattern=r"^(0\.[0-9]{1,3}|1(\.0{1,3})?)$")] = "0.7"
+    """The busy share of an epoch it steers to, a decimal in quotes: "0.7"."""
+
+    scale_down_delay: Annotated[Duration, at_least(Duration("0s"))] = Duration("1h")
+    """How long the load must be low before it goes down."""
+
+    window: Annotated[Duration, at_least(Duration("1s"))] = Duration("15m")
+    """The time it averages over."""
+
+    def _rules(self) -> Iterator[Violation]:
+        if self.min > self.max:
+            yield Violation(
+                ("min", "max"), f"{self.min} is above max {self.max}", "lower min or raise max"
+            )
+
+
+class Scaling(Model):
+    """How many subtasks share the keys."""
+
+    parallelism: Annotated[int, Field(ge=1, le=MAX_PARALLELISM_LIMIT)]
+    """Subtasks of every stateful operator; executors = ceil(parallelism / executor.cores)."""
+
+    max_parallelism: Annotated[int, Field(ge=1, le=MAX_PARALLELISM_LIMIT)] = 128
+    """Key groups, the most subtasks there can ever be; fixed for a lineage."""
+
+    key_hash: Literal["spark-xxhash64", "flink-murmur"] = "spark-xxhash64"
+    """The hash that puts keys into key groups; fixed for a lineage."""
+
+    mode: Literal["InPlace", "Restart"] = "InPlace"
+    """How parallelism changes: at an epoch boundary (else by restart), or always by restart."""
+
+    repartition: Literal["Forbidden", "Offline"] = "Forbidden"
+    """Whether maxParallelism may change, by rewriting all state while the job is stopped."""
+
+    autoscaler: Autoscaler = Autoscaler()
+    """Parallelism that follows the load."""
+
+    def _rules(self) -> Iterator[Violation]:
+        if self.parallelism > self.max_parallelism:
+            yield Violation(
+                ("parallelism", "maxParallelism"),
+                f"{self.parallelism} is above maxParallelism {self.max_parallelism}",
+                "lower parallelism; maxParallelism can only be raised before the first start",
+            )
+        if self.autoscaler.enabled and self.autoscaler.max > self.max_parallelism:
+            yield Violation(
+                (("autoscaler", "max"), "maxParallelism"),
+                f"{self.autoscaler.max} is above maxParallelism {self.max_parallelism}",
+                f"write {self.max_parallelism} or less",
+            )
+
+
+class Epoch(Model):
+    """How the stream is cut into epochs (micro-batches)."""
+
+    interval: Annotated[Duration, at_least(Duration("0s"))] = Duration("1s")
+    """The time from the start of one epoch to the next; 0s starts the next at once."""
+
+    max_records_per_epoch: Annotated[int, Field(ge=1, le=2**31 - 1)] = 200_000
+    """The most records one input gives to one epoch, so that a backlog does not come at once."""
+
+
+class Resources(Model):
+    """CPU and memory of a container, as Kubernetes writes them."""
+
+    requests: dict[Literal["cpu", "memory"], Quantity] = Field(default_factory=dict)
+    """What the scheduler sets aside."""
+
+    limits: dict[Literal["cpu", "memory"], Quantity] = Field(default_factory=dict)
+    """What the container cannot exceed."""
+
+    def _rules(self) -> Iterator[Violation]:
+        for name, limit in self.limits.items():
+            request = self.requests.get(name)
+            if request is not None and request > limit:
+                yield Violation(
+                    (("requests", name), ("limits", name)),
+                    f"{request} is above the limit {limit}",
+                    "lower the request or raise the limit",
+                )
+
+
+class Sidecar(Model):
+    """The state server's container, beside each executor."""
+
+    resources: Resources = Resources()
+    """Its CPU and memory; RocksDB's cache and write buffers are sized from the memory limit."""
+
+
+class Driver(Model):
+    """The driver's pod."""
+
+    cores: _Cores = 1
+    """Cores that the driver uses."""
+
+    cpu_request: _Cpu | None = None
+    """CPU set aside for it, such as 500m; by default its cores."""
+
+    memory: _Memory = Quantity("2Gi")
+    """Memory of the pod; on one machine, of Spark."""
+
+    pod_template: RawMapping = Field(default_factory=dict)
+    """A pod that ours is merged into, containers by name."""
+
+
+class Executor(Model):
+    """The executors' pods."""
+
+    instances: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """How many; by default ceil(parallelism / cores)."""
+
+    cores: _Cores = 2
+    """Tasks that one executor runs at a time."""
+
+    cpu_request: _Cpu | None = None
+    """CPU set aside for one, such as 500m; by default its cores."""
+
+    memory: _Memory = Quantity("4Gi")
+    """Memory of one pod, without the sidecar's."""
+
+    pod_template: RawMapping = Field(default_factory=dict)
+    """A pod that ours is merged into, containers by name."""
+
+    sidecar: Sidecar = Sidecar()
+    """The state server's container."""

@@ -1,0 +1,188 @@
+"""What happens to a job over its life: upgrades, failures, deletion, how it is watched."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from moorage_api.model import Model, Violation
+from moorage_api.values import Duration, at_least
+
+__all__ = [
+    "Backoff",
+    "Deletion",
+    "ExecutorFailures",
+    "FailurePolicy",
+    "Health",
+    "Infrastructure",
+    "Metrics",
+    "Observability",
+    "Rollback",
+    "StableAfter",
+    "Ui",
+    "Upgrade",
+]
+
+_Positive = Annotated[Duration, at_least(Duration("1ms"))]
+_Natural = Annotated[int, Field(ge=0)]
+
+
+class StableAfter(Model):
+    """When a new version counts as good; all of it must hold."""
+
+    duration: _Positive = Duration("2m")
+    """How long it has run without a restart."""
+
+    completed_checkpoints: _Natural = 1
+    """How many checkpoints it has completed."""
+
+
+class Rollback(Model):
+    """Going back to the last good version when a new one does not become ready."""
+
+    enabled: bool = True
+    """Whether to."""
+
+    readiness_timeout: _Positive = Duration("10m")
+    """How long a new version has."""
+
+    stable_after: StableAfter = StableAfter()
+    """When it counts as good."""
+
+
+class Upgrade(Model):
+    """How a new version takes over the old one's state."""
+
+    mode: Literal["Savepoint", "LastCheckpoint", "Stateless"] = "Savepoint"
+    """What it starts from."""
+
+    fallback: Literal["LastCheckpoint", "Wait", "Fail"] = "LastCheckpoint"
+    """What to do where no savepoint can be taken; never to start empty."""
+
+    max_checkpoint_age: _Positive = Duration("5m")
+    """An older last checkpoint is renewed first if the job is healthy."""
+
+    preflight: bool = True
+    """Whether image and configuration are tried before the old version is stopped."""
+
+    rollback: Rollback = Rollback()
+    """Going back."""
+
+
+class Backoff(Model):
+    """The wait between restarts, doubling."""
+
+    initial: _Positive = Duration("10s")
+    """The first wait."""
+
+    max: _Positive = Duration("5m")
+    """The longest wait."""
+
+    reset_after: _Positive = Duration("30m")
+    """How long the job must run for the wait to begin anew."""
+
+    def _rules(self) -> Iterator[Violation]:
+        if self.initial > self.max:
+            yield Violation(
+                ("initial", "max"),
+                f"{self.initial} is above max {self.max}",
+                "lower initial or raise max",
+            )
+
+
+class Infrastructure(Model):
+    """Failures that are not the job's: lost nodes, evictions."""
+
+    count_as_restart: bool = False
+    """Whether they count towards maxRestarts."""
+
+    node_lost_timeout: _Positive = Duration("2m")
+    """How long a node may be silent before its driver is replaced (after the fence)."""
+
+
+class ExecutorFailures(Model):
+    """Lost executors that are tolerated."""
+
+    max: _Natural = 20
+    """How many."""
+
+    window: _Positive = Duration("10m")
+    """In how long."""
+
+
+class Health(Model):
+    """A job that runs but gets nowhere."""
+
+    no_progress_for: _Positive = Duration("15m")
+    """No epoch for this long."""
+
+    no_checkpoint_for: _Positive = Duration("15m")
+    """No checkpoint for this long."""
+
+    action: Literal["Restart", "Alert"] = "Restart"
+    """What to do then."""
+
+
+class FailurePolicy(Model):
+    """What is done when the job fails."""
+
+    max_restarts: Annotated[int, Field(ge=-1)] = -1
+    """How many restarts within the window; -1 is without end."""
+
+    window: _Positive = Duration("1h")
+    """The time in which restarts are counted."""
+
+    backoff: Backoff = Backoff()
+    """The wait between restarts."""
+
+    infrastructure: Infrastructure = Infrastructure()
+    """Failures that are not the job's."""
+
+    executor_failures: ExecutorFailures = ExecutorFailures()
+    """Lost executors that are tolerated."""
+
+    health: Health = Health()
+    """A job that runs but gets nowhere."""
+
+
+class Deletion(Model):
+    """What stays when the object is deleted."""
+
+    policy: Literal["Retain", "Delete"] = "Retain"
+    """Whether checkpoints are kept."""
+
+    final_snapshot: Literal["Savepoint", "Checkpoint", "None"] = "Savepoint"
+    """What is taken before the end."""
+
+    timeout: _Positive = Duration("10m")
+    """How long that may take."""
+
+    on_timeout: Literal["Proceed", "Block"] = "Proceed"
+    """Whether the job is deleted without it then, or waits for a person."""
+
+
+class Ui(Model):
+    """The driver's status page."""
+
+    ingress_template: Annotated[str, Field(max_length=512)] = ""
+    """The host and path of its Ingress, with {name} and {namespace}; none if empty."""
+
+    class_name: Annotated[str, Field(max_length=253)] = ""
+    """The Ingress class."""
+
+
+class Metrics(Model):
+    """The driver's metrics."""
+
+    pod_monitor: bool = False
+    """Whether a PodMonitor is made for Prometheus."""
+
+
+class Observability(Model):
+    """How the job is watched."""
+
+    ui: Ui = Ui()
+    """The status page."""
+
+    metrics: Metrics = Metrics()
+    """The metrics."""

@@ -1,0 +1,85 @@
+"""What every model of the API has in common: strictness, names, and rules across fields.
+
+A rule across fields is a `Violation` that a model's `_rules` yields. All violations of a model are
+raised together, each with the fields it is about, so that a reader sees every one at once and a
+manifest's line can be shown beside it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from moorage_api.problems import field_name
+
+__all__ = ["Items", "Model", "RawMapping", "TextMapping", "Violation", "refuse"]
+
+_Item = TypeVar("_Item")
+
+# A YAML list becomes a tuple; what is in it stays strict.
+Items = Annotated[tuple[_Item, ...], Field(strict=False)]
+TextMapping = Mapping[str, str]
+RawMapping = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that does not hold.
+
+    Attributes:
+        fields: what it is about, as in the manifest (camelCase), below the model: a name, or a path
+            of names. The first one is shown.
+        reason: what is wrong.
+        fix: what to write instead.
+    """
+
+    fields: tuple[str | tuple[str, ...], ...]
+    reason: str
+    fix: str
+
+    @property
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """The fields, each as a path."""
+        return tuple((field,) if isinstance(field, str) else field for field in self.fields)
+
+    @property
+    def shown(self) -> str:
+        """The first field, as a person reads it."""
+        return field_name(self.paths[0])
+
+
+class Model(BaseModel):
+    """Frozen, strict, and closed: what is not a field is an error, `"8"` is not 8.
+
+    Python code may use either spelling of a name; manifests only camelCase.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+        validate_by_alias=True,
+        validate_by_name=True,
+    )
+
+    def _rules(self) -> Iterator[Violation]:
+        """Yield every rule across fields that does not hold; a model without rules has none."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        refuse(self._rules())
+        return self
+
+
+def refuse(violations: Iterable[Violation]) -> None:
+    """Raise the error that carries `violations`; do nothing if there are none."""
+    found = list(violations)
+    if found:
+        text = "; ".join(f"{violation.shown}: {violation.reason}" for violation in found)
+        raise PydanticCustomError("moorage_rules", "{text}", {"text": text, "violations": found})

@@ -1,0 +1,146 @@
+"""The texts of the API that have a form: names, directories, schedules.
+
+Patterns are the ones that the API server will be given, so they use nothing its regular
+expressions lack.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+__all__ = ["CronExpression", "JobName", "MainFile", "OperatorUid", "StorageUrl", "ZoneName"]
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_ZONE = re.compile(r"[A-Za-z_]+([/+-][A-Za-z0-9_+-]+)*")
+_URL = re.compile(
+    r"s3://[a-z0-9][-.a-z0-9]{1,61}[a-z0-9](/[A-Za-z0-9._=+@-]+)*"
+    r"|file://[.]?(/[A-Za-z0-9._=+@-]+)+"
+    r"|memory://[A-Za-z0-9._-]+"
+)
+_MACROS = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_CRON_FIELDS: tuple[tuple[str, int, int, Sequence[str]], ...] = (
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day of month", 1, 31, ()),
+    ("month", 1, 12, _MONTHS),
+    ("day of week", 0, 7, _DAYS),
+)
+
+
+def _refuse(reason: str, fix: str) -> PydanticCustomError:
+    return PydanticCustomError("moorage_value", "{reason}", {"reason": reason, "fix": fix})
+
+
+def _job_name(text: str) -> str:
+    if len(text) > 45:
+        raise _refuse(
+            f"is {len(text)} characters long",
+            "use at most 45: the names of pods, services and volumes are made from it",
+        )
+    if not _NAME.fullmatch(text):
+        raise _refuse(
+            f"is not a name: {text!r}",
+            "use lower-case letters, digits and '-', starting with a letter and not ending in '-'",
+        )
+    return text
+
+
+def _operator_uid(text: str) -> str:
+    if not _UID.fullmatch(text):
+        raise _refuse(
+            f"is not an operator uid: {text[:80]!r}",
+            "use at most 63 letters, digits, '.', '_' and '-', starting with a letter or digit",
+        )
+    return text
+
+
+def _storage_url(text: str) -> str:
+    if text.endswith("/"):
+        raise _refuse("ends in '/'", "leave the last '/' out")
+    if text.startswith("file://") and not text.startswith(("file:///", "file://./")):
+        raise _refuse(
+            "does not say where it starts",
+            "write file:///absolute/path, or file://./path beside the manifest",
+        )
+    # The text itself is not repeated: people paste credentials into URLs.
+    steps = text.partition("://")[2].split("/")[1:]
+    if not _URL.fullmatch(text) or "." in steps or ".." in steps:
+        raise _refuse(
+            "is not a directory of a store",
+            "write s3://bucket/path, file:///absolute/path or file://./path beside the manifest, "
+            "of letters, digits and ._=+@-",
+        )
+    return text
+
+
+def _main_file(text: str) -> str:
+    scheme, separator, path = text.partition("://")
+    if separator and scheme != "local":
+        raise _refuse(
+            f"has the scheme {scheme[:16]!r}",
+            "write local:///path/in/the/image/job.py, or a path relative to the manifest",
+        )
+    if separator and not path.startswith("/"):
+        raise _refuse("is not absolute", "write local:///, then the path from the root")
+    if not separator and text.startswith("/"):
+        raise _refuse("is a bare absolute path", f"write local://{text}")
+    if not text.endswith(".py"):
+        raise _refuse("is not a Python file", "name the .py file that holds build(env)")
+    return text
+
+
+def _cron(text: str) -> str:
+    if text in _MACROS:
+        return text
+    fields = text.split()
+    if len(fields) != len(_CRON_FIELDS):
+        raise _refuse(
+            f"has {len(fields)} fields",
+            "write five: minute, hour, day of month, month, day of week, such as '0 3 * * *'",
+        )
+    for field, (name, low, high, words) in zip(fields, _CRON_FIELDS, strict=True):
+        if not all(_cron_part(part.lower(), low, high, words) for part in field.split(",")):
+            raise _refuse(
+                f"has a {name} that cron does not know: {field[:40]!r}",
+                f"use *, {low}-{high}, ranges a-b, steps */n, and commas between them",
+            )
+    return text
+
+
+def _cron_part(part: str, low: int, high: int, words: Sequence[str]) -> bool:
+    """Whether `part` (`*`, `5`, `mon-fri`, `*/10`) is within `low` to `high`."""
+    span, slash, step = part.partition("/")
+    if slash and not (step.isascii() and step.isdigit() and int(step) > 0):
+        return False
+    if span == "*":
+        return True
+    numbers = [_cron_number(end, low, words) for end in span.split("-")]
+    if len(numbers) > 2 or not all(low <= number <= high for number in numbers):
+        return False
+    return numbers == sorted(numbers)
+
+
+def _cron_number(text: str, low: int, words: Sequence[str]) -> int:
+    if text in words:
+        return low + words.index(text)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 2 else -1
+
+
+def _zone(text: str) -> str:
+    if not _ZONE.fullmatch(text):
+        raise _refuse(f"is not a time zone: {text[:40]!r}", "write UTC or one like Europe/Paris")
+    return text
+
+
+JobName = Annotated[str, AfterValidator(_job_name)]
+OperatorUid = Annotated[str, AfterValidator(_operator_uid)]
+StorageUrl = Annotated[str, Field(max_length=512), AfterValidator(_storage_url)]
+MainFile = Annotated[str, Field(max_length=1024), AfterValidator(_main_file)]
+CronExpression = Annotated[str, Field(max_length=256), AfterValidator(_cron)]
+ZoneName = Annotated[str, Field(max_length=64), AfterValidator(_zone)]

@@ -1,0 +1,273 @@
+"""Where state lives and how it is kept: backend, directories, checkpoints, savepoints, restore."""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from moorage_api.model import Model, TextMapping, Violation
+from moorage_api.names import CronExpression, OperatorUid, StorageUrl, ZoneName
+from moorage_api.values import Duration, Quantity, at_least
+
+__all__ = [
+    "S3",
+    "Checkpoint",
+    "CheckpointRetention",
+    "LocalVolume",
+    "Restore",
+    "Savepoint",
+    "SavepointRetention",
+    "Schedule",
+    "SecretRef",
+    "State",
+]
+
+DEFAULT_CHECKPOINT_INTERVAL = Duration("60s")
+
+# The last three are Flink's old names and choose what they chose there.
+BACKENDS = ("rocksdb", "hashmap", "forst", "batch", "jobmanager", "filesystem")
+
+_Positive = Annotated[Duration, at_least(Duration("1ms"))]
+_Count = Annotated[int, Field(ge=1, le=10_000)]
+
+
+def _backend(text: str) -> str:
+    factory = re.fullmatch(r"([A-Za-z_]\w*\.)+[A-Za-z_]\w*", text)
+    if text not in BACKENDS and not factory:
+        raise PydanticCustomError(
+            "moorage_value",
+            "{reason}",
+            {
+                "reason": f"is not a state backend: {text[:80]!r}",
+                "fix": f"use one of {', '.join(BACKENDS)}, or a factory's full name a.module.Class",
+                "choices": BACKENDS,
+                "given": text,
+            },
+        )
+    return text
+
+
+def _endpoint(text: str) -> str:
+    if not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?", text):
+        # Not repeated: people paste user:password@ into URLs.
+        raise PydanticCustomError(
+            "moorage_value",
+            "{reason}",
+            {
+                "reason": "is not an endpoint",
+                "fix": "write https://host:port without user, password or query",
+            },
+        )
+    return text
+
+
+class S3(Model):
+    """How S3 is reached; credentials come from credentialsSecretRef or boto3's usual chain."""
+
+    endpoint: Annotated[str, Field(max_length=512), AfterValidator(_endpoint)] | None = None
+    """The server's URL; AWS by default."""
+
+    region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")] | None = None
+    """The region; by default what boto3 finds."""
+
+    path_style: bool = False
+    """Whether the bucket stands in the path and not in the host name, as most servers other than
+    AWS want it."""
+
+
+class SecretRef(Model):
+    """A Secret in the job's namespace."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+    """The Secret's name."""
+
+
+class LocalVolume(Model):
+    """The volume with the working databases of an executor: always only a cache."""
+
+    type: Literal["EmptyDir", "EphemeralPVC", "ReusedPVC", "HostPath"] = "EmptyDir"
+    """What kind of volume."""
+
+    size: Annotated[Quantity, at_least(Quantity("1Mi"))] | None = None
+    """Its size; needed for a PVC."""
+
+    storage_class_name: Annotated[str, Field(max_length=253)] | None = None
+    """The PVC's storage class; the cluster's default if not given."""
+
+    path: Annotated[str, Field(pattern=r"^/[^\s:]+$", max_length=1024)] | None = None
+    """The directory on the node; needed for HostPath."""
+
+    def _rules(self) -> Iterator[Violation]:
+        if self.type in ("EphemeralPVC", "ReusedPVC") and self.size is None:
+            yield Violation(("size", "type"), f"is missing, and type is {self.type}", "add a size")
+        if self.type == "HostPath" and self.path is None:
+            yield Violation(("path", "type"), "is missing, and type is HostPath", "add a path")
+
+
+class State(Model):
+    """The state of the job, and the directories that are the truth about it."""
+
+    backend: Annotated[str, Field(max_length=256), AfterValidator(_backend)] = "rocksdb"
+    """The state backend: a known name, or the full name of a factory class."""
+
+    options: TextMapping = Field(default_factory=dict)
+    """Settings of the backend, by their names in its documentation; values in quotes."""
+
+    changelog: bool = False
+    """Whether every epoch is durable before it counts, so that no failure rewinds anything."""
+
+    checkpoint_dir: StorageUrl
+    """Where the lineage's log and checkpoints live; belongs to this job alone."""
+
+    savepoint_dir: StorageUrl | None = None
+    """Where savepoints go; neither in checkpointDir nor around it."""
+
+    s3: S3 = S3()
+    """How S3 is reached."""
+
+    credentials_secret_ref: SecretRef | None = None
+    """A Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."""
+
+    local: LocalVolume = LocalVolume()
+    """The volume with the working databases."""
+
+    def _rules(self) -> Iterator[Violation]:
+        if self.savepoint_dir is not None and _overlap(self.checkpoint_dir, self.savepoint_dir):
+            yield Violation(
+                ("savepointDir", "checkpointDir"),
+                "is the same as checkpointDir, or one lies in the other",
+                "use two directories side by side: the job cleans up its checkpointDir",
+            )
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+class CheckpointRetention(Model):
+    """Which checkpoints are kept."""
+
+    count: _Count = 3
+    """How many of the newest."""
+
+
+class Checkpoint(Model):
+    """When checkpoints are taken, and what is done when they fail."""
+
+    interval: Annotated[Duration, at_least(Duration("1s"))] | None = None
+    """The time between the starts of two; 60s if there is no cron either."""
+
+    cron: CronExpression | None = None
+    """When to take them, in place of interval."""
+
+    mode: Literal["ExactlyOnce", "AtLeastOnce"] = "ExactlyOnce"
+    """Whether inputs are aligned; epochs always are, so both give the first."""
+
+    max_concurrent: Annotated[int, Field(ge=1, le=16)] = 1
+    """How many may be on their way at once."""
+
+    timeout: _Positive = Duration("10m")
+    """How long one may take."""
+
+    min_pause: Annotated[Duration, at_least(Duration("0s"))] = Duration("5s")
+    """The least time between the end of one and the start of the next."""
+
+    tolerable_failures: Annotated[int, Field(ge=0)] = 3
+    """How many in a row may fail before onToleranceExceeded."""
+
+    on_tolerance_exceeded: Literal["Degrade", "FailJob"] = "Degrade"
+    """Run on and say so, or fail the job (Flink's rule)."""
+
+    incremental: bool = True
+    """Upload only what no retained checkpoint has."""
+
+    retain: CheckpointRetention = CheckpointRetention()
+    """Which are kept."""
+
+    def _rules(self) -> Iterator[Violation]:
+        if self.interval is not None and self.cron is not None:
+            yield Violation(("cron", "interval"), "is given beside interval", "keep one of them")
+
+    @property
+    def effective_interval(self) -> Duration | None:
+        """The interval that holds: the given one, the default, or None where cron decides."""
+        if self.interval is None and self.cron is None:
+            return DEFAULT_CHECKPOINT_INTERVAL
+        return self.interval
+
+
+class Schedule(Model):
+    """When something happens by the calendar."""
+
+    cron: CronExpression
+    """Five fields: minute, hour, day of month, month, day of week."""
+
+    time_zone: ZoneName = "UTC"
+    """The time zone of cron."""
+
+    starting_deadline: _Positive = Duration("1h")
+    """How late a missed time is still made up for."""
+
+
+class SavepointRetention(Model):
+    """Which periodic savepoints are kept; those a person asked for are never deleted."""
+
+    count: _Count = 10
+    """How many of the newest."""
+
+    max_age: _Positive = Duration("168h")
+    """How long."""
+
+
+class Savepoint(Model):
+    """Periodic savepoints."""
+
+    schedule: Schedule | None = None
+    """When they are taken; never, if not given."""
+
+    retain: SavepointRetention = SavepointRetention()
+    """Which are kept."""
+
+    timeout: _Positive = Duration("30m")
+    """How long one may take."""
+
+
+class Restore(Model):
+    """What the job begins from: at its first start, and whenever nonce grows."""
+
+    mode: Literal["Latest", "Snapshot", "Path", "Empty"] = "Latest"
+    """The newest checkpoint or start, a snapshot object, a path in a store, or nothing at all."""
+
+    snapshot_name: Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$")] = ""
+    """The StatefulSparkSnapshot, for mode Snapshot."""
+
+    path: Annotated[str, Field(max_length=1024)] = ""
+    """A checkpoint's or savepoint's URL, for mode Path."""
+
+    nonce: Annotated[int, Field(ge=0)] = 0
+    """Raise it to restore again; it never goes down."""
+
+    max_fallback_age: Annotated[Duration, at_least(Duration("0s"))] = Duration("30m")
+    """How far back a corrupt newest checkpoint may be replaced by an older one; 0s is never."""
+
+    acknowledge_state_loss: bool = False
+    """Must be true for mode Empty where the lineage has state."""
+
+    claim_mode: Literal["NoClaim", "Claim"] = "NoClaim"
+    """Whether what was restored from stays the user's, or the job's to delete."""
+
+    allow_non_restored_state: bool = False
+    """Whether state of operators and offsets of inputs that the job has no longer may be left."""
+
+    uid_mapping: dict[OperatorUid, OperatorUid] = Field(default_factory=dict)
+    """Operator uids of the snapshot, and what they are called in the job."""
+
+    def _rules(self) -> Iterator[Violation]:
+        if self.mode == "Snapshot" and not self.snapshot_name:
+            yield Violation(("snapshotName", "mode"), "is missing for mode Snapshot", "name one")
+        if self.mode == "Path" and not self.path:
+            yield Violation(("path", "mode"), "is missing for mode Path", "write a snapshot's URL")
+        if len(set(self.uid_mapping.values())) < len(self.uid_mapping):
+            yield Violation(("uidMapping",), "gives two uids the same name", "make them different")

@@ -1,0 +1,62 @@
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from moorage_api import ManifestError, load_manifest, parse_manifest
+
+SMALL = {
+    "apiVersion": "moorage.dev/v1alpha1",
+    "kind": "StatefulSparkJob",
+    "metadata": {"name": "clicks"},
+    "spec": {
+        "application": {"mainFile": "job.py"},
+        "scaling": {"parallelism": 2},
+        "state": {"checkpointDir": "file:///var/lib/clicks"},
+    },
+}
+
+
+@pytest.fixture
+def manifest():
+    """A small valid manifest as data, with `spec.a.b=value` changes."""
+
+    def build(changes=None):
+        data = _copy(SMALL)
+        for path, value in (changes or {}).items():
+            *parents, last = path.split(".")
+            place = data
+            for name in parents:
+                place = place.setdefault(name, {})
+            place[last] = value
+        return data
+
+    return build
+
+
+@pytest.fixture
+def problems_of():
+    """The problems of a YAML text, as `field: reason; fix` lines with their line numbers."""
+
+    def judge(text):
+        with pytest.raises(ManifestError) as caught:
+            parse_manifest(textwrap.dedent(text).encode(), "job.yaml")
+        return list(caught.value.problems)
+
+    return judge
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    """Write a manifest's text to a file and load it."""
+
+    def load(text):
+        path = tmp_path / "job.yaml"
+        path.write_text(textwrap.dedent(text))
+        return load_manifest(path)
+
+    return load
+
+
+def _copy(data):
+    return {k: _copy(v) if isinstance(v, dict) else v for k, v in data.items()}

@@ -1,0 +1,80 @@
+import pytest
+
+from moorage_api import StatefulSparkJob, cluster_problems, local_run_report
+
+
+def job(manifest, changes):
+    return StatefulSparkJob.model_validate(manifest(changes), by_alias=True, by_name=False)
+
+
+def test_a_small_local_manifest_is_honoured_in_full(manifest):
+    report = local_run_report(job(manifest, {}))
+    assert report.ignored == ()
+    assert report.unsupported == ()
+
+
+def test_fields_that_mean_nothing_without_a_cluster_are_named_if_the_manifest_gives_them(manifest):
+    report = local_run_report(
+        job(
+            manifest,
+            {
+                "spec.image": "registry/clicks:1",
+                "spec.executor.podTemplate": {"spec": {}},
+                "spec.upgrade": {"mode": "Stateless"},
+                "spec.application.env": [
+                    {"name": "A", "value": "1"},
+                    {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                ],
+            },
+        )
+    )
+    assert report.ignored == (
+        "spec.image",
+        "spec.executor.podTemplate",
+        "spec.upgrade",
+        "spec.application.env[1].valueFrom",
+    )
+    assert report.unsupported == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field"),
+    [
+        ("spec.state.checkpointDir", "s3://state/clicks", "spec.state.checkpointDir"),
+        ("spec.state.changelog", True, "spec.state.changelog"),
+        ("spec.state.backend", "hashmap", "spec.state.backend"),
+        ("spec.scaling.keyHash", "flink-murmur", "spec.scaling.keyHash"),
+        ("spec.scaling.autoscaler.enabled", True, "spec.scaling.autoscaler.enabled"),
+        ("spec.savepoint.schedule", {"cron": "0 3 * * *"}, "spec.savepoint.schedule"),
+        ("spec.checkpoint.cron", "0 3 * * *", "spec.checkpoint.cron"),
+        ("spec.checkpoint.maxConcurrent", 2, "spec.checkpoint.maxConcurrent"),
+        ("spec.restore", {"mode": "Snapshot", "snapshotName": "a"}, "spec.restore.mode"),
+        ("spec.restore.claimMode", "Claim", "spec.restore.claimMode"),
+    ],
+)
+def test_what_this_release_cannot_do_is_said_and_not_passed_over(manifest, path, value, field):
+    (problem,) = local_run_report(job(manifest, {path: value})).unsupported
+    assert problem.field == field
+    assert problem.reason
+    assert problem.fix
+
+
+def test_a_cluster_needs_more_than_a_laptop(manifest):
+    fields = [problem.field for problem in cluster_problems(job(manifest, {}))]
+    assert fields == ["spec.image", "spec.application.mainFile", "spec.state.savepointDir"]
+
+
+def test_a_manifest_for_a_cluster_has_no_problem_there(manifest):
+    complete = {
+        "spec.image": "registry/clicks:1",
+        "spec.application.mainFile": "local:///app/job.py",
+        "spec.state.checkpointDir": "s3://state/clicks",
+        "spec.state.savepointDir": "s3://savepoints/clicks",
+    }
+    assert cluster_problems(job(manifest, complete)) == []
+
+
+@pytest.mark.parametrize("url", ["memory://x", "file://./x"])
+def test_a_directory_that_only_one_process_or_machine_has_is_none_for_a_cluster(manifest, url):
+    problems = cluster_problems(job(manifest, {"spec.state.checkpointDir": url}))
+    assert "spec.state.checkpointDir" in [problem.field for problem in problems]
