@@ -1,0 +1,160 @@
+"""The errors of Moorage, one class for each thing the receiver must do about it.
+
+Every layer raises these and every edge (the command line, the operator, the state server's wire)
+maps them, so the classes carry a stable `code`. They cross a process boundary as code and
+arguments through `error_to_wire` and `error_from_wire`, and they survive pickling.
+
+    MoorageError
+      +- Retryable            do the same again later
+      |    +- StoreUnavailable    the object store does not answer
+      +- UserError            a person must change something first
+      +- Fenced               another writer took over: end at once, write nothing more
+      +- CorruptState         stored bytes are not what was written
+      +- StaleLease           the run or lease that asks no longer owns the range
+      +- VersionMismatch      the range is at another version than the one asked for
+      +- VersionGone          a committed delta that is needed is not on this volume
+      +- LocalDiskError       the local volume is full or refuses writes
+      +- ObjectNotFound       no object has this key
+      +- AlreadyExists        an object with this key exists
+      +- Bug                  a rule of the protocol was broken; only a change of code helps
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+__all__ = [
+    "AlreadyExists",
+    "Bug",
+    "CorruptState",
+    "Fenced",
+    "LocalDiskError",
+    "MoorageError",
+    "ObjectNotFound",
+    "Retryable",
+    "StaleLease",
+    "StoreUnavailable",
+    "UserError",
+    "VersionGone",
+    "VersionMismatch",
+    "error_from_wire",
+    "error_to_wire",
+]
+
+
+class MoorageError(Exception):
+    """The base of all errors raised on purpose; `code` is stable across releases."""
+
+    code: ClassVar[str] = "moorage_error"
+
+
+class Retryable(MoorageError):
+    """The same request may succeed later; nothing needs to change."""
+
+    code: ClassVar[str] = "retryable"
+
+
+class StoreUnavailable(Retryable):
+    """The object store could not be reached or refused to serve; says nothing about its content."""
+
+    code: ClassVar[str] = "store_unavailable"
+
+
+class UserError(MoorageError):
+    """A person must change something (a manifest, a directory, a permission) before going on."""
+
+    code: ClassVar[str] = "user_error"
+
+
+class Fenced(MoorageError):
+    """Another writer claimed a higher fence: end at once and commit nothing."""
+
+    code: ClassVar[str] = "fenced"
+
+
+class CorruptState(MoorageError):
+    """Stored bytes are not what was written.
+
+    Attributes:
+        path: the object or file that is damaged.
+        advice: what the person who runs the job can do.
+    """
+
+    code: ClassVar[str] = "corrupt_state"
+
+    def __init__(self, message: str, path: str = "", advice: str = "") -> None:
+        super().__init__(message, path, advice)
+        self.message = message
+        self.path = path
+        self.advice = advice
+
+    def __str__(self) -> str:
+        where = f": path={self.path}" if self.path else ""
+        advice = f"; {self.advice}" if self.advice else ""
+        return f"{self.message}{where}{advice}"
+
+
+class StaleLease(MoorageError):
+    """The request comes from a run or lease that no longer owns the range."""
+
+    code: ClassVar[str] = "stale_lease"
+
+
+class VersionMismatch(MoorageError):
+    """The range is at another version than the one asked for."""
+
+    code: ClassVar[str] = "version_mismatch"
+
+
+class VersionGone(MoorageError):
+    """A committed delta needed to reach the asked version is not on this volume."""
+
+    code: ClassVar[str] = "version_gone"
+
+
+class LocalDiskError(MoorageError):
+    """The local volume is full or cannot be written; committed state is not affected."""
+
+    code: ClassVar[str] = "local_disk_error"
+
+
+class ObjectNotFound(MoorageError):
+    """The store answered, and it has no object with this key."""
+
+    code: ClassVar[str] = "object_not_found"
+
+
+class AlreadyExists(MoorageError):
+    """An object with this key exists, so it was not created."""
+
+    code: ClassVar[str] = "already_exists"
+
+
+class Bug(MoorageError):
+    """A rule that this code must keep was broken; retrying or configuring does not help."""
+
+    code: ClassVar[str] = "bug"
+
+
+def error_to_wire(error: MoorageError) -> dict[str, object]:
+    """Return `error` as plain data: `{"code": str, "args": [str, ...]}`."""
+    return {"code": error.code, "args": [str(arg) for arg in error.args]}
+
+
+def error_from_wire(data: Mapping[str, object]) -> MoorageError:
+    """Return the error that `error_to_wire` described.
+
+    A code that this version does not know (the peer is newer) becomes a plain `MoorageError`
+    which still carries the text.
+    """
+    code, args = str(data.get("code", "")), data.get("args", ())
+    texts = [str(arg) for arg in args] if isinstance(args, list | tuple) else [str(args)]
+    for kind in _all_classes(MoorageError):
+        if kind.code == code:
+            return kind(*texts)
+    return MoorageError(f"unknown error from peer: code={code} {' '.join(texts)}")
+
+
+def _all_classes(base: type[MoorageError]) -> Iterator[type[MoorageError]]:
+    yield base
+    for child in base.__subclasses__():
+        yield from _all_classes(child)

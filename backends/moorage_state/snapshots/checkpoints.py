@@ -1,0 +1,314 @@
+"""Checkpoints as a whole: completing, finding, verifying and retiring them.
+
+Called by the checkpoint coordinator in the driver, and by whatever lists or picks restore points.
+It knows manifests and the log, not how a range's files are made or used.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from moorage_state.errors import AlreadyExists, Bug, CorruptState, ObjectNotFound, UserError
+from moorage_state.snapshots.entries import Checkpoint, Entry, Retire
+from moorage_state.snapshots.history import next_checkpoint_id, restore_points, retained
+from moorage_state.snapshots.layout import checkpoint_id_of, checkpoint_path, manifest_key
+from moorage_state.snapshots.log import LogWriter
+from moorage_state.snapshots.manifest import (
+    FileRef,
+    Manifest,
+    RangeHandle,
+    decode_manifest,
+    encode_manifest,
+    manifest_digest,
+)
+from moorage_state.snapshots.retention import Retirement, victims
+from moorage_state.stores import ObjectStore
+
+__all__ = ["CheckpointStore", "Loaded", "Verify", "verify_files"]
+
+Verify = Literal["manifest", "sizes", "hashes"]
+"""How far to look before trusting a checkpoint: its manifest; that every file is there with its
+size; or every byte."""
+
+_ADVICE = "restore an older checkpoint, or allow an older one to take its place"
+
+
+class Loaded(NamedTuple):
+    """A restore point that can be used.
+
+    Attributes:
+        manifest: what to restore.
+        warnings: for people; not empty when an older checkpoint took the place of the newest.
+    """
+
+    manifest: Manifest
+    warnings: list[str]
+
+
+class CheckpointStore:
+    """The checkpoints in one checkpoint directory."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._manifests: dict[int, Manifest] = {}
+        self._leftovers: set[int] | None = None
+
+    def next_id(self, entries: Iterable[Entry]) -> int:
+        """Return an id above all in the log and all that an unfinished checkpoint left behind."""
+        highest = next_checkpoint_id(entries) - 1
+        for info in self._store.list("chk-"):
+            found = checkpoint_id_of(info.key.partition("/")[0])
+            highest = max(highest, found or 0)
+        return highest + 1
+
+    def complete(self, writer: LogWriter, manifest: Manifest, completed_at: datetime) -> Checkpoint:
+        """Write the manifest and then the log entry, from which on the checkpoint exists.
+
+        Calling it again with the same manifest after StoreUnavailable goes on where it stopped.
+
+        Raises:
+            Fenced: another writer took over; the checkpoint does not exist.
+            AlreadyExists: another manifest lies under this id, left by a writer that was fenced
+                off before its log entry; take the next id.
+            StoreUnavailable: the checkpoint may exist: delete nothing, call again.
+        """
+        data = encode_manifest(manifest)
+        writer.settle()
+        digest = manifest_digest(data)
+        done = _same_id(writer, manifest, digest)
+        if done is not None:
+            return done
+        key = manifest_key(manifest.checkpoint_id)
+        try:
+            self._store.put_if_absent(key, data)
+        except AlreadyExists:
+            if self._store.get(key) != data:
+                raise
+        entry = Checkpoint(
+            manifest.fence,
+            manifest.run,
+            manifest.checkpoint_id,
+            key,
+            digest,
+            manifest.epoch,
+            completed_at,
+        )
+        writer.append(entry)
+        return entry
+
+    def load(self, checkpoint: Checkpoint) -> Manifest:
+        """Return the manifest that the log entry names. Raises CorruptState if it is another."""
+        path = f"{self._store.url}/{checkpoint.manifest_key}"
+        try:
+            data = self._store.get(checkpoint.manifest_key)
+        except ObjectNotFound as error:
+            raise CorruptState("manifest is missing", path, _ADVICE) from error
+        manifest = decode_manifest(data, path)
+        if manifest_digest(data) != checkpoint.manifest_digest:
+            raise CorruptState("manifest is not the one that the log names", path, _ADVICE)
+        return manifest
+
+    def load_id(self, entries: Iterable[Entry], checkpoint_id: int) -> Manifest:
+        """Return the manifest of a retained checkpoint. Raises UserError if there is none."""
+        existing = retained(entries)
+        for checkpoint in existing:
+            if checkpoint.checkpoint_id == checkpoint_id:
+                return self.load(checkpoint)
+        names = ", ".join(checkpoint_path(c.checkpoint_id) for c in existing) or "none"
+        raise UserError(
+            f"no such checkpoint: store={self._store.url} path={checkpoint_path(checkpoint_id)}; "
+            f"retained are: {names}"
+        )
+
+    def load_latest(
+        self,
+        entries: Sequence[Entry],
+        max_fallback_age: timedelta | None = None,
+        verify: Verify = "sizes",
+    ) -> Loaded | None:
+        """Return the restore point, verified; None if the lineage may start empty.
+
+        When the newest checkpoint is damaged, the next older valid one of the same timeline takes
+        its place if it is at most `max_fallback_age` older (None: never); a checkpoint that a
+        person chose is never replaced.
+
+        Raises:
+            CorruptState: the restore point is damaged and nothing may take its place.
+            UserError: see `restore_point`; or the point lies outside of this store.
+            StoreUnavailable: the store does not answer. Never a reason to take an older one.
+        """
+        points = restore_points(entries)
+        if not points:
+            return None
+        newest = points[0]
+        if newest.checkpoint is None:
+            raise UserError(
+                f"restore point is no checkpoint of this lineage: store={self._store.url} "
+                f"path={newest.path}; name one that is in its log"
+            )
+        try:
+            return Loaded(self._load_verified(newest.checkpoint, verify), [])
+        except CorruptState as error:
+            if newest.explicit:
+                raise
+            older = [p.checkpoint for p in points[1:] if p.checkpoint is not None]
+            return self._fall_back(newest.checkpoint, error, older, max_fallback_age, verify)
+
+    def retire(
+        self,
+        writer: LogWriter,
+        keep: int,
+        *,
+        pinned: Collection[int] = (),
+        pending: Iterable[RangeHandle] = (),
+    ) -> Retirement:
+        """Retire what `victims` names in the log, then delete their objects; return what was done.
+
+        Takes up deletions that an earlier process did not finish. Call it when no upload runs
+        whose files are not among `pending` and whose base is not `pinned`.
+        """
+        entries = writer.entries
+        if self._leftovers is None:
+            self._leftovers = self._find_leftovers(entries)
+        manifests = self._readable(entries, self._leftovers)
+        retirement = victims(entries, manifests, keep, pinned=pinned, pending=pending)
+        for checkpoint_id in retirement.checkpoint_ids:
+            writer.append(Retire(writer.fence, checkpoint_id))
+            self._leftovers.add(checkpoint_id)
+        if retirement.keys:
+            writer.refresh()
+        for key in retirement.keys:
+            self._store.delete(key)
+            deleted = checkpoint_id_of(key)
+            if deleted is not None:
+                self._leftovers.discard(deleted)
+                self._manifests.pop(deleted, None)
+        return retirement
+
+    def _load_verified(self, checkpoint: Checkpoint, verify: Verify) -> Manifest:
+        manifest = self.load(checkpoint)
+        if verify != "manifest":
+            verify_files(self._store, manifest, full=verify == "hashes")
+        return manifest
+
+    def _fall_back(
+        self,
+        newest: Checkpoint,
+        damage: CorruptState,
+        older: Sequence[Checkpoint],
+        max_age: timedelta | None,
+        verify: Verify,
+    ) -> Loaded:
+        warnings = [_damaged(newest, damage)]
+        for checkpoint in older:
+            age = newest.completed_at - checkpoint.completed_at
+            path = checkpoint_path(checkpoint.checkpoint_id)
+            if max_age is None or age > max_age:
+                allowed = "no older one may take its place" if max_age is None else f"max={max_age}"
+                raise CorruptState(
+                    f"{damage.message}; next older is {path}, older by {age}, {allowed}",
+                    damage.path,
+                    damage.advice,
+                ) from damage
+            try:
+                manifest = self._load_verified(checkpoint, verify)
+            except CorruptState as error:
+                warnings.append(_damaged(checkpoint, error))
+                continue
+            warnings.append(f"restoring older checkpoint: path={path} older_by={age}")
+            return Loaded(manifest, warnings)
+        raise CorruptState(
+            f"{damage.message}; no older checkpoint is usable", damage.path, damage.advice
+        ) from damage
+
+    def _find_leftovers(self, entries: Iterable[Entry]) -> set[int]:
+        """Return retired checkpoints whose manifest is still there."""
+        retired = {entry.checkpoint_id for entry in entries if isinstance(entry, Retire)}
+        present = (checkpoint_id_of(info.key) for info in self._store.list("chk-"))
+        return retired.intersection(found for found in present if found is not None)
+
+    def _readable(self, entries: Iterable[Entry], retired: Collection[int]) -> dict[int, Manifest]:
+        """Return the manifests of all retained checkpoints and of these retired ones."""
+        manifests: dict[int, Manifest] = {}
+        live = {checkpoint.checkpoint_id for checkpoint in retained(entries)}
+        for entry in entries:
+            if isinstance(entry, Checkpoint) and entry.checkpoint_id in live.union(retired):
+                try:
+                    manifests[entry.checkpoint_id] = self._load_once(entry)
+                except (CorruptState, UserError):
+                    continue
+        return manifests
+
+    def _load_once(self, checkpoint: Checkpoint) -> Manifest:
+        """Like `load`, remembered: manifests never change, and retirement asks for all of them."""
+        known = self._manifests.get(checkpoint.checkpoint_id)
+        if known is None:
+            known = self._manifests[checkpoint.checkpoint_id] = self.load(checkpoint)
+        return known
+
+
+def verify_files(store: ObjectStore, manifest: Manifest, *, full: bool = False) -> None:
+    """Check that every file of the checkpoint is there with its size, and with `full` its bytes.
+
+    A full check copies one file at a time to the local temporary directory.
+    Raises CorruptState naming the first object that is not as it should be.
+    """
+    checked: set[str] = set()
+    with tempfile.TemporaryDirectory(prefix="moorage-verify-") as folder:
+        for file in manifest.files:
+            if file.key not in checked:
+                checked.add(file.key)
+                _verify_file(store, file, Path(folder, "object") if full else None)
+
+
+def _verify_file(store: ObjectStore, file: FileRef, scratch: Path | None) -> None:
+    path = f"{store.url}/{file.key}"
+    info = store.head(file.key)
+    if info is None:
+        raise CorruptState("file of the checkpoint is missing", path, _ADVICE)
+    if info.size != file.size:
+        raise CorruptState(
+            f"file of the checkpoint has {info.size} bytes, not {file.size}", path, _ADVICE
+        )
+    if scratch is None:
+        return
+    try:
+        store.get_to_file(file.key, scratch)
+    except ObjectNotFound as error:
+        raise CorruptState("file of the checkpoint is missing", path, _ADVICE) from error
+    if _sha256(scratch) != file.sha256:
+        raise CorruptState("file of the checkpoint does not match its checksum", path, _ADVICE)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _damaged(checkpoint: Checkpoint, error: CorruptState) -> str:
+    return (
+        f"checkpoint is damaged: path={checkpoint_path(checkpoint.checkpoint_id)} "
+        f"completed_at={checkpoint.completed_at.isoformat()} problem={error.message!r} "
+        f"object={error.path}"
+    )
+
+
+def _same_id(writer: LogWriter, manifest: Manifest, digest: str) -> Checkpoint | None:
+    """Return the log's entry for this very manifest, if it is there; check that it may be added."""
+    if (manifest.fence, manifest.lineage) != (writer.fence, writer.lineage):
+        raise Bug(
+            f"manifest belongs to another writer: fence={manifest.fence} "
+            f"lineage={manifest.lineage} own_fence={writer.fence} own_lineage={writer.lineage}"
+        )
+    entries = writer.entries
+    for entry in entries:
+        if isinstance(entry, Checkpoint) and entry.checkpoint_id == manifest.checkpoint_id:
+            if entry.manifest_digest == digest:
+                return entry
+            raise Bug(f"checkpoint id is taken: checkpoint={manifest.checkpoint_id}")
+    if manifest.checkpoint_id < next_checkpoint_id(entries):
+        raise Bug(f"checkpoint ids must grow: checkpoint={manifest.checkpoint_id}")
+    return None

@@ -1,0 +1,259 @@
+"""The entries of a lineage's log, and their form on disk.
+
+An entry is one line of JSON, closed by a line feed, in exactly this form:
+
+    {"moorage-log":0,"seq":7,"attempt":"...","at":"...","entry":{"kind":...},"sha256":"<64 hex>"}
+
+The digest covers every byte before `,"sha256":"`. The first field (format version) and the last one
+(digest of what is before it) stay where they are in every later format, so that a reader can tell a
+newer entry from a damaged one. Pure functions; no I/O.
+"""
+
+import hashlib
+import re
+from datetime import datetime
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+from moorage_state.errors import Bug, CorruptState, UserError
+
+__all__ = [
+    "LOG_FORMAT",
+    "Checkpoint",
+    "Entry",
+    "Fence",
+    "Owner",
+    "Record",
+    "Released",
+    "Reserved",
+    "Retire",
+    "Run",
+    "decode_record",
+    "encode_record",
+]
+
+LOG_FORMAT = 0
+
+AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Id = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Entry(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag=str.lower
+):
+    """What all entries share: immutable, and no field that the reader does not know."""
+
+
+class Owner(_Entry, frozen=True):
+    """The job that owns the lineage; two owners are the same job when all but `uid` are equal.
+
+    Attributes:
+        cluster: the configured id of the cluster.
+        namespace: the namespace of the job.
+        name: the name of the job.
+        uid: which object of that name; a job deleted and made again has another one.
+        lineage: the id of the lineage. Empty in what a caller passes; the log's entry has it.
+    """
+
+    cluster: str
+    namespace: str
+    name: str
+    uid: str
+    lineage: str = ""
+
+    def same_job(self, other: "Owner") -> bool:
+        """Whether both are the job of the same cluster, namespace and name."""
+        return (self.cluster, self.namespace, self.name) == (
+            other.cluster,
+            other.namespace,
+            other.name,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.cluster}/{self.namespace}/{self.name} (uid {self.uid})"
+
+
+class Fence(_Entry, frozen=True):
+    """A writer's claim: from this entry on, no writer with a lower fence may append.
+
+    Attributes:
+        fence: one more than the highest before.
+        holder: who claimed, for people (a host and process, or a pod).
+    """
+
+    fence: _Id
+    holder: str
+
+
+class Run(_Entry, frozen=True):
+    """A start or rewind of the stream.
+
+    Attributes:
+        fence: the writer's fence.
+        run: counts the runs under this fence, from 0.
+        restored_from: `chk-<id>` or the address of a savepoint; None for an empty start.
+        explicit: a person chose `restored_from` (or the empty start): until there is a newer
+            checkpoint this is the restore point, whatever older checkpoints there are.
+        restore_nonce: the number by which the job's manifest asked for that; 0 if it did not.
+    """
+
+    fence: _Id
+    run: _Count
+    restored_from: str | None = None
+    explicit: bool = False
+    restore_nonce: int = 0
+
+
+class Checkpoint(_Entry, frozen=True):
+    """A completed checkpoint: it exists because this entry does.
+
+    Attributes:
+        fence: the writer's fence.
+        run: the run that took it.
+        checkpoint_id: grows within the lineage, never used twice.
+        manifest_key: the object with the manifest.
+        manifest_digest: see `manifest_digest`.
+        epoch: the last epoch it contains.
+        completed_at: when, with a time zone.
+    """
+
+    fence: _Id
+    run: _Count
+    checkpoint_id: _Id
+    manifest_key: str
+    manifest_digest: str
+    epoch: _Count
+    completed_at: AwareTime
+
+
+class Retire(_Entry, frozen=True):
+    """The checkpoint no longer exists; its objects may be deleted from this entry on."""
+
+    fence: _Id
+    checkpoint_id: _Id
+
+
+class Released(_Entry, frozen=True):
+    """The owner gave the lineage up: another job object of the same name may take it over."""
+
+    fence: _Id
+    reason: str = ""
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """An entry of a kind that is reserved for later: carried through, not understood.
+
+    Attributes:
+        kind: one of the reserved kinds.
+        fields: all other fields, as plain data.
+    """
+
+    kind: str
+    fields: dict[str, Any]
+
+
+Entry = Owner | Fence | Run | Checkpoint | Retire | Released | Reserved
+
+_RESERVED_KINDS = frozenset({"epoch", "savepoint"})
+
+
+class Record(NamedTuple):
+    """An entry with what the log adds to it.
+
+    Attributes:
+        seq: its number, from 1 without gaps.
+        attempt: the id of the attempt that wrote it; tells a writer its own entry after a lost
+            reply.
+        at: when it was written, with a time zone, by the writer's clock.
+        entry: the entry.
+    """
+
+    seq: int
+    attempt: str
+    at: datetime
+    entry: Entry
+
+
+class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The line without its digest."""
+
+    version: int = msgspec.field(name="moorage-log")
+    seq: _Id
+    attempt: str
+    at: AwareTime
+    entry: msgspec.Raw
+
+
+_VERSION = re.compile(rb'\{"moorage-log":([0-9]{1,9}),')
+_TAIL = re.compile(rb',"sha256":"([0-9a-f]{64})"\}\n')
+_TAIL_BYTES = len(b',"sha256":""}\n') + 64
+
+_ADVICE = (
+    "restore this object from a backup of the checkpoint directory, or start a new lineage in an "
+    "empty directory from a savepoint"
+)
+
+
+def encode_record(record: Record) -> bytes:
+    """Return the bytes of one log object. Raises Bug if they would not read back as equal."""
+    entry = record.entry
+    plain = {"kind": entry.kind, **entry.fields} if isinstance(entry, Reserved) else entry
+    try:
+        body = _Body(
+            LOG_FORMAT,
+            record.seq,
+            record.attempt,
+            record.at,
+            msgspec.Raw(msgspec.json.encode(plain, order="deterministic")),
+        )
+        head = msgspec.json.encode(body)[:-1]
+        data = head + b',"sha256":"' + hashlib.sha256(head).hexdigest().encode() + b'"}\n'
+        same = decode_record(data, "new entry") == record
+    except (TypeError, ValueError, OverflowError, CorruptState, UserError) as error:
+        raise Bug(f"log entry cannot be written: entry={entry!r} error={error}") from error
+    if not same:
+        raise Bug(f"log entry would read back differently: entry={entry!r}")
+    return data
+
+
+def decode_record(data: bytes, path: str) -> Record:
+    """Return the record in `data`.
+
+    Args:
+        data: the whole object.
+        path: where it came from, for errors.
+
+    Raises:
+        CorruptState: any byte differs from what was written.
+        UserError: a newer Moorage wrote it.
+    """
+    head, tail = data[:-_TAIL_BYTES], data[-_TAIL_BYTES:]
+    digest = _TAIL.fullmatch(tail)
+    if digest is None or hashlib.sha256(head).hexdigest().encode() != digest[1]:
+        raise CorruptState("log entry does not match its checksum", path, _ADVICE)
+    version = _VERSION.match(head)
+    if version is None:
+        raise CorruptState("object is not a log entry", path, _ADVICE)
+    if int(version[1]) > LOG_FORMAT:
+        raise UserError(
+            f"log entry was written by a newer moorage: path={path} format={int(version[1])} "
+            f"known={LOG_FORMAT}; upgrade moorage"
+        )
+    try:
+        body = msgspec.json.decode(head + b"}", type=_Body)
+        return Record(body.seq, body.attempt, body.at, _decode_entry(body.entry))
+    except msgspec.DecodeError as error:
+        raise UserError(
+            f"log entry was written by an incompatible moorage: path={path} problem={error}; "
+            "use the version that wrote it"
+        ) from error
+
+
+def _decode_entry(raw: msgspec.Raw) -> Entry:
+    fields = msgspec.json.decode(raw, type=dict[str, Any])
+    kind = fields.pop("kind", None)
+    if kind in _RESERVED_KINDS:
+        return Reserved(kind, fields)
+    return msgspec.json.decode(raw, type=Owner | Fence | Run | Checkpoint | Retire | Released)

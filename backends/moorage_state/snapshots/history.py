@@ -1,0 +1,148 @@
+"""What a lineage's log says: where to restore from, what is retained, which ids are taken.
+
+Pure functions over the entries in the order of the log. The driver, the operator and the command
+line all ask these, so they all answer alike.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from moorage_state.errors import UserError
+from moorage_state.snapshots.entries import Checkpoint, Entry, Fence, Owner, Released, Retire, Run
+from moorage_state.snapshots.layout import checkpoint_id_of, checkpoint_path
+
+__all__ = [
+    "RestorePoint",
+    "current_fence",
+    "current_owner",
+    "is_released",
+    "next_checkpoint_id",
+    "restore_point",
+    "restore_points",
+    "retained",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePoint:
+    """What a start begins from.
+
+    Attributes:
+        path: `chk-<id>` of this lineage, or what else the run named (a savepoint's address).
+        checkpoint: the log's entry, when it is a checkpoint of this lineage.
+        explicit: a person chose it; nothing may be taken in its place.
+    """
+
+    path: str
+    checkpoint: Checkpoint | None
+    explicit: bool
+
+
+def restore_point(entries: Iterable[Entry]) -> RestorePoint | None:
+    """Return the point a start begins from when nothing else is asked for ("latest").
+
+    It is the newest of the checkpoints that are not retired and of the runs with an explicit
+    choice. None means that the lineage may start empty: it never had a checkpoint, or a person
+    asked for an empty start and no checkpoint was completed since.
+
+    Raises UserError when there were checkpoints and all are retired, or the chosen one is: state
+    that existed never becomes empty by itself.
+    """
+    return next(iter(restore_points(entries)), None)
+
+
+def restore_points(entries: Iterable[Entry]) -> Sequence[RestorePoint]:
+    """Return `restore_point` and then the older points that it descends from, newest first.
+
+    Checkpoints that an explicit restore left behind are not among them: going "back" to one of
+    those would bring a rejected history to life. Raises like `restore_point`.
+    """
+    timeline: list[RestorePoint] = []
+    known: dict[int, Checkpoint] = {}
+    retired: set[int] = set()
+    for entry in entries:
+        match entry:
+            case Checkpoint():
+                known[entry.checkpoint_id] = entry
+                path = checkpoint_path(entry.checkpoint_id)
+                timeline.append(RestorePoint(path, entry, explicit=False))
+            case Run(explicit=True):
+                timeline = _rewound(timeline, entry.restored_from, known)
+            case Retire():
+                retired.add(entry.checkpoint_id)
+    return _without_retired(timeline, retired)
+
+
+def retained(entries: Iterable[Entry]) -> Sequence[Checkpoint]:
+    """Return the checkpoints that exist (completed and not retired), newest first."""
+    live: dict[int, Checkpoint] = {}
+    for entry in entries:
+        if isinstance(entry, Checkpoint):
+            live[entry.checkpoint_id] = entry
+        elif isinstance(entry, Retire):
+            live.pop(entry.checkpoint_id, None)
+    return list(reversed(live.values()))
+
+
+def next_checkpoint_id(entries: Iterable[Entry]) -> int:
+    """Return one more than the highest checkpoint id in the log; the first id is 1."""
+    ids = (e.checkpoint_id for e in entries if isinstance(e, Checkpoint | Retire))
+    return max(ids, default=0) + 1
+
+
+def current_fence(entries: Iterable[Entry]) -> Fence | None:
+    """Return the claim that holds: the one with the highest fence."""
+    fences = (entry for entry in entries if isinstance(entry, Fence))
+    return max(fences, key=lambda entry: entry.fence, default=None)
+
+
+def current_owner(entries: Iterable[Entry]) -> Owner | None:
+    """Return the job that owns the lineage, or None if the log is empty."""
+    owner = None
+    for entry in entries:
+        if isinstance(entry, Owner):
+            owner = entry
+    return owner
+
+
+def is_released(entries: Iterable[Entry]) -> bool:
+    """Whether the owner gave the lineage up and nobody took it since."""
+    released = False
+    for entry in entries:
+        if isinstance(entry, Owner | Released):
+            released = isinstance(entry, Released)
+    return released
+
+
+def _rewound(
+    timeline: list[RestorePoint], target: str | None, known: dict[int, Checkpoint]
+) -> list[RestorePoint]:
+    """Return the timeline after a person chose `target`: what led to it, and it, newest last."""
+    if target is None:
+        return []
+    checkpoint_id = checkpoint_id_of(target)
+    checkpoint = known.get(checkpoint_id) if checkpoint_id is not None else None
+    path = target if checkpoint_id is None else checkpoint_path(checkpoint_id)
+    chosen = RestorePoint(path, checkpoint, explicit=True)
+    for index, point in enumerate(timeline):
+        if point.path == path:
+            return [*timeline[:index], chosen]
+    return [chosen]
+
+
+def _without_retired(timeline: list[RestorePoint], retired: set[int]) -> Sequence[RestorePoint]:
+    def gone(point: RestorePoint) -> bool:
+        return point.checkpoint is not None and point.checkpoint.checkpoint_id in retired
+
+    while timeline and gone(timeline[-1]) and not timeline[-1].explicit:
+        lost = timeline.pop()
+        if not timeline:
+            raise UserError(
+                f"every checkpoint of this lineage was retired: newest={lost.path}; name a "
+                "savepoint to restore, or ask for an empty start explicitly"
+            )
+    if timeline and gone(timeline[-1]):
+        raise UserError(
+            f"the chosen restore point was retired: path={timeline[-1].path}; choose another one"
+        )
+    return [point for point in reversed(timeline) if not gone(point)]

@@ -1,0 +1,347 @@
+"""The lineage's log: who owns the lineage, who may write, which checkpoints exist.
+
+An entry is created under the next free number with put-if-absent, and only by a writer that has
+read all entries before it. So the log has no gaps, entries never change, and a writer that another
+one has overtaken finds that out at its next put, however long it was asleep. Listings only hint at
+where the end is; the put decides.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from moorage_state import failpoints
+from moorage_state.errors import (
+    AlreadyExists,
+    Bug,
+    CorruptState,
+    Fenced,
+    ObjectNotFound,
+    StoreUnavailable,
+    UserError,
+)
+from moorage_state.snapshots.entries import (
+    Entry,
+    Fence,
+    Owner,
+    Record,
+    Reserved,
+    decode_record,
+    encode_record,
+)
+from moorage_state.snapshots.history import current_fence, current_owner, is_released
+from moorage_state.snapshots.layout import LOG_PREFIX, log_key, log_seq
+from moorage_state.stores import ObjectStore
+
+__all__ = ["Clock", "LineageLog", "LogWriter", "NewId", "random_id", "utc_now"]
+
+Clock = Callable[[], datetime]
+NewId = Callable[[], str]
+
+
+def utc_now() -> datetime:
+    """Return the present time, aware, in UTC."""
+    return datetime.now(UTC)
+
+
+def random_id() -> str:
+    """Return an id that nobody else has."""
+    return uuid.uuid4().hex
+
+
+class LineageLog:
+    """Reading a lineage's log; anyone may, at any time."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    @classmethod
+    def open(cls, store: ObjectStore) -> "LineageLog":
+        """Return the log in this store; reads nothing yet."""
+        return cls(store)
+
+    def read(self) -> list[tuple[int, Entry]]:
+        """Return all entries with their numbers, in order; an empty list for a new lineage.
+
+        Raises:
+            CorruptState: an entry is damaged, missing in the middle, or the whole log is missing
+                beside checkpoints that it must have named.
+            UserError: a newer Moorage wrote an entry, or something foreign lies in the log.
+            StoreUnavailable: the store does not answer.
+        """
+        return [(record.seq, record.entry) for record in self.read_records()]
+
+    def read_records(self, after: int = 0) -> list[Record]:
+        """Like `read`, with attempts and times; only the entries numbered above `after`."""
+        listed = self._listed_end(after)
+        records: list[Record] = []
+        while (record := self.read_one(after + len(records) + 1)) is not None:
+            records.append(record)
+        end = after + len(records)
+        if end < listed:
+            raise CorruptState(
+                f"log entry is missing although entry {listed} exists",
+                self._path(end + 1),
+                "restore it from a backup of the checkpoint directory",
+            )
+        if end == 0:
+            self._check_really_new()
+        return records
+
+    def read_one(self, seq: int) -> Record | None:
+        """Return the entry with this number, or None if there is none (yet)."""
+        path = self._path(seq)
+        try:
+            record = decode_record(self._store.get(log_key(seq)), path)
+        except ObjectNotFound:
+            return None
+        if record.seq != seq:
+            raise CorruptState(
+                f"log entry {record.seq} lies under another number",
+                path,
+                "restore the log from a backup of the checkpoint directory",
+            )
+        return record
+
+    def _listed_end(self, after: int) -> int:
+        end = after
+        for info in self._store.list(LOG_PREFIX, log_key(after) if after else ""):
+            seq = log_seq(info.key)
+            if seq is None:
+                raise UserError(
+                    f"unexpected object in the log: path={self._store.url}/{info.key}; "
+                    "move it away, only moorage writes there"
+                )
+            end = max(end, seq)
+        return end
+
+    def _check_really_new(self) -> None:
+        """A lineage with checkpoints has a log; without one it must not start empty."""
+        for prefix in ("chk-", "shared/"):
+            found = next(iter(self._store.list(prefix)), None)
+            if found is not None:
+                raise CorruptState(
+                    f"the log is missing beside objects of checkpoints, such as {found.key}",
+                    f"{self._store.url}/{LOG_PREFIX}",
+                    "restore the log from a backup, or use an empty directory for a new lineage",
+                )
+
+    def _path(self, seq: int) -> str:
+        return f"{self._store.url}/{log_key(seq)}"
+
+
+class LogWriter:
+    """The one writer of a lineage, from its claim until another one claims a higher fence.
+
+    Made by `claim`. Safe to use from several threads. Once Fenced is raised every further call
+    raises it.
+    """
+
+    def __init__(
+        self, store: ObjectStore, records: Sequence[Record], clock: Clock, new_id: NewId
+    ) -> None:
+        """Private: use `claim`."""
+        self._store = store
+        self._log = LineageLog(store)
+        self._records = list(records)
+        self._clock = clock
+        self._new_id = new_id
+        self._lock = threading.RLock()
+        self._fence = 0
+        self._in_doubt: Record | None = None
+        self._fenced_because: str | None = None
+
+    @classmethod
+    def claim(
+        cls,
+        store: ObjectStore,
+        owner: Owner,
+        holder: str,
+        *,
+        adopt: bool = False,
+        clock: Clock = utc_now,
+        new_id: NewId = random_id,
+    ) -> "LogWriter":
+        """Become the writer: read the log, check the owner, and append the next fence.
+
+        A new lineage gets `owner` as its owner. A released one goes to another `uid` of the same
+        job, as does with `adopt` one that was not released.
+
+        Args:
+            store: the checkpoint directory.
+            owner: the job that wants to write; its `lineage` is ignored.
+            holder: who this writer is, in words for people.
+            adopt: take the lineage over from another uid of the same job.
+            clock: the time written into entries.
+            new_id: makes ids of attempts, and of the lineage.
+
+        Raises:
+            UserError: the lineage belongs to another job, or to another uid that did not release
+                it; or see `LineageLog.read`.
+            CorruptState: see `LineageLog.read`.
+            StoreUnavailable: the store does not answer. The claim may have been written; claiming
+                again takes the next fence, which is always right.
+        """
+        writer = cls(store, LineageLog.open(store).read_records(), clock, new_id)
+        while writer._fence == 0:
+            entry = _next_claim(writer.entries, owner, holder, adopt=adopt, new_id=new_id)
+            record = writer._next_record(entry)
+            writer._put(record, encode_record(record))
+            if isinstance(entry, Fence) and writer._has(record):
+                writer._fence = entry.fence
+        return writer
+
+    @property
+    def fence(self) -> int:
+        """The fence of this writer."""
+        return self._fence
+
+    @property
+    def owner(self) -> Owner:
+        """The owner in the log, with the id of the lineage."""
+        owner = current_owner(self.entries)
+        if owner is None:
+            raise Bug("log has no owner after a claim")
+        return owner
+
+    @property
+    def lineage(self) -> str:
+        """The id of the lineage; another directory never has the same."""
+        return self.owner.lineage
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All entries this writer knows of, in order: up to its own last one at least."""
+        with self._lock:
+            return [record.entry for record in self._records]
+
+    @property
+    def in_doubt(self) -> Entry | None:
+        """The entry whose append ended in StoreUnavailable and is not settled yet."""
+        return self._in_doubt.entry if self._in_doubt else None
+
+    def append(self, entry: Entry) -> int:
+        """Append `entry` durably and return its number.
+
+        After StoreUnavailable the entry may or may not be in the log: what it names must be kept.
+        Appending an equal entry again settles that without a second copy; any other append settles
+        it first, by writing it if it is not there.
+
+        Raises:
+            Fenced: another writer claimed a higher fence. `entry` was not appended.
+            StoreUnavailable: the store does not answer.
+        """
+        with self._lock:
+            self._check_own(entry)
+            settled = self.settle()
+            if settled is not None and settled.entry == entry:
+                return settled.seq
+            return self._append(self._next_record(entry)).seq
+
+    def settle(self) -> Record | None:
+        """Bring an entry in doubt into the log and return it; None if there is none.
+
+        Raises like `append`.
+        """
+        with self._lock:
+            self._check_fence()
+            return self._append(self._in_doubt) if self._in_doubt else None
+
+    def refresh(self) -> None:
+        """Read what others appended. Raises Fenced as soon as a higher fence is claimed."""
+        with self._lock:
+            self._check_fence()
+            self._learn(self._log.read_records(after=len(self._records)))
+
+    def _append(self, record: Record) -> Record:
+        """Put `record`, under later numbers when others came first (a claimer names its owner)."""
+        while True:
+            data = encode_record(record)
+            self._in_doubt = record
+            if record.seq > len(self._records):
+                self._put(record, data)
+            if self._has(record):
+                self._in_doubt = None
+                return record
+            record = record._replace(seq=len(self._records) + 1)
+
+    def _has(self, record: Record) -> bool:
+        """Whether the entry under the number of `record`, which is known, is that very record.
+
+        The attempt id tells our own entry from another's when the reply to an earlier put of it
+        was lost. Such a put can only have taken the number it was sent with, so a foreign entry
+        under that number proves that it failed.
+        """
+        return self._records[record.seq - 1].attempt == record.attempt
+
+    def _put(self, record: Record, data: bytes) -> None:
+        """Put `record` at the end; afterwards the entry that lies there, ours or not, is known."""
+        failpoints.hit("log.before_put")
+        try:
+            self._store.put_if_absent(log_key(record.seq), data)
+        except AlreadyExists as error:
+            found = self._log.read_one(record.seq)
+            if found is None:
+                raise StoreUnavailable(
+                    f"log entry exists and cannot be read: store={self._store.url} "
+                    f"seq={record.seq}; try again"
+                ) from error
+            self._learn([found])
+            return
+        self._learn([record])
+        failpoints.hit("log.after_put")
+
+    def _learn(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._records.append(record)
+            entry = record.entry
+            if self._fence and isinstance(entry, Fence) and entry.fence > self._fence:
+                self._in_doubt = None
+                self._fenced_because = (
+                    f"another writer took over: store={self._store.url} fence={entry.fence} "
+                    f"holder={entry.holder!r} own_fence={self._fence}; end this process, the other "
+                    "one goes on"
+                )
+        self._check_fence()
+
+    def _next_record(self, entry: Entry) -> Record:
+        return Record(len(self._records) + 1, self._new_id(), self._clock(), entry)
+
+    def _check_own(self, entry: Entry) -> None:
+        if isinstance(entry, Fence | Owner):
+            raise Bug(f"only a claim writes this entry: entry={entry!r}")
+        if not isinstance(entry, Reserved) and entry.fence != self._fence:
+            raise Bug(f"entry carries another fence: entry={entry!r} own_fence={self._fence}")
+
+    def _check_fence(self) -> None:
+        if self._fenced_because is not None:
+            raise Fenced(self._fenced_because)
+
+
+def _next_claim(
+    entries: Sequence[Entry], owner: Owner, holder: str, *, adopt: bool, new_id: NewId
+) -> Owner | Fence:
+    """Return the entry that a claim must append next: the owner, where it changes, or the fence."""
+    present = current_owner(entries)
+    if present is None:
+        return _owned(owner, new_id())
+    if not present.same_job(owner):
+        raise UserError(
+            f"checkpoint directory belongs to another job: owner={present} asking={owner}; "
+            "give each job its own directory"
+        )
+    if is_released(entries) or (present.uid != owner.uid and adopt):
+        return _owned(owner, present.lineage)
+    if present.uid != owner.uid:
+        raise UserError(
+            f"checkpoint directory belongs to another object of the same name that did not "
+            f"release it: owner={present} asking={owner}; make sure that it is gone, then adopt "
+            "the lineage explicitly"
+        )
+    fence = current_fence(entries)
+    return Fence((fence.fence if fence else 0) + 1, holder)
+
+
+def _owned(owner: Owner, lineage: str) -> Owner:
+    return Owner(owner.cluster, owner.namespace, owner.name, owner.uid, lineage)

@@ -1,0 +1,275 @@
+"""The manifest of a checkpoint: everything a restore needs to know, in one immutable object.
+
+On disk it is text. The first line is
+
+    MOORAGE-MANIFEST <format> sha256:<hex digest of the rest> <size of the rest in bytes>
+
+and the rest is one JSON document, indented for people, whose first field `format` repeats the
+format. Every later format keeps the first line and that field. Pure functions; no I/O.
+"""
+
+import hashlib
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from moorage_state.errors import Bug, CorruptState, UserError
+from moorage_state.stores import check_key
+
+__all__ = [
+    "MANIFEST_FORMAT",
+    "FileRef",
+    "Manifest",
+    "OperatorState",
+    "RangeHandle",
+    "StateMeta",
+    "decode_manifest",
+    "encode_manifest",
+    "manifest_digest",
+]
+
+MANIFEST_FORMAT = 0
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_Uid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")]
+_FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")]
+_Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What all parts of a manifest share: immutable, and no field the reader does not know."""
+
+
+class FileRef(_Part, frozen=True, kw_only=True):
+    """One file of a range's database.
+
+    Attributes:
+        name: the name of the file in the database's directory.
+        key: the object that holds its bytes.
+        size: in bytes.
+        sha256: hex digest of its bytes.
+        shared: other checkpoints may reference the same object.
+    """
+
+    name: _FileName
+    key: str
+    size: _Count
+    sha256: _Sha256
+    shared: bool
+
+
+class RangeHandle(_Part, frozen=True, kw_only=True):
+    """The snapshot of one key-group range of one stateful operator.
+
+    Attributes:
+        uid: the uid of the operator.
+        start: the first key group.
+        end: the last key group, included.
+        epoch: the last epoch it contains.
+        digest: the digest of that epoch's delta; with the epoch, the version of the range.
+        backend_uuid: which database the files come from.
+        files: what a restore must put into an empty directory.
+        bytes_total: the sum of the sizes of the files.
+    """
+
+    uid: _Uid
+    start: _Count
+    end: _Count
+    epoch: _Count
+    digest: str
+    backend_uuid: str
+    files: list[FileRef]
+    bytes_total: _Count
+
+
+class StateMeta(_Part, frozen=True, kw_only=True):
+    """One declared state of an operator.
+
+    Attributes:
+        name: its name in the descriptor.
+        kind: what it is.
+        type: the type of the value, of a list's element, or of a map's value, as Spark DDL.
+        key_type: the type of a map's key, as Spark DDL; None for other kinds.
+    """
+
+    name: str
+    kind: Literal["value", "list", "map"]
+    type: str
+    key_type: str | None = None
+
+
+class OperatorState(_Part, frozen=True, kw_only=True):
+    """The state of one stateful operator.
+
+    Attributes:
+        parallelism: how many subtasks it had.
+        key_types: the types of the key columns, as Spark DDL.
+        states: what was declared.
+        subtasks: one handle for each subtask, in order; together they cover all key groups.
+    """
+
+    parallelism: _Positive
+    key_types: list[str]
+    states: list[StateMeta]
+    subtasks: list[RangeHandle]
+
+
+class Manifest(_Part, frozen=True, kw_only=True):
+    """One checkpoint.
+
+    Attributes:
+        lineage: the id of the lineage.
+        checkpoint_id: its id in the lineage.
+        epoch: the last epoch it contains.
+        fence: the fence of the writer.
+        run: the run that took it.
+        created_at: when, with a time zone.
+        job_name: the name of the job.
+        moorage_version: who wrote this.
+        max_parallelism: the number of key groups.
+        key_hash: which function maps a key to its key group.
+        operators: the stateful operators by uid.
+        source: how far the inputs were read; opaque to this layer.
+        watermarks: per input uid, the watermark in milliseconds since 1970, or None.
+        sinks: per sink uid, output that is staged and not yet published; opaque to this layer.
+        extra: anything else the engine keeps; opaque to this layer.
+    """
+
+    format: int = MANIFEST_FORMAT
+    lineage: str
+    checkpoint_id: _Positive
+    epoch: _Count
+    fence: _Positive
+    run: _Count
+    created_at: Annotated[datetime, msgspec.Meta(tz=True)]
+    job_name: str
+    moorage_version: str
+    max_parallelism: Annotated[int, msgspec.Meta(ge=1, le=32768)]
+    key_hash: str = "spark-xxhash64"
+    operators: dict[_Uid, OperatorState]
+    source: dict[str, Any]
+    watermarks: dict[str, int | None] = {}
+    sinks: dict[str, list[dict[str, Any]]] = {}
+    extra: dict[str, Any] = {}
+
+    @property
+    def handles(self) -> tuple[RangeHandle, ...]:
+        """The handles of all subtasks of all operators."""
+        return tuple(h for operator in self.operators.values() for h in operator.subtasks)
+
+    @property
+    def files(self) -> tuple[FileRef, ...]:
+        """The files of all handles."""
+        return tuple(file for handle in self.handles for file in handle.files)
+
+
+_HEADER = re.compile(rb"MOORAGE-MANIFEST ([0-9]{1,9}) sha256:([0-9a-f]{64}) ([0-9]{1,18})\n")
+_ADVICE = (
+    "restore this object from a backup, restore an older checkpoint, or allow an older one to "
+    "take its place"
+)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the manifest as bytes.
+
+    Raises Bug if it is not complete (every operator's ranges must cover all key groups) or would
+    not read back as equal.
+    """
+    try:
+        plain = msgspec.json.encode(manifest, order="deterministic")
+        body = msgspec.json.format(plain, indent=2) + b"\n"
+        data = _header(MANIFEST_FORMAT, body) + body
+        same = decode_manifest(data, "new manifest") == manifest
+    except (TypeError, ValueError, OverflowError, CorruptState, UserError) as error:
+        raise Bug(
+            f"manifest cannot be written: checkpoint={manifest.checkpoint_id} error={error}"
+        ) from error
+    if not same:
+        raise Bug(
+            f"manifest would read back differently: checkpoint={manifest.checkpoint_id}; "
+            "opaque parts must be plain JSON"
+        )
+    return data
+
+
+def decode_manifest(data: bytes, path: str) -> Manifest:
+    """Return the manifest in `data`.
+
+    Args:
+        data: the whole object.
+        path: where it came from, for errors.
+
+    Raises:
+        CorruptState: any byte differs from what was written.
+        UserError: a newer or an incompatible Moorage wrote it.
+    """
+    header = _HEADER.match(data)
+    body = data[header.end() :] if header else b""
+    if header is None or _header(int(header[1]), body) != header[0]:
+        raise CorruptState("manifest does not match its checksum", path, _ADVICE)
+    version = int(header[1])
+    try:
+        if _format_in(body) != version:
+            raise CorruptState("manifest contradicts its own header", path, _ADVICE)
+        if version > MANIFEST_FORMAT:
+            raise UserError(
+                f"manifest was written by a newer moorage: path={path} format={version} "
+                f"known={MANIFEST_FORMAT}; upgrade moorage"
+            )
+        manifest = msgspec.json.decode(body, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise UserError(
+            f"manifest was written by an incompatible moorage: path={path} problem={error}; use "
+            "the version that wrote it"
+        ) from error
+    if problem := _problem(manifest):
+        raise UserError(f"manifest is not complete: path={path} problem={problem}; do not use it")
+    return manifest
+
+
+def manifest_digest(data: bytes) -> str:
+    """Return the digest of an encoded manifest, as log entries carry it."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _header(version: int, body: bytes) -> bytes:
+    digest = hashlib.sha256(body).hexdigest()
+    return f"MOORAGE-MANIFEST {version} sha256:{digest} {len(body)}\n".encode()
+
+
+class _Head(msgspec.Struct):
+    """The part of the document that all formats have."""
+
+    format: int
+
+
+def _format_in(body: bytes) -> int:
+    return msgspec.json.decode(body, type=_Head).format
+
+
+def _name(handle: RangeHandle) -> str:
+    return f"range {handle.uid} {handle.start}-{handle.end}"
+
+
+def _problem(manifest: Manifest) -> str:
+    """Return what makes the manifest unusable, or ""."""
+    for uid, operator in manifest.operators.items():
+        if len(operator.subtasks) != operator.parallelism:
+            return f"operator {uid} has {len(operator.subtasks)} of {operator.parallelism} subtasks"
+        next_group = 0
+        for handle in operator.subtasks:
+            if handle.uid != uid or handle.start != next_group or handle.end < handle.start:
+                return f"operator {uid} has {_name(handle)} out of place"
+            next_group = handle.end + 1
+        if next_group != manifest.max_parallelism:
+            return f"operator {uid} covers {next_group} of {manifest.max_parallelism} key groups"
+    for handle in manifest.handles:
+        if handle.bytes_total != sum(file.size for file in handle.files):
+            return f"{_name(handle)} has a wrong sum of sizes"
+    for file in manifest.files:
+        check_key(file.key)
+    return ""

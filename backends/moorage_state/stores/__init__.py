@@ -1,0 +1,13 @@
+"""Object stores: where a lineage's log, manifests and state files live.
+
+Decides how bytes get durable under a key, and what a failure of the storage means. Called by
+`moorage_state.snapshots` and by the uploads and restores of the state server. Must not know what
+the bytes are, nor any state backend, Spark or Kubernetes.
+"""
+
+from moorage_state.stores.base import ObjectInfo, ObjectStore, check_key
+from moorage_state.stores.local import LocalStore
+from moorage_state.stores.memory import MemoryStore
+from moorage_state.stores.urls import open_store
+
+__all__ = ["LocalStore", "MemoryStore", "ObjectInfo", "ObjectStore", "check_key", "open_store"]

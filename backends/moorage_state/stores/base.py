@@ -1,0 +1,122 @@
+"""What every object store can do, and which keys it accepts.
+
+The callers are the lineage's log, manifests, and the uploads of state files. A store knows nothing
+of any of them: it moves bytes under keys. The protocol is the part of S3 that Moorage needs, so
+that a directory, a dictionary and a bucket can stand in for one another; all of them run the same
+contract tests.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from moorage_state.errors import UserError
+
+__all__ = ["MAX_KEY_BYTES", "ObjectInfo", "ObjectStore", "check_key", "check_prefix"]
+
+MAX_KEY_BYTES = 1024
+"""The longest key S3 takes, in bytes of UTF-8."""
+
+_MAX_SEGMENT_BYTES = 255
+"""The longest file name that common file systems take."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One stored object: its key, its size in bytes, and when it was last written (aware, UTC)."""
+
+    key: str
+    size: int
+    modified: datetime
+
+
+class ObjectStore(Protocol):
+    """Bytes under keys; safe to use from several threads.
+
+    Keys are relative paths with `/` between segments. A key is never at the same time the prefix
+    of another one up to a `/` (a directory cannot hold both). No operation reports a store that
+    cannot be read as an empty one.
+
+    Every method may raise `StoreUnavailable` (the store does not answer; nothing is known about
+    its content, and a write may or may not have happened) and `UserError` (the key is not allowed,
+    or the store refuses for a reason that a person must remove, for example a missing permission).
+    """
+
+    @property
+    def url(self) -> str:
+        """The address that `open_store` turns into an equal store."""
+
+    def get(self, key: str) -> bytes:
+        """Return the whole object. Raises ObjectNotFound."""
+
+    def get_to_file(self, key: str, path: Path) -> None:
+        """Write the object to the local file `path`, replacing it, without holding it in memory.
+
+        After an error `path` does not exist. Raises ObjectNotFound, and LocalDiskError when the
+        local side fails.
+        """
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write the object; readers see the old bytes or the new ones, never a mixture."""
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Like `put`, from a local file, streamed. Raises LocalDiskError if it is unreadable."""
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """Create the object, or raise AlreadyExists; of two racing callers exactly one succeeds.
+
+        The object is durable and whole when this returns. After StoreUnavailable it may exist.
+        """
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Return what is known of the object, or None when the store answers that it has none."""
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects whose key starts with `prefix` and sorts after `start_after`.
+
+        The prefix is a prefix of the text, not of path segments. Keys come in the order of their
+        UTF-8 bytes. Objects written or deleted meanwhile may or may not be seen.
+        """
+
+    def delete(self, key: str) -> None:
+        """Remove the object; succeeds when there is none."""
+
+
+def check_key(key: str) -> str:
+    """Return `key`, or raise UserError: a key is one or more segments, none hidden or special.
+
+    Segments that start with a dot are refused everywhere, because a directory keeps its lock and
+    its unfinished files under such names.
+    """
+    for segment in key.split("/"):
+        if problem := _segment_problem(segment):
+            raise UserError(f"object key is not allowed: key={key!r} reason={problem!r}")
+    if len(key.encode()) > MAX_KEY_BYTES:
+        raise UserError(f"object key is longer than {MAX_KEY_BYTES} bytes: key={key[:80]!r}...")
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Return `prefix`, or raise UserError: every whole segment of it must be allowed in a key."""
+    head, _, tail = prefix.rpartition("/")
+    if head:
+        check_key(head)
+    if "/" in prefix and not head:
+        raise UserError(f"object prefix is not allowed: prefix={prefix!r} reason='is absolute'")
+    if tail:
+        check_key(tail)
+    return prefix
+
+
+def _segment_problem(segment: str) -> str:
+    if not segment:
+        return "is empty, absolute, or has an empty segment"
+    if segment.startswith("."):
+        return "has a segment that starts with a dot"
+    if not segment.isprintable() or "\\" in segment:
+        return "has a backslash or a character that cannot be printed"
+    if len(segment.encode()) > _MAX_SEGMENT_BYTES:
+        return f"has a segment longer than {_MAX_SEGMENT_BYTES} bytes"
+    return ""

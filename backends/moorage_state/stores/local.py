@@ -1,0 +1,257 @@
+"""The store in a directory: `file://` addresses, for one machine or a shared mount.
+
+An object is a file. New bytes are written to a file under `.tmp`, synced, and then given their name
+in one step (`rename` to replace, `link` to create), so a reader or a crash never meets half an
+object. Names that start with a dot (`.tmp`, the lock of a checkpoint directory) are not objects:
+keys cannot reach them and listings do not show them, so what a killed writer leaves behind costs
+space until `sweep_temporaries` and nothing else.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote
+
+from moorage_state.errors import (
+    AlreadyExists,
+    LocalDiskError,
+    ObjectNotFound,
+    StoreUnavailable,
+    UserError,
+)
+from moorage_state.stores.base import ObjectInfo, check_key, check_prefix
+from moorage_state.stores.oserrors import store_error
+from moorage_state.stores.placing import TEMPORARY, Place, place_file
+
+__all__ = ["LocalStore"]
+
+_CHUNK_BYTES = 1 << 20
+
+
+class LocalStore:
+    """Objects as files below a directory that must exist.
+
+    Durability: every write syncs the file, the directory that names it, and the directories above
+    up to the root, before it returns.
+    """
+
+    def __init__(self, root: Path, *, create: bool = False) -> None:
+        """Open the directory `root` (absolute).
+
+        With `create`, missing directories are made. Without, a missing root is a UserError: an
+        unmounted volume must not pass for an empty store.
+        """
+        if not root.is_absolute():
+            raise UserError(f"store directory must be an absolute path: path={root}")
+        self._root = root
+        try:
+            if create:
+                root.mkdir(parents=True, exist_ok=True)
+            with os.scandir(root):
+                pass
+        except FileNotFoundError as error:
+            raise UserError(
+                f"store directory does not exist: path={root}; create it, or mount its volume"
+            ) from error
+        except OSError as error:
+            raise store_error("open store directory", root, error) from error
+
+    @property
+    def root(self) -> Path:
+        """The directory."""
+        return self._root
+
+    @property
+    def url(self) -> str:
+        """The address, `file:///<path>` with special characters quoted."""
+        return f"file://{quote(str(self._root))}"
+
+    def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+        with self._open(key) as source:
+            try:
+                return source.read()
+            except OSError as error:
+                raise store_error("read object", self._path(key), error) from error
+
+    def get_to_file(self, key: str, path: Path) -> None:
+        """See `ObjectStore.get_to_file`."""
+        with self._open(key) as source:
+            try:
+                with path.open("wb") as target:
+                    target.writelines(_chunks(source, self._path(key)))
+            except OSError as error:
+                path.unlink(missing_ok=True)
+                raise LocalDiskError(
+                    f"cannot write local file: path={path} error={error}"
+                ) from error
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+
+    def put(self, key: str, data: bytes) -> None:
+        """See `ObjectStore.put`."""
+        self._write(key, iter((data,)), os.replace)
+
+    def put_file(self, key: str, path: Path) -> None:
+        """See `ObjectStore.put_file`."""
+        check_key(key)
+        try:
+            source = path.open("rb")
+        except OSError as error:
+            raise LocalDiskError(f"cannot read local file: path={path} error={error}") from error
+        with source:
+            self._write(key, _local_chunks(source, path), os.replace)
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """See `ObjectStore.put_if_absent`."""
+        try:
+            self._write(key, iter((data,)), os.link)
+        except FileExistsError as error:
+            raise AlreadyExists(f"object exists: store={self.url} key={key}") from error
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """See `ObjectStore.head`."""
+        path = self._path(key)
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            self._check_root()
+            return None
+        except OSError as error:
+            raise store_error("look up object", path, error) from error
+        return None if path.is_dir() else _info(key, status)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`; a file where the prefix names a directory is a UserError."""
+        check_prefix(prefix)
+        folder = prefix.rpartition("/")[0]
+        return self._walk(f"{folder}/" if folder else "", prefix, start_after)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`; directories that become empty go as well."""
+        path = self._path(key)
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            self._check_root()
+            return
+        except IsADirectoryError:
+            return
+        except OSError as error:
+            raise store_error("delete object", path, error) from error
+        for folder in path.parents:
+            if folder == self._root:
+                break
+            try:
+                folder.rmdir()
+            except OSError:
+                break
+
+    def sweep_temporaries(self, older_than: timedelta, now: datetime) -> int:
+        """Remove what dead writers left unfinished, by age of the last write; return how many.
+
+        `older_than` must exceed the longest write of an object, or a live writer loses its file
+        (and gets StoreUnavailable).
+        """
+        swept = 0
+        with suppress(FileNotFoundError):
+            for entry in os.scandir(self._root / TEMPORARY):
+                with suppress(FileNotFoundError):
+                    written = datetime.fromtimestamp(entry.stat().st_mtime, UTC)
+                    if now - written > older_than:
+                        Path(entry.path).unlink()
+                        swept += 1
+        return swept
+
+    def _path(self, key: str) -> Path:
+        return self._root / check_key(key)
+
+    def _check_root(self) -> None:
+        """Raise StoreUnavailable when 'not found' means that the whole directory is gone."""
+        if not self._root.is_dir():
+            raise StoreUnavailable(
+                f"store directory is gone: path={self._root}; mount its volume again"
+            )
+
+    def _open(self, key: str) -> BinaryIO:
+        path = self._path(key)
+        try:
+            return path.open("rb")
+        except (FileNotFoundError, IsADirectoryError) as error:
+            self._check_root()
+            raise ObjectNotFound(f"no such object: store={self.url} key={key}") from error
+        except OSError as error:
+            raise store_error("open object", path, error) from error
+
+    def _write(self, key: str, chunks: Iterator[bytes], place: Place) -> None:
+        """Write an object; a FileExistsError of `place` passes."""
+        target = self._path(key)
+        self._check_root()
+        try:
+            place_file(self._root, target, chunks, place)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise store_error("write object", target, error) from error
+
+    def _walk(self, folder: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """Yield the objects below `folder` ("" or ending in "/") in the order of their keys.
+
+        Directories sort with their slash, since that is how the keys inside them sort.
+        """
+        for name, is_folder in self._entries(folder):
+            key = folder + name
+            if is_folder:
+                if (key.startswith(prefix) or prefix.startswith(key)) and (
+                    key > start_after or start_after.startswith(key)
+                ):
+                    yield from self._walk(key, prefix, start_after)
+            elif key.startswith(prefix) and key > start_after:
+                info = self.head(key)
+                if info is not None:
+                    yield info
+
+    def _entries(self, folder: str) -> Sequence[tuple[str, bool]]:
+        try:
+            with os.scandir(self._root / folder) as entries:
+                found = [
+                    (f"{entry.name}/" if entry.is_dir() else entry.name, entry.is_dir())
+                    for entry in entries
+                    if not entry.name.startswith(".")
+                ]
+        except FileNotFoundError:
+            self._check_root()
+            return []
+        except OSError as error:
+            raise store_error("list directory", self._root / folder, error) from error
+        return sorted(found)
+
+
+def _chunks(source: BinaryIO, path: Path) -> Iterator[bytes]:
+    while True:
+        try:
+            chunk = source.read(_CHUNK_BYTES)
+        except OSError as error:
+            raise store_error("read object", path, error) from error
+        if not chunk:
+            return
+        yield chunk
+
+
+def _local_chunks(source: BinaryIO, path: Path) -> Iterator[bytes]:
+    while True:
+        try:
+            chunk = source.read(_CHUNK_BYTES)
+        except OSError as error:
+            raise LocalDiskError(f"cannot read local file: path={path} error={error}") from error
+        if not chunk:
+            return
+        yield chunk
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))

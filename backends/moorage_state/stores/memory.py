@@ -1,0 +1,100 @@
+"""The store that lives in this process: the twin of the real ones for tests and examples."""
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar
+
+from moorage_state.errors import AlreadyExists, LocalDiskError, ObjectNotFound
+from moorage_state.stores.base import ObjectInfo, check_key, check_prefix
+
+__all__ = ["MemoryStore"]
+
+
+class MemoryStore:
+    """Objects in a dictionary, shared by all users of the same name in this process."""
+
+    _named: ClassVar[dict[str, "MemoryStore"]] = {}
+    _named_lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._objects: dict[str, tuple[bytes, datetime]] = {}
+
+    @classmethod
+    def named(cls, name: str) -> "MemoryStore":
+        """Return the one store of this name, an empty one when it is new."""
+        with cls._named_lock:
+            return cls._named.setdefault(name, cls(name))
+
+    @classmethod
+    def forget(cls, name: str) -> None:
+        """Let go of the store of this name; the next user gets a new, empty one."""
+        with cls._named_lock:
+            cls._named.pop(name, None)
+
+    @property
+    def url(self) -> str:
+        """The address, `memory://<name>`."""
+        return f"memory://{self._name}"
+
+    def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+        with self._lock:
+            found = self._objects.get(check_key(key))
+        if found is None:
+            raise ObjectNotFound(f"no such object: store={self.url} key={key}")
+        return found[0]
+
+    def get_to_file(self, key: str, path: Path) -> None:
+        """See `ObjectStore.get_to_file`."""
+        data = self.get(key)
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise LocalDiskError(f"cannot write local file: path={path} error={error}") from error
+
+    def put(self, key: str, data: bytes) -> None:
+        """See `ObjectStore.put`."""
+        with self._lock:
+            self._objects[check_key(key)] = (bytes(data), datetime.now(UTC))
+
+    def put_file(self, key: str, path: Path) -> None:
+        """See `ObjectStore.put_file`."""
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise LocalDiskError(f"cannot read local file: path={path} error={error}") from error
+        self.put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """See `ObjectStore.put_if_absent`."""
+        with self._lock:
+            if check_key(key) in self._objects:
+                raise AlreadyExists(f"object exists: store={self.url} key={key}")
+            self._objects[key] = (bytes(data), datetime.now(UTC))
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """See `ObjectStore.head`."""
+        with self._lock:
+            found = self._objects.get(check_key(key))
+        return None if found is None else ObjectInfo(key, len(found[0]), found[1])
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`."""
+        check_prefix(prefix)
+        with self._lock:
+            found = sorted(
+                (key, len(data), modified)
+                for key, (data, modified) in self._objects.items()
+                if key.startswith(prefix) and key > start_after
+            )
+        return (ObjectInfo(*fields) for fields in found)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        with self._lock:
+            self._objects.pop(check_key(key), None)

@@ -1,0 +1,455 @@
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moorage_state.errors import (
+    AlreadyExists,
+    Bug,
+    CorruptState,
+    Fenced,
+    MoorageError,
+    StoreUnavailable,
+    UserError,
+)
+from moorage_state.snapshots import (
+    Checkpoint,
+    CheckpointStore,
+    Entry,
+    Fence,
+    LineageLog,
+    LogWriter,
+    Manifest,
+    Owner,
+    Retire,
+    Run,
+    encode_manifest,
+    verify_files,
+    victims,
+)
+from moorage_state.stores import LocalStore, MemoryStore
+
+NewManifest = Callable[..., Manifest]
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def writer(store: MemoryStore, owner: Owner) -> LogWriter:
+    return LogWriter.claim(store, owner, "me")
+
+
+@pytest.fixture
+def take(
+    store: MemoryStore, writer: LogWriter, new_manifest: NewManifest, start: datetime
+) -> Callable[..., Manifest]:
+    """Complete a checkpoint; it is completed as many minutes after the start as its id says."""
+
+    def take(checkpoint_id: int, *shared: str) -> Manifest:
+        manifest = new_manifest(checkpoint_id, shared or ("a",), writer=writer, store=store)
+        completed_at = start + timedelta(minutes=checkpoint_id)
+        CheckpointStore(store).complete(writer, manifest, completed_at)
+        return manifest
+
+    return take
+
+
+def damage(store: Any, key: str) -> None:
+    data = bytearray(store.get(key))
+    data[len(data) // 2] ^= 1
+    store.put(key, bytes(data))
+
+
+def keys(store: MemoryStore) -> set[str]:
+    return {info.key for info in store.list("") if not info.key.startswith("log/")}
+
+
+def test_a_completed_checkpoint_is_the_restore_point(
+    store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
+) -> None:
+    manifest = take(1)
+    loaded = CheckpointStore(store).load_latest(writer.entries, verify="hashes")
+    assert loaded == (manifest, [])
+    assert CheckpointStore(store).load_id(writer.entries, 1) == manifest
+
+
+def test_a_manifest_without_its_log_entry_is_no_checkpoint(
+    store: MemoryStore, writer: LogWriter, new_manifest: NewManifest
+) -> None:
+    manifest = new_manifest(1, writer=writer, store=store)
+    store.put("chk-1/MANIFEST", encode_manifest(manifest))
+    assert CheckpointStore(store).load_latest(writer.entries) is None
+    with pytest.raises(UserError, match="retained are: none"):
+        CheckpointStore(store).load_id(writer.entries, 1)
+
+
+def test_ids_step_over_what_an_unfinished_checkpoint_left(
+    store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
+) -> None:
+    take(1)
+    assert CheckpointStore(store).next_id(writer.entries) == 2
+    store.put("chk-11/f1r0/counts/0-63/CURRENT", b"")
+    store.put("chk-9/MANIFEST", b"")
+    assert CheckpointStore(store).next_id(writer.entries) == 12
+
+
+@pytest.mark.parametrize("fail_at", ["manifest", "log entry"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_completing_again_after_a_lost_reply_makes_one_checkpoint(
+    faulty: Any,
+    owner: Owner,
+    new_manifest: NewManifest,
+    start: datetime,
+    fail_at: str,
+    when: str,
+) -> None:
+    writer = LogWriter.claim(faulty, owner, "me")
+    manifest = new_manifest(1, writer=writer, store=faulty)
+    checkpoints = CheckpointStore(faulty)
+    faulty.fail = when
+    if fail_at == "log entry":
+        faulty.fail = None
+        faulty.put_if_absent("chk-1/MANIFEST", encode_manifest(manifest))
+        real, faulty.put_if_absent = faulty.put_if_absent, None
+
+        def fail_on_log(key: str, data: bytes) -> None:
+            if key.startswith("log/"):
+                faulty.fail = when
+                faulty.put_if_absent = real
+            real(key, data)
+
+        faulty.put_if_absent = fail_on_log
+    with pytest.raises(StoreUnavailable):
+        checkpoints.complete(writer, manifest, start)
+    entry = checkpoints.complete(writer, manifest, start + HOUR)
+    assert [e for e in writer.entries if isinstance(e, Checkpoint)] == [entry]
+    assert writer.entries == [e for _, e in LineageLog.open(faulty).read()]
+
+
+def test_a_fenced_writer_completes_nothing(
+    store: MemoryStore, writer: LogWriter, owner: Owner, new_manifest: NewManifest, start: datetime
+) -> None:
+    manifest = new_manifest(1, writer=writer, store=store)
+    successor = LogWriter.claim(store, owner, "the next")
+    with pytest.raises(Fenced):
+        CheckpointStore(store).complete(writer, manifest, start)
+    successor.refresh()
+    assert CheckpointStore(store).load_latest(successor.entries) is None
+    assert CheckpointStore(store).next_id(successor.entries) == 2
+    other = new_manifest(1, writer=successor, store=store)
+    with pytest.raises(AlreadyExists):
+        CheckpointStore(store).complete(successor, other, start)
+
+
+def test_ids_that_do_not_grow_and_foreign_manifests_are_bugs(
+    store: MemoryStore,
+    writer: LogWriter,
+    take: Callable[..., Manifest],
+    new_manifest: NewManifest,
+    start: datetime,
+) -> None:
+    take(5)
+    for manifest in (
+        new_manifest(4, writer=writer),
+        new_manifest(5, ("b",), writer=writer),
+        new_manifest(6, writer=writer, fence=7),
+        new_manifest(6, writer=writer, lineage="another"),
+    ):
+        with pytest.raises(Bug):
+            CheckpointStore(store).complete(writer, manifest, start)
+
+
+@pytest.mark.parametrize(
+    ("key", "verify"),
+    [
+        ("chk-3/MANIFEST", "manifest"),
+        ("chk-3/f1r0/counts/0-63/CURRENT", "hashes"),
+        ("shared/b64-only3.sst-0123", "hashes"),
+    ],
+)
+def test_one_flipped_bit_is_named_and_an_older_checkpoint_serves_only_if_allowed(
+    store: MemoryStore,
+    writer: LogWriter,
+    take: Callable[..., Manifest],
+    key: str,
+    verify: Any,
+) -> None:
+    take(1)
+    second = take(2)
+    take(3, "a", "only3")
+    damage(store, key)
+    checkpoints = CheckpointStore(store)
+    with pytest.raises(CorruptState, match=r"next older is chk-2, older by 0:01:00, no") as caught:
+        checkpoints.load_latest(writer.entries, verify=verify)
+    assert caught.value.path == f"{store.url}/{key}"
+    with pytest.raises(CorruptState, match=r"max=0:00:59"):
+        checkpoints.load_latest(writer.entries, timedelta(seconds=59), verify)
+
+    loaded = checkpoints.load_latest(writer.entries, timedelta(minutes=1), verify)
+    assert loaded is not None
+    assert loaded.manifest == second
+    assert "chk-3 completed_at=2026-01-02T03:07:05+00:00 problem=" in loaded.warnings[0]
+    assert key in loaded.warnings[0]
+    assert loaded.warnings[1] == "restoring older checkpoint: path=chk-2 older_by=0:01:00"
+
+
+def test_a_missing_or_cut_file_is_found_without_reading_it(
+    store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
+) -> None:
+    manifest = take(1)
+    key = manifest.files[0].key
+    store.put(key, b"short")
+    with pytest.raises(CorruptState, match=f"has 5 bytes, not .*{key}"):
+        CheckpointStore(store).load_latest(writer.entries)
+    store.delete(key)
+    with pytest.raises(CorruptState, match=f"missing.*{key}"):
+        CheckpointStore(store).load_latest(writer.entries)
+    with pytest.raises(CorruptState, match=f"missing.*{key}"):
+        verify_files(store, manifest, full=True)
+
+
+def test_falling_back_skips_a_second_damaged_checkpoint_and_says_so(
+    store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
+) -> None:
+    first = take(1)
+    take(2)
+    take(3)
+    damage(store, "chk-3/MANIFEST")
+    store.delete("chk-2/MANIFEST")
+    loaded = CheckpointStore(store).load_latest(writer.entries, HOUR)
+    assert loaded is not None
+    assert loaded.manifest == first
+    assert len(loaded.warnings) == 3
+
+
+def test_when_all_are_damaged_the_newest_is_named(
+    store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
+) -> None:
+    take(1)
+    take(2)
+    damage(store, "chk-1/MANIFEST")
+    damage(store, "chk-2/MANIFEST")
+    with pytest.raises(CorruptState, match="no older checkpoint is usable") as caught:
+        CheckpointStore(store).load_latest(writer.entries, HOUR)
+    assert caught.value.path.endswith("chk-2/MANIFEST")
+
+
+def test_a_manifest_swapped_for_another_valid_one_is_found(
+    store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
+) -> None:
+    take(1)
+    take(2)
+    store.put("chk-2/MANIFEST", store.get("chk-1/MANIFEST"))
+    with pytest.raises(CorruptState, match="not the one that the log names"):
+        CheckpointStore(store).load_id(writer.entries, 2)
+
+
+def test_a_checkpoint_that_a_person_chose_is_never_replaced(
+    store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
+) -> None:
+    take(1)
+    take(2)
+    take(3)
+    writer.append(Run(1, 1, "chk-2", explicit=True))
+    damage(store, "chk-2/MANIFEST")
+    with pytest.raises(CorruptState):
+        CheckpointStore(store).load_latest(writer.entries, HOUR)
+
+
+def test_falling_back_never_leaves_the_chosen_timeline(
+    store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
+) -> None:
+    first = take(1)
+    take(2)
+    writer.append(Run(1, 1, "chk-1", explicit=True))
+    take(3)
+    damage(store, "chk-3/MANIFEST")
+    loaded = CheckpointStore(store).load_latest(writer.entries, HOUR)
+    assert loaded is not None
+    assert loaded.manifest == first
+
+
+def test_a_choice_outside_of_the_lineage_is_the_callers_business(
+    store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
+) -> None:
+    take(1)
+    for path in ("chk-7", "file:///savepoint"):
+        writer.append(Run(1, 1, path, explicit=True))
+        with pytest.raises(UserError, match=path):
+            CheckpointStore(store).load_latest(writer.entries, HOUR)
+
+
+def test_a_store_that_does_not_answer_is_no_reason_to_go_back(
+    store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
+) -> None:
+    take(1)
+    take(2)
+
+    class Down:
+        url = "memory://down"
+
+        def get(self, key: str) -> bytes:
+            if key == "chk-2/MANIFEST":
+                raise StoreUnavailable("down")
+            return store.get(key)
+
+    down: Any = Down()
+    with pytest.raises(StoreUnavailable):
+        CheckpointStore(down).load_latest(writer.entries, HOUR)
+
+
+def test_a_directory_in_a_file_system_works_like_the_twin(
+    directory: LocalStore, owner: Owner, new_manifest: NewManifest, start: datetime, tmp_path: Path
+) -> None:
+    writer = LogWriter.claim(directory, owner, "me")
+    checkpoints = CheckpointStore(directory)
+    for checkpoint_id in (1, 2, 3):
+        manifest = new_manifest(checkpoint_id, writer=writer, store=directory)
+        checkpoints.complete(writer, manifest, start + timedelta(minutes=checkpoint_id))
+    checkpoints.retire(writer, 2)
+    assert sorted(path.name for path in tmp_path.glob("chk-*")) == ["chk-2", "chk-3"]
+    data = bytearray((tmp_path / "chk-3/MANIFEST").read_bytes())
+    data[200] ^= 4
+    (tmp_path / "chk-3/MANIFEST").write_bytes(data)
+    with pytest.raises(CorruptState, match=rf"path=file://{tmp_path}/chk-3/MANIFEST"):
+        checkpoints.load_latest(writer.entries)
+    loaded = checkpoints.load_latest(writer.entries, HOUR, "hashes")
+    assert loaded is not None
+    assert loaded.manifest.checkpoint_id == 2
+
+
+# Retention
+
+
+def test_retiring_keeps_the_newest_and_every_file_they_need(
+    store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
+) -> None:
+    take(1, "a", "b")
+    take(2, "b", "c")
+    third = take(3, "c", "d")
+    done = CheckpointStore(store).retire(writer, 2)
+    assert done.checkpoint_ids == (1,)
+    assert done.keys[-1] == "chk-1/MANIFEST"
+    assert {key for key in keys(store) if "chk-1/" in key or "a.sst" in key} == set()
+    verify_files(store, third, full=True)
+    CheckpointStore(store).retire(writer, 1)
+    assert keys(store) == {"chk-3/MANIFEST", *(file.key for file in third.files)}
+    assert writer.entries[-1] == Retire(1, 2)
+
+
+def test_the_chosen_restore_point_and_pinned_bases_are_kept(
+    store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
+) -> None:
+    for checkpoint_id in range(1, 6):
+        take(checkpoint_id)
+    writer.append(Run(1, 1, "chk-1", explicit=True))
+    done = CheckpointStore(store).retire(writer, 1, pinned=[3])
+    assert done.checkpoint_ids == (2, 4)
+
+
+def test_files_of_a_pending_checkpoint_are_kept(
+    store: MemoryStore,
+    writer: LogWriter,
+    take: Callable[..., Manifest],
+    new_manifest: NewManifest,
+) -> None:
+    take(1, "a")
+    take(2, "b")
+    pending = new_manifest(3, ("a",), writer=writer, store=store)
+    CheckpointStore(store).retire(writer, 1, pending=pending.handles)
+    verify_files(store, pending, full=True)
+
+
+def test_nothing_goes_while_a_checkpoint_that_stays_cannot_be_read(
+    store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
+) -> None:
+    for checkpoint_id in (1, 2, 3):
+        take(checkpoint_id)
+    damage(store, "chk-3/MANIFEST")
+    before = keys(store)
+    done = CheckpointStore(store).retire(writer, 1)
+    assert (done.checkpoint_ids, done.keys) == ((), ())
+    assert keys(store) == before
+    take(4)
+    assert CheckpointStore(store).retire(writer, 1).checkpoint_ids == (1, 2, 3)
+    assert "chk-3/MANIFEST" in keys(store), "what a damaged one referenced is left for a sweep"
+
+
+def test_a_fenced_writer_deletes_nothing(
+    store: MemoryStore, writer: LogWriter, owner: Owner, take: Callable[..., Manifest]
+) -> None:
+    take(1)
+    take(2)
+    LogWriter.claim(store, owner, "the next")
+    before = keys(store)
+    with pytest.raises(Fenced):
+        CheckpointStore(store).retire(writer, 1)
+    assert keys(store) == before
+
+
+def test_a_fenced_writer_does_not_go_on_with_an_earlier_deletion(
+    store: MemoryStore, writer: LogWriter, owner: Owner, take: Callable[..., Manifest]
+) -> None:
+    take(1)
+    take(2)
+    writer.append(Retire(1, 1))
+    LogWriter.claim(store, owner, "the next")
+    before = keys(store)
+    with pytest.raises(Fenced):
+        CheckpointStore(store).retire(writer, 1)
+    assert keys(store) == before
+
+
+@pytest.mark.parametrize("deletes", range(7))
+def test_an_interrupted_retirement_is_finished_by_the_next_process(
+    store: MemoryStore,
+    writer: LogWriter,
+    owner: Owner,
+    take: Callable[..., Manifest],
+    deletes: int,
+) -> None:
+    take(1, "a")
+    last = take(2, "b")
+
+    class Dying:
+        left = deletes
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def delete(self, key: str) -> None:
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+            store.delete(key)
+
+    dying: Any = Dying()
+    try:
+        CheckpointStore(dying).retire(writer, 1)
+    except KeyboardInterrupt:
+        assert Retire(1, 1) in writer.entries
+    successor = LogWriter.claim(store, owner, "the next")
+    CheckpointStore(store).retire(successor, 1)
+    assert keys(store) == {"chk-2/MANIFEST", *(file.key for file in last.files)}
+    assert successor.entries.count(Retire(1, 1)) == 1
+
+
+def test_one_checkpoint_always_stays(new_manifest: NewManifest, start: datetime) -> None:
+    entries: list[Entry] = [
+        Fence(1, "x"),
+        Checkpoint(1, 0, 1, "chk-1/MANIFEST", "sha256:0", 1, start),
+    ]
+    assert victims(entries, {1: new_manifest(1)}, 0).checkpoint_ids == ()
+
+
+def test_an_unreadable_manifest_is_an_error_and_not_an_empty_start(
+    directory: LocalStore, owner: Owner, new_manifest: NewManifest, start: datetime, tmp_path: Path
+) -> None:
+    writer = LogWriter.claim(directory, owner, "me")
+    manifest = new_manifest(1, writer=writer, store=directory)
+    CheckpointStore(directory).complete(writer, manifest, start)
+    (tmp_path / "chk-1").rename(tmp_path / "moved")
+    (tmp_path / "chk-1").write_text("")
+    with pytest.raises(MoorageError, match="chk-1"):
+        CheckpointStore(directory).load_latest(writer.entries, HOUR)

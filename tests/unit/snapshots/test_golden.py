@@ -1,0 +1,72 @@
+"""The bytes on disk do not change by accident.
+
+While the formats are at version 0 they may change; then delete the golden file and run the test
+twice. From version 1 on a golden file is only ever added.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import moorage_state.snapshots
+from moorage_state.snapshots import (
+    Checkpoint,
+    Entry,
+    Fence,
+    Manifest,
+    Owner,
+    Record,
+    Released,
+    Reserved,
+    Retire,
+    Run,
+    decode_manifest,
+    decode_record,
+    encode_manifest,
+    encode_record,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+ENTRIES: list[Entry] = [
+    Owner("prod", "team-é", "flights", "uid-1", "lineage-1"),
+    Fence(1, "driver-0"),
+    Run(1, 0),
+    Checkpoint(1, 0, 1, "chk-1/MANIFEST", "sha256:" + "0" * 64, 12, AT),
+    Run(1, 1, "chk-1", explicit=True, restore_nonce=3),
+    Reserved("epoch", {"epoch": 13, "run": "f1r1", "nested": {"list": [1, None, True]}}),
+    Reserved("savepoint", {"url": "s3://bucket/sp"}),
+    Retire(1, 1),
+    Released(1, "deleted with retain"),
+]
+
+
+def golden(name: str, made: bytes) -> bytes:
+    path = GOLDEN / name
+    if not path.exists():
+        path.write_bytes(made)
+        raise AssertionError(f"wrote {path}; look at it and run again")
+    return path.read_bytes()
+
+
+def test_log_entries_are_written_and_read_as_in_the_golden_file() -> None:
+    records = [Record(seq, f"attempt-{seq}", AT, entry) for seq, entry in enumerate(ENTRIES, 1)]
+    made = b"".join(encode_record(record) for record in records)
+    lines = golden("log-entries-v0.jsonl", made).splitlines(keepends=True)
+    assert made.splitlines(keepends=True) == lines
+    assert [decode_record(line, "golden") for line in lines] == records
+
+
+def test_a_manifest_is_written_and_read_as_in_the_golden_file(
+    new_manifest: Callable[..., Manifest],
+) -> None:
+    manifest = new_manifest(7, ("a", "b"), created_at=AT)
+    data = golden("MANIFEST-v0", encode_manifest(manifest))
+    assert encode_manifest(manifest) == data
+    assert decode_manifest(data, "golden") == manifest
+
+
+def test_all_public_names_are_exported_and_sorted() -> None:
+    names = moorage_state.snapshots.__all__
+    assert all(hasattr(moorage_state.snapshots, name) for name in names)
+    assert len(set(names)) == len(names)

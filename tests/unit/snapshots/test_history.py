@@ -1,0 +1,95 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from moorage_state.errors import UserError
+from moorage_state.snapshots import (
+    Checkpoint,
+    Entry,
+    Fence,
+    Owner,
+    Released,
+    Reserved,
+    Retire,
+    Run,
+    next_checkpoint_id,
+    restore_point,
+    restore_points,
+    retained,
+)
+
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+OWNER = Owner("c", "n", "j", "u", "l")
+
+
+def chk(checkpoint_id: int) -> Checkpoint:
+    return Checkpoint(1, 0, checkpoint_id, f"chk-{checkpoint_id}/MANIFEST", "sha256:0", 1, AT)
+
+
+def back_to(path: str | None) -> Run:
+    return Run(1, 1, path, explicit=True, restore_nonce=1)
+
+
+def paths(entries: list[Entry]) -> list[str]:
+    return [point.path for point in restore_points(entries)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([], []),
+        ([OWNER, Fence(1, "x"), Run(1, 0)], []),
+        ([chk(1), chk(2)], ["chk-2", "chk-1"]),
+        ([chk(1), chk(2), Retire(1, 1)], ["chk-2"]),
+        ([chk(1), chk(2), Retire(1, 2)], ["chk-1"]),
+        ([chk(1), chk(2), Run(2, 0, "chk-1")], ["chk-2", "chk-1"]),
+        ([chk(1), chk(2), chk(3), back_to("chk-2")], ["chk-2", "chk-1"]),
+        ([chk(1), chk(2), chk(3), back_to("chk-2/MANIFEST")], ["chk-2", "chk-1"]),
+        ([chk(1), chk(2), chk(3), back_to("chk-2"), chk(4)], ["chk-4", "chk-2", "chk-1"]),
+        ([chk(1), chk(2), back_to("chk-1"), back_to("chk-2")], ["chk-2"]),
+        ([chk(1), back_to("file:///savepoint")], ["file:///savepoint"]),
+        ([chk(1), back_to("file:///savepoint"), chk(2)], ["chk-2", "file:///savepoint"]),
+        ([chk(1), back_to(None)], []),
+        ([chk(1), back_to(None), chk(2)], ["chk-2"]),
+        ([chk(1), back_to("chk-1"), chk(2), Retire(1, 2)], ["chk-1"]),
+        ([chk(1), Reserved("epoch", {}), Reserved("savepoint", {}), Released(1)], ["chk-1"]),
+    ],
+)
+def test_where_a_start_restores_from(entries: list[Entry], expected: list[str]) -> None:
+    assert paths(entries) == expected
+    point = restore_point(entries)
+    assert (point.path if point else None) == (expected[0] if expected else None)
+
+
+def test_the_point_tells_the_log_entry_and_who_chose_it() -> None:
+    chosen = restore_point([chk(1), chk(2), back_to("chk-1")])
+    assert chosen is not None
+    assert (chosen.checkpoint, chosen.explicit) == (chk(1), True)
+    latest = restore_point([chk(1), chk(2)])
+    assert latest is not None
+    assert (latest.checkpoint, latest.explicit) == (chk(2), False)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [chk(1), Retire(1, 1)],
+        [chk(1), chk(2), Retire(1, 1), Retire(1, 2)],
+        [chk(1), chk(2), back_to("chk-1"), Retire(1, 1)],
+    ],
+)
+def test_state_whose_checkpoints_are_all_retired_does_not_become_empty(
+    entries: list[Entry],
+) -> None:
+    with pytest.raises(UserError, match="retired"):
+        restore_point(entries)
+
+
+def test_retained_are_the_checkpoints_that_exist_newest_first() -> None:
+    entries: list[Entry] = [chk(1), chk(2), chk(3), Retire(1, 2), back_to("chk-1"), chk(4)]
+    assert [c.checkpoint_id for c in retained(entries)] == [4, 3, 1]
+
+
+def test_checkpoint_ids_only_grow() -> None:
+    assert next_checkpoint_id([]) == 1
+    assert next_checkpoint_id([chk(3), Retire(1, 3), chk(4), Retire(1, 4)]) == 5

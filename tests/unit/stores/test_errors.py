@@ -1,0 +1,50 @@
+import pickle
+
+import pytest
+
+from moorage_state import errors
+from moorage_state.errors import (
+    CorruptState,
+    MoorageError,
+    Retryable,
+    StoreUnavailable,
+    error_from_wire,
+    error_to_wire,
+)
+
+CLASSES = [
+    kind
+    for name in errors.__all__
+    if isinstance(kind := getattr(errors, name), type) and issubclass(kind, MoorageError)
+]
+
+
+def test_codes_are_unique() -> None:
+    codes = [kind.code for kind in CLASSES]
+    assert len(set(codes)) == len(codes)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_crosses_the_wire_and_a_pickle_unchanged(kind: type[MoorageError]) -> None:
+    error = kind("what failed: on=x")
+    for twin in (error_from_wire(error_to_wire(error)), pickle.loads(pickle.dumps(error))):
+        assert type(twin) is kind
+        assert str(twin) == "what failed: on=x"
+
+
+def test_corrupt_state_keeps_path_and_advice_everywhere() -> None:
+    error = CorruptState("bad checksum", "file:///x", "use a backup")
+    for twin in (error_from_wire(error_to_wire(error)), pickle.loads(pickle.dumps(error))):
+        assert isinstance(twin, CorruptState)
+        assert (twin.message, twin.path, twin.advice) == (error.message, error.path, error.advice)
+    assert str(error) == "bad checksum: path=file:///x; use a backup"
+
+
+def test_an_unknown_code_keeps_its_text() -> None:
+    error = error_from_wire({"code": "from_the_future", "args": ["hello"]})
+    assert type(error) is MoorageError
+    assert "from_the_future hello" in str(error)
+
+
+def test_an_unavailable_store_is_retryable() -> None:
+    assert issubclass(StoreUnavailable, Retryable)
