@@ -1,0 +1,10 @@
+"""RocksDB: the only package that imports rocksdict.
+
+Decides how a database is opened, read, written and linked, and turns the binding's untyped errors
+into Moorage's. Called by the state server. Must not know what keys mean, beyond its own metadata.
+"""
+
+from moorage_state.rocks.adapter import Cursor, Database
+from moorage_state.rocks.options import ProcessMemory, RocksOptions
+
+__all__ = ["Cursor", "Database", "ProcessMemory", "RocksOptions"]

@@ -1,0 +1,247 @@
+"""One RocksDB database: batched reads, one write per commit, scans that never end silently.
+
+Called by the state server under the lock of the range. Decides how the binding is used safely:
+raw bytes only, no WAL, iterators wrapped with their status check, every dependent object dropped
+before the file lock counts as released. Errors of the binding are plain `Exception`s; here they
+become `CorruptState` or `LocalDiskError`.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import rocksdict
+
+from moorage_state.deltas import Frame
+from moorage_state.errors import Bug, CorruptState, LocalDiskError, MoorageError
+from moorage_state.rocks.options import ProcessMemory, RocksOptions
+
+__all__ = ["Cursor", "Database"]
+
+# A multi-get holds no GIL while it looks up: slices let other threads in between, and this size
+# was the fastest of 1 000 to 200 000 keys.
+_SLICE = 4096
+
+PROPERTIES = (
+    "rocksdb.live-sst-files-size",
+    "rocksdb.cur-size-all-mem-tables",
+    "rocksdb.estimate-num-keys",
+    "rocksdb.background-errors",
+    "rocksdb.is-write-stopped",
+    "rocksdb.num-running-compactions",
+    "rocksdb.num-running-flushes",
+    "rocksdb.estimate-pending-compaction-bytes",
+    "rocksdb.estimate-table-readers-mem",
+)
+
+
+class Cursor:
+    """A forward iterator over a view of the database that is fixed when the cursor is made.
+
+    Every run to the end checks the iterator's status: RocksDB ends an iteration over a damaged
+    file as if there were no more keys.
+
+    Raises (every method): `CorruptState` or `LocalDiskError`.
+    """
+
+    __slots__ = ("_it", "_path")
+
+    def __init__(self, iterator: rocksdict.RdictIter, path: Path) -> None:
+        self._it = iterator
+        self._path = path
+
+    def seek(self, key: bytes) -> bytes | None:
+        """Go to the first entry at or after `key` and return its key, None at the end."""
+        with _translated(self._path):
+            self._it.seek(key)
+        return self.key()
+
+    def key(self) -> bytes | None:
+        """The key at the cursor, None at the end."""
+        if self._it.valid():
+            key: bytes = self._it.key()
+            return key
+        self._check()
+        return None
+
+    def take(self, end: bytes, entries: int, size: int) -> tuple[list[bytes], list[bytes], bool]:
+        """Entries from the cursor on, up to the key `end` (excluded), and whether all are there.
+
+        Stops after `entries` entries, or when keys and values reach `size` bytes; at least one
+        entry is returned if there is one.
+        """
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        valid, get_key, get_value = self._it.valid, self._it.key, self._it.value
+        advance = self._it.next
+        total = 0
+        while valid():
+            key = get_key()
+            if key >= end:
+                return keys, values, True
+            if len(keys) >= entries or total >= size:
+                return keys, values, False
+            value = get_value()
+            keys.append(key)
+            values.append(value)
+            total += len(key) + len(value)
+            advance()
+        self._check()
+        return keys, values, True
+
+    def take_keys(self, end: bytes, entries: int) -> list[bytes]:
+        """At most `entries` keys from the cursor on, up to `end` (excluded)."""
+        keys: list[bytes] = []
+        while len(keys) < entries:
+            key = self.key()
+            if key is None or key >= end:
+                break
+            keys.append(key)
+            self._it.next()
+        return keys
+
+    def drop(self) -> None:
+        """Let go of the database; the cursor must not be used any more."""
+        del self._it
+
+    def _check(self) -> None:
+        with _translated(self._path):
+            self._it.status()
+
+
+class Database:
+    """An open database. Not thread-safe: the caller holds the lock of the range.
+
+    Every method may raise `CorruptState` (damaged or missing files) or `LocalDiskError` (the
+    volume refuses); after either the database must be closed and rebuilt.
+    """
+
+    def __init__(self, path: Path, options: RocksOptions, memory: ProcessMemory) -> None:
+        self.path = path
+        self._write = rocksdict.WriteOptions()
+        # A property of the class, although the binding's type stub declares a method.
+        setattr(self._write, "disable_wal", True)  # noqa: B010
+        with _translated(path):
+            self._db: rocksdict.Rdict | None = rocksdict.Rdict(
+                str(path), options.to_options(memory)
+            )
+            self._db.set_write_options(self._write)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of one key, None when absent."""
+        return self.get_many([key])[0]
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of `keys`, which must be sorted, in their order; None where absent."""
+        get = self._open().get
+        found: list[bytes | None] = []
+        with _translated(self.path):
+            for at in range(0, len(keys), _SLICE):
+                found += get(list(keys[at : at + _SLICE]))  # type: ignore[arg-type]
+        return found
+
+    @contextmanager
+    def cursor(self, lower: bytes, upper: bytes) -> Iterator[Cursor]:
+        """A cursor within [lower, upper), dropped at the end of the with block."""
+        bounds = rocksdict.ReadOptions()
+        bounds.set_iterate_lower_bound(lower)
+        bounds.set_iterate_upper_bound(upper)
+        with _translated(self.path):
+            cursor = Cursor(self._open().iter(bounds), self.path)
+        try:
+            yield cursor
+        finally:
+            # An iterator that lives on keeps the database's file lock.
+            cursor.drop()
+
+    def apply(self, frames: Iterable[Frame], marker: tuple[bytes, bytes] | None = None) -> None:
+        """Write all frames, and the `marker` entry after them, in one atomic batch.
+
+        An error raised by `frames` passes through and nothing is written.
+        """
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        for frame in frames:
+            with _translated(self.path):
+                for start, end in frame.ranges:
+                    batch.delete_range(start, end)
+                if None in frame.values:
+                    for key, value in zip(frame.keys, frame.values, strict=True):
+                        if value is None:
+                            delete(key)
+                        else:
+                            put(key, value)
+                else:
+                    deque(map(put, frame.keys, frame.values), maxlen=0)
+        if marker is not None:
+            put(*marker)
+        with _translated(self.path):
+            self._open().write(batch, self._write)
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        """Delete every key in [start, end)."""
+        if start < end:
+            self.apply([Frame([(start, end)], [], [])])
+
+    def flush(self) -> None:
+        """Bring everything written so far to files. Other threads run meanwhile."""
+        with _translated(self.path):
+            self._open().flush()
+
+    def checkpoint(self, path: Path) -> None:
+        """Hard-link a consistent copy into `path`, which must not exist.
+
+        The binding blocks every Python thread for the length of this call, flush included:
+        `flush` first keeps that to a few milliseconds.
+        """
+        with _translated(self.path):
+            rocksdict.Checkpoint(self._open()).create_checkpoint(str(path))
+
+    def properties(self) -> dict[str, int]:
+        """RocksDB's counters, without the `rocksdb.` prefix; costs microseconds."""
+        read = self._open().property_int_value
+        with _translated(self.path):
+            found = [(name, read(name)) for name in PROPERTIES]
+        return {name.removeprefix("rocksdb."): value for name, value in found if value is not None}
+
+    def close(self) -> None:
+        """Close and release the file lock; idempotent."""
+        if self._db is None:
+            return
+        database, self._db = self._db, None
+        with _translated(self.path):
+            database.close()
+
+    def _open(self) -> rocksdict.Rdict:
+        if self._db is None:
+            raise Bug(f"the database is closed: path={self.path}")
+        return self._db
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except MoorageError:
+        raise
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
+        raise Bug(f"the database was given something else than bytes: path={path}") from error
+    except Exception as error:  # the binding raises nothing narrower
+        raise _translate(str(error), path) from error
+
+
+def _translate(text: str, path: Path) -> MoorageError:
+    # A file that is listed but missing is damage, although RocksDB calls it an IO error.
+    if text.startswith("Corruption") or ("No such file" in text and ".sst" in text):
+        return CorruptState(
+            f"the local database is damaged ({text})",
+            str(path),
+            "open the range again: it is rebuilt from its last checkpoint",
+        )
+    if text.startswith(("Invalid argument", "Not implemented")):
+        return Bug(f"the database refused a call: path={path} error={text}")
+    return LocalDiskError(
+        f"the local database could not read or write: path={path} error={text}; "
+        f"check free space and health of this volume"
+    )

@@ -1,0 +1,39 @@
+"""The state server: owns the databases of the key-group ranges leased to it.
+
+Decides what a committed epoch is on this machine, and how a range comes back after a crash or a
+rescale. Called by tasks and the driver through `StateApi`, in this process or over a socket. Must
+not know Spark, manifests beyond their handles, or what state values mean.
+"""
+
+from moorage_state.server.api import (
+    EVENT_TIMER_KIND,
+    OpenResult,
+    Prepared,
+    RangeSpec,
+    RangeStats,
+    RestoreBase,
+    Scan,
+    SnapshotSync,
+    StateApi,
+    Version,
+)
+from moorage_state.server.client import InProcessClient, StateClient
+from moorage_state.server.core import RangeHost
+from moorage_state.server.group import ServerGroup
+
+__all__ = [
+    "EVENT_TIMER_KIND",
+    "InProcessClient",
+    "OpenResult",
+    "Prepared",
+    "RangeHost",
+    "RangeSpec",
+    "RangeStats",
+    "RestoreBase",
+    "Scan",
+    "ServerGroup",
+    "SnapshotSync",
+    "StateApi",
+    "StateClient",
+    "Version",
+]

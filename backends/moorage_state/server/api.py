@@ -1,0 +1,325 @@
+"""The words of the state server: what is asked of a range and what comes back.
+
+Called by everyone on either side of the wire. `StateApi` is the whole interface; `RangeHost`
+implements it without sockets, the clients in `client` give it to tasks and to the driver. Holds no
+behaviour.
+
+A range is addressed by (uid, start) and the run that holds its lease. Its version is the epoch and
+digest of the last delta in it; after another run's restore the digest is empty.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+from moorage_state.snapshots import FileRef, RangeHandle
+
+__all__ = [
+    "EVENT_TIMER_KIND",
+    "OpenResult",
+    "Prepared",
+    "RangeSpec",
+    "RangeStats",
+    "RestoreBase",
+    "Scan",
+    "SnapshotSync",
+    "StateApi",
+    "Version",
+]
+
+EVENT_TIMER_KIND = 0x02
+
+
+class Version(NamedTuple):
+    """What a range holds: everything up to `epoch`, ending with the delta `digest`."""
+
+    epoch: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSpec:
+    """The key groups `start` to `end`, both included, of the operator `uid`."""
+
+    uid: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreBase:
+    """A completed checkpoint to begin from.
+
+    `handles` are those that overlap the range that is opened: one for the same parallelism,
+    several after a rescale, none for an operator that the checkpoint does not know.
+    """
+
+    checkpoint_id: int
+    epoch: int
+    handles: list[RangeHandle]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenResult:
+    """`source` is where the files came from; `live` when the range was open at this version."""
+
+    version: Version
+    source: Literal["empty", "local", "store", "live"]
+    bytes_restored: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A finished delta: its digest, its number of writes and the size of its file."""
+
+    digest: str
+    operations: int
+    bytes: int
+
+
+class Scan(NamedTuple):
+    """Entries under one prefix; when not `complete`, go on with `scan_from` after the last key."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSync:
+    """The part of a checkpoint that an epoch waits for; `bytes` is the size of all its files."""
+
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RangeStats:
+    """A look at one open range that never waits for it.
+
+    `size_bytes` approximates the live state (SST files and write buffers). `error` is why the
+    range refuses requests until it is opened again, empty when it works. `busy` tells that the
+    figures are from an earlier look because the range was at work.
+    """
+
+    uid: str
+    start: int
+    end: int
+    run: str
+    version: Version
+    size_bytes: int
+    properties: dict[str, int] = field(default_factory=dict)
+    error: str = ""
+    busy: bool = False
+
+
+class StateApi(Protocol):
+    """Everything that can be asked of a state server.
+
+    Every method that names a run raises `StaleLease` when that run does not hold the range here
+    (another run took it, it was released, or the server restarted and it must be opened again),
+    and the error that put the range out of work if there was one.
+    """
+
+    def ping(self) -> int:
+        """The process id of the server."""
+        ...
+
+    def open_range(
+        self,
+        spec: RangeSpec,
+        run: str,
+        base: RestoreBase | None,
+        committed: list[Version],
+        store_url: str,
+        initial_epoch: int = 0,
+    ) -> OpenResult:
+        """Take the lease for `run` and bring the range to the last of `committed`.
+
+        Starts from `base` (or empty, at version `(initial_epoch, "")`) and applies the deltas of
+        `committed`, which are those of this run after the base, in order. The version of a base
+        is `(base.epoch, "")`, or what it was when this very run took that checkpoint of this very
+        range, so that the run's later deltas continue it. An older run that held any of these key
+        groups here is shut out, its database closed.
+
+        Raises:
+            StaleLease: a newer run holds the range.
+            VersionGone: a committed delta is not whole on this volume: rewind the job.
+            CorruptState: the checkpoint in the store is damaged; names the object.
+            Retryable: another server process still has the range open; StoreUnavailable likewise.
+        """
+        ...
+
+    def get_many(
+        self, uid: str, start: int, run: str, version: Version, keys: list[bytes]
+    ) -> list[bytes | None]:
+        """The values of `keys` in their order, None where absent; fastest for sorted keys.
+
+        Raises:
+            VersionMismatch: the range is not at `version`.
+        """
+        ...
+
+    def scan_many(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        version: Version,
+        prefixes: list[bytes],
+        limit_entries: int = 10_000,
+        limit_bytes: int = 64 << 20,
+    ) -> list[Scan]:
+        """What is stored under each prefix, in key order.
+
+        At most `limit_entries` a prefix and about `limit_bytes` in all: prefixes beyond that come
+        back empty and incomplete.
+
+        Raises:
+            VersionMismatch: the range is not at `version`.
+        """
+        ...
+
+    def scan_from(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        version: Version,
+        prefix: bytes,
+        after: bytes = b"",
+        limit: int = 10_000,
+    ) -> Scan:
+        """At most `limit` entries under `prefix` with keys greater than `after`.
+
+        Raises:
+            VersionMismatch: the range is not at `version`.
+        """
+        ...
+
+    def due_timers(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        version: Version,
+        up_to_ms: int,
+        limit: int,
+        after: bytes = b"",
+        kind: int = EVENT_TIMER_KIND,
+    ) -> list[bytes]:
+        """Stored keys of timers with time <= `up_to_ms`, by key group, time and key.
+
+        At most `limit`, beginning after the stored key `after`.
+
+        Raises:
+            VersionMismatch: the range is not at `version`.
+        """
+        ...
+
+    def stage(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        epoch: int,
+        attempt: str,
+        frame: bytes,
+        seq: int,
+    ) -> None:
+        """Append a frame (of `deltas.encode_frame`) to an attempt's delta; `seq` counts from 0.
+
+        A client may pipeline this: an error then surfaces in `prepare`.
+        """
+        ...
+
+    def prepare(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        epoch: int,
+        attempt: str,
+        parent_digest: str,
+        frame_count: int,
+    ) -> Prepared:
+        """Finish an attempt's delta. Changes no committed state; repeating it is harmless.
+
+        Raises:
+            VersionMismatch: the range has moved on from `parent_digest`.
+            Retryable: not all frames are here: stage them again under another attempt.
+            LocalDiskError: the volume is full; the attempt is gone, the range is unharmed.
+        """
+        ...
+
+    def abort(self, uid: str, start: int, run: str, epoch: int, attempt: str) -> None:
+        """Forget an attempt; idempotent. A delta that another attempt also made stays."""
+        ...
+
+    def commit(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        epoch: int,
+        digest: str,
+        wait: bool = False,  # noqa: FBT001, FBT002  arguments cross the wire by position
+    ) -> None:
+        """Make a prepared delta the state of the range; idempotent.
+
+        Returns when the delta is accepted; it is applied in the background, or before this
+        returns with `wait`. The next read waits for it, and an error of applying it is raised by
+        the next call on the range.
+
+        Raises:
+            VersionGone: the delta is not on this volume.
+            VersionMismatch: it continues another version than the one here.
+            Bug: another delta was committed for this epoch.
+        """
+        ...
+
+    def snapshot(
+        self, uid: str, start: int, run: str, checkpoint_id: int, version: Version
+    ) -> SnapshotSync:
+        """Hard-link the range at `version`; epochs may go on when this returns.
+
+        Raises:
+            VersionMismatch: the range is not at `version`.
+        """
+        ...
+
+    def upload(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        checkpoint_id: int,
+        store_url: str,
+        base_files: list[FileRef],
+    ) -> RangeHandle:
+        """Bring a snapshot to the store, beside running epochs; takes as long as it takes.
+
+        `base_files` are the files of a retained checkpoint that was notified complete: their
+        content is not uploaded again.
+
+        Raises:
+            Retryable: the snapshot was aborted, or is not on this volume any more.
+            StoreUnavailable: the store does not take it.
+        """
+        ...
+
+    def notify_complete(self, checkpoint_id: int, run: str = "") -> None:
+        """Drop older local copies and the deltas this checkpoint contains, of `run` or of all."""
+        ...
+
+    def notify_aborted(self, checkpoint_id: int, run: str = "") -> None:
+        """Stop uploads of this checkpoint and drop its local copies, of `run` or of all."""
+        ...
+
+    def release_range(self, uid: str, start: int, run: str) -> None:
+        """Close the range and give up its lease; files stay. Idempotent."""
+        ...
+
+    def stats(self) -> list[RangeStats]:
+        """A look at every open range, ordered by uid and start."""
+        ...

@@ -1,0 +1,321 @@
+"""The state server without sockets: ranges on one local directory, all operations as methods.
+
+Decides the order of opening a range (lease, directory lock, restore, deltas) and applies commits
+in the background. Called by the socket service, one thread a connection, and by `InProcessClient`
+in tests and the batch backend. Thread-safe. Must not know the wire.
+"""
+# ruff: noqa: D102  `StateApi` documents the methods
+
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from moorage_state.errors import MoorageError, StaleLease
+from moorage_state.rocks import ProcessMemory, RocksOptions
+from moorage_state.server import scans
+from moorage_state.server.api import (
+    EVENT_TIMER_KIND,
+    OpenResult,
+    Prepared,
+    RangeSpec,
+    RangeStats,
+    RestoreBase,
+    Scan,
+    SnapshotSync,
+    Version,
+)
+from moorage_state.server.directory import RangeDirectory
+from moorage_state.server.leases import Claim, LeaseTable
+from moorage_state.server.open_range import OpenRange
+from moorage_state.server.restore import Restored, Restorer
+from moorage_state.server.spool import DeltaSpool
+from moorage_state.snapshots import FileRef, RangeHandle
+from moorage_state.stores import open_store
+
+__all__ = ["RangeHost"]
+
+_log = logging.getLogger(__name__)
+
+
+class RangeHost:
+    """Implements `StateApi`; see there for what each method does and raises.
+
+    Args:
+        local_dir: made if missing; belongs to one lineage. Several hosts may share it.
+        options: how databases are tuned; cache and write buffers are shared by all ranges here.
+        sync_deltas: fsync every delta before `prepare` answers. Without it the deltas survive the
+            end of the process, not a loss of power (which then rewinds to the last checkpoint).
+        clock: seconds, for measuring only.
+    """
+
+    def __init__(
+        self,
+        local_dir: Path,
+        options: RocksOptions | None = None,
+        *,
+        sync_deltas: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._local_dir = local_dir
+        self._options = options or RocksOptions()
+        self._memory = ProcessMemory(self._options)
+        self._sync_deltas = sync_deltas
+        self._clock = clock
+        self._leases = LeaseTable()
+        self._opening: dict[str, threading.Lock] = {}
+        self._to_apply: queue.SimpleQueue[OpenRange | None] = queue.SimpleQueue()
+        # A daemon: an accepted commit is on disk, so ending in the middle of one loses nothing.
+        self._applier = threading.Thread(target=self._apply_commits, name="apply", daemon=True)
+        self._applier.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def ping(self) -> int:
+        return os.getpid()
+
+    def open_range(
+        self,
+        spec: RangeSpec,
+        run: str,
+        base: RestoreBase | None,
+        committed: list[Version],
+        store_url: str,
+        initial_epoch: int = 0,
+    ) -> OpenResult:
+        began = self._clock()
+        versions = [Version(*version) for version in committed]
+        live = self._live(spec, run, versions[-1:] or _beginnings(spec, base, initial_epoch))
+        if live is not None:
+            return OpenResult(live, "live", 0, self._clock() - began)
+        claim, ended = self._leases.claim(spec, run)
+        for other in ended:
+            _close(other.opened, f"run {run} took over the range")
+        # The loser of two openings must be done with the directory before the winner starts.
+        with self._opening.setdefault(spec.uid, threading.Lock()):
+            version, restored = self._open(claim, base, versions, store_url, initial_epoch)
+        return OpenResult(version, restored.source, restored.bytes_restored, self._clock() - began)
+
+    def get_many(
+        self, uid: str, start: int, run: str, version: Version, keys: list[bytes]
+    ) -> list[bytes | None]:
+        ordered = sorted(keys)
+        with self._leases.get(uid, start, run).at(version) as database:
+            values = database.get_many(ordered)
+        if ordered == keys:
+            return values
+        found = dict(zip(ordered, values, strict=True))
+        return [found[key] for key in keys]
+
+    def scan_many(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        version: Version,
+        prefixes: list[bytes],
+        limit_entries: int = 10_000,
+        limit_bytes: int = 64 << 20,
+    ) -> list[Scan]:
+        with self._leases.get(uid, start, run).at(version) as database:
+            return scans.scan_many(database, prefixes, limit_entries, limit_bytes)
+
+    def scan_from(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        version: Version,
+        prefix: bytes,
+        after: bytes = b"",
+        limit: int = 10_000,
+    ) -> Scan:
+        with self._leases.get(uid, start, run).at(version) as database:
+            return scans.scan_from(database, prefix, after, limit)
+
+    def due_timers(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        version: Version,
+        up_to_ms: int,
+        limit: int,
+        after: bytes = b"",
+        kind: int = EVENT_TIMER_KIND,
+    ) -> list[bytes]:
+        opened = self._leases.get(uid, start, run)
+        with opened.at(version) as database:
+            return scans.due_timers(database, opened.spec, kind, up_to_ms, limit, after)
+
+    def stage(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        epoch: int,
+        attempt: str,
+        frame: bytes,
+        seq: int,
+    ) -> None:
+        self._leases.get(uid, start, run).stage(epoch, attempt, frame, seq)
+
+    def prepare(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        epoch: int,
+        attempt: str,
+        parent_digest: str,
+        frame_count: int,
+    ) -> Prepared:
+        opened = self._leases.get(uid, start, run)
+        return opened.prepare(epoch, attempt, parent_digest, frame_count)
+
+    def abort(self, uid: str, start: int, run: str, epoch: int, attempt: str) -> None:
+        self._leases.get(uid, start, run).abort(epoch, attempt)
+
+    def commit(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        epoch: int,
+        digest: str,
+        wait: bool = False,  # noqa: FBT001, FBT002  arguments cross the wire by position
+    ) -> None:
+        opened = self._leases.get(uid, start, run)
+        if not opened.commit(Version(epoch, digest)):
+            return
+        if wait:
+            opened.apply_pending()
+        else:
+            self._to_apply.put(opened)
+
+    def snapshot(
+        self, uid: str, start: int, run: str, checkpoint_id: int, version: Version
+    ) -> SnapshotSync:
+        began = self._clock()
+        size = self._leases.get(uid, start, run).snapshot(checkpoint_id, version)
+        return SnapshotSync(size, self._clock() - began)
+
+    def upload(
+        self,
+        uid: str,
+        start: int,
+        run: str,
+        checkpoint_id: int,
+        store_url: str,
+        base_files: list[FileRef],
+    ) -> RangeHandle:
+        opened = self._leases.get(uid, start, run)
+        return opened.snapshots.upload(checkpoint_id, open_store(store_url), base_files)
+
+    def notify_complete(self, checkpoint_id: int, run: str = "") -> None:
+        for opened in self._ranges_of(run):
+            opened.notify_complete(checkpoint_id)
+
+    def notify_aborted(self, checkpoint_id: int, run: str = "") -> None:
+        for opened in self._ranges_of(run):
+            opened.snapshots.aborted(checkpoint_id)
+
+    def release_range(self, uid: str, start: int, run: str) -> None:
+        _close(self._leases.release(uid, start, run), "the range was released")
+
+    def stats(self) -> list[RangeStats]:
+        return [opened.stats() for opened in self._ranges_of("")]
+
+    def busy(self) -> bool:
+        """Whether a snapshot is being uploaded."""
+        return any(opened.snapshots.busy() for opened in self._ranges_of(""))
+
+    def close(self) -> None:
+        """Close all ranges; the host must not be used any more. Idempotent."""
+        for opened in self._ranges_of(""):
+            self._leases.release(opened.spec.uid, opened.spec.start, opened.run)
+            _close(opened, "the state server is closing")
+        self._to_apply.put(None)
+        self._applier.join()
+
+    def _ranges_of(self, run: str) -> list[OpenRange]:
+        return self._leases.ranges(lambda opened: run in ("", opened.run))
+
+    def _live(self, spec: RangeSpec, run: str, goals: list[Version]) -> Version | None:
+        """The version of the range if it works and is at one of `goals`.
+
+        A run and a version name one state, so nothing needs to be restored then.
+        """
+        opened = self._leases.held(spec, run)
+        if opened is None or opened.tip not in goals:
+            return None
+        try:
+            opened.apply_pending()
+        except MoorageError:
+            return None
+        return opened.tip
+
+    def _open(
+        self,
+        claim: Claim,
+        base: RestoreBase | None,
+        committed: list[Version],
+        store_url: str,
+        initial_epoch: int,
+    ) -> tuple[Version, Restored]:
+        """Restore and install; the version reached and where it came from."""
+        directory = RangeDirectory(self._local_dir, claim.spec)
+        directory.lock()
+        try:
+            directory.prepare(claim.run, base.checkpoint_id if base else None)
+            restorer = Restorer(directory, claim.run, self._options, self._memory)
+            restored = restorer.restore(base, store_url) if base else restorer.empty(initial_epoch)
+        except BaseException:
+            directory.unlock()
+            raise
+        spool = DeltaSpool(
+            directory.deltas(claim.run), claim.spec, claim.run, sync=self._sync_deltas
+        )
+        opened = OpenRange(directory, claim.run, restored, spool)
+        try:
+            spool.recover(committed)
+            opened.recover(committed)
+            self._leases.install(claim, opened)
+        except BaseException:
+            _close(opened, "the range could not be opened")
+            raise
+        return opened.tip, restored
+
+    def _apply_commits(self) -> None:
+        while (opened := self._to_apply.get()) is not None:
+            try:
+                opened.apply_pending()
+            except StaleLease:
+                continue  # closed meanwhile; the delta file stays
+            except MoorageError as error:
+                # Kept by the range, and raised by the next call on it.
+                _log.warning("commit not applied: error=%s", error)
+
+
+def _beginnings(spec: RangeSpec, base: RestoreBase | None, initial_epoch: int) -> list[Version]:
+    """The versions that a range may be at when no delta follows its base."""
+    if base is None:
+        return [Version(initial_epoch, "")]
+    own = [h for h in base.handles if (h.start, h.end) == (spec.start, spec.end)]
+    return [Version(base.epoch, ""), *(Version(h.epoch, h.digest) for h in own)]
+
+
+def _close(opened: OpenRange | None, why: str) -> None:
+    if opened is not None:
+        spec = opened.spec
+        opened.close(
+            StaleLease(f"{why}: uid={spec.uid} range={spec.start}-{spec.end} run={opened.run}")
+        )

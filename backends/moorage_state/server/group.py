@@ -1,0 +1,232 @@
+"""The state servers of one machine, seen from the process that starts them.
+
+Decides how servers are started (exec, never fork: an open database hangs after a fork), told their
+secret (over stdin), restarted when they died, and ended. Called by the driver in local mode and by
+executor hosts. Holds no database itself, so that it answers while the servers flush.
+"""
+
+import contextlib
+import os
+import secrets
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+import moorage_state
+from moorage_state.errors import Retryable
+from moorage_state.rocks.options import RocksOptions
+from moorage_state.server.client import StateClient
+
+__all__ = ["ServerGroup"]
+
+_END_SECONDS = 5.0
+_PROBE_SECONDS = 1.0
+_READ_BYTES = 4096
+
+
+@dataclass(slots=True)
+class _Server:
+    process: subprocess.Popen[bytes]
+    addresses: list[str]
+
+
+class ServerGroup:
+    """`n` server processes on one local directory; a context manager.
+
+    They end with this process, however it ends.
+
+    Args:
+        n: number of servers, about one per core.
+        local_dir: shared by all of them; a range may be opened in any one at a time.
+        options: how each server's databases are tuned; memory is per server.
+        sync_deltas: see `RangeHost`.
+        tcp_host: also listen on this host, on a free port.
+        socket_dir: where the sockets go, a short path that the caller removes; by default a
+            directory of the group's own, which a killed process leaves behind.
+        start_timeout: seconds that the start of a server may take.
+
+    Raises:
+        Retryable: a server did not start; it has told why on stderr.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        local_dir: Path,
+        *,
+        options: RocksOptions | None = None,
+        sync_deltas: bool = False,
+        tcp_host: str = "",
+        socket_dir: Path | None = None,
+        start_timeout: float = 30.0,
+    ) -> None:
+        self.token = secrets.token_hex(32)
+        self._local_dir = local_dir
+        self._options = options or RocksOptions()
+        self._sync_deltas = sync_deltas
+        self._tcp_host = tcp_host
+        self._start_timeout = start_timeout
+        self._lock = threading.Lock()
+        self._closed = False
+        self._own_sockets = socket_dir is None
+        self._sockets = socket_dir or Path(tempfile.mkdtemp(prefix="moorage-", dir="/tmp"))  # noqa: S108 - socket paths must be short
+        self._servers: list[_Server] = []
+        try:
+            for index in range(n):
+                self._servers.append(self._spawn(index))
+            for server in self._servers:
+                self._wait_until_ready(server)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    @property
+    def addresses(self) -> list[str]:
+        """`unix:` addresses by index; they stay the same when a server is restarted."""
+        return [server.addresses[0] for server in self._servers]
+
+    @property
+    def tcp_addresses(self) -> list[str]:
+        """`tcp:` addresses by index, of the servers as they run; empty without `tcp_host`."""
+        return [address for server in self._servers for address in server.addresses[1:]]
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids by index."""
+        return [server.process.pid for server in self._servers]
+
+    def connect(self, index: int, timeout: float = 120.0) -> StateClient:
+        """A new connection to one server. Raises: see `StateClient.connect`."""
+        return StateClient.connect(self._servers[index].addresses[0], self.token, timeout)
+
+    def ensure_alive(self) -> list[int]:
+        """Restart servers that have ended; their indices. Their ranges must be opened again.
+
+        Raises:
+            Retryable: one did not start.
+        """
+        with self._lock:
+            if self._closed:
+                raise Retryable("the group of state servers was closed; start another one")
+            dead = [i for i, server in enumerate(self._servers) if _has_ended(server)]
+            for index in dead:
+                _end_all([self._servers[index].process])
+                self._servers[index] = self._spawn(index)
+            for index in dead:
+                self._wait_until_ready(self._servers[index])
+            return dead
+
+    def close(self) -> None:
+        """End all servers and wait for that; idempotent. What they committed stays on disk."""
+        with self._lock:
+            self._closed = True
+            _end_all([server.process for server in self._servers])
+            if self._own_sockets:
+                shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def _spawn(self, index: int) -> _Server:
+        path = self._sockets / f"{index}.sock"
+        command = [sys.executable, "-m", "moorage_state.server"]
+        command += ["--dir", str(self._local_dir), "--socket", str(path), "--token-stdin"]
+        command += ["--die-with-parent", str(os.getpid())]
+        command += ["--options", msgspec.json.encode(self._options).decode()]
+        command += ["--sync-deltas"] if self._sync_deltas else []
+        command += ["--tcp", f"{self._tcp_host}:0"] if self._tcp_host else []
+        # A session of its own: Ctrl-C in the terminal is the parent's to answer.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_environment(),
+            start_new_session=True,
+        )
+        assert process.stdin is not None  # noqa: S101  for the type checker
+        # A server that has already ended is found out when it is not ready.
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(f"{self.token}\n".encode())
+            process.stdin.flush()
+        return _Server(process, [f"unix:{path}"])
+
+    def _wait_until_ready(self, server: _Server) -> None:
+        line = _first_line(server.process, time.monotonic() + self._start_timeout)
+        if not line.startswith("ready "):
+            raise Retryable(
+                f"state server did not start: pid={server.process.pid} "
+                f"exit={server.process.poll()} seconds={self._start_timeout:g}; it has told why "
+                f"on stderr"
+            )
+        server.addresses = line.split()[1:]
+
+
+def _has_ended(server: _Server) -> bool:
+    """Whether the process is gone or going.
+
+    A killed process closes its connections some moments before it can be waited for, and whoever
+    noticed the former asks here at once. A living one greets whoever connects.
+    """
+    if server.process.poll() is not None:
+        return True
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_PROBE_SECONDS)
+        try:
+            probe.connect(server.addresses[0].removeprefix("unix:"))
+            return not probe.recv(1)
+        except (ConnectionError, FileNotFoundError):
+            return True
+        except OSError:
+            return False  # alive, and too busy to answer in time
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, with the folder that this package was imported from."""
+    root = str(Path(moorage_state.__path__[0]).parent)
+    others = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, others)))}
+
+
+def _first_line(process: subprocess.Popen[bytes], deadline: float) -> str:
+    """What the process prints first; empty when it ends or is too late."""
+    assert process.stdout is not None  # noqa: S101  for the type checker
+    descriptor = process.stdout.fileno()
+    text = b""
+    while not text.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            return ""
+        piece = os.read(descriptor, _READ_BYTES)
+        if not piece:
+            process.wait()
+            return ""
+        text += piece
+    return text.decode()
+
+
+def _end_all(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + _END_SECONDS
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()

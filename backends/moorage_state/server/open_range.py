@@ -1,0 +1,288 @@
+"""One open range: reads at a version, the two-phase epoch, and its snapshots.
+
+Decides when a delta becomes the state. A commit is accepted at once, because its delta file is on
+disk, and applied under the range's lock in the background or by the next read, whichever comes
+first. Called by `RangeHost`, which has checked the lease. Thread-safe.
+
+Two locks, never taken the other way round: `_lock` for everything that touches the database, then
+`_state` for the few fields that say what was accepted and whether the range still works.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from moorage_state.deltas import DeltaHeader, DeltaReader
+from moorage_state.errors import (
+    Bug,
+    CorruptState,
+    LocalDiskError,
+    MoorageError,
+    StaleLease,
+    VersionGone,
+    VersionMismatch,
+)
+from moorage_state.rocks import Database
+from moorage_state.server.api import Prepared, RangeSpec, RangeStats, Version
+from moorage_state.server.checkpointing import Snapshots
+from moorage_state.server.directory import RangeDirectory
+from moorage_state.server.marker import write_marker
+from moorage_state.server.restore import Restored
+from moorage_state.server.spool import DeltaSpool
+
+__all__ = ["OpenRange"]
+
+_log = logging.getLogger(__name__)
+
+_REMEMBERED_EPOCHS = 1024
+_STATS_WAIT_SECONDS = 0.02
+
+
+class OpenRange:
+    """A range held by `run`, at the version that was restored when it is made."""
+
+    def __init__(
+        self,
+        directory: RangeDirectory,
+        run: str,
+        restored: Restored,
+        spool: DeltaSpool,
+    ) -> None:
+        self.spec: RangeSpec = directory.spec
+        self.run = run
+        self.snapshots = Snapshots(
+            directory.spec, run, directory, restored.backend_uuid, restored.hashes
+        )
+        self._directory = directory
+        self._database = restored.database
+        self._backend_uuid = restored.backend_uuid
+        self._spool = spool
+        self._lock = threading.Lock()
+        self._state = threading.Lock()
+        self._version = restored.version
+        self._tip = restored.version
+        self._pending: deque[Version] = deque()
+        self._committed: dict[int, str] = {}
+        self._failure: MoorageError | None = None
+        self._stats = RangeStats(
+            self.spec.uid, self.spec.start, self.spec.end, run, restored.version, 0
+        )
+
+    @property
+    def tip(self) -> Version:
+        """The last version that was accepted, applied or not."""
+        return self._tip
+
+    def check_usable(self) -> None:
+        """Raise what put the range out of work, if anything did."""
+        if self._failure is not None:
+            raise type(self._failure)(*self._failure.args) from self._failure
+
+    @contextmanager
+    def at(self, version: Version) -> Iterator[Database]:
+        """The database at exactly `version`, for the length of the with block.
+
+        Raises:
+            VersionMismatch: the range is at another version.
+        """
+        with self._working() as database:
+            if self._version != version:
+                raise VersionMismatch(
+                    f"range is at another version: {self._where()} asked={tuple(version)} "
+                    f"found={tuple(self._version)}; start the epoch again on the version "
+                    f"that is committed"
+                )
+            yield database
+
+    def apply_pending(self) -> None:
+        """Apply every accepted commit; returns when there is none left."""
+        with self._working():
+            pass
+
+    def stage(self, epoch: int, attempt: str, frame: bytes, seq: int) -> None:
+        """See `StateApi.stage`."""
+        self.check_usable()
+        tip = self._tip
+        self._check_new(epoch, tip)
+        self._spool.stage(attempt, self._header(epoch, tip.digest), frame, seq)
+
+    def prepare(self, epoch: int, attempt: str, parent_digest: str, frame_count: int) -> Prepared:
+        """See `StateApi.prepare`."""
+        self.check_usable()
+        tip = self._tip
+        self._check_new(epoch, tip)
+        if parent_digest != tip.digest:
+            raise VersionMismatch(
+                f"range has moved on from the version an attempt was made for: {self._where()} "
+                f"epoch={epoch} attempt={attempt} parent={parent_digest!r} found={tip.digest!r}"
+            )
+        return self._spool.prepare(attempt, self._header(epoch, tip.digest), frame_count)
+
+    def abort(self, epoch: int, attempt: str) -> None:
+        """See `StateApi.abort`."""
+        self._spool.abort(epoch, attempt)
+
+    def commit(self, version: Version) -> bool:
+        """Accept a prepared delta; whether it waits to be applied. See `StateApi.commit`."""
+        with self._state:
+            self.check_usable()
+            if not self._accept(version):
+                return bool(self._pending)
+            self._pending.append(version)
+        self._spool.committed(version)
+        return True
+
+    def recover(self, committed: list[Version]) -> None:
+        """Apply the deltas that this run had committed when the range was open before."""
+        for version in committed:
+            self.commit(version)
+        self.apply_pending()
+
+    def snapshot(self, checkpoint_id: int, version: Version) -> int:
+        """Hard-link the range at `version`; the bytes of all its files."""
+        with self.at(version) as database:
+            return self.snapshots.take(database, checkpoint_id, version)
+
+    def notify_complete(self, checkpoint_id: int) -> None:
+        """Drop what this checkpoint makes useless, if it was taken here."""
+        version = self.snapshots.complete(checkpoint_id)
+        if version is not None:
+            self._spool.drop_through(version.epoch)
+            self._directory.drop_overlapping_neighbours()
+
+    def stats(self) -> RangeStats:
+        """A look that waits at most some milliseconds; an earlier one while the range works."""
+        error = str(self._failure) if self._failure else ""
+        if self._lock.acquire(timeout=_STATS_WAIT_SECONDS):
+            try:
+                self._stats = self._look(error)
+            except MoorageError as problem:
+                error = error or str(problem)
+            else:
+                return self._stats
+            finally:
+                self._lock.release()
+        last = self._stats
+        return RangeStats(
+            last.uid,
+            last.start,
+            last.end,
+            last.run,
+            self._version,
+            last.size_bytes,
+            last.properties,
+            error,
+            busy=True,
+        )
+
+    def close(self, reason: MoorageError) -> None:
+        """Shut out everybody with `reason`, then close the database and free the directory.
+
+        Waits for the request that is at work. Accepted commits stay on disk as deltas.
+        """
+        with self._state:
+            if not isinstance(self._failure, StaleLease):
+                self._failure = reason
+        self.snapshots.close()
+        with self._lock:
+            try:
+                self._database.close()
+            except MoorageError as error:
+                # One that could not write says so again; its files are deleted next.
+                _log.warning("database did not close cleanly: %s error=%s", self._where(), error)
+            self._spool.close()
+            self._directory.remove_work(self._backend_uuid)
+            self._directory.unlock()
+
+    @contextmanager
+    def _working(self) -> Iterator[Database]:
+        """The database with every accepted commit applied; its errors put the range out of work."""
+        with self._lock:
+            self.check_usable()
+            try:
+                while self._pending:
+                    self._apply(self._pending[0])
+                yield self._database
+            except (LocalDiskError, CorruptState, VersionGone) as error:
+                self._fail(error)
+                raise
+
+    def _apply(self, version: Version) -> None:
+        try:
+            with DeltaReader(self._spool.path(version)) as reader:
+                self._database.apply(reader.frames(), write_marker(version, self.run))
+        except CorruptState as error:
+            if error.path == str(self._database.path):
+                raise
+            raise self._gone(version, error) from error
+        with self._state:
+            self._version = version
+            self._pending.popleft()
+
+    def _accept(self, version: Version) -> bool:
+        """Check that `version` continues the tip; False when it was accepted before."""
+        known = self._committed.get(version.epoch)
+        if version == self._tip or known == version.digest:
+            return False
+        if known is not None:
+            raise Bug(
+                f"two different deltas committed for one epoch: {self._where()} "
+                f"epoch={version.epoch} first={known} second={version.digest}"
+            )
+        self._check_new(version.epoch, self._tip)
+        self._check_header(version)
+        self._tip = version
+        self._committed[version.epoch] = version.digest
+        if len(self._committed) > _REMEMBERED_EPOCHS:
+            del self._committed[next(iter(self._committed))]
+        return True
+
+    def _check_header(self, version: Version) -> None:
+        try:
+            with DeltaReader(self._spool.path(version)) as reader:
+                header = reader.header
+        except CorruptState as error:
+            raise self._gone(version, error) from error
+        if header != self._header(version.epoch, self._tip.digest):
+            raise VersionMismatch(
+                f"delta does not continue the version that the range is at: {self._where()} "
+                f"delta={header} found={tuple(self._tip)}"
+            )
+
+    def _check_new(self, epoch: int, tip: Version) -> None:
+        if epoch <= tip.epoch:
+            raise VersionMismatch(
+                f"epoch is not after the version that the range is at: {self._where()} "
+                f"epoch={epoch} found={tuple(tip)}"
+            )
+
+    def _gone(self, version: Version, error: CorruptState) -> VersionGone:
+        return VersionGone(
+            f"a committed delta is damaged, so its version is gone from this volume: "
+            f"{self._where()} epoch={version.epoch} cause={error}"
+        )
+
+    def _fail(self, error: MoorageError) -> None:
+        with self._state:
+            if self._failure is None:
+                self._failure = error
+
+    def _header(self, epoch: int, parent: str) -> DeltaHeader:
+        spec = self.spec
+        return DeltaHeader(spec.uid, spec.start, spec.end, self.run, epoch, parent)
+
+    def _look(self, error: str) -> RangeStats:
+        spec = self.spec
+        if error:
+            return RangeStats(
+                spec.uid, spec.start, spec.end, self.run, self._version, 0, error=error
+            )
+        properties = self._database.properties()
+        size = properties["live-sst-files-size"] + properties["cur-size-all-mem-tables"]
+        return RangeStats(spec.uid, spec.start, spec.end, self.run, self._version, size, properties)
+
+    def _where(self) -> str:
+        spec = self.spec
+        return f"uid={spec.uid} range={spec.start}-{spec.end} run={self.run}"

@@ -1,0 +1,167 @@
+"""The process of a state server: `python -m moorage_state.server --dir D --socket PATH`.
+
+Decides when the process ends: at SIGTERM, or when the parent that started it is gone. It ends at
+once, because everything that was promised is in files and the working directory is never trusted;
+only a running upload may be given time with `--grace`. Called by `ServerGroup`, or by the
+entry point of a sidecar container.
+"""
+
+import argparse
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from moorage_state.errors import MoorageError, UserError
+from moorage_state.rocks import RocksOptions
+from moorage_state.server.core import RangeHost
+from moorage_state.server.service import Service
+
+__all__ = ["MAX_SOCKET_PATH", "TOKEN_VARIABLE", "main"]
+
+TOKEN_VARIABLE = "MOORAGE_STATE_TOKEN"  # noqa: S105  the name, not the token
+MAX_SOCKET_PATH = 100
+"""Bytes; the kernel takes 107 at most."""
+
+_END_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+_PARENT_LOOK_SECONDS = 0.5
+_GRACE_LOOK_SECONDS = 0.02
+_BACKLOG = 128
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until told to end; the exit code if that did not begin."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s state-server %(levelname)s %(message)s"
+    )
+    # Every thread that is made from here on leaves these signals to `_wait_for_end`.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
+    try:
+        host, addresses = _start(options)
+    except (MoorageError, OSError) as error:
+        sys.stderr.write(f"state server cannot start: {error}\n")
+        return 2
+    if options.die_with_parent:
+        threading.Thread(
+            target=_watch_parent, args=(options.die_with_parent,), name="parent", daemon=True
+        ).start()
+    sys.stdout.write(f"ready {' '.join(addresses)}\n")
+    sys.stdout.flush()
+    _wait_for_end(host, options.grace)
+    if options.socket:
+        _remove_socket(options.socket, with_directory=bool(options.die_with_parent))
+    # Past threads, atexit and destructors, none of which has anything to save.
+    os._exit(0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m moorage_state.server", description=__doc__)
+    parser.add_argument("--dir", type=Path, required=True, help="local directory of the lineage")
+    parser.add_argument("--socket", type=Path, help="path of the Unix socket to serve")
+    parser.add_argument("--tcp", help="host:port to serve as well; port 0 for any")
+    parser.add_argument("--options", default="{}", help="RocksDB options as JSON")
+    parser.add_argument("--sync-deltas", action="store_true", help="fsync every delta")
+    parser.add_argument("--grace", type=float, default=0.0, help="seconds for uploads at SIGTERM")
+    parser.add_argument(
+        "--die-with-parent", type=int, metavar="PID", help="end when stdin closes or PID is gone"
+    )
+    token = parser.add_mutually_exclusive_group()
+    token.add_argument("--token-stdin", action="store_true", help="token in the first line")
+    token.add_argument("--token-file", type=Path, help=f"else from ${TOKEN_VARIABLE}")
+    return parser
+
+
+def _start(options: argparse.Namespace) -> tuple[RangeHost, list[str]]:
+    token = _token(options)
+    try:
+        tuning = msgspec.json.decode(options.options, type=RocksOptions)
+    except msgspec.MsgspecError as error:
+        raise UserError(f"rocksdb options are not understood: error={error}") from error
+    listeners = []
+    if options.socket:
+        listeners.append(_listen_unix(options.socket))
+    if options.tcp:
+        listeners.append(_listen_tcp(options.tcp))
+    if not listeners:
+        raise UserError("nowhere to listen; give --socket or --tcp")
+    options.dir.mkdir(parents=True, exist_ok=True)
+    host = RangeHost(options.dir, tuning, sync_deltas=options.sync_deltas)
+    service = Service(host, token)
+    for listener in listeners:
+        service.listen(listener)
+    return host, [_address(listener) for listener in listeners]
+
+
+def _token(options: argparse.Namespace) -> str:
+    if options.token_stdin:
+        token = sys.stdin.readline().strip()
+    elif options.token_file:
+        token = options.token_file.read_text().strip()
+    else:
+        token = os.environ.pop(TOKEN_VARIABLE, "")
+    if not token:
+        raise UserError(f"no token; set {TOKEN_VARIABLE}, or use --token-file or --token-stdin")
+    return str(token)
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        raise UserError(
+            f"path of a socket is too long: path={path} limit={MAX_SOCKET_PATH}; use a directory "
+            f"under /tmp"
+        )
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def _listen_tcp(where: str) -> socket.socket:
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(f"not an address to listen on: tcp={where!r}; use host:port")
+    return socket.create_server((host, int(port)), backlog=_BACKLOG)
+
+
+def _address(listener: socket.socket) -> str:
+    name = listener.getsockname()
+    return f"unix:{name}" if listener.family == socket.AF_UNIX else f"tcp:{name[0]}:{name[1]}"
+
+
+def _watch_parent(parent: int) -> None:
+    """Send SIGTERM to this process when the parent is gone, however it ended.
+
+    Its end of our stdin closes at once. A process that it forked may have kept that open, which
+    is why the parent is looked at too. (PR_SET_PDEATHSIG would end us with the parent's *thread*.)
+    """
+    poller = select.poll()
+    poller.register(sys.stdin.fileno(), select.POLLIN)
+    while os.getppid() == parent:
+        if poller.poll(_PARENT_LOOK_SECONDS * 1000) and not os.read(sys.stdin.fileno(), 1024):
+            break
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _wait_for_end(host: RangeHost, grace: float) -> None:
+    signal.sigwait(_END_SIGNALS)
+    deadline = time.monotonic() + grace
+    while time.monotonic() < deadline and host.busy():
+        time.sleep(_GRACE_LOOK_SECONDS)
+
+
+def _remove_socket(path: Path, *, with_directory: bool) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+        if with_directory:
+            path.parent.rmdir()

@@ -1,0 +1,314 @@
+"""From the handles of a checkpoint to an open database that holds exactly one range.
+
+Decides where files come from (the local copy if every byte is right, else the store) and how the
+ranges of another parallelism become this one: the handle with the most key groups is the base,
+what is outside is deleted, the rest is copied in. Called by `RangeHost` when a range is opened,
+under its directory's lock. Knows nothing of leases and deltas.
+"""
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from moorage_state.deltas import Frame
+from moorage_state.errors import Bug, CorruptState, ObjectNotFound
+from moorage_state.keygroups import KeyGroupRange
+from moorage_state.rocks import Database, ProcessMemory, RocksOptions
+from moorage_state.server.api import RangeSpec, RestoreBase, Version
+from moorage_state.server.checkpointing import FileHashes, sha256_of
+from moorage_state.server.directory import RangeDirectory, disk_errors, link_or_copy
+from moorage_state.server.marker import METADATA, Marker, read_marker, write_marker
+from moorage_state.snapshots import FileRef, RangeHandle
+from moorage_state.stores import ObjectStore, open_store
+
+__all__ = ["Restored", "Restorer", "Source"]
+
+_TRANSFERS = 4
+_COPY_ENTRIES = 20_000
+_COPY_BYTES = 8 << 20
+_ADVICE = "restore an older checkpoint, or this object from a backup of the store"
+
+Source = Literal["empty", "local", "store"]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """An open database, its version, the uuid of its files' names, and their known digests."""
+
+    database: Database
+    version: Version
+    backend_uuid: str
+    hashes: FileHashes
+    source: Source
+    bytes_restored: int
+
+
+class Restorer:
+    """Opens the database of one range.
+
+    Args:
+        directory: the range's own directory, locked and cleaned.
+        run: the run that opens it.
+        options: how to open databases.
+        memory: what they share.
+    """
+
+    def __init__(
+        self, directory: RangeDirectory, run: str, options: RocksOptions, memory: ProcessMemory
+    ) -> None:
+        self._directory = directory
+        self._run = run
+        self._options = options
+        self._memory = memory
+        self._wanted = KeyGroupRange(directory.spec.start, directory.spec.end)
+        self._store: ObjectStore | None = None
+
+    def empty(self, epoch: int) -> Restored:
+        """An empty database, at version `(epoch, "")`."""
+        backend = uuid.uuid4().hex
+        database = self._open(self._directory.work(backend))
+        version = self._begin(database, epoch)
+        return Restored(database, version, backend, FileHashes(), "empty", 0)
+
+    def restore(self, base: RestoreBase, store_url: str) -> Restored:
+        """The range as `base` has it.
+
+        Its version is that of the checkpoint if this run took it, else `(base.epoch, "")`.
+
+        Raises:
+            CorruptState: an object of the store is missing or damaged, or does not hold what the
+                handle says.
+            Bug: the handles do not cover the range exactly once, or are of several epochs.
+        """
+        handles = self._overlapping(base)
+        if not handles:
+            return self.empty(base.epoch)
+        largest = max(handles, key=lambda handle: _groups(handle).overlap(self._wanted))
+        backend = uuid.uuid4().hex
+        work = self._directory.work(backend)
+        source = self._bring(largest, base.checkpoint_id, store_url, work)
+        database, marker = self._verified(work, largest)
+        try:
+            sources, version = [source], marker.version
+            if _groups(largest) != self._wanted or marker.run != self._run:
+                sources += self._add_neighbours(database, largest, handles, base, store_url)
+                version = self._begin(database, base.epoch)
+        except BaseException:
+            database.close()
+            raise
+        return Restored(
+            database,
+            version,
+            backend,
+            FileHashes(largest.files),
+            "store" if "store" in sources else "local",
+            sum(ref.size for handle in handles for ref in handle.files),
+        )
+
+    def _add_neighbours(
+        self,
+        database: Database,
+        largest: RangeHandle,
+        handles: list[RangeHandle],
+        base: RestoreBase,
+        store_url: str,
+    ) -> list[Source]:
+        """Make `database`, which is that of `largest`, hold the wanted key groups and no others."""
+        self._clip(database, largest)
+        sources: list[Source] = []
+        for number, handle in enumerate(handles):
+            if handle is largest:
+                continue
+            target = self._directory.root / f"import-{number}"
+            sources.append(self._bring(handle, base.checkpoint_id, store_url, target))
+            self._copy_in(database, handle, target)
+            shutil.rmtree(target, ignore_errors=True)
+        return sources
+
+    def _overlapping(self, base: RestoreBase) -> list[RangeHandle]:
+        """The handles with key groups of this range; together they must have each one once."""
+        handles = base.handles
+        if any(handle.epoch != base.epoch for handle in handles):
+            raise Bug(
+                f"handles of a checkpoint are not of its epoch: uid={self._directory.spec.uid} "
+                f"epoch={base.epoch} handles={sorted({handle.epoch for handle in handles})}"
+            )
+        found = sorted(
+            (h for h in handles if _groups(h).overlap(self._wanted)), key=lambda h: h.start
+        )
+        expected = self._wanted.start
+        for handle in found:
+            if max(handle.start, self._wanted.start) != expected:
+                raise self._not_covered(handles)
+            expected = handle.end + 1
+        if handles and expected <= self._wanted.end:
+            raise self._not_covered(handles)
+        return found
+
+    def _not_covered(self, handles: list[RangeHandle]) -> Bug:
+        ranges = ",".join(f"{handle.start}-{handle.end}" for handle in handles)
+        return Bug(
+            f"handles of a checkpoint do not cover a range exactly once: "
+            f"uid={self._directory.spec.uid} range={self._wanted.start}-{self._wanted.end} "
+            f"handles={ranges}"
+        )
+
+    def _bring(
+        self, handle: RangeHandle, checkpoint_id: int, store_url: str, target: Path
+    ) -> Source:
+        """Put the files of `handle` into the new directory `target`."""
+        for ref in handle.files:
+            if Path(ref.name).name != ref.name:
+                raise CorruptState("handle names a file outside its directory", ref.key, _ADVICE)
+        owner = RangeSpec(handle.uid, handle.start, handle.end)
+        local = self._directory.of(owner).checkpoint(checkpoint_id)
+        if _is_whole(local, handle.files):
+            try:
+                _link_all(local, handle.files, target)
+            except OSError:
+                # Its owner may be another process that has just dropped it.
+                shutil.rmtree(target, ignore_errors=True)
+            else:
+                return "local"
+        self._download(handle, checkpoint_id, store_url, target)
+        return "store"
+
+    def _download(
+        self, handle: RangeHandle, checkpoint_id: int, store_url: str, target: Path
+    ) -> None:
+        """Fetch into `target`; what is exactly this range is kept as its local copy too."""
+        if self._store is None:
+            self._store = open_store(store_url)
+        keep = (handle.start, handle.end) == (self._wanted.start, self._wanted.end)
+        local = self._directory.checkpoint(checkpoint_id)
+        arrival = local.with_suffix(".tmp") if keep else target
+        with disk_errors("make a directory for a restore", arrival):
+            shutil.rmtree(arrival, ignore_errors=True)
+            arrival.mkdir(parents=True)
+        _fetch_all(self._store, handle.files, arrival)
+        if keep:
+            with disk_errors("keep a local checkpoint", local):
+                shutil.rmtree(local, ignore_errors=True)
+                arrival.replace(local)
+                _link_all(local, handle.files, target)
+
+    def _open(self, path: Path) -> Database:
+        return Database(path, self._options, self._memory)
+
+    def _verified(self, path: Path, handle: RangeHandle) -> tuple[Database, Marker]:
+        """Open files that are byte for byte those of `handle` and check that they are its state."""
+        database = self._open(path)
+        try:
+            return database, _checked_marker(database, handle)
+        except BaseException:
+            database.close()
+            raise
+
+    def _clip(self, database: Database, handle: RangeHandle) -> None:
+        if handle.start < self._wanted.start:
+            database.delete_range(b"", _lower(self._wanted.start))
+        if handle.end > self._wanted.end:
+            database.delete_range(_lower(self._wanted.end + 1), METADATA)
+
+    def _copy_in(self, database: Database, handle: RangeHandle, path: Path) -> None:
+        """Copy the key groups of `handle` that belong to this range."""
+        other, _ = self._verified(path, handle)
+        lower = _lower(max(handle.start, self._wanted.start))
+        upper = _lower(min(handle.end, self._wanted.end) + 1)
+        try:
+            for frame in _entries(other, lower, upper):
+                database.apply([frame])
+        finally:
+            other.close()
+
+    def _begin(self, database: Database, epoch: int) -> Version:
+        """Begin a chain of deltas of this run."""
+        version = Version(epoch, "")
+        database.apply([], write_marker(version, self._run))
+        return version
+
+
+def _checked_marker(database: Database, handle: RangeHandle) -> Marker:
+    # A directory without its CURRENT file opens as a new, empty database.
+    found = read_marker(database)
+    if found is None or found.version != (handle.epoch, handle.digest):
+        raise CorruptState(
+            f"files of a checkpoint hold another version than its manifest says: "
+            f"uid={handle.uid} range={handle.start}-{handle.end} "
+            f"expected={handle.epoch},{handle.digest!r} found={found}",
+            str(database.path),
+            _ADVICE,
+        )
+    return found
+
+
+def _entries(database: Database, lower: bytes, upper: bytes) -> Iterator[Frame]:
+    with database.cursor(lower, upper) as cursor:
+        complete = cursor.seek(lower) is None
+        while not complete:
+            keys, values, complete = cursor.take(upper, _COPY_ENTRIES, _COPY_BYTES)
+            yield Frame([], keys, list(values))
+
+
+def _lower(key_group: int) -> bytes:
+    """The least key of a key group."""
+    return key_group.to_bytes(2, "big")
+
+
+def _groups(handle: RangeHandle) -> KeyGroupRange:
+    return KeyGroupRange(handle.start, handle.end)
+
+
+def _is_whole(directory: Path, files: list[FileRef]) -> bool:
+    """Whether every file is there with the right bytes."""
+
+    def is_right(ref: FileRef) -> bool:
+        path = directory / ref.name
+        try:
+            return path.stat().st_size == ref.size and sha256_of(path) == ref.sha256
+        except OSError:
+            return False
+
+    if not directory.is_dir():
+        return False
+    with ThreadPoolExecutor(_TRANSFERS, "verify") as pool:
+        return all(pool.map(is_right, files))
+
+
+def _link_all(source: Path, files: list[FileRef], target: Path) -> None:
+    target.mkdir(parents=True)
+    for ref in files:
+        link_or_copy(source / ref.name, target / ref.name)
+
+
+def _fetch_all(store: ObjectStore, files: list[FileRef], target: Path) -> None:
+    def fetch(ref: FileRef) -> None:
+        path = target / ref.name
+        try:
+            store.get_to_file(ref.key, path)
+        except ObjectNotFound as error:
+            raise CorruptState(
+                "object of a checkpoint is missing", f"{store.url}/{ref.key}", _ADVICE
+            ) from error
+        with disk_errors("read a downloaded file", path):
+            size, digest = path.stat().st_size, sha256_of(path)
+        if (size, digest) != (ref.size, ref.sha256):
+            raise CorruptState(
+                f"object of a checkpoint is damaged: bytes={size} expected={ref.size} "
+                f"sha256={digest} expected={ref.sha256}",
+                f"{store.url}/{ref.key}",
+                _ADVICE,
+            )
+
+    with ThreadPoolExecutor(_TRANSFERS, "download") as pool:
+        pending = [pool.submit(fetch, ref) for ref in files]
+        try:
+            for future in pending:
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

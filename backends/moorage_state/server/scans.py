@@ -1,0 +1,73 @@
+"""Scans of a range: entries under prefixes, and timers that are due. Reads only."""
+
+from moorage_state.keys import encode_time, prefix_end
+from moorage_state.rocks import Cursor, Database
+from moorage_state.server.api import RangeSpec, Scan
+from moorage_state.server.marker import METADATA
+
+__all__ = ["due_timers", "scan_from", "scan_many"]
+
+_KIND_AT = 2
+_UNBOUNDED = 1 << 62
+
+
+def scan_many(
+    database: Database, prefixes: list[bytes], limit_entries: int, limit_bytes: int
+) -> list[Scan]:
+    """Entries under each prefix of one consistent view; see `StateApi.scan_many`."""
+    scans: list[Scan] = []
+    left = limit_bytes
+    with database.cursor(b"", METADATA) as cursor:
+        for prefix in prefixes:
+            if left <= 0:
+                scans.append(Scan([], [], complete=False))
+                continue
+            cursor.seek(prefix)
+            scan = Scan(*cursor.take(prefix_end(prefix), limit_entries, left))
+            left -= sum(map(len, scan.keys)) + sum(map(len, scan.values))
+            scans.append(scan)
+    return scans
+
+
+def scan_from(database: Database, prefix: bytes, after: bytes, limit: int) -> Scan:
+    """At most `limit` entries under `prefix` beyond the key `after`."""
+    with database.cursor(b"", METADATA) as cursor:
+        cursor.seek(max(prefix, after + b"\0") if after else prefix)
+        return Scan(*cursor.take(prefix_end(prefix), limit, _UNBOUNDED))
+
+
+def due_timers(
+    database: Database, spec: RangeSpec, kind: int, up_to_ms: int, limit: int, after: bytes
+) -> list[bytes]:
+    """Stored keys of due timers over all key groups of the range; see `StateApi.due_timers`."""
+    due: list[bytes] = []
+    upper = (spec.end + 1).to_bytes(2, "big")
+    lower = _group_start(spec.start, kind)
+    with database.cursor(lower, upper) as cursor:
+        key = cursor.seek(after + b"\0" if after else lower)
+        while key is not None and len(due) < limit:
+            group, found = int.from_bytes(key[:_KIND_AT], "big"), key[_KIND_AT : _KIND_AT + 1]
+            if found == bytes([kind]):
+                end = _first_not_due(group, kind, up_to_ms)
+                due += cursor.take_keys(end, limit - len(due))
+                key = _skip(cursor, group + 1, kind, spec)
+            elif found < bytes([kind]):
+                key = cursor.seek(_group_start(group, kind))
+            else:
+                key = _skip(cursor, group + 1, kind, spec)
+    return due
+
+
+def _skip(cursor: Cursor, group: int, kind: int, spec: RangeSpec) -> bytes | None:
+    return cursor.seek(_group_start(group, kind)) if group <= spec.end else None
+
+
+def _group_start(group: int, kind: int) -> bytes:
+    return group.to_bytes(2, "big") + bytes([kind])
+
+
+def _first_not_due(group: int, kind: int, up_to_ms: int) -> bytes:
+    """The least key of this group and kind with a time beyond `up_to_ms`."""
+    if up_to_ms >= (1 << 63) - 1:
+        return _group_start(group, kind + 1)
+    return _group_start(group, kind) + encode_time(max(up_to_ms + 1, -(1 << 63)))

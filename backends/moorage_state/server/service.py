@@ -1,0 +1,115 @@
+"""Serves a `RangeHost` on listening sockets, one thread a connection.
+
+Decides when an error ends a connection and when only a call. Called by `process`. Threads are
+daemons: the end of the process never waits for them.
+"""
+
+import logging
+import secrets
+import socket
+import threading
+from typing import Any
+
+from moorage_state.errors import MoorageError, UserError, error_to_wire
+from moorage_state.server.api import StateApi
+from moorage_state.server.wire import (
+    NONCE_BYTES,
+    Connection,
+    Operation,
+    accept_peer,
+    as_moorage_error,
+)
+
+__all__ = ["Service"]
+
+_log = logging.getLogger(__name__)
+_HANDSHAKE_SECONDS = 10.0
+_STAGE_KEY = slice(0, 5)
+
+_AttemptKey = tuple[Any, ...]
+
+
+class Service:
+    """Answers every connection to the sockets it listens on.
+
+    Args:
+        host: does the work.
+        token: what a client must know.
+    """
+
+    def __init__(self, host: StateApi, token: str) -> None:
+        self._host = host
+        self._token = token
+
+    def listen(self, listener: socket.socket) -> None:
+        """Accept connections in the background for as long as the process lives."""
+        threading.Thread(target=self._accept, args=(listener,), name="accept", daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connected, _ = listener.accept()
+            except OSError:
+                return  # the listener was closed
+            threading.Thread(
+                target=self._serve, args=(connected,), name="serve", daemon=True
+            ).start()
+
+    def _serve(self, connected: socket.socket) -> None:
+        connection = Connection(connected)
+        try:
+            connected.settimeout(_HANDSHAKE_SECONDS)
+            accept_peer(connection, self._token, secrets.token_bytes(NONCE_BYTES))
+            connected.settimeout(None)
+            staged: dict[_AttemptKey, MoorageError] = {}
+            while True:
+                self._answer(connection, staged)
+        except UserError as error:
+            _log.warning("connection refused: error=%s", error)
+        except MoorageError as error:
+            _log.warning("connection closed: error=%s", error)
+        except (OSError, EOFError):
+            pass  # clients come and go
+        finally:
+            connection.close()
+
+    def _answer(self, connection: Connection, staged: dict[_AttemptKey, MoorageError]) -> None:
+        operation, raw, payload = connection.receive_request()
+        arguments: tuple[Any, ...] | None = None
+        try:
+            arguments = operation.arguments_of(raw, payload)
+            result = self._call(operation, arguments, staged)
+        except Exception as problem:  # every error goes to the client that asked
+            error = as_moorage_error(problem)
+            if error is not problem:
+                _log.exception("operation failed: operation=%s", operation.name)
+            if operation.has_reply:
+                connection.send_error(error_to_wire(error))
+            elif arguments is None:
+                raise error from problem
+            else:
+                staged.setdefault(_attempt(arguments), error)
+            return
+        if operation.has_reply:
+            connection.send_result(result)
+
+    def _call(
+        self,
+        operation: Operation,
+        arguments: tuple[Any, ...],
+        staged: dict[_AttemptKey, MoorageError],
+    ) -> object:
+        if operation.name == "prepare":
+            error = staged.pop(_attempt(arguments), None)
+            if error is not None:
+                raise error
+        elif operation.name == "stage" and _attempt(arguments) in staged:
+            return None
+        elif operation.name == "abort":
+            staged.pop(_attempt(arguments), None)
+        return getattr(self._host, operation.name)(*arguments)
+
+
+def _attempt(arguments: tuple[Any, ...]) -> _AttemptKey:
+    """What names an attempt: uid, start, run, epoch and attempt lead in all three operations."""
+    return arguments[_STAGE_KEY]

@@ -1,0 +1,272 @@
+"""The bytes between a client and a state server: messages, handshake, and how calls are encoded.
+
+A message is a header and a payload, both of which may be empty (integers big-endian)::
+
+    header length (4) | payload length (8) | header | payload
+
+Greeting: the server sends `MOORSTA` and one byte, the protocol version, then a nonce (32). The
+client answers with a message whose header is msgpack [protocol version, HMAC-SHA256 of the nonce
+under the token]; the server answers with an empty reply, or closes.
+
+Request header: msgpack [operation, [arguments]]. The argument that holds the bulk of a call
+(`BULK_ARGUMENTS`) travels as the payload instead: `stage` as it is, all others as msgpack.
+Reply header: msgpack nil, or {"code", "args"} of an error; its payload is the msgpack result.
+`stage` has no reply: its error is the reply of the next `prepare` of that attempt on the same
+connection. Types on either side come from the signatures of `StateApi`.
+"""
+
+import hashlib
+import hmac
+import inspect
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+import msgspec
+
+from moorage_state.errors import Bug, MoorageError, UserError
+from moorage_state.server.api import StateApi
+
+__all__ = [
+    "BULK_ARGUMENTS",
+    "NONCE_BYTES",
+    "OPERATIONS",
+    "PROTOCOL_VERSION",
+    "Connection",
+    "Operation",
+    "accept_peer",
+    "as_moorage_error",
+    "greet_server",
+]
+
+PROTOCOL_VERSION = 0
+
+BULK_ARGUMENTS = {"get_many": "keys", "scan_many": "prefixes", "stage": "frame"}
+
+_MAGIC = b"MOORSTA"
+NONCE_BYTES = 32
+_LENGTHS = struct.Struct(">IQ")
+_MAX_HEADER = 64 << 20
+_MAX_PAYLOAD = 4 << 30
+_MAX_HELLO = 1 << 10
+_BUFFER_BYTES = 1 << 20
+_SEND_JOINED_BELOW = 1 << 16
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class _Request(msgspec.Struct, array_like=True):
+    operation: str
+    arguments: msgspec.Raw
+
+
+class _Hello(msgspec.Struct, array_like=True):
+    protocol: int
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """How one method of `StateApi` crosses the wire."""
+
+    name: str
+    bulk_at: int | None
+    has_reply: bool
+    decode_arguments: Callable[[bytes | bytearray | memoryview], tuple[Any, ...]]
+    decode_bulk: Callable[[bytearray], Any]
+    decode_result: Callable[[bytearray], Any]
+
+    def encode_request(self, arguments: tuple[Any, ...]) -> tuple[bytes, bytes]:
+        """Header and payload of a call with all arguments in order."""
+        if self.bulk_at is None:
+            return _pack((self.name, arguments)), b""
+        bulk = arguments[self.bulk_at]
+        small = arguments[: self.bulk_at] + arguments[self.bulk_at + 1 :]
+        return _pack((self.name, small)), _pack(bulk) if self.has_reply else bulk
+
+    def arguments_of(self, raw: msgspec.Raw, payload: bytearray) -> tuple[Any, ...]:
+        """The arguments of a call in order.
+
+        Raises:
+            Bug: they are not what the operation takes.
+        """
+        try:
+            small = self.decode_arguments(memoryview(raw))
+            if self.bulk_at is None:
+                return small
+            return (*small[: self.bulk_at], self.decode_bulk(payload), *small[self.bulk_at :])
+        except msgspec.MsgspecError as error:
+            raise Bug(f"malformed request: operation={self.name} error={error}") from error
+
+
+def _operation(name: str) -> Operation:
+    method = getattr(StateApi, name)
+    hints = get_type_hints(method)
+    parameters = [p for p in inspect.signature(method).parameters if p != "self"]
+    bulk = BULK_ARGUMENTS.get(name)
+    small = tuple(hints[parameter] for parameter in parameters if parameter != bulk)
+    decode_bulk: Callable[[bytearray], Any] = _as_it_is
+    if bulk is not None and name != "stage":
+        decode_bulk = msgspec.msgpack.Decoder(hints[bulk]).decode
+    return Operation(
+        name=name,
+        bulk_at=parameters.index(bulk) if bulk is not None else None,
+        has_reply=name != "stage",
+        decode_arguments=msgspec.msgpack.Decoder(tuple.__class_getitem__(small)).decode,
+        decode_bulk=decode_bulk,
+        decode_result=msgspec.msgpack.Decoder(hints["return"]).decode,
+    )
+
+
+def _as_it_is(payload: bytearray) -> bytearray:
+    return payload
+
+
+OPERATIONS = {
+    name: _operation(name)
+    for name, _ in inspect.getmembers(StateApi, inspect.isfunction)
+    if not name.startswith("_")
+}
+
+_decode_request = msgspec.msgpack.Decoder(_Request).decode
+_decode_error = msgspec.msgpack.Decoder(dict[str, Any] | None).decode
+_decode_hello = msgspec.msgpack.Decoder(_Hello).decode
+
+
+class Connection:
+    """Messages over a connected socket. One thread at a time.
+
+    Raises (every method): `OSError` and `EOFError` when the peer is gone or does not answer in
+    the socket's time; the connection is then of no more use.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            connected.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+        if connected.family != socket.AF_UNIX:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send_request(self, operation: Operation, arguments: tuple[Any, ...]) -> None:
+        """Send a call."""
+        self._send(*operation.encode_request(arguments))
+
+    def receive_request(self) -> tuple[Operation, msgspec.Raw, bytearray]:
+        """The next call: its operation, arguments and payload.
+
+        Raises:
+            Bug: not a request.
+        """
+        header, payload = self._receive(_MAX_HEADER, _MAX_PAYLOAD)
+        try:
+            request = _decode_request(header)
+            return OPERATIONS[request.operation], request.arguments, payload
+        except (msgspec.MsgspecError, KeyError) as error:
+            raise Bug(f"request is not understood: error={error}") from error
+
+    def send_result(self, result: object) -> None:
+        """Answer a call."""
+        self._send(_pack(None), _pack(result))
+
+    def send_error(self, error: dict[str, object]) -> None:
+        """Answer a call with what `error_to_wire` made."""
+        self._send(_pack(error), b"")
+
+    def receive_reply(self) -> tuple[dict[str, Any] | None, bytearray]:
+        """The error of a call, or None and its encoded result."""
+        header, payload = self._receive(_MAX_HEADER, _MAX_PAYLOAD)
+        return _decode_error(header), payload
+
+    def close(self) -> None:
+        """Close the socket; idempotent."""
+        self.socket.close()
+
+    def send_hello(self, proof: bytes) -> None:
+        """Answer the server's greeting."""
+        self._send(_pack((PROTOCOL_VERSION, proof)), b"")
+
+    def receive_hello(self) -> tuple[int, bytes]:
+        """Protocol version and proof of a client that is not trusted yet."""
+        header, _ = self._receive(_MAX_HELLO, 0)
+        try:
+            hello = _decode_hello(header)
+        except msgspec.MsgspecError as error:
+            raise Bug(f"hello is not understood: error={error}") from error
+        return hello.protocol, hello.proof
+
+    def receive_exactly(self, size: int) -> bytearray:
+        """The next `size` bytes."""
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            count = self.socket.recv_into(view)
+            if not count:
+                raise EOFError("the peer closed the connection")
+            view = view[count:]
+        return data
+
+    def _send(self, header: bytes, payload: bytes) -> None:
+        lengths = _LENGTHS.pack(len(header), len(payload))
+        if len(payload) < _SEND_JOINED_BELOW:
+            self.socket.sendall(b"".join((lengths, header, payload)))
+        else:
+            self.socket.sendall(lengths + header)
+            self.socket.sendall(payload)
+
+    def _receive(self, max_header: int, max_payload: int) -> tuple[bytearray, bytearray]:
+        header, payload = _LENGTHS.unpack(self.receive_exactly(_LENGTHS.size))
+        if header > max_header or payload > max_payload:
+            raise Bug(f"message is too large: header={header} payload={payload}")
+        return self.receive_exactly(header), self.receive_exactly(payload)
+
+
+def accept_peer(connection: Connection, token: str, nonce: bytes) -> None:
+    """The server's side of the handshake.
+
+    Raises:
+        UserError: another protocol version, or a wrong token; the client has been told.
+    """
+    connection.socket.sendall(_MAGIC + bytes([PROTOCOL_VERSION]) + nonce)
+    protocol, proof = connection.receive_hello()
+    refusal = ""
+    if protocol != PROTOCOL_VERSION:
+        refusal = f"protocol version differs: client={protocol} server={PROTOCOL_VERSION}"
+    elif not hmac.compare_digest(proof, _proof(token, nonce)):
+        refusal = "token is wrong"
+    if refusal:
+        error = UserError(f"state server refuses the connection: {refusal}")
+        connection.send_error({"code": error.code, "args": list(error.args)})
+        raise error
+    connection.send_result(None)
+
+
+def greet_server(connection: Connection, token: str) -> None:
+    """The client's side of the handshake.
+
+    Raises:
+        UserError: the server refuses, or is something else.
+    """
+    greeting = connection.receive_exactly(len(_MAGIC) + 1 + NONCE_BYTES)
+    version, nonce = greeting[len(_MAGIC)], bytes(greeting[len(_MAGIC) + 1 :])
+    if greeting[: len(_MAGIC)] != _MAGIC or version != PROTOCOL_VERSION:
+        raise UserError(
+            f"peer is not a state server of this protocol: greeting={bytes(greeting[:8])!r} "
+            f"protocol={PROTOCOL_VERSION}; use one release of moorage everywhere"
+        )
+    connection.send_hello(_proof(token, nonce))
+    error, _ = connection.receive_reply()
+    if error is not None:
+        raise UserError(*[str(arg) for arg in error.get("args", ())])
+
+
+def _proof(token: str, nonce: bytes) -> bytes:
+    return hmac.digest(token.encode(), nonce, hashlib.sha256)
+
+
+def as_moorage_error(error: Exception) -> MoorageError:
+    """`error` itself, or a `Bug` that says what it was."""
+    if isinstance(error, MoorageError):
+        return error
+    return Bug(f"unexpected error in the state server: {type(error).__name__}: {error}")

@@ -1,0 +1,291 @@
+"""The database adapter, and one test for each trap of the binding that it keeps others out of."""
+
+import ast
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import rocksdict
+
+import moorage_state.rocks
+from moorage_state.deltas import Frame
+from moorage_state.errors import Bug, CorruptState, LocalDiskError, UserError
+from moorage_state.rocks import Database, ProcessMemory, RocksOptions
+
+MIB = 1 << 20
+OPTIONS = RocksOptions(
+    block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=4 * MIB
+)
+
+
+@pytest.fixture(scope="module")
+def memory():
+    return ProcessMemory(OPTIONS)
+
+
+@pytest.fixture
+def opened(tmp_path, memory):
+    """Opens databases under names and closes them in the end."""
+    databases = []
+
+    def open_(name="db", options=OPTIONS):
+        databases.append(Database(tmp_path / name, options, memory))
+        return databases[-1]
+
+    yield open_
+    for database in databases:
+        database.close()
+
+
+@pytest.fixture
+def db(opened):
+    return opened()
+
+
+def number(n):
+    return n.to_bytes(8, "big")
+
+
+def fill(database, count, value=b"v" * 100):
+    keys = [number(n) for n in range(count)]
+    database.apply([Frame([], keys, [value] * count)])
+    return keys
+
+
+def scan(database, entries=1 << 30):
+    with database.cursor(b"", b"\xff") as cursor:
+        cursor.seek(b"")
+        return cursor.take(b"\xff", entries, 1 << 40)
+
+
+def flip_byte(path, at):
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * at)] ^= 1
+    path.write_bytes(data)
+
+
+def test_puts_deletes_and_range_deletes_are_applied_in_order(db):
+    db.apply([Frame([], [b"a", b"b", b"c", b"d"], [b"1", b"2", b"3", b"4"])])
+    db.apply([Frame([(b"b", b"d")], [b"c", b"a"], [b"new", None])], (b"\xffm", b"marker"))
+    assert db.get_many([b"a", b"b", b"c", b"d"]) == [None, None, b"new", b"4"]
+    assert db.get(b"\xffm") == b"marker"
+
+
+def test_an_error_while_frames_are_read_writes_nothing(db):
+    def frames():
+        yield Frame([], [b"a"], [b"1"])
+        raise CorruptState("torn")
+
+    with pytest.raises(CorruptState, match="torn"):
+        db.apply(frames())
+    assert db.get(b"a") is None
+
+
+def test_empty_keys_and_values_are_kept(db):
+    db.apply([Frame([], [b"", b"k"], [b"v", b""])])
+    assert db.get_many([b"", b"k", b"x"]) == [b"v", b"", None]
+
+
+def test_a_lookup_of_many_slices_keeps_its_order(db):
+    keys = fill(db, 10_000, b"x")
+    assert db.get_many([*keys, b"\xf0"]) == [b"x"] * 10_000 + [None]
+
+
+def test_a_cursor_takes_pages_up_to_both_limits(db):
+    keys = fill(db, 100)
+    with db.cursor(b"", b"\xff") as cursor:
+        assert cursor.seek(keys[10]) == keys[10]
+        assert cursor.take(keys[50], 5, 1 << 20)[0::2] == (keys[10:15], False)
+        assert cursor.take(keys[50], 99, 300)[0::2] == (keys[15:18], False)
+        assert cursor.take(keys[50], 99, 1 << 20)[0::2] == (keys[18:50], True)
+        assert cursor.take_keys(keys[53], 2) == keys[50:52]
+        assert cursor.take_keys(keys[53], 9) == keys[52:53]
+        assert cursor.seek(b"\xf0") is None
+
+
+def test_a_clean_database_reports_its_size_in_microseconds(db):
+    fill(db, 10_000)
+    db.flush()
+    began = time.perf_counter()
+    found = db.properties()
+    assert time.perf_counter() - began < 0.05
+    assert found["live-sst-files-size"] > 10_000
+    assert found["background-errors"] == 0
+
+
+def test_a_closed_database_says_so(db):
+    db.close()
+    db.close()
+    with pytest.raises(Bug, match="closed"):
+        db.get(b"a")
+
+
+# The traps of the binding.
+
+
+@pytest.mark.parametrize("at", [0.1, 0.5])
+def test_trap_1_a_scan_over_a_damaged_file_raises_instead_of_ending(opened, tmp_path, at):
+    db = opened(options=RocksOptions(compression="none"))
+    fill(db, 20_000)
+    db.flush()
+    db.close()
+    (table,) = (tmp_path / "db").glob("*.sst")
+    flip_byte(table, at)
+    damaged = Database(tmp_path / "db", OPTIONS, ProcessMemory(OPTIONS))
+    try:
+        with pytest.raises(CorruptState, match="damaged"):
+            scan(damaged)
+        with pytest.raises(CorruptState):
+            damaged.get_many([number(n) for n in range(20_000)])
+    finally:
+        damaged.close()
+
+
+def test_trap_1_a_missing_file_is_damage_and_not_an_empty_scan(opened, tmp_path):
+    options = RocksOptions(max_open_files=16)
+    db = opened(options=options)
+    fill(db, 20_000)
+    db.flush()
+    db.close()
+    (table,) = (tmp_path / "db").glob("*.sst")
+    table.unlink()
+    with pytest.raises(CorruptState):
+        scan(opened(options=options))
+
+
+def test_traps_1_and_2_the_silent_helpers_and_snapshots_are_not_used():
+    banned = {"items", "keys", "values", "entities", "columns", "snapshot", "live_files"}
+    (folder,) = moorage_state.rocks.__path__
+    used = {
+        f"{path.name}: {node.attr}"
+        for path in Path(folder).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr in banned
+        # a frame's own fields
+        and not (isinstance(node.value, ast.Name) and node.value.id == "frame")
+    }
+    assert used == set()
+
+
+def test_trap_2_a_cursor_does_not_see_later_writes(db):
+    fill(db, 100)
+    with db.cursor(b"", b"\xff") as cursor:
+        fill(db, 200, b"later")
+        cursor.seek(b"")
+        keys, values, _ = cursor.take(b"\xff", 1000, 1 << 40)
+    assert (len(keys), set(values)) == (100, {b"v" * 100})
+
+
+def test_trap_3_other_threads_run_while_a_snapshot_is_made(db, tmp_path):
+    for n in range(20):
+        db.apply([Frame([], [bytes([n]) + number(i) for i in range(2000)], [bytes(1000)] * 2000)])
+    beats, stop = [], threading.Event()
+
+    def beat():
+        while not stop.is_set():
+            beats.append(time.perf_counter())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    began = time.perf_counter()
+    db.flush()
+    flushed = time.perf_counter()
+    db.checkpoint(tmp_path / "copy")
+    stop.set()
+    thread.join()
+    assert any(began < at < flushed for at in beats)
+
+
+def test_trap_5_closing_releases_the_lock_even_after_an_error_in_a_scan(opened, db):
+    fill(db, 10)
+    with pytest.raises(Bug) as kept, db.cursor(b"", b"\xff") as cursor:
+        cursor.seek(1)
+    db.close()
+    assert opened().get(number(1)) is not None
+    assert kept.value.__traceback__ is not None  # it holds the frames of the scan
+
+
+def test_trap_5_a_second_opener_is_told_and_the_first_one_unharmed(opened, db):
+    fill(db, 1)
+    with pytest.raises(LocalDiskError, match="lock"):
+        opened()
+    assert db.get(number(0)) is not None
+
+
+def test_trap_7_nothing_is_written_to_a_log(db, tmp_path):
+    fill(db, 1000)
+    assert [path.stat().st_size for path in (tmp_path / "db").glob("*.log")] == [0]
+
+
+def test_trap_7_disable_wal_is_still_a_property():
+    assert not callable(vars(rocksdict.WriteOptions)["disable_wal"])
+
+
+def test_traps_6_and_10_a_checkpoint_holds_everything_and_shares_tables(opened, db, tmp_path):
+    keys = fill(db, 1000)
+    db.checkpoint(tmp_path / "copy")
+    fill(db, 2000, b"later")
+    (table,) = (tmp_path / "copy").glob("*.sst")
+    assert table.stat().st_nlink == 2
+    assert scan(opened("copy"))[0] == keys
+
+
+def test_a_checkpoint_over_another_one_is_refused(db, tmp_path):
+    db.checkpoint(tmp_path / "copy")
+    with pytest.raises((Bug, LocalDiskError)):
+        db.checkpoint(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("wrong", ["text", 1, bytearray(b"x")])
+def test_only_bytes_are_taken(db, wrong):
+    with pytest.raises(Bug, match="something else than bytes"):
+        db.get_many([wrong])
+    with pytest.raises(Bug, match="something else than bytes"):
+        db.apply([Frame([], [b"k"], [wrong])])
+
+
+def test_a_directory_that_cannot_be_made_is_a_disk_error(memory):
+    with pytest.raises(LocalDiskError):
+        Database(Path("/proc/no/such"), OPTIONS, memory)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        RocksOptions(compaction="level"),
+        RocksOptions(compression="zstd", bloom_bits_per_key=0),
+        RocksOptions(compression="snappy", max_open_files=64),
+        RocksOptions(compression="none", background_jobs=1),
+    ],
+)
+def test_every_choice_of_options_works(opened, options):
+    db = opened(options=options)
+    keys = fill(db, 1000)
+    db.flush()
+    assert scan(db)[0] == keys
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"compaction": "fifo"},
+        {"compression": "brotli"},
+        {"max_open_files": -2},
+        {"write_buffer_bytes": 10},
+        {"write_buffers_bytes": 1 << 20},
+        {"background_jobs": 0},
+    ],
+)
+def test_options_that_cannot_work_are_refused_by_name(wrong):
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        RocksOptions(**wrong)
+
+
+def test_databases_share_one_cache(opened, memory):
+    before = memory.cache_bytes
+    for name in ("one", "two"):
+        fill(opened(name), 5000)
+    assert memory.cache_bytes > before

@@ -1,0 +1,162 @@
+"""A range and its driver: what the engine does with a state server, in a few calls."""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from moorage_state.deltas import encode_frame
+from moorage_state.rocks import RocksOptions
+from moorage_state.server import (
+    InProcessClient,
+    OpenResult,
+    Prepared,
+    RangeHost,
+    RangeSpec,
+    RestoreBase,
+    ServerGroup,
+    StateApi,
+    Version,
+)
+from moorage_state.snapshots import FileRef, RangeHandle
+
+MIB = 1 << 20
+SMALL = RocksOptions(
+    block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=4 * MIB
+)
+
+
+def key(group: int, number: int) -> bytes:
+    """A stored key of keyed state."""
+    return group.to_bytes(2, "big") + b"\x01" + number.to_bytes(6, "big")
+
+
+class Driven:
+    """One range and run, driven as the engine would; `version` is what was committed last."""
+
+    def __init__(self, api: StateApi, url: str, spec: RangeSpec, run: str = "f1r0") -> None:
+        self.api = api
+        self.url = url
+        self.spec = spec
+        self.run = run
+        self.version = Version(0, "")
+        self.committed: list[Version] = []
+        self.base: RestoreBase | None = None
+
+    @property
+    def address(self) -> tuple[str, int, str]:
+        return self.spec.uid, self.spec.start, self.run
+
+    def open(self, base: RestoreBase | None = None, run: str = "") -> OpenResult:
+        """Open empty or from `base`; another run begins without committed deltas."""
+        if run:
+            self.run, self.committed = run, []
+        self.base = base or self.base
+        result = self.api.open_range(self.spec, self.run, self.base, self.committed, self.url)
+        self.version = result.version
+        return result
+
+    def prepare(
+        self,
+        writes: Mapping[bytes, bytes | None],
+        ranges: Sequence[tuple[bytes, bytes]] = (),
+        attempt: str = "a",
+        epoch: int = 0,
+    ) -> Prepared:
+        epoch = epoch or self.version.epoch + 1
+        frame = encode_frame(ranges, list(writes), list(writes.values()))
+        self.api.stage(*self.address, epoch, attempt, frame, 0)
+        return self.api.prepare(*self.address, epoch, attempt, self.version.digest, 1)
+
+    def commit(self, prepared: Prepared, *, wait: bool = False) -> Version:
+        version = Version(self.version.epoch + 1, prepared.digest)
+        self.api.commit(*self.address, version.epoch, version.digest, wait)
+        self.committed.append(version)
+        self.version = version
+        return version
+
+    def commit_decided(self, prepared: Prepared) -> None:
+        """The epoch counts from here on, whether or not the server hears of it."""
+        self.version = Version(self.version.epoch + 1, prepared.digest)
+        self.committed.append(self.version)
+        self.api.commit(*self.address, *self.version)
+
+    def epoch(
+        self, writes: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = ()
+    ) -> Version:
+        return self.commit(self.prepare(writes, ranges))
+
+    def read(self) -> dict[bytes, bytes]:
+        """All keyed state of the range."""
+        prefixes = [g.to_bytes(2, "big") for g in range(self.spec.start, self.spec.end + 1)]
+        found: dict[bytes, bytes] = {}
+        for scan in self.api.scan_many(*self.address, self.version, prefixes, 1 << 30, 1 << 40):
+            assert scan.complete
+            found.update(zip(scan.keys, scan.values, strict=True))
+        return found
+
+    def checkpoint(self, checkpoint_id: int, base: Sequence[FileRef] = ()) -> RangeHandle:
+        """Snapshot, upload and complete."""
+        self.api.snapshot(*self.address, checkpoint_id, self.version)
+        handle = self.api.upload(*self.address, checkpoint_id, self.url, list(base))
+        self.api.notify_complete(checkpoint_id)
+        epochs = self.version.epoch
+        self.base = RestoreBase(checkpoint_id, epochs, [handle])
+        self.committed = [version for version in self.committed if version.epoch > epochs]
+        return handle
+
+
+Drive = Callable[..., Driven]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    store = tmp_path / "store"
+    store.mkdir()
+    return f"file://{store}"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[RangeHost]:
+    with RangeHost(tmp_path / "local", SMALL) as host:
+        yield host
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerGroup]:
+    """Two real server processes, for tests that leave them alive."""
+    with ServerGroup(2, tmp_path_factory.mktemp("servers"), options=SMALL) as group:
+        yield group
+
+
+@pytest.fixture(params=["in process", "over a socket"])
+def api(request: pytest.FixtureRequest) -> Iterator[StateApi]:
+    """The interface, of a host in this process and of a real server."""
+    if request.param == "in process":
+        yield InProcessClient(request.getfixturevalue("host"))
+        return
+    with request.getfixturevalue("servers").connect(0) as client:
+        yield client
+
+
+@pytest.fixture
+def drive(url: str) -> Drive:
+    """Makes a driven range of an operator that no other test uses."""
+    uid = f"op-{uuid.uuid4().hex[:8]}"
+
+    def make(api: StateApi, start: int = 0, end: int = 63, run: str = "f1r0") -> Driven:
+        return Driven(api, url, RangeSpec(uid, start, end), run)
+
+    return make
+
+
+@pytest.fixture(name="key")
+def key_of() -> Callable[[int, int], bytes]:
+    """The stored key of (key group, number)."""
+    return key
+
+
+@pytest.fixture
+def small() -> RocksOptions:
+    return SMALL

@@ -1,0 +1,469 @@
+"""Snapshots, uploads, restores and rescales of ranges."""
+
+import random
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from moorage_state.errors import Bug, CorruptState, Retryable, StoreUnavailable, VersionGone
+from moorage_state.server import RangeHost, RestoreBase, Version
+from moorage_state.stores import MemoryStore, open_store
+
+
+def local_files(driven, tmp_path, *parts):
+    root = tmp_path / "local" / "ranges" / driven.spec.uid
+    root /= f"{driven.spec.start}-{driven.spec.end}"
+    found = root.joinpath(*parts)
+    return sorted(path.name for path in found.iterdir()) if found.is_dir() else []
+
+
+@pytest.fixture
+def op(host, drive, key):
+    driven = drive(host)
+    driven.open()
+    driven.epoch({key(group, 1): b"v%d" % group for group in range(64)})
+    return driven
+
+
+def test_a_new_run_finds_the_checkpoint_on_this_volume(op, key):
+    before = op.read()
+    op.checkpoint(1)
+    op.epoch({key(1, 1): b"lost with the old run"})
+    result = op.open(run="f1r1")
+    assert (result.source, result.version) == ("local", (1, ""))
+    assert op.read() == before
+
+
+def test_another_machine_fetches_the_checkpoint_from_the_store(op, drive, tmp_path, small):
+    before = op.read()
+    op.checkpoint(1)
+    with RangeHost(tmp_path / "elsewhere", small) as other:
+        moved = drive(other, run="f2r0")
+        result = moved.open(op.base)
+        assert (result.source, result.version) == ("store", (1, ""))
+        assert result.bytes_restored == op.base.handles[0].bytes_total
+        assert moved.read() == before
+        assert moved.open(run="f2r1").source == "local"
+
+
+def test_a_restored_range_goes_on_and_checkpoints_again(op, key):
+    op.checkpoint(1)
+    op.open(run="f1r1")
+    op.epoch({key(5, 5): b"new"})
+    expected = op.read()
+    op.checkpoint(2, op.base.handles[0].files)
+    op.open(run="f1r2")
+    assert op.read() == expected
+    assert op.version == (2, "")
+
+
+def test_an_operator_that_the_checkpoint_does_not_know_begins_empty(host, drive):
+    op = drive(host)
+    result = op.open(RestoreBase(7, 30, []))
+    assert (result.source, result.version) == ("empty", (30, ""))
+
+
+def test_only_content_that_the_base_lacks_is_uploaded(op, key, url):
+    first = op.checkpoint(1)
+    op.epoch({key(1, 2): b"more"})
+    second = op.checkpoint(2, first.files)
+    tables = {ref.key for ref in first.files if ref.shared}
+    assert tables < {ref.key for ref in second.files if ref.shared}
+    stored = {info.key for info in open_store(url).list("")}
+    assert stored == {ref.key for ref in first.files + second.files}
+
+
+def test_a_file_is_not_skipped_because_the_store_has_it(op, url):
+    first = op.checkpoint(1)
+    (table,) = (ref for ref in first.files if ref.shared)
+    path = Path(url.removeprefix("file://"), table.key)
+    before = path.stat().st_ino
+    second = op.checkpoint(2)
+    assert table in second.files
+    assert path.stat().st_ino != before
+
+
+def test_content_is_recognised_after_a_restore(op):
+    first = op.checkpoint(1)
+    op.open(run="f1r1")
+    second = op.checkpoint(2, first.files)
+    assert second.backend_uuid != first.backend_uuid
+    tables = {ref.key for ref in first.files if ref.shared}
+    assert tables
+    assert tables <= {ref.key for ref in second.files}
+
+
+def test_private_files_of_a_base_are_not_shared(op):
+    first = op.checkpoint(1)
+    second = op.checkpoint(2, first.files)
+    private = [{ref.key for ref in h.files if not ref.shared} for h in (first, second)]
+    assert private[0].isdisjoint(private[1])
+
+
+def test_epochs_after_a_snapshot_are_not_in_it(op, key):
+    before = op.read()
+    op.api.snapshot(*op.address, 1, op.version)
+    op.epoch({key(1, 1): b"after"})
+    handle = op.api.upload(*op.address, 1, op.url, [])
+    op.open(RestoreBase(1, 1, [handle]), run="f1r1")
+    assert op.read() == before
+
+
+def test_completion_drops_older_copies_and_the_deltas_it_contains(op, key, tmp_path):
+    op.checkpoint(1)
+    op.epoch({key(1, 1): b"2"})
+    op.checkpoint(2)
+    last = op.epoch({key(1, 1): b"3"})
+    op.read()
+    assert local_files(op, tmp_path, "ckpt") == ["2"]
+    assert local_files(op, tmp_path, "deltas", "f1r0") == [f"{3:020d}-{last.digest}.delta"]
+
+
+def test_completion_of_a_checkpoint_that_is_not_here_drops_nothing(op, tmp_path):
+    op.checkpoint(1)
+    op.api.notify_complete(9)
+    op.api.notify_complete(1, "f0r0")
+    assert local_files(op, tmp_path, "ckpt") == ["1"]
+
+
+def test_an_aborted_snapshot_is_dropped_and_not_uploaded(op, tmp_path):
+    op.api.snapshot(*op.address, 1, op.version)
+    op.api.notify_aborted(1)
+    op.api.notify_aborted(1)
+    assert local_files(op, tmp_path, "ckpt") == []
+    with pytest.raises(Retryable, match="no snapshot to upload"):
+        op.api.upload(*op.address, 1, op.url, [])
+
+
+def test_a_snapshot_taken_again_is_the_same(op):
+    first = op.api.snapshot(*op.address, 1, op.version)
+    assert op.api.snapshot(*op.address, 1, op.version).bytes == first.bytes
+
+
+@dataclass
+class HeldStore(MemoryStore):
+    """Stops in the middle of an upload until it is let go."""
+
+    entered: threading.Event = field(default_factory=threading.Event)
+    go: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self):
+        super().__init__("held")
+
+    def put_file(self, key, path):
+        self.entered.set()
+        assert self.go.wait(20)
+        super().put_file(key, path)
+
+
+def upload_in_background(op, store, outcome):
+    def run():
+        try:
+            opened = op.api._leases.get(*op.address)
+            outcome.append(opened.snapshots.upload(1, store, []))
+        except Retryable as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert store.entered.wait(20)
+    return thread
+
+
+def test_epochs_go_on_during_an_upload(op, key):
+    op.api.snapshot(*op.address, 1, op.version)
+    store = HeldStore()
+    outcome: list = []
+    thread = upload_in_background(op, store, outcome)
+    assert op.api.busy()
+    op.epoch({key(1, 1): b"meanwhile"})
+    assert op.read()[key(1, 1)] == b"meanwhile"
+    store.go.set()
+    thread.join()
+    assert outcome[0].epoch == 1
+    assert not op.api.busy()
+
+
+def test_an_abort_stops_an_upload_and_then_drops_its_files(op, tmp_path):
+    op.api.snapshot(*op.address, 1, op.version)
+    store = HeldStore()
+    outcome: list = []
+    thread = upload_in_background(op, store, outcome)
+    op.api.notify_aborted(1)
+    assert local_files(op, tmp_path, "ckpt") == ["1"]
+    store.go.set()
+    thread.join()
+    assert isinstance(outcome[0], Retryable)
+    assert local_files(op, tmp_path, "ckpt") == []
+
+
+def test_a_newer_checkpoint_leaves_the_files_of_a_running_upload_alone(op, tmp_path):
+    op.api.snapshot(*op.address, 1, op.version)
+    store = HeldStore()
+    outcome: list = []
+    thread = upload_in_background(op, store, outcome)
+    op.checkpoint(2)
+    assert local_files(op, tmp_path, "ckpt") == ["1", "2"]
+    store.go.set()
+    thread.join()
+    assert outcome[0].epoch == 1
+    assert local_files(op, tmp_path, "ckpt") == ["2"]
+
+
+def test_a_store_that_lost_an_upload_is_noticed(op, monkeypatch):
+    op.api.snapshot(*op.address, 1, op.version)
+    store = MemoryStore("lossy")
+    monkeypatch.setattr(store, "put_file", lambda *_: None)
+    with pytest.raises(StoreUnavailable, match="does not have what was uploaded"):
+        op.api._leases.get(*op.address).snapshots.upload(1, store, [])
+
+
+def rescaled(host, drive, parts, parallelism, run):
+    """The same operator at another parallelism, from the newest checkpoint of `parts`."""
+    base = RestoreBase(
+        parts[0].base.checkpoint_id,
+        parts[0].base.epoch,
+        [handle for part in parts for handle in part.base.handles],
+    )
+    cuts = [64 * i // parallelism for i in range(parallelism + 1)]
+    new = [drive(host, cuts[i], cuts[i + 1] - 1, run) for i in range(parallelism)]
+    for part in new:
+        part.open(base)
+    return new
+
+
+def whole(parts):
+    return {k: v for part in parts for k, v in part.read().items()}
+
+
+@pytest.mark.parametrize("local", [True, False], ids=["on this volume", "from the store"])
+def test_trap_8_state_survives_one_three_two_and_five_subtasks(
+    host, drive, key, tmp_path, small, local
+):
+    op = drive(host)
+    op.open()
+    model = {key(group, n): b"%d-%d" % (group, n) for group in range(64) for n in range(20)}
+    op.epoch(model)
+    op.checkpoint(1)
+    parts, hosts = [op], []
+    for number, parallelism in enumerate((3, 2, 5, 1), 2):
+        target = host
+        if not local:
+            target = RangeHost(tmp_path / f"machine{number}", small)
+            hosts.append(target)
+        parts = rescaled(target, drive, parts, parallelism, f"f{number}r0")
+        assert whole(parts) == model
+        for part in parts:
+            change = {key(part.spec.start, 1): b"%d" % number, key(part.spec.end, 2): None}
+            part.epoch(change)
+            model |= change
+            model = {k: v for k, v in model.items() if v is not None}
+        assert whole(parts) == model
+        for part in parts:
+            part.api.snapshot(*part.address, number, part.version)
+        for part in parts:
+            part.checkpoint(number)
+    for other in hosts:
+        other.close()
+
+
+def test_a_completed_checkpoint_drops_the_directories_of_another_parallelism(
+    host, drive, op, tmp_path
+):
+    op.checkpoint(1)
+    parts = rescaled(host, drive, [op], 2, "f2r0")
+    ranges = tmp_path / "local" / "ranges" / op.spec.uid
+    assert (ranges / "0-63").exists()
+    for part in parts:
+        part.api.snapshot(*part.address, 2, part.version)
+    parts[0].api.notify_complete(2)
+    assert sorted(path.name for path in ranges.iterdir()) == ["0-31", "32-63"]
+
+
+@pytest.mark.parametrize("which", [slice(0, 1), slice(1, 2), slice(0, 0)])
+def test_a_rescale_without_all_handles_is_refused(host, drive, op, which):
+    op.checkpoint(1)
+    parts = rescaled(host, drive, [op], 2, "f2r0")
+    handles = [part.checkpoint(2) for part in parts]
+    if which == slice(0, 0):
+        handles, which = [handles[0], handles[0], handles[1]], slice(None)
+    with pytest.raises(Bug, match="do not cover"):
+        drive(host, run="f3r0").open(RestoreBase(2, 1, handles[which]))
+
+
+def damage(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+
+
+def table_of(op, folder):
+    (path,) = folder.glob(f"ranges/{op.spec.uid}/0-63/ckpt/1/*.sst")
+    return path
+
+
+def test_a_damaged_local_copy_is_not_used(op, tmp_path):
+    before = op.read()
+    op.checkpoint(1)
+    damage(table_of(op, tmp_path / "local"))
+    assert op.open(run="f1r1").source == "store"
+    assert op.read() == before
+    assert op.open(run="f1r2").source == "local"
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "*.sst", "MANIFEST-*"])
+def test_a_local_copy_that_lacks_a_file_is_not_used(op, tmp_path, name):
+    op.checkpoint(1)
+    next(table_of(op, tmp_path / "local").parent.glob(name)).unlink()
+    assert op.open(run="f1r1").source == "store"
+
+
+@pytest.mark.parametrize("kind", ["flipped byte", "cut off", "missing"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_damaged_object_stops_the_restore_and_is_named(op, drive, tmp_path, small, kind, shared):
+    handle = op.checkpoint(1)
+    ref = next(ref for ref in handle.files if ref.shared is shared)
+    path = tmp_path / "store" / ref.key
+    if kind == "flipped byte":
+        damage(path)
+    elif kind == "cut off":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        path.unlink()
+    with RangeHost(tmp_path / "elsewhere", small) as other:
+        moved = drive(other, run="f2r0")
+        with pytest.raises(CorruptState) as caught:
+            moved.open(op.base)
+        assert caught.value.path.endswith(ref.key)
+        assert caught.value.advice
+        with pytest.raises(CorruptState):
+            moved.open()
+
+
+def test_files_of_another_version_are_refused(op):
+    handle = op.checkpoint(1)
+    wrong = type(handle)(**{f: getattr(handle, f) for f in handle.__struct_fields__} | {"epoch": 9})
+    with pytest.raises(CorruptState, match="another version"):
+        op.open(RestoreBase(1, 9, [wrong]), run="f1r1")
+
+
+def test_a_byte_flipped_under_an_open_database_puts_the_range_out_of_work(op, key, tmp_path):
+    # More than the block that opening reads and caches.
+    rng = random.Random(1)
+    op.epoch({key(group, 2): rng.randbytes(2000) for group in range(64)})
+    before = op.read()
+    op.checkpoint(1)
+    op.open(run="f1r1")
+    damage(table_of(op, tmp_path / "local"))  # hard-linked with the open database's file
+    for _ in range(2):
+        with pytest.raises(CorruptState, match="damaged"):
+            op.read()
+    with pytest.raises(CorruptState):
+        op.prepare({key(1, 1): b"x"})
+    (stats,) = op.api.stats()
+    assert "damaged" in stats.error
+    assert op.open().source == "store"
+    assert op.read() == before
+
+
+def test_a_server_that_comes_back_applies_the_committed_deltas(tmp_path, drive, key, small):
+    with RangeHost(tmp_path / "local", small) as host:
+        op = drive(host)
+        op.open()
+        op.epoch({key(1, 1): b"1"})
+        op.checkpoint(1)
+        op.epoch({key(1, 2): b"2"})
+        op.epoch({key(1, 1): None, key(1, 3): b"3"})
+        undecided = op.prepare({key(1, 4): b"4"})
+    with RangeHost(tmp_path / "local", small) as host:
+        op.api = host
+        result = op.open()
+        assert (result.source, result.version) == ("local", op.committed[-1])
+        assert op.read() == {key(1, 2): b"2", key(1, 3): b"3"}
+        op.commit(undecided)
+        assert op.read()[key(1, 4)] == b"4"
+
+
+def test_a_run_that_lost_a_server_goes_on_from_its_own_checkpoint(op, key):
+    op.checkpoint(1)
+    version = op.version
+    op.api.release_range(*op.address)
+    assert op.open().version == version
+    op.epoch({key(1, 1): b"after"})
+    assert op.read()[key(1, 1)] == b"after"
+    op.api.release_range(*op.address)
+    assert op.open().version == op.committed[-1]
+    assert op.read()[key(1, 1)] == b"after"
+
+
+def test_a_range_at_its_own_checkpoint_is_not_opened_again(op):
+    op.checkpoint(1)
+    assert op.open().source == "live"
+
+
+def test_foreign_and_unfinished_deltas_are_deleted_when_a_range_is_opened(
+    tmp_path, drive, key, small
+):
+    with RangeHost(tmp_path / "local", small) as host:
+        op = drive(host)
+        op.open()
+        op.prepare({key(1, 1): b"loser"}, attempt="b")
+        op.epoch({key(1, 1): b"1"})
+        op.open(run="f1r1")
+    folder = tmp_path / "local" / "ranges" / op.spec.uid / "0-63" / "deltas"
+    (folder / "f1r1" / "00000000000000000001-x.tmp").write_bytes(b"half")
+    with RangeHost(tmp_path / "local", small) as host:
+        op.api = host
+        op.open()
+        assert [path.name for path in folder.iterdir()] == ["f1r1"]
+        assert list((folder / "f1r1").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["flipped byte", "cut off", "missing"])
+def test_a_committed_delta_that_is_not_whole_means_its_version_is_gone(
+    tmp_path, drive, key, small, kind
+):
+    with RangeHost(tmp_path / "local", small) as host:
+        op = drive(host)
+        op.open()
+        op.epoch({key(1, 1): b"1"})
+        op.epoch({key(1, 2): b"2"})
+        op.read()
+        path = host._leases.get(*op.address)._spool.path(op.committed[0])
+    if kind == "missing":
+        path.unlink()
+    elif kind == "cut off":
+        path.write_bytes(path.read_bytes()[:-3])
+    else:
+        damage(path)
+    with RangeHost(tmp_path / "local", small) as host:
+        op.api = host
+        with pytest.raises(VersionGone):
+            op.open()
+        op.committed = []
+        assert op.open().version == (0, "")
+
+
+def test_deltas_that_do_not_follow_one_another_are_not_applied(op, key):
+    op.epoch({key(1, 1): b"1"})
+    op.epoch({key(1, 2): b"2"})
+    op.api.release_range(*op.address)
+    op.committed = op.committed[1:]
+    with pytest.raises(Exception, match="does not continue"):
+        op.open()
+
+
+def test_two_hosts_on_one_directory_do_not_open_the_same_range(tmp_path, drive, small, op):
+    with RangeHost(tmp_path / "local", small) as other:
+        second = drive(other, run="f1r1")
+        with pytest.raises(Retryable, match="another state server has the range open"):
+            second.open()
+        op.api.release_range(*op.address)
+        assert second.open().version == (0, "")
+
+
+def test_versions_are_plain_pairs():
+    assert Version(1, "a") == (1, "a")

@@ -1,0 +1,413 @@
+"""Real server processes: how they start and end, who may talk to them, and what a crash leaves."""
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from moorage_state.deltas import encode_frame
+from moorage_state.errors import LocalDiskError, Retryable, UserError
+from moorage_state.server import ServerGroup, StateClient
+from moorage_state.server.process import main
+from moorage_state.server.wire import Connection
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@pytest.fixture
+def group(tmp_path, small):
+    with ServerGroup(1, tmp_path / "local", options=small) as group:
+        yield group
+
+
+def wait_until(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+
+
+def state_of(pid):
+    """The kernel's letter for what the process is doing, empty when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def is_running(pid):
+    return state_of(pid) not in ("", "Z")
+
+
+def test_trap_4_servers_are_started_by_exec_and_end_with_their_group(tmp_path, small):
+    with ServerGroup(2, tmp_path, options=small) as group:
+        sockets = [Path(address.removeprefix("unix:")) for address in group.addresses]
+        for index, pid in enumerate(group.pids):
+            assert b"moorage_state.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            assert group.token.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+            assert group.token.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+            with group.connect(index) as client:
+                assert client.ping() == pid
+        assert all(len(str(path)) < 100 for path in sockets)
+    assert not any(map(is_running, group.pids))
+    assert not sockets[0].parent.exists()
+    with pytest.raises(Retryable, match="was closed"):
+        group.ensure_alive()
+
+
+def test_a_dead_server_is_restarted_at_the_same_address(group):
+    (before,), (pid,) = group.addresses, group.pids
+    assert group.ensure_alive() == []
+    with group.connect(0) as client:
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(Retryable):
+            call_until_gone(client.ping)
+    assert group.ensure_alive() == [0]
+    assert group.addresses == [before]
+    with group.connect(0) as client:
+        assert client.ping() != pid
+
+
+def test_a_server_ends_within_a_second_of_sigterm_whatever_it_does(group, drive, key):
+    with group.connect(0) as client:
+        op = drive(client)
+        op.open()
+        value = bytes(100)
+        op.epoch({key(n % 64, n): value for n in range(100_000)})
+        busy, begun = read_in_background(group, op)
+        assert begun.wait(20)
+        (pid,) = group.pids
+        began = time.monotonic()
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not is_running(pid))
+        assert time.monotonic() - began < 1.0
+        busy.join()
+
+
+def read_in_background(group, op):
+    begun = threading.Event()
+    prefixes = [b"\0" + bytes([g]) for g in range(64)]
+
+    def read():
+        with group.connect(0) as client, contextlib.suppress(Retryable):
+            while True:
+                client.scan_many(*op.address, op.version, prefixes)
+                begun.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    return thread, begun
+
+
+def call_until_gone(call):
+    while True:
+        call()
+
+
+def test_servers_outlive_the_thread_that_started_them(tmp_path, small):
+    groups = []
+    thread = threading.Thread(target=lambda: groups.append(ServerGroup(1, tmp_path, options=small)))
+    thread.start()
+    thread.join()
+    with groups[0] as group:
+        with group.connect(0) as client:
+            assert client.ping() == group.pids[0]
+        assert group.ensure_alive() == []
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from moorage_state.server import ServerGroup
+group = ServerGroup(2, Path(sys.argv[1]))
+print(*group.pids, group.addresses[0], flush=True)
+{then}
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "then",
+    ["", "import os\nif os.fork() == 0:\n    time.sleep(3)\n    os._exit(0)"],
+    ids=["alone", "with a forked child that keeps the pipe open"],
+)
+def test_servers_end_when_their_parent_is_killed(tmp_path, then):
+    command = [sys.executable, "-c", PARENT.format(then=then), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as parent:
+        assert parent.stdout
+        *pids, address = parent.stdout.readline().decode().split()
+        assert all(is_running(int(pid)) for pid in pids)
+        parent.kill()
+        wait_until(lambda: not any(is_running(int(pid)) for pid in pids))
+    assert not Path(address.removeprefix("unix:")).parent.exists()
+
+
+def test_a_server_that_cannot_start_says_so(tmp_path, capfd):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Retryable, match="did not start"):
+        ServerGroup(1, tmp_path / "file" / "local")
+    assert "state server cannot start" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--socket", "/tmp/" + "x" * 100], "too long"),
+        ([], "nowhere to listen"),
+        (["--tcp", "here"], "not an address"),
+        (["--tcp", "127.0.0.1:0", "--options", '{"compaction": "magic"}'], "compaction"),
+    ],
+)
+def test_wrong_arguments_are_explained(tmp_path, capsys, monkeypatch, arguments, told):
+    monkeypatch.setenv("MOORAGE_STATE_TOKEN", "secret")
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: set())
+    assert main(["--dir", str(tmp_path), *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_server_without_a_token_does_not_start(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("MOORAGE_STATE_TOKEN", raising=False)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: set())
+    assert main(["--dir", str(tmp_path), "--tcp", "127.0.0.1:0"]) == 2
+    assert "no token" in capsys.readouterr().err
+
+
+def test_a_sidecar_serves_tcp_with_a_token_from_a_file(tmp_path):
+    (tmp_path / "token").write_text("secret\n")
+    command = [sys.executable, "-m", "moorage_state.server", "--dir", str(tmp_path / "d")]
+    command += ["--tcp", "127.0.0.1:0", "--token-file", str(tmp_path / "token")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as server:
+        assert server.stdout
+        _, address = server.stdout.readline().decode().split()
+        with StateClient.connect(address, "secret") as client:
+            assert client.ping() == server.pid
+        server.terminate()
+        assert server.wait(10) == 0
+
+
+def test_the_group_serves_tcp_when_asked(tmp_path, small):
+    with ServerGroup(1, tmp_path, options=small, tcp_host="127.0.0.1") as group:
+        (address,) = group.tcp_addresses
+        with StateClient.connect(address, group.token) as client:
+            assert client.ping() == group.pids[0]
+
+
+def test_a_wrong_token_is_refused(servers):
+    with pytest.raises(UserError, match="token is wrong"):
+        StateClient.connect(servers.addresses[0], "guess")
+
+
+def test_another_protocol_version_is_refused(servers, monkeypatch):
+    monkeypatch.setattr(
+        Connection,
+        "send_hello",
+        lambda connection, _: connection._send(b"\x92\x63\xc4\x01x", b""),
+    )
+    with pytest.raises(UserError, match="client=99"):
+        StateClient.connect(servers.addresses[0], servers.token)
+
+
+def test_a_peer_that_is_no_state_server_is_recognised(tmp_path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        greeter = threading.Thread(
+            target=lambda: listener.accept()[0].sendall(b"220 mail.example.org ESMTP ready for you")
+        )
+        greeter.start()
+        with pytest.raises(UserError, match="not a state server"):
+            StateClient.connect(f"unix:{tmp_path / 's'}", "secret")
+        greeter.join()
+
+
+@pytest.mark.parametrize("address", ["", "unix:", "tcp:host", "tcp::1", "http://x", "tcp:a:b"])
+def test_an_address_that_is_none_is_refused(address):
+    with pytest.raises(UserError, match="not the address"):
+        StateClient.connect(address, "secret")
+
+
+def test_nobody_at_an_address_is_retryable(tmp_path):
+    with pytest.raises(Retryable, match="does not answer"):
+        StateClient.connect(f"unix:{tmp_path / 'nobody'}", "secret")
+
+
+@pytest.mark.parametrize(
+    "junk", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b""], ids=["http", "huge", "none"]
+)
+def test_junk_ends_its_connection_and_nothing_else(servers, junk):
+    path = servers.addresses[0].removeprefix("unix:")
+    with socket.socket(socket.AF_UNIX) as connected:
+        connected.settimeout(20)
+        connected.connect(path)
+        connected.sendall(junk)
+        connected.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):
+            while connected.recv(4096):
+                pass
+    with servers.connect(0) as client:
+        assert client.ping() == servers.pids[0]
+
+
+def test_a_request_with_wrong_arguments_is_answered_with_a_bug(servers):
+    with servers.connect(0) as client:
+        with pytest.raises(Exception, match="malformed request"):
+            client.commit("uid", "not a number", "f1r0", 1, "digest")
+        assert client.ping() == servers.pids[0]
+
+
+def test_a_call_to_a_dead_server_is_retryable_and_so_are_all_later_ones(group):
+    with group.connect(0) as client:
+        os.kill(group.pids[0], signal.SIGKILL)
+        wait_until(lambda: not is_running(group.pids[0]))
+        for expected in ("does not answer", "is gone"):
+            with pytest.raises(Retryable, match=expected):
+                client.ping()
+
+
+def test_a_server_that_does_not_answer_in_time_is_retryable(group):
+    with group.connect(0, timeout=0.2) as client:
+        os.kill(group.pids[0], signal.SIGSTOP)
+        wait_until(lambda: state_of(group.pids[0]) == "T")
+        try:
+            with pytest.raises(Retryable, match="does not answer"):
+                client.ping()
+        finally:
+            os.kill(group.pids[0], signal.SIGCONT)
+
+
+def test_frames_larger_than_every_buffer_are_staged_without_waiting(servers, drive, key):
+    with servers.connect(1) as client:
+        op = drive(client)
+        op.open()
+        value = random.Random(1).randbytes(100_000)
+        for seq in range(40):
+            keys = [key(seq, n) for n in range(10)]
+            client.stage(*op.address, 1, "a", encode_frame([], keys, [value] * 10), seq)
+        prepared = client.prepare(*op.address, 1, "a", "", 40)
+        assert (prepared.operations, prepared.bytes > 40_000_000) == (400, True)
+        op.commit(prepared)
+        assert len(op.read()) == 400
+        client.release_range(*op.address)
+
+
+def test_trap_9_ranges_stay_open_between_connections(servers, drive, key):
+    with servers.connect(1) as client:
+        op = drive(client)
+        op.open()
+        op.epoch({key(1, 1): b"x"})
+    with servers.connect(1) as client:
+        op.api = client
+        assert op.read() == {key(1, 1): b"x"}
+        client.release_range(*op.address)
+
+
+def test_two_tasks_may_share_one_client(servers, drive, key):
+    with servers.connect(0) as client:
+        op = drive(client)
+        op.open()
+        writes = {key(g, 1): bytes([g]) for g in range(64)}
+        op.epoch(writes)
+        found: list[dict] = []
+        threads = [
+            threading.Thread(target=lambda: found.extend(op.read() for _ in range(20)))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [writes] * 80
+        client.release_range(*op.address)
+
+
+@pytest.fixture
+def file_limit(group):
+    """Sets the largest file that the server may write: a full disk for those who are not root."""
+
+    def limit(size):
+        resource.prlimit(group.pids[0], resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    return limit
+
+
+def test_a_full_disk_while_staging_costs_only_the_attempt(group, drive, key, file_limit):
+    with group.connect(0) as client:
+        op = drive(client)
+        op.open()
+        op.epoch({key(1, 1): b"before"})
+        file_limit(64_000)
+        with pytest.raises(LocalDiskError, match="delta"):
+            op.prepare({key(1, 2): bytes(100_000)})
+        assert op.read() == {key(1, 1): b"before"}
+        file_limit(resource.RLIM_INFINITY)
+        op.epoch({key(1, 2): bytes(100_000)})
+        assert len(op.read()) == 2
+
+
+def test_a_full_disk_under_the_database_loses_nothing_committed(group, drive, key, file_limit):
+    with group.connect(0) as client:
+        op = drive(client)
+        op.open()
+        rng = random.Random(3)
+        for _ in range(3):
+            op.epoch({key(rng.randrange(64), n): rng.randbytes(500) for n in range(300)})
+        before = op.read()
+        file_limit(10_000)
+        with pytest.raises(LocalDiskError):
+            client.snapshot(*op.address, 1, op.version)
+        with pytest.raises(LocalDiskError):
+            op.read()
+        assert next(s for s in client.stats() if s.uid == op.spec.uid).error
+        file_limit(resource.RLIM_INFINITY)
+        op.open()
+        assert op.read() == before
+        op.checkpoint(2)
+
+
+def test_trap_6_sigkill_at_any_moment_loses_nothing_committed(group, drive, key):
+    rng = random.Random(11)
+    model: dict[bytes, bytes | None] = {}
+    with group.connect(0) as client:
+        op = drive(client)
+        op.open()
+        client.close()
+    for life in range(6):
+        with group.connect(0) as client:
+            op.api = client
+            op.open()
+            assert op.read() == {k: v for k, v in model.items() if v is not None}
+            killer = threading.Timer(rng.uniform(0.0, 0.3), os.kill, (group.pids[0], 9))
+            killer.start()
+            live_until_killed(op, rng, model, key, life)
+            killer.join()
+        assert group.ensure_alive() == [0]
+    with group.connect(0) as client:
+        op.api = client
+        op.open()
+        assert op.read() == {k: v for k, v in model.items() if v is not None}
+
+
+def live_until_killed(op, rng, model, key, life):
+    """Epochs and checkpoints; the driver has decided a commit before it tells the server."""
+    try:
+        while True:
+            writes = {
+                key(rng.randrange(64), rng.randrange(50)): rng.choice([None, rng.randbytes(200)])
+                for _ in range(500)
+            }
+            prepared = op.prepare(writes, attempt=f"a{life}")
+            model.update(writes)
+            op.commit_decided(prepared)
+            if op.version.epoch % 5 == 0:
+                op.checkpoint(op.version.epoch, op.base.handles[0].files if op.base else [])
+    except Retryable:
+        return

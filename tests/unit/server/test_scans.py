@@ -1,0 +1,104 @@
+"""Scans under prefixes, and due timers over all key groups of a range."""
+
+import random
+
+import pytest
+
+from moorage_state.keys import timer_entry
+from moorage_state.server import Scan
+
+
+@pytest.fixture
+def op(api, drive):
+    driven = drive(api, 2, 40)
+    driven.open()
+    yield driven
+    api.release_range(*driven.address)
+
+
+def prefixed(name, count):
+    return {b"\x00\x05\x01" + name + bytes([n]): bytes([n]) * 10 for n in range(count)}
+
+
+def scan(op, prefixes, *limits):
+    return op.api.scan_many(*op.address, op.version, prefixes, *limits)
+
+
+def test_each_prefix_gets_its_own_entries(op):
+    op.epoch(prefixed(b"aa", 3) | prefixed(b"ab", 2) | prefixed(b"ac", 1))
+    head = b"\x00\x05\x01"
+    found = scan(op, [head + b"ac", head + b"aa", head + b"zz", head + b"ab"])
+    assert [len(s.keys) for s in found] == [1, 3, 0, 2]
+    assert found[1] == Scan(
+        [head + b"aa" + bytes([n]) for n in range(3)], [bytes([n]) * 10 for n in range(3)], True
+    )
+    assert all(s.complete for s in found)
+
+
+def test_a_hot_prefix_is_cut_and_paged(op):
+    op.epoch(prefixed(b"hot", 100))
+    prefix = b"\x00\x05\x01hot"
+    (first,) = scan(op, [prefix], 30, 1 << 20)
+    keys, complete = first.keys, first.complete
+    assert (len(keys), complete) == (30, False)
+    while not complete:
+        page = op.api.scan_from(*op.address, op.version, prefix, keys[-1], 30)
+        keys, complete = keys + page.keys, page.complete
+    assert keys == sorted(prefixed(b"hot", 100))
+
+
+def test_a_scan_that_ends_exactly_at_the_limit_is_complete(op):
+    op.epoch(prefixed(b"x", 30) | prefixed(b"y", 1))
+    (found,) = scan(op, [b"\x00\x05\x01x"], 30, 1 << 20)
+    assert (len(found.keys), found.complete) == (30, True)
+
+
+def test_the_whole_answer_is_bounded_in_bytes(op):
+    op.epoch(prefixed(b"a", 10) | prefixed(b"b", 10))
+    first, second = scan(op, [b"\x00\x05\x01a", b"\x00\x05\x01b"], 100, 1)
+    assert (len(first.keys), first.complete) == (1, False)
+    assert second == Scan([], [], False)
+    page = op.api.scan_from(*op.address, op.version, b"\x00\x05\x01b")
+    assert (len(page.keys), page.complete) == (10, True)
+
+
+def test_a_prefix_of_0xff_bytes_after_the_key_group_is_scanned(op):
+    keys = {b"\x00\x05\x01\xff\xff" + bytes([n]): b"v" for n in range(3)}
+    op.epoch(keys | {b"\x00\x05\x02": b"other"})
+    assert scan(op, [b"\x00\x05\x01\xff\xff"])[0].keys == sorted(keys)
+
+
+def due(op, up_to, limit=1000, after=b""):
+    return op.api.due_timers(*op.address, op.version, up_to, limit, after)
+
+
+def test_due_timers_come_by_key_group_time_and_key(op):
+    rng = random.Random(7)
+    entries = [
+        (rng.randint(2, 40), rng.choice([-(1 << 63), -5, 0, 1, 5, 9, 10, 11, (1 << 63) - 1]), k)
+        for k in (b"a", b"b", b"")
+        for _ in range(40)
+    ]
+    noise = {
+        g.to_bytes(2, "big") + kind + b"n": b"" for g in range(2, 41) for kind in (b"\1", b"\3")
+    }
+    op.epoch(noise | {timer_entry(*entry): b"" for entry in entries})
+    for up_to in (-(1 << 63), -6, 0, 10, (1 << 63) - 1):
+        expected = sorted(timer_entry(*e) for e in set(entries) if e[1] <= up_to)
+        assert due(op, up_to) == expected
+        paged: list[bytes] = []
+        after = b""
+        while page := due(op, up_to, 7, after):
+            paged, after = paged + page, page[-1]
+        assert paged == expected
+
+
+def test_a_range_without_timers_has_none_due(op, key):
+    assert due(op, 1 << 40) == []
+    op.epoch({key(40, 1): b"x", key(2, 1): b"x"})
+    assert due(op, 1 << 40) == []
+
+
+def test_the_limit_is_kept_across_key_groups(op):
+    op.epoch({timer_entry(group, 1, b"k"): b"" for group in range(2, 41)})
+    assert due(op, 1, 10) == [timer_entry(group, 1, b"k") for group in range(2, 12)]
