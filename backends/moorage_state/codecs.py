@@ -1,0 +1,293 @@
+"""Value codecs: Python values of a declared type to bytes and back.
+
+Decides the byte layout of state values (MessagePack, a struct as an array of its fields in
+declared order) and refuses a value that is not of the declared type at the moment it is written,
+not after a restore. Called by the keyed state store for every value that is read or written.
+"""
+
+import datetime
+import decimal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from moorage_state.types import StateType, parse_type
+
+__all__ = [
+    "Check",
+    "Decode",
+    "Encode",
+    "StateTypeError",
+    "checker",
+    "decimal_fitter",
+    "decoder",
+    "encoder",
+    "plain_type",
+]
+
+Encode = Callable[[Any], bytes]
+Decode = Callable[[bytes], Any]
+Check = Callable[[Any], Any]
+
+_EXACT: dict[str, type] = {
+    "string": str,
+    "boolean": bool,
+    "binary": bytes,
+    "date": datetime.date,
+    "float": float,
+    "double": float,
+}
+
+_pack = msgspec.msgpack.Encoder(decimal_format="string").encode
+
+
+class StateTypeError(TypeError):
+    """A value given to a state is not of the state's declared type."""
+
+
+def encoder(ddl: str, state: str = "") -> Encode:
+    """A function from a value of type `ddl` to its bytes.
+
+    Args:
+        state: the name of the state that holds the values, for the error.
+
+    Raises (the function): `StateTypeError`, naming the value's type and the declared one.
+    """
+    check = _check(parse_type(ddl))
+
+    def encode(value: Any) -> bytes:
+        try:
+            return _pack(check(value))
+        except (StateTypeError, UnicodeEncodeError) as error:
+            raise _named(error, ddl, state) from None
+
+    return encode
+
+
+def checker(ddl: str, state: str = "") -> Check:
+    """A function that refuses what `encoder(ddl)` refuses and gives what would be encoded."""
+    check = _check(parse_type(ddl))
+
+    def checked(value: Any) -> Any:
+        try:
+            return check(value)
+        except StateTypeError as error:
+            raise _named(error, ddl, state) from None
+
+    return checked
+
+
+def decoder(ddl: str) -> Decode:
+    """A function from bytes that `encoder(ddl)` made to the value."""
+    decode: Decode = msgspec.msgpack.Decoder(parse_type(ddl).python).decode
+    return decode
+
+
+def plain_type(ddl: str) -> type | None:
+    """The Python type whose values are read back just as they were written; None if there is none.
+
+    Any other value may read back as another object: a dict as a named tuple, an int as a float, a
+    timestamp in UTC.
+    """
+    parsed = parse_type(ddl)
+    return int if parsed.bits is not None else _EXACT.get(parsed.name)
+
+
+def decimal_fitter(precision: int, scale: int) -> Callable[[decimal.Decimal], decimal.Decimal]:
+    """A function that gives a decimal exactly `scale` digits behind the point, and one zero.
+
+    It does not depend on the thread's decimal context.
+
+    Raises (the function): `decimal.DecimalException` when digits would be lost.
+    """
+    quantum = decimal.Decimal((0, (1,), -scale))
+    context = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
+
+    def fit(value: decimal.Decimal) -> decimal.Decimal:
+        fitted = value.quantize(quantum, context=context)
+        return fitted or fitted.copy_abs()
+
+    return fit
+
+
+def _named(error: Exception, ddl: str, state: str) -> StateTypeError:
+    """The error as the person who wrote the function needs it: which state, declared as what."""
+    where = f"state={state} " if state else ""
+    return StateTypeError(f"a value is not of its state's type: {where}declared={ddl}: {error}")
+
+
+def _refuse(value: Any, parsed: StateType, why: str = "") -> StateTypeError:
+    return StateTypeError(
+        f"{parsed.ddl} cannot hold {value!r:.100} of Python type {type(value).__name__}{why}"
+    )
+
+
+def _check(parsed: StateType) -> Check:
+    """A function that checks a value against `parsed` and gives what is encoded for it."""
+    if parsed.bits is not None:
+        return _integer_check(parsed, parsed.bits)
+    makers: dict[str, Callable[[StateType], Check]] = {
+        "float": _float_check,
+        "double": _float_check,
+        "timestamp": _timestamp_check,
+        "decimal": _decimal_check,
+        "struct": _struct_check,
+        "array": _array_check,
+        "map": _map_check,
+    }
+    return makers.get(parsed.name, _exact_check)(parsed)
+
+
+def _unboxed(value: Any) -> Any:
+    """A NumPy scalar counts as the Python value in it."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
+def _integer_check(parsed: StateType, bits: int) -> Check:
+    low, high = _limits(bits)
+
+    def check(value: Any) -> int:
+        if type(value) is not int:
+            value = _unboxed(value)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise _refuse(value, parsed)
+            value = int(value)
+        if not low <= value <= high:
+            raise _refuse(value, parsed, f": outside {low} to {high}")
+        number: int = value
+        return number
+
+    return check
+
+
+def _limits(bits: int) -> tuple[int, int]:
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def _exact_check(parsed: StateType) -> Check:
+    python = _EXACT[parsed.name]
+
+    def check(value: Any) -> Any:
+        if type(value) is not python:
+            unboxed = _unboxed(value)
+            if type(unboxed) is not python:
+                raise _refuse(value, parsed)
+            return unboxed
+        return value
+
+    return check
+
+
+def _float_check(parsed: StateType) -> Check:
+    def check(value: Any) -> float:
+        if type(value) is float:
+            return value
+        value = _unboxed(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise _refuse(value, parsed)
+        try:
+            return float(value)
+        except OverflowError:
+            raise _refuse(value, parsed, ": too large") from None
+
+    return check
+
+
+def _decimal_check(parsed: StateType) -> Check:
+    fit = decimal_fitter(*parsed.params)
+
+    def check(value: Any) -> decimal.Decimal:
+        if type(value) is not decimal.Decimal:
+            raise _refuse(value, parsed)
+        try:
+            fitted = fit(value)
+        except decimal.DecimalException:
+            raise _refuse(value, parsed, ": digits would be lost; round it first") from None
+        if not fitted.is_finite():
+            raise _refuse(value, parsed)
+        return fitted
+
+    return check
+
+
+def _timestamp_check(parsed: StateType) -> Check:
+    def check(value: Any) -> datetime.datetime:
+        if not isinstance(value, datetime.datetime):
+            raise _refuse(value, parsed)
+        if value.tzinfo is None:
+            raise _refuse(value, parsed, ": give it a time zone, for example datetime.timezone.utc")
+        try:
+            utc = value.astimezone(datetime.UTC)
+        except OverflowError:
+            raise _refuse(value, parsed, ": outside the years 1 to 9999 in UTC") from None
+        return utc if type(utc) is datetime.datetime else _plain_datetime(utc)
+
+    return check
+
+
+def _plain_datetime(value: datetime.datetime) -> datetime.datetime:
+    """Of a subclass such as pandas' Timestamp, whose nanoseconds are dropped."""
+    day = (value.year, value.month, value.day)
+    time = (value.hour, value.minute, value.second, value.microsecond)
+    return datetime.datetime(*day, *time, tzinfo=datetime.UTC)
+
+
+def _nullable(inner: Check) -> Check:
+    return lambda value: None if value is None else inner(value)
+
+
+def _struct_check(parsed: StateType) -> Check:
+    checks = [_nullable(_check(child)) for child in parsed.children]
+    names = parsed.fields
+    known = set(names)
+    in_order = _scalars_check(parsed.children)
+
+    def check(value: Any) -> Sequence[Any]:
+        if isinstance(value, tuple) and in_order(value):
+            return value
+        if isinstance(value, dict):
+            if not known.issuperset(value):
+                raise _refuse(value, parsed, f": no field {sorted(map(str, set(value) - known))}")
+            value = [value.get(name) for name in names]
+        elif not isinstance(value, (tuple, list)) or len(value) != len(names):
+            raise _refuse(value, parsed, f": give a dict or {len(names)} values")
+        return tuple(check(item) for check, item in zip(checks, value, strict=True))
+
+    return check
+
+
+def _scalars_check(children: Sequence[StateType]) -> Callable[[tuple[Any, ...]], bool]:
+    """The short way for the usual struct: says yes only where every field is plain and in range."""
+    kinds = tuple(int if c.bits is not None else _EXACT.get(c.name) for c in children)
+    limits = [(i, *_limits(c.bits)) for i, c in enumerate(children) if c.bits is not None]
+
+    def check(value: tuple[Any, ...]) -> bool:
+        if tuple(map(type, value)) != kinds:
+            return False
+        return all(low <= value[i] <= high for i, low, high in limits)
+
+    return check
+
+
+def _array_check(parsed: StateType) -> Check:
+    check_item = _nullable(_check(parsed.children[0]))
+
+    def check(value: Any) -> list[Any]:
+        if not isinstance(value, (list, tuple)):
+            raise _refuse(value, parsed)
+        return [check_item(item) for item in value]
+
+    return check
+
+
+def _map_check(parsed: StateType) -> Check:
+    check_key = _check(parsed.children[0])
+    check_value = _nullable(_check(parsed.children[1]))
+
+    def check(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, dict):
+            raise _refuse(value, parsed)
+        return {check_key(k): check_value(v) for k, v in value.items()}
+
+    return check

@@ -1,0 +1,23 @@
+"""Keyed state as a user function sees it: read in batches, written once per key and epoch.
+
+A subtask works through its records in chunks, all records of a key together. The first read of a
+state in a chunk fetches that state for every key of the chunk in one request; what the function
+changes is kept as Python objects until the key is done, then encoded once and staged. So a record
+never costs a call into the state server, and a key costs a fraction of one.
+
+Called by the runtime's subtask; talks to a range only through `RangeAccess`. Knows no Spark.
+"""
+
+from moorage_state.keyed.access import RangeAccess
+from moorage_state.keyed.states import ListState, MapState, ValueState
+from moorage_state.keyed.store import KeyedStateStore
+from moorage_state.keyed.timers import EventTimeTimers
+
+__all__ = [
+    "EventTimeTimers",
+    "KeyedStateStore",
+    "ListState",
+    "MapState",
+    "RangeAccess",
+    "ValueState",
+]

@@ -1,0 +1,37 @@
+"""What the keyed state store asks of a range: batched reads at one version, and staged writes."""
+
+from typing import NamedTuple, Protocol
+
+__all__ = ["RangeAccess", "Scan"]
+
+
+class Scan(NamedTuple):
+    """Entries under one prefix in key order; `complete` is False when a limit cut them off."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    complete: bool
+
+
+class RangeAccess(Protocol):
+    """One range at the version an epoch reads, bound to one attempt that stages its writes."""
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """The values of `keys`, which are sorted; None where there is none."""
+        ...
+
+    def scan_many(self, prefixes: list[bytes], limit_entries: int, limit_bytes: int) -> list[Scan]:
+        """Entries under each prefix, at most `limit_entries` a prefix and `limit_bytes` in all."""
+        ...
+
+    def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:
+        """Up to `limit` entries under `prefix` whose key is greater than `after`."""
+        ...
+
+    def due_timers(self, up_to_ms: int, limit: int, after: bytes) -> list[bytes]:
+        """Up to `limit` stored event-time timers due at `up_to_ms`, beyond the entry `after`."""
+        ...
+
+    def stage(self, frame: bytes) -> None:
+        """Send one frame of writes; nothing is visible before the epoch commits."""
+        ...

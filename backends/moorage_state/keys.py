@@ -1,0 +1,184 @@
+"""Canonical bytes of keys, and the layout of everything a range stores under them.
+
+Decides which bytes stand for a key: one key, one byte string, in every process and release.
+Called by the keyed state store and by offline readers. Layout of a stored key::
+
+    key group (2, big-endian) | 0x01 | key length (4, big-endian) | key | state id (4) | rest
+    key group (2, big-endian) | 0x02 | time (8, big-endian, sign bit flipped) | key
+
+The first holds state, the second indexes event-time timers by time. Within a key, integers and
+times are eight bytes with the sign bit flipped, so that bytes sort as the numbers do; a single
+string or binary stands for itself; in a key of several columns each is preceded by its length.
+"""
+
+import datetime
+import decimal
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import xxhash
+
+from moorage_state.codecs import decimal_fitter
+from moorage_state.types import StateType, parse_type
+
+__all__ = [
+    "EVENT_TIMERS",
+    "KEYED_STATE",
+    "KeyCodec",
+    "decode_time",
+    "encode_time",
+    "key_prefix",
+    "prefix_end",
+    "state_id",
+    "timer_entry",
+    "timer_parts",
+]
+
+KEYED_STATE = 0x01
+EVENT_TIMERS = 0x02
+
+_SIGN = 1 << 63
+_HEAD = struct.Struct(">HBI")
+_TIMER_HEAD = struct.Struct(">HBQ")
+_U64 = struct.Struct(">Q")
+_LENGTH = struct.Struct(">I")
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+def state_id(name: str) -> bytes:
+    """Four bytes that stand for a state's name; two states of an operator must not share them."""
+    return xxhash.xxh32(name.encode(), seed=0).digest()
+
+
+def key_prefix(key_group: int, key: bytes) -> bytes:
+    """What every stored state of `key` starts with."""
+    return _HEAD.pack(key_group, KEYED_STATE, len(key)) + key
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The first byte string after all that start with `prefix`.
+
+    Raises:
+        ValueError: when there is none (all bytes are 0xff).
+    """
+    stripped = prefix.rstrip(b"\xff")
+    if not stripped:
+        raise ValueError("a prefix of 0xff bytes has no end")
+    return stripped[:-1] + bytes([stripped[-1] + 1])
+
+
+def encode_time(milliseconds: int) -> bytes:
+    """Eight bytes that sort as the times do; also any other signed 64-bit number."""
+    return _U64.pack(milliseconds + _SIGN)
+
+
+def decode_time(raw: bytes) -> int:
+    """The number that `encode_time` was given."""
+    number: int = _U64.unpack(raw)[0]
+    return number - _SIGN
+
+
+def timer_entry(key_group: int, time_ms: int, key: bytes) -> bytes:
+    """The stored key of an event-time timer."""
+    return _TIMER_HEAD.pack(key_group, EVENT_TIMERS, time_ms + _SIGN) + key
+
+
+def timer_parts(entry: bytes) -> tuple[int, int, bytes]:
+    """Key group, time in milliseconds and key of a stored timer."""
+    key_group, _kind, shifted = _TIMER_HEAD.unpack_from(entry)
+    return key_group, shifted - _SIGN, entry[_TIMER_HEAD.size :]
+
+
+class KeyCodec:
+    """Turns a key (a tuple of column values) into bytes and back.
+
+    Values are taken to be of the declared types, as Arrow gives them; whoever has them from
+    elsewhere checks them with `codecs.checker` first.
+
+    Args:
+        types: the Spark DDL type of each key column.
+
+    Raises:
+        ValueError: for a type that keys cannot have.
+    """
+
+    def __init__(self, types: Sequence[str]) -> None:
+        self._types = [parse_type(t) for t in types]
+        for parsed in self._types:
+            if not parsed.is_key:
+                raise ValueError(
+                    f"a key column cannot be {parsed.ddl}: floats and containers have no single "
+                    f"canonical form; cast it to a string, integer, decimal or timestamp"
+                )
+        self.encode: Callable[[tuple[Any, ...]], bytes]
+        if len(self._types) == 1:
+            single = _encoder(self._types[0])
+            self.encode = lambda key: single(key[0])
+        else:
+            self.encode = self._encode_many
+        self._encoders = [_encoder(t) for t in self._types]
+        self._decoders = [_decoder(t) for t in self._types]
+
+    @property
+    def ddl(self) -> list[str]:
+        """The canonical type of each column, as manifests record them."""
+        return [t.ddl for t in self._types]
+
+    def decode(self, raw: bytes) -> tuple[Any, ...]:
+        """The key whose bytes these are."""
+        if len(self._decoders) == 1:
+            return (self._decoders[0](raw),)
+        values = []
+        at = 0
+        for decode in self._decoders:
+            (length,) = _LENGTH.unpack_from(raw, at)
+            at += _LENGTH.size
+            values.append(decode(raw[at : at + length]))
+            at += length
+        return tuple(values)
+
+    def _encode_many(self, key: tuple[Any, ...]) -> bytes:
+        parts: list[bytes] = []
+        for encode, value in zip(self._encoders, key, strict=True):
+            raw = encode(value)
+            parts.append(_LENGTH.pack(len(raw)))
+            parts.append(raw)
+        return b"".join(parts)
+
+
+def _timestamp_micros(value: datetime.datetime) -> int:
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
+    return (aware - _EPOCH) // _MICROSECOND
+
+
+def _decimal_text(precision: int, scale: int) -> Callable[[decimal.Decimal], bytes]:
+    fit = decimal_fitter(precision, scale)
+    return lambda value: format(fit(value), "f").encode()
+
+
+def _encoder(parsed: StateType) -> Callable[[Any], bytes]:
+    if parsed.bits is not None or parsed.name == "boolean":
+        return lambda value: _U64.pack(value + _SIGN)
+    if parsed.name == "decimal":
+        return _decimal_text(*parsed.params)
+    table: dict[str, Callable[[Any], bytes]] = {
+        "string": str.encode,
+        "binary": bytes,
+        "date": lambda value: encode_time(value.toordinal()),
+        "timestamp": lambda value: encode_time(_timestamp_micros(value)),
+    }
+    return table[parsed.name]
+
+
+def _decoder(parsed: StateType) -> Callable[[bytes], Any]:
+    table: dict[str, Callable[[bytes], Any]] = {
+        "string": bytes.decode,
+        "binary": bytes,
+        "boolean": lambda raw: bool(decode_time(raw)),
+        "date": lambda raw: datetime.date.fromordinal(decode_time(raw)),
+        "timestamp": lambda raw: _EPOCH + decode_time(raw) * _MICROSECOND,
+        "decimal": lambda raw: decimal.Decimal(raw.decode()),
+    }
+    return table.get(parsed.name, decode_time)
