@@ -1,0 +1,5 @@
+"""`python -m moorage.cli` is `moorage`."""
+
+from moorage.cli import main
+
+main()

@@ -1,0 +1,199 @@
+"""The commands of `moorage`: what they are called, what they take, what they print.
+
+Progress, warnings and errors go to standard error, results to standard output. Spark and RocksDB
+are imported when a job is run, so that everything else answers at once and without them.
+"""
+
+import os
+import platform
+import re
+import sys
+import traceback
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+import typer
+
+import moorage
+from moorage.cli.exit_codes import ExitCode, exit_code
+from moorage.cli.progress import open_display
+from moorage.cli.redact import redact
+from moorage.cli.session import Runner, run_session
+from moorage.driver.types import Outcome, RunOptions, RunResult
+from moorage_api import (
+    ManifestError,
+    Problem,
+    StatefulSparkJob,
+    cluster_problems,
+    load_manifest,
+    local_run_report,
+)
+from moorage_state.errors import MoorageError
+
+__all__ = ["app", "run_app"]
+
+# Locals in a traceback could be credentials, so typer's own are switched off.
+app = typer.Typer(
+    name="moorage",
+    help="Runs stateful PySpark streaming jobs that come back with their state.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+
+JobFile = Annotated[
+    Path,
+    typer.Argument(metavar="JOB.yaml", help="A StatefulSparkJob manifest.", show_default=False),
+]
+
+
+@app.command()
+def run(
+    manifest: JobFile,
+    *,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Go on although another run holds the directory.")
+    ] = False,
+    restore: Annotated[
+        str | None,
+        typer.Option(metavar="PATH|chk-N", help="Begin from this checkpoint, not the latest."),
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Lines of progress, even on a terminal.")
+    ] = False,
+    local_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where working databases go.", file_okay=False),
+    ] = None,
+    cores: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many cores Spark may use.")
+    ] = None,
+) -> None:
+    """Run a job on this machine, without Kubernetes; Ctrl-C takes a last checkpoint."""
+    job = load_manifest(manifest)
+    _check_local(job, manifest)
+    options = RunOptions(
+        take_over=take_over,
+        restore=_restore_url(restore),
+        local_dir=local_dir.absolute() if local_dir else None,
+        cores=cores,
+    )
+    display = open_display(sys.stderr, plain=plain)
+    try:
+        result = run_session(_driver(), job, manifest.absolute().parent, options, display)
+    except KeyboardInterrupt:
+        _quit_now()
+    typer.echo(_summary(job, result))
+
+
+@app.command()
+def validate(
+    manifest: JobFile,
+    *,
+    target: Annotated[
+        Literal["local", "cluster"] | None,
+        typer.Option("--for", help="Also apply the rules of this place.", show_default=False),
+    ] = None,
+) -> None:
+    """Check a manifest and print every problem in it; starts and changes nothing."""
+    job = load_manifest(manifest)
+    if target == "local":
+        _check_local(job, manifest)
+    elif target == "cluster" and (problems := cluster_problems(job)):
+        raise ManifestError(str(manifest), problems)
+    scaling = job.spec.scaling
+    typer.echo(
+        f"{manifest} is valid: job {job.name}, parallelism {scaling.parallelism} "
+        f"of {scaling.max_parallelism} key groups"
+    )
+
+
+@app.command()
+def version() -> None:
+    """Print the versions of moorage and of what it runs on."""
+    typer.echo(f"moorage {moorage.__version__}")
+    typer.echo(f"python {platform.python_version()}")
+    for package in ("pyspark", "rocksdict"):
+        typer.echo(f"{package} {_version(package)}")
+
+
+def run_app() -> int:
+    """Run the command line and return its exit status; every error has been printed."""
+    try:
+        app(standalone_mode=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else ExitCode.INTERNAL
+    except (ManifestError, MoorageError) as error:
+        _complain(str(error))
+        return exit_code(error)
+    except Exception as error:  # noqa: BLE001 - the last place that can turn it into a status
+        _complain("internal error; please report it with these lines")
+        _complain("".join(traceback.format_exception(error)).rstrip())
+        return exit_code(error)
+    return ExitCode.OK
+
+
+def _quit_now() -> NoReturn:
+    """End at once: the driver's thread still works, and waiting for it is what was refused.
+
+    The processes it started (the JVM, state servers) end when they lose their parent.
+    """
+    _complain("interrupted; no last checkpoint, the next run goes on from the one before")
+    sys.stdout.flush()
+    os._exit(ExitCode.INTERRUPTED)
+
+
+def _check_local(job: StatefulSparkJob, manifest: Path) -> None:
+    report = local_run_report(job)
+    problems = list(report.unsupported)
+    main_file = job.spec.application.main_path(manifest.absolute().parent)
+    if not main_file.is_file():
+        reason = f"is not a file on this machine: {main_file}"
+        fix = "write its path relative to the manifest"
+        problems.append(Problem("spec.application.mainFile", reason, fix))
+    if problems:
+        raise ManifestError(str(manifest), problems)
+    if report.ignored:
+        _complain(f"ignored on this machine: {', '.join(report.ignored)}")
+
+
+def _restore_url(restore: str | None) -> str | None:
+    """Give a plain path the form that the driver knows; `chk-N` and URLs have it."""
+    if restore is None or re.fullmatch(r"chk-[0-9]+", restore) or "://" in restore:
+        return restore
+    return f"file://{Path(restore).absolute()}"
+
+
+def _driver() -> Runner:
+    try:
+        from moorage.driver import run_job
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("moorage"):
+            raise
+        _complain(f"{error.name} is not installed; run: pip install 'moorage[runtime]'")
+        raise typer.Exit(ExitCode.INTERNAL) from error
+    return run_job
+
+
+def _summary(job: StatefulSparkJob, result: RunResult) -> str:
+    checkpoint = result.last_checkpoint
+    where = f"checkpoint {checkpoint.checkpoint_id}" if checkpoint else "no checkpoint"
+    text = (
+        f"{job.name} {result.outcome.value}: {result.rows_total:,} rows in {result.seconds:.1f} s, "
+        f"epoch {result.epoch}, {where} in {job.spec.state.checkpoint_dir}"
+    )
+    if result.outcome is Outcome.STOPPED:
+        text += "; the same command goes on from there"
+    return text
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _complain(text: str) -> None:
+    typer.echo(redact(f"moorage: {text}", os.environ), err=True)

@@ -1,0 +1,225 @@
+"""Shows how a run goes: a live view on a terminal, otherwise at most one line per second.
+
+`plain_line` and `live_view` are pure: a progress and a time in, text or a renderable out. The two
+displays around them decide when to draw. The driver's threads call a display; it never raises
+because a terminal went away.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from moorage.driver.types import CheckpointView, Progress
+
+__all__ = ["Display", "LiveDisplay", "PlainDisplay", "live_view", "open_display", "plain_line"]
+
+_BAR_WIDTH = 40
+
+
+def plain_line(progress: Progress, now: datetime) -> str:
+    """Return one line without control characters."""
+    parts = [f"{progress.phase}: epoch {progress.epoch}", _rows(progress)]
+    if progress.bound is not None:
+        parts.append(_percent(progress.bound))
+    parts += [
+        f"{_count(progress.rows_per_second)} rows/s",
+        f"state {_size(progress.state_bytes)}",
+        f"checkpoint {_checkpoint(progress.last_checkpoint, now)}",
+    ]
+    if progress.restored_from is not None:
+        parts.append(f"restored from {progress.restored_from}")
+    return ", ".join(parts)
+
+
+def live_view(progress: Progress, now: datetime) -> RenderableType:
+    """Return the view for a terminal: a bar where the input is bounded, and a table."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    table.add_row("phase", Text(progress.phase, style="bold"))
+    if progress.bound is not None:
+        done, total = progress.bound
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(total=max(total, 1), completed=min(done, total), width=_BAR_WIDTH),
+            _percent(progress.bound),
+        )
+        table.add_row("input", bar)
+    table.add_row("epoch", str(progress.epoch))
+    table.add_row("rows", f"{_rows(progress)}, {_count(progress.rows_per_second)} per second")
+    table.add_row("state", _size(progress.state_bytes))
+    table.add_row("checkpoint", _checkpoint(progress.last_checkpoint, now))
+    if progress.restored_from is not None:
+        table.add_row("restored from", progress.restored_from)
+    return table
+
+
+def _rows(progress: Progress) -> str:
+    return f"{progress.rows_total:,} rows"
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}" if math.isfinite(number) else "-"
+
+
+def _percent(bound: tuple[int, int]) -> str:
+    """Rounds down: 100 % is only said when all is done."""
+    done, total = bound
+    return f"{min(100 * done // total, 100) if total > 0 else 100} %"
+
+
+def _size(number: int) -> str:
+    amount, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def _checkpoint(view: CheckpointView | None, now: datetime) -> str:
+    if view is None:
+        return "none yet"
+    # A clock that was set back must not show a checkpoint from the future.
+    age = max((now - view.completed_at).total_seconds(), 0.0)
+    return f"{view.checkpoint_id} ({_age(age)} ago, {_size(view.bytes_uploaded)} written)"
+
+
+def _age(seconds: float) -> str:
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+class Display(Protocol):
+    """Takes reports while it is open; call it from any thread."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def __call__(self, progress: Progress) -> None:
+        """Show `progress`, now or at the next occasion."""
+
+    def say(self, text: str) -> None:
+        """Show a line of text that stays."""
+
+
+def open_display(stream: TextIO, *, plain: bool) -> Display:
+    """Return the display that suits `stream`; `plain` asks for lines even on a terminal."""
+    console = Console(file=stream, highlight=False)
+    return PlainDisplay(stream) if plain or not console.is_terminal else LiveDisplay(console)
+
+
+class PlainDisplay:
+    """Lines: at most one per `interval` seconds, and messages as they come."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        interval: float = 1.0,
+        monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._stream = stream
+        self._interval = interval
+        self._monotonic = monotonic
+        self._now = now
+        self._last_line = -math.inf
+        self._last_message = ""
+        self._waiting: Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Show the last report if the interval held it back."""
+        if self._waiting is not None:
+            self.say(plain_line(self._waiting, self._now()))
+            self._waiting = None
+
+    def __call__(self, progress: Progress) -> None:
+        """Show `progress`."""
+        if progress.message and progress.message != self._last_message:
+            self.say(progress.message)
+        self._last_message = progress.message
+        self._waiting = progress
+        moment = self._monotonic()
+        if moment - self._last_line >= self._interval:
+            self._last_line, self._waiting = moment, None
+            self.say(plain_line(progress, self._now()))
+
+    def say(self, text: str) -> None:
+        """Write a line; a reader that went away is no reason to stop the job."""
+        with suppress(OSError, ValueError):
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+
+
+class LiveDisplay:
+    """A view that is redrawn in place, with messages above it."""
+
+    def __init__(
+        self, console: Console, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._console = console
+        self._now = now
+        self._progress = Progress()
+        self._last_message = ""
+        # The age of a checkpoint grows between reports: the view is made anew at each refresh.
+        self._live = Live(
+            console=console,
+            get_renderable=lambda: live_view(self._progress, self._now()),
+            refresh_per_second=4,
+            redirect_stdout=True,
+            redirect_stderr=True,
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with suppress(OSError, ValueError):
+            self._live.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show `progress`."""
+        if progress.message and progress.message != self._last_message:
+            self.say(progress.message)
+        self._last_message = progress.message
+        self._progress = progress
+
+    def say(self, text: str) -> None:
+        """Print a line above the view."""
+        with suppress(OSError, ValueError):
+            self._console.print(Text(text))

@@ -1,0 +1,72 @@
+"""Runs a job to its end under a terminal's rules: progress, Ctrl-C, a second Ctrl-C.
+
+The job runs in a thread of its own. So the main thread is always free to take a signal at once, and
+Spark, which installs its own Ctrl-C handler when it is started from the main thread, cannot.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from moorage.cli.progress import Display
+from moorage.driver.types import Progress, RunOptions, RunResult
+from moorage_api import StatefulSparkJob
+
+__all__ = ["Runner", "run_session"]
+
+Runner = Callable[
+    [StatefulSparkJob, Path, RunOptions, Callable[[Progress], None]],
+    RunResult,
+]
+
+# SIGHUP: the terminal was closed; SIGTERM: a shutdown, `kill`, `docker stop`.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_POLL_SECONDS = 0.2
+
+
+def run_session(
+    runner: Runner, job: StatefulSparkJob, job_dir: Path, options: RunOptions, display: Display
+) -> RunResult:
+    """Run `job` and return how it ended; must be called from the main thread.
+
+    The first signal sets `options.stop`. A second one raises KeyboardInterrupt here while the
+    runner still works: the caller must end the process. Errors of the runner are raised as they
+    are.
+    """
+    box: list[RunResult | BaseException] = []
+
+    def work() -> None:
+        try:
+            box.append(runner(job, job_dir, options, display))
+        except BaseException as error:  # noqa: BLE001 - carried to the main thread and raised there
+            box.append(error)
+
+    thread = threading.Thread(target=work, name="moorage-driver", daemon=True)
+    with display, _signals_stop(options.stop, display):
+        thread.start()
+        while thread.is_alive():
+            thread.join(_POLL_SECONDS)
+    outcome = box[0]
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+@contextmanager
+def _signals_stop(stop: threading.Event, display: Display) -> Iterator[None]:
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        name = signal.Signals(number).name
+        display.say(f"{name}: taking a last checkpoint; press Ctrl-C again to quit without it")
+
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

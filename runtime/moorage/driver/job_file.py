@@ -1,0 +1,80 @@
+"""Loading the user's job file and calling its `build(env)`.
+
+Decides what a legal job file is. Called by the driver once per start.
+"""
+
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from pyspark import cloudpickle
+
+from moorage.engine.failures import UserFunctionError
+from moorage.graph import JobGraph, StreamEnvironment
+from moorage_state.errors import MoorageError, UserError
+
+__all__ = ["build_graph"]
+
+_MODULE = "moorage_job"
+
+
+def build_graph(path: Path, env: StreamEnvironment) -> JobGraph:
+    """Run `build(env)` of the job file; returns the checked graph.
+
+    Raises:
+        UserFunctionError: the file raised when it was imported or built.
+        UserError: it has no `build`, or describes no legal job.
+    """
+    module = _import(path)
+    build = getattr(module, "build", None)
+    if not callable(build):
+        raise UserError(
+            f"the job file defines no build(env): file={path}; add `def build(env):` that reads "
+            f"streams from env and says what to do with them"
+        )
+    try:
+        build(env)
+    except MoorageError:
+        raise
+    except Exception as exc:
+        raise UserFunctionError(
+            f"build(env) failed: file={path}{_line_of(exc, path)}: {type(exc).__name__}: {exc}"
+        ) from exc
+    env.graph.check()
+    return env.graph
+
+
+def _import(path: Path) -> ModuleType:
+    """Import the file under a name of its own; its functions travel to executors by value."""
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(_MODULE, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"the job file is not a Python file: file={path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_MODULE] = module
+    try:
+        spec.loader.exec_module(module)
+    except MoorageError:
+        raise
+    except Exception as exc:
+        raise UserFunctionError(
+            f"the job file cannot be imported: file={path}{_line_of(exc, path)}: "
+            f"{type(exc).__name__}: {exc}"
+        ) from exc
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call] # pyspark's copy has no types
+    return module
+
+
+def _line_of(error: BaseException, path: Path) -> str:
+    """The last line of the job file that the error passed through."""
+    if isinstance(error, SyntaxError):
+        return f" line={error.lineno}"
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename) == path
+    ]
+    return f" line={lines[-1]}" if lines else ""

@@ -1,0 +1,120 @@
+"""What a run on this machine has beside Spark: state servers and a scratch directory.
+
+Decides where scratch lives and that nothing of it survives its process. Called by `run_job`.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from moorage.engine.fleet import ServerConnection
+from moorage_state.errors import LocalDiskError
+from moorage_state.server.client import StateClient
+from moorage_state.server.group import ServerGroup
+
+__all__ = ["LocalServers", "Scratch"]
+
+_OWNED = ".owned"
+_SOCKETS = "sockets"
+_SHORT = 80
+
+
+class Scratch:
+    """A directory for one process's working data; left-overs of dead processes are removed.
+
+    Args:
+        checkpoint_dir: scratch of one job lies together, so that the next run finds left-overs.
+        base: where to make it; the system's directory for temporary files by default.
+
+    Raises:
+        LocalDiskError: it cannot be made.
+    """
+
+    def __init__(self, checkpoint_dir: str, base: Path | None = None) -> None:
+        job = hashlib.sha256(checkpoint_dir.encode()).hexdigest()[:12]
+        parent = (base or Path(tempfile.gettempdir())) / f"moorage-{os.getuid()}-{job}"
+        try:
+            parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _remove_orphans(parent)
+            self.path = Path(tempfile.mkdtemp(prefix="run-", dir=parent))
+            self._owned = os.open(self.path / _OWNED, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+            fcntl.flock(self._owned, fcntl.LOCK_EX)
+            self.sockets = _socket_dir(self.path)
+        except OSError as exc:
+            raise LocalDiskError(
+                f"cannot make a scratch directory: path={parent} error={exc.strerror}; make room, "
+                f"or name another place with --local-dir"
+            ) from exc
+
+    def remove(self) -> None:
+        """Delete everything."""
+        os.close(self._owned)
+        _remove(self.path)
+        with suppress(OSError):
+            self.path.parent.rmdir()
+
+
+def _socket_dir(scratch: Path) -> Path:
+    """A directory for sockets, whose paths must be short; scratch knows the way to it."""
+    inside = scratch / _SOCKETS
+    if len(str(inside)) <= _SHORT:
+        inside.mkdir()
+        return inside
+    elsewhere = Path(tempfile.mkdtemp(prefix="moorage-", dir="/tmp"))
+    inside.symlink_to(elsewhere)
+    return elsewhere
+
+
+def _remove(scratch: Path) -> None:
+    """Delete a scratch directory and its sockets, wherever they are."""
+    shutil.rmtree((scratch / _SOCKETS).resolve(), ignore_errors=True)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _remove_orphans(parent: Path) -> None:
+    for path in parent.glob("run-*"):
+        try:
+            handle = os.open(path / _OWNED, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        else:
+            _remove(path)
+        finally:
+            os.close(handle)
+
+
+class LocalServers:
+    """State servers on this machine, one process each; see `moorage.engine.fleet.Servers`."""
+
+    def __init__(self, group: ServerGroup) -> None:
+        self._group = group
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where each server listens."""
+        return self._group.addresses
+
+    @property
+    def token(self) -> str:
+        """What a client must know to be served."""
+        return self._group.token
+
+    def connect(self, index: int) -> ServerConnection:
+        """A new connection to a server."""
+        return StateClient.connect(self._group.addresses[index], self._group.token)
+
+    def ensure_alive(self) -> list[int]:
+        """Restart what is dead; returns the indices of the servers that were restarted."""
+        return self._group.ensure_alive()
+
+    def close(self) -> None:
+        """End all servers."""
+        self._group.close()

@@ -1,0 +1,155 @@
+"""What a start begins from: the log's newest point, or the one a person named.
+
+Decides which checkpoint is restored and refuses what would lose or misread state. Called by the
+driver after it has claimed the fence.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from moorage.driver.settings import JobSettings, RestorePolicy
+from moorage.graph import JobGraph
+from moorage_state.errors import UserError
+from moorage_state.keyed.store import StateSchema
+from moorage_state.snapshots import (
+    CheckpointStore,
+    Entry,
+    Manifest,
+    OperatorState,
+    Run,
+    Verify,
+    checkpoint_id_of,
+    checkpoint_path,
+    restore_point,
+)
+
+__all__ = ["Choice", "check_fits", "choose", "known_schemas", "renamed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A restore point; `manifest` is None for an empty start."""
+
+    manifest: Manifest | None
+    explicit: bool
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str | None:
+        """How the log names it."""
+        return checkpoint_path(self.manifest.checkpoint_id) if self.manifest else None
+
+
+def choose(
+    store: CheckpointStore,
+    entries: Sequence[Entry],
+    settings: JobSettings,
+    verify: Verify = "sizes",
+) -> Choice:
+    """The restore point of this start.
+
+    Args:
+        verify: how far to look at the newest checkpoint before taking it.
+
+    Raises:
+        UserError: the named point is not there, or an empty start would drop state.
+        CorruptState: the point is damaged and no older one may take its place.
+        StoreUnavailable: the store does not answer.
+    """
+    policy = settings.restore
+    if policy.mode != "Latest" and (policy.explicit or not _handled(entries, policy)):
+        return _named(store, entries, policy, settings)
+    loaded = store.load_latest(entries, policy.max_fallback_age, verify)
+    if loaded is None:
+        return Choice(None, explicit=False)
+    manifest = renamed(loaded.manifest, policy.uid_mapping)
+    return Choice(manifest, explicit=False, warnings=tuple(loaded.warnings))
+
+
+def _handled(entries: Sequence[Entry], policy: RestorePolicy) -> bool:
+    """Whether an earlier start already followed the manifest's choice of this nonce."""
+    return any(
+        isinstance(e, Run) and e.explicit and e.restore_nonce == policy.nonce for e in entries
+    )
+
+
+def _named(
+    store: CheckpointStore, entries: Sequence[Entry], policy: RestorePolicy, settings: JobSettings
+) -> Choice:
+    if policy.mode == "Empty":
+        if restore_point(entries) is not None and not policy.acknowledge_state_loss:
+            raise UserError(
+                f"restore.mode is Empty, but the lineage has state: "
+                f"checkpointDir={settings.checkpoint_dir}; to drop it set "
+                f"restore.acknowledgeStateLoss: true, to keep it use mode Latest"
+            )
+        return Choice(None, explicit=True)
+    if policy.mode != "Path":
+        raise UserError(
+            f"restore.mode {policy.mode} needs a cluster; here use mode Path with "
+            f"path: chk-<id>, or --restore chk-<id>"
+        )
+    name = policy.path.rstrip("/").removeprefix(settings.checkpoint_dir).strip("/")
+    checkpoint_id = checkpoint_id_of(name.rpartition("/")[2])
+    if checkpoint_id is None or "/" in name:
+        raise UserError(
+            f"not a checkpoint of this lineage: restore={policy.path} "
+            f"checkpointDir={settings.checkpoint_dir}; write chk-<id>"
+        )
+    manifest = renamed(store.load_id(entries, checkpoint_id), policy.uid_mapping)
+    return Choice(manifest, explicit=True)
+
+
+def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:
+    """The manifest with operators under the uids that the job has for them now."""
+    operators = {}
+    for uid, state in manifest.operators.items():
+        new = mapping.get(uid, uid)
+        handles = [replace(handle, uid=new) for handle in state.subtasks]
+        operators[new] = replace(state, subtasks=handles)
+    return replace(manifest, operators=operators)
+
+
+def check_fits(manifest: Manifest, graph: JobGraph, settings: JobSettings) -> None:
+    """Refuse a job that cannot continue from this checkpoint.
+
+    Raises:
+        UserError: naming what differs and what to do.
+    """
+    if manifest.max_parallelism != settings.max_parallelism:
+        raise UserError(
+            f"maxParallelism is fixed for a lineage: checkpoint={manifest.max_parallelism} "
+            f"job={settings.max_parallelism}; set scaling.maxParallelism back"
+        )
+    if manifest.key_hash != settings.key_hash:
+        raise UserError(
+            f"keyHash is fixed for a lineage: checkpoint={manifest.key_hash} "
+            f"job={settings.key_hash}; set scaling.keyHash back"
+        )
+    uids = {o.uid for o in graph.operators}
+    gone = sorted(set(manifest.operators) - uids)
+    if gone and not settings.restore.allow_non_restored:
+        raise UserError(
+            f"the checkpoint has state of operators that the job no longer has: uids={gone} "
+            f"job={sorted(uids)}; keep the uid, or set restore.allowNonRestoredState: true to "
+            f"leave that state behind"
+        )
+    for operator in graph.operators:
+        stored = manifest.operators.get(operator.uid)
+        if stored is not None and stored.key_types != list(operator.key_types):
+            raise UserError(
+                f"the key of a stateful operator cannot change: uid={operator.uid} "
+                f"checkpoint={stored.key_types} job={list(operator.key_types)}; give the operator "
+                f"another uid to start it empty"
+            )
+
+
+def known_schemas(manifest: Manifest) -> dict[str, tuple[StateSchema, ...]]:
+    """State schemas by operator uid, as the checkpoint recorded them."""
+    return {uid: _schemas(state) for uid, state in manifest.operators.items()}
+
+
+def _schemas(state: OperatorState) -> tuple[StateSchema, ...]:
+    return tuple(StateSchema(s.name, s.kind, s.type, s.key_type or "") for s in state.states)

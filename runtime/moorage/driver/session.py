@@ -1,0 +1,103 @@
+"""The Spark session of a job on this machine.
+
+Decides the Spark settings that the engine relies on; the job's own come first and cannot undo
+them. Called once per process: a process has one Spark context.
+"""
+
+import os
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from moorage.driver.settings import JobSettings
+from moorage.engine.placement import required_conf
+from moorage_state.errors import UserError
+
+__all__ = ["check_spark_version", "local_session"]
+
+_BATCH_ROWS = "20000"
+_SUPPORTED = ((4, 1), (4, 4))
+
+
+def check_spark_version() -> None:
+    """Refuse a PySpark whose checkpoint files this release was not tried on.
+
+    Raises:
+        UserError: naming the version and the range.
+    """
+    version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+    low, high = _SUPPORTED
+    if not low <= version < high:
+        raise UserError(
+            f"this release works with pyspark >={low[0]}.{low[1]},<{high[0]}.{high[1]}: "
+            f"installed={pyspark.__version__}; install another pyspark"
+        )
+
+
+def local_session(settings: JobSettings, cores: int, scratch: Path) -> SparkSession:
+    """A session with `cores` task slots in this process; Spark's log goes to `scratch`.
+
+    Raises:
+        UserError: Spark does not start, for example because there is no Java.
+    """
+    check_spark_version()
+    os.environ.update(settings.env)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = _python_path(settings)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    (scratch / "tmp").mkdir(exist_ok=True)
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(settings.name)
+    for key, value in {**settings.spark_conf, **_required(settings, scratch)}.items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except Exception as exc:
+        raise UserError(
+            f"spark does not start: {str(exc).splitlines()[0]}; it needs Java 17 or later "
+            f"(java -version), and its log is {scratch / 'spark.log'}"
+        ) from exc
+    spark.sparkContext.setLogLevel("WARN")
+    return spark
+
+
+def _required(settings: JobSettings, scratch: Path) -> dict[str, str]:
+    log4j = files("moorage.driver").joinpath("log4j2.properties")
+    return {
+        **required_conf(),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": f"{settings.driver_memory_mb}m",
+        "spark.driver.extraJavaOptions": " ".join(
+            [
+                settings.spark_conf.get("spark.driver.extraJavaOptions", ""),
+                f"-Dlog4j2.configurationFile={log4j}",
+                f"-Dmoorage.log={scratch / 'spark.log'}",
+                f"-Djava.io.tmpdir={scratch / 'tmp'}",
+                "-XX:-UsePerfData",
+            ]
+        ),
+        "spark.local.dir": str(scratch / "spark-local"),
+        "spark.ui.enabled": settings.spark_conf.get("spark.ui.enabled", "false"),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.worker.reuse": "true",
+        "spark.speculation": "false",
+        "spark.sql.shuffle.partitions": str(settings.parallelism),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": _BATCH_ROWS,
+        # A shuffle that is computed again must give the same rows, or all that read it run again.
+        "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+        "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+        # Without it Spark starts empty batches for its own stateful operators; there are none.
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.metricsEnabled": "false",
+    }
+
+
+def _python_path(settings: JobSettings) -> str:
+    """What workers need to import: what the driver sees, the job's directory, its pyFiles."""
+    paths = [str(settings.main_file.parent), *map(str, settings.py_files)]
+    paths += [p for p in sys.path if p]
+    return os.pathsep.join(dict.fromkeys(paths))

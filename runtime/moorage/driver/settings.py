@@ -1,0 +1,145 @@
+"""What the driver needs of a job's manifest, resolved for the machine it runs on.
+
+Decides defaults and paths once, so that nothing below reads the resource's models. Frozen.
+"""
+
+import datetime
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from moorage_api import StatefulSparkJob
+from moorage_state.errors import UserError
+from moorage_state.keygroups import SPARK_XXHASH64
+
+__all__ = ["JobSettings", "RestorePolicy"]
+
+_LOCAL_CLUSTER = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePolicy:
+    """What a start begins from.
+
+    Attributes:
+        mode: "Latest", "Path" or "Empty".
+        path: for "Path": `chk-<id>`, or its path or URL in the checkpoint directory.
+        nonce: the manifest's restore nonce; a choice counts once per nonce.
+        explicit: asked for on the command line: it counts now, whatever the nonce.
+        max_fallback_age: how much older a checkpoint may be that takes a damaged one's place.
+        allow_non_restored: state of operators and inputs that are gone may be left behind.
+    """
+
+    mode: str = "Latest"
+    path: str = ""
+    nonce: int = 0
+    explicit: bool = False
+    max_fallback_age: datetime.timedelta | None = None
+    allow_non_restored: bool = False
+    acknowledge_state_loss: bool = False
+    uid_mapping: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """One job, on this machine."""
+
+    name: str
+    namespace: str
+    uid: str
+    cluster: str
+    main_file: Path
+    args: tuple[str, ...]
+    py_files: tuple[Path, ...]
+    env: dict[str, str]
+    parallelism: int
+    max_parallelism: int
+    key_hash: str
+    checkpoint_dir: str
+    interval_seconds: float
+    min_pause_seconds: float
+    timeout_seconds: float
+    retain: int
+    incremental: bool
+    tolerable_failures: int
+    fail_on_tolerance: bool
+    bounded: bool
+    epoch_seconds: float
+    max_records_per_epoch: int
+    driver_memory_mb: int
+    spark_conf: dict[str, str]
+    state_options: dict[str, str]
+    restore: RestorePolicy
+
+    @classmethod
+    def of(cls, job: StatefulSparkJob, job_dir: Path, restore: str | None = None) -> "JobSettings":
+        """Settings of `job` whose manifest lies in `job_dir`.
+
+        Args:
+            restore: a restore point named on the command line; it wins over the manifest's.
+
+        Raises:
+            UserError: the job file is not there.
+        """
+        spec = job.spec
+        main_file = spec.application.main_path(job_dir).resolve()
+        if not main_file.is_file():
+            raise UserError(
+                f"no such job file: application.mainFile={spec.application.main_file} "
+                f"path={main_file}; relative paths start at the manifest's directory"
+            )
+        interval = spec.checkpoint.effective_interval
+        return cls(
+            name=job.metadata.name,
+            namespace=job.metadata.namespace or "default",
+            uid=job.metadata.uid or _LOCAL_CLUSTER,
+            cluster=_LOCAL_CLUSTER,
+            main_file=main_file,
+            args=tuple(spec.application.args),
+            py_files=tuple(
+                (job_dir / name.removeprefix("local://")).resolve()
+                for name in spec.application.py_files
+            ),
+            env={v.name: v.value or "" for v in spec.application.env if v.value_from is None},
+            parallelism=spec.scaling.parallelism,
+            max_parallelism=spec.scaling.max_parallelism,
+            key_hash=SPARK_XXHASH64,
+            checkpoint_dir=_absolute(spec.state.checkpoint_dir, job_dir),
+            interval_seconds=interval.seconds if interval is not None else 60.0,
+            min_pause_seconds=spec.checkpoint.min_pause.seconds,
+            timeout_seconds=spec.checkpoint.timeout.seconds,
+            retain=spec.checkpoint.retain.count,
+            incremental=spec.checkpoint.incremental,
+            tolerable_failures=spec.checkpoint.tolerable_failures,
+            fail_on_tolerance=spec.checkpoint.on_tolerance_exceeded == "FailJob",
+            bounded=spec.bounded,
+            epoch_seconds=spec.epoch.interval.seconds,
+            max_records_per_epoch=spec.epoch.max_records_per_epoch,
+            driver_memory_mb=int(spec.driver.memory.value) >> 20,
+            spark_conf=dict(spec.spark_conf),
+            state_options=dict(spec.state.options),
+            restore=_restore_policy(job, restore),
+        )
+
+
+def _absolute(url: str, job_dir: Path) -> str:
+    """A `file://` URL that names a relative path starts at the manifest's directory."""
+    if not url.startswith("file://"):
+        return url
+    path = url.removeprefix("file://")
+    return f"file://{os.path.normpath(job_dir.resolve() / path)}"
+
+
+def _restore_policy(job: StatefulSparkJob, asked: str | None) -> RestorePolicy:
+    spec = job.spec.restore
+    age = spec.max_fallback_age.timedelta
+    common = {
+        "nonce": spec.nonce,
+        "max_fallback_age": age if age.total_seconds() > 0 else None,
+        "allow_non_restored": spec.allow_non_restored_state,
+        "acknowledge_state_loss": spec.acknowledge_state_loss,
+        "uid_mapping": dict(spec.uid_mapping),
+    }
+    if asked is not None:
+        return RestorePolicy(mode="Path", path=asked, explicit=True, **common)  # type: ignore[arg-type]
+    return RestorePolicy(mode=spec.mode, path=spec.path, **common)  # type: ignore[arg-type]

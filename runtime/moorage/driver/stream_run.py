@@ -1,0 +1,328 @@
+"""One run of the stream: from a restore point to the next stop, finish or rewind.
+
+Decides what happens at each epoch boundary. Spark calls back with every micro-batch; the thread
+that waits for the query looks after checkpoints, ticks and the wish to stop. Both work under one
+lock, so that a boundary is a boundary. Called by `run_job`, once per run token.
+"""
+
+import logging
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from moorage.driver.bound import FileBound
+from moorage.driver.checkpointer import Boundary, Checkpointer
+from moorage.driver.reporter import Reporter
+from moorage.driver.restore import Choice, known_schemas
+from moorage.driver.settings import JobSettings
+from moorage.driver.types import Outcome
+from moorage.engine.epoch import EpochRunner, RunIdentity
+from moorage.engine.failures import failure_of
+from moorage.engine.fleet import RangeFleet
+from moorage.engine.plan import EpochPlanner, tagged_union
+from moorage.engine.sparklog import SparkLog, capture, lay
+from moorage.engine.watermarks import Watermarks
+from moorage.functions import KeyedProcessFunction
+from moorage.graph import JobGraph
+from moorage_state.errors import Bug, MoorageError
+from moorage_state.snapshots import CheckpointStore, LogWriter, Run, run_token
+
+__all__ = ["DriverContext", "StreamRun"]
+
+_log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class DriverContext:
+    """What lasts for the whole process, across runs."""
+
+    settings: JobSettings
+    spark: SparkSession
+    graph: JobGraph
+    planner: EpochPlanner
+    fleet: RangeFleet
+    token: str
+    writer: LogWriter
+    store: CheckpointStore
+    scratch: Path
+    reporter: Reporter
+    stop: threading.Event
+
+    @property
+    def input_uids(self) -> list[str]:
+        """Inputs in the order of Spark's sources."""
+        return [node.uid for node in self.graph.inputs]
+
+
+class _Halted(Exception):
+    """A micro-batch came after the run was told to end; Spark must not count it as done."""
+
+
+class StreamRun:
+    """One run; used once."""
+
+    def __init__(self, context: DriverContext, number: int, choice: Choice) -> None:
+        self._c = context
+        self._choice = choice
+        self._number = number
+        self._run = run_token(context.writer.fence, number)
+        self._lock = threading.RLock()
+        self._failure: MoorageError | None = None
+        self._halted = False
+        self._batch_id = -1
+        self._first_batch: int | None = None
+        self._spark_dir = context.scratch / f"spark-{self._run}"
+        self._log: SparkLog | None = None
+        self._runner = self._restore()
+        self._checkpointer = Checkpointer(
+            context.settings,
+            context.graph,
+            context.store,
+            context.writer,
+            context.fleet,
+            number,
+            choice.manifest,
+        )
+        self._bound = (
+            FileBound(context.graph, self._spark_dir) if context.settings.bounded else None
+        )
+        self._query: StreamingQuery | None = None
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        """The run's checkpoints."""
+        return self._checkpointer
+
+    def drive(self) -> Outcome:
+        """Run until the input ends or somebody asks to stop.
+
+        Raises:
+            VersionGone: local state is lost; begin another run from the last checkpoint.
+            MoorageError: the run cannot go on, for the reason the error gives.
+        """
+        self._c.reporter.phase("running")
+        self._query = self._start_query()
+        try:
+            while self._query.isActive and self._failure is None:
+                if self._c.stop.wait(_POLL_SECONDS):
+                    return self._stop()
+                with self._lock:
+                    self._between_epochs()
+            self._raise_failure()
+            return self._finish()
+        finally:
+            self._end_query()
+
+    # -- starting --------------------------------------------------------------------------
+
+    def _restore(self) -> EpochRunner:
+        """Open all ranges at the restore point, take back later output, lay Spark's log."""
+        c, manifest = self._c, self._choice.manifest
+        c.reporter.phase("restoring" if manifest else "starting")
+        epoch = manifest.epoch if manifest else 0
+        operators = manifest.operators if manifest else {}
+        handles = {uid: list(state.subtasks) for uid, state in operators.items()}
+        c.fleet.open(self._run, epoch, handles, manifest.checkpoint_id if manifest else 0)
+        self._record()
+        self._restore_sinks()
+        if manifest is not None:
+            self._lay(manifest.source)
+        c.reporter.restored(self._choice.path, manifest)
+        return EpochRunner(
+            c.graph,
+            c.planner,
+            c.fleet,
+            c.settings.parallelism,
+            RunIdentity(c.writer.lineage, self._run, c.token),
+            epoch=epoch,
+            watermarks=self._watermarks(),
+            schemas=known_schemas(manifest) if manifest else {},
+        )
+
+    def _record(self) -> None:
+        """Say in the log that this run begins, and from what: it holds after a crash, too."""
+        c, choice = self._c, self._choice
+        nonce = c.settings.restore.nonce
+        c.writer.append(Run(c.writer.fence, self._number, choice.path, choice.explicit, nonce))
+
+    def _watermarks(self) -> Watermarks:
+        delays, manifest = _delays(self._c.graph), self._choice.manifest
+        if manifest is None:
+            return Watermarks(delays)
+        stored = {uid: t for uid, t in manifest.watermarks.items() if t is not None}
+        return Watermarks.from_json(delays, stored)
+
+    def _restore_sinks(self) -> None:
+        manifest = self._choice.manifest
+        staged = manifest.sinks if manifest else {}
+        for node in self._c.graph.sinks:
+            checkpoint_id = manifest.checkpoint_id if manifest else None
+            for sentence in node.sink.restore(
+                self._c.writer.lineage, checkpoint_id, staged.get(node.uid, [])
+            ):
+                self._c.reporter.message(sentence)
+
+    def _lay(self, source: dict[str, Any]) -> None:
+        if not source:
+            return
+        self._log = SparkLog.from_json(source)
+        allow = self._c.settings.restore.allow_non_restored
+        lay(self._spark_dir, self._log, self._c.input_uids, allow_dropped=allow)
+        self._first_batch = self._log.batch_id + 1
+        self._batch_id = self._log.batch_id
+
+    def _start_query(self) -> StreamingQuery:
+        settings = self._c.settings
+        writer = tagged_union(self._c.graph).writeStream.foreachBatch(self._on_batch)
+        writer = writer.option("checkpointLocation", str(self._spark_dir))
+        if settings.bounded:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(
+                processingTime=f"{int(settings.epoch_seconds * 1000)} milliseconds"
+            )
+        query = writer.queryName(f"{settings.name}-{self._run}").start()
+        if self._log is not None and query.id != self._log.query_id:
+            query.stop()
+            raise Bug(
+                f"spark did not take up the laid log: query={query.id} "
+                f"expected={self._log.query_id}"
+            )
+        return query
+
+    # -- epochs ----------------------------------------------------------------------------
+
+    def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """Spark's callback: one micro-batch becomes one epoch."""
+        with self._lock:
+            if self._halted or self._failure is not None:
+                raise _Halted
+            if batch_id <= self._batch_id:
+                _log.info("spark repeats a batch that is committed: batch=%d", batch_id)
+                return
+            try:
+                self._require_next(batch_id)
+                outcome = self._runner.run(frame)
+                self._batch_id = batch_id
+                self._committed(outcome)
+            except MoorageError as error:
+                self._failure = error
+                raise
+            except Exception as error:
+                self._failure = Bug(
+                    f"unexpected error in the driver: {type(error).__name__}: {error}"
+                )
+                raise self._failure from error
+
+    def _require_next(self, batch_id: int) -> None:
+        expected, self._first_batch = self._first_batch, None
+        if expected is not None and batch_id != expected:
+            raise Bug(
+                f"spark resumes at another batch than the restored one: batch={batch_id} "
+                f"expected={expected}"
+            )
+
+    def _committed(self, outcome: Any) -> None:
+        self._checkpointer.staged(outcome.committables())
+        state_bytes = sum(s.size_bytes for s in self._c.fleet.stats())
+        bound = self._bound.read() if self._bound else None
+        self._c.reporter.epoch(self._runner.epoch, outcome.rows_in, state_bytes, bound)
+        self._between_epochs()
+
+    def _between_epochs(self) -> None:
+        """At a boundary, under the lock: finish a checkpoint, begin a due one."""
+        try:
+            self._poll_checkpoint()
+            if self._checkpointer.due(self._runner.epoch):
+                self._checkpointer.start(self._boundary())
+        except MoorageError as error:
+            self._failure = error
+
+    def _poll_checkpoint(self) -> None:
+        report = self._checkpointer.poll()
+        if report is not None:
+            self._c.reporter.checkpoint(report)
+
+    def _boundary(self, *, finished: bool = False) -> Boundary:
+        source: dict[str, Any] = {}
+        if self._batch_id >= 0:
+            self._log = capture(self._spark_dir, self._batch_id, self._c.input_uids)
+            source = self._log.to_json()
+        return Boundary(
+            epoch=self._runner.epoch,
+            source=source,
+            watermarks=self._runner.watermarks,
+            schemas=dict(self._runner.schemas),
+            finished=finished,
+        )
+
+    # -- ending ----------------------------------------------------------------------------
+
+    def _stop(self) -> Outcome:
+        """Asked to stop: let the epoch end, take a last checkpoint."""
+        self._c.reporter.phase("stopping")
+        with self._lock:
+            self._halted = True
+            self._raise_failure()
+            self._last_checkpoint(finished=False)
+        return Outcome.STOPPED
+
+    def _finish(self) -> Outcome:
+        """The input is used up: fire all timers, take the checkpoint that publishes the rest."""
+        with self._lock:
+            self._halted = True
+            if self._has_timers():
+                self._committed(self._runner.run(None))
+                self._runner.watermarks = self._runner.watermarks.drain()
+                self._committed(self._runner.run(None))
+                self._raise_failure()
+            self._last_checkpoint(finished=True)
+        self._c.reporter.phase("finished")
+        return Outcome.FINISHED
+
+    def _last_checkpoint(self, *, finished: bool) -> None:
+        self._c.reporter.phase("checkpointing")
+        timeout = self._c.settings.timeout_seconds
+        report = self._checkpointer.wait(timeout)
+        if report is not None:
+            self._c.reporter.checkpoint(report)
+        if not self._checkpointer.needed(self._runner.epoch, finished=finished):
+            return
+        self._checkpointer.start(self._boundary(finished=finished))
+        report = self._checkpointer.wait(timeout)
+        if report is None:
+            raise self._checkpointer.failure()
+        self._c.reporter.checkpoint(report)
+
+    def _has_timers(self) -> bool:
+        base = KeyedProcessFunction.on_timer
+        return any(type(o.function).on_timer is not base for o in self._c.graph.operators)
+
+    def _raise_failure(self) -> None:
+        """Raise why the run cannot go on, if it cannot."""
+        if self._failure is not None:
+            raise self._failure
+        if self._query is not None and (error := self._query.exception()) is not None:
+            raise failure_of(error) from error
+
+    def _end_query(self) -> None:
+        self._halted = True
+        if self._query is not None and self._query.isActive:
+            self._query.stop()
+
+
+def _delays(graph: JobGraph) -> dict[str, int]:
+    """By input uid, the declared delay of inputs with event time."""
+    delays: dict[str, int] = {}
+    for operator in graph.operators:
+        for branch in operator.upstream.branches:
+            if branch.event_time is not None:
+                known = delays.get(branch.node.uid, 0)
+                delays[branch.node.uid] = max(known, branch.max_delay_ms)
+    return delays

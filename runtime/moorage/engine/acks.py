@@ -1,0 +1,206 @@
+"""Acknowledgements: what subtasks report of an epoch, and whether the reports agree.
+
+They travel as rows on the data path, so that what is checked is exactly what was consumed. An
+epoch may commit only when every stateful operator has one acknowledgement per subtask and every
+consumer saw the same attempt of each producer. Pure: data in, verdict out.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import xxhash
+
+from moorage_state.errors import Retryable
+from moorage_state.keyed.store import StateSchema
+
+__all__ = [
+    "Ack",
+    "EpochConflict",
+    "EpochIncomplete",
+    "EpochOutcome",
+    "decode_ack",
+    "encode_ack",
+    "verify",
+]
+
+
+class EpochConflict(Retryable):
+    """Consumers saw different attempts of one subtask; the attempt of the epoch is void."""
+
+    code = "epoch_conflict"
+
+
+class EpochIncomplete(Retryable):
+    """A subtask's acknowledgement is missing or there is one too many."""
+
+    code = "epoch_incomplete"
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True):
+    """What one attempt of one subtask did in one epoch.
+
+    Attributes:
+        delta: digest of the prepared delta ("" for a sink without state).
+        output: digest of the rows it sent downstream ("" where nothing is downstream).
+        consumed: by upstream uid and subtask, the digest this attempt saw.
+        forwarded: acknowledgements of upstream attempts, encoded, on their way to the driver.
+        max_event_time: by input uid, the newest event time in milliseconds.
+        committables: by sink uid, what was staged.
+    """
+
+    uid: str
+    subtask: int
+    run: str
+    epoch: int
+    delta: str = ""
+    output: str = ""
+    rows_in: int = 0
+    rows_out: int = 0
+    null_keys: int = 0
+    keys: int = 0
+    timers_fired: int = 0
+    max_event_time: dict[str, int] = {}
+    schemas: list[StateSchema] = []
+    committables: dict[str, list[dict[str, Any]]] = {}
+    consumed: dict[str, dict[int, str]] = {}
+    forwarded: list[bytes] = []
+
+    @property
+    def digest(self) -> str:
+        """One digest for the attempt's effect: its delta and its output."""
+        return xxhash.xxh3_128_hexdigest(f"{self.delta}|{self.output}".encode())
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Ack).decode
+
+
+def encode_ack(ack: Ack) -> bytes:
+    """The bytes of an acknowledgement."""
+    return _encode(ack)
+
+
+def decode_ack(raw: bytes) -> Ack:
+    """The acknowledgement whose bytes these are."""
+    return _decode(raw)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochOutcome:
+    """What all subtasks did in an epoch that may commit."""
+
+    acks: Mapping[tuple[str, int], Ack]
+    stateless: tuple[Ack, ...] = ()
+    max_event_time: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rows_in(self) -> int:
+        """Rows that operators and direct sinks took in."""
+        return sum(a.rows_in for a in (*self.acks.values(), *self.stateless))
+
+    def deltas(self, uid: str) -> dict[int, str]:
+        """The delta digest of each subtask of an operator."""
+        return {subtask: a.delta for (u, subtask), a in self.acks.items() if u == uid}
+
+    def null_keys(self) -> dict[str, int]:
+        """Rows with a null key, by operator uid, where there were any."""
+        counts: dict[str, int] = {}
+        for (uid, _), ack in self.acks.items():
+            if ack.null_keys:
+                counts[uid] = counts.get(uid, 0) + ack.null_keys
+        return counts
+
+    def committables(self) -> dict[str, list[dict[str, Any]]]:
+        """Everything staged, by sink uid, in a stable order."""
+        merged: dict[str, list[dict[str, Any]]] = {}
+        ordered = [self.acks[k] for k in sorted(self.acks)] + list(self.stateless)
+        for ack in ordered:
+            for uid, items in ack.committables.items():
+                merged.setdefault(uid, []).extend(items)
+        return merged
+
+    def schemas(self) -> dict[str, list[StateSchema]]:
+        """State schemas by operator uid."""
+        merged: dict[str, dict[str, StateSchema]] = {}
+        for (uid, _), ack in self.acks.items():
+            merged.setdefault(uid, {}).update({s.name: s for s in ack.schemas})
+        return {uid: [states[n] for n in sorted(states)] for uid, states in merged.items()}
+
+
+def verify(
+    collected: Iterable[Ack], parallelism: Mapping[str, int], run: str, epoch: int
+) -> EpochOutcome:
+    """Decide whether an epoch may commit.
+
+    Args:
+        collected: acknowledgements that reached the driver, with those they forward.
+        parallelism: subtasks of each stateful operator, by uid.
+
+    Raises:
+        EpochConflict: two attempts of one subtask were acknowledged or consumed.
+        EpochIncomplete: an acknowledgement is missing, or belongs to another run or epoch.
+    """
+    acks: dict[tuple[str, int], Ack] = {}
+    stateless: list[Ack] = []
+    for ack in _flatten(collected):
+        if ack.run != run or ack.epoch != epoch:
+            raise EpochIncomplete(
+                f"an acknowledgement of another run or epoch arrived: uid={ack.uid} "
+                f"run={ack.run} epoch={ack.epoch} expected_run={run} expected_epoch={epoch}"
+            )
+        if ack.uid not in parallelism:
+            stateless.append(ack)
+            continue
+        known = acks.setdefault((ack.uid, ack.subtask), ack)
+        if known.digest != ack.digest:
+            raise _conflict(ack.uid, ack.subtask, known.digest, ack.digest, "the driver")
+    _require_all(acks, parallelism)
+    _require_agreement(acks)
+    newest: dict[str, int] = {}
+    for ack in (*acks.values(), *stateless):
+        for uid, time_ms in ack.max_event_time.items():
+            newest[uid] = max(newest.get(uid, time_ms), time_ms)
+    return EpochOutcome(acks, tuple(stateless), newest)
+
+
+def _flatten(collected: Iterable[Ack]) -> Iterable[Ack]:
+    for ack in collected:
+        yield ack
+        yield from _flatten(map(decode_ack, ack.forwarded))
+
+
+def _require_all(acks: Mapping[tuple[str, int], Ack], parallelism: Mapping[str, int]) -> None:
+    for uid, count in parallelism.items():
+        missing = [i for i in range(count) if (uid, i) not in acks]
+        if missing:
+            raise EpochIncomplete(
+                f"subtasks did not acknowledge the epoch: uid={uid} missing={missing} of={count}"
+            )
+    extra = [(u, i) for u, i in acks if not 0 <= i < parallelism[u]]
+    if extra:
+        raise EpochIncomplete(f"acknowledgements of subtasks that do not exist: {extra}")
+
+
+def _require_agreement(acks: Mapping[tuple[str, int], Ack]) -> None:
+    for (consumer, subtask), ack in acks.items():
+        for uid, digests in ack.consumed.items():
+            for upstream, digest in digests.items():
+                where = f"{consumer}[{subtask}]"
+                seen = acks.get((uid, upstream))
+                if seen is None:
+                    raise EpochIncomplete(
+                        f"a subtask consumed what no operator of the job acknowledged: "
+                        f"uid={uid} subtask={upstream} seen_by={where}"
+                    )
+                if digest != seen.digest:
+                    raise _conflict(uid, upstream, seen.digest, digest, where)
+
+
+def _conflict(uid: str, subtask: int, one: str, other: str, where: str) -> EpochConflict:
+    return EpochConflict(
+        f"two attempts of one subtask had different results: uid={uid} subtask={subtask} "
+        f"one={one} other={other} seen_by={where}; a function that is not deterministic (random "
+        f"numbers, clock, order of a set) does this"
+    )

@@ -1,0 +1,82 @@
+"""The engine's own columns beside a stream's, and the rows that are not data.
+
+Start rows say which subtask a partition is; acknowledgement rows carry an upstream attempt's
+digest to every downstream subtask. Shared by the planner (driver) and the subtask (executor).
+"""
+
+import numpy as np
+import pyarrow as pa
+
+__all__ = [
+    "ACK",
+    "ACK_COLUMN",
+    "GROUP_COLUMN",
+    "INPUT_COLUMN",
+    "KIND_COLUMN",
+    "ORDINAL_COLUMN",
+    "ROW",
+    "START",
+    "SUBTASK_COLUMN",
+    "TARGET_COLUMN",
+    "TIME_COLUMN",
+    "ack_batch",
+    "output_columns",
+    "row_batch",
+]
+
+KIND_COLUMN = "_m_kind"
+"""ROW, ACK or START."""
+GROUP_COLUMN = "_m_kg"
+"""Key group of a row; subtask of a start row."""
+TIME_COLUMN = "_m_time"
+"""Event time of a row in milliseconds, null where none is declared."""
+INPUT_COLUMN = "_m_in"
+"""Position of the row's input in the operator's list of inputs."""
+ACK_COLUMN = "_m_ack"
+"""An encoded acknowledgement."""
+SUBTASK_COLUMN = "_m_sub"
+"""The subtask that produced a row."""
+ORDINAL_COLUMN = "_m_ord"
+"""Position of a row in what that subtask produced."""
+TARGET_COLUMN = "_m_target"
+"""The subtask that a row goes to."""
+
+ROW, ACK, START = 0, 1, 2
+
+
+def output_columns() -> list[str]:
+    """The engine's own columns after an operator's output columns."""
+    return [KIND_COLUMN, SUBTASK_COLUMN, ORDINAL_COLUMN, TARGET_COLUMN, ACK_COLUMN]
+
+
+def ack_batch(raw: bytes, output: pa.Schema, subtask: int, downstream: int) -> pa.RecordBatch:
+    """An acknowledgement as rows: one for the driver, or one for each downstream subtask."""
+    if not downstream:
+        return pa.RecordBatch.from_arrays([pa.array([raw], pa.binary())], names=[ACK_COLUMN])
+    return pa.RecordBatch.from_arrays(
+        [
+            *(pa.nulls(downstream, f.type) for f in output),
+            pa.array(np.full(downstream, ACK, dtype=np.int8)),
+            pa.array(np.full(downstream, subtask, dtype=np.int32)),
+            pa.nulls(downstream, pa.int64()),
+            pa.array(np.arange(downstream, dtype=np.int32)),
+            pa.array([raw] * downstream, pa.binary()),
+        ],
+        names=[*output.names, *output_columns()],
+    )
+
+
+def row_batch(batch: pa.RecordBatch, subtask: int, first: int) -> pa.RecordBatch:
+    """Output rows for a downstream operator; `first` is the ordinal of the first of them."""
+    count = batch.num_rows
+    return pa.RecordBatch.from_arrays(
+        [
+            *batch.columns,
+            pa.array(np.full(count, ROW, dtype=np.int8)),
+            pa.array(np.full(count, subtask, dtype=np.int32)),
+            pa.array(np.arange(first, first + count, dtype=np.int64)),
+            pa.nulls(count, pa.int32()),
+            pa.nulls(count, pa.binary()),
+        ],
+        names=[*batch.schema.names, *output_columns()],
+    )

@@ -1,0 +1,151 @@
+"""The epoch runner: prepare, acknowledge, commit; again where an attempt failed.
+
+Decides when an epoch is committed: when one Spark job yielded exactly one acknowledgement per
+subtask and all consumers agree. Called by the driver for each micro-batch and for ticks between
+them. Knows nothing of checkpoints and logs.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from moorage.engine.acks import EpochOutcome, decode_ack, verify
+from moorage.engine.columns import ACK_COLUMN
+from moorage.engine.failures import failure_of
+from moorage.engine.fleet import RangeFleet, RangeId
+from moorage.engine.plan import EpochFrame, EpochPlanner, EpochSpec
+from moorage.engine.watermarks import Watermarks
+from moorage.graph import JobGraph
+from moorage_state.errors import MoorageError, Retryable, StaleLease, UserError, VersionMismatch
+from moorage_state.keyed.store import StateSchema
+
+__all__ = ["EpochRunner", "RunIdentity"]
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 4
+_TRY_AGAIN = (Retryable, StaleLease, VersionMismatch)
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """Which lineage and run the epochs belong to, and the token that servers ask for."""
+
+    lineage: str
+    run: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"RunIdentity(lineage={self.lineage!r}, run={self.run!r})"
+
+
+class EpochRunner:
+    """Runs the epochs of one run, one at a time.
+
+    Attributes:
+        epoch: the last committed epoch.
+        watermarks: event time progress after it.
+        schemas: by operator uid, the states known so far.
+    """
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        planner: EpochPlanner,
+        fleet: RangeFleet,
+        parallelism: int,
+        identity: RunIdentity,
+        *,
+        epoch: int,
+        watermarks: Watermarks,
+        schemas: Mapping[str, tuple[StateSchema, ...]],
+    ) -> None:
+        self._graph = graph
+        self._planner = planner
+        self._fleet = fleet
+        self._identity = identity
+        self._expected = {o.uid: parallelism for o in graph.operators}
+        self.epoch = epoch
+        self.watermarks = watermarks
+        self.schemas = dict(schemas)
+
+    def run(self, batch: DataFrame | None) -> EpochOutcome:
+        """Run and commit the next epoch over `batch`, or over no rows (a tick).
+
+        Raises:
+            UserError: null keys where they are not allowed, or the job's own code failed.
+            VersionGone: local state is lost; the job must be rewound to a checkpoint.
+            LocalDiskError: a volume is full; nothing of this epoch was committed.
+            Retryable: several attempts failed for reasons of infrastructure.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                outcome = self._attempt(batch)
+                break
+            except _TRY_AGAIN as error:
+                if attempt == _ATTEMPTS:
+                    raise
+                _log.warning(
+                    "epoch attempt failed, trying again: epoch=%d attempt=%d of=%d: %s",
+                    self.epoch + 1,
+                    attempt,
+                    _ATTEMPTS,
+                    error,
+                )
+                self._fleet.recover()
+        self._refuse_null_keys(outcome)
+        self._commit(outcome)
+        return outcome
+
+    def _attempt(self, batch: DataFrame | None) -> EpochOutcome:
+        frame = self._planner.plan(self._spec(), batch)
+        try:
+            acks = [decode_ack(bytes(row[ACK_COLUMN])) for row in _collect(frame)]
+        finally:
+            for kept in frame.persisted:
+                kept.unpersist()
+        return verify(acks, self._expected, self._identity.run, self.epoch + 1)
+
+    def _spec(self) -> EpochSpec:
+        return EpochSpec(
+            lineage=self._identity.lineage,
+            run=self._identity.run,
+            epoch=self.epoch + 1,
+            watermark=self.watermarks.current,
+            token=self._identity.token,
+            ranges={uid: self._fleet.leased(uid) for uid in self._expected},
+            schemas=self.schemas,
+        )
+
+    def _commit(self, outcome: EpochOutcome) -> None:
+        digests: dict[RangeId, str] = {key: ack.delta for key, ack in outcome.acks.items()}
+        self.epoch += 1
+        if digests:
+            self._fleet.commit(self.epoch, digests)
+        self.watermarks = self.watermarks.after_epoch(outcome.max_event_time)
+        for uid, states in outcome.schemas().items():
+            self.schemas[uid] = tuple(states)
+
+    def _refuse_null_keys(self, outcome: EpochOutcome) -> None:
+        policy = {o.uid: o for o in self._graph.operators}
+        for uid, count in outcome.null_keys().items():
+            operator = policy[uid]
+            if operator.null_key == "fail":
+                raise UserError(
+                    f"rows with a null key: operator={uid} key={list(operator.key_columns)} "
+                    f"rows={count}; filter them out before key_by, or say "
+                    f"process(..., null_key='drop')"
+                )
+
+
+def _collect(frame: EpochFrame) -> list[Mapping[str, bytes]]:
+    """Run the epoch's one action; failures come back as the errors that caused them."""
+    try:
+        rows: list[Mapping[str, bytes]] = frame.acks.collect()  # type: ignore[assignment]
+    except MoorageError:
+        raise
+    except Exception as exc:
+        raise failure_of(exc) from exc
+    return rows

@@ -1,0 +1,89 @@
+"""What a failed Spark job means: from an exception's text back to the error a subtask raised.
+
+Subtasks send `[moorage:<code>] message` through Spark, which keeps text only. Raised by the
+subtask, read by the epoch runner and the driver; decides whether to try the epoch again, to rewind
+the job, or to give up.
+"""
+
+import re
+
+from moorage_state.errors import (
+    LocalDiskError,
+    MoorageError,
+    Retryable,
+    UserError,
+    error_from_wire,
+)
+
+__all__ = ["SubtaskFailure", "UserFunctionError", "failure_of"]
+
+# With the class name before it: a mark in user data or in a trace's source lines is not ours.
+_MARK = re.compile(r"(?:\A|SubtaskFailure: )\[moorage:([a-z_]+)\] (.*)", re.DOTALL)
+_SPARK_TAIL = re.compile(
+    r"\n\s*(at (org|java|scala)\.|Driver stacktrace:|JVM stacktrace:).*", re.DOTALL
+)
+_KNOWN_LOSSES = (
+    "ExecutorLostFailure",
+    "FetchFailed",
+    "Python worker exited unexpectedly",
+    "SparkContext was shut down",
+    "Job aborted due to stage failure",
+)
+_WRAPPING = ("An error occurred while calling", "An exception was thrown from the Python worker")
+
+
+class SubtaskFailure(Exception):
+    """Crosses from the Python worker to the driver as text: `[moorage:<code>] message`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"[moorage:{self.code}] {self.message}"
+
+
+class UserFunctionError(UserError):
+    """Code of the job raised; the message says where, on which key, and shows the trace."""
+
+    code = "user_function"
+
+
+def failure_of(error: BaseException) -> MoorageError:
+    """The error that made a Spark action fail.
+
+    A failure that no subtask reported (an executor was lost, a worker was killed) is `Retryable`.
+    """
+    if isinstance(error, MoorageError):
+        return error
+    text = str(error)
+    match = _MARK.search(text)
+    if match is None:
+        return _unmarked(text)
+    code, message = match.group(1), _SPARK_TAIL.sub("", match.group(2)).strip()
+    if code == UserFunctionError.code:
+        return UserFunctionError(message)
+    if code in {"epoch_conflict", "epoch_incomplete"}:
+        return Retryable(message)
+    return error_from_wire({"code": code, "args": [message]})
+
+
+def _unmarked(text: str) -> MoorageError:
+    if "No space left on device" in text:
+        return LocalDiskError(
+            "a local volume is full (spark's or the state's own); make room and start again: "
+            f"{_gist(text)}"
+        )
+    if any(sign in text for sign in _KNOWN_LOSSES):
+        return Retryable(_gist(text))
+    return UserError(f"spark could not run the epoch: {_gist(text)}")
+
+
+def _gist(text: str) -> str:
+    """The line that says what happened: the last of a Python traceback, else the first."""
+    lines = [line.strip(" :\t") for line in _SPARK_TAIL.sub("", text).splitlines() if line.strip()]
+    if any(line.startswith("Traceback") for line in lines):
+        return f"{lines[-1][:500]}\n{text.strip()[:4000]}"
+    telling = [line for line in lines if not line.startswith(_WRAPPING)]
+    return next(iter(telling or lines), "")[:500]

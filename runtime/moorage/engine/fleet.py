@@ -1,0 +1,283 @@
+"""The ranges of a run: where each is served, at which version, and how it is brought back.
+
+Decides which state server holds which range and keeps, for each range, what is needed to open it
+again: the base checkpoint and the epochs committed since. Called by the epoch runner (commit,
+recover) and the checkpointer (snapshot, upload). Talks to servers only through `StateApi`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeVar
+
+from moorage.engine.range_access import LeasedRange
+from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
+from moorage_state.keygroups import range_of
+from moorage_state.server.api import (
+    OpenResult,
+    RangeSpec,
+    RangeStats,
+    RestoreBase,
+    StateApi,
+    Version,
+)
+from moorage_state.snapshots import FileRef, RangeHandle
+
+__all__ = ["RangeFleet", "RangeId", "ServerConnection", "Servers"]
+
+RangeId = tuple[str, int]
+"""Operator uid and subtask."""
+
+T = TypeVar("T")
+
+_NOTHING = Version(0, "")
+
+
+class ServerConnection(StateApi, Protocol):
+    """A connection to a state server."""
+
+    def close(self) -> None:
+        """End the connection."""
+        ...
+
+
+class Servers(Protocol):
+    """State servers on one or several hosts."""
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where each server listens."""
+        ...
+
+    def connect(self, index: int) -> ServerConnection:
+        """A new connection to a server."""
+        ...
+
+    def ensure_alive(self) -> list[int]:
+        """Restart what is dead; returns the indices of the servers that were restarted."""
+        ...
+
+
+@dataclass(slots=True)
+class _Range:
+    """One range of the run."""
+
+    spec: RangeSpec
+    server: int
+    base: RestoreBase | None = None
+    initial_epoch: int = 0
+    committed: list[Version] = field(default_factory=list)
+    version: Version = _NOTHING
+
+
+class RangeFleet:
+    """All ranges of all operators of a job, under one run at a time.
+
+    Args:
+        servers: the state servers; subtask i is served by server i modulo their number.
+        uids: the stateful operators.
+        store_url: where checkpoints are read from and written to.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        uids: Iterable[str],
+        parallelism: int,
+        max_parallelism: int,
+        store_url: str,
+    ) -> None:
+        self._servers = servers
+        self._store_url = store_url
+        self._run = ""
+        count = len(servers.addresses)
+        self._clients = [servers.connect(i) for i in range(count)]
+        self._pool = ThreadPoolExecutor(max_workers=max(2, count), thread_name_prefix="fleet")
+        self._ranges: dict[RangeId, _Range] = {}
+        for uid in uids:
+            for subtask in range(parallelism):
+                groups = range_of(subtask, parallelism, max_parallelism)
+                spec = RangeSpec(uid, groups.start, groups.end)
+                self._ranges[(uid, subtask)] = _Range(spec, subtask % count)
+
+    def open(
+        self, run: str, epoch: int, handles: Mapping[str, list[RangeHandle]], checkpoint_id: int
+    ) -> list[OpenResult]:
+        """Lease every range to `run`, from a checkpoint's handles or empty.
+
+        Args:
+            epoch: the epoch the checkpoint holds, 0 for a first start.
+            handles: by operator uid, the handles of all its subtasks; none for a new operator.
+            checkpoint_id: the checkpoint the handles belong to; 0 for a first start.
+
+        Raises:
+            MoorageError: what the servers report, above all `CorruptState`.
+        """
+        self._run = run
+        for item in self._ranges.values():
+            overlapping = [
+                h
+                for h in handles.get(item.spec.uid, [])
+                if h.start <= item.spec.end and h.end >= item.spec.start
+            ]
+            item.base = RestoreBase(checkpoint_id, epoch, overlapping) if overlapping else None
+            item.initial_epoch = epoch
+            item.committed = []
+            item.version = Version(epoch, "")
+        return self._each(self._open_one, self._ranges.values())
+
+    def recover(self) -> list[int]:
+        """Restart dead servers and open what they served at its committed version.
+
+        Returns the indices of the servers that were restarted.
+
+        Raises:
+            VersionGone: the volume no longer has what is needed; the job must be rewound.
+        """
+        restarted = self._servers.ensure_alive()
+        for index in restarted:
+            self._clients[index].close()
+            self._clients[index] = self._servers.connect(index)
+        self._each(self._open_one, [r for r in self._ranges.values() if self._lost(r, restarted)])
+        return restarted
+
+    def leased(self, uid: str) -> tuple[LeasedRange, ...]:
+        """The ranges of an operator, by subtask, at their committed versions."""
+        addresses = self._servers.addresses
+        mine = sorted((s, r) for (u, s), r in self._ranges.items() if u == uid)
+        return tuple(
+            LeasedRange(uid, r.spec.start, self._run, addresses[r.server], r.version)
+            for _, r in mine
+        )
+
+    def commit(self, epoch: int, digests: Mapping[RangeId, str]) -> None:
+        """Make the acknowledged deltas the state of every range; idempotent.
+
+        A server that is gone is brought back first: what was prepared is on its volume.
+
+        Raises:
+            VersionGone: it is not; the job must be rewound.
+        """
+        if set(digests) != set(self._ranges):
+            raise Bug(f"an epoch commits all ranges or none: epoch={epoch} got={sorted(digests)}")
+        for key, item in self._ranges.items():
+            version = Version(epoch, digests[key])
+            item.committed.append(version)
+            item.version = version
+        try:
+            self._each(self._commit_one, self._ranges.values())
+        except (Retryable, StaleLease):
+            self.recover()
+            self._each(self._commit_one, self._ranges.values())
+
+    def snapshot(self, checkpoint_id: int) -> float:
+        """Hard-link every range at its committed version; returns the longest pause in seconds."""
+        results = self._each(
+            lambda r: self._client(r).snapshot(*self._address(r), checkpoint_id, r.version),
+            self._ranges.values(),
+        )
+        return max((r.seconds for r in results), default=0.0)
+
+    def upload(
+        self, checkpoint_id: int, base: Mapping[str, list[RangeHandle]]
+    ) -> dict[str, list[RangeHandle]]:
+        """Bring a snapshot to the store on connections of its own; epochs go on meanwhile.
+
+        Args:
+            base: by operator uid, the handles of a retained checkpoint that was notified.
+        """
+        known = {uid: [f for h in handles for f in h.files] for uid, handles in base.items()}
+        with ThreadPoolExecutor(max_workers=len(self._clients)) as pool:
+            work = [
+                pool.submit(self._upload_one, r, checkpoint_id, known.get(r.spec.uid, []))
+                for r in self._ranges.values()
+            ]
+            uploaded = [w.result() for w in work]
+        handles: dict[str, list[RangeHandle]] = {}
+        for handle in uploaded:
+            handles.setdefault(handle.uid, []).append(handle)
+        return handles
+
+    def complete(
+        self, checkpoint_id: int, epoch: int, handles: Mapping[str, list[RangeHandle]]
+    ) -> None:
+        """A checkpoint was completed: from now on ranges are brought back from it."""
+        for item in self._ranges.values():
+            mine = [h for h in handles[item.spec.uid] if h.start == item.spec.start]
+            item.base = RestoreBase(checkpoint_id, epoch, mine)
+            item.committed = [v for v in item.committed if v.epoch > epoch]
+        for client in self._clients:
+            _best_effort(partial(client.notify_complete, checkpoint_id, self._run))
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint failed: its local copies can go."""
+        for client in self._clients:
+            _best_effort(partial(client.notify_aborted, checkpoint_id, self._run))
+
+    def stats(self) -> list[RangeStats]:
+        """A look at all ranges; those of a server that does not answer are left out."""
+        found: list[RangeStats] = []
+        for client in self._clients:
+            with suppress(MoorageError):
+                found.extend(client.stats())
+        return found
+
+    def close(self) -> None:
+        """Release every lease and close the connections."""
+        for item in self._ranges.values():
+            _best_effort(partial(self._client(item).release_range, *self._address(item)))
+        for client in self._clients:
+            client.close()
+        self._pool.shutdown()
+
+    def _open_one(self, item: _Range) -> OpenResult:
+        return self._client(item).open_range(
+            item.spec, self._run, item.base, item.committed, self._store_url, item.initial_epoch
+        )
+
+    def _commit_one(self, item: _Range) -> None:
+        self._client(item).commit(*self._address(item), item.version.epoch, item.version.digest)
+
+    def _upload_one(
+        self, item: _Range, checkpoint_id: int, base_files: list[FileRef]
+    ) -> RangeHandle:
+        client = self._servers.connect(item.server)
+        try:
+            return client.upload(*self._address(item), checkpoint_id, self._store_url, base_files)
+        finally:
+            client.close()
+
+    def _lost(self, item: _Range, restarted: list[int]) -> bool:
+        """Whether a range must be opened again: its server is new, or it is out of work."""
+        if item.server in restarted:
+            return True
+        for stats in self._client(item).stats():
+            if (stats.uid, stats.start) == (item.spec.uid, item.spec.start):
+                return bool(stats.error) or stats.run != self._run
+        return True
+
+    def _client(self, item: _Range) -> ServerConnection:
+        return self._clients[item.server]
+
+    def _address(self, item: _Range) -> tuple[str, int, str]:
+        return item.spec.uid, item.spec.start, self._run
+
+    def _each(self, action: Callable[[_Range], T], items: Iterable[_Range]) -> list[T]:
+        """Run `action` on every range, servers side by side; raises the first error."""
+        by_server: dict[int, list[_Range]] = {}
+        for item in items:
+            by_server.setdefault(item.server, []).append(item)
+
+        def one_server(group: list[_Range]) -> list[T]:
+            return [action(item) for item in group]
+
+        futures = [self._pool.submit(one_server, group) for group in by_server.values()]
+        return [result for future in futures for result in future.result()]
+
+
+def _best_effort(action: Callable[[], object]) -> None:
+    """For notifications and looks, which the next one makes good."""
+    with suppress(MoorageError):
+        action()

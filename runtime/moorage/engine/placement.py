@@ -1,0 +1,344 @@
+"""Where each subtask runs: on the executor whose disk holds its state.
+
+Decides which executor owns which subtask (`assign`, a pure function) and makes Spark's scheduler
+prefer that executor for the task that processes the subtask. Called by the planner of an epoch
+and by the driver, which opens key-group ranges where this module says. Knows nothing of state,
+key groups or checkpoints. Placement is about speed, never about correctness: a task that Spark
+starts elsewhere reaches its state over the network, so every failure here ends in a warning.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql import DataFrame
+
+from moorage.engine.columns import TARGET_COLUMN
+from moorage_state.errors import Bug
+
+__all__ = [
+    "AnchoredPlacement",
+    "Assigner",
+    "Executor",
+    "LocalPlacement",
+    "Placement",
+    "assign",
+    "executors",
+    "placement_for",
+    "required_conf",
+]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """A live executor as the driver knows it.
+
+    Attributes:
+        id: Spark's executor id; never used again after the executor is lost.
+        host: the host name or address under which the executor registered.
+        cores: task slots, at least 1.
+    """
+
+    id: str
+    host: str
+    cores: int = 1
+
+
+Assigner = Callable[[Mapping[int, str], Sequence[Executor], int], dict[int, str]]
+"""The type of `assign`: previous assignment, live executors, parallelism -> new assignment."""
+
+
+class Placement(Protocol):
+    """Brings every row to its subtask and every subtask to its executor."""
+
+    def place(self, df: DataFrame, parallelism: int) -> DataFrame:
+        """Return the rows of `df` in exactly `parallelism` partitions, one for each subtask.
+
+        Args:
+            df: has the int column `_m_target`, never null, each value in [0, parallelism).
+            parallelism: number of subtasks, at least 1.
+
+        Returns:
+            A lazy DataFrame with the schema of `df`; partition i holds exactly the rows with
+            `_m_target` == i, in no particular order, and exists even when it holds none.
+
+        Raises:
+            Bug: Spark planned another number of partitions than asked for.
+        """
+
+    def assignment(self, parallelism: int) -> dict[int, str]:
+        """Return subtask -> executor id as of now; empty when Spark chooses freely."""
+
+
+def required_conf(locality_wait: str = "10s") -> dict[str, str]:
+    """Return the Spark configuration that placement needs before the context starts.
+
+    Args:
+        locality_wait: how long a subtask waits for its busy or lost executor before Spark runs
+            it anywhere, as a Spark duration. Too short moves subtasks away from their state in
+            any epoch of uneven load; too long delays the one epoch in which an executor dies.
+    """
+    return {
+        # An adaptive plan would run the shuffle while the epoch is still being planned.
+        "spark.sql.adaptive.enabled": "false",
+        # Else the executors with the most shuffle data outvote the one that owns the subtask.
+        "spark.shuffle.reduceLocality.enabled": "false",
+        "spark.locality.wait": locality_wait,
+        # Another executor of the same host is no nearer to the state: never wait for it.
+        "spark.locality.wait.node": "0s",
+        "spark.locality.wait.rack": "0s",
+        # A hung executor is given up after 40 s; by default an epoch would wait for up to 180.
+        "spark.executor.heartbeatInterval": "5s",
+        "spark.storage.blockManagerHeartbeatTimeoutMs": "30s",
+        "spark.network.timeoutInterval": "10s",
+        "spark.shuffle.io.connectionTimeout": "30s",
+        # A dead executor's shuffle files are asked for again every second, not every five.
+        "spark.shuffle.io.retryWait": "1s",
+    }
+
+
+def assign(
+    previous: Mapping[int, str], live: Sequence[Executor], parallelism: int
+) -> dict[int, str]:
+    """Share subtasks among executors by their cores, moving as few as possible.
+
+    Pure and deterministic: the order of `live` does not matter. When an executor leaves a
+    balanced assignment only its subtasks move; when one joins, subtasks move only to it.
+
+    Args:
+        previous: subtask -> executor id of the assignment before; executors that are gone and
+            subtasks beyond `parallelism` are ignored.
+        live: executors to use, ids unique.
+        parallelism: number of subtasks, at least 1.
+
+    Returns:
+        subtask -> executor id for every subtask, or {} when `live` is empty.
+    """
+    if not live:
+        return {}
+    held: dict[str, list[int]] = {executor.id: [] for executor in live}
+    for subtask in range(parallelism):
+        if (owner := previous.get(subtask)) in held:
+            held[owner].append(subtask)
+    quota = _quotas(live, {owner: len(tasks) for owner, tasks in held.items()}, parallelism)
+    result = {task: owner for owner, tasks in held.items() for task in tasks[: quota[owner]]}
+    open_slots = {owner: quota[owner] - len(tasks) for owner, tasks in held.items()}
+    for subtask in range(parallelism):
+        if subtask not in result:
+            owner = min(open_slots, key=lambda e: (-open_slots[e], _age(e)))
+            open_slots[owner] -= 1
+            result[subtask] = owner
+    return dict(sorted(result.items()))
+
+
+def _quotas(live: Sequence[Executor], held: Mapping[str, int], parallelism: int) -> dict[str, int]:
+    """Subtasks for each executor, by highest averages (D'Hondt).
+
+    Unlike rounding to the largest remainder, this never takes a subtask from an executor because
+    another one left. Ties go to the executor that already holds the subtask.
+    """
+    quota = {executor.id: 0 for executor in live}
+
+    def turn(executor: Executor) -> tuple[float, bool, tuple[int, str]]:
+        count = quota[executor.id]
+        average = max(executor.cores, 1) / (count + 1)
+        return -average, held[executor.id] <= count, _age(executor.id)
+
+    for _ in range(parallelism):
+        quota[min(live, key=turn).id] += 1
+    return quota
+
+
+def _age(executor_id: str) -> tuple[int, str]:
+    """A key that sorts the oldest executor first: Spark counts ids up from 0."""
+    return (int(executor_id), "") if executor_id.isdigit() else (-1, executor_id)
+
+
+def executors(context: SparkContext) -> list[Executor]:
+    """Return the executors that can take tasks now, sorted by id; empty in local mode.
+
+    An executor that Spark excludes for its failures is left out. One that has just registered
+    may be missing for some milliseconds.
+    """
+    scala_context: Any = context._jsc.sc()
+    if scala_context.isLocal():
+        return []
+    registered = scala_context.getExecutorIds()
+    summaries = scala_context.statusStore().executorList(True)
+    found = []
+    for index in range(summaries.size()):
+        summary = summaries.apply(index)
+        if registered.contains(summary.id()) and not summary.isExcluded():
+            host = str(summary.hostPort()).rpartition(":")[0]
+            found.append(Executor(str(summary.id()), host, int(summary.totalCores())))
+    return sorted(found, key=lambda executor: _age(executor.id))
+
+
+def placement_for(context: SparkContext, assigner: Assigner = assign) -> Placement:
+    """Return the placement that fits the master `context` runs on."""
+    if context._jsc.sc().isLocal():
+        return LocalPlacement()
+    return AnchoredPlacement(context, assigner)
+
+
+class LocalPlacement:
+    """For local mode, where all state is on one disk: rows go to their subtask, no more."""
+
+    def place(self, df: DataFrame, parallelism: int) -> DataFrame:
+        """See `Placement.place`."""
+        return _as_dataframe(_routed(df, parallelism), df)
+
+    def assignment(self, parallelism: int) -> dict[int, str]:  # noqa: ARG002
+        """See `Placement.assignment`: always empty."""
+        return {}
+
+
+class AnchoredPlacement:
+    """For clusters: a partition-wise union with an empty RDD that names the executors.
+
+    The anchor has one partition for each subtask, no rows, and the assigned executor as the
+    preferred location of each partition. The union of anchor and shuffled rows inherits that
+    preference, with no work for each row.
+
+    One assignment is kept for each parallelism, until executors come or go; equal parallelism
+    means that subtask i of different operators shares an executor. Not thread-safe: used by the
+    epoch's thread.
+    """
+
+    def __init__(self, context: SparkContext, assigner: Assigner = assign) -> None:
+        self._context = context
+        self._assigner = assigner
+        self._anchors: dict[int, _Anchor] = {}
+        self._usable = self._probe()
+
+    def place(self, df: DataFrame, parallelism: int) -> DataFrame:
+        """See `Placement.place`; looks at the live executors and moves subtasks first."""
+        rows, anchor = _routed(df, parallelism), self._anchor(parallelism)
+        if anchor.rdd is not None:
+            rows = self._union(anchor.rdd, rows, parallelism)
+        return _as_dataframe(rows, df)
+
+    def assignment(self, parallelism: int) -> dict[int, str]:
+        """See `Placement.assignment`; looks at the live executors and moves subtasks first."""
+        return dict(self._anchor(parallelism).owners)
+
+    def _anchor(self, parallelism: int) -> "_Anchor":
+        live = executors(self._context)
+        known = self._anchors.get(parallelism)
+        if known is not None and known.live == live:
+            return known
+        before = known.owners if known is not None else {}
+        owners = self._assigner(before, live, parallelism)
+        moved = {task: owner for task, owner in owners.items() if before.get(task) != owner}
+        _log.info("placement.assigned parallelism=%d moved=%s", parallelism, moved)
+        hosts = {executor.id: executor.host for executor in live}
+        locations = [_location(hosts, owners.get(task, "")) for task in range(parallelism)]
+        useful = self._usable and len(live) > 1
+        anchor = _Anchor(live, owners, self._empty_rdd(locations) if useful else None)
+        self._anchors[parallelism] = anchor
+        return anchor
+
+    def _empty_rdd(self, locations: Sequence[str | None]) -> Any:
+        """What `SparkContext.makeRDD` with preferences builds, less the rows."""
+        jvm: Any = self._context._jvm
+        by_partition = jvm.java.util.HashMap()
+        for index, location in enumerate(locations):
+            by_partition.put(index, self._scala_seq([location] if location else []))
+        return jvm.org.apache.spark.rdd.ParallelCollectionRDD(
+            self._context._jsc.sc(),
+            self._scala_seq([]),
+            len(locations),
+            jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(by_partition),
+            self._row_tag(),
+        )
+
+    def _union(self, anchor: Any, rows: Any, parallelism: int) -> Any:
+        jvm: Any = self._context._jvm
+        return jvm.org.apache.spark.rdd.SQLPartitioningAwareUnionRDD(
+            self._context._jsc.sc(),
+            self._scala_seq([anchor, rows]),
+            parallelism,
+            self._row_tag(),
+        )
+
+    def _row_tag(self) -> Any:
+        jvm: Any = self._context._jvm
+        row = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.InternalRow")
+        return jvm.scala.reflect.ClassTag.apply(row)
+
+    def _scala_seq(self, items: Sequence[Any]) -> Any:
+        jvm: Any = self._context._jvm
+        java_list = jvm.java.util.ArrayList()
+        for item in items:
+            java_list.add(item)
+        return jvm.org.apache.spark.api.python.PythonUtils.toSeq(java_list)
+
+    def _probe(self) -> bool:
+        """Whether this Spark keeps an anchor's preference: asked once, runs no job."""
+        wanted = "executor_moorage-probe_0"
+        try:
+            anchor = self._empty_rdd([_location({"0": "moorage-probe"}, "0")])
+            union = self._union(anchor, self._empty_rdd([None]), 1)
+            found = str(union.preferredLocations(union.partitions()[0]).mkString(","))
+        except (Py4JError, TypeError) as error:
+            found = f"{type(error).__name__}: {str(error)[:256]}"
+        if found == wanted:
+            return True
+        _log.warning(
+            "placement.unavailable: spark chooses where subtasks run, state is read over the"
+            " network: spark=%s wanted=%s found=%s",
+            self._context.version,
+            wanted,
+            found,
+        )
+        return False
+
+
+def _routed(df: DataFrame, parallelism: int) -> Any:
+    """The rows of `df` as an RDD with one partition for each subtask.
+
+    An RDD, because no rule of the SQL optimizer can take it apart: it would plan rows that it
+    knows to be none without any partition, and no subtask would run.
+    """
+    shuffled = df.repartitionById(parallelism, TARGET_COLUMN)
+    rows: Any = shuffled._jdf.queryExecution().toRdd()
+    if (planned := int(rows.getNumPartitions())) != parallelism:
+        raise Bug(f"rows not partitioned as asked: planned={planned} parallelism={parallelism}")
+    return rows
+
+
+def _as_dataframe(rows: Any, like: DataFrame) -> DataFrame:
+    session = like.sparkSession
+    create = session._jsparkSession.internalCreateDataFrame
+    return DataFrame(create(rows, like._jdf.schema(), False), session)
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """An assignment, the executors it was made for, and the RDD that carries it into plans.
+
+    The RDD is None where there is nothing to choose.
+    """
+
+    live: list[Executor]
+    owners: dict[int, str]
+    rdd: Any
+
+
+def _location(hosts: Mapping[str, str], executor_id: str) -> str | None:
+    """The task location of an executor, in a form that survives Spark's union.
+
+    The union asks each parent's location for its host part only, which would drop the executor.
+    Behind this prefix Spark takes all of the rest for the host, and reads it as the location of
+    an executor when the union's own preference is parsed. Spark splits at the first underscore,
+    so a host name with one cannot be expressed: None, Spark chooses.
+    """
+    host = hosts.get(executor_id)
+    if host is None or "_" in host:
+        return None
+    return f"hdfs_cache_executor_{host}_{executor_id}"

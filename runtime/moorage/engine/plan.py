@@ -1,0 +1,347 @@
+"""The plan of one epoch: from the job's graph and a micro-batch to the acknowledgements' frame.
+
+Decides how rows reach the subtask that owns their key and in what order they are processed. The
+result is one lazy DataFrame whose single action runs the whole epoch: operators, staging of sinks
+and acknowledgements. Called by the epoch runner; starts nothing itself.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    IntegerType,
+    LongType,
+    StructField,
+    StructType,
+)
+
+from moorage.engine.acks import Ack, encode_ack
+from moorage.engine.columns import (
+    ACK_COLUMN,
+    GROUP_COLUMN,
+    INPUT_COLUMN,
+    KIND_COLUMN,
+    ORDINAL_COLUMN,
+    ROW,
+    START,
+    SUBTASK_COLUMN,
+    TARGET_COLUMN,
+    TIME_COLUMN,
+)
+from moorage.engine.placement import Placement
+from moorage.engine.range_access import LeasedRange
+from moorage.engine.subtask import SubtaskPlan, run_subtask
+from moorage.graph import Branch, JobGraph, OperatorNode, SinkNode
+from moorage.sinks import Sink, StageId
+from moorage_state.keyed.store import StateSchema
+
+__all__ = ["EpochFrame", "EpochPlanner", "EpochSpec", "tagged_union"]
+
+_HASH = "_m_hash"
+_SOURCE_ORDER = "_m_src"
+_TAG = "_m_tag"
+_MS = 1000
+
+_ACK_SCHEMA = StructType([StructField(ACK_COLUMN, BinaryType())])
+_ENGINE_FIELDS = [
+    StructField(KIND_COLUMN, ByteType()),
+    StructField(SUBTASK_COLUMN, IntegerType()),
+    StructField(ORDINAL_COLUMN, LongType()),
+    StructField(TARGET_COLUMN, IntegerType()),
+    StructField(ACK_COLUMN, BinaryType()),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSpec:
+    """What distinguishes one epoch from another."""
+
+    lineage: str
+    run: str
+    epoch: int
+    watermark: int
+    token: str
+    ranges: Mapping[str, tuple[LeasedRange, ...]]
+    schemas: Mapping[str, tuple[StateSchema, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochFrame:
+    """The lazy frame of acknowledgements, and what to unpersist once it was collected."""
+
+    acks: DataFrame
+    persisted: tuple[DataFrame, ...]
+
+
+def tagged_union(graph: JobGraph) -> DataFrame:
+    """All inputs as one streaming DataFrame, so that one offset log aligns them.
+
+    With one input it is the input itself; with several each row carries its input's position and
+    its columns in a struct of its own.
+    """
+    inputs = graph.inputs
+    if len(inputs) == 1:
+        return inputs[0].frame
+    parts = []
+    for i, node in enumerate(inputs):
+        columns = [sf.lit(i).alias(_TAG)]
+        for k, other in enumerate(inputs):
+            mine = sf.struct(*(sf.col(f"`{c}`") for c in node.frame.columns))
+            value = mine if k == i else sf.lit(None).cast(other.frame.schema)
+            columns.append(value.alias(f"_m_c{k}"))
+        parts.append(node.frame.select(*columns))
+    return reduce(DataFrame.union, parts)
+
+
+class EpochPlanner:
+    """Plans epochs of one job; holds nothing that changes between epochs."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        graph: JobGraph,
+        placement: Placement,
+        parallelism: int,
+        max_parallelism: int,
+    ) -> None:
+        self.spark = spark
+        self.graph = graph
+        self.placement = placement
+        self.parallelism = parallelism
+        self.max_parallelism = max_parallelism
+
+    def plan(self, spec: EpochSpec, batch: DataFrame | None) -> EpochFrame:
+        """The frame whose collection runs the epoch; `batch` is None between micro-batches."""
+        return _Build(self, spec, batch).frame()
+
+    def consumers(self, operator: OperatorNode) -> list[OperatorNode]:
+        """The operators that read `operator`'s output."""
+        return [o for o in self.graph.operators if o.upstream.operator is operator]
+
+    def sinks_of(self, operator: OperatorNode) -> tuple[tuple[str, Sink], ...]:
+        """The sinks that take `operator`'s output."""
+        return tuple((s.uid, s.sink) for s in self.graph.sinks if s.upstream.operator is operator)
+
+
+class _Build:
+    """One epoch's plan while it is being put together."""
+
+    def __init__(self, planner: EpochPlanner, spec: EpochSpec, batch: DataFrame | None) -> None:
+        self._p = planner
+        self._spec = spec
+        self._batch = batch
+        self._persisted: list[DataFrame] = []
+        self._outputs: dict[str, DataFrame] = {}
+
+    def frame(self) -> EpochFrame:
+        leaves = []
+        self._share_batch()
+        for operator in self._p.graph.operators:
+            output = self._operator(operator)
+            if not self._p.consumers(operator):
+                leaves.append(output)
+        if self._batch is not None:
+            leaves += [self._direct_sink(s) for s in self._p.graph.sinks if s.upstream.branches]
+        return EpochFrame(reduce(DataFrame.union, leaves), tuple(self._persisted))
+
+    def _share_batch(self) -> None:
+        """Keep the micro-batch where more than one consumer would read its source again."""
+        graph = self._p.graph
+        readers = [o.upstream.branches for o in graph.operators]
+        readers += [s.upstream.branches for s in graph.sinks]
+        if self._batch is not None and sum(map(len, readers)) > 1:
+            self._batch = self._batch.persist()
+            self._persisted.append(self._batch)
+
+    def _operator(self, operator: OperatorNode) -> DataFrame:
+        upstream = operator.upstream.operator
+        if upstream is None:
+            rows = self._from_inputs(operator)
+        else:
+            rows = self._from_operator(operator, upstream)
+        rows = rows.unionByName(self._starts(rows.schema))
+        placed = self._p.placement.place(rows, self._p.parallelism)
+        order = [sf.col(_HASH).asc_nulls_first()]
+        order += [sf.col(f"`{name}`") for name in operator.key_columns]
+        order += [sf.col(c) for c in (TIME_COLUMN, INPUT_COLUMN, SUBTASK_COLUMN, _SOURCE_ORDER)]
+        ordered = placed.sortWithinPartitions(*order).drop(
+            _HASH, _SOURCE_ORDER, SUBTASK_COLUMN, TARGET_COLUMN
+        )
+        output = self._run(operator, ordered)
+        if len(self._p.consumers(operator)) > 1:
+            output = output.persist()
+            self._persisted.append(output)
+        self._outputs[operator.uid] = output
+        return output
+
+    def _run(self, operator: OperatorNode, ordered: DataFrame) -> DataFrame:
+        plan = self._subtask_plan(operator)
+
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return run_subtask(plan, batches)
+
+        schema = _ACK_SCHEMA
+        if plan.downstream:
+            fields = [StructField(f.name, f.dataType, True) for f in operator.output.fields]
+            schema = StructType([*fields, *_ENGINE_FIELDS])
+        return ordered.mapInArrow(run, schema)
+
+    def _subtask_plan(self, operator: OperatorNode) -> SubtaskPlan:
+        spec, upstream = self._spec, operator.upstream.operator
+        branches = operator.upstream.branches
+        return SubtaskPlan(
+            uid=operator.uid,
+            lineage=spec.lineage,
+            run=spec.run,
+            epoch=spec.epoch,
+            parallelism=self._p.parallelism,
+            max_parallelism=self._p.max_parallelism,
+            function=operator.function,
+            columns=tuple(operator.upstream.schema.names),
+            key_columns=operator.key_columns,
+            key_types=operator.key_types,
+            output=to_arrow_schema(operator.output, timezone="UTC"),
+            watermark=spec.watermark,
+            ranges=spec.ranges[operator.uid],
+            token=spec.token,
+            inputs=tuple(b.node.uid for b in branches),
+            timer_delay_ms=max((b.max_delay_ms for b in branches), default=0),
+            downstream=self._p.parallelism if self._p.consumers(operator) else 0,
+            upstream=(upstream.uid, self._p.parallelism) if upstream else None,
+            schemas=tuple(spec.schemas.get(operator.uid, ())),
+            sinks=self._p.sinks_of(operator),
+        )
+
+    # -- rows on their way to a subtask ----------------------------------------------------
+
+    def _from_inputs(self, operator: OperatorNode) -> DataFrame:
+        parts = [
+            self._keyed_branch(operator, i, branch)
+            for i, branch in enumerate(operator.upstream.branches)
+        ]
+        return reduce(DataFrame.unionByName, parts)
+
+    def _keyed_branch(self, operator: OperatorNode, index: int, branch: Branch) -> DataFrame:
+        rows = branch.apply(self._input(branch))
+        group, digest = self._key_group(operator.key_columns)
+        return rows.select(
+            *_columns(rows),
+            sf.lit(ROW).cast("tinyint").alias(KIND_COLUMN),
+            group.alias(GROUP_COLUMN),
+            _event_time(rows.schema, branch.event_time).alias(TIME_COLUMN),
+            sf.lit(index).alias(INPUT_COLUMN),
+            sf.lit(None).cast("binary").alias(ACK_COLUMN),
+            digest.alias(_HASH),
+            sf.monotonically_increasing_id().alias(_SOURCE_ORDER),
+            sf.lit(None).cast("int").alias(SUBTASK_COLUMN),
+            self._owner(group).alias(TARGET_COLUMN),
+        )
+
+    def _from_operator(self, operator: OperatorNode, producer: OperatorNode) -> DataFrame:
+        upstream = operator.upstream
+        rows = self._outputs[producer.uid]
+        group, digest = self._key_group(operator.key_columns)
+        is_row = sf.col(KIND_COLUMN) == ROW
+        return rows.select(
+            *(sf.col(f"`{name}`") for name in upstream.schema.names),
+            sf.col(KIND_COLUMN),
+            sf.when(is_row, group).alias(GROUP_COLUMN),
+            _event_time(upstream.schema, upstream.event_time).alias(TIME_COLUMN),
+            sf.lit(-1).alias(INPUT_COLUMN),
+            sf.col(ACK_COLUMN),
+            sf.when(is_row, digest).alias(_HASH),
+            sf.col(ORDINAL_COLUMN).alias(_SOURCE_ORDER),
+            sf.col(SUBTASK_COLUMN),
+            sf.when(is_row, self._owner(group))
+            .otherwise(sf.col(TARGET_COLUMN))
+            .alias(TARGET_COLUMN),
+        )
+
+    def _input(self, branch: Branch) -> DataFrame:
+        graph = self._p.graph
+        if self._batch is None:
+            return self._p.spark.createDataFrame([], branch.node.frame.schema)
+        if len(graph.inputs) == 1:
+            return self._batch
+        index = graph.inputs.index(branch.node)
+        return self._batch.where(sf.col(_TAG) == index).select(f"_m_c{index}.*")
+
+    def _key_group(self, columns: tuple[str, ...]) -> tuple[Column, Column]:
+        digest = sf.xxhash64(*(sf.col(f"`{c}`") for c in columns))
+        group = sf.pmod(digest, sf.lit(self._p.max_parallelism)).cast("int")
+        return group, digest
+
+    def _owner(self, group: Column) -> Column:
+        share = group * sf.lit(self._p.parallelism) / sf.lit(self._p.max_parallelism)
+        return sf.floor(share).cast("int")
+
+    def _starts(self, schema: StructType) -> DataFrame:
+        """One row per subtask that says which one it is, so that subtasks without rows run too."""
+        parallelism = self._p.parallelism
+        ids = self._p.spark.range(0, parallelism, 1, 1)
+        fixed = {
+            KIND_COLUMN: sf.lit(START).cast("tinyint"),
+            GROUP_COLUMN: sf.col("id").cast("int"),
+            TARGET_COLUMN: sf.col("id").cast("int"),
+        }
+        return ids.select(
+            *(fixed.get(f.name, sf.lit(None).cast(f.dataType)).alias(f.name) for f in schema.fields)
+        )
+
+    # -- sinks without an operator before them ---------------------------------------------
+
+    def _direct_sink(self, node: SinkNode) -> DataFrame:
+        parts = [b.apply(self._input(b)) for b in node.upstream.branches]
+        rows = reduce(DataFrame.unionByName, parts)
+        spec, uid, sink = self._spec, node.uid, node.sink
+        schema = to_arrow_schema(node.upstream.schema, timezone="UTC")
+
+        def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return _stage(spec.lineage, spec.run, spec.epoch, uid, sink, schema, batches)
+
+        return rows.mapInArrow(stage, _ACK_SCHEMA)
+
+
+def _stage(
+    lineage: str,
+    run: str,
+    epoch: int,
+    uid: str,
+    sink: Sink,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Stage a partition of rows for a sink and acknowledge it."""
+    writer = sink.open_writer(StageId(lineage, run, epoch, uid, uuid4().int % 100_000), schema)
+    rows = 0
+    try:
+        for batch in batches:
+            writer.write(batch.cast(schema))
+            rows += batch.num_rows
+        staged = {uid: items} if (items := writer.finish()) else {}
+    except BaseException:
+        writer.abort()
+        raise
+    ack = Ack(uid=uid, subtask=0, run=run, epoch=epoch, rows_in=rows, committables=staged)
+    yield pa.RecordBatch.from_arrays([pa.array([encode_ack(ack)], pa.binary())], [ACK_COLUMN])
+
+
+def _columns(frame: DataFrame) -> list[Column]:
+    return [sf.col(f"`{name}`") for name in frame.columns]
+
+
+def _event_time(schema: StructType, column: str | None) -> Column:
+    """Milliseconds since 1970 of the event time column; null where none is declared."""
+    if column is None:
+        return sf.lit(None).cast("long")
+    if isinstance(schema[column].dataType, LongType):
+        return sf.col(f"`{column}`")
+    return sf.floor(sf.unix_micros(sf.col(f"`{column}`")) / sf.lit(_MS)).cast("long")

@@ -1,0 +1,381 @@
+"""The job as a graph: what `build(env)` describes and the engine plans epochs from.
+
+Decides what a legal job is. Called by user code (`env`, streams) and read by the engine (nodes).
+Building a graph reads no data and starts nothing.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from moorage.declared import (
+    check_columns,
+    check_event_time,
+    first_line,
+    parse_duration,
+    parse_output,
+    refuse_stateful,
+)
+from moorage.functions import KeyedProcessFunction
+from moorage.sinks import FileSink, Sink
+from moorage_state.errors import UserError
+from moorage_state.keys import KeyCodec
+
+__all__ = [
+    "Branch",
+    "DataStream",
+    "InputNode",
+    "JobGraph",
+    "KeyedStream",
+    "OperatorNode",
+    "SinkNode",
+    "StreamEnvironment",
+    "Transform",
+]
+
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_FILE_FORMATS = {"parquet", "json", "csv", "text", "orc"}
+
+Transform = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(slots=True, eq=False)
+class InputNode:
+    """One streaming source. Its uid is how checkpoints find its offsets again."""
+
+    uid: str
+    frame: DataFrame
+    files: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class OperatorNode:
+    """One stateful operator."""
+
+    uid: str
+    upstream: "DataStream"
+    key_columns: tuple[str, ...]
+    key_types: tuple[str, ...]
+    function: KeyedProcessFunction
+    output: StructType
+    null_key: str
+
+
+@dataclass(slots=True, eq=False)
+class SinkNode:
+    """One sink at the end of a stream."""
+
+    uid: str
+    upstream: "DataStream"
+    sink: Sink
+
+
+@dataclass(slots=True)
+class JobGraph:
+    """Everything a job is made of, in the order it was declared."""
+
+    inputs: list[InputNode] = field(default_factory=list)
+    operators: list[OperatorNode] = field(default_factory=list)
+    sinks: list[SinkNode] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise `UserError` where the job cannot run: nothing read, nothing done, ..."""
+        if not self.inputs:
+            raise UserError("the job reads nothing: build(env) must call env.read_stream(...)")
+        if not self.operators and not self.sinks:
+            raise UserError("the job does nothing: add .process(...) or .sink_to(...) to a stream")
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One input with the stateless transformations applied to it, and its event time."""
+
+    node: InputNode
+    transforms: tuple[Transform, ...] = ()
+    event_time: str | None = None
+    max_delay_ms: int = 0
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """The branch's rows, from the input's."""
+        for transform in self.transforms:
+            frame = transform(frame)
+        return frame
+
+
+class StreamEnvironment:
+    """What `build(env)` is given: the way to sources, and the Spark session behind it.
+
+    Attributes:
+        spark: the session, for static tables and whatever `read_stream` does not cover.
+        args: `application.args` of the manifest.
+        graph: what was described so far.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        base_dir: str = "",
+        max_records_per_epoch: int | None = None,
+        args: tuple[str, ...] = (),
+    ) -> None:
+        self.spark = spark
+        self.args = args
+        self.base_dir = base_dir
+        self.graph = JobGraph()
+        self._uids: set[str] = set()
+        self._max_records = max_records_per_epoch
+
+    def read_stream(
+        self,
+        uid: str,
+        format: str,  # noqa: A002 - what Spark calls it
+        *,
+        schema: str | StructType | None = None,
+        path: str | None = None,
+        **options: Any,
+    ) -> "DataStream":
+        """A stream from any Spark streaming source.
+
+        Args:
+            uid: the input's stable name; checkpoints keep its offsets under it.
+            format: the Spark source: "parquet", "json", "kafka", "rate-micro-batch", ...
+            schema: DDL or StructType, where the source needs one.
+            path: for file sources; relative to the job file's directory.
+            options: the source's own options. Where none limits how much one epoch takes, the
+                job's `epoch.maxRecordsPerEpoch` is rendered into the source's option for it.
+
+        Raises:
+            UserError: for a uid that is taken or illegal, or a source Spark does not know.
+        """
+        where = self._resolve(path) if path is not None else None
+        try:
+            reader = self.spark.readStream.format(format)
+            if schema is not None:
+                reader = reader.schema(schema)
+            for name, value in self._limited(format, options).items():
+                reader = reader.option(name, value)
+            frame = reader.load(where) if where is not None else reader.load()
+        except Exception as exc:
+            raise UserError(
+                f"spark cannot open this input: uid={uid} format={format} path={where}: "
+                f"{first_line(exc)}"
+            ) from exc
+        files = where if format in _FILE_FORMATS else None
+        return self.from_spark(uid, frame, files=files)
+
+    def from_spark(self, uid: str, frame: DataFrame, *, files: str | None = None) -> "DataStream":
+        """A stream from a streaming DataFrame that reads exactly one source.
+
+        Raises:
+            UserError: for a uid that is taken or illegal, a DataFrame that is not streaming or
+                that uses Spark's own stateful operations.
+        """
+        self.claim_uid(uid)
+        if not frame.isStreaming:
+            raise UserError(f"this input is not a stream; use spark.readStream: uid={uid}")
+        check_columns(frame.schema, f"input {uid}")
+        refuse_stateful(frame, f"input {uid}")
+        node = InputNode(uid, frame, files)
+        self.graph.inputs.append(node)
+        return DataStream(self, branches=(Branch(node),), schema=frame.schema)
+
+    def claim_uid(self, uid: str) -> None:
+        """Reserve a uid; raises `UserError` when it is illegal or taken."""
+        given: Any = uid
+        if not isinstance(given, str) or not _UID.match(given):
+            raise UserError(
+                f"a uid starts with a letter or digit and has up to 63 letters, digits, dots, "
+                f"dashes or underscores: uid={uid!r}"
+            )
+        if uid in self._uids:
+            raise UserError(f"two things in the job have the same uid; rename one: uid={uid}")
+        self._uids.add(uid)
+
+    def claim_directory(self, uid: str, sink: Sink) -> None:
+        """Refuse a file sink on the directory of another: each takes back what it published."""
+        if not isinstance(sink, FileSink):
+            return
+        for node in self.graph.sinks:
+            if isinstance(node.sink, FileSink) and node.sink.path == sink.path:
+                raise UserError(
+                    f"two sinks of the job write to one directory; give each its own: "
+                    f"uids={[node.uid, uid]} path={sink.path}"
+                )
+
+    def _resolve(self, path: str) -> str:
+        if _URL.match(path) or path.startswith("/") or not self.base_dir:
+            return path
+        return f"{self.base_dir}/{path}"
+
+    def _limited(self, source: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Options with the job's record limit rendered into the source's own option."""
+        names = {"kafka": "maxOffsetsPerTrigger", "rate-micro-batch": "rowsPerBatch"}
+        name = names.get(source)
+        if name is None or name in options or self._max_records is None:
+            return options
+        return {**options, name: self._max_records}
+
+
+class DataStream:
+    """A stream of rows: from inputs, or from a stateful operator."""
+
+    def __init__(
+        self,
+        env: StreamEnvironment,
+        *,
+        schema: StructType,
+        branches: tuple[Branch, ...] = (),
+        operator: OperatorNode | None = None,
+        event_time: str | None = None,
+    ) -> None:
+        self.env = env
+        self.schema = schema
+        self.branches = branches
+        self.operator = operator
+        self.event_time = event_time
+
+    def transform(self, function: Transform) -> "DataStream":
+        """Apply stateless Spark code (`DataFrame -> DataFrame`): select, where, joins with tables.
+
+        Raises:
+            UserError: after a stateful operator, and for Spark's own stateful operations.
+        """
+        if self.operator is not None:
+            raise UserError(
+                f"transform works on inputs, before the first stateful operator; do it inside the "
+                f"function instead: operator={self.operator.uid}"
+            )
+        first = self.branches[0]
+        frame = function(first.apply(first.node.frame))
+        refuse_stateful(frame, "transform")
+        schema = frame.schema
+        check_columns(schema, "transform")
+        for branch in self.branches:
+            if branch.event_time is not None and branch.event_time not in schema.names:
+                raise UserError(
+                    f"transform drops the event time column; keep it, or declare event time after "
+                    f"it: column={branch.event_time}"
+                )
+            if branch.event_time is not None:
+                check_event_time(schema, branch.event_time)
+        branches = tuple(replace(b, transforms=(*b.transforms, function)) for b in self.branches)
+        return DataStream(self.env, schema=schema, branches=branches)
+
+    def with_event_time(self, column: str, max_delay: str = "0s") -> "DataStream":
+        """Declare the column that holds a row's event time; timers and order follow it.
+
+        Args:
+            column: a timestamp, or a long of milliseconds since 1970 UTC.
+            max_delay: how far out of order rows of an input may come: "500ms", "10s", "5m",
+                "2h", "1d". The watermark stays that far behind the newest event time.
+
+        Raises:
+            UserError: for a column that is not there or not a time.
+        """
+        check_event_time(self.schema, column)
+        delay = parse_duration(max_delay)
+        branches = tuple(replace(b, event_time=column, max_delay_ms=delay) for b in self.branches)
+        return DataStream(
+            self.env,
+            schema=self.schema,
+            branches=branches,
+            operator=self.operator,
+            event_time=column,
+        )
+
+    def union(self, *others: "DataStream") -> "DataStream":
+        """Rows of several input streams of one schema as one stream.
+
+        Raises:
+            UserError: for other schemas, or a stream that comes from a stateful operator.
+        """
+        branches = self.branches
+        for other in others:
+            if self.operator is not None or other.operator is not None:
+                raise UserError("union joins inputs; the output of a stateful operator cannot be")
+            if other.schema.simpleString() != self.schema.simpleString():
+                raise UserError(
+                    f"union needs one schema: {self.schema.simpleString()} is not "
+                    f"{other.schema.simpleString()}"
+                )
+            branches += other.branches
+        return DataStream(self.env, schema=self.schema, branches=branches)
+
+    def key_by(self, *columns: str) -> "KeyedStream":
+        """Partition by key; state and timers of what follows belong to one key each.
+
+        Raises:
+            UserError: for columns that are not there or whose type no key can have.
+        """
+        missing = [c for c in columns if c not in self.schema.names]
+        if missing or not columns:
+            raise UserError(
+                f"key_by needs columns of the stream: missing={missing} columns={self.schema.names}"
+            )
+        types = tuple(self.schema[c].dataType.simpleString() for c in columns)
+        try:
+            KeyCodec(types)
+        except ValueError as exc:
+            raise UserError(f"cannot key by these columns: columns={columns}: {exc}") from exc
+        return KeyedStream(self, columns, types)
+
+    def sink_to(self, sink: Sink, *, uid: str) -> "DataStream":
+        """Send the stream's rows to a sink; returns the same stream.
+
+        Raises:
+            UserError: for a uid that is taken, what is no sink, or a directory that another sink
+                of the job writes to.
+        """
+        self.env.claim_uid(uid)
+        if not hasattr(sink, "open_writer"):
+            raise UserError(f"sink_to takes a sink such as FileSink(path): uid={uid} got={sink!r}")
+        self.env.claim_directory(uid, sink)
+        self.env.graph.sinks.append(SinkNode(uid, self, sink))
+        return self
+
+
+class KeyedStream:
+    """A stream partitioned by key."""
+
+    def __init__(
+        self, stream: DataStream, columns: tuple[str, ...], types: tuple[str, ...]
+    ) -> None:
+        self._stream = stream
+        self._columns = columns
+        self._types = types
+
+    def process(
+        self, function: KeyedProcessFunction, *, uid: str, output: str, null_key: str = "fail"
+    ) -> DataStream:
+        """Apply a keyed process function.
+
+        Args:
+            function: the function; it is pickled, so it holds configuration, not resources.
+            uid: the operator's stable name; its state is found again under it.
+            output: DDL of the rows the function yields.
+            null_key: what happens to rows whose key is null: "fail" stops the job and says how
+                many there are, "drop" drops them.
+
+        Raises:
+            UserError: for a uid that is taken, a bad DDL, or another `null_key`.
+        """
+        self._stream.env.claim_uid(uid)
+        if not isinstance(function, KeyedProcessFunction):
+            raise UserError(
+                f"process takes an instance of a KeyedProcessFunction: uid={uid} "
+                f"got={type(function).__name__}"
+            )
+        if null_key not in {"fail", "drop"}:
+            raise UserError(f"null_key is 'fail' or 'drop': uid={uid} null_key={null_key!r}")
+        schema = parse_output(uid, output)
+        node = OperatorNode(
+            uid, self._stream, self._columns, self._types, function, schema, null_key
+        )
+        self._stream.env.graph.operators.append(node)
+        return DataStream(self._stream.env, schema=schema, operator=node)

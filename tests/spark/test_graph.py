@@ -1,0 +1,108 @@
+"""What of a job only Spark can judge: output DDL, sources, and its own stateful operations."""
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from moorage.functions import KeyedProcessFunction
+from moorage.graph import DataStream, StreamEnvironment
+from moorage_state.errors import UserError
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def env(spark: SparkSession) -> StreamEnvironment:
+    return StreamEnvironment(spark)
+
+
+@pytest.fixture
+def ticks(env: StreamEnvironment) -> DataStream:
+    return env.read_stream("ticks", "rate")
+
+
+@pytest.mark.parametrize(
+    ("ddl", "columns"),
+    [
+        ("user string, n long", ["user", "n"]),
+        ("`from` string, at timestamp", ["from", "at"]),
+        ("n long not null", ["n"]),
+    ],
+)
+def test_an_output_is_ddl(ticks, ddl, columns):
+    counts = ticks.key_by("value").process(KeyedProcessFunction(), uid="count", output=ddl)
+    assert counts.schema.names == columns
+    assert counts.operator.uid == "count"
+
+
+@pytest.mark.parametrize(
+    ("ddl", "words"),
+    [
+        ("long", "write DDL such as 'user string, n long': uid=count output='long'"),
+        ("array<long>", "write DDL"),
+        ("", "write DDL"),
+        ("user strng", "write DDL"),
+        ("user string n long", "write DDL"),
+        (None, "write DDL"),
+        ("_m_kind long", "reserved; rename them: in=output of count"),
+        ("n long, N long", "two columns have the same name: in=output of count"),
+    ],
+)
+def test_what_is_no_list_of_columns_is_refused(ticks, ddl, words):
+    with pytest.raises(UserError, match=words):
+        ticks.key_by("value").process(KeyedProcessFunction(), uid="count", output=ddl)
+
+
+@pytest.mark.parametrize(
+    ("source", "settings"),
+    [
+        ("nope", {}),
+        ("json", {"path": "/moorage/is/not/there", "schema": "a long"}),
+        ("json", {"path": "/tmp", "schema": "a lng"}),
+        ("json", {"path": "/tmp"}),
+    ],
+)
+def test_a_source_that_does_not_open_is_named(env, source, settings):
+    with pytest.raises(UserError, match=f"cannot open this input: uid=x format={source}"):
+        env.read_stream("x", source, **settings)
+
+
+def numbered(frame: DataFrame) -> DataFrame:
+    window = Window.partitionBy("value").orderBy("timestamp")
+    return frame.withColumn("i", F.row_number().over(window))
+
+
+STATEFUL = {
+    "Aggregate": lambda f: f.groupBy("value").count(),
+    "Deduplicate": lambda f: f.dropDuplicates(["value"]),
+    "DeduplicateWithinWatermark": lambda f: f.withWatermark(
+        "timestamp", "1 second"
+    ).dropDuplicatesWithinWatermark(["value"]),
+    "FlatMapGroupsInPandas": lambda f: f.groupBy("value").applyInPandas(lambda p: p, f.schema),
+    "GlobalLimit": lambda f: f.limit(5),
+    "Join": lambda f: f.join(f.select("value"), "value"),
+    "Window": numbered,
+}
+
+
+@pytest.mark.parametrize("operation", sorted(STATEFUL))
+def test_sparks_own_state_is_refused_wherever_it_stands(env, ticks, operation):
+    function = STATEFUL[operation]
+    with pytest.raises(UserError, match=rf"in=transform found=\[.*'{operation}'") as caught:
+        ticks.transform(lambda frame: function(frame).where("1 = 1"))
+    assert "use key_by(...).process(...)" in str(caught.value)
+    frame = env.spark.readStream.format("rate").load()
+    with pytest.raises(UserError, match=f"in=input other .*'{operation}'"):
+        env.from_spark("other", function(frame))
+
+
+def test_stateless_operations_and_joins_with_tables_are_fine(env, ticks):
+    totals = env.spark.range(5).groupBy("id").count().withColumnRenamed("id", "value")
+
+    def stateless(frame: DataFrame) -> DataFrame:
+        joined = frame.join(totals, "value", "left").where("value % 2 = 0").dropna()
+        return joined.select("*", F.explode(F.array("value")).alias("x")).union(
+            joined.select("*", "value")
+        )
+
+    assert ticks.transform(stateless).schema.names == ["value", "timestamp", "count", "x"]

@@ -1,0 +1,225 @@
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from moorage.cli import app as cli
+from moorage.cli.progress import PlainDisplay
+from moorage.cli.session import run_session
+from moorage.driver.types import CheckpointView, Outcome, Progress, RunOptions, RunResult
+from moorage_api import load_manifest
+from moorage_state.errors import CorruptState, UserError
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def moorage(monkeypatch, capsys):
+    """Call the command line in this process; returns status, output and errors."""
+
+    def call(*arguments, runner=None):
+        monkeypatch.setattr(sys, "argv", ["moorage", *map(str, arguments)])
+        if runner is not None:
+            monkeypatch.setattr(cli, "_driver", lambda: runner)
+        status = cli.run_app()
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+class Recorder:
+    """A runner that notes what it is called with."""
+
+    def __init__(self, end):
+        self.end = end
+        self.calls = []
+
+    def __call__(self, job, job_dir, options, listener):
+        self.calls.append((job, job_dir, options))
+        listener(Progress(epoch=1, phase="running"))
+        if isinstance(self.end, Exception):
+            raise self.end
+        return self.end
+
+
+FINISHED = RunResult(Outcome.FINISHED, epoch=12, rows_total=336_776, seconds=41.26)
+
+
+def test_a_run_that_finishes_says_so_and_succeeds(moorage, job_file):
+    runner = Recorder(FINISHED)
+    status, out, err = moorage("run", job_file, runner=runner)
+    assert status == 0
+    assert out == (
+        "clicks finished: 336,776 rows in 41.3 s, epoch 12, no checkpoint in file://./state\n"
+    )
+    assert "running: epoch 1" in err
+    ((job, job_dir, _),) = runner.calls
+    assert job.name == "clicks"
+    assert job_dir == job_file.parent
+
+
+def test_the_options_reach_the_driver(moorage, job_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runner = Recorder(FINISHED)
+    arguments = ["--take-over", "--restore", "chk-7", "--local-dir", "work", "--cores", "2"]
+    status, _, _ = moorage("run", job_file, *arguments, "--plain", runner=runner)
+    assert status == 0
+    ((_, _, options),) = runner.calls
+    assert options == RunOptions(
+        take_over=True, restore="chk-7", local_dir=tmp_path / "work", cores=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [
+        ("chk-12", "chk-12"),
+        ("file:///a/chk-3", "file:///a/chk-3"),
+        ("state/chk-3", "file://{cwd}/state/chk-3"),
+        ("/a/chk-3", "file:///a/chk-3"),
+    ],
+)
+def test_a_restore_point_may_be_an_id_a_url_or_a_path(
+    moorage, job_file, tmp_path, monkeypatch, given, passed
+):
+    monkeypatch.chdir(tmp_path)
+    runner = Recorder(FINISHED)
+    moorage("run", job_file, "--restore", given, runner=runner)
+    assert runner.calls[0][2].restore == passed.format(cwd=tmp_path)
+
+
+def test_a_bad_manifest_is_status_2_with_every_problem(moorage, job_file):
+    job_file.write_text(job_file.read_text().replace("parallelism: 2", "parallelism: 0, x: 1"))
+    status, out, err = moorage("run", job_file, runner=Recorder(FINISHED))
+    assert (status, out) == (2, "")
+    assert "spec.scaling.parallelism (line 6): 0 is too small; write 1 or more" in err
+    assert "spec.scaling.x (line 6): is not a field" in err
+
+
+def test_a_missing_job_file_is_found_before_spark_is_started(moorage, job_file):
+    (job_file.parent / "job.py").unlink()
+    runner = Recorder(FINISHED)
+    status, _, err = moorage("run", job_file, runner=runner)
+    assert status == 2
+    assert "spec.application.mainFile: is not a file on this machine" in err
+    assert runner.calls == []
+
+
+def test_what_the_release_cannot_do_stops_the_run_and_what_it_ignores_is_named(moorage, job_file):
+    text = job_file.read_text()
+    job_file.write_text(text + "  image: registry/clicks:1\n")
+    status, _, err = moorage("run", job_file, runner=Recorder(FINISHED))
+    assert status == 0
+    assert "ignored on this machine: spec.image\n" in err
+    job_file.write_text(text.replace("file://./state", "s3://state/clicks"))
+    status, _, err = moorage("run", job_file, runner=Recorder(FINISHED))
+    assert status == 2
+    assert "spec.state.checkpointDir: is on S3, which this release cannot write" in err
+
+
+def test_an_error_of_the_run_is_printed_without_a_trace_and_gives_its_status(moorage, job_file):
+    error = CorruptState("checkpoint is damaged", "s3://me:pw@b/chk-7", "restore chk-6")
+    status, _, err = moorage("run", job_file, runner=Recorder(error))
+    assert status == 5
+    assert "moorage: checkpoint is damaged: path=s3://***@b/chk-7; restore chk-6" in err
+    assert "Traceback" not in err
+
+
+def test_an_error_nobody_expected_is_status_1_and_shows_its_trace(moorage, job_file):
+    status, _, err = moorage("run", job_file, runner=Recorder(ZeroDivisionError("oops")))
+    assert status == 1
+    assert "internal error; please report it" in err
+    assert "ZeroDivisionError: oops" in err
+
+
+def test_the_trace_of_an_internal_error_shows_no_local_values(moorage, job_file, monkeypatch):
+    monkeypatch.setenv("DB_PASSWORD", "hunter22secret")
+
+    def runner(*_arguments):
+        password = os.environ["DB_PASSWORD"]
+        raise RuntimeError(f"cannot log in with {password}")
+
+    _, _, err = moorage("run", job_file, runner=runner)
+    assert "hunter22secret" not in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["run"], ["run", "job.yaml", "--cores", "0"], ["run", "--no-such"], ["fly"], ["validate"]],
+)
+def test_wrong_arguments_are_status_2(moorage, arguments):
+    status, out, err = moorage(*arguments)
+    assert (status, out) == (2, "")
+    assert "Error" in err
+
+
+def test_help_is_no_error_and_lists_the_commands(moorage):
+    status, out, _ = moorage("--help")
+    assert status == 0
+    for command in ("run", "validate", "version"):
+        assert command in out
+
+
+def test_validate_starts_nothing_and_names_the_job(moorage, job_file):
+    status, out, _ = moorage("validate", job_file)
+    assert status == 0
+    assert out == f"{job_file} is valid: job clicks, parallelism 2 of 128 key groups\n"
+
+
+def test_validate_can_apply_the_rules_of_a_place(moorage, job_file):
+    status, _, err = moorage("validate", job_file, "--for", "cluster")
+    assert status == 2
+    assert "spec.image: is missing" in err
+    assert moorage("validate", job_file, "--for", "local")[0] == 0
+
+
+def test_version_names_what_is_installed(moorage):
+    status, out, _ = moorage("version")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "moorage",
+        "python",
+        "pyspark",
+        "rocksdict",
+    ]
+
+
+def test_everything_but_a_run_works_without_spark_rocksdb_and_arrow(job_file):
+    program = (
+        "import sys; sys.argv = ['moorage', 'validate', sys.argv[1]]\n"
+        "from moorage.cli.app import run_app; status = run_app()\n"
+        "heavy = {'pyspark', 'rocksdict', 'pyarrow', 'pandas', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else status)\n"
+    )
+    paths = os.pathsep.join(str(ROOT / name) for name in ("backends", "operator", "runtime"))
+    subprocess.run(
+        [sys.executable, "-c", program, str(job_file)],
+        check=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+
+
+def test_an_error_in_the_driver_thread_reaches_the_caller_unchanged(job_file):
+    error = UserError("null keys: count=3")
+    with pytest.raises(UserError) as caught:
+        run_session(
+            Recorder(error),
+            load_manifest(job_file),
+            job_file.parent,
+            RunOptions(),
+            PlainDisplay(io.StringIO()),
+        )
+    assert caught.value is error
+
+
+def test_a_checkpoint_is_named_in_the_summary(moorage, job_file):
+    from datetime import UTC, datetime
+
+    view = CheckpointView(9, 12, datetime(2026, 11, 20, tzinfo=UTC), 1, 1, 0.1)
+    stopped = RunResult(Outcome.STOPPED, 12, 100, 2.0, last_checkpoint=view)
+    _, out, _ = moorage("run", job_file, runner=Recorder(stopped))
+    assert "checkpoint 9 in file://./state; the same command goes on from there" in out

@@ -1,0 +1,168 @@
+import io
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from rich.console import Console
+
+from moorage.cli.progress import LiveDisplay, PlainDisplay, live_view, open_display, plain_line
+from moorage.driver.types import CheckpointView, Progress
+
+NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC)
+
+
+def checkpoint(age_seconds=3):
+    return CheckpointView(
+        checkpoint_id=7,
+        epoch=40,
+        completed_at=NOW - timedelta(seconds=age_seconds),
+        bytes_total=2**30,
+        bytes_uploaded=1_572_864,
+        duration_seconds=0.4,
+    )
+
+
+RUNNING = Progress(
+    epoch=42,
+    rows_total=1_234_567,
+    rows_per_second=98_765.4,
+    state_bytes=12_897_484,
+    last_checkpoint=checkpoint(),
+    phase="running",
+    bound=(1_234_567, 2_000_000),
+    restored_from="chk-5",
+)
+
+
+def test_a_line_says_where_the_run_is():
+    assert plain_line(RUNNING, NOW) == (
+        "running: epoch 42, 1,234,567 rows, 61 %, 98,765 rows/s, state 12.3 MiB, "
+        "checkpoint 7 (3s ago, 1.5 MiB written), restored from chk-5"
+    )
+
+
+def test_a_run_that_has_just_begun_has_a_line_too():
+    assert plain_line(Progress(), NOW) == (
+        "starting: epoch 0, 0 rows, 0 rows/s, state 0 B, checkpoint none yet"
+    )
+
+
+@pytest.mark.parametrize(
+    ("bound", "shown"),
+    [
+        ((0, 10), "0 %"),
+        ((999, 1000), "99 %"),
+        ((10, 10), "100 %"),
+        ((11, 10), "100 %"),
+        ((0, 0), "100 %"),
+    ],
+)
+def test_a_share_is_rounded_down_so_that_all_means_all(bound, shown):
+    assert f", {shown}," in plain_line(Progress(bound=bound), NOW)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0s"), (59, "59s"), (61, "1m01s"), (3660, "1h01m"), (-5, "0s")]
+)
+def test_the_age_of_a_checkpoint_is_short_and_never_negative(seconds, shown):
+    line = plain_line(Progress(last_checkpoint=checkpoint(seconds)), NOW)
+    assert f"checkpoint 7 ({shown} ago" in line
+
+
+def test_a_rate_that_is_no_number_is_not_shown_as_one():
+    assert ", - rows/s" in plain_line(Progress(rows_per_second=float("nan")), NOW)
+
+
+def render(progress):
+    stream = io.StringIO()
+    console = Console(file=stream, width=100, force_terminal=True, color_system=None)
+    console.print(live_view(progress, NOW))
+    return stream.getvalue()
+
+
+def test_the_view_shows_a_bar_where_the_input_is_bounded():
+    text = render(RUNNING)
+    assert "━" in text
+    assert "61 %" in text
+    assert "1,234,567 rows, 98,765 per second" in text
+    assert "chk-5" in text
+
+
+def test_the_view_shows_no_bar_where_the_input_has_no_end():
+    text = render(Progress(phase="running"))
+    assert "━" not in text
+    assert "%" not in text
+    assert "none yet" in text
+
+
+class Clock:
+    def __init__(self):
+        self.seconds = 100.0
+
+    def __call__(self):
+        return self.seconds
+
+
+def lines_of(stream):
+    return stream.getvalue().splitlines()
+
+
+def test_plain_progress_is_at_most_one_line_a_second_and_the_last_is_never_lost():
+    stream, clock = io.StringIO(), Clock()
+    with PlainDisplay(stream, monotonic=clock, now=lambda: NOW) as display:
+        for epoch in range(1, 31):
+            display(Progress(epoch=epoch))
+            clock.seconds += 0.125
+    epochs = [int(line.split("epoch ")[1].split(",")[0]) for line in lines_of(stream)]
+    assert epochs == [1, 9, 17, 25, 30]
+
+
+def test_a_message_is_shown_at_once_and_only_once():
+    stream, clock = io.StringIO(), Clock()
+    with PlainDisplay(stream, monotonic=clock, now=lambda: NOW) as display:
+        display(Progress(epoch=1))
+        display(Progress(epoch=2, message="checkpoint 6 is damaged"))
+        display(Progress(epoch=3, message="checkpoint 6 is damaged"))
+    assert [line for line in lines_of(stream) if "damaged" in line] == ["checkpoint 6 is damaged"]
+
+
+def test_a_reader_that_went_away_does_not_stop_the_job():
+    class Gone(io.StringIO):
+        def write(self, _text):
+            raise BrokenPipeError
+
+    with PlainDisplay(Gone(), now=lambda: NOW) as display:
+        display(Progress(message="hello"))
+
+
+def test_a_stream_that_is_no_terminal_gets_lines():
+    assert isinstance(open_display(io.StringIO(), plain=False), PlainDisplay)
+
+
+def test_a_terminal_gets_the_view_unless_lines_are_asked_for(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert isinstance(open_display(Terminal(), plain=False), LiveDisplay)
+    assert isinstance(open_display(Terminal(), plain=True), PlainDisplay)
+
+
+def test_the_live_view_ends_with_the_last_report_and_keeps_messages():
+    stream = io.StringIO()
+    console = Console(file=stream, width=100, force_terminal=True, color_system=None)
+    with LiveDisplay(console, now=lambda: NOW) as display:
+        threads = [
+            threading.Thread(target=display, args=(Progress(epoch=n, message="look here"),))
+            for n in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        display(RUNNING)
+    text = stream.getvalue()
+    assert "look here" in text
+    assert "1,234,567" in text

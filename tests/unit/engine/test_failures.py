@@ -1,0 +1,143 @@
+"""From the text of a failed Spark job back to the error that a subtask raised."""
+
+import pickle
+
+import pytest
+
+from moorage.engine.acks import EpochConflict
+from moorage.engine.failures import SubtaskFailure, UserFunctionError, failure_of
+from moorage_state.errors import (
+    Bug,
+    CorruptState,
+    LocalDiskError,
+    MoorageError,
+    Retryable,
+    StaleLease,
+    StoreUnavailable,
+    UserError,
+    VersionGone,
+    VersionMismatch,
+)
+
+PYTHON = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/job/subtask.py", line 12, in run
+    raise SubtaskFailure("user_function", f"[moorage:bug] {where}")
+{name}: {message}
+"""
+JVM = """An error occurred while calling o78.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: {message}
+\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:1136)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+Driver stacktrace:
+\tat scala.Option.foreach(Option.scala:437)
+Caused by: java.lang.Error: another
+"""
+
+
+def from_spark(failure):
+    name = "moorage.engine.failures.SubtaskFailure"
+    return RuntimeError(PYTHON.format(name=name, message=failure, where="{where}"))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("user_function", UserFunctionError),
+        ("user_error", UserError),
+        ("retryable", Retryable),
+        ("store_unavailable", StoreUnavailable),
+        ("epoch_conflict", Retryable),
+        ("epoch_incomplete", Retryable),
+        ("stale_lease", StaleLease),
+        ("version_mismatch", VersionMismatch),
+        ("version_gone", VersionGone),
+        ("local_disk_error", LocalDiskError),
+        ("corrupt_state", CorruptState),
+        ("bug", Bug),
+    ],
+)
+def test_a_subtasks_code_comes_back_as_its_error(code, kind):
+    error = failure_of(from_spark(SubtaskFailure(code, "it broke: uid=count")))
+    assert type(error) is kind
+    assert str(error) == "it broke: uid=count"
+
+
+def test_an_unknown_code_is_still_an_error_of_ours_with_its_text():
+    error = failure_of(from_spark(SubtaskFailure("from_the_future", "it broke")))
+    assert type(error) is MoorageError
+    assert "code=from_the_future it broke" in str(error)
+
+
+def test_an_error_of_ours_passes_as_it_is():
+    conflict = EpochConflict("two attempts")
+    assert failure_of(conflict) is conflict
+
+
+def test_a_failure_without_spark_between_is_understood_too():
+    assert type(failure_of(SubtaskFailure("stale_lease", "x"))) is StaleLease
+
+
+def test_the_message_keeps_the_users_trace_and_loses_sparks():
+    message = "operator=count: KeyError: 'x'\nTraceback:\n  File job.py\nKeyError: 'x'"
+    text = (
+        f"SubtaskFailure: [moorage:user_function] {message}\n\n\tat org.apache.spark.Task.run()\n"
+    )
+    error = failure_of(RuntimeError(text))
+    assert str(error) == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: [moorage:fenced] is what the row said",
+        'File "x.py": raise SubtaskFailure("[moorage:fenced] x")\nValueError: boom',
+    ],
+)
+def test_a_mark_in_user_data_is_not_ours(text):
+    assert type(failure_of(RuntimeError(f"Traceback:\n{text}"))) is UserError
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
+        "FetchFailed(BlockManagerId(1), shuffleId=0)",
+        "Python worker exited unexpectedly (crashed)",
+        "SparkContext was shut down",
+    ],
+)
+def test_a_loss_of_processes_is_tried_again_and_says_what_was_lost(message):
+    error = failure_of(RuntimeError(JVM.format(message=message)))
+    assert type(error) is Retryable
+    assert message in str(error)
+    assert "\n" not in str(error)
+
+
+def test_a_full_volume_is_named_as_one():
+    error = failure_of(RuntimeError(JVM.format(message="IOException: No space left on device")))
+    assert type(error) is LocalDiskError
+    assert "make room" in str(error)
+
+
+def test_an_error_in_a_transformation_shows_its_last_line_first_and_its_trace():
+    text = PYTHON.format(name="ZeroDivisionError", message="division by zero", where="")
+    error = failure_of(RuntimeError(text))
+    assert type(error) is UserError
+    first, *rest = str(error).splitlines()
+    assert first == "spark could not run the epoch: ZeroDivisionError: division by zero"
+    assert any('File "/job/subtask.py"' in line for line in rest)
+
+
+def test_an_error_of_spark_sql_is_the_users():
+    error = failure_of(RuntimeError("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n== DF =="))
+    assert str(error).endswith("epoch: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012")
+
+
+def test_an_error_without_text_is_an_error():
+    assert type(failure_of(RuntimeError())) is UserError
+
+
+def test_a_failure_can_be_pickled():
+    failure = pickle.loads(pickle.dumps(SubtaskFailure("bug", "x")))
+    assert (str(failure), failure.code) == ("[moorage:bug] x", "bug")

@@ -1,0 +1,301 @@
+"""A subtask over its rows: state per key, order, borders of batches, acknowledgements."""
+
+# ruff: noqa: ARG002 - functions have the signature that the API gives them
+
+import datetime
+import decimal
+from datetime import UTC
+
+import pyarrow as pa
+import pytest
+
+from moorage.engine.acks import Ack, decode_ack, encode_ack
+from moorage.engine.failures import SubtaskFailure
+from moorage.functions import KeyedProcessFunction
+from moorage_state.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
+from moorage_state.keyed.store import StateSchema
+
+
+class Count(KeyedProcessFunction):
+    """Counts and sums per user."""
+
+    def open(self, ctx):
+        self.n = ctx.get_state(ValueStateDescriptor("n", "long"))
+
+    def process(self, row, ctx):
+        self.n.update((self.n.value() or 0) + row.n)
+        yield ctx.key, self.n.value()
+
+
+class Everything(KeyedProcessFunction):
+    """Uses every kind of state, and tells what it sees."""
+
+    def open(self, ctx):
+        self.total = ctx.get_state(ValueStateDescriptor("total", "n long, last string"))
+        self.all = ctx.get_list_state(ListStateDescriptor("all", "long"))
+        self.seen = ctx.get_map_state(MapStateDescriptor("seen", "long", "long"))
+
+    def process(self, row, ctx):
+        so_far = self.total.value()
+        self.total.update({"n": (so_far.n if so_far else 0) + row.n, "last": row.user})
+        self.all.add(row.n)
+        self.seen[row.n] = self.seen.get(row.n, 0) + 1
+        return [
+            (ctx.key, self.total.value().n + 100 * len(self.all.get()) + 1000 * self.seen[row.n])
+        ]
+
+
+class Silent(KeyedProcessFunction):
+    def process(self, row, ctx):
+        pass
+
+
+def test_rows_meet_the_state_of_their_key(operator, batch):
+    rows = batch(("a", 1), ("a", 2), ("b", 10))
+    assert operator.epoch(Count(), [rows]).rows == [("a", 1), ("a", 3), ("b", 10)]
+    assert operator.epoch(Count(), [batch(("a", 4), ("c", 5))]).rows == [("a", 7), ("c", 5)]
+
+
+def test_the_ack_says_what_happened(operator, batch):
+    rows = [batch(("a", 1), ("a", 2)), batch(("b", 10))]
+    ack = operator.attempt(Count(), rows).ack
+    assert (ack.uid, ack.subtask, ack.run, ack.epoch) == (operator.uid, 0, "f1r0", 1)
+    assert (ack.rows_in, ack.rows_out, ack.keys, ack.null_keys, ack.timers_fired) == (3, 3, 2, 0, 0)
+    assert ack.schemas == [StateSchema("n", "value", "bigint")]
+    assert len(ack.delta) == 32
+    assert (ack.output, ack.consumed, ack.forwarded, ack.max_event_time) == ("", {}, [], {})
+
+
+def test_a_key_that_runs_over_batches_is_one_key(operator, batch):
+    rows = [batch(("a", 1)), batch(("a", 2)), batch(("a", 3), ("b", 1)), batch(("b", 2), ("c", 1))]
+    done = operator.epoch(Everything(), rows)
+    assert done.rows == [
+        ("a", 1101),
+        ("a", 1203),
+        ("a", 1306),
+        ("b", 1101),
+        ("b", 1203),
+        ("c", 1101),
+    ]
+    assert done.ack.keys == 3
+    again = operator.epoch(Everything(), [batch(("a", 3)), batch(("b", 0))])
+    assert again.rows == [("a", 2409), ("b", 1303)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_where_batches_are_cut_changes_nothing(operator, batch, size):
+    rows = [(user, i % 3) for user in "abc" for i in range(5)]
+    whole = operator.attempt(Everything(), [batch(*rows)], downstream=1)
+    parts = [batch(*rows[i : i + size]) for i in range(0, len(rows), size)]
+    cut = operator.attempt(Everything(), parts, downstream=1)
+    assert cut.rows == whole.rows
+    assert cut.ack.delta == whole.ack.delta
+
+
+def test_where_epochs_are_cut_changes_nothing(operator, batch):
+    rows = [(user, i % 3) for user in "ab" for i in range(4)]
+    one = operator.attempt(Everything(), [batch(*rows)], downstream=1).rows
+    many = [operator.epoch(Everything(), [batch(row)]).rows[0] for row in rows]
+    assert many == one
+
+
+def test_an_attempt_changes_no_state_before_it_is_committed(operator, batch):
+    first = operator.attempt(Count(), [batch(("a", 1))])
+    second = operator.attempt(Count(), [batch(("a", 1))], downstream=1)
+    assert second.rows == [("a", 1)]
+    assert first.ack.delta == second.ack.delta
+
+
+def test_a_subtask_without_rows_acknowledges_too(operator):
+    done = operator.attempt(Count(), [])
+    assert (done.ack.rows_in, done.ack.keys, done.ack.rows_out) == (0, 0, 0)
+    assert len(done.batches) == 1
+
+
+def test_batches_that_are_empty_are_passed_over(operator, batch):
+    done = operator.epoch(Count(), [batch(), batch(("a", 1)), batch(), batch(("a", 1))])
+    assert done.rows == [("a", 1), ("a", 2)]
+    assert done.ack.keys == 1
+
+
+def test_rows_with_a_null_key_are_counted_and_never_processed(operator, batch):
+    rows = [batch((None, 7), ("a", 1)), batch((None, 7), (None, 7)), batch(("a", 2))]
+    done = operator.epoch(Count(), rows)
+    assert done.rows == [("a", 1), ("a", 3)]
+    assert (done.ack.rows_in, done.ack.null_keys, done.ack.keys) == (2, 3, 1)
+
+
+@pytest.mark.parametrize("missing", [(None, 1), ("a", None), (None, None)])
+def test_a_key_is_null_when_one_of_its_columns_is(operator, batch, missing):
+    changes = {"key_columns": ("user", "n"), "key_types": ("string", "long")}
+    done = operator.attempt(Silent(), [batch(missing, ("a", 1))], **changes)
+    assert (done.ack.rows_in, done.ack.null_keys) == (1, 1)
+
+
+class Keys(KeyedProcessFunction):
+    def process(self, row, ctx):
+        assert ctx.get_current_key() == ctx.key
+        yield repr(ctx.key), len(row)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ddl", "value"),
+    [
+        (pa.int32(), "int", -5),
+        (pa.bool_(), "boolean", True),
+        (pa.date32(), "date", datetime.date(2013, 7, 1)),
+        (pa.binary(), "binary", b"\xff\x00"),
+        (pa.decimal128(5, 2), "decimal(5,2)", decimal.Decimal("-1.50")),
+        (pa.string(), "string", ""),
+    ],
+)
+def test_the_current_key_is_the_value_of_the_key_column(operator, batch, kind, ddl, value):
+    stream = pa.schema([("user", kind), ("n", pa.int64())])
+    done = operator.epoch(Keys(), [batch((value, 1), stream=stream)], key_types=(ddl,))
+    assert done.rows == [(repr(value), 2)]
+
+
+def test_a_timestamp_key_comes_with_its_time_zone(operator, batch):
+    stream = pa.schema([("user", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+    noon = datetime.datetime(2013, 7, 1, 12, tzinfo=UTC)
+    (row,) = operator.epoch(
+        Keys(), [batch((noon, 1), stream=stream)], key_types=("timestamp",)
+    ).rows
+    assert row[0].startswith("datetime.datetime(2013, 7, 1, 12, 0, tzinfo=")
+
+
+def test_a_key_of_several_columns_is_a_tuple(operator, batch):
+    changes = {"key_columns": ("user", "n"), "key_types": ("string", "long")}
+    done = operator.epoch(Keys(), [batch(("a", 1), ("a", 2), ("b", 2))], **changes)
+    assert [row[0] for row in done.rows] == ["('a', 1)", "('a', 2)", "('b', 2)"]
+    assert done.ack.keys == 3
+
+
+def test_a_returned_list_a_generator_and_nothing_are_all_fine(operator, batch):
+    class Mixed(KeyedProcessFunction):
+        def process(self, row, ctx):
+            return {1: None, 2: [], 3: [("l", 1)], 4: (r for r in [{"user": "g"}]), 5: ()}[row.n]
+
+    done = operator.epoch(Mixed(), [batch(*(("a", i) for i in range(1, 6)))])
+    assert done.rows == [("l", 1), ("g", None)]
+
+
+def test_open_and_close_are_called_once_an_epoch(operator, batch):
+    calls: list[object] = []
+
+    class Loud(KeyedProcessFunction):
+        def open(self, ctx):
+            calls.append(("open", ctx.uid, ctx.subtask, ctx.parallelism))
+
+        def process(self, row, ctx):
+            calls.append(row.n)
+
+        def close(self):
+            calls.append("close")
+
+    operator.epoch(Loud(), [batch(("a", 1)), batch(("b", 2))])
+    operator.epoch(Loud(), [])
+    opened = ("open", operator.uid, 0, 1)
+    assert calls == [opened, 1, 2, "close", opened, "close"]
+
+
+def test_a_connection_is_closed_when_the_subtask_is_done(operator, batch, connections):
+    operator.epoch(Count(), [batch(("a", 1))])
+    (client,) = connections
+    assert client._broken == "the client was closed"
+
+
+# -- what comes before the rows ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [[], [0, 0], [0, 1]])
+def test_a_partition_belongs_to_exactly_one_subtask(operator, batch, head, start):
+    with pytest.raises(SubtaskFailure, match=rf"epoch_incomplete\] .* of {len(start)} subtasks"):
+        operator.attempt(Count(), [head(start), batch(("a", 1))], start=False)
+
+
+def test_a_partition_without_any_rows_is_refused(operator):
+    with pytest.raises(SubtaskFailure, match=r"the rows of 0 subtasks: subtasks=\[\]"):
+        operator.attempt(Count(), [], start=False)
+
+
+def test_start_rows_and_rows_may_share_a_batch(operator, batch, head):
+    together = pa.concat_batches([head([0]), batch(("a", 1), ("b", 2))])
+    done = operator.attempt(Count(), [together, batch(("b", 3))], start=False, downstream=1)
+    assert done.rows == [("a", 1), ("b", 2), ("b", 5)]
+
+
+def upstream_ack(subtask, delta="d", **fields):
+    return Ack(uid="up", subtask=subtask, run="f1r0", epoch=1, delta=delta, **fields)
+
+
+def test_an_ack_lists_the_attempts_it_consumed_and_forwards_them(operator, batch, head):
+    acks = [upstream_ack(0), upstream_ack(1, "e", output="o")]
+    raws = [encode_ack(a) for a in acks]
+    for given in ([head([0], raws)], [head(acks=raws), head([0])]):
+        done = operator.attempt(
+            Count(), [*given, batch(("a", 1))], start=False, upstream=("up", 2), inputs=()
+        )
+        assert done.ack.consumed == {"up": {0: acks[0].digest, 1: acks[1].digest}}
+        assert [decode_ack(raw) for raw in done.ack.forwarded] == acks
+
+
+def test_the_same_attempt_may_be_heard_of_twice(operator, head):
+    raws = [encode_ack(upstream_ack(0)), encode_ack(upstream_ack(0, rows_in=5))]
+    done = operator.attempt(Count(), [head([0], raws)], start=False, upstream=("up", 1))
+    assert list(done.ack.consumed["up"]) == [0]
+
+
+def test_two_attempts_of_an_upstream_subtask_do_not_mix(operator, head):
+    raws = [encode_ack(upstream_ack(0)), encode_ack(upstream_ack(0, "e"))]
+    with pytest.raises(SubtaskFailure, match=r"epoch_conflict\] two attempts .* subtask 0 of up"):
+        operator.attempt(Count(), [head([0], raws)], start=False, upstream=("up", 1))
+
+
+@pytest.mark.parametrize("heard", [[], [0], [1]])
+def test_all_upstream_subtasks_must_be_heard_of(operator, head, heard):
+    raws = [encode_ack(upstream_ack(i)) for i in heard]
+    with pytest.raises(SubtaskFailure, match=rf"epoch_incomplete\] .* heard of {len(heard)} of 2"):
+        operator.attempt(Count(), [head([0], raws)], start=False, upstream=("up", 2))
+
+
+# -- what goes downstream ---------------------------------------------------------------------
+
+
+def test_a_downstream_operator_gets_rows_with_their_order_and_an_ack_for_each_subtask(
+    operator, batch
+):
+    done = operator.attempt(Count(), [batch(("a", 1), ("b", 2))], downstream=3)
+    rows, acks = done.batches
+    assert rows.column("_m_ord").to_pylist() == [0, 1]
+    assert acks.column("_m_target").to_pylist() == [0, 1, 2]
+    assert acks.column("user").null_count == 3
+    assert len(set(acks.column("_m_ack").to_pylist())) == 1
+    assert len(done.ack.output) == 32
+
+
+def test_the_output_digest_tells_attempts_apart(operator, batch):
+    one = operator.attempt(Count(), [batch(("a", 1))], downstream=1).ack
+    same = operator.attempt(Count(), [batch(("a", 1))], downstream=1).ack
+    other = operator.attempt(Keys(), [batch(("a", 1))], downstream=1).ack
+    assert one.output == same.output != other.output
+    assert one.digest == same.digest != other.digest
+
+
+def test_many_rows_leave_in_several_batches_in_order(operator, batch):
+    class Twice(KeyedProcessFunction):
+        def process(self, row, ctx):
+            return [(row.user, row.n)] * 2
+
+    rows = [(f"u{i // 10:04d}", i) for i in range(9000)]
+    parts = [batch(*rows[i : i + 1500]) for i in range(0, 9000, 1500)]
+    done = operator.attempt(Twice(), parts, downstream=1)
+    ordinals = [o for b in done.batches[:-1] for o in b.column("_m_ord").to_pylist()]
+    assert ordinals == list(range(18000))
+    assert [n for _, n in done.rows] == [i // 2 for i in range(18000)]
+    assert len(done.batches) > 2
+    assert done.ack.rows_out == 18000
