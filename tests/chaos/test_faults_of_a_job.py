@@ -1,0 +1,193 @@
+"""What goes wrong around one job, and what is right afterwards."""
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from moorage_testing.jobs import kill_group, wait_until
+from moorage_testing.oracle import expected, judge, newest_manifest
+
+from moorage_state.snapshots import Fence, LineageLog
+from moorage_state.stores import open_store
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+
+COUNTING_JOB = Path(__file__).parent / "counting_job.py"
+
+
+@pytest.fixture(scope="module")
+def truth(small_event_files):
+    return expected(small_event_files)
+
+
+@pytest.fixture
+def home(make_home, small_event_files):
+    return make_home("job", small_event_files)
+
+
+def children_of(process: subprocess.Popen, pattern: str) -> list[int]:
+    """Pids in the job's process group or started by it whose command line matches."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            continue
+        if parent == process.pid and re.search(pattern, command):
+            found.append(int(entry.name))
+    return found
+
+
+def test_ctrl_c_takes_a_last_checkpoint_and_the_next_run_goes_on_from_it(home, truth):
+    process = home.start()
+    home.wait_for_checkpoints(1)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(60) == 0, home.log()
+    last = home.completed()[-1]
+    assert newest_manifest(home.checkpoints).extra == {"finished": False}
+    text = home.run()
+    assert f"chk-{last}" in text
+    assert judge(home.path, truth) == []
+
+
+def test_a_killed_state_server_is_brought_back_without_a_restart_of_the_job(home, truth):
+    process = home.start()
+    home.wait_for_checkpoints(1)
+    servers = wait_until(lambda: children_of(process, "moorage_state.server"), 30, "servers")
+    os.kill(servers[0], signal.SIGKILL)
+    home.wait_for_checkpoints(3)
+    assert process.wait(120) == 0, home.log()
+    assert judge(home.path, truth) == []
+
+
+def test_killed_python_workers_cost_an_attempt_and_nothing_else(home, truth):
+    process = home.start()
+    home.wait_for_checkpoints(1)
+    java = wait_until(lambda: children_of(process, "java"), 30, "the JVM")
+    daemons = [
+        int(p.name)
+        for p in Path("/proc").iterdir()
+        if p.name.isdigit() and is_child_of(int(p.name), java[0])
+    ]
+    for pid in daemons:
+        os.kill(pid, signal.SIGKILL)
+    assert daemons
+    assert process.wait(120) == 0, home.log()
+    assert judge(home.path, truth) == []
+
+
+def is_child_of(pid: int, parent: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return int(stat.rpartition(")")[2].split()[1]) == parent
+
+
+def test_a_second_run_on_the_same_directory_is_refused_and_told_who_holds_it(home):
+    process = home.start()
+    home.wait_for_checkpoints(1)
+    text = home.run(expect=4)
+    assert f"pid={process.pid}" in text or str(process.pid) in text
+    assert "--take-over" in text
+
+
+def test_a_stalled_writer_appends_nothing_after_another_driver_took_over(home, truth):
+    """The first driver stops between its last read of the log and its put."""
+    stalled = home.start(MOORAGE_FAILPOINT="log.before_put:stop:6")
+    wait_until(lambda: is_stopped(stalled.pid), 120, "the first driver to stop itself")
+    home.run("--take-over")
+    os.kill(stalled.pid, signal.SIGCONT)
+    assert stalled.wait(60) == 6, home.log()
+    entries = [e for _, e in LineageLog.open(open_store(f"file://{home.checkpoints}")).read()]
+    second = next(i for i, e in enumerate(entries) if isinstance(e, Fence) and e.fence == 2)
+    assert {getattr(e, "fence", 2) for e in entries[second:]} == {2}
+    assert judge(home.path, truth) == []
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x40
+    path.write_bytes(bytes(data))
+
+
+def stop_with_checkpoints(home, count: int) -> None:
+    process = home.start()
+    home.wait_for_checkpoints(count)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(60) == 0, home.log()
+
+
+def newest_file(home) -> Path:
+    """A file that only the newest checkpoint has."""
+    manifest = newest_manifest(home.checkpoints)
+    key = next(f.key for f in manifest.files if f.key.startswith(f"chk-{manifest.checkpoint_id}/"))
+    return home.checkpoints / key
+
+
+def test_a_flipped_byte_in_the_newest_checkpoint_brings_the_older_one_and_is_said(home, truth):
+    stop_with_checkpoints(home, 2)
+    damaged = newest_file(home)
+    flip_a_byte(damaged)
+    newest = home.completed()[-1]
+    text = home.run()
+    assert damaged.name in text
+    assert f"chk-{newest - 1}" in text
+    assert judge(home.path, truth) == []
+
+
+def test_a_flipped_byte_is_an_error_where_no_older_checkpoint_may_take_its_place(home):
+    home.write_manifest(COUNTING_JOB, restore={"maxFallbackAge": "0s"})
+    stop_with_checkpoints(home, 2)
+    damaged = newest_file(home)
+    flip_a_byte(damaged)
+    text = home.run(expect=5)
+    assert damaged.name in text
+
+
+def test_another_parallelism_continues_from_the_same_checkpoint(home, truth):
+    stop_with_checkpoints(home, 1)
+    home.write_manifest(COUNTING_JOB, scaling={"parallelism": 3})
+    stop_with_checkpoints(home, len(home.completed()) + 1)
+    home.write_manifest(COUNTING_JOB, scaling={"parallelism": 1})
+    home.run()
+    assert judge(home.path, truth) == []
+
+
+def test_a_full_local_volume_ends_the_job_and_loses_nothing(home, truth, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small volume needs root")
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "tmpfs", small], check=True)
+    try:
+        text = home.run("--local-dir", str(small), expect=7)
+        assert "full" in text or "No space left" in text
+    finally:
+        subprocess.run(["umount", "-l", small], check=True)
+    home.run()
+    assert judge(home.path, truth) == []
+
+
+def test_a_killed_job_leaves_no_process_behind(home):
+    process = home.start()
+    home.wait_for_checkpoints(1)
+    servers = children_of(process, "moorage_state.server")
+    assert servers
+    os.kill(process.pid, signal.SIGKILL)
+    wait_until(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers) or None,
+        20,
+        "the state servers to end",
+    )
+    kill_group(process)

@@ -1,0 +1,155 @@
+"""Jobs in processes of their own: started, killed, waited for."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+__all__ = ["JobHome", "kill_group", "wait_until", "write_events"]
+
+T = TypeVar("T")
+
+RUN_TIMEOUT = 300.0
+
+
+@dataclass
+class JobHome:
+    """One job's directory: input, output, checkpoints, manifest and logs."""
+
+    path: Path
+    processes: list[subprocess.Popen] = field(default_factory=list)
+
+    @classmethod
+    def make(cls, path: Path, job: Path, events: Path, **spec: object) -> "JobHome":
+        """A home over `events`; `spec` replaces top-level fields of the manifest's spec."""
+        path.mkdir(parents=True)
+        (path / "in").symlink_to(events)
+        (path / "scratch").mkdir()
+        home = cls(path)
+        home.write_manifest(job, **spec)
+        return home
+
+    def write_manifest(self, job: Path, **spec: object) -> None:
+        """(Re)write the job's manifest."""
+        standard = {
+            "bounded": True,
+            "application": {"mainFile": f"local://{job}", "args": [str(self.path)]},
+            "scaling": {"parallelism": 2},
+            "epoch": {"interval": "0s"},
+            "state": {"checkpointDir": f"file://{self.path}/checkpoints"},
+            "checkpoint": {"interval": "1s", "minPause": "100ms", "retain": {"count": 100}},
+        }
+        manifest = {
+            "apiVersion": "moorage.dev/v1alpha1",
+            "kind": "StatefulSparkJob",
+            "metadata": {"name": "counting"},
+            "spec": {**standard, **spec},
+        }
+        (self.path / "job.yaml").write_text(yaml.safe_dump(manifest))
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def out(self) -> Path:
+        return self.path / "out"
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen:
+        """`moorage run` in a process group of its own; its terminal goes to `run.log`."""
+        command = [sys.executable, "-m", "moorage.cli", "run", "job.yaml", "--plain"]
+        if "--local-dir" not in arguments:
+            command += ["--local-dir", str(self.path / "scratch")]
+        with (self.path / "run.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*command, *arguments],
+                cwd=self.path,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                # Short runs: the second compiler would cost more than it saves.
+                env={**os.environ, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1", **environment},
+            )
+        self.processes.append(process)
+        return process
+
+    def run(self, *arguments: str, expect: int = 0, **environment: str) -> str:
+        """`moorage run` to its end; returns what it printed this time."""
+        before = len(self.log())
+        status = self.start(*arguments, **environment).wait(RUN_TIMEOUT)
+        text = self.log()[before:]
+        assert status == expect, f"exit status {status}, expected {expect}\n{self.log()}"
+        return text
+
+    def log(self) -> str:
+        path = self.path / "run.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def completed(self) -> list[int]:
+        """Ids of the completed checkpoints in the lineage's log, oldest first."""
+        found = []
+        for entry in sorted((self.checkpoints / "log").glob("*.json")):
+            match = re.search(r'"checkpoint_id":(\d+)', text := entry.read_text())
+            if match and '"kind":"checkpoint"' in text:
+                found.append(int(match.group(1)))
+        return found
+
+    def wait_for_checkpoints(self, count: int) -> list[int]:
+        """Wait until `count` checkpoints are complete."""
+        return wait_until(
+            lambda: ids if len(ids := self.completed()) >= count else None,
+            120,
+            f"{count} checkpoints; so far:\n{self.log()}",
+        )
+
+    def end(self) -> None:
+        """Kill what still runs and remove everything."""
+        for process in self.processes:
+            kill_group(process)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def kill_group(process: subprocess.Popen) -> None:
+    """SIGKILL for the job and everything it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
+
+
+def wait_until(condition: Callable[[], T | None], timeout: float, what: str) -> T:
+    """The first true value of `condition`, or a failure that says what was waited for."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    return pytest.fail(f"waited {timeout:g} s in vain for {what}")
+
+
+def write_events(home: Path, files: int = 20, rows: int = 100_000, keys: int = 50_000) -> None:
+    """Parquet files whose modification times are their order."""
+    target = home / "in"
+    target.mkdir(parents=True)
+    rng = np.random.default_rng(20130101)
+    for i in range(files):
+        table = pa.table(
+            {"key": rng.integers(0, keys, rows), "value": rng.integers(-1000, 1000, rows)}
+        )
+        path = target / f"{i:05d}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (1_600_000_000 + i, 1_600_000_000 + i))
