@@ -7,8 +7,9 @@ Called by the keyed state store and by offline readers. Layout of a stored key::
     key group (2, big-endian) | 0x02 | time (8, big-endian, sign bit flipped) | key
 
 The first holds state, the second indexes event-time timers by time. Within a key, integers and
-times are eight bytes with the sign bit flipped, so that bytes sort as the numbers do; a single
-string or binary stands for itself; in a key of several columns each is preceded by its length.
+times are eight bytes with the sign bit flipped, so that bytes sort as the numbers do; a decimal is
+its digits in full ("-1.50"); a single string or binary stands for itself; in a key of several
+columns each is preceded by its length.
 """
 
 import datetime

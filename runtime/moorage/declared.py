@@ -68,7 +68,7 @@ def _unreadable(uid: str, ddl: str) -> UserError:
 
 def check_columns(schema: StructType, what: str) -> None:
     """Raise `UserError` for names that the engine needs, and for two columns of one name."""
-    reserved = [n for n in schema.names if n.startswith(_RESERVED_PREFIX)]
+    reserved = [n for n in schema.names if n.lower().startswith(_RESERVED_PREFIX)]
     if reserved:
         raise UserError(
             f"column names starting with {_RESERVED_PREFIX!r} are reserved; rename them: "

@@ -113,17 +113,16 @@ def _milliseconds(timestamp: Any) -> int:
 
 
 class ProcessContext:
-    """Handed to `process` and `on_timer`: whose turn it is, and when."""
+    """Handed to `process` and `on_timer`: whose turn it is, and when.
+
+    Attributes:
+        key: the current key: the column's value, or a tuple where several columns form the key.
+    """
 
     def __init__(self, timers: TimerService) -> None:
         self._timers = timers
-        self._key: tuple[Any, ...] = ()
+        self.key: Any = None
         self._timestamp: int | None = None
-
-    @property
-    def key(self) -> Any:
-        """The current key: the column's value, or a tuple where several columns form the key."""
-        return self._key[0] if len(self._key) == 1 else self._key
 
     def get_current_key(self) -> Any:
         """The same as `key`, under the name that PyFlink gives it."""

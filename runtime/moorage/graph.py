@@ -311,12 +311,18 @@ class DataStream:
         """Partition by key; state and timers of what follows belong to one key each.
 
         Raises:
-            UserError: for columns that are not there or whose type no key can have.
+            UserError: for columns that are not there or whose type no key can have, and when any
+                column of the stream has a name that PySpark cannot pass on.
         """
         missing = [c for c in columns if c not in self.schema.names]
         if missing or not columns:
             raise UserError(
                 f"key_by needs columns of the stream: missing={missing} columns={self.schema.names}"
+            )
+        if unreadable := [n for n in self.schema.names if "." in n or "`" in n]:
+            raise UserError(
+                f"pyspark hands no column with a dot or a backtick in its name to a function; "
+                f"rename it before key_by: columns={unreadable}"
             )
         types = tuple(self.schema[c].dataType.simpleString() for c in columns)
         try:

@@ -18,7 +18,7 @@ class CountAndSum(KeyedProcessFunction):
         total = (self.total.value() or 0) + row.value
         self.count.update(count)
         self.total.update(total)
-        yield row.key, count, total
+        yield ctx.key, count, total
 
 
 def build(env):

@@ -46,7 +46,7 @@ def main(source: str, checkpoint: str, files_per_batch: str, snapshot_every: str
     )
     query.awaitTermination()
     spark.stop()
-    print(json.dumps({"counts": counts}))
+    sys.stdout.write(json.dumps({"counts": counts}) + "\n")
 
 
 if __name__ == "__main__":

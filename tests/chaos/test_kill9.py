@@ -6,6 +6,7 @@ A seed fixes the moment as a share of an undisturbed run's time. A failing seed 
 
 import random
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -44,7 +45,7 @@ def undisturbed(tmp_path_factory, event_files, truth):
 
 def kill_and_finish(seed, home, seconds, truth):
     moment = random.Random(seed).uniform(0.02, 0.98) * seconds
-    print(f"seed={seed} kill after {moment:.2f} s of {seconds:.2f} s")
+    sys.stdout.write(f"seed={seed} kill after {moment:.2f} s of {seconds:.2f} s\n")
     process = home.start()
     with suppress(subprocess.TimeoutExpired):
         process.wait(moment)

@@ -79,7 +79,7 @@ class ServerGroup:
         self._lock = threading.Lock()
         self._closed = False
         self._own_sockets = socket_dir is None
-        self._sockets = socket_dir or Path(tempfile.mkdtemp(prefix="moorage-", dir="/tmp"))  # noqa: S108 - socket paths must be short
+        self._sockets = socket_dir or Path(tempfile.mkdtemp(prefix="moorage-", dir="/tmp"))
         self._servers: list[_Server] = []
         try:
             for index in range(n):

@@ -18,7 +18,7 @@ from moorage_state.errors import UserError
 
 __all__ = ["check_spark_version", "local_session"]
 
-_BATCH_ROWS = "20000"
+_BATCH_ROWS = "50000"
 _SUPPORTED = ((4, 1), (4, 4))
 
 

@@ -48,6 +48,8 @@ __all__ = ["EpochFrame", "EpochPlanner", "EpochSpec", "tagged_union"]
 _HASH = "_m_hash"
 _SOURCE_ORDER = "_m_src"
 _TAG = "_m_tag"
+# The order of rows of one key; see ADR 0003.
+_TIES = (TIME_COLUMN, INPUT_COLUMN, SUBTASK_COLUMN, _SOURCE_ORDER)
 _MS = 1000
 
 _ACK_SCHEMA = StructType([StructField(ACK_COLUMN, BinaryType())])
@@ -169,9 +171,9 @@ class _Build:
             rows = self._from_operator(operator, upstream)
         rows = rows.unionByName(self._starts(rows.schema))
         placed = self._p.placement.place(rows, self._p.parallelism)
+        ties = [c for c in _TIES if c in rows.columns]
         order = [sf.col(_HASH).asc_nulls_first()]
-        order += [sf.col(f"`{name}`") for name in operator.key_columns]
-        order += [sf.col(c) for c in (TIME_COLUMN, INPUT_COLUMN, SUBTASK_COLUMN, _SOURCE_ORDER)]
+        order += [sf.col(f"`{name}`") for name in (*operator.key_columns, *ties)]
         ordered = placed.sortWithinPartitions(*order).drop(
             _HASH, _SOURCE_ORDER, SUBTASK_COLUMN, TARGET_COLUMN
         )
@@ -230,20 +232,26 @@ class _Build:
         return reduce(DataFrame.unionByName, parts)
 
     def _keyed_branch(self, operator: OperatorNode, index: int, branch: Branch) -> DataFrame:
+        """Rows of one input; columns that this operator has no use for are left out.
+
+        They would cost as much as the user's own on their way through shuffle, sort and Arrow.
+        """
+        branches = operator.upstream.branches
         rows = branch.apply(self._input(branch))
         group, digest = self._key_group(operator.key_columns)
-        return rows.select(
-            *_columns(rows),
+        columns = [
             sf.lit(ROW).cast("tinyint").alias(KIND_COLUMN),
             group.alias(GROUP_COLUMN),
-            _event_time(rows.schema, branch.event_time).alias(TIME_COLUMN),
-            sf.lit(index).alias(INPUT_COLUMN),
-            sf.lit(None).cast("binary").alias(ACK_COLUMN),
             digest.alias(_HASH),
             sf.monotonically_increasing_id().alias(_SOURCE_ORDER),
-            sf.lit(None).cast("int").alias(SUBTASK_COLUMN),
             self._owner(group).alias(TARGET_COLUMN),
-        )
+        ]
+        timed = any(b.event_time is not None for b in branches)
+        if timed:
+            columns.append(_event_time(rows.schema, branch.event_time).alias(TIME_COLUMN))
+        if timed or len(branches) > 1:
+            columns.append(sf.lit(index).alias(INPUT_COLUMN))
+        return rows.select(*_columns(rows), *columns)
 
     def _from_operator(self, operator: OperatorNode, producer: OperatorNode) -> DataFrame:
         upstream = operator.upstream
@@ -255,7 +263,6 @@ class _Build:
             sf.col(KIND_COLUMN),
             sf.when(is_row, group).alias(GROUP_COLUMN),
             _event_time(upstream.schema, upstream.event_time).alias(TIME_COLUMN),
-            sf.lit(-1).alias(INPUT_COLUMN),
             sf.col(ACK_COLUMN),
             sf.when(is_row, digest).alias(_HASH),
             sf.col(ORDINAL_COLUMN).alias(_SOURCE_ORDER),

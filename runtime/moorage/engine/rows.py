@@ -6,6 +6,7 @@ of the declared schema with the column's name. Called by the subtask for every b
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,8 @@ class RowReader:
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = list(columns)
         row = namedtuple("Row", self._columns, rename=True)  # type: ignore[misc]  # noqa: PYI024 - columns are known at run time only
-        self._make: Callable[[Iterable[Any]], Any] = row._make
+        # What `row._make` does, without a Python frame for each row.
+        self._make: Callable[[Iterable[Any]], Any] = partial(tuple.__new__, row)
 
     def rows(self, batch: pa.RecordBatch) -> list[Any]:
         """The rows of `batch`, which holds at least the stream's columns, by name."""
@@ -101,18 +103,14 @@ class OutputBuffer:
     def extend(self, produced: Iterable[Any]) -> None:
         """Add rows: tuples (or lists) in column order, or dicts by column name.
 
+        A list or dict may be used again by its owner as soon as it was yielded.
+
         Raises:
-            UserError: when a row is none of these, or of another width.
+            UserError: for what is no row; the width of tuples is judged by `take`.
         """
         append = self._rows.append
-        width = self._width
         for row in produced:
-            if isinstance(row, (tuple, list)) and len(row) == width:
-                append(row)
-            elif isinstance(row, dict):
-                append(self._from_dict(row))
-            else:
-                raise self._misshapen(row)
+            append(row if type(row) is tuple else self._as_tuple(row))
 
     @property
     def full(self) -> bool:
@@ -123,9 +121,11 @@ class OutputBuffer:
         """The rows since the last call, as they are and as a batch.
 
         Raises:
-            UserError: when a value does not fit its column.
+            UserError: when a row is of another width, or a value does not fit its column.
         """
         rows, self._rows = self._rows, []
+        if set(map(len, rows)) - {self._width}:
+            raise self._misshapen(next(row for row in rows if len(row) != self._width))
         self.total += len(rows)
         if not rows:
             return rows, pa.RecordBatch.from_pylist([], schema=self._schema)
@@ -147,6 +147,13 @@ class OutputBuffer:
             f"an output value does not fit its column: operator={self._uid} "
             f"column={field.name} declared={field.type}: {reason}"
         )
+
+    def _as_tuple(self, row: Any) -> tuple[Any, ...]:
+        if isinstance(row, dict):
+            return self._from_dict(row)
+        if isinstance(row, (tuple, list)) and len(row) == self._width:
+            return tuple(row)
+        raise self._misshapen(row)
 
     def _from_dict(self, row: dict[str, Any]) -> tuple[Any, ...]:
         unknown = sorted(str(name) for name in row if name not in self._names)

@@ -4,6 +4,9 @@ Decides the order of things for each key: due timers, then its rows with the tim
 before each, then timers that have become due. Called by Spark in a Python worker; talks to the
 range's state server in batches, never per record. It never changes committed state: it prepares a
 delta and acknowledges it as its last row.
+
+The watermark of an epoch lies before the rows that inputs bring in it, but behind what an operator
+sent when its own timers fired at that watermark. So after another operator the rows come first.
 """
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
@@ -53,7 +56,6 @@ _log = logging.getLogger(__name__)
 
 _DUE_PAGE = 4096
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-_hashable = msgspec.msgpack.Encoder(enc_hook=repr).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +228,13 @@ class _Subtask:
         if index > 0:
             self._end_key()
         self._store.switch_to(index)
-        self._ctx._key = key
+        self._ctx.key = key[0] if len(key) == 1 else key
         self._key_group = int.from_bytes(self._store.prefix[:2], "big")
         self._counts["keys"] += 1
         if self._timers is not None:
             self._due.discard(self._store.prefix)
-            self._fire(self._plan.watermark)
+            if self._plan.upstream is None:
+                self._fire(self._plan.watermark)
 
     def _end_key(self) -> None:
         if self._key_group >= 0 and self._timers is not None:
@@ -258,8 +261,8 @@ class _Subtask:
 
     def _observe(self, batch: pa.RecordBatch) -> None:
         """Take note of the newest event time of each input, rows with a null key included."""
-        column = batch.column(TIME_COLUMN)
-        if column.null_count == len(column):
+        column = _time_column(batch)
+        if column is None or not self._plan.inputs:
             return
         timed = column.is_valid().to_numpy(zero_copy_only=False)
         inputs = batch.column(INPUT_COLUMN).to_numpy()
@@ -369,9 +372,30 @@ class _Subtask:
         return ack_batch(encode_ack(ack), plan.output, self._head.subtask, plan.downstream)
 
 
+def _plain(value: Any) -> Any:
+    """What stands for a value in a digest: all of it, where `repr` would shorten an array."""
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
+
+
+_pack = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+
+
+def _hashable(rows: list[Any]) -> bytes:
+    try:
+        return _pack(rows)
+    except OverflowError:  # integers of more than 64 bits, in a column of decimals
+        return repr(rows).encode()
+
+
+def _time_column(batch: pa.RecordBatch) -> pa.Array | None:
+    """The event times; None where none is declared or no row has one."""
+    if TIME_COLUMN not in batch.schema.names:
+        return None
+    column = batch.column(TIME_COLUMN)
+    return None if column.null_count == len(column) else column
+
+
 def _times(batch: pa.RecordBatch) -> list[int | None] | None:
     """Event times of the rows in milliseconds; None where no row has one."""
-    column = batch.column(TIME_COLUMN)
-    if column.null_count == len(column):
-        return None
-    return column_values(column)
+    column = _time_column(batch)
+    return None if column is None else column_values(column)

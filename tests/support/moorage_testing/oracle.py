@@ -23,9 +23,7 @@ def expected(events: Path) -> dict[int, tuple[int, int]]:
     counts = np.bincount(where)
     sums = np.zeros(len(unique), dtype=np.int64)
     np.add.at(sums, where, values)
-    return dict(
-        zip(unique.tolist(), zip(counts.tolist(), sums.tolist(), strict=True), strict=True)
-    )
+    return dict(zip(unique.tolist(), zip(counts.tolist(), sums.tolist(), strict=True), strict=True))
 
 
 def newest_manifest(checkpoints: Path) -> Manifest:
@@ -90,9 +88,7 @@ def _judge_output(out: Path, truth: dict[int, tuple[int, int]]) -> list[str]:
     problems = []
     if not np.array_equal(numbers, np.arange(len(keys)) - np.repeat(first, last - first + 1) + 1):
         problems.append("published rows are missing or repeated")
-    published = {
-        int(keys[i]): (int(numbers[i]), int(totals[i])) for i in last
-    }
+    published = {int(keys[i]): (int(numbers[i]), int(totals[i])) for i in last}
     if published != truth:
         problems.append("the last published row of some key differs from the oracle's")
     return problems

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, settings
 
 from moorage.engine.acks import Ack, decode_ack
 from moorage.engine.columns import (
@@ -26,6 +27,10 @@ from moorage.functions import NO_WATERMARK
 from moorage_state.server.api import RangeSpec, Version
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
+
+# A busy machine is no failure.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 RUN = "f1r0"
 STREAM = pa.schema([("user", pa.string()), ("n", pa.int64())])

@@ -206,6 +206,17 @@ def test_a_row_is_a_tuple_a_list_or_a_dict(buffer, row):
     assert buffer.take()[1].to_pylist() == [{"user": "a", "n": 1}]
 
 
+def test_a_list_may_be_used_again_once_it_was_yielded(buffer):
+    def again():
+        row = ["a", 1]
+        yield row
+        row[1] = 2
+        yield row
+
+    buffer.extend(again())
+    assert buffer.take()[0] == [("a", 1), ("a", 2)]
+
+
 def test_columns_missing_from_a_dict_are_null(buffer):
     buffer.extend([{"n": 1}, {}])
     rows, batch = buffer.take()
@@ -230,9 +241,13 @@ def test_columns_missing_from_a_dict_are_null(buffer):
         ([{5: 1}], r"columns=\['5'\]"),
     ],
 )
-def test_what_is_no_row_is_refused_when_it_is_yielded(buffer, produced, words):
-    with pytest.raises(UserError, match=words):
+def test_what_is_no_row_is_refused(buffer, produced, words):
+    def put_through():
         buffer.extend(produced)
+        buffer.take()
+
+    with pytest.raises(UserError, match=words):
+        put_through()
 
 
 def test_a_returned_pair_of_pairs_of_letters_is_not_two_rows(buffer):

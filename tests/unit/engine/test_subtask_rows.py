@@ -244,6 +244,15 @@ def test_an_ack_lists_the_attempts_it_consumed_and_forwards_them(operator, batch
         assert [decode_ack(raw) for raw in done.ack.forwarded] == acks
 
 
+def test_only_the_first_subtask_forwards_what_all_have_heard(operator, batch, head):
+    raws = [encode_ack(upstream_ack(0))]
+    ranges = operator.plan(Count()).ranges * 2
+    rows = [head([1], raws), batch(("a", 1))]
+    done = operator.attempt(Count(), rows, start=False, upstream=("up", 1), ranges=ranges)
+    assert (done.ack.subtask, done.ack.forwarded) == (1, [])
+    assert list(done.ack.consumed["up"]) == [0]
+
+
 def test_the_same_attempt_may_be_heard_of_twice(operator, head):
     raws = [encode_ack(upstream_ack(0)), encode_ack(upstream_ack(0, rows_in=5))]
     done = operator.attempt(Count(), [head([0], raws)], start=False, upstream=("up", 1))
@@ -284,6 +293,19 @@ def test_the_output_digest_tells_attempts_apart(operator, batch):
     other = operator.attempt(Keys(), [batch(("a", 1))], downstream=1).ack
     assert one.output == same.output != other.output
     assert one.digest == same.digest != other.digest
+
+
+def test_integers_beyond_64_bits_leave_as_decimals(operator, batch):
+    class Large(KeyedProcessFunction):
+        def process(self, row, ctx):
+            yield ctx.key, row.n << 70
+
+    output = pa.schema([("user", pa.string()), ("n", pa.decimal128(38, 0))])
+    one, two = (
+        operator.attempt(Large(), [batch(("a", n))], output=output, downstream=1) for n in (1, 2)
+    )
+    assert one.rows == [("a", 1 << 70)]
+    assert one.ack.output != two.ack.output
 
 
 def test_many_rows_leave_in_several_batches_in_order(operator, batch):

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moorage.engine import subtask
+from moorage.engine.acks import Ack, encode_ack
 from moorage.engine.failures import SubtaskFailure
 from moorage.engine.watermarks import Watermarks
 from moorage.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction
@@ -38,6 +39,22 @@ def run(operator, batches=(), *, watermark=NO_WATERMARK, function=None, **change
         function or Diary(), batches, watermark=watermark, output=OUTPUT, **changes
     )
     return [f"{what} {key}{time}" for key, what, time in done.rows]
+
+
+def test_after_another_operator_due_timers_wait_for_the_rows_it_sent(operator, batch, head):
+    run(operator, [batch(("a", 60, 0), ("b", 60, 0))])
+    upstream = Ack(uid="up", subtask=0, run="f1r0", epoch=2)
+    rows = [head([0], [encode_ack(upstream)]), batch(("a", 9, None), ("a", 9, 59), ("a", 9, 70))]
+    changes = {"upstream": ("up", 1), "inputs": (), "start": False}
+    assert run(operator, rows, watermark=MAX_WATERMARK, **changes) == [
+        "row aNone",
+        "row a59",
+        "timer a60",
+        "timer a68",
+        "row a70",
+        "timer a79",
+        "timer b60",
+    ]
 
 
 def test_timers_fire_before_the_first_row_that_is_not_older(operator, batch):

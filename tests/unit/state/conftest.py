@@ -3,11 +3,16 @@
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from moorage_state.deltas import decode_frame
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.access import Scan
 from moorage_state.keys import EVENT_TIMERS, key_prefix, timer_parts
+
+# A busy machine is no failure.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 class FakeRange:

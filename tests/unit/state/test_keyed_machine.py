@@ -71,9 +71,10 @@ operations = st.one_of(
 epochs = st.lists(
     st.tuples(
         st.sampled_from(KEYS),
-        st.lists(st.tuples(operations, st.integers(0, 3)), min_size=1, max_size=6),
+        st.lists(st.tuples(operations, st.integers(0, 5)), min_size=4, max_size=16),
     ),
     unique_by=lambda entry: entry[0],
+    min_size=1,
     max_size=len(KEYS),
 )
 """Keys with their operations; the number says whether a chunk ends before the operation."""
@@ -313,5 +314,5 @@ def in_chunks(epoch):
 def test_keyed_state_is_a_dict_per_key_however_epochs_are_cut(new_range):
     machine = type("Machine", (KeyedState,), {"new_range": staticmethod(new_range)})
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=60, stateful_step_count=6, deadline=None)
+        machine, settings=settings(max_examples=60, stateful_step_count=5, deadline=None)
     )
