@@ -1,8 +1,13 @@
 """What every kind of test shares: the time that soak tests may take."""
 
 import pytest
+from hypothesis import settings
 
 from moorage_api import Duration
+
+# How long an example takes says something about the machine, not about the code.
+settings.register_profile("moorage", deadline=None)
+settings.load_profile("moorage")
 
 
 def pytest_addoption(parser):

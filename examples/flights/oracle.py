@@ -21,8 +21,8 @@ _EXAMPLES = 5
 def logbooks(departures: pd.DataFrame) -> pd.DataFrame:
     """Return every entry of every aircraft, ordered by aircraft and entry.
 
-    An aircraft is missing when ten days have passed since a departure: before its next one, or
-    else before the last departure of any aircraft, where the stream's time ends.
+    An aircraft is missing when more than ten days pass from a departure to its next one, or else
+    to the last departure of any aircraft, where the stream's time ends.
     """
     table = departures.sort_values(["tailnum", "departed"], kind="stable", ignore_index=True)
     missing = _missing_after(table)
@@ -52,10 +52,10 @@ def latest(entries: pd.DataFrame) -> pd.DataFrame:
 
 
 def _missing_after(table: pd.DataFrame) -> pd.Series:
-    """Whether the aircraft was not seen for ten days after the departure."""
-    end_of_stream = table.departed.max() - pd.Timedelta(milliseconds=1)
+    """Whether the aircraft was not seen for more than ten days after the departure."""
+    end_of_stream = table.departed.max()
     seen_again = table.groupby("tailnum").departed.shift(-1)
-    return table.departed + _TEN_DAYS <= seen_again.fillna(end_of_stream)
+    return table.departed + _TEN_DAYS < seen_again.fillna(end_of_stream)
 
 
 def _longest_late_run(table: pd.DataFrame) -> pd.Series:

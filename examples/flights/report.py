@@ -127,7 +127,7 @@ def samples(logbooks: pd.DataFrame) -> Table:
     """A few aircraft of the published result, each first in something."""
     numbers = ("flights", "hours late", "late run", "absences")
     table = _table("Some aircraft at the end of 2013", "", "aircraft", "last to", numbers=numbers)
-    table.caption = "late run: delayed departures in a row; absences: of ten days and more"
+    table.caption = "late run: delayed departures in a row; absences: of more than ten days"
     table.caption_justify = "left"
     for reason, column in _SAMPLES.items() if len(logbooks) else ():
         row = logbooks.loc[logbooks[column].idxmax()]

@@ -79,6 +79,12 @@ _NOT_YET: tuple[_Rule, ...] = (
         "leave it out: a failure then rewinds to the last checkpoint",
     ),
     (
+        "spec.state.options",
+        lambda job: bool(job.spec.state.options),
+        "tunes the backend, which this release cannot",
+        "leave it out",
+    ),
+    (
         "spec.scaling.keyHash",
         lambda job: job.spec.scaling.key_hash != "spark-xxhash64",
         "is a hash that this release does not have",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         TimerService,
     )
     from moorage.graph import DataStream, KeyedStream, StreamEnvironment
-    from moorage.sinks import FileSink, Sink, SinkWriter, StageId
+    from moorage.sinks import FileSink, Sink, SinkRestore, SinkWriter, StageId
     from moorage_state.descriptors import (
         ListStateDescriptor,
         MapStateDescriptor,
@@ -58,6 +58,7 @@ __all__ = [
     "ProcessContext",
     "RuntimeContext",
     "Sink",
+    "SinkRestore",
     "SinkWriter",
     "StageId",
     "StreamEnvironment",
@@ -77,7 +78,7 @@ _HOMES = {
         "TimerService",
     ),
     "moorage.graph": ("DataStream", "KeyedStream", "StreamEnvironment"),
-    "moorage.sinks": ("FileSink", "Sink", "SinkWriter", "StageId"),
+    "moorage.sinks": ("FileSink", "Sink", "SinkRestore", "SinkWriter", "StageId"),
     "moorage_state.descriptors": (
         "ListStateDescriptor",
         "MapStateDescriptor",

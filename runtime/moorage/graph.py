@@ -39,6 +39,7 @@ __all__ = [
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_BYTES_PER_RECORD = 64
 _FILE_FORMATS = {"parquet", "json", "csv", "text", "orc"}
 
 Transform = Callable[[DataFrame], DataFrame]
@@ -89,6 +90,16 @@ class JobGraph:
             raise UserError("the job reads nothing: build(env) must call env.read_stream(...)")
         if not self.operators and not self.sinks:
             raise UserError("the job does nothing: add .process(...) or .sink_to(...) to a stream")
+        branches = [b for o in self.operators for b in o.upstream.branches]
+        if any(b.event_time is not None for b in branches):
+            return
+        for operator in self.operators:
+            if operator.upstream.event_time is not None:
+                raise UserError(
+                    f"event time is declared on the output of an operator and on no input, so no "
+                    f"watermark would ever come: operator={operator.uid}; declare it on an input "
+                    f"before key_by"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +226,20 @@ class StreamEnvironment:
 
     def _limited(self, source: str, options: dict[str, Any]) -> dict[str, Any]:
         """Options with the job's record limit rendered into the source's own option."""
+        if source in _FILE_FORMATS:
+            return self._limited_files(options)
         names = {"kafka": "maxOffsetsPerTrigger", "rate-micro-batch": "rowsPerBatch"}
         name = names.get(source)
         if name is None or name in options or self._max_records is None:
             return options
         return {**options, name: self._max_records}
+
+    def _limited_files(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Spark limits files by number or bytes: as many as about hold the records."""
+        limits = {"maxfilespertrigger", "maxbytespertrigger"}
+        if self._max_records is None or limits.intersection(name.lower() for name in options):
+            return options
+        return {**options, "maxBytesPerTrigger": self._max_records * _BYTES_PER_RECORD}
 
 
 class DataStream:
@@ -280,6 +300,11 @@ class DataStream:
         """
         check_event_time(self.schema, column)
         delay = parse_duration(max_delay)
+        if self.operator is not None and delay:
+            raise UserError(
+                f"the delay of event time is declared on inputs; leave out max_delay on the output "
+                f"of an operator: operator={self.operator.uid} max_delay={max_delay}"
+            )
         branches = tuple(replace(b, event_time=column, max_delay_ms=delay) for b in self.branches)
         return DataStream(
             self.env,

@@ -1,4 +1,4 @@
-"""The file sink: staged per attempt, published once per checkpoint, taken back on a rewind."""
+"""The file sink: staged per attempt, published once per checkpoint, taken back and brought back."""
 
 import contextlib
 import json
@@ -16,8 +16,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from moorage import sinks
-from moorage.sinks import FileSink, StageId
-from moorage_state.errors import CorruptState, UserError
+from moorage.sinks import FileSink, SinkRestore, StageId
+from moorage_state.errors import Bug, CorruptState, UserError
 
 SCHEMA = pa.schema([("n", pa.int64())])
 LINEAGE = "0f3c"
@@ -39,6 +39,11 @@ def stage(sink, *numbers, epoch=1, lineage=LINEAGE, run="f1r0", producer="count"
     if numbers:
         writer.write(pa.RecordBatch.from_pydict({"n": list(numbers)}, schema=SCHEMA))
     return writer.finish()
+
+
+def restore(sink, *history, items=(), run="f9r0", lineage=LINEAGE):
+    """Go to the last checkpoint of `history`, which covers `items`."""
+    return sink.restore(SinkRestore(lineage, run, history, list(items)))
 
 
 def published(sink):
@@ -91,7 +96,7 @@ def test_publishing_again_changes_nothing(sink):
 def test_a_checkpoint_without_output_leaves_no_trace(sink, out):
     assert stage(sink) == []
     assert sink.publish(LINEAGE, 7, []) == 0
-    assert sink.restore(LINEAGE, 7, []) == []
+    assert restore(sink, 7) == []
     assert not out.exists()
 
 
@@ -120,7 +125,7 @@ def test_a_crash_anywhere_in_publishing_is_made_good_by_a_restore(
         crash_at(patch, owner, name, at)
         with contextlib.suppress(InterruptedError):
             sink.publish(LINEAGE, 7, items)
-    assert sink.restore(LINEAGE, 7, items) == []
+    assert restore(sink, 6, 7, items=items) == []
     assert published(sink) == [0, 1, 2, 3]
     assert not list(Path(sink.path).glob("_staging/**/*.parquet"))
 
@@ -140,59 +145,163 @@ def test_a_crash_anywhere_in_publishing_leaves_nothing_for_an_older_restore(
         crash_at(patch, owner, name, at)
         with contextlib.suppress(InterruptedError):
             sink.publish(LINEAGE, 7, items)
-    sink.restore(LINEAGE, 6, before)
+    restore(sink, 6, items=before)
     assert published(sink) == [0]
     sink.publish(LINEAGE, 8, stage(sink, 4))
     assert published(sink) == [0, 4]
 
 
-@pytest.mark.parametrize("name", ["unlink", "exists"])
-@pytest.mark.parametrize("at", range(6))
-def test_a_crash_anywhere_in_taking_back_is_made_good_by_the_next_restore(
-    sink, monkeypatch, name, at
+@pytest.mark.parametrize(("owner", "name"), [(Path, "rename"), (sinks, "_rename")])
+@pytest.mark.parametrize("at", range(1, 4))
+def test_a_crash_between_log_and_rename_loses_nothing_by_going_back_and_forward(
+    sink, monkeypatch, owner, name, at
 ):
-    first = stage(sink, 0)
-    sink.publish(LINEAGE, 6, first)
-    sink.publish(LINEAGE, 7, stage(sink, 1) + stage(sink, 2, subtask=1))
-    sink.publish(LINEAGE, 9, stage(sink, 3))
+    items = stage(sink, 1) + stage(sink, 2, subtask=1) + stage(sink, 3, subtask=2)
     with monkeypatch.context() as patch:
-        crash_at(patch, Path, name, at)
+        crash_at(patch, owner, name, at if owner is Path else 0)
+        with pytest.raises(InterruptedError):
+            sink.publish(LINEAGE, 7, items)
+    restore(sink, run="f1r1")
+    assert published(sink) == []
+    assert not list(Path(sink.path).glob("_staging/**/*.parquet"))
+    restore(sink, 7, items=items, run="f1r2")
+    assert published(sink) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Path, "rename"),
+        (sinks, "_sync"),
+        (sinks, "_move"),
+        (sinks, "_write_log"),
+        (shutil, "rmtree"),
+    ],
+)
+@pytest.mark.parametrize("at", range(7))
+@pytest.mark.parametrize("other_way", [False, True])
+def test_a_crash_anywhere_in_a_restore_is_made_good_by_the_next(
+    sink, monkeypatch, owner, name, at, other_way
+):
+    items = {6: stage(sink, 0), 7: stage(sink, 1) + stage(sink, 2, subtask=1)}
+    rows = {(6,): [0], (6, 7): [0, 1, 2], (6, 9): [0, 3, 4]}
+    sink.publish(LINEAGE, 6, items[6])
+    sink.publish(LINEAGE, 7, items[7])
+    restore(sink, 6, items=items[6], run="f1r1")
+    items[9] = stage(sink, 3, run="f1r1") + stage(sink, 4, run="f1r1", subtask=1)
+    sink.publish(LINEAGE, 9, items[9])
+    stage(sink, 5, run="f1r1")
+    with monkeypatch.context() as patch:
+        crash_at(patch, owner, name, at)
         with contextlib.suppress(InterruptedError):
-            sink.restore(LINEAGE, 6, first)
-    sink.restore(LINEAGE, 6, first)
-    assert published(sink) == [0]
+            restore(sink, 6, 7, items=items[7], run="f1r2")
+    seen = published(sink)
+    assert any(set(seen) <= set(numbers) for numbers in rows.values())
+    for history in [(6, 9), (6,), (6, 7)] if other_way else [(6, 7), (6,), (6, 9)]:
+        restore(sink, *history, items=items[history[-1]], run="f1r3")
+        assert published(sink) == rows[history]
 
 
 def test_a_restore_publishes_what_its_checkpoint_holds(sink):
     items = stage(sink, 1)
-    assert sink.restore(LINEAGE, 7, items) == []
+    assert restore(sink, 7, items=items) == []
     assert published(sink) == [1]
 
 
-def test_going_back_takes_back_what_was_published_later_and_says_so(sink):
+def test_going_back_takes_back_what_was_published_later_and_says_so(sink, out):
     first = stage(sink, 1)
     sink.publish(LINEAGE, 7, first)
     sink.publish(LINEAGE, 8, stage(sink, 2) + stage(sink, 3))
     sink.publish(LINEAGE, 10, stage(sink, 4))
-    (sentence,) = sink.restore(LINEAGE, 7, first)
-    assert sentence.endswith(f"newer than the restore point: directory={sink.path} files=3")
+    (sentence,) = restore(sink, 7, items=first)
+    assert sentence == (
+        "took back published files that the restore point does not cover: "
+        f"directory={out} files=3 moved_to={out}/_retracted/{LINEAGE}"
+    )
     assert published(sink) == [1]
-    assert sink.restore(LINEAGE, 7, first) == []
+    assert restore(sink, 7, items=first) == []
+
+
+def test_going_forward_again_brings_back_what_was_taken_back_and_says_so(sink, out):
+    items = {n: stage(sink, n, n * 10) for n in (1, 2, 3)}
+    for n, staged in items.items():
+        sink.publish(LINEAGE, n, staged)
+    restore(sink, 1, items=items[1])
+    assert published(sink) == [1, 10]
+    (sentence,) = restore(sink, 1, 2, 3, items=items[3], run="f9r1")
+    assert sentence == (
+        "brought back files that an earlier restore took back: "
+        f"directory={out} files=2 moved_from={out}/_retracted/{LINEAGE}"
+    )
+    assert published(sink) == [1, 2, 3, 10, 20, 30]
+    assert restore(sink, 1, 2, 3, items=items[3], run="f9r2") == []
+
+
+def test_another_branch_does_not_bring_back_what_its_history_lacks(sink):
+    items = {n: stage(sink, n) for n in (1, 2)}
+    for n, staged in items.items():
+        sink.publish(LINEAGE, n, staged)
+    restore(sink, 1, items=items[1], run="f1r1")
+    items[4] = stage(sink, 4, run="f1r1")
+    sink.publish(LINEAGE, 4, items[4])
+    assert restore(sink, 1, 4, items=items[4], run="f1r2") == []
+    assert published(sink) == [1, 4]
+    assert len(restore(sink, 1, 2, items=items[2], run="f1r3")) == 2
+    assert published(sink) == [1, 2]
+    assert len(restore(sink, 1, 4, items=items[4], run="f1r4")) == 2
+    assert published(sink) == [1, 4]
+
+
+def test_a_file_that_two_checkpoints_list_stays_with_either(sink):
+    """The log write of 7 was in doubt, so 8 covers its output as well."""
+    seventh = stage(sink, 1)
+    eighth = seventh + stage(sink, 2)
+    sink.publish(LINEAGE, 8, eighth)
+    restore(sink, 7, items=seventh)
+    assert published(sink) == [1]
+    restore(sink, 8, items=eighth, run="f9r1")
+    assert published(sink) == [1, 2]
+    restore(sink, 7, 9, run="f9r2")
+    assert published(sink) == [1]
 
 
 def test_starting_empty_takes_everything_of_the_lineage_back(sink):
+    second = stage(sink, 2)
     sink.publish(LINEAGE, 1, stage(sink, 1))
-    sink.publish(LINEAGE, 2, stage(sink, 2))
-    assert len(sink.restore(LINEAGE, None, [])) == 1
+    sink.publish(LINEAGE, 2, second)
+    assert len(restore(sink)) == 1
     assert published(sink) == []
+    restore(sink, 1, 2, items=second, run="f9r1")
+    assert published(sink) == [1, 2]
+
+
+def test_a_driver_that_wakes_up_in_a_restore_leaves_its_successors_output(sink, out):
+    first = stage(sink, 1, run="f2r9")
+    sink.publish(LINEAGE, 1, first)
+    sink.publish(LINEAGE, 2, stage(sink, 2, run="f2r9"))
+    sink.publish(LINEAGE, 3, stage(sink, 3, run="f10r0"))
+    for run in ("f1r0", "f2r9", "f2r10", "f10r0"):
+        stage(sink, 9, run=run)
+    (out / "_staging" / LINEAGE / "not-a-run").mkdir()
+    (sentence,) = restore(sink, 1, items=first, run="f2r10")
+    assert "files=1 " in sentence
+    assert published(sink) == [1, 3]
+    left = {path.name for path in (out / "_staging" / LINEAGE).iterdir()}
+    assert left == {"f2r10", "f10r0", "not-a-run"}
+    assert len(list(out.glob("_staging/**/*.parquet"))) == 2
+
+
+def test_a_restore_has_a_run(sink):
+    with pytest.raises(Bug, match="not a run token: run=7"):
+        restore(sink, run="7")
 
 
 def test_staged_rows_of_a_lost_run_are_dropped(sink, out):
     stage(sink, 1, run="f1r0")
     first = stage(sink, 2, run="f1r1")
-    sink.restore(LINEAGE, 7, first)
+    restore(sink, 7, items=first, run="f2r0")
     assert published(sink) == [2]
-    assert not (out / "_staging" / LINEAGE).exists()
+    assert not list((out / "_staging" / LINEAGE).iterdir())
 
 
 def test_other_lineages_and_other_peoples_files_stay(sink, out):
@@ -202,7 +311,7 @@ def test_other_lineages_and_other_peoples_files_stay(sink, out):
     pq.write_table(pa.table({"n": [12]}), out / f"part-{LINEAGE}-by-hand.parquet")
     (out / "README").write_text("mine")
     sink.publish(LINEAGE, 1, stage(sink, 1))
-    sink.restore(LINEAGE, None, [])
+    restore(sink)
     (out / "README").unlink()
     assert published(sink) == [10, 12]
     sink.publish(other, 10, theirs)
@@ -215,7 +324,7 @@ def test_a_lost_log_takes_nothing_back(sink, out):
     sink.publish(LINEAGE, 7, first)
     sink.publish(LINEAGE, 8, stage(sink, 2))
     shutil.rmtree(out / "_moorage_log")
-    assert sink.restore(LINEAGE, 7, first) == []
+    assert restore(sink, 7, items=first) == []
     assert published(sink) == [1, 2]
 
 
@@ -230,12 +339,48 @@ def test_a_missing_staged_file_is_found_before_anything_is_published(sink, out):
     assert not (out / "_moorage_log").exists()
 
 
-def test_a_published_file_that_was_deleted_is_corrupt_state(sink, out):
+def test_a_restore_that_misses_output_changes_nothing(sink, out):
+    sink.publish(LINEAGE, 7, stage(sink, 1))
+    lost = stage(sink, 2)
+    (out / lost[0]["staged"]).unlink()
+    stage(sink, 3)
+    before = sorted(out.rglob("*"))
+    with pytest.raises(CorruptState):
+        restore(sink, 8, items=lost)
+    assert sorted(out.rglob("*")) == before
+
+
+def test_output_that_a_restore_dropped_unlisted_is_missed(sink):
+    """Nothing says that this checkpoint's output was ever visible."""
+    items = stage(sink, 1)
+    restore(sink)
+    with pytest.raises(CorruptState):
+        restore(sink, 7, items=items)
+
+
+def test_readers_may_move_published_files_away(sink, out, tmp_path):
+    first, second = stage(sink, 1), stage(sink, 2) + stage(sink, 3)
+    sink.publish(LINEAGE, 7, first)
+    sink.publish(LINEAGE, 8, second)
+    (out / first[0]["file"]).unlink()
+    (out / second[0]["file"]).rename(tmp_path / "mine.parquet")
+    assert sink.publish(LINEAGE, 8, second) == 2
+    assert restore(sink, 7, 8, items=second) == []
+    assert published(sink) == [3]
+    assert len(restore(sink, 7, items=first, run="f9r1")) == 1
+    assert published(sink) == []
+    shutil.rmtree(out / "_retracted")
+    assert restore(sink, 7, 8, items=second, run="f9r2") == []
+    assert published(sink) == []
+
+
+def test_a_lost_log_does_not_lose_what_was_taken_back(sink, out):
     items = stage(sink, 1)
     sink.publish(LINEAGE, 7, items)
-    (out / items[0]["file"]).unlink()
-    with pytest.raises(CorruptState):
-        sink.restore(LINEAGE, 7, items)
+    restore(sink)
+    shutil.rmtree(out / "_moorage_log")
+    restore(sink, 7, items=items, run="f9r1")
+    assert published(sink) == [1]
 
 
 def test_the_log_lists_files_by_checkpoint(sink, out):
@@ -285,7 +430,7 @@ def test_a_full_disk_leaves_no_half_file(sink, out, monkeypatch):
 
 
 class Output(RuleBasedStateMachine):
-    """Epochs stage, checkpoints publish, crashes and rewinds come when they like."""
+    """Epochs stage, checkpoints publish, crashes and restores of any checkpoint come at will."""
 
     sink: FileSink
 
@@ -294,15 +439,21 @@ class Output(RuleBasedStateMachine):
         shutil.rmtree(self.sink.path, ignore_errors=True)
         self.next = 0
         self.checkpoint = 0
+        self.run = 0
         self.staged: list[tuple[int, dict[str, Any]]] = []
-        self.expected: dict[int, list[int]] = {0: []}
-        self.committables: dict[int, list[dict[str, Any]]] = {0: []}
-        self.current = 0
+        self.expected: dict[tuple[int, ...], list[int]] = {(): []}
+        self.committables: dict[tuple[int, ...], list[dict[str, Any]]] = {(): []}
+        self.history: tuple[int, ...] = ()
+
+    def restore(self):
+        self.run += 1
+        items = self.committables[self.history]
+        restore(self.sink, *self.history, items=items, run=f"f1r{self.run}")
 
     @rule(attempts=st.integers(1, 2))
     def epoch(self, attempts):
         for _ in range(attempts):
-            (item,) = stage(self.sink, self.next, epoch=self.next + 1)
+            (item,) = stage(self.sink, self.next, epoch=self.next + 1, run=f"f1r{self.run}")
         self.staged.append((self.next, item))
         self.next += 1
 
@@ -311,30 +462,40 @@ class Output(RuleBasedStateMachine):
         """The checkpoint is complete; publishing it may be cut short and is then restored."""
         self.checkpoint += 1
         items = [item for _, item in self.staged]
-        numbers = self.expected[self.current] + [n for n, _ in self.staged]
+        numbers = self.expected[self.history] + [n for n, _ in self.staged]
         self.staged = []
-        self.current = self.checkpoint
-        self.expected[self.current], self.committables[self.current] = numbers, items
+        self.history = (*self.history, self.checkpoint)
+        self.expected[self.history], self.committables[self.history] = numbers, items
         with pytest.MonkeyPatch.context() as patch:
             if crash:
                 crash_at(patch, sinks, *crash)
             try:
-                self.sink.publish(LINEAGE, self.current, items)
+                self.sink.publish(LINEAGE, self.checkpoint, items)
             except InterruptedError:
                 patch.undo()
-                self.sink.restore(LINEAGE, self.current, items)
+                self.restore()
 
-    @rule(data=st.data())
-    def rewind(self, data):
-        self.current = data.draw(st.sampled_from([c for c in self.expected if c <= self.current]))
-        self.expected = {c: v for c, v in self.expected.items() if c <= self.current}
+    @rule(
+        data=st.data(),
+        crash=st.none() | st.tuples(st.sampled_from(["_move", "_sync"]), st.integers(0, 5)),
+    )
+    def go(self, data, crash):
+        """Back, forward or to another branch; a restore that is cut short may lead elsewhere."""
         self.staged = []
-        named = self.current or None
-        self.sink.restore(LINEAGE, named, self.committables[self.current])
+        self.history = data.draw(st.sampled_from(list(self.expected)))
+        with pytest.MonkeyPatch.context() as patch:
+            if crash:
+                crash_at(patch, sinks, *crash)
+            try:
+                self.restore()
+            except InterruptedError:
+                patch.undo()
+                self.history = data.draw(st.sampled_from(list(self.expected)))
+                self.restore()
 
     @invariant()
     def readers_see_what_the_current_checkpoint_published(self):
-        assert published(self.sink) == self.expected[self.current]
+        assert published(self.sink) == self.expected[self.history]
 
 
 def test_readers_see_each_row_once_whatever_happens(sink):

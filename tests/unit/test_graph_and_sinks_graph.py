@@ -142,7 +142,8 @@ def test_relative_paths_belong_to_the_job_file(path, resolved):
         ("kafka", {}, {"maxOffsetsPerTrigger": 500}),
         ("rate-micro-batch", {}, {"rowsPerBatch": 500}),
         ("kafka", {"maxOffsetsPerTrigger": 7}, {"maxOffsetsPerTrigger": 7}),
-        ("json", {}, {}),
+        ("json", {}, {"maxBytesPerTrigger": 32_000}),
+        ("json", {"maxFilesPerTrigger": 1}, {"maxFilesPerTrigger": 1}),
     ],
 )
 def test_the_record_limit_of_the_job_becomes_the_sources_option(source, options, limit):

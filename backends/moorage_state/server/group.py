@@ -165,13 +165,13 @@ class ServerGroup:
 
     def _wait_until_ready(self, server: _Server) -> None:
         line = _first_line(server.process, time.monotonic() + self._start_timeout)
-        if not line.startswith("ready "):
+        if not line.startswith("ready\t"):
             raise Retryable(
                 f"state server did not start: pid={server.process.pid} "
                 f"exit={server.process.poll()} seconds={self._start_timeout:g}; it has told why "
                 f"on stderr"
             )
-        server.addresses = line.split()[1:]
+        server.addresses = line.rstrip("\n").split("\t")[1:]
 
 
 def _has_ended(server: _Server) -> bool:

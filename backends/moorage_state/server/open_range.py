@@ -205,7 +205,17 @@ class OpenRange:
                 while self._pending:
                     self._apply(self._pending[0])
                 yield self._database
-            except (LocalDiskError, CorruptState, VersionGone) as error:
+            except CorruptState as error:
+                if error.path != str(self._database.path):
+                    self._fail(error)
+                    raise
+                again = StaleLease(
+                    f"the working copy of a range is damaged; opening the range again makes a new "
+                    f"one: {self._where()}: {error}"
+                )
+                self._fail(again)
+                raise again from error
+            except (LocalDiskError, VersionGone) as error:
                 self._fail(error)
                 raise
 

@@ -54,7 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
         threading.Thread(
             target=_watch_parent, args=(options.die_with_parent,), name="parent", daemon=True
         ).start()
-    sys.stdout.write(f"ready {' '.join(addresses)}\n")
+    # Tabs: an address may hold blanks.
+    sys.stdout.write("\t".join(["ready", *addresses]) + "\n")
     sys.stdout.flush()
     _wait_for_end(host, options.grace)
     if options.socket:

@@ -23,6 +23,7 @@ from moorage_state.snapshots.entries import (
 )
 from moorage_state.snapshots.history import (
     RestorePoint,
+    ancestors,
     current_fence,
     current_owner,
     is_released,
@@ -81,6 +82,7 @@ __all__ = [
     "Run",
     "StateMeta",
     "Verify",
+    "ancestors",
     "checkpoint_id_of",
     "checkpoint_path",
     "current_fence",

@@ -96,7 +96,8 @@ class Run(_Entry, frozen=True):
         restored_from: `chk-<id>` or the address of a savepoint; None for an empty start.
         explicit: a person chose `restored_from` (or the empty start): until there is a newer
             checkpoint this is the restore point, whatever older checkpoints there are.
-        restore_nonce: the number by which the job's manifest asked for that; 0 if it did not.
+        restore_nonce: one more than the nonce by which the job's manifest asked for that; 0 if
+            the manifest did not ask.
     """
 
     fence: _Id

@@ -13,6 +13,7 @@ from moorage_state.snapshots.layout import checkpoint_id_of, checkpoint_path
 
 __all__ = [
     "RestorePoint",
+    "ancestors",
     "current_fence",
     "current_owner",
     "is_released",
@@ -146,3 +147,25 @@ def _without_retired(timeline: list[RestorePoint], retired: set[int]) -> Sequenc
             f"the chosen restore point was retired: path={timeline[-1].path}; choose another one"
         )
     return [point for point in reversed(timeline) if not gone(point)]
+
+
+def ancestors(entries: Iterable[Entry], checkpoint_id: int) -> tuple[int, ...]:
+    """Return the checkpoints that a checkpoint descends from, oldest first, itself last.
+
+    Retired ones are among them: what they published is part of the history all the same.
+    """
+    parents: dict[int, int | None] = {}
+    tip: int | None = None
+    for entry in entries:
+        match entry:
+            case Run():
+                tip = checkpoint_id_of(entry.restored_from) if entry.restored_from else None
+            case Checkpoint():
+                parents[entry.checkpoint_id] = tip
+                tip = entry.checkpoint_id
+    line: list[int] = []
+    at: int | None = checkpoint_id
+    while at is not None:
+        line.append(at)
+        at = parents.get(at)
+    return tuple(reversed(line))

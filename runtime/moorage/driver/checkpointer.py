@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from moorage import __version__
+from moorage.driver.restore import UID_MAPPING
 from moorage.driver.settings import JobSettings
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.watermarks import Watermarks
@@ -34,6 +35,11 @@ from moorage_state.snapshots import (
 __all__ = ["Boundary", "CheckpointReport", "Checkpointer"]
 
 _log = logging.getLogger(__name__)
+
+_EXPIRED = (
+    "the checkpoint took longer than checkpoint.timeout or its run ended: checkpoint={}; the next "
+    "one covers what it would have"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,7 @@ class _Pending:
     pause_seconds: float
     started: float
     handles: dict[str, list[RangeHandle]] = field(default_factory=dict)
+    abandoned: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
     report: CheckpointReport | None = None
     error: BaseException | None = None
@@ -140,6 +147,8 @@ class Checkpointer:
         Raises:
             MoorageError: a range cannot be snapshot.
         """
+        if self._pending is not None:
+            raise Bug("a checkpoint is under way")
         self._last_id = self._last_id + 1 or self._store.next_id(self._writer.entries)
         checkpoint_id = self._last_id
         self._last_trigger = self._clock()
@@ -166,7 +175,11 @@ class Checkpointer:
             UserError: more failures in a row than the job tolerates, where it says so.
         """
         pending = self._pending
-        if pending is None or not pending.done.is_set():
+        if pending is None:
+            return None
+        if not pending.done.is_set():
+            if self._clock() - pending.started > self._settings.timeout_seconds:
+                self._cancel(pending)
             return None
         self._pending = None
         self._last_end = self._clock()
@@ -184,8 +197,28 @@ class Checkpointer:
         self._pinned = [report.checkpoint_id]
         for uid, items in pending.committables.items():
             self._sink(uid).publish(self._writer.lineage, report.checkpoint_id, items)
-        self._store.retire(self._writer, self._settings.retain, pinned=self._pinned)
+        self._retire()
         return report
+
+    def abandon(self) -> None:
+        """The run ends without this checkpoint: when this returns it completes now or never."""
+        pending = self._pending
+        if pending is not None:
+            self._cancel(pending)
+            pending.done.wait()
+
+    def _cancel(self, pending: _Pending) -> None:
+        """Make the upload of a checkpoint end soon, unless it is in the log already."""
+        if not pending.abandoned.is_set():
+            pending.abandoned.set()
+            self._fleet.aborted(pending.checkpoint_id)
+
+    def _retire(self) -> None:
+        """Let go of old checkpoints; what cannot be deleted now is taken up the next time."""
+        try:
+            self._store.retire(self._writer, self._settings.retain, pinned=self._pinned)
+        except Retryable as error:
+            _log.warning("old checkpoints could not be retired, will try again: %s", error)
 
     def wait(self, timeout: float | None = None) -> CheckpointReport | None:
         """Wait for the checkpoint under way, then `poll`."""
@@ -222,6 +255,8 @@ class Checkpointer:
             pending.done.set()
 
     def _complete(self, pending: _Pending) -> CheckpointReport:
+        if pending.abandoned.is_set():
+            raise Retryable(_EXPIRED.format(pending.checkpoint_id))
         manifest = self._manifest(pending)
         now = datetime.datetime.now(datetime.UTC)
         entry = self._store.complete(self._writer, manifest, now)
@@ -262,7 +297,10 @@ class Checkpointer:
             source=boundary.source,
             watermarks=dict(boundary.watermarks.to_json()),
             sinks=pending.committables,
-            extra={"finished": boundary.finished},
+            extra={
+                "finished": boundary.finished,
+                UID_MAPPING: dict(settings.restore.uid_mapping),
+            },
         )
 
     def _failed(self, pending: _Pending, error: BaseException) -> None:

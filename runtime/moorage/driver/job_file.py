@@ -6,6 +6,7 @@ Decides what a legal job file is. Called by the driver once per start.
 import importlib.util
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -20,14 +21,14 @@ __all__ = ["build_graph"]
 _MODULE = "moorage_job"
 
 
-def build_graph(path: Path, env: StreamEnvironment) -> JobGraph:
+def build_graph(path: Path, env: StreamEnvironment, py_files: Sequence[Path] = ()) -> JobGraph:
     """Run `build(env)` of the job file; returns the checked graph.
 
     Raises:
         UserFunctionError: the file raised when it was imported or built.
         UserError: it has no `build`, or describes no legal job.
     """
-    module = _import(path)
+    module = _import(path, py_files)
     build = getattr(module, "build", None)
     if not callable(build):
         raise UserError(
@@ -46,10 +47,11 @@ def build_graph(path: Path, env: StreamEnvironment) -> JobGraph:
     return env.graph
 
 
-def _import(path: Path) -> ModuleType:
+def _import(path: Path, py_files: Sequence[Path]) -> ModuleType:
     """Import the file under a name of its own; its functions travel to executors by value."""
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
+    for folder in (*map(str, py_files), str(path.parent)):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     if spec is None or spec.loader is None:
         raise UserError(f"the job file is not a Python file: file={path}")

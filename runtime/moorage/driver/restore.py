@@ -25,7 +25,11 @@ from moorage_state.snapshots import (
     restore_point,
 )
 
-__all__ = ["Choice", "check_fits", "choose", "known_schemas", "renamed"]
+__all__ = ["UID_MAPPING", "Choice", "check_fits", "choose", "known_schemas", "renamed"]
+
+
+UID_MAPPING = "uid_mapping"
+"""Where a manifest keeps the mapping that its operators' uids were read with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,21 @@ def choose(
     loaded = store.load_latest(entries, policy.max_fallback_age, verify)
     if loaded is None:
         return Choice(None, explicit=False)
+    warnings = tuple(loaded.warnings)
+    if policy.mode != "Latest":
+        sentence = (
+            f"restore.mode {policy.mode} was followed by an earlier run; going on from the newest "
+            f"checkpoint: to follow it again, raise restore.nonce (now {policy.nonce})"
+        )
+        warnings = (*warnings, sentence)
     manifest = renamed(loaded.manifest, policy.uid_mapping)
-    return Choice(manifest, explicit=False, warnings=tuple(loaded.warnings))
+    return Choice(manifest, explicit=False, warnings=warnings)
 
 
 def _handled(entries: Sequence[Entry], policy: RestorePolicy) -> bool:
     """Whether an earlier start already followed the manifest's choice of this nonce."""
     return any(
-        isinstance(e, Run) and e.explicit and e.restore_nonce == policy.nonce for e in entries
+        isinstance(e, Run) and e.explicit and e.restore_nonce == policy.nonce + 1 for e in entries
     )
 
 
@@ -103,10 +114,23 @@ def _named(
 
 
 def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:
-    """The manifest with operators under the uids that the job has for them now."""
-    operators = {}
+    """The manifest with operators under the uids that the job has for them now.
+
+    A manifest that was written under the same mapping has them already.
+
+    Raises:
+        UserError: two operators would get one uid.
+    """
+    if not mapping or manifest.extra.get(UID_MAPPING) == dict(mapping):
+        return manifest
+    operators: dict[str, OperatorState] = {}
     for uid, state in manifest.operators.items():
         new = mapping.get(uid, uid)
+        if new in operators:
+            raise UserError(
+                f"restore.uidMapping gives two operators of the checkpoint one uid: uid={new} "
+                f"checkpoint={sorted(manifest.operators)}; map each to another"
+            )
         handles = [replace(handle, uid=new) for handle in state.subtasks]
         operators[new] = replace(state, subtasks=handles)
     return replace(manifest, operators=operators)

@@ -22,6 +22,7 @@ from moorage.driver.session import local_session
 from moorage.driver.settings import JobSettings
 from moorage.driver.stream_run import DriverContext, StreamRun
 from moorage.driver.types import Outcome, Progress, RunOptions, RunResult, StoreRefused
+from moorage.engine.failures import UserFunctionError
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.placement import LocalPlacement
 from moorage.engine.plan import EpochPlanner
@@ -111,19 +112,33 @@ def _drive(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun]:
         run: StreamRun | None = None
         try:
             run = StreamRun(context, number, choice)
-            return run.drive(), run
+            return _drive_run(run), run
         except CorruptState as error:
             if run is not None or choice.explicit:
                 raise
             context.reporter.message(str(error))
-            choice = _choose_again(context, "hashes")
+            other = _choose_again(context, "hashes")
+            if other.path == choice.path:
+                raise
+            choice = other
         except _REWIND as error:
             rewinds = 1 if run is not None and run.checkpointer.last else rewinds + 1
             if rewinds > _MAX_REWINDS:
                 raise
             context.reporter.phase("rewinding", f"going back to the last checkpoint: {error}")
-            choice = _choose_again(context, "sizes")
+            if run is not None:  # else the choice was not followed yet: the same once more
+                choice = _choose_again(context, "sizes")
         number += 1
+
+
+def _drive_run(run: StreamRun) -> Outcome:
+    """What was wrong with rows is the job's failure, not the manifest's."""
+    try:
+        return run.drive()
+    except UserError as error:
+        if type(error) is UserError:
+            raise UserFunctionError(*error.args) from error
+        raise
 
 
 def _choose_again(context: DriverContext, verify: Verify) -> Choice:
@@ -209,7 +224,7 @@ def _context(
             max_records_per_epoch=settings.max_records_per_epoch,
             args=settings.args,
         )
-        graph = build_graph(settings.main_file, env)
+        graph = build_graph(settings.main_file, env, settings.py_files)
         fleet = RangeFleet(
             servers,
             [o.uid for o in graph.operators],

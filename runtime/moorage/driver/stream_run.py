@@ -7,6 +7,7 @@ lock, so that a boundary is a boundary. Called by `run_job`, once per run token.
 
 import logging
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,16 @@ from moorage.engine.sparklog import SparkLog, capture, lay
 from moorage.engine.watermarks import Watermarks
 from moorage.functions import KeyedProcessFunction
 from moorage.graph import JobGraph
+from moorage.sinks import SinkRestore
 from moorage_state.errors import Bug, MoorageError
-from moorage_state.snapshots import CheckpointStore, LogWriter, Run, run_token
+from moorage_state.snapshots import CheckpointStore, LogWriter, Run, ancestors, run_token
 
 __all__ = ["DriverContext", "StreamRun"]
 
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
+_IDLE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,9 @@ class StreamRun:
         self._first_batch: int | None = None
         self._spark_dir = context.scratch / f"spark-{self._run}"
         self._log: SparkLog | None = None
+        self._timers = _has_timers(context.graph)
+        self._counted = _counting_consumers(context.graph)
+        self._last_epoch = time.monotonic()
         self._runner = self._restore()
         self._checkpointer = Checkpointer(
             context.settings,
@@ -114,10 +120,12 @@ class StreamRun:
                     return self._stop()
                 with self._lock:
                     self._between_epochs()
+                    self._tick_when_idle()
             self._raise_failure()
             return self._finish()
         finally:
             self._end_query()
+            self._checkpointer.abandon()
 
     # -- starting --------------------------------------------------------------------------
 
@@ -148,7 +156,8 @@ class StreamRun:
     def _record(self) -> None:
         """Say in the log that this run begins, and from what: it holds after a crash, too."""
         c, choice = self._c, self._choice
-        nonce = c.settings.restore.nonce
+        policy = c.settings.restore
+        nonce = 0 if policy.explicit or not choice.explicit else policy.nonce + 1
         c.writer.append(Run(c.writer.fence, self._number, choice.path, choice.explicit, nonce))
 
     def _watermarks(self) -> Watermarks:
@@ -159,14 +168,14 @@ class StreamRun:
         return Watermarks.from_json(delays, stored)
 
     def _restore_sinks(self) -> None:
-        manifest = self._choice.manifest
-        staged = manifest.sinks if manifest else {}
-        for node in self._c.graph.sinks:
-            checkpoint_id = manifest.checkpoint_id if manifest else None
-            for sentence in node.sink.restore(
-                self._c.writer.lineage, checkpoint_id, staged.get(node.uid, [])
-            ):
-                self._c.reporter.message(sentence)
+        """Output goes back to what the restored state's own history published."""
+        manifest, c = self._choice.manifest, self._c
+        history = ancestors(c.writer.entries, manifest.checkpoint_id) if manifest else ()
+        for node in c.graph.sinks:
+            staged = manifest.sinks.get(node.uid, []) if manifest else []
+            point = SinkRestore(c.writer.lineage, self._run, history, staged)
+            for sentence in node.sink.restore(point):
+                c.reporter.message(sentence)
 
     def _lay(self, source: dict[str, Any]) -> None:
         if not source:
@@ -232,7 +241,9 @@ class StreamRun:
         self._checkpointer.staged(outcome.committables())
         state_bytes = sum(s.size_bytes for s in self._c.fleet.stats())
         bound = self._bound.read() if self._bound else None
-        self._c.reporter.epoch(self._runner.epoch, outcome.rows_in, state_bytes, bound)
+        rows = outcome.rows_in(self._counted)
+        self._c.reporter.epoch(self._runner.epoch, rows, state_bytes, bound)
+        self._last_epoch = time.monotonic()
         self._between_epochs()
 
     def _between_epochs(self) -> None:
@@ -241,6 +252,18 @@ class StreamRun:
             self._poll_checkpoint()
             if self._checkpointer.due(self._runner.epoch):
                 self._checkpointer.start(self._boundary())
+        except MoorageError as error:
+            self._failure = error
+
+    def _tick_when_idle(self) -> None:
+        """Without input, fire the timers that the watermark has come to since the last epoch."""
+        idle = time.monotonic() - self._last_epoch > _IDLE_SECONDS + self._c.settings.epoch_seconds
+        watermarks = self._runner.watermarks
+        moved = watermarks.current > watermarks.floor
+        if not (idle and moved and self._timers) or self._failure or self._c.settings.bounded:
+            return
+        try:
+            self._committed(self._runner.run(None))
         except MoorageError as error:
             self._failure = error
 
@@ -277,7 +300,7 @@ class StreamRun:
         """The input is used up: fire all timers, take the checkpoint that publishes the rest."""
         with self._lock:
             self._halted = True
-            if self._has_timers():
+            if self._timers:
                 self._committed(self._runner.run(None))
                 self._runner.watermarks = self._runner.watermarks.drain()
                 self._committed(self._runner.run(None))
@@ -292,6 +315,8 @@ class StreamRun:
         report = self._checkpointer.wait(timeout)
         if report is not None:
             self._c.reporter.checkpoint(report)
+        if self._checkpointer.under_way:
+            raise self._checkpointer.failure()
         if not self._checkpointer.needed(self._runner.epoch, finished=finished):
             return
         self._checkpointer.start(self._boundary(finished=finished))
@@ -299,10 +324,6 @@ class StreamRun:
         if report is None:
             raise self._checkpointer.failure()
         self._c.reporter.checkpoint(report)
-
-    def _has_timers(self) -> bool:
-        base = KeyedProcessFunction.on_timer
-        return any(type(o.function).on_timer is not base for o in self._c.graph.operators)
 
     def _raise_failure(self) -> None:
         """Raise why the run cannot go on, if it cannot."""
@@ -326,3 +347,22 @@ def _delays(graph: JobGraph) -> dict[str, int]:
                 known = delays.get(branch.node.uid, 0)
                 delays[branch.node.uid] = max(known, branch.max_delay_ms)
     return delays
+
+
+def _has_timers(graph: JobGraph) -> bool:
+    base = KeyedProcessFunction.on_timer
+    return any(type(o.function).on_timer is not base for o in graph.operators)
+
+
+def _counting_consumers(graph: JobGraph) -> frozenset[str]:
+    """Uids of consumers that together read each input about once: their rows are the input's."""
+    seen: set[str] = set()
+    chosen: set[str] = set()
+    consumers = [(o.uid, o.upstream) for o in graph.operators]
+    consumers += [(s.uid, s.upstream) for s in graph.sinks]
+    for uid, upstream in consumers:
+        inputs = {branch.node.uid for branch in upstream.branches}
+        if inputs - seen:
+            seen |= inputs
+            chosen.add(uid)
+    return frozenset(chosen)

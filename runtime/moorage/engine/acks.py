@@ -5,7 +5,7 @@ epoch may commit only when every stateful operator has one acknowledgement per s
 consumer saw the same attempt of each producer. Pure: data in, verdict out.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,10 +95,10 @@ class EpochOutcome:
     stateless: tuple[Ack, ...] = ()
     max_event_time: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def rows_in(self) -> int:
-        """Rows that operators and direct sinks took in."""
-        return sum(a.rows_in for a in (*self.acks.values(), *self.stateless))
+    def rows_in(self, consumers: Collection[str]) -> int:
+        """Rows that these operators and direct sinks took in."""
+        acks = (*self.acks.values(), *self.stateless)
+        return sum(a.rows_in for a in acks if a.uid in consumers)
 
     def deltas(self, uid: str) -> dict[int, str]:
         """The delta digest of each subtask of an operator."""

@@ -25,9 +25,13 @@ _SPARK_TAIL = re.compile(
 _KNOWN_LOSSES = (
     "ExecutorLostFailure",
     "FetchFailed",
+    # A lost shuffle came out otherwise when it was computed again, and part of it had been used.
+    "with indeterminate output was failed and retried",
     "Python worker exited unexpectedly",
     "SparkContext was shut down",
-    "Job aborted due to stage failure",
+    "EOFException",
+    "SocketException",
+    "Broken pipe",
 )
 _WRAPPING = ("An error occurred while calling", "An exception was thrown from the Python worker")
 

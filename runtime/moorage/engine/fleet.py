@@ -137,9 +137,10 @@ class RangeFleet:
             VersionGone: the volume no longer has what is needed; the job must be rewound.
         """
         restarted = self._servers.ensure_alive()
-        for index in restarted:
-            self._clients[index].close()
-            self._clients[index] = self._servers.connect(index)
+        for index, client in enumerate(self._clients):
+            if index in restarted or not _answers(client):
+                client.close()
+                self._clients[index] = self._servers.connect(index)
         self._each(self._open_one, [r for r in self._ranges.values() if self._lost(r, restarted)])
         return restarted
 
@@ -188,10 +189,11 @@ class RangeFleet:
         Args:
             base: by operator uid, the handles of a retained checkpoint that was notified.
         """
+        run = self._run
         known = {uid: [f for h in handles for f in h.files] for uid, handles in base.items()}
         with ThreadPoolExecutor(max_workers=len(self._clients)) as pool:
             work = [
-                pool.submit(self._upload_one, r, checkpoint_id, known.get(r.spec.uid, []))
+                pool.submit(self._upload_one, r, run, checkpoint_id, known.get(r.spec.uid, []))
                 for r in self._ranges.values()
             ]
             uploaded = [w.result() for w in work]
@@ -241,11 +243,13 @@ class RangeFleet:
         self._client(item).commit(*self._address(item), item.version.epoch, item.version.digest)
 
     def _upload_one(
-        self, item: _Range, checkpoint_id: int, base_files: list[FileRef]
+        self, item: _Range, run: str, checkpoint_id: int, base_files: list[FileRef]
     ) -> RangeHandle:
         client = self._servers.connect(item.server)
         try:
-            return client.upload(*self._address(item), checkpoint_id, self._store_url, base_files)
+            return client.upload(
+                item.spec.uid, item.spec.start, run, checkpoint_id, self._store_url, base_files
+            )
         finally:
             client.close()
 
@@ -275,6 +279,14 @@ class RangeFleet:
 
         futures = [self._pool.submit(one_server, group) for group in by_server.values()]
         return [result for future in futures for result in future.result()]
+
+
+def _answers(client: ServerConnection) -> bool:
+    try:
+        client.ping()
+    except MoorageError:
+        return False
+    return True
 
 
 def _best_effort(action: Callable[[], object]) -> None:

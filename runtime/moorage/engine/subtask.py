@@ -244,6 +244,7 @@ class _Subtask:
 
     def _rows_of_key(self, rows: Sequence[Any], times: list[int | None] | None) -> None:
         process, extend, ctx = self._function.process, self._out.extend, self._ctx
+        by_rows = self._timers is not None and self._plan.upstream is None
         if times is None:
             ctx._timestamp = None
             for row in rows:
@@ -252,8 +253,8 @@ class _Subtask:
                     extend(produced)
             return
         for row, time_ms in zip(rows, times, strict=True):
-            if self._timers is not None and time_ms is not None:
-                self._fire(time_ms - self._plan.timer_delay_ms)
+            if by_rows and time_ms is not None:
+                self._fire(time_ms - self._plan.timer_delay_ms - 1)
             ctx._timestamp = time_ms
             produced = process(row, ctx)
             if produced is not None:

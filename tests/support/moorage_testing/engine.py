@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from moorage import DataStream, StageId, StreamEnvironment
+from moorage import DataStream, SinkRestore, StageId, StreamEnvironment
 from moorage.driver.local import LocalServers
 from moorage.engine.acks import EpochOutcome
 from moorage.engine.epoch import EpochRunner, RunIdentity
@@ -127,7 +127,7 @@ def input_stream(env: StreamEnvironment, uid: str, ddl: str) -> DataStream:
 
 
 class Collect:
-    """A sink whose committables are the rows themselves: exactly what acknowledged attempts sent."""
+    """A sink whose committables are the rows themselves: just what acknowledged attempts sent."""
 
     def open_writer(self, stage: StageId, schema: pa.Schema) -> "_CollectWriter":  # noqa: ARG002
         return _CollectWriter()
@@ -135,12 +135,7 @@ class Collect:
     def publish(self, lineage: str, checkpoint_id: int, committables: list[dict]) -> int:  # noqa: ARG002
         return len(committables)
 
-    def restore(
-        self,
-        lineage: str,  # noqa: ARG002
-        checkpoint_id: int | None,  # noqa: ARG002
-        committables: list[dict],  # noqa: ARG002
-    ) -> list[str]:
+    def restore(self, point: SinkRestore) -> list[str]:  # noqa: ARG002
         return []
 
 

@@ -49,21 +49,21 @@ def test_after_another_operator_due_timers_wait_for_the_rows_it_sent(operator, b
     assert run(operator, rows, watermark=MAX_WATERMARK, **changes) == [
         "row aNone",
         "row a59",
+        "row a70",
         "timer a60",
         "timer a68",
-        "row a70",
         "timer a79",
         "timer b60",
     ]
 
 
-def test_timers_fire_before_the_first_row_that_is_not_older(operator, batch):
+def test_timers_fire_before_the_first_row_that_is_newer(operator, batch):
     rows = batch(("a", 5, 100), ("a", 5, 104), ("a", 5, 105), ("a", 5, 200))
     assert run(operator, [rows]) == [
         "row a100",
         "row a104",
-        "timer a105",
         "row a105",
+        "timer a105",
         "timer a109",
         "timer a110",
         "row a200",
@@ -71,16 +71,17 @@ def test_timers_fire_before_the_first_row_that_is_not_older(operator, batch):
 
 
 def test_a_delay_keeps_timers_behind_the_rows(operator, batch):
-    rows = batch(("a", 5, 100), ("a", 5, 105), ("a", 5, 115))
-    expected = ["row a100", "row a105", "timer a105", "row a115"]
+    rows = batch(("a", 5, 100), ("a", 5, 105), ("a", None, 115), ("a", 5, 116))
+    expected = ["row a100", "row a105", "row a115", "timer a105", "row a116"]
     assert run(operator, [rows], timer_delay_ms=10) == expected
 
 
 def test_timers_wait_for_a_later_epoch(operator, batch):
     run(operator, [batch(("a", 5, 100))])
     assert run(operator, [batch(("a", None, 104))]) == ["row a104"]
-    assert run(operator, [batch(("a", None, 105))]) == ["timer a105", "row a105"]
-    assert run(operator, [batch(("a", None, 106))], watermark=1000) == ["row a106"]
+    assert run(operator, [batch(("a", None, 105))]) == ["row a105"]
+    assert run(operator, [batch(("a", None, 106))]) == ["timer a105", "row a106"]
+    assert run(operator, [batch(("a", None, 107))], watermark=1000) == ["row a107"]
 
 
 def test_timers_that_are_due_fire_before_the_rows_of_their_key(operator, batch):
@@ -130,7 +131,6 @@ def test_a_key_that_runs_over_batches_fires_its_timers_once(operator, batch):
         "row a110",
         "timer a111",
         "row a120",
-        "timer a121",
         "row a121",
         "row b50",
         "timer b50",
@@ -252,9 +252,9 @@ def test_a_row_without_an_event_time_has_no_timestamp(operator, batch):
     mixed = [
         batch(("a", None, None), ("a", None, 103)),
         batch(("a", None)),
-        batch(("a", None, 105)),
+        batch(("a", None, 106)),
     ]
-    assert run(operator, mixed) == ["row aNone", "row a103", "row aNone", "timer a105", "row a105"]
+    assert run(operator, mixed) == ["row aNone", "row a103", "row aNone", "timer a105", "row a106"]
 
 
 # -- what a function may not do ---------------------------------------------------------------
@@ -336,12 +336,12 @@ def by_key(events):
 
 
 def oracle(rows):
-    """One key after the other: timers up to a row's time fire before it, the rest at the end."""
+    """One key after the other: timers older than a row fire before it, the rest at the end."""
     events = []
     for key in sorted({key for key, _, _ in rows}):
         timers: set[int] = set()
         for _, n, time in [*(r for r in rows if r[0] == key), (key, None, None)]:
-            while timers and (time is None or min(timers) <= time):
+            while timers and (time is None or min(timers) < time):
                 fired = min(timers)
                 timers.remove(fired)
                 events.append(f"timer {key}{fired}")

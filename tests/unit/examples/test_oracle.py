@@ -54,17 +54,18 @@ def test_visits_are_counted_by_destination(entries):
     assert column(entries(*lines), "visits") == [1, 1, 2, 3]
 
 
-def test_ten_days_to_the_minute_are_an_absence_which_comes_before_the_departure(entries):
-    table = entries("N1 2013-01-01T08:00 LAX 7", "N1 2013-01-11T08:00 SFO 0")
+def test_more_than_ten_days_are_an_absence_which_comes_before_the_departure(entries):
+    table = entries("N1 2013-01-01T08:00 LAX 7", "N1 2013-01-11T08:01 SFO 0")
     assert column(table, "event") == ["departed", "missing", "departed"]
     assert column(table, "absences") == [0, 1, 1]
     assert column(table, "entry") == [1, 2, 3]
-    assert table["at"][1] == table["at"][2] == pd.Timestamp("2013-01-11T08:00Z")
+    assert table["at"][1] == pd.Timestamp("2013-01-11T08:00Z")
+    assert table["at"][2] == pd.Timestamp("2013-01-11T08:01Z")
     assert column(table, "last_dest") == ["LAX", "LAX", "SFO"]
 
 
-def test_a_minute_less_is_none(entries):
-    table = entries("N1 2013-01-01T08:00 LAX 0", "N1 2013-01-11T07:59 LAX 0")
+def test_ten_days_to_the_minute_are_none(entries):
+    table = entries("N1 2013-01-01T08:00 LAX 0", "N1 2013-01-11T08:00 LAX 0")
     assert column(table, "event") == ["departed", "departed"]
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from moorage_state.errors import Bug, CorruptState, Retryable, StoreUnavailable, VersionGone
+from moorage_state.errors import (
+    Bug,
+    CorruptState,
+    Retryable,
+    StaleLease,
+    StoreUnavailable,
+    VersionGone,
+)
 from moorage_state.server import RangeHost, RestoreBase, Version
 from moorage_state.stores import MemoryStore, open_store
 
@@ -359,9 +366,9 @@ def test_a_byte_flipped_under_an_open_database_puts_the_range_out_of_work(op, ke
     op.open(run="f1r1")
     damage(table_of(op, tmp_path / "local"))  # hard-linked with the open database's file
     for _ in range(2):
-        with pytest.raises(CorruptState, match="damaged"):
+        with pytest.raises(StaleLease, match="damaged"):
             op.read()
-    with pytest.raises(CorruptState):
+    with pytest.raises(StaleLease):
         op.prepare({key(1, 1): b"x"})
     (stats,) = op.api.stats()
     assert "damaged" in stats.error
