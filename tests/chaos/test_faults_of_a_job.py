@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def test_ctrl_c_takes_a_last_checkpoint_and_the_next_run_goes_on_from_it(home, t
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(60) == 0, home.log()
     last = home.completed()[-1]
-    assert newest_manifest(home.checkpoints).extra == {"finished": False}
+    assert newest_manifest(home.checkpoints).extra["finished"] is False
     text = home.run()
     assert f"chk-{last}" in text
     assert judge(home.path, truth) == []
@@ -169,14 +170,24 @@ def test_a_full_local_volume_ends_the_job_and_loses_nothing(home, truth, tmp_pat
         pytest.skip("mounting a small volume needs root")
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "tmpfs", small], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", small], check=True)
     try:
-        text = home.run("--local-dir", str(small), expect=7)
-        assert "full" in text or "No space left" in text
+        process = home.start("--local-dir", str(small))
+        home.wait_for_checkpoints(1)
+        fill(small / "filler")
+        assert process.wait(120) == 7, home.log()
+        assert "full" in home.log() or "No space left" in home.log()
     finally:
         subprocess.run(["umount", "-l", small], check=True)
     home.run()
     assert judge(home.path, truth) == []
+
+
+def fill(path: Path) -> None:
+    """Leave no byte free on the volume."""
+    with suppress(OSError), path.open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(1 << 16))
 
 
 def test_a_killed_job_leaves_no_process_behind(home):

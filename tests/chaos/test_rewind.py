@@ -85,6 +85,7 @@ def spark(folder: Path, checkpoint: Path, files_per_batch: int, every: int) -> d
     return counts
 
 
+@pytest.mark.soak
 def test_spark_answers_eight_to_the_same_question(tmp_path):
     """Not our promise but the reason for it; if Spark gives ten, the documents must say so."""
     folder, checkpoint = tmp_path / "events", tmp_path / "checkpoint"

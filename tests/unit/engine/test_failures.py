@@ -103,6 +103,7 @@ def test_a_mark_in_user_data_is_not_ours(text):
     [
         "ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
         "FetchFailed(BlockManagerId(1), shuffleId=0)",
+        "A shuffle map stage with indeterminate output was failed and retried.",
         "Python worker exited unexpectedly (crashed)",
         "SparkContext was shut down",
     ],

@@ -1,0 +1,1 @@
+"""The engines. Each runs in a process of its own: `python -m benchmarks.engines REQUEST RESULT`."""
