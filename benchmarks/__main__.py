@@ -4,6 +4,7 @@ import argparse
 import datetime
 import json
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -31,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     params = _params(asked)
     planned = plan(params, _chosen(asked.shape, SHAPES), _chosen(asked.only, ENGINES))
     console = Console()
+    # As for Ctrl-C: what runs is ended and the working directory is cleaned.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     machine = describe(datetime.datetime.now(datetime.UTC))
     if (busy := load()) > _BUSY:
         machine["load before"] = f"{busy:.1f}: the machine was not idle"
@@ -57,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shape", action="append", choices=SHAPES, help="a shape; repeatable")
     parser.add_argument("--repeats", type=int, help="rounds")
     parser.add_argument("--rows", type=int, help="rows in a batch")
-    parser.add_argument("--budget", type=float, help="seconds for everything, from round two on")
+    parser.add_argument("--budget", type=float, help="seconds for everything")
     parser.add_argument("--keep", action="store_true", help="leave input and logs in build/bench")
     return parser
 

@@ -85,11 +85,11 @@ def notes(params: Parameters) -> list[str]:
             f"on {width} processors; each run is a fresh process."
         ),
         (
-            f"Measured are the batches after {params.warmup_files} small ones and "
-            f"{params.warmup_seconds:g} s, for {params.steady_seconds:g} s or longer; a run's "
-            f"figure is the rows of those batches by their time. For Spark a batch's time is "
-            f"triggerExecution of its progress; for Moorage it is all the wall-clock time between "
-            f"two committed epochs."
+            f"Measured are the batches that begin after {params.warmup_files} of "
+            f"{params.warmup_rows:,} rows and after {params.warmup_seconds:g} s, for "
+            f"{params.steady_seconds:g} s or longer; a run's figure is the rows of those batches "
+            f"by their time. For Spark a batch's time is triggerExecution of its progress; for "
+            f"Moorage it is all the wall-clock time between two committed epochs."
         ),
         (
             f"Moorage takes a checkpoint every {params.checkpoint_seconds} s into a file:// store "

@@ -25,6 +25,7 @@ __all__ = ["Planned", "measure", "plan"]
 
 _ROOT = Path(__file__).parents[1]
 _RUN_TIMEOUT = 400.0
+_GRACE_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 
 
@@ -58,8 +59,8 @@ def measure(
 ) -> Iterator[EngineRun]:
     """Run what is planned, in order, and yield what came of each.
 
-    After the first round a run is left out that would, judged by the one before it, not end within
-    the budget.
+    A run is left out for which no time is left: judged, where there was one, by the run of the same
+    engine and shape before it. None goes on for longer than a minute after the budget's end.
     """
     began = time.monotonic()
     took: dict[tuple[ShapeName, EngineName], float] = {}
@@ -69,15 +70,15 @@ def measure(
     for one in planned:
         key = one.shape, one.engine
         left = params.budget_seconds - (time.monotonic() - began)
-        if key in took and took[key] > left:
-            tell(f"no time left for another run: {ENGINES[one.engine].title}, {key[0]}")
+        if took.get(key, 0.0) >= left:
+            tell(f"no time left: {ENGINES[one.engine].title}, {SHAPES[one.shape].title}")
             continue
-        run = _run(params, one, work)
+        run = _run(params, one, work, min(_RUN_TIMEOUT, left + _GRACE_SECONDS))
         took[key] = run.seconds
         yield run
 
 
-def _run(params: Parameters, one: Planned, work: Path) -> EngineRun:
+def _run(params: Parameters, one: Planned, work: Path, timeout: float) -> EngineRun:
     name = f"{one.engine}-{one.shape}-{one.repeat}"
     home = work / name
     home.mkdir(parents=True)
@@ -92,7 +93,7 @@ def _run(params: Parameters, one: Planned, work: Path) -> EngineRun:
     request_path, result_path = work / f"{name}.request.json", work / f"{name}.result.json"
     request.write(request_path)
     before, began = load(), time.monotonic()
-    error = _process(request_path, result_path, work / f"{name}.log")
+    error = _process(request_path, result_path, work / f"{name}.log", timeout)
     took = time.monotonic() - began
     shutil.rmtree(home, ignore_errors=True)
     if error:
@@ -102,7 +103,7 @@ def _run(params: Parameters, one: Planned, work: Path) -> EngineRun:
     return replace(run, seconds=took, load=before)
 
 
-def _process(request: Path, result: Path, log: Path) -> str:
+def _process(request: Path, result: Path, log: Path, timeout: float) -> str:
     """Run an engine's process to its end; returns why it failed, or nothing."""
     command = [sys.executable, "-m", "benchmarks.engines", str(request), str(result)]
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -118,10 +119,10 @@ def _process(request: Path, result: Path, log: Path) -> str:
             start_new_session=True,
         )
         try:
-            status = process.wait(_RUN_TIMEOUT)
+            status = process.wait(timeout)
         except subprocess.TimeoutExpired:
             _end(process)
-            return f"not done after {_RUN_TIMEOUT:g} s"
+            return f"not done after {timeout:.0f} s"
         except BaseException:
             _end(process)
             raise
