@@ -43,22 +43,26 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """What all parts of a manifest share: immutable, and no field the reader does not know."""
 
 
-class FileRef(_Part, frozen=True, kw_only=True):
+class FileRef(_Part, frozen=True, kw_only=True, omit_defaults=True):
     """One file of a range's database.
 
     Attributes:
         name: the name of the file in the database's directory.
-        key: the object that holds its bytes.
+        key: the object that holds its bytes; empty where they stand in `inline`.
+        offset: where in the object its bytes begin; several small files may lie in one object.
         size: in bytes.
         sha256: hex digest of its bytes.
         shared: other checkpoints may reference the same object.
+        inline: its bytes, where they are so few that an object of their own would be waste.
     """
 
     name: _FileName
     key: str
+    offset: _Count = 0
     size: _Count
     sha256: _Sha256
     shared: bool
+    inline: bytes | None = None
 
 
 class RangeHandle(_Part, frozen=True, kw_only=True):
@@ -71,8 +75,10 @@ class RangeHandle(_Part, frozen=True, kw_only=True):
         epoch: the last epoch it contains.
         digest: the digest of that epoch's delta; with the epoch, the version of the range.
         backend_uuid: which database the files come from.
-        files: what a restore must put into an empty directory.
+        files: what a restore must put into an empty directory; or, of a canonical handle, Parquet
+            files by state.
         bytes_total: the sum of the sizes of the files.
+        format: the backend's own files, or those that every backend and any tool reads.
     """
 
     uid: _Uid
@@ -83,6 +89,7 @@ class RangeHandle(_Part, frozen=True, kw_only=True):
     backend_uuid: str
     files: list[FileRef]
     bytes_total: _Count
+    format: Literal["native", "canonical"] = "native"
 
 
 class StateMeta(_Part, frozen=True, kw_only=True):
@@ -118,9 +125,11 @@ class OperatorState(_Part, frozen=True, kw_only=True):
 
 
 class Manifest(_Part, frozen=True, kw_only=True):
-    """One checkpoint.
+    """One checkpoint, or one savepoint.
 
     Attributes:
+        kind: which of the two; the keys of a savepoint are relative to its own directory.
+        name: the name of a savepoint; empty for a checkpoint.
         lineage: the id of the lineage.
         checkpoint_id: its id in the lineage.
         epoch: the last epoch it contains.
@@ -139,6 +148,8 @@ class Manifest(_Part, frozen=True, kw_only=True):
     """
 
     format: int = MANIFEST_FORMAT
+    kind: Literal["checkpoint", "savepoint"] = "checkpoint"
+    name: str = ""
     lineage: str
     checkpoint_id: _Positive
     epoch: _Count
@@ -270,6 +281,12 @@ def _problem(manifest: Manifest) -> str:
     for handle in manifest.handles:
         if handle.bytes_total != sum(file.size for file in handle.files):
             return f"{_name(handle)} has a wrong sum of sizes"
-    for file in manifest.files:
+    return next(filter(None, map(_file_problem, manifest.files)), "")
+
+
+def _file_problem(file: FileRef) -> str:
+    if file.inline is None:
         check_key(file.key)
+    elif file.key or len(file.inline) != file.size:
+        return f"inline file {file.name} has a key or another size"
     return ""
