@@ -44,6 +44,7 @@ ENGINES = {
     for engine in (
         Engine(BASE, "Moorage, per record"),
         Engine(EngineName("tws-rows"), "transformWithState, rows"),
+        Engine(EngineName("tws-rows-lean"), "transformWithState, rows, emits per key", repeats=1),
         Engine(EngineName("jvm-agg"), "groupBy.agg, JVM"),
         # A batch takes it minutes where the others take seconds: one round, one batch is enough.
         Engine(EngineName("tws-pandas"), "transformWithStateInPandas", repeats=1, steady_batches=1),

@@ -92,10 +92,11 @@ def notes(params: Parameters) -> list[str]:
             f"Moorage it is all the wall-clock time between two committed epochs."
         ),
         (
-            f"Moorage takes a checkpoint every {params.checkpoint_seconds} s into a file:// store "
-            f"and writes what it emits, one row for each input row, through its exactly-once file "
-            f"sink. Spark's operators write a changelog with each batch and emit one row for each "
-            f"key and batch, which goes to the noop sink."
+            f"Moorage takes a checkpoint every {params.checkpoint_seconds} s into a file:// store, "
+            f"Spark's operators write a changelog with each batch. Moorage and "
+            f"transformWithState write one row for each input row through their exactly-once "
+            f"Parquet sinks; what emits per key, and the aggregation, emit one row for each key "
+            f"and batch, which goes to the noop sink."
         ),
         (
             "Ratios are of runs of the same round. No figure is shown unless the answer of the "

@@ -24,9 +24,11 @@ __all__ = [
     "decoder",
     "encoder",
     "plain_type",
+    "settler",
 ]
 
 Encode = Callable[[Any], bytes]
+Settle = Callable[[Any], Any]
 Decode = Callable[[bytes], Any]
 Check = Callable[[Any], Any]
 
@@ -82,6 +84,28 @@ def decoder(ddl: str) -> Decode:
     """A function from bytes that `encoder(ddl)` made to the value."""
     decode: Decode = msgspec.msgpack.Decoder(parse_type(ddl).python).decode
     return decode
+
+
+def settler(ddl: str, state: str = "") -> Settle:
+    """A function from a value that was written to what `decoder(ddl)` would read back for it.
+
+    For the usual struct, of scalars only, without encoding it.
+
+    Raises (the function): `StateTypeError`, as `encoder(ddl)` would.
+    """
+    parsed = parse_type(ddl)
+    encode, decode = encoder(ddl, state), decoder(ddl)
+    if parsed.name != "struct":
+        return lambda value: decode(encode(value))
+    in_order = _scalars_check(parsed.children)
+    row = parsed.python
+
+    def settle(value: Any) -> Any:
+        if isinstance(value, tuple) and in_order(value):
+            return value if type(value) is row else tuple.__new__(row, value)
+        return decode(encode(value))
+
+    return settle
 
 
 def plain_type(ddl: str) -> type | None:
@@ -258,15 +282,24 @@ def _struct_check(parsed: StateType) -> Check:
 
 
 def _scalars_check(children: Sequence[StateType]) -> Callable[[tuple[Any, ...]], bool]:
-    """The short way for the usual struct: says yes only where every field is plain and in range."""
-    kinds = tuple(int if c.bits is not None else _EXACT.get(c.name) for c in children)
-    limits = [(i, *_limits(c.bits)) for i, c in enumerate(children) if c.bits is not None]
+    """The short way for the usual struct: says yes only where every field is plain and in range.
 
-    def check(value: tuple[Any, ...]) -> bool:
-        if tuple(map(type, value)) != kinds:
-            return False
-        return all(low <= value[i] <= high for i, low, high in limits)
-
+    Compiled, because it runs once for every row; the source holds numbers and nothing else.
+    """
+    terms = [f"len(v) == {len(children)}"]
+    kinds: dict[str, Any] = {}
+    for i, child in enumerate(children):
+        if child.bits is not None:
+            low, high = _limits(child.bits)
+            terms.append(f"type(v[{i}]) is int and {low} <= v[{i}] <= {high}")
+        elif child.name in _EXACT:
+            kinds[f"k{i}"] = _EXACT[child.name]
+            terms.append(f"type(v[{i}]) is k{i}")
+        else:
+            return lambda _: False
+    check: Callable[[tuple[Any, ...]], bool] = eval(  # noqa: S307 - of the text above
+        f"lambda v: {' and '.join(terms)}", kinds
+    )
     return check
 
 

@@ -8,7 +8,7 @@ read in a later epoch, so that a function cannot tell where epochs were cut.
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from moorage_state.codecs import checker, decoder, encoder, plain_type
+from moorage_state.codecs import checker, decoder, encoder, plain_type, settler
 from moorage_state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -34,7 +34,7 @@ def fetch_values(store: "KeyedStateStore", sid: bytes) -> list[bytes | None]:
     ordered = sorted(wanted)
     found = dict(zip(ordered, store.access.get_many(ordered), strict=True))
     skipped: list[bytes | None] = [None] * store.index
-    return skipped + [found[key] for key in wanted]
+    return [*skipped, *map(found.__getitem__, wanted)]
 
 
 class ValueState:
@@ -48,6 +48,7 @@ class ValueState:
         "_loaded",
         "_plain",
         "_raws",
+        "_settle",
         "_sid",
         "_store",
         "_value",
@@ -61,6 +62,7 @@ class ValueState:
         self._encode = encoder(descriptor.type, descriptor.name)
         self._decode = decoder(descriptor.type)
         self._plain = plain_type(descriptor.type)
+        self._settle = settler(descriptor.type, descriptor.name)
         self._raws: list[bytes | None] | None = None
         self._loaded = False
         self._dirty = False
@@ -69,16 +71,18 @@ class ValueState:
 
     def value(self) -> Any:
         """The current key's value, or None. Change it with `update`, not in place."""
-        if not self._loaded:
-            self._store.touch(self)
-            if self._raws is None:
-                self._raws = fetch_values(self._store, self._sid)
-            raw = self._raws[self._store.index]
-            self._value = None if raw is None else self._decode(raw)
-            self._loaded = True
-        elif self._as_given:
-            self._value = self._decode(self._encode(self._value))
-            self._as_given = False
+        if self._loaded:
+            if self._as_given:
+                self._value = self._settle(self._value)
+                self._as_given = False
+            return self._value
+        store = self._store
+        store.touch(self)
+        if self._raws is None:
+            self._raws = fetch_values(store, self._sid)
+        raw = self._raws[store.index]
+        self._value = None if raw is None else self._decode(raw)
+        self._loaded = True
         return self._value
 
     def update(self, value: Any) -> None:
@@ -227,6 +231,7 @@ class MapState:
         "_known",
         "_plain",
         "_scans",
+        "_settle",
         "_sid",
         "_store",
         "_touched",
@@ -243,6 +248,7 @@ class MapState:
         self._encode = encoder(descriptor.type, descriptor.name)
         self._decode = decoder(descriptor.type)
         self._plain = plain_type(descriptor.type)
+        self._settle = settler(descriptor.type, descriptor.name)
         self._scans: list[Scan | None] | None = None
         self._touched = False
         self._cleared = False
@@ -268,7 +274,7 @@ class MapState:
         key = self._check_key(key)
         raw = self._encode(value)
         self._touch()
-        self._known[key] = value if type(value) is self._plain else self._decode(raw)
+        self._known[key] = value if type(value) is self._plain else self._settle(value)
         self._changes[key] = raw
 
     def put_all(self, entries: dict[Any, Any]) -> None:

@@ -34,6 +34,7 @@ from moorage.engine.columns import (
     row_batch,
 )
 from moorage.engine.failures import SubtaskFailure, UserFunctionError
+from moorage.engine.garbage import seldom_collecting
 from moorage.engine.head import Head, read_head
 from moorage.engine.range_access import BoundRange, LeasedRange
 from moorage.engine.rows import OutputBuffer, RowReader, column_values, group_starts
@@ -105,8 +106,9 @@ def run_subtask(plan: SubtaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterato
         with closing(StateClient.connect(leased.address, plan.token)) as client:
             subtask = _Subtask(plan, head, BoundRange(client, leased, plan.epoch, uuid4().hex))
             try:
-                yield from subtask.run(rest)
-                subtask.close()
+                with seldom_collecting():
+                    yield from subtask.run(rest)
+                    subtask.close()
             finally:
                 subtask.release()
     except SubtaskFailure:
@@ -144,7 +146,7 @@ class _Subtask:
         self._sinks: list[tuple[str, SinkWriter]] = []
         self._hash = xxhash.xxh3_128()
         self._sent = 0
-        self._key_group = -1
+        self._in_key = False
         self._due: set[bytes] = set()
         self._counts = {"rows_in": 0, "null_keys": 0, "keys": 0, "timers_fired": 0}
         self._newest: dict[str, int] = {}
@@ -152,7 +154,7 @@ class _Subtask:
 
     def where(self) -> str:
         """The place a failure is reported at."""
-        key = f" key={self._ctx.key!r:.100}" if self._key_group >= 0 else ""
+        key = f" key={self._ctx.key!r:.100}" if self._in_key else ""
         return f"operator={self._plan.uid} subtask={self._head.subtask}{key}"
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -206,52 +208,55 @@ class _Subtask:
         key_columns = [batch.column(name) for name in self._plan.key_columns]
         starts = group_starts([groups, *key_columns])
         firsts = pa.array(starts)
-        keys = list(zip(*(column_values(c.take(firsts)) for c in key_columns), strict=True))
-        prefixes = [
-            key_prefix(group, self._keys.encode(key))
-            for group, key in zip(column_values(groups.take(firsts)), keys, strict=True)
-        ]
-        runs_on = self._key_group >= 0 and prefixes[0] == self._store.prefix
+        columns = [column_values(column.take(firsts)) for column in key_columns]
+        prefixes = self._keys.prefixes(column_values(groups.take(firsts)), columns)
+        runs_on = self._in_key and prefixes[0] == self._store.prefix
         if not runs_on:
             self._end_key()
         self._store.begin_chunk(prefixes)
         rows = self._reader.rows(batch)
-        ends = [*starts[1:], len(rows)]
-        for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        keys = columns[0] if len(columns) == 1 else zip(*columns, strict=True)
+        spans = zip(keys, starts, [*starts[1:], len(rows)], strict=True)
+        for i, (key, start, end) in enumerate(spans):
             if i > 0 or not runs_on:
-                self._begin_key(i, keys[i])
-            self._rows_of_key(rows[start:end], None if times is None else times[start:end])
+                self._begin_key(i, key)
+            if times is None:
+                self._untimed_rows(rows[start:end])
+            else:
+                self._timed_rows(rows[start:end], times[start:end])
             if self._out.full:
                 yield from self._flush_output()
 
-    def _begin_key(self, index: int, key: tuple[Any, ...]) -> None:
-        if index > 0:
+    def _begin_key(self, index: int, key: Any) -> None:
+        timers, store = self._timers, self._store
+        if timers is not None and index > 0:
             self._end_key()
-        self._store.switch_to(index)
-        self._ctx.key = key[0] if len(key) == 1 else key
-        self._key_group = int.from_bytes(self._store.prefix[:2], "big")
+        store.switch_to(index)
+        self._ctx.key = key
+        self._in_key = True
         self._counts["keys"] += 1
-        if self._timers is not None:
-            self._due.discard(self._store.prefix)
+        if timers is not None:
+            self._due.discard(store.prefix)
             if self._plan.upstream is None:
                 self._fire(self._plan.watermark)
 
     def _end_key(self) -> None:
-        if self._key_group >= 0 and self._timers is not None:
+        if self._in_key and self._timers is not None:
             self._fire(self._plan.watermark)
         self._store.flush_key()
-        self._key_group = -1
+        self._in_key = False
 
-    def _rows_of_key(self, rows: Sequence[Any], times: list[int | None] | None) -> None:
+    def _untimed_rows(self, rows: Sequence[Any]) -> None:
+        process, ctx = self._function.process, self._ctx
+        ctx._timestamp = None
+        for row in rows:
+            produced = process(row, ctx)
+            if produced is not None:
+                self._out.extend(produced)
+
+    def _timed_rows(self, rows: Sequence[Any], times: Sequence[int | None]) -> None:
         process, extend, ctx = self._function.process, self._out.extend, self._ctx
         by_rows = self._timers is not None and self._plan.upstream is None
-        if times is None:
-            ctx._timestamp = None
-            for row in rows:
-                produced = process(row, ctx)
-                if produced is not None:
-                    extend(produced)
-            return
         for row, time_ms in zip(rows, times, strict=True):
             if by_rows and time_ms is not None:
                 self._fire(time_ms - self._plan.timer_delay_ms - 1)
@@ -320,7 +325,8 @@ class _Subtask:
             page = remaining[at : at + _DUE_PAGE]
             self._store.begin_chunk(page)
             for i, prefix in enumerate(page):
-                self._begin_key(i, self._keys.decode(prefix[7:]))
+                key = self._keys.decode(prefix[7:])
+                self._begin_key(i, key[0] if len(key) == 1 else key)
                 if self._out.full:
                     yield from self._flush_output()
             self._end_key()

@@ -16,7 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_state.codecs import StateTypeError, checker, decoder, encoder, plain_type
+from moorage_state.codecs import (
+    StateTypeError,
+    checker,
+    decoder,
+    encoder,
+    plain_type,
+    settler,
+)
 
 D = decimal.Decimal
 
@@ -290,3 +297,30 @@ def test_the_bytes_of_format_zero_stay_what_they_are(ddl, value, raw):
 def test_bytes_of_another_type_are_not_read_as_a_value():
     with pytest.raises(msgspec.ValidationError):
         decoder("long")(encoder("string")("x"))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value"),
+    [
+        ("count long, name string", (1, "x")),
+        ("count long, name string", [1, "x"]),
+        ("count long, name string", {"name": "x", "count": 1}),
+        ("count long, name string", (1, None)),
+        ("count int, ratio double", (-(2**31), 0.5)),
+        ("count int, ratio double", (7, 1)),
+        ("price decimal(5,2), at timestamp", (decimal.Decimal("1.5"), None)),
+        ("inner struct<a:long>", ((1,),)),
+        ("array<long>", (1, 2)),
+    ],
+)
+def test_settling_gives_what_reading_back_gives(ddl: str, value: object) -> None:
+    settled, read_back = settler(ddl)(value), decoder(ddl)(encoder(ddl)(value))
+    assert settled == read_back
+    assert type(settled) is type(read_back)
+    assert list(map(type, settled)) == list(map(type, read_back))
+
+
+@pytest.mark.parametrize("value", [(1,), (1, "x", 2), (True, "x"), (2**63, "x"), ("x", 1)])
+def test_settling_refuses_what_writing_refuses(value: object) -> None:
+    with pytest.raises(StateTypeError, match="state=pair"):
+        settler("count long, name string", "pair")(value)

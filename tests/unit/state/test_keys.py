@@ -165,3 +165,19 @@ def test_a_prefix_of_nothing_but_ff_has_no_end():
 def test_ids_of_states_are_the_same_in_every_process():
     assert state_id("count").hex() == "64da6831"
     assert state_id("").hex() == "02cc5d05"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 32767), st.integers(-(2**63), 2**63 - 1)), max_size=20),
+    st.sampled_from(["bigint", "int"]),
+)
+def test_prefixes_of_many_numbers_are_those_of_each(keys: list[tuple[int, int]], ddl: str) -> None:
+    codec = KeyCodec([ddl])
+    each = [key_prefix(group, codec.encode((key,))) for group, key in keys]
+    assert codec.prefixes([g for g, _ in keys], [[k for _, k in keys]]) == each
+
+
+def test_prefixes_of_other_keys_are_those_of_each() -> None:
+    codec = KeyCodec(["string", "bigint"])
+    each = [key_prefix(group, codec.encode(key)) for group, key in [(1, ("a", 2)), (3, ("b", -4))]]
+    assert codec.prefixes([1, 3], [["a", "b"], [2, -4]]) == each
