@@ -5,9 +5,10 @@ result is one lazy DataFrame whose single action runs the whole epoch: operators
 and acknowledgements. Called by the epoch runner; starts nothing itself.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -44,6 +45,8 @@ from moorage.sinks import Sink, StageId
 from moorage_state.keyed.store import StateSchema
 
 __all__ = ["EpochFrame", "EpochPlanner", "EpochSpec", "tagged_union"]
+
+_T = TypeVar("_T")
 
 _HASH = "_m_hash"
 _SOURCE_ORDER = "_m_src"
@@ -104,7 +107,11 @@ def tagged_union(graph: JobGraph) -> DataFrame:
 
 
 class EpochPlanner:
-    """Plans epochs of one job; holds nothing that changes between epochs."""
+    """Plans epochs of one job; holds nothing that changes between epochs.
+
+    Expressions and frames that are the same in each epoch are made once: every one of them costs
+    calls into the JVM, and while a plan is made no processor works on rows.
+    """
 
     def __init__(
         self,
@@ -119,6 +126,14 @@ class EpochPlanner:
         self.placement = placement
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
+        self._made: dict[tuple[str, ...], Any] = {}
+
+    def once(self, key: tuple[str, ...], make: Callable[[], _T]) -> _T:
+        """What `make` gave when it was first called under this key."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: _T = self._made[key]
+        return made
 
     def plan(self, spec: EpochSpec, batch: DataFrame | None) -> EpochFrame:
         """The frame whose collection runs the epoch; `batch` is None between micro-batches."""
@@ -169,11 +184,9 @@ class _Build:
             rows = self._from_inputs(operator)
         else:
             rows = self._from_operator(operator, upstream)
-        rows = rows.unionByName(self._starts(rows.schema))
-        placed = self._p.placement.place(rows, self._p.parallelism)
-        ties = [c for c in _TIES if c in rows.columns]
-        order = [sf.col(_HASH).asc_nulls_first()]
-        order += [sf.col(f"`{name}`") for name in (*operator.key_columns, *ties)]
+        starts = self._p.once((operator.uid, "starts"), lambda: self._starts(rows.schema))
+        order = self._p.once((operator.uid, "order"), lambda: _order(operator, rows.columns))
+        placed = self._p.placement.place(rows.unionByName(starts), self._p.parallelism)
         ordered = placed.sortWithinPartitions(*order).drop(
             _HASH, _SOURCE_ORDER, SUBTASK_COLUMN, TARGET_COLUMN
         )
@@ -236,8 +249,15 @@ class _Build:
 
         They would cost as much as the user's own on their way through shuffle, sort and Arrow.
         """
-        branches = operator.upstream.branches
         rows = branch.apply(self._input(branch))
+        key = (operator.uid, "branch", str(index))
+        columns = self._p.once(key, lambda: self._branch_columns(operator, index, branch, rows))
+        return rows.select(*columns)
+
+    def _branch_columns(
+        self, operator: OperatorNode, index: int, branch: Branch, rows: DataFrame
+    ) -> list[Column]:
+        branches = operator.upstream.branches
         group, digest = self._key_group(operator.key_columns)
         columns = [
             sf.lit(ROW).cast("tinyint").alias(KIND_COLUMN),
@@ -251,14 +271,17 @@ class _Build:
             columns.append(_event_time(rows.schema, branch.event_time).alias(TIME_COLUMN))
         if timed or len(branches) > 1:
             columns.append(sf.lit(index).alias(INPUT_COLUMN))
-        return rows.select(*_columns(rows), *columns)
+        return [*_columns(rows), *columns]
 
     def _from_operator(self, operator: OperatorNode, producer: OperatorNode) -> DataFrame:
+        columns = self._p.once((operator.uid, "columns"), lambda: self._output_columns(operator))
+        return self._outputs[producer.uid].select(*columns)
+
+    def _output_columns(self, operator: OperatorNode) -> list[Column]:
         upstream = operator.upstream
-        rows = self._outputs[producer.uid]
         group, digest = self._key_group(operator.key_columns)
         is_row = sf.col(KIND_COLUMN) == ROW
-        return rows.select(
+        return [
             *(sf.col(f"`{name}`") for name in upstream.schema.names),
             sf.col(KIND_COLUMN),
             sf.when(is_row, group).alias(GROUP_COLUMN),
@@ -270,7 +293,7 @@ class _Build:
             sf.when(is_row, self._owner(group))
             .otherwise(sf.col(TARGET_COLUMN))
             .alias(TARGET_COLUMN),
-        )
+        ]
 
     def _input(self, branch: Branch) -> DataFrame:
         graph = self._p.graph
@@ -339,6 +362,13 @@ def _stage(
         raise
     ack = Ack(uid=uid, subtask=0, run=run, epoch=epoch, rows_in=rows, committables=staged)
     yield pa.RecordBatch.from_arrays([pa.array([encode_ack(ack)], pa.binary())], [ACK_COLUMN])
+
+
+def _order(operator: OperatorNode, columns: Sequence[str]) -> list[Column]:
+    """The order of rows within a subtask; the hash brings the rows of a key together."""
+    ties = [name for name in _TIES if name in columns]
+    names = (*operator.key_columns, *ties)
+    return [sf.col(_HASH).asc_nulls_first(), *(sf.col(f"`{name}`") for name in names)]
 
 
 def _columns(frame: DataFrame) -> list[Column]:
