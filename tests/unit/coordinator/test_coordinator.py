@@ -1,0 +1,653 @@
+"""What the coordinator does with requests, messages, answers and time: each rule a sentence."""
+
+import pytest
+
+from moorage_state.coordinator import (
+    AcknowledgeCheckpoint,
+    CheckpointException,
+    CheckpointFailureReason,
+    CheckpointProperties,
+    CheckpointType,
+    ClaimMode,
+    CountingIdCounter,
+    DiscardCheckpoint,
+    DiscardState,
+    FailJob,
+    FinalizeCheckpoint,
+    JobStatus,
+    MessageOutcome,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    NotifyCheckpointSubsumed,
+    ScheduleAt,
+    SharedStateKey,
+    TaskId,
+    ToleranceAction,
+    ToleranceExceeded,
+    TriggerTasks,
+)
+from moorage_state.errors import Bug, Fenced, StoreUnavailable, UserError
+
+Reason = CheckpointFailureReason
+SAVEPOINT = CheckpointProperties.for_savepoint()
+KEY = SharedStateKey("db", "1.sst")
+
+
+# A checkpoint's way.
+
+
+def test_a_checkpoint_is_triggered_acknowledged_finalized_and_told(make):
+    h = make()
+    future = h.coordinator.trigger_checkpoint()
+    h.coordinator.triggered(1)
+    h.finish(1)
+    h.drain()
+    kinds = [type(effect) for effect in h.effects if not isinstance(effect, ScheduleAt)]
+    assert kinds == [TriggerTasks, FinalizeCheckpoint, NotifyCheckpointComplete]
+    assert future.result().states == {task: f"count-{task.subtask}@1" for task in h.tasks}
+    assert h.store.latest is future.result()
+
+
+def test_one_missing_acknowledgement_holds_it_back(make):
+    h = make()
+    h.begin()
+    h.ack(1)
+    assert not h.all(FinalizeCheckpoint)
+
+
+def test_acknowledgements_may_come_before_the_trigger_is_over(make):
+    h = make()
+    h.coordinator.trigger_checkpoint()
+    h.ack_all(1)
+    assert not h.all(FinalizeCheckpoint)
+    h.coordinator.triggered(1)
+    assert h.ids(FinalizeCheckpoint) == [1]
+
+
+def test_a_job_without_stateful_tasks_completes_at_the_boundary(make):
+    h = make(tasks=())
+    h.begin()
+    assert h.ids(FinalizeCheckpoint) == [1]
+
+
+def test_a_listener_finds_the_coordinator_at_rest_and_may_call_it(make):
+    h = make()
+    _, future = h.begin()
+    again = []
+    future.add_done_callback(lambda _: again.append(h.coordinator.trigger_checkpoint()))
+    h.finish(1)
+    assert h.ids(TriggerTasks) == [1, 2]
+    assert not again[0].done
+
+
+def test_the_fault_of_a_listener_does_not_stop_the_coordinator(make, caplog):
+    h = make()
+    _, future = h.begin()
+    future.add_done_callback(lambda _: 1 / 0)
+    h.finish(1)
+    assert h.store.latest_id == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_place_of_its_own_is_for_savepoints(make):
+    with pytest.raises(UserError, match=r"location=s3://b/x"):
+        make().coordinator.trigger_checkpoint(None, "s3://b/x")
+
+
+def test_the_place_of_a_savepoint_reaches_the_tasks_and_the_finalization(make):
+    h = make()
+    h.coordinator.trigger_savepoint("s3://b/x")
+    h.coordinator.triggered(1)
+    h.ack_all(1)
+    assert h.all(TriggerTasks)[0].options.target_location == "s3://b/x"
+    assert h.all(FinalizeCheckpoint)[0].external_location == "s3://b/x"
+
+
+# Several at once.
+
+
+def test_a_second_request_waits_for_the_first_and_then_starts(make):
+    h = make()
+    h.begin()
+    h.coordinator.trigger_checkpoint()
+    assert h.ids(TriggerTasks) == [1]
+    h.finish(1)
+    assert h.ids(TriggerTasks) == [1, 2]
+
+
+def test_a_savepoint_starts_beside_the_most_that_may_be_pending(make):
+    h = make()
+    h.begin()
+    h.coordinator.trigger_savepoint()
+    assert h.coordinator.pending_ids == (1, 2)
+
+
+def test_nothing_starts_while_a_trigger_waits_for_its_boundary_not_even_a_savepoint(make):
+    h = make(max_concurrent=3)
+    h.coordinator.trigger_checkpoint()
+    h.coordinator.trigger_savepoint()
+    assert h.coordinator.pending_ids == (1,)
+    h.coordinator.triggered(1)
+    assert h.coordinator.pending_ids == (1, 2)
+
+
+def test_a_newer_checkpoint_subsumes_older_checkpoints_but_no_savepoint_and_no_forced_one(make):
+    h = make(max_concurrent=4)
+    futures = [
+        h.begin(properties)[1]
+        for properties in (None, SAVEPOINT, CheckpointProperties(forced=True), None)
+    ]
+    h.finish(4)
+    assert [future.done for future in futures] == [True, False, False, True]
+    assert futures[0].exception().reason is Reason.CHECKPOINT_SUBSUMED
+
+
+def test_a_plain_savepoint_subsumes_nothing_is_not_retained_and_not_told(make):
+    h = make()
+    h.begin()
+    future = h.coordinator.trigger_savepoint()
+    h.coordinator.triggered(2)
+    h.finish(2)
+    assert future.result().checkpoint_id == 2
+    assert h.coordinator.pending_ids == (1,)
+    assert h.store.latest is None
+    assert not h.all(NotifyCheckpointComplete)
+
+
+def test_checkpoints_are_finalized_one_at_a_time_in_the_order_they_were_acknowledged(make):
+    h = make(max_concurrent=2)
+    h.begin()
+    h.begin(SAVEPOINT)
+    h.ack_all(2)
+    h.ack_all(1)
+    assert h.ids(FinalizeCheckpoint) == [2]
+    h.finalize(2)
+    assert h.ids(FinalizeCheckpoint) == [2, 1]
+
+
+def test_too_many_deletions_hold_the_next_one_back_until_they_are_answered(make):
+    h = make()
+    for _ in range(3):
+        h.checkpoint()
+    h.coordinator.trigger_checkpoint()
+    assert h.ids(DiscardCheckpoint) == [1, 2]
+    assert h.ids(TriggerTasks) == [1, 2, 3]
+    h.coordinator.discarded(1)
+    assert h.ids(TriggerTasks) == [1, 2, 3, 4]
+
+
+# Messages that nobody waits for.
+
+
+def test_a_task_counts_once(make):
+    h = make()
+    h.begin()
+    h.ack(1)
+    assert h.ack(1, state="again") is MessageOutcome.DUPLICATE
+    assert not h.all(DiscardState)
+
+
+def test_the_handle_of_an_unknown_task_is_discarded_and_the_checkpoint_goes_on(make):
+    h = make()
+    h.begin()
+    outcome = h.ack(1, TaskId("count", 9), "stray")
+    assert outcome is MessageOutcome.UNKNOWN_TASK
+    assert outcome.reason is Reason.UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE
+    assert h.all(DiscardState) == [DiscardState(("stray",))]
+    assert h.coordinator.pending_ids == (1,)
+
+
+def test_the_handle_that_comes_after_the_failure_is_discarded(make):
+    h = make(timeout=60)
+    h.begin()
+    h.wait(60)
+    assert h.ack(1, state="late") is MessageOutcome.LATE
+    assert h.all(DiscardState) == [DiscardState(("late",))]
+
+
+def test_of_a_failed_savepoint_all_that_comes_late_is_discarded(make):
+    h = make()
+    h.begin(SAVEPOINT)
+    h.decline(1)
+    h.ack(1, state="late", shared={KEY: "file"})
+    assert h.all(DiscardState) == [DiscardState(("late", "file"))]
+
+
+def test_a_shared_file_that_comes_late_is_kept_for_as_long_as_it_may_be_used(make):
+    h = make()
+    h.begin()
+    h.decline(1)
+    h.ack(1, state="late", shared={KEY: "file"})
+    assert h.all(DiscardState) == [DiscardState(("late",))]
+    h.checkpoint()
+    assert h.all(DiscardState)[1:] == [DiscardState(("file",))]
+
+
+@pytest.mark.parametrize("properties", [None, SAVEPOINT])
+def test_nothing_is_discarded_that_comes_after_the_completion(make, properties):
+    h = make()
+    h.checkpoint(properties)
+    assert h.ack(1, state="again") is MessageOutcome.LATE
+    assert h.decline(1) is MessageOutcome.LATE
+    assert not h.all(DiscardState)
+
+
+def test_nothing_is_discarded_of_a_checkpoint_that_nobody_remembers(make):
+    h = make()
+    assert h.ack(77) is MessageOutcome.UNKNOWN_CHECKPOINT
+    assert h.decline(77) is MessageOutcome.UNKNOWN_CHECKPOINT
+    assert not h.all(DiscardState)
+
+
+def test_a_message_of_another_job_is_not_taken(make):
+    h = make()
+    h.begin()
+    message = AcknowledgeCheckpoint("other", h.tasks[0], 1, state="x")
+    assert h.coordinator.receive_acknowledge_message(message) is MessageOutcome.WRONG_JOB
+    assert not h.all(DiscardState)
+
+
+def test_a_decline_of_a_task_that_is_not_the_jobs_aborts_nothing(make):
+    h = make()
+    h.begin()
+    assert h.decline(1, task=TaskId("count", 9)) is MessageOutcome.UNKNOWN_TASK
+    assert h.coordinator.pending_ids == (1,)
+
+
+def test_a_decline_while_it_is_finalized_comes_too_late(make):
+    h = make()
+    h.begin()
+    h.ack_all(1)
+    assert h.decline(1) is MessageOutcome.DUPLICATE
+    h.finalize(1)
+    assert h.store.latest_id == 1
+
+
+def test_a_reference_to_an_unknown_file_is_refused_and_leaves_the_checkpoint_as_it_was(make):
+    h = make()
+    h.begin()
+    with pytest.raises(Bug, match=r"1\.sst"):
+        h.ack(1, shared={KEY: None})
+    assert h.ack(1) is MessageOutcome.ACCEPTED
+
+
+@pytest.mark.parametrize("answer", ["triggered", "trigger_failed"])
+def test_the_answer_to_a_trigger_that_was_aborted_is_ignored(make, answer):
+    h = make(timeout=60)
+    h.coordinator.trigger_checkpoint()
+    h.wait(60)
+    assert not getattr(h.coordinator, answer)(1)
+    h.coordinator.trigger_checkpoint()
+    assert h.coordinator.pending_ids == (2,)
+
+
+# Failures.
+
+
+def test_a_failed_checkpoint_is_told_and_what_was_uploaded_is_discarded(make):
+    h = make(retain=2)
+    h.checkpoint()
+    h.begin()
+    h.ack(2, state="half")
+    h.decline(2, task=h.tasks[1])
+    (told,) = h.all(NotifyCheckpointAborted)
+    assert (told.checkpoint_id, told.latest_completed_id, told.tasks) == (2, 1, h.tasks)
+    assert h.all(DiscardCheckpoint) == [DiscardCheckpoint(2, handles=("half",))]
+
+
+def test_a_lost_task_fails_only_what_it_has_not_acknowledged(make):
+    h = make(max_concurrent=2)
+    h.begin()
+    h.ack(1)
+    h.begin()
+    h.coordinator.task_failed(h.tasks[0])
+    assert h.coordinator.pending_ids == (1,)
+
+
+def test_one_failure_too_many_fails_the_job(make):
+    h = make(tolerable=1)
+    for _ in range(2):
+        checkpoint_id, _ = h.begin()
+        h.decline(checkpoint_id)
+        h.clean()
+    assert [effect.cause.reason for effect in h.all(FailJob)] == [Reason.CHECKPOINT_DECLINED]
+
+
+def test_or_is_only_said_where_the_job_is_to_run_on(make):
+    h = make(on_tolerance_exceeded=ToleranceAction.DEGRADE)
+    h.begin()
+    h.decline(1)
+    assert not h.all(FailJob)
+    assert len(h.all(ToleranceExceeded)) == 1
+
+
+def test_a_declined_savepoint_of_a_stop_fails_the_job_even_so(make):
+    h = make(tolerable=None, on_tolerance_exceeded=ToleranceAction.DEGRADE)
+    h.coordinator.trigger_synchronous_savepoint(terminate=True)
+    h.coordinator.triggered(1)
+    h.decline(1, Reason.CHECKPOINT_DECLINED_TASK_NOT_READY)
+    assert len(h.all(FailJob)) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "uncertain", "deletes"),
+    [
+        (OSError("full"), False, True),
+        (OSError("full"), True, False),
+        (StoreUnavailable("down"), False, False),
+        (Fenced("newer"), False, False),
+    ],
+)
+def test_a_finalization_that_may_have_succeeded_deletes_nothing(make, error, uncertain, deletes):
+    h = make()
+    h.begin()
+    h.ack_all(1)
+    h.coordinator.finalize_failed(1, error, uncertain=uncertain)
+    assert bool(h.all(DiscardCheckpoint)) == deletes
+
+
+def test_the_files_of_one_that_may_exist_stay_until_a_newer_one_completes(make):
+    h = make()
+    h.begin()
+    for task in h.tasks:
+        h.ack(1, task, shared={KEY: "one"})
+    h.coordinator.finalize_failed(1, StoreUnavailable("down"))
+    h.begin()
+    h.ack(2, shared={KEY: "two"})
+    h.ack(2, h.tasks[1])
+    assert not h.all(DiscardState)
+    h.finalize(2)
+    assert h.all(DiscardState) == [DiscardState(("one",))]
+
+
+def test_an_answer_to_a_finalization_that_was_not_asked_for_is_a_bug(make, completed):
+    h = make()
+    with pytest.raises(Bug, match="checkpoint=1"):
+        h.coordinator.finalized(1, completed(1))
+
+
+# Time.
+
+
+def test_the_first_periodic_checkpoint_comes_between_the_pause_and_the_interval(make):
+    h = make(interval=60, min_pause=20)
+    h.coordinator.start_checkpoint_scheduler()
+    assert h.now + 20 <= h.coordinator.next_wake <= h.now + 60
+
+
+def test_periodic_checkpoints_follow_in_the_interval(make):
+    h = make(interval=60)
+    h.coordinator.start_checkpoint_scheduler()
+    first = h.coordinator.next_wake
+    h.wait(first - h.now)
+    h.coordinator.triggered(1)
+    h.finish(1)
+    assert h.coordinator.next_wake == first + 60
+
+
+def test_an_interval_below_the_pause_is_the_pause(make):
+    h = make(interval=1, min_pause=30)
+    h.coordinator.start_checkpoint_scheduler()
+    assert h.coordinator.next_wake == h.now + 30
+
+
+def test_the_pause_counts_from_the_completion_and_the_periodic_one_comes_when_it_is_over(make):
+    h = make(interval=20, min_pause=10)
+    h.coordinator.start_checkpoint_scheduler()
+    h.wait(h.coordinator.next_wake - h.now)
+    h.coordinator.triggered(1)
+    h.now += 15
+    h.finish(1)
+    done = h.now
+    h.wait(5)
+    assert h.ids(TriggerTasks) == [1]
+    assert h.coordinator.next_wake == done + 10
+    h.wait(5)
+    assert h.ids(TriggerTasks) == [1, 2]
+
+
+def test_times_that_passed_unnoticed_are_left_out_and_counted(make):
+    h = make(interval=10)
+    h.coordinator.start_checkpoint_scheduler()
+    h.wait(h.coordinator.next_wake - h.now + 35)
+    assert h.coordinator.missed_ticks == 3
+    assert len(h.coordinator.queued) == 0
+    assert h.ids(TriggerTasks) == [1]
+
+
+@pytest.mark.parametrize(("coalesce", "waiting", "missed"), [(False, 3, 0), (True, 1, 2)])
+def test_a_slow_checkpoint_lets_periodic_requests_wait_or_leaves_all_but_one_out(
+    make, coalesce, waiting, missed
+):
+    h = make(interval=10, coalesce_periodic=coalesce)
+    h.coordinator.start_checkpoint_scheduler()
+    h.wait(h.coordinator.next_wake - h.now)
+    for _ in range(3):
+        h.wait(10)
+    assert (len(h.coordinator.queued), h.coordinator.missed_ticks) == (waiting, missed)
+
+
+def test_a_calendar_takes_the_place_of_the_interval(make):
+    h = make(next_time=lambda after: (after // 3600 + 1) * 3600)
+    h.coordinator.start_checkpoint_scheduler()
+    first = h.coordinator.next_wake
+    assert (1_000_000 + first) % 3600 == 0
+    h.wait(first - h.now)
+    h.coordinator.triggered(1)
+    h.finish(1)
+    assert h.coordinator.next_wake == first + 3600
+
+
+def test_periodic_checkpoints_need_a_schedule(make):
+    with pytest.raises(UserError, match="interval or"):
+        make().coordinator.start_checkpoint_scheduler()
+
+
+def test_a_timeout_counts_the_wait_for_the_boundary(make):
+    h = make(timeout=60)
+    future = h.coordinator.trigger_checkpoint()
+    h.wait(59)
+    assert not future.done
+    h.wait(1)
+    assert future.exception().reason is Reason.CHECKPOINT_EXPIRED
+    assert "missing=count/0,count/1" in str(future.exception())
+
+
+def test_a_finalization_does_not_expire(make):
+    h = make(timeout=60)
+    h.begin()
+    h.ack_all(1)
+    assert h.wait(1000) is None
+    h.finalize(1)
+    assert h.store.latest_id == 1
+
+
+def test_the_driver_is_told_when_to_call(make):
+    h = make(timeout=60)
+    h.begin()
+    assert [effect.time for effect in h.all(ScheduleAt)] == [h.now + 60]
+    h.ack_all(1)
+    assert h.all(ScheduleAt)[-1].time is None
+
+
+# Stopping.
+
+
+def test_a_stopped_scheduler_aborts_what_is_pending_and_queued(make):
+    h = make(interval=60)
+    h.coordinator.start_checkpoint_scheduler()
+    futures = [h.begin()[1], h.coordinator.trigger_checkpoint()]
+    h.coordinator.stop_checkpoint_scheduler()
+    reasons = {future.exception().reason for future in futures}
+    assert reasons == {Reason.CHECKPOINT_COORDINATOR_SUSPEND}
+    assert h.coordinator.next_wake is None
+
+
+def test_the_savepoint_of_a_stop_ends_the_others_and_is_retained_and_told(make):
+    h = make(interval=60)
+    h.coordinator.start_checkpoint_scheduler()
+    _, other = h.begin()
+    future = h.coordinator.trigger_synchronous_savepoint(terminate=True)
+    h.coordinator.triggered(2)
+    h.finish(2)
+    assert other.exception().reason is Reason.CHECKPOINT_COORDINATOR_SUSPEND
+    assert h.store.latest is future.result()
+    assert h.ids(NotifyCheckpointComplete) == [2]
+    assert not h.coordinator.is_periodic_checkpointing_started
+
+
+def test_nothing_is_built_on_the_savepoint_of_a_stop(make):
+    h = make(retain=2)
+    h.checkpoint()
+    h.checkpoint(CheckpointProperties.for_sync_savepoint(terminate=False))
+    h.begin()
+    assert h.all(TriggerTasks)[-1].base_id == 1
+
+
+def test_a_stop_whose_savepoint_fails_lets_periodic_checkpoints_go_on(make):
+    h = make(interval=60)
+    h.coordinator.start_checkpoint_scheduler()
+    h.coordinator.trigger_synchronous_savepoint(terminate=False)
+    h.coordinator.trigger_failed(1, error=OSError("full"))
+    assert h.coordinator.is_periodic_checkpointing_started
+
+
+@pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.SUSPENDED])
+def test_an_ended_coordinator_takes_no_messages_and_no_requests(make, status):
+    h = make(interval=60)
+    h.begin()
+    h.coordinator.shutdown(status)
+    assert h.ack(1) is MessageOutcome.SHUT_DOWN
+    assert h.decline(1) is MessageOutcome.SHUT_DOWN
+    assert h.coordinator.trigger_checkpoint().done
+    assert h.coordinator.on_time(h.now + 1000) is None
+    with pytest.raises(Bug, match="has ended"):
+        h.coordinator.start_checkpoint_scheduler()
+
+
+def test_a_suspended_coordinator_deletes_nothing(make):
+    h = make()
+    h.checkpoint()
+    h.begin()
+    h.ack(2)
+    h.coordinator.suspend()
+    assert not h.all(DiscardCheckpoint)
+
+
+@pytest.mark.parametrize(("status", "gone"), [(JobStatus.CANCELED, [1]), (JobStatus.SUSPENDED, [])])
+def test_a_finalization_that_ends_after_the_job_still_completes(make, status, gone):
+    h = make()
+    _, future = h.begin()
+    h.ack_all(1)
+    h.coordinator.shutdown(status)
+    assert not future.done
+    h.finalize(1)
+    assert future.result().checkpoint_id == 1
+    assert h.ids(DiscardCheckpoint) == gone
+
+
+def test_a_finalization_that_fails_after_the_job_ended_fails_for_that_reason(make):
+    h = make()
+    _, future = h.begin()
+    h.ack_all(1)
+    h.coordinator.shutdown(JobStatus.FAILED)
+    h.coordinator.finalize_failed(1, OSError("full"))
+    assert future.exception().reason is Reason.CHECKPOINT_COORDINATOR_SHUTDOWN
+
+
+# Restoring.
+
+
+def test_without_a_checkpoint_there_is_nothing_to_restore_or_an_error(make):
+    h = make()
+    assert h.coordinator.restore_latest_checkpointed_state(False, False) is None
+    with pytest.raises(UserError, match="no completed checkpoint"):
+        h.coordinator.restore_latest_checkpointed_state(True, False)
+
+
+def test_the_latest_checkpoint_is_restored(make):
+    h = make(retain=2)
+    h.checkpoint()
+    h.checkpoint()
+    assert h.coordinator.restore_latest_checkpointed_state(True, True).checkpoint_id == 2
+    assert h.coordinator.stats.last_restored.checkpoint_id == 2
+
+
+def test_state_of_an_operator_that_is_gone_must_be_given_up_in_words(make, completed):
+    stray = completed(1, states={TaskId("old", 0): "s"})
+    h = make(recovered=[stray])
+    with pytest.raises(UserError, match="operators=old"):
+        h.coordinator.restore_latest_checkpointed_state(True, False)
+    restored = h.coordinator.restore_latest_checkpointed_state(
+        True, False, allow_non_restored_state=True
+    )
+    assert restored is stray
+
+
+def test_all_or_nothing_refuses_another_parallelism(make, completed):
+    h = make(recovered=[completed(1, states={TaskId("count", 0): "s"})])
+    assert h.coordinator.restore_latest_checkpointed_state(True, False)
+    with pytest.raises(UserError, match="subtasks=2 with_state=1"):
+        h.coordinator.restore_latest_checkpointed_state(True, True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "base"),
+    [
+        (ClaimMode.NO_CLAIM, CheckpointType.FULL_CHECKPOINT, 0),
+        (ClaimMode.CLAIM, CheckpointType.CHECKPOINT, 40),
+        (ClaimMode.LEGACY, CheckpointType.CHECKPOINT, 40),
+    ],
+)
+def test_a_restored_savepoint_says_what_the_first_checkpoint_may_reference(
+    make, completed, mode, kind, base
+):
+    h = make()
+    h.coordinator.restore_savepoint(completed(40, SAVEPOINT), mode)
+    h.begin()
+    (trigger,) = h.all(TriggerTasks)
+    assert trigger.checkpoint_id == 41
+    assert (trigger.options.checkpoint_type, trigger.base_id) == (kind, base)
+
+
+def test_after_the_first_full_checkpoint_they_build_on_each_other(make, completed):
+    h = make()
+    h.coordinator.restore_savepoint(completed(40, SAVEPOINT), ClaimMode.NO_CLAIM)
+    h.checkpoint()
+    h.checkpoint()
+    types = [effect.options.checkpoint_type for effect in h.all(TriggerTasks)]
+    assert types == [CheckpointType.FULL_CHECKPOINT, CheckpointType.CHECKPOINT]
+
+
+@pytest.mark.parametrize(
+    ("mode", "discards"),
+    [(ClaimMode.NO_CLAIM, []), (ClaimMode.CLAIM, [40]), (ClaimMode.LEGACY, [])],
+)
+def test_only_a_claimed_snapshot_is_deleted_when_newer_ones_take_its_place(
+    make, completed, mode, discards
+):
+    h = make()
+    h.coordinator.restore_savepoint(completed(40, SAVEPOINT), mode)
+    h.checkpoint()
+    assert h.ids(DiscardCheckpoint) == discards
+    assert h.ids(NotifyCheckpointSubsumed) == discards
+
+
+def test_ids_never_go_back(make, completed):
+    h = make(ids=CountingIdCounter(100))
+    h.coordinator.restore_savepoint(completed(40, SAVEPOINT), ClaimMode.NO_CLAIM)
+    assert h.checkpoint() == 100
+
+
+def test_a_result_is_not_there_before_it_is(make):
+    _, future = make().begin()
+    with pytest.raises(Bug, match="not done"):
+        future.result()
+
+
+def test_a_failed_future_raises_its_reason(make):
+    h = make()
+    _, future = h.begin()
+    h.decline(1)
+    with pytest.raises(CheckpointException, match="operator=count subtask=0"):
+        future.result()
