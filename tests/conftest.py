@@ -1,9 +1,12 @@
-"""What every kind of test shares: the time that soak tests may take."""
+"""What every kind of test shares: the time that soak tests may take, and an S3 server."""
 
 import pytest
 from hypothesis import settings
 
 from moorage_api import Duration
+
+# The fixtures s3_server and s3_store.
+pytest_plugins = ["moorage_testing.s3_server"]
 
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("moorage", deadline=None)

@@ -8,6 +8,21 @@ the bytes are, nor any state backend, Spark or Kubernetes.
 from moorage_state.stores.base import ObjectInfo, ObjectStore, check_key
 from moorage_state.stores.local import LocalStore
 from moorage_state.stores.memory import MemoryStore
-from moorage_state.stores.urls import open_store
+from moorage_state.stores.retries import Retries
+from moorage_state.stores.s3 import S3Address, S3Store
+from moorage_state.stores.transfers import in_parallel
+from moorage_state.stores.urls import open_store, store_url
 
-__all__ = ["LocalStore", "MemoryStore", "ObjectInfo", "ObjectStore", "check_key", "open_store"]
+__all__ = [
+    "LocalStore",
+    "MemoryStore",
+    "ObjectInfo",
+    "ObjectStore",
+    "Retries",
+    "S3Address",
+    "S3Store",
+    "check_key",
+    "in_parallel",
+    "open_store",
+    "store_url",
+]

@@ -12,9 +12,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from moorage_state.errors import UserError
+from moorage_state.errors import Bug, CorruptState, UserError
 
-__all__ = ["MAX_KEY_BYTES", "ObjectInfo", "ObjectStore", "check_key", "check_prefix"]
+__all__ = [
+    "MAX_KEY_BYTES",
+    "ObjectInfo",
+    "ObjectStore",
+    "check_key",
+    "check_prefix",
+    "check_slice",
+    "short_object",
+]
 
 MAX_KEY_BYTES = 1024
 """The longest key S3 takes, in bytes of UTF-8."""
@@ -48,14 +56,19 @@ class ObjectStore(Protocol):
     def url(self) -> str:
         """The address that `open_store` turns into an equal store."""
 
-    def get(self, key: str) -> bytes:
-        """Return the whole object. Raises ObjectNotFound."""
+    def get(self, key: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        """Return the object, or its `length` bytes from `offset`; without `length`, up to its end.
 
-    def get_to_file(self, key: str, path: Path) -> None:
-        """Write the object to the local file `path`, replacing it, without holding it in memory.
+        Raises ObjectNotFound, and CorruptState when the object ends before the slice does.
+        """
 
-        After an error `path` does not exist. Raises ObjectNotFound, and LocalDiskError when the
-        local side fails.
+    def get_to_file(
+        self, key: str, path: Path, *, offset: int = 0, length: int | None = None
+    ) -> None:
+        """Like `get`, to the local file `path`, replacing it, without holding it in memory.
+
+        After an error `path` does not exist. Raises ObjectNotFound, CorruptState as `get` does,
+        and LocalDiskError when the local side fails.
         """
 
     def put(self, key: str, data: bytes) -> None:
@@ -108,6 +121,22 @@ def check_prefix(prefix: str) -> str:
     if tail:
         check_key(tail)
     return prefix
+
+
+def check_slice(key: str, offset: int, length: int | None) -> None:
+    """Raise Bug for a slice that no object has, UserError for a key that is not allowed."""
+    check_key(key)
+    if offset < 0 or (length is not None and length < 0):
+        raise Bug(f"slice is not one: key={key} offset={offset} length={length}")
+
+
+def short_object(url: str, key: str, size: int) -> CorruptState:
+    """Return the error of an object in the store at `url` that ends before the slice asked for."""
+    return CorruptState(
+        f"object is shorter than what was asked of it: store={url} size={size}",
+        path=key,
+        advice="it was damaged or replaced: restore an older checkpoint",
+    )
 
 
 def _segment_problem(segment: str) -> str:

@@ -9,7 +9,7 @@ space until `sweep_temporaries` and nothing else.
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
@@ -22,7 +22,13 @@ from moorage_state.errors import (
     StoreUnavailable,
     UserError,
 )
-from moorage_state.stores.base import ObjectInfo, check_key, check_prefix
+from moorage_state.stores.base import (
+    ObjectInfo,
+    check_key,
+    check_prefix,
+    check_slice,
+    short_object,
+)
 from moorage_state.stores.oserrors import store_error
 from moorage_state.stores.placing import TEMPORARY, Place, place_file
 
@@ -69,20 +75,19 @@ class LocalStore:
         """The address, `file:///<path>` with special characters quoted."""
         return f"file://{quote(str(self._root))}"
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """See `ObjectStore.get`."""
-        with self._open(key) as source:
-            try:
-                return source.read()
-            except OSError as error:
-                raise store_error("read object", self._path(key), error) from error
+        with self._open_slice(key, offset, length) as (source, left):
+            return b"".join(_chunks(source, self._path(key), left))
 
-    def get_to_file(self, key: str, path: Path) -> None:
+    def get_to_file(
+        self, key: str, path: Path, *, offset: int = 0, length: int | None = None
+    ) -> None:
         """See `ObjectStore.get_to_file`."""
-        with self._open(key) as source:
+        with self._open_slice(key, offset, length) as (source, left):
             try:
                 with path.open("wb") as target:
-                    target.writelines(_chunks(source, self._path(key)))
+                    target.writelines(_chunks(source, self._path(key), left))
             except OSError as error:
                 path.unlink(missing_ok=True)
                 raise LocalDiskError(
@@ -187,6 +192,23 @@ class LocalStore:
         except OSError as error:
             raise store_error("open object", path, error) from error
 
+    @contextmanager
+    def _open_slice(
+        self, key: str, offset: int, length: int | None
+    ) -> Iterator[tuple[BinaryIO, int]]:
+        """Open an object at `offset`; also give how many bytes are to be read."""
+        check_slice(key, offset, length)
+        with self._open(key) as source:
+            try:
+                size = os.fstat(source.fileno()).st_size
+                source.seek(offset)
+            except OSError as error:
+                raise store_error("read object", self._path(key), error) from error
+            end = size if length is None else offset + length
+            if offset > size or end > size:
+                raise short_object(self.url, key, size)
+            yield source, end - offset
+
     def _write(self, key: str, chunks: Iterator[bytes], place: Place) -> None:
         """Write an object; a FileExistsError of `place` passes."""
         target = self._path(key)
@@ -231,14 +253,15 @@ class LocalStore:
         return sorted(found)
 
 
-def _chunks(source: BinaryIO, path: Path) -> Iterator[bytes]:
-    while True:
+def _chunks(source: BinaryIO, path: Path, left: int) -> Iterator[bytes]:
+    while left:
         try:
-            chunk = source.read(_CHUNK_BYTES)
+            chunk = source.read(min(left, _CHUNK_BYTES))
         except OSError as error:
             raise store_error("read object", path, error) from error
         if not chunk:
-            return
+            raise StoreUnavailable(f"object shrank while it was read: path={path}")
+        left -= len(chunk)
         yield chunk
 
 

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from moorage_state.errors import AlreadyExists, LocalDiskError, ObjectNotFound
-from moorage_state.stores.base import ObjectInfo, check_key, check_prefix
+from moorage_state.stores.base import (
+    ObjectInfo,
+    check_key,
+    check_prefix,
+    check_slice,
+    short_object,
+)
 
 __all__ = ["MemoryStore"]
 
@@ -40,17 +46,23 @@ class MemoryStore:
         """The address, `memory://<name>`."""
         return f"memory://{self._name}"
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """See `ObjectStore.get`."""
+        check_slice(key, offset, length)
         with self._lock:
-            found = self._objects.get(check_key(key))
+            found = self._objects.get(key)
         if found is None:
             raise ObjectNotFound(f"no such object: store={self.url} key={key}")
-        return found[0]
+        end = len(found[0]) if length is None else offset + length
+        if offset > len(found[0]) or end > len(found[0]):
+            raise short_object(self.url, key, len(found[0]))
+        return found[0][offset:end]
 
-    def get_to_file(self, key: str, path: Path) -> None:
+    def get_to_file(
+        self, key: str, path: Path, *, offset: int = 0, length: int | None = None
+    ) -> None:
         """See `ObjectStore.get_to_file`."""
-        data = self.get(key)
+        data = self.get(key, offset=offset, length=length)
         try:
             path.write_bytes(data)
         except OSError as error:

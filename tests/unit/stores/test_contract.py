@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_state.errors import AlreadyExists, LocalDiskError, ObjectNotFound, UserError
+from moorage_state.errors import (
+    AlreadyExists,
+    Bug,
+    CorruptState,
+    LocalDiskError,
+    ObjectNotFound,
+    UserError,
+)
 from moorage_state.stores import MemoryStore, ObjectStore, open_store
 
 BAD_KEYS = [
@@ -138,6 +145,47 @@ def test_files_go_in_and_come_out_unchanged(store: ObjectStore, tmp_path: Path) 
     store.put_file("sst/1", source)
     store.get_to_file("sst/1", target)
     assert target.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("offset", "length"), [(0, 5), (3, 4), (7, None), (0, 10), (9, 1), (10, None), (10, 0), (0, 0)]
+)
+def test_a_slice_is_those_bytes_of_the_object(
+    store: ObjectStore, tmp_path: Path, offset: int, length: int | None
+) -> None:
+    data = b"0123456789"
+    store.put("pack", data)
+    wanted = data[offset:] if length is None else data[offset : offset + length]
+    store.get_to_file("pack", tmp_path / ".x", offset=offset, length=length)
+    assert store.get("pack", offset=offset, length=length) == wanted
+    assert (tmp_path / ".x").read_bytes() == wanted
+
+
+@pytest.mark.parametrize(("offset", "length"), [(0, 11), (9, 2), (11, None), (11, 0), (10, 1)])
+def test_a_slice_beyond_the_end_of_the_object_is_corruption_and_leaves_no_file(
+    store: ObjectStore, tmp_path: Path, offset: int, length: int | None
+) -> None:
+    store.put("pack", b"0123456789")
+    with pytest.raises(CorruptState, match=r"shorter.*size=10.*path=\S*pack"):
+        store.get("pack", offset=offset, length=length)
+    with pytest.raises(CorruptState, match="shorter"):
+        store.get_to_file("pack", tmp_path / ".x", offset=offset, length=length)
+    assert not (tmp_path / ".x").exists()
+
+
+def test_a_slice_of_an_absent_object_is_not_found(store: ObjectStore, tmp_path: Path) -> None:
+    for offset, length in ((0, 0), (0, 1), (5, None)):
+        with pytest.raises(ObjectNotFound):
+            store.get("pack", offset=offset, length=length)
+        with pytest.raises(ObjectNotFound):
+            store.get_to_file("pack", tmp_path / ".x", offset=offset, length=length)
+
+
+def test_a_slice_that_no_object_has_is_a_bug(store: ObjectStore) -> None:
+    store.put("a", b"x")
+    for offset, length in ((-1, None), (0, -1)):
+        with pytest.raises(Bug):
+            store.get("a", offset=offset, length=length)
 
 
 def test_a_missing_local_file_is_a_local_error_and_stores_nothing(

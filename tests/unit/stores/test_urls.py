@@ -38,12 +38,12 @@ def test_memory_stores_are_shared_by_name() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "", "/plain/path", "file:/one/slash", "file://relative/path", "file://", "s3://bucket/x",
+        "", "/plain/path", "file:/one/slash", "file://relative/path", "file://", "s3:/bucket/x",
         "FILE:///x", "memory://", "memory://a/b", "http://x", "file:///a/../b",
     ],
 )  # fmt: skip
 def test_other_addresses_are_refused_with_what_is_supported(url: str) -> None:
-    with pytest.raises(UserError, match=r"use file:///absolute/path .* or memory://name"):
+    with pytest.raises(UserError, match=r"use file:///absolute/path .*s3://.* or memory://name"):
         open_store(url)
 
 
