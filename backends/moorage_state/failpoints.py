@@ -1,18 +1,37 @@
-"""Named places where a test may stop or kill a real process.
+"""Named places where a test may stop or kill a real process, or interrupt this one.
 
 Nothing happens unless the environment of the process names a place before it starts:
 
     MOORAGE_FAILPOINT=log.before_put:stop:3
 
 stops the process (SIGSTOP, so that SIGCONT goes on from exactly there) the third time it passes
-`log.before_put`; `kill` in place of `stop` is SIGKILL. The places are the calls of `hit`.
+`log.before_put`; `kill` in place of `stop` is SIGKILL. Within one process `watched` calls a
+function at every place. `PLACES` lists them all, in the order in which a checkpoint passes them.
 """
 
 import itertools
 import os
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-__all__ = ["hit"]
+__all__ = ["PLACES", "hit", "watched"]
+
+PLACES = {
+    "upload.before_object": "nothing of this object is in the store",
+    "upload.after_object": "the object is in the store, no manifest names it",
+    "complete.before_manifest": "all files are there, the manifest is not",
+    "complete.after_manifest": "the manifest is there, the log does not name it: no checkpoint yet",
+    "log.before_put": "the entry (of any kind) is not in the log",
+    "log.after_put": "the entry is in the log, its writer has not gone on",
+    "complete.after_entry": "the checkpoint exists, nobody was told",
+    "retire.before_entry": "the checkpoint still exists",
+    "retire.after_entry": "it does not exist any more, its objects are all there",
+    "retire.before_delete": "one of its objects is about to go; its manifest is the last",
+    "retire.after_delete": "the object is gone",
+    "sweep.before_delete": "one garbage object is about to go; manifests are the last",
+    "sweep.after_delete": "the object is gone",
+}
 
 _SIGNALS = {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}
 _VARIABLE = "MOORAGE_FAILPOINT"
@@ -27,9 +46,22 @@ def _armed(setting: str) -> tuple[str, signal.Signals, int] | None:
 
 _ARMED = _armed(os.environ.get(_VARIABLE, ""))
 _PASSES = itertools.count(1)
+_watchers: list[Callable[[str], None]] = []
 
 
 def hit(name: str) -> None:
     """Pass the place `name`; the process stops or dies here if its environment says so."""
     if _ARMED is not None and _ARMED[0] == name and next(_PASSES) == _ARMED[2]:
         os.kill(os.getpid(), _ARMED[1])
+    for watcher in _watchers:
+        watcher(name)
+
+
+@contextmanager
+def watched(watcher: Callable[[str], None]) -> Iterator[None]:
+    """Call `watcher` at every place that any thread passes; what it raises is raised there."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)

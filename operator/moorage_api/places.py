@@ -44,8 +44,6 @@ _CLUSTER_ONLY = (
     "spec.executor.pod_template",
     "spec.executor.sidecar",
     "spec.service_account_name",
-    "spec.state.s3",
-    "spec.state.savepoint_dir",
     "spec.state.credentials_secret_ref",
     "spec.state.local",
     "spec.savepoint.retain",
@@ -60,12 +58,6 @@ _CLUSTER_ONLY = (
 _Rule = tuple[str, Callable[[StatefulSparkJob], bool], str, str]
 
 _NOT_YET: tuple[_Rule, ...] = (
-    (
-        "spec.state.checkpointDir",
-        lambda job: job.spec.state.checkpoint_dir.startswith("s3://"),
-        "is on S3, which this release cannot write",
-        "use a directory: file:///absolute/path",
-    ),
     (
         "spec.state.backend",
         lambda job: job.spec.state.backend != "rocksdb",
@@ -103,16 +95,10 @@ _NOT_YET: tuple[_Rule, ...] = (
         "use checkpoint.interval",
     ),
     (
-        "spec.checkpoint.maxConcurrent",
-        lambda job: job.spec.checkpoint.max_concurrent > 1,
-        "is above 1, and this release takes one checkpoint at a time",
-        "use 1",
-    ),
-    (
         "spec.savepoint.schedule",
         lambda job: job.spec.savepoint.schedule is not None,
-        "is set, and this release takes no savepoints",
-        "leave it out",
+        "is set, and a run on one machine takes savepoints only when it is asked",
+        "leave it out, and use: moorage savepoint",
     ),
     (
         "spec.restore.mode",

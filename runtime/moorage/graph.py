@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from moorage.declared import (
@@ -21,7 +22,15 @@ from moorage.declared import (
     refuse_stateful,
 )
 from moorage.functions import KeyedProcessFunction
-from moorage.sinks import FileSink, Sink
+from moorage.sinks import (
+    CheckpointFunction,
+    EpochFunction,
+    FileSink,
+    ForeachCheckpoint,
+    ForeachEpoch,
+    Sink,
+    SinkContext,
+)
 from moorage_state.errors import UserError
 from moorage_state.keys import KeyCodec
 
@@ -132,12 +141,14 @@ class StreamEnvironment:
         spark: SparkSession,
         *,
         base_dir: str = "",
+        staging: str = "",
         max_records_per_epoch: int | None = None,
         args: tuple[str, ...] = (),
     ) -> None:
         self.spark = spark
         self.args = args
         self.base_dir = base_dir
+        self.staging = staging
         self.graph = JobGraph()
         self._uids: set[str] = set()
         self._max_records = max_records_per_epoch
@@ -366,9 +377,37 @@ class DataStream:
         self.env.claim_uid(uid)
         if not hasattr(sink, "open_writer"):
             raise UserError(f"sink_to takes a sink such as FileSink(path): uid={uid} got={sink!r}")
+        if (bind := getattr(sink, "bind", None)) is not None:
+            schema = to_arrow_schema(self.schema, timezone="UTC")
+            sink = bind(SinkContext(uid, self.env.base_dir, self.env.staging, schema))
         self.env.claim_directory(uid, sink)
         self.env.graph.sinks.append(SinkNode(uid, self, sink))
         return self
+
+    def foreach_epoch(self, function: EpochFunction, *, uid: str) -> "DataStream":
+        """Call `function(table, EpochInfo)` on the driver with the rows of each epoch.
+
+        Called when the epoch is committed, with one Arrow table, and not for epochs without rows.
+        At least once: after a failure the job goes back to its last checkpoint, and the rows since
+        come again, under another run and maybe in other epochs. An exception ends the run.
+
+        Raises:
+            UserError: see `sink_to`.
+        """
+        return self.sink_to(ForeachEpoch(function), uid=uid)
+
+    def foreach_checkpoint(self, function: CheckpointFunction, *, uid: str) -> "DataStream":
+        """Call `function(tables, CheckpointInfo)` on the driver when a checkpoint completed.
+
+        `tables` iterates over Arrow tables with all rows since the checkpoint before; it is read
+        once, and not called for without rows. After a crash within the call it is called again
+        with the same id and rows: exactly once for a function that is idempotent by
+        ``(lineage, checkpoint_id)``. An exception ends the run; the next one calls again.
+
+        Raises:
+            UserError: see `sink_to`.
+        """
+        return self.sink_to(ForeachCheckpoint(function), uid=uid)
 
 
 class KeyedStream:

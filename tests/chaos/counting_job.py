@@ -1,6 +1,6 @@
 """The job of the kill tests: count and sum per key, and one output row per event.
 
-`env.args` is the directory that holds `in` and `out`.
+`env.args` is the directory that holds `in` and `out`, and where events are to be read, if not in `in`.
 """
 
 from moorage import FileSink, KeyedProcessFunction, ValueStateDescriptor
@@ -23,9 +23,9 @@ class CountAndSum(KeyedProcessFunction):
 
 def build(env):
     """Read, count, publish."""
-    (home,) = env.args
+    home, source = (*env.args, f"{env.args[0]}/in")[:2]
     events = env.read_stream(
-        "events", "parquet", schema="key long, value long", path=f"{home}/in", maxFilesPerTrigger=1
+        "events", "parquet", schema="key long, value long", path=source, maxFilesPerTrigger=1
     )
     counts = events.key_by("key").process(
         CountAndSum(), uid="count", output="key long, count long, total long"

@@ -8,60 +8,21 @@ a snapshot of the history that was given up.
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from moorage_testing.jobs import wait_until
-from moorage_testing.oracle import newest_manifest, stored_values
+from moorage_testing.batches import KEYS, UNBOUNDED, add_batch, published, run_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
-
-KEYS = range(5)
-
-
-def add_batch(folder: Path, number: int) -> None:
-    folder.mkdir(exist_ok=True)
-    keys = [key for key in KEYS for _ in range(2)]
-    path = folder / f"{number}.parquet"
-    pq.write_table(pa.table({"key": keys, "value": [1] * len(keys)}), path.with_suffix(".tmp"))
-    os.utime(path.with_suffix(".tmp"), (1_600_000_000 + number, 1_600_000_000 + number))
-    path.with_suffix(".tmp").rename(path)
-
-
-def run_until(home, rows_per_key: int, *arguments: str) -> int:
-    """Run until a checkpoint holds so many rows of each key, then stop; returns its id."""
-    fence = newest_manifest(home.checkpoints).fence if home.completed() else 0
-    process = home.start(*arguments)
-
-    def reached() -> bool:
-        if process.poll() is not None:
-            pytest.fail(home.log())
-        if not home.completed() or newest_manifest(home.checkpoints).fence == fence:
-            return False
-        return set(counted(home).values()) == {rows_per_key}
-
-    wait_until(reached, 120, f"{rows_per_key} rows per key; so far {counted(home)}")
-    os.kill(process.pid, signal.SIGINT)
-    assert process.wait(60) == 0, home.log()
-    return newest_manifest(home.checkpoints).checkpoint_id
-
-
-def counted(home) -> dict[int, object]:
-    if not home.completed():
-        return {}
-    return stored_values(home.checkpoints, "count", "count", "long")
 
 
 def test_back_to_an_older_checkpoint_and_on_gives_ten_where_ten_is_right(make_home, tmp_path):
     folder = tmp_path / "events"
     for number in (0, 1):
         add_batch(folder, number)
-    home = make_home("job", folder, bounded=False, epoch={"interval": "100ms"})
+    home = make_home("job", folder, **UNBOUNDED)
     older = run_until(home, 4)
     for number in (2, 3):
         add_batch(folder, number)
@@ -70,9 +31,7 @@ def test_back_to_an_older_checkpoint_and_on_gives_ten_where_ten_is_right(make_ho
     assert f"restored from chk-{older}" in home.log()
     add_batch(folder, 4)
     assert run_until(home, 10) > rewound
-    published = pq.read_table(home.out, columns=["key", "count"]).to_pydict()
-    pairs = sorted(zip(published["key"], published["count"], strict=True))
-    assert pairs == [(key, n) for key in KEYS for n in range(1, 11)]
+    assert published(home) == [(key, n) for key in KEYS for n in range(1, 11)]
 
 
 def spark(folder: Path, checkpoint: Path, files_per_batch: int, every: int) -> dict[str, int]:

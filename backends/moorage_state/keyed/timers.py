@@ -15,9 +15,11 @@ from moorage_state.keys import timer_entry
 if TYPE_CHECKING:
     from moorage_state.keyed.store import KeyedStateStore
 
-__all__ = ["EventTimeTimers"]
+__all__ = ["TIMERS_STATE", "EventTimeTimers"]
 
-_NAME = "\0event-timers"
+TIMERS_STATE = "\0event-timers"
+"""The name whose stored id a key's packed timers have; no user's state can be named so."""
+
 _KEY_AT = 7
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[int]).decode
@@ -30,7 +32,7 @@ class EventTimeTimers:
 
     def __init__(self, store: "KeyedStateStore") -> None:
         self._store = store
-        self._sid = store.claim_id(_NAME)
+        self._sid = store.claim_id(TIMERS_STATE)
         self._raws: list[bytes | None] | None = None
         self._loaded = False
         self._before: list[int] = []

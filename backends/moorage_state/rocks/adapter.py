@@ -23,6 +23,8 @@ __all__ = ["Cursor", "Database"]
 # was the fastest of 1 000 to 200 000 keys.
 _SLICE = 4096
 
+_ACCESS = {False: rocksdict.AccessType.read_write, True: rocksdict.AccessType.read_only}
+
 PROPERTIES = (
     "rocksdb.live-sst-files-size",
     "rocksdb.cur-size-all-mem-tables",
@@ -115,16 +117,22 @@ class Database:
 
     Every method may raise `CorruptState` (damaged or missing files) or `LocalDiskError` (the
     volume refuses); after either the database must be closed and rebuilt.
+
+    Args:
+        read_only: nothing is written to the database and no compaction starts. RocksDB still
+            leaves a log of its own in the directory.
     """
 
-    def __init__(self, path: Path, options: RocksOptions, memory: ProcessMemory) -> None:
+    def __init__(
+        self, path: Path, options: RocksOptions, memory: ProcessMemory, *, read_only: bool = False
+    ) -> None:
         self.path = path
         self._write = rocksdict.WriteOptions()
         # A property of the class, although the binding's type stub declares a method.
         setattr(self._write, "disable_wal", True)  # noqa: B010
         with _translated(path):
             self._db: rocksdict.Rdict | None = rocksdict.Rdict(
-                str(path), options.to_options(memory)
+                str(path), options.to_options(memory), access_type=_ACCESS[read_only]()
             )
             self._db.set_write_options(self._write)
 

@@ -15,6 +15,9 @@ from moorage_state.server.api import (
     Scan,
     SnapshotSync,
     StateApi,
+    Uploaded,
+    UploadLimits,
+    UploadRequest,
     Version,
 )
 from moorage_state.server.client import InProcessClient, StateClient
@@ -35,5 +38,8 @@ __all__ = [
     "SnapshotSync",
     "StateApi",
     "StateClient",
+    "UploadLimits",
+    "UploadRequest",
+    "Uploaded",
     "Version",
 ]

@@ -11,7 +11,8 @@ digest of the last delta in it; after another run's restore the digest is empty.
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from moorage_state.snapshots import FileRef, RangeHandle
+from moorage_state.canonical.layout import CanonicalSpec
+from moorage_state.snapshots import MAX_INLINE_BYTES, FileRef, RangeHandle
 
 __all__ = [
     "EVENT_TIMER_KIND",
@@ -23,6 +24,9 @@ __all__ = [
     "Scan",
     "SnapshotSync",
     "StateApi",
+    "UploadLimits",
+    "UploadRequest",
+    "Uploaded",
     "Version",
 ]
 
@@ -91,6 +95,49 @@ class SnapshotSync:
 
     bytes: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLimits:
+    """What is too small for an object of its own; all in bytes.
+
+    Attributes:
+        inline_range: a range whose files are together smaller than this goes into its handle.
+        inline_file: so does a private file (not an SST file) up to this size.
+        inline_total: what one call may put into handles; what would exceed it is packed.
+        merge_below: smaller files of all ranges are packed into common objects.
+        pack: the greatest size of such an object; one is held in memory by each upload thread.
+    """
+
+    inline_range: int = 20_000
+    # Between RocksDB's MANIFEST of a small database and its OPTIONS, of which all ranges have the
+    # same 8 KB: packed it is stored once, inline as often as there are ranges.
+    inline_file: int = 4096
+    inline_total: int = MAX_INLINE_BYTES
+    merge_below: int = 1 << 20
+    pack: int = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRequest:
+    """One range to upload; see `StateApi.upload_many` for the base."""
+
+    uid: str
+    start: int
+    base_files: list[FileRef]
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """What an upload wrote: handles in the order of the requests, objects, and bytes.
+
+    `bytes_written` counts what went into objects, `bytes_inline` what stands in the handles.
+    """
+
+    handles: list[RangeHandle]
+    objects: int
+    bytes_written: int
+    bytes_inline: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,22 +335,44 @@ class StateApi(Protocol):
         """
         ...
 
-    def upload(
+    def upload_many(
         self,
-        uid: str,
-        start: int,
         run: str,
         checkpoint_id: int,
         store_url: str,
-        base_files: list[FileRef],
-    ) -> RangeHandle:
-        """Bring a snapshot to the store, beside running epochs; takes as long as it takes.
+        requests: list[UploadRequest],
+        limits: UploadLimits,
+    ) -> Uploaded:
+        """Bring snapshots to the store, beside running epochs; takes as long as it takes.
 
-        `base_files` are the files of a retained checkpoint that was notified complete: their
-        content is not uploaded again.
+        The `base_files` of a request are files of a retained checkpoint that was notified
+        complete: SST files with their content are not uploaded again. Small files of all the
+        requests go into common objects or into the handles, see `UploadLimits`. No object is ever
+        written over; after an error what was written is garbage for the sweep.
 
         Raises:
-            Retryable: the snapshot was aborted, or is not on this volume any more.
+            Retryable: a snapshot was aborted, or is not on this volume any more.
+            StoreUnavailable: the store does not take it.
+        """
+        ...
+
+    def save_many(
+        self,
+        run: str,
+        checkpoint_id: int,
+        store_url: str,
+        specs: list[CanonicalSpec],
+        canonical: bool,  # noqa: FBT001  arguments cross the wire by position
+    ) -> Uploaded:
+        """Bring the snapshots of ranges into a savepoint's own directory, which is `store_url`.
+
+        Nothing outside of it is referenced. Canonical files, or the backend's own. Runs beside
+        running epochs; takes as long as it takes.
+
+        Raises:
+            CorruptState: a local file is damaged, or holds what `specs` do not declare.
+            LocalDiskError: the local volume is full; canonical files are written there first.
+            Retryable: a snapshot was aborted, or is not on this volume any more.
             StoreUnavailable: the store does not take it.
         """
         ...

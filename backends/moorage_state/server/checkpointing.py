@@ -1,29 +1,25 @@
-"""Snapshots of one range: hard-linked local copies, their upload, and when they are dropped.
+"""Snapshots of one range: hard-linked local copies, and when they are dropped.
 
-Decides which files a checkpoint has to upload: those whose content no file of the base (a
-retained checkpoint that was notified complete) has. A file is never skipped because the store
-seems to have it: only a manifest keeps it alive. Called by `OpenRange`; `take` under the range's
-lock, the rest beside running epochs.
+Decides which local copies stay: the newest completed one, later ones, and those that are being
+uploaded. Called by `OpenRange`, `take` under the range's lock; and by `uploading` beside running
+epochs.
 """
 
 import hashlib
 import shutil
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from moorage_state.errors import Retryable, StoreUnavailable
+from moorage_state.errors import Retryable
 from moorage_state.rocks import Database
 from moorage_state.server.api import RangeSpec, Version
 from moorage_state.server.directory import RangeDirectory, disk_errors
-from moorage_state.snapshots import FileRef, RangeHandle, private_key, shared_key
-from moorage_state.stores import ObjectStore
+from moorage_state.snapshots import FileRef
 
-__all__ = ["FileHashes", "Snapshots", "sha256_of"]
-
-_UPLOAD_THREADS = 4
+__all__ = ["FileHashes", "Snapshots", "Taken", "sha256_of"]
 
 
 def sha256_of(path: Path) -> str:
@@ -51,30 +47,31 @@ class FileHashes:
 
 
 @dataclass(slots=True)
-class _Taken:
+class Taken:
+    """A local copy at `version`, in the directory `path`; `cancel` ends its upload."""
+
     version: Version
+    path: Path
     cancel: threading.Event = field(default_factory=threading.Event)
     uploading: bool = False
 
 
 class Snapshots:
-    """The snapshots of one open range."""
+    """The snapshots of one open range; `hashes` knows the digests of its files."""
 
     def __init__(
         self,
         spec: RangeSpec,
-        run: str,
         directory: RangeDirectory,
         backend_uuid: str,
         hashes: FileHashes,
     ) -> None:
-        self._spec = spec
-        self._run = run
+        self.spec = spec
+        self.backend_uuid = backend_uuid
+        self.hashes = hashes
         self._directory = directory
-        self._backend_uuid = backend_uuid
-        self._hashes = hashes
         self._lock = threading.Lock()
-        self._taken: dict[int, _Taken] = {}
+        self._taken: dict[int, Taken] = {}
         self._newest_complete = 0
 
     def take(self, database: Database, checkpoint_id: int, version: Version) -> int:
@@ -96,36 +93,33 @@ class Snapshots:
         with disk_errors("name a local checkpoint", path):
             unfinished.replace(path)
         with self._lock:
-            self._taken[checkpoint_id] = _Taken(version)
+            self._taken[checkpoint_id] = Taken(version, path)
         return _bytes_in(path)
 
-    def upload(
-        self, checkpoint_id: int, store: ObjectStore, base_files: list[FileRef]
-    ) -> RangeHandle:
-        """Bring a snapshot to the store; see `StateApi.upload`."""
+    def scratch(self, checkpoint_id: int) -> Path:
+        """A directory for an export; what a crash leaves there goes when the range is opened."""
+        return self._directory.root / f"import-export-{checkpoint_id}"
+
+    @contextmanager
+    def uploading(self, checkpoint_id: int) -> Iterator[Taken]:
+        """The snapshot, whose files stay for the length of the with block.
+
+        Raises:
+            Retryable: it is not here, was aborted, or is being uploaded already.
+        """
         with self._lock:
             taken = self._taken.get(checkpoint_id)
             if taken is None or taken.cancel.is_set() or taken.uploading:
                 state = "not here" if taken is None else "aborted or being uploaded"
                 raise Retryable(
-                    f"no snapshot to upload ({state}): uid={self._spec.uid} "
-                    f"start={self._spec.start} checkpoint={checkpoint_id}; take another one"
+                    f"no snapshot to upload ({state}): uid={self.spec.uid} "
+                    f"start={self.spec.start} checkpoint={checkpoint_id}; take another one"
                 )
             taken.uploading = True
         try:
-            files = self._upload_files(checkpoint_id, taken, store, base_files)
+            yield taken
         finally:
             self._uploaded(checkpoint_id, taken)
-        return RangeHandle(
-            uid=self._spec.uid,
-            start=self._spec.start,
-            end=self._spec.end,
-            epoch=taken.version.epoch,
-            digest=taken.version.digest,
-            backend_uuid=self._backend_uuid,
-            files=files,
-            bytes_total=sum(ref.size for ref in files),
-        )
 
     def complete(self, checkpoint_id: int) -> Version | None:
         """Keep this local copy and drop the older ones; the version it holds, None if not here."""
@@ -157,7 +151,7 @@ class Snapshots:
             for taken in self._taken.values():
                 taken.cancel.set()
 
-    def _uploaded(self, checkpoint_id: int, taken: _Taken) -> None:
+    def _uploaded(self, checkpoint_id: int, taken: Taken) -> None:
         with self._lock:
             taken.uploading = False
             useless = taken.cancel.is_set() or checkpoint_id < self._newest_complete
@@ -173,57 +167,6 @@ class Snapshots:
             }
         with disk_errors("drop a local checkpoint", self._directory.root):
             self._directory.drop_checkpoints(lambda other: choose(other) and other not in kept)
-
-    def _upload_files(
-        self, checkpoint_id: int, taken: _Taken, store: ObjectStore, base_files: list[FileRef]
-    ) -> list[FileRef]:
-        root = self._directory.checkpoint(checkpoint_id)
-        reusable = {(ref.size, ref.sha256): ref for ref in base_files if ref.shared}
-
-        def bring(path: Path) -> FileRef:
-            with disk_errors("read a local checkpoint", path):
-                size, sha256 = self._hashes.of(path)
-            shared = path.suffix == ".sst"
-            known = reusable.get((size, sha256)) if shared else None
-            key = known.key if known is not None else self._key(checkpoint_id, path.name, sha256)
-            if known is None:
-                self._put(store, key, path, size, taken)
-            return FileRef(name=path.name, key=key, size=size, sha256=sha256, shared=shared)
-
-        with disk_errors("list a local checkpoint", root):
-            paths = sorted(path for path in root.iterdir() if not _is_empty_log(path))
-        with ThreadPoolExecutor(_UPLOAD_THREADS, "upload") as pool:
-            pending = [pool.submit(bring, path) for path in paths]
-            try:
-                return [future.result() for future in pending]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-
-    def _key(self, checkpoint_id: int, name: str, sha256: str) -> str:
-        if name.endswith(".sst"):
-            return shared_key(self._backend_uuid, name, sha256)
-        spec = self._spec
-        # The digest keeps a second upload, of a range that was opened again, from writing over
-        # what the first one left under the same names.
-        unique = f"{name}-{sha256[:16]}"
-        return private_key(checkpoint_id, self._run, spec.uid, spec.start, spec.end, unique)
-
-    def _put(self, store: ObjectStore, key: str, path: Path, size: int, taken: _Taken) -> None:
-        if taken.cancel.is_set():
-            raise Retryable(f"upload was stopped: path={path}; the checkpoint is not completed")
-        store.put_file(key, path)
-        stored = store.head(key)
-        if stored is None or stored.size != size:
-            found = None if stored is None else stored.size
-            raise StoreUnavailable(
-                f"store does not have what was uploaded: key={key} bytes={size} found={found}"
-            )
-
-
-def _is_empty_log(path: Path) -> bool:
-    """RocksDB's own log is unused; it leaves an empty file."""
-    return path.suffix == ".log" and path.stat().st_size == 0
 
 
 def _bytes_in(path: Path) -> int:

@@ -1,8 +1,8 @@
 """Clients of a state server: over a socket, or of a host in this process.
 
 Called by tasks and by the driver. Errors are the same classes on either way. A client is used by
-one thread at a time; sharing one is safe, and makes its threads wait for each other. `upload`
-takes a connection of its own, so that epochs go on beside it.
+one thread at a time; sharing one is safe, and makes its threads wait for each other. `upload_many`
+and `save_many` take connections of their own, so that epochs go on beside it.
 """
 
 import socket
@@ -10,6 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
+from moorage_state.canonical.layout import CanonicalSpec
 from moorage_state.errors import Retryable, UserError, error_from_wire
 from moorage_state.server.api import (
     EVENT_TIMER_KIND,
@@ -21,16 +22,18 @@ from moorage_state.server.api import (
     Scan,
     SnapshotSync,
     StateApi,
+    Uploaded,
+    UploadLimits,
+    UploadRequest,
     Version,
 )
 from moorage_state.server.wire import OPERATIONS, Connection, greet_server
-from moorage_state.snapshots import FileRef, RangeHandle
 
 __all__ = ["InProcessClient", "StateClient"]
 
 _CONNECT_SECONDS = 10.0
 _LONG_SECONDS = 3600.0
-_LONG_OPERATIONS = frozenset({"open_range", "upload"})
+_LONG_OPERATIONS = frozenset({"open_range", "save_many", "upload_many"})
 
 
 class _Calls(ABC):
@@ -155,19 +158,31 @@ class _Calls(ABC):
         result: SnapshotSync = self._call("snapshot", uid, start, run, checkpoint_id, version)
         return result
 
-    def upload(
+    def upload_many(
         self,
-        uid: str,
-        start: int,
         run: str,
         checkpoint_id: int,
         store_url: str,
-        base_files: list[FileRef],
-    ) -> RangeHandle:
-        handle: RangeHandle = self._call(
-            "upload", uid, start, run, checkpoint_id, store_url, base_files
+        requests: list[UploadRequest],
+        limits: UploadLimits,
+    ) -> Uploaded:
+        uploaded: Uploaded = self._call(
+            "upload_many", run, checkpoint_id, store_url, requests, limits
         )
-        return handle
+        return uploaded
+
+    def save_many(
+        self,
+        run: str,
+        checkpoint_id: int,
+        store_url: str,
+        specs: list[CanonicalSpec],
+        canonical: bool,  # noqa: FBT001 - as in StateApi
+    ) -> Uploaded:
+        uploaded: Uploaded = self._call(
+            "save_many", run, checkpoint_id, store_url, specs, canonical
+        )
+        return uploaded
 
     def notify_complete(self, checkpoint_id: int, run: str = "") -> None:
         self._call("notify_complete", checkpoint_id, run)
@@ -254,18 +269,29 @@ class StateClient(_Calls):
         self._broken = self._broken or "the client was closed"
         self._connection.close()
 
-    def upload(
+    def upload_many(
         self,
-        uid: str,
-        start: int,
         run: str,
         checkpoint_id: int,
         store_url: str,
-        base_files: list[FileRef],
-    ) -> RangeHandle:
+        requests: list[UploadRequest],
+        limits: UploadLimits,
+    ) -> Uploaded:
         """See `StateApi`; takes a connection of its own, so that other calls go on beside it."""
         with StateClient.connect(self._address, self._token, self._timeout) as own:
-            return _Calls.upload(own, uid, start, run, checkpoint_id, store_url, base_files)
+            return _Calls.upload_many(own, run, checkpoint_id, store_url, requests, limits)
+
+    def save_many(
+        self,
+        run: str,
+        checkpoint_id: int,
+        store_url: str,
+        specs: list[CanonicalSpec],
+        canonical: bool,  # noqa: FBT001 - as in StateApi
+    ) -> Uploaded:
+        """See `StateApi`; takes a connection of its own, as `upload_many` does."""
+        with StateClient.connect(self._address, self._token, self._timeout) as own:
+            return _Calls.save_many(own, run, checkpoint_id, store_url, specs, canonical)
 
     def _call(self, operation: str, *arguments: Any) -> Any:
         kind = OPERATIONS[operation]

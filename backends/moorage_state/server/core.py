@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from moorage_state.canonical.layout import CanonicalSpec
 from moorage_state.errors import MoorageError, StaleLease
 from moorage_state.rocks import ProcessMemory, RocksOptions
 from moorage_state.server import scans
@@ -27,14 +28,18 @@ from moorage_state.server.api import (
     RestoreBase,
     Scan,
     SnapshotSync,
+    Uploaded,
+    UploadLimits,
+    UploadRequest,
     Version,
 )
 from moorage_state.server.directory import RangeDirectory
 from moorage_state.server.leases import Claim, LeaseTable
 from moorage_state.server.open_range import OpenRange
 from moorage_state.server.restore import Restored, Restorer
+from moorage_state.server.saving import copy_native, export
 from moorage_state.server.spool import DeltaSpool
-from moorage_state.snapshots import FileRef, RangeHandle
+from moorage_state.server.uploading import UploadPart, upload
 from moorage_state.stores import open_store
 
 __all__ = ["RangeHost"]
@@ -208,17 +213,33 @@ class RangeHost:
         size = self._leases.get(uid, start, run).snapshot(checkpoint_id, version)
         return SnapshotSync(size, self._clock() - began)
 
-    def upload(
+    def upload_many(
         self,
-        uid: str,
-        start: int,
         run: str,
         checkpoint_id: int,
         store_url: str,
-        base_files: list[FileRef],
-    ) -> RangeHandle:
-        opened = self._leases.get(uid, start, run)
-        return opened.snapshots.upload(checkpoint_id, open_store(store_url), base_files)
+        requests: list[UploadRequest],
+        limits: UploadLimits,
+    ) -> Uploaded:
+        parts = [
+            UploadPart(self._leases.get(r.uid, r.start, run).snapshots, r.base_files)
+            for r in requests
+        ]
+        return upload(parts, run, checkpoint_id, open_store(store_url), limits)
+
+    def save_many(
+        self,
+        run: str,
+        checkpoint_id: int,
+        store_url: str,
+        specs: list[CanonicalSpec],
+        canonical: bool,  # noqa: FBT001  arguments cross the wire by position
+    ) -> Uploaded:
+        parts = [self._leases.get(s.uid, s.start, run).snapshots for s in specs]
+        store = open_store(store_url)
+        if canonical:
+            return export(parts, specs, checkpoint_id, store, self._options, self._memory)
+        return copy_native(parts, run, checkpoint_id, store)
 
     def notify_complete(self, checkpoint_id: int, run: str = "") -> None:
         for opened in self._ranges_of(run):

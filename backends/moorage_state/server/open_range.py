@@ -53,7 +53,7 @@ class OpenRange:
         self.spec: RangeSpec = directory.spec
         self.run = run
         self.snapshots = Snapshots(
-            directory.spec, run, directory, restored.backend_uuid, restored.hashes
+            directory.spec, directory, restored.backend_uuid, restored.hashes
         )
         self._directory = directory
         self._database = restored.database

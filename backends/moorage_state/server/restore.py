@@ -2,32 +2,33 @@
 
 Decides where files come from (the local copy if every byte is right, else the store) and how the
 ranges of another parallelism become this one: the handle with the most key groups is the base,
-what is outside is deleted, the rest is copied in. Called by `RangeHost` when a range is opened,
+what is outside is deleted, the rest is copied in. Canonical files are written into an empty
+database. Called by `RangeHost` when a range is opened,
 under its directory's lock. Knows nothing of leases and deltas.
 """
 
 import shutil
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from moorage_state.canonical import frames_of
 from moorage_state.deltas import Frame
-from moorage_state.errors import Bug, CorruptState, ObjectNotFound
+from moorage_state.errors import Bug, CorruptState
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.rocks import Database, ProcessMemory, RocksOptions
 from moorage_state.server.api import RangeSpec, RestoreBase, Version
-from moorage_state.server.checkpointing import FileHashes, sha256_of
-from moorage_state.server.directory import RangeDirectory, disk_errors, link_or_copy
+from moorage_state.server.checkpointing import FileHashes
+from moorage_state.server.directory import RangeDirectory, disk_errors
+from moorage_state.server.fetching import fetch_all, is_whole, link_all
 from moorage_state.server.marker import METADATA, Marker, read_marker, write_marker
-from moorage_state.snapshots import FileRef, RangeHandle
+from moorage_state.snapshots import RangeHandle
 from moorage_state.stores import ObjectStore, open_store
 
 __all__ = ["Restored", "Restorer", "Source"]
 
-_TRANSFERS = 4
 _COPY_ENTRIES = 20_000
 _COPY_BYTES = 8 << 20
 _ADVICE = "restore an older checkpoint, or this object from a backup of the store"
@@ -87,6 +88,8 @@ class Restorer:
         handles = self._overlapping(base)
         if not handles:
             return self.empty(base.epoch)
+        if any(handle.format == "canonical" for handle in handles):
+            return self._import_all(handles, base, store_url)
         largest = max(handles, key=lambda handle: _groups(handle).overlap(self._wanted))
         backend = uuid.uuid4().hex
         work = self._directory.work(backend)
@@ -107,6 +110,27 @@ class Restorer:
             FileHashes(largest.files),
             "store" if "store" in sources else "local",
             sum(ref.size for handle in handles for ref in handle.files),
+        )
+
+    def _import_all(
+        self, handles: list[RangeHandle], base: RestoreBase, store_url: str
+    ) -> Restored:
+        """Build the database anew; a handle in the canonical format has no files to begin with."""
+        restored = self.empty(base.epoch)
+        sources: list[Source] = []
+        try:
+            for number, handle in enumerate(handles):
+                target = self._directory.root / f"import-{number}"
+                sources.append(self._bring(handle, base.checkpoint_id, store_url, target))
+                self._copy_in(restored.database, handle, target)
+                shutil.rmtree(target, ignore_errors=True)
+        except BaseException:
+            restored.database.close()
+            raise
+        return replace(
+            restored,
+            source="store" if "store" in sources else "local",
+            bytes_restored=sum(ref.size for handle in handles for ref in handle.files),
         )
 
     def _add_neighbours(
@@ -166,9 +190,9 @@ class Restorer:
                 raise CorruptState("handle names a file outside its directory", ref.key, _ADVICE)
         owner = RangeSpec(handle.uid, handle.start, handle.end)
         local = self._directory.of(owner).checkpoint(checkpoint_id)
-        if _is_whole(local, handle.files):
+        if is_whole(local, handle.files):
             try:
-                _link_all(local, handle.files, target)
+                link_all(local, handle.files, target)
             except OSError:
                 # Its owner may be another process that has just dropped it.
                 shutil.rmtree(target, ignore_errors=True)
@@ -180,21 +204,21 @@ class Restorer:
     def _download(
         self, handle: RangeHandle, checkpoint_id: int, store_url: str, target: Path
     ) -> None:
-        """Fetch into `target`; what is exactly this range is kept as its local copy too."""
+        """Fetch into `target`; a database of exactly this range is kept as its local copy too."""
         if self._store is None:
             self._store = open_store(store_url)
-        keep = (handle.start, handle.end) == (self._wanted.start, self._wanted.end)
+        keep = handle.format == "native" and _groups(handle) == self._wanted
         local = self._directory.checkpoint(checkpoint_id)
         arrival = local.with_suffix(".tmp") if keep else target
         with disk_errors("make a directory for a restore", arrival):
             shutil.rmtree(arrival, ignore_errors=True)
             arrival.mkdir(parents=True)
-        _fetch_all(self._store, handle.files, arrival)
+        fetch_all(self._store, handle.files, arrival)
         if keep:
             with disk_errors("keep a local checkpoint", local):
                 shutil.rmtree(local, ignore_errors=True)
                 arrival.replace(local)
-                _link_all(local, handle.files, target)
+                link_all(local, handle.files, target)
 
     def _open(self, path: Path) -> Database:
         return Database(path, self._options, self._memory)
@@ -216,11 +240,16 @@ class Restorer:
 
     def _copy_in(self, database: Database, handle: RangeHandle, path: Path) -> None:
         """Copy the key groups of `handle` that belong to this range."""
+        first = max(handle.start, self._wanted.start)
+        last = min(handle.end, self._wanted.end)
+        if handle.format == "canonical":
+            files = [(path / ref.name, f"{ref.key}, fetched to {path}") for ref in handle.files]
+            for frame in frames_of(files, first, last):
+                database.apply([frame])
+            return
         other, _ = self._verified(path, handle)
-        lower = _lower(max(handle.start, self._wanted.start))
-        upper = _lower(min(handle.end, self._wanted.end) + 1)
         try:
-            for frame in _entries(other, lower, upper):
+            for frame in _entries(other, _lower(first), _lower(last + 1)):
                 database.apply([frame])
         finally:
             other.close()
@@ -261,54 +290,3 @@ def _lower(key_group: int) -> bytes:
 
 def _groups(handle: RangeHandle) -> KeyGroupRange:
     return KeyGroupRange(handle.start, handle.end)
-
-
-def _is_whole(directory: Path, files: list[FileRef]) -> bool:
-    """Whether every file is there with the right bytes."""
-
-    def is_right(ref: FileRef) -> bool:
-        path = directory / ref.name
-        try:
-            return path.stat().st_size == ref.size and sha256_of(path) == ref.sha256
-        except OSError:
-            return False
-
-    if not directory.is_dir():
-        return False
-    with ThreadPoolExecutor(_TRANSFERS, "verify") as pool:
-        return all(pool.map(is_right, files))
-
-
-def _link_all(source: Path, files: list[FileRef], target: Path) -> None:
-    target.mkdir(parents=True)
-    for ref in files:
-        link_or_copy(source / ref.name, target / ref.name)
-
-
-def _fetch_all(store: ObjectStore, files: list[FileRef], target: Path) -> None:
-    def fetch(ref: FileRef) -> None:
-        path = target / ref.name
-        try:
-            store.get_to_file(ref.key, path)
-        except ObjectNotFound as error:
-            raise CorruptState(
-                "object of a checkpoint is missing", f"{store.url}/{ref.key}", _ADVICE
-            ) from error
-        with disk_errors("read a downloaded file", path):
-            size, digest = path.stat().st_size, sha256_of(path)
-        if (size, digest) != (ref.size, ref.sha256):
-            raise CorruptState(
-                f"object of a checkpoint is damaged: bytes={size} expected={ref.size} "
-                f"sha256={digest} expected={ref.sha256}",
-                f"{store.url}/{ref.key}",
-                _ADVICE,
-            )
-
-    with ThreadPoolExecutor(_TRANSFERS, "download") as pool:
-        pending = [pool.submit(fetch, ref) for ref in files]
-        try:
-            for future in pending:
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise

@@ -43,7 +43,13 @@ __all__ = [
 
 PROTOCOL_VERSION = 0
 
-BULK_ARGUMENTS = {"get_many": "keys", "scan_many": "prefixes", "stage": "frame"}
+BULK_ARGUMENTS = {
+    "get_many": "keys",
+    "scan_many": "prefixes",
+    "stage": "frame",
+    "upload_many": "requests",
+    "save_many": "specs",
+}
 
 _MAGIC = b"MOORSTA"
 NONCE_BYTES = 32

@@ -18,9 +18,11 @@ from moorage_state.snapshots.entries import (
     Reserved,
     Retire,
     Run,
+    Savepoint,
     decode_record,
     encode_record,
 )
+from moorage_state.snapshots.heartbeat import LOCK_KEY, HeartbeatLock
 from moorage_state.snapshots.history import (
     RestorePoint,
     ancestors,
@@ -37,14 +39,18 @@ from moorage_state.snapshots.layout import (
     checkpoint_path,
     log_key,
     manifest_key,
+    pack_size,
     private_key,
+    private_pack_key,
     run_token,
     shared_key,
+    shared_pack_key,
 )
 from moorage_state.snapshots.locking import DirectoryLock, LockHolder
 from moorage_state.snapshots.log import LineageLog, LogWriter
 from moorage_state.snapshots.manifest import (
     MANIFEST_FORMAT,
+    MAX_INLINE_BYTES,
     FileRef,
     Manifest,
     OperatorState,
@@ -53,18 +59,27 @@ from moorage_state.snapshots.manifest import (
     decode_manifest,
     encode_manifest,
     manifest_digest,
+    object_keys,
 )
+from moorage_state.snapshots.packs import worn_packs
 from moorage_state.snapshots.retention import Retirement, victims
+from moorage_state.snapshots.run_lock import RunLock, acquire_lock
+from moorage_state.snapshots.savepoints import SavepointStore, savepoint_key
+from moorage_state.snapshots.sweep import AGE_FLOOR, Swept, UnderWay, find_garbage, garbage, sweep
 
 __all__ = [
+    "AGE_FLOOR",
+    "LOCK_KEY",
     "LOG_FORMAT",
     "MANIFEST_FORMAT",
+    "MAX_INLINE_BYTES",
     "Checkpoint",
     "CheckpointStore",
     "DirectoryLock",
     "Entry",
     "Fence",
     "FileRef",
+    "HeartbeatLock",
     "LineageLog",
     "Loaded",
     "LockHolder",
@@ -80,8 +95,14 @@ __all__ = [
     "Retire",
     "Retirement",
     "Run",
+    "RunLock",
+    "Savepoint",
+    "SavepointStore",
     "StateMeta",
+    "Swept",
+    "UnderWay",
     "Verify",
+    "acquire_lock",
     "ancestors",
     "checkpoint_id_of",
     "checkpoint_path",
@@ -91,17 +112,26 @@ __all__ = [
     "decode_record",
     "encode_manifest",
     "encode_record",
+    "find_garbage",
+    "garbage",
     "is_released",
     "log_key",
     "manifest_digest",
     "manifest_key",
     "next_checkpoint_id",
+    "object_keys",
+    "pack_size",
     "private_key",
+    "private_pack_key",
     "restore_point",
     "restore_points",
     "retained",
     "run_token",
+    "savepoint_key",
     "shared_key",
+    "shared_pack_key",
+    "sweep",
     "verify_files",
     "victims",
+    "worn_packs",
 ]

@@ -11,10 +11,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from moorage_state import failpoints
 from moorage_state.errors import AlreadyExists, Bug, CorruptState, ObjectNotFound, UserError
 from moorage_state.snapshots.entries import Checkpoint, Entry, Retire
 from moorage_state.snapshots.history import next_checkpoint_id, restore_points, retained
-from moorage_state.snapshots.layout import checkpoint_id_of, checkpoint_path, manifest_key
+from moorage_state.snapshots.layout import (
+    checkpoint_id_of,
+    checkpoint_path,
+    manifest_key,
+    pack_size,
+)
 from moorage_state.snapshots.log import LogWriter
 from moorage_state.snapshots.manifest import (
     FileRef,
@@ -82,11 +88,13 @@ class CheckpointStore:
         if done is not None:
             return done
         key = manifest_key(manifest.checkpoint_id)
+        failpoints.hit("complete.before_manifest")
         try:
             self._store.put_if_absent(key, data)
         except AlreadyExists:
             if self._store.get(key) != data:
                 raise
+        failpoints.hit("complete.after_manifest")
         entry = Checkpoint(
             manifest.fence,
             manifest.run,
@@ -97,6 +105,7 @@ class CheckpointStore:
             completed_at,
         )
         writer.append(entry)
+        failpoints.hit("complete.after_entry")
         return entry
 
     def load(self, checkpoint: Checkpoint) -> Manifest:
@@ -170,18 +179,24 @@ class CheckpointStore:
         Takes up deletions that an earlier process did not finish. Call it when no upload runs
         whose files are not among `pending` and whose base is not `pinned`.
         """
+        # An entry in doubt may be the one that makes a checkpoint exist.
+        writer.settle()
         entries = writer.entries
         if self._leftovers is None:
             self._leftovers = self._find_leftovers(entries)
         manifests = self._readable(entries, self._leftovers)
         retirement = victims(entries, manifests, keep, pinned=pinned, pending=pending)
         for checkpoint_id in retirement.checkpoint_ids:
+            failpoints.hit("retire.before_entry")
             writer.append(Retire(writer.fence, checkpoint_id))
+            failpoints.hit("retire.after_entry")
             self._leftovers.add(checkpoint_id)
         if retirement.keys:
             writer.refresh()
         for key in retirement.keys:
+            failpoints.hit("retire.before_delete")
             self._store.delete(key)
+            failpoints.hit("retire.after_delete")
             deleted = checkpoint_id_of(key)
             if deleted is not None:
                 self._leftovers.discard(deleted)
@@ -251,41 +266,58 @@ class CheckpointStore:
 
 
 def verify_files(store: ObjectStore, manifest: Manifest, *, full: bool = False) -> None:
-    """Check that every file of the checkpoint is there with its size, and with `full` its bytes.
+    """Check that every object of the checkpoint is there with its size, and with `full` its bytes.
 
     A full check copies one file at a time to the local temporary directory.
     Raises CorruptState naming the first object that is not as it should be.
     """
-    checked: set[str] = set()
+    sizes: dict[str, int] = {}
+    checked: set[tuple[str, int]] = set()
     with tempfile.TemporaryDirectory(prefix="moorage-verify-") as folder:
         for file in manifest.files:
-            if file.key not in checked:
-                checked.add(file.key)
-                _verify_file(store, file, Path(folder, "object") if full else None)
+            if file.inline is not None:
+                _check_digest(file, hashlib.sha256(file.inline).hexdigest(), "inline")
+                continue
+            if file.key not in sizes:
+                sizes[file.key] = _size_of(store, file.key)
+            _check_size(store, file, sizes[file.key])
+            if full and (file.key, file.offset) not in checked:
+                checked.add((file.key, file.offset))
+                _check_bytes(store, file, Path(folder, "object"))
 
 
-def _verify_file(store: ObjectStore, file: FileRef, scratch: Path | None) -> None:
-    path = f"{store.url}/{file.key}"
-    info = store.head(file.key)
+def _size_of(store: ObjectStore, key: str) -> int:
+    info = store.head(key)
     if info is None:
-        raise CorruptState("file of the checkpoint is missing", path, _ADVICE)
-    if info.size != file.size:
+        raise CorruptState("file of the checkpoint is missing", f"{store.url}/{key}", _ADVICE)
+    return info.size
+
+
+def _check_size(store: ObjectStore, file: FileRef, found: int) -> None:
+    packed = pack_size(file.key)
+    expected = file.offset + file.size if packed is None else packed
+    if found != expected or file.offset + file.size > found:
         raise CorruptState(
-            f"file of the checkpoint has {info.size} bytes, not {file.size}", path, _ADVICE
+            f"file of the checkpoint has {found} bytes, not {expected}",
+            f"{store.url}/{file.key}",
+            _ADVICE,
         )
-    if scratch is None:
-        return
+
+
+def _check_bytes(store: ObjectStore, file: FileRef, scratch: Path) -> None:
+    path = f"{store.url}/{file.key}"
     try:
-        store.get_to_file(file.key, scratch)
+        store.get_to_file(file.key, scratch, offset=file.offset, length=file.size)
     except ObjectNotFound as error:
         raise CorruptState("file of the checkpoint is missing", path, _ADVICE) from error
-    if _sha256(scratch) != file.sha256:
+    with scratch.open("rb") as copy:
+        digest = hashlib.file_digest(copy, "sha256").hexdigest()
+    _check_digest(file, digest, path)
+
+
+def _check_digest(file: FileRef, digest: str, path: str) -> None:
+    if digest != file.sha256:
         raise CorruptState("file of the checkpoint does not match its checksum", path, _ADVICE)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _damaged(checkpoint: Checkpoint, error: CorruptState) -> str:

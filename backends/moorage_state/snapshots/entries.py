@@ -29,6 +29,7 @@ __all__ = [
     "Reserved",
     "Retire",
     "Run",
+    "Savepoint",
     "decode_record",
     "encode_record",
 ]
@@ -98,6 +99,7 @@ class Run(_Entry, frozen=True):
             checkpoint this is the restore point, whatever older checkpoints there are.
         restore_nonce: one more than the nonce by which the job's manifest asked for that; 0 if
             the manifest did not ask.
+        restored_id: the id of a restored savepoint of this lineage, wherever it lay; else 0.
     """
 
     fence: _Id
@@ -105,6 +107,7 @@ class Run(_Entry, frozen=True):
     restored_from: str | None = None
     explicit: bool = False
     restore_nonce: int = 0
+    restored_id: _Count = 0
 
 
 class Checkpoint(_Entry, frozen=True):
@@ -124,6 +127,30 @@ class Checkpoint(_Entry, frozen=True):
     run: _Count
     checkpoint_id: _Id
     manifest_key: str
+    manifest_digest: str
+    epoch: _Count
+    completed_at: AwareTime
+
+
+class Savepoint(_Entry, frozen=True):
+    """A savepoint, announced: it exists once the manifest with this digest lies in its directory.
+
+    It is a person's: no retention touches it, no restart looks for it.
+
+    Attributes:
+        fence: the writer's fence.
+        run: the run that took it.
+        checkpoint_id: its id, from the same count as those of checkpoints.
+        url: its directory.
+        manifest_digest: see `manifest_digest`.
+        epoch: the last epoch it contains.
+        completed_at: when, with a time zone.
+    """
+
+    fence: _Id
+    run: _Count
+    checkpoint_id: _Id
+    url: str
     manifest_digest: str
     epoch: _Count
     completed_at: AwareTime
@@ -155,9 +182,9 @@ class Reserved(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
-Entry = Owner | Fence | Run | Checkpoint | Retire | Released | Reserved
+Entry = Owner | Fence | Run | Checkpoint | Savepoint | Retire | Released | Reserved
 
-_RESERVED_KINDS = frozenset({"epoch", "savepoint"})
+_RESERVED_KINDS = frozenset({"epoch"})
 
 
 class Record(NamedTuple):
@@ -257,4 +284,6 @@ def _decode_entry(raw: msgspec.Raw) -> Entry:
     kind = fields.pop("kind", None)
     if kind in _RESERVED_KINDS:
         return Reserved(kind, fields)
-    return msgspec.json.decode(raw, type=Owner | Fence | Run | Checkpoint | Retire | Released)
+    return msgspec.json.decode(
+        raw, type=Owner | Fence | Run | Checkpoint | Savepoint | Retire | Released
+    )

@@ -8,7 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from moorage_state.errors import UserError
-from moorage_state.snapshots.entries import Checkpoint, Entry, Fence, Owner, Released, Retire, Run
+from moorage_state.snapshots.entries import (
+    Checkpoint,
+    Entry,
+    Fence,
+    Owner,
+    Released,
+    Retire,
+    Run,
+    Savepoint,
+)
 from moorage_state.snapshots.layout import checkpoint_id_of, checkpoint_path
 
 __all__ = [
@@ -87,7 +96,7 @@ def retained(entries: Iterable[Entry]) -> Sequence[Checkpoint]:
 
 def next_checkpoint_id(entries: Iterable[Entry]) -> int:
     """Return one more than the highest checkpoint id in the log; the first id is 1."""
-    ids = (e.checkpoint_id for e in entries if isinstance(e, Checkpoint | Retire))
+    ids = (e.checkpoint_id for e in entries if isinstance(e, Checkpoint | Savepoint | Retire))
     return max(ids, default=0) + 1
 
 
@@ -150,22 +159,37 @@ def _without_retired(timeline: list[RestorePoint], retired: set[int]) -> Sequenc
 
 
 def ancestors(entries: Iterable[Entry], checkpoint_id: int) -> tuple[int, ...]:
-    """Return the checkpoints that a checkpoint descends from, oldest first, itself last.
+    """Return the checkpoints that a checkpoint or savepoint descends from, oldest first, and it.
 
-    Retired ones are among them: what they published is part of the history all the same.
+    Retired ones are among them: what they published is part of the history all the same. So are
+    savepoints that the job went on from.
     """
-    parents: dict[int, int | None] = {}
-    tip: int | None = None
-    for entry in entries:
-        match entry:
-            case Run():
-                tip = checkpoint_id_of(entry.restored_from) if entry.restored_from else None
-            case Checkpoint():
-                parents[entry.checkpoint_id] = tip
-                tip = entry.checkpoint_id
+    parents = _parents(entries)
     line: list[int] = []
     at: int | None = checkpoint_id
     while at is not None:
         line.append(at)
         at = parents.get(at)
     return tuple(reversed(line))
+
+
+def _parents(entries: Iterable[Entry]) -> dict[int, int | None]:
+    """What each checkpoint and savepoint follows directly: the one before it in its run."""
+    parents: dict[int, int | None] = {}
+    # By (fence, run): what it started from, then its checkpoints, each with its epoch.
+    runs: dict[tuple[int, int], list[tuple[int, int | None]]] = {}
+    tip: int | None = None
+    for entry in entries:
+        match entry:
+            case Run():
+                tip = entry.restored_id or checkpoint_id_of(entry.restored_from or "")
+                runs[entry.fence, entry.run] = [(-1, tip)]
+            case Checkpoint():
+                parents[entry.checkpoint_id] = tip
+                tip = entry.checkpoint_id
+                runs.setdefault((entry.fence, entry.run), []).append((entry.epoch, tip))
+            case Savepoint():
+                line = runs.get((entry.fence, entry.run), [])
+                before = [point for epoch, point in line if epoch <= entry.epoch]
+                parents[entry.checkpoint_id] = before[-1] if before else None
+    return parents

@@ -2,11 +2,14 @@
 
     log/<seq, 20 digits>.json                           the lineage's log
     chk-<id>/MANIFEST                                   one checkpoint
-    chk-<id>/<run>/<uid>/<start>-<end>/<name>           files of that checkpoint alone
-    shared/<backend uuid>-<name>-<sha256, 16 digits>    SST files, shared by checkpoints
+    chk-<id>/<run>/pack-<upload>-<n>-<bytes>            small files of that checkpoint alone
+    chk-<id>/<run>/<uid>/<start>-<end>/<name>           a large file of that checkpoint alone
+    shared/pack-<upload>-<n>-<bytes>                    small SST files, shared by checkpoints
+    shared/<backend uuid>-<name>-<sha256, 16 digits>-<upload>   a large SST file, shared
 
-The run token in the names of private files keeps a stalled writer, which may still be uploading
-under an id that its successor also took, from writing over the successor's files.
+Every upload has a random id, which is in the names of all it writes. So no object is ever written
+over, whoever stalled or tried again; and a deletion that comes late can only hit what nobody will
+ever reference again.
 """
 
 import re
@@ -15,19 +18,26 @@ from moorage_state.stores import check_key
 
 __all__ = [
     "LOG_PREFIX",
+    "checkpoint_id_in",
     "checkpoint_id_of",
     "checkpoint_path",
+    "is_state_key",
     "log_key",
     "log_seq",
     "manifest_key",
+    "pack_size",
     "private_key",
+    "private_pack_key",
     "run_token",
     "shared_key",
+    "shared_pack_key",
 ]
 
 LOG_PREFIX = "log/"
 
 _LOG_KEY = re.compile(r"log/([0-9]{20})\.json")
+_PACK_KEY = re.compile(r"(?:shared|chk-[1-9][0-9]*/[^/]+)/pack-[0-9a-f]+-[0-9]+-([0-9]+)")
+_STATE_KEY = re.compile(r"shared/[^/]+|chk-[1-9][0-9]*/(?:MANIFEST|f[0-9]+r[0-9]+/.+)")
 _CHECKPOINT_PATH = re.compile(r"chk-([1-9][0-9]*)(?:/MANIFEST)?")
 
 
@@ -58,7 +68,9 @@ def manifest_key(checkpoint_id: int) -> str:
     return f"{checkpoint_path(checkpoint_id)}/MANIFEST"
 
 
-def private_key(checkpoint_id: int, run: str, uid: str, start: int, end: int, name: str) -> str:
+def private_key(
+    checkpoint_id: int, run: str, uid: str, start: int, end: int, name: str, upload: str
+) -> str:
     """Return the key of a file that belongs to one checkpoint and is not shared.
 
     Args:
@@ -68,13 +80,41 @@ def private_key(checkpoint_id: int, run: str, uid: str, start: int, end: int, na
         start: the first key group of the range.
         end: the last one, included.
         name: the name of the file in the database's directory.
+        upload: the random id of the upload.
     """
-    return check_key(f"{checkpoint_path(checkpoint_id)}/{run}/{uid}/{start}-{end}/{name}")
+    path = f"{checkpoint_path(checkpoint_id)}/{run}/{uid}/{start}-{end}/{name}-{upload}"
+    return check_key(path)
 
 
-def shared_key(backend_uuid: str, name: str, sha256: str) -> str:
+def shared_key(backend_uuid: str, name: str, sha256: str, upload: str) -> str:
     """Return the key of a file that several checkpoints may reference; equal keys, equal bytes."""
-    return check_key(f"shared/{backend_uuid}-{name}-{sha256[:16]}")
+    return check_key(f"shared/{backend_uuid}-{name}-{sha256[:16]}-{upload}")
+
+
+def private_pack_key(checkpoint_id: int, run: str, upload: str, number: int, size: int) -> str:
+    """Return the key of an object that holds several private files of one checkpoint."""
+    return check_key(f"{checkpoint_path(checkpoint_id)}/{run}/pack-{upload}-{number}-{size}")
+
+
+def shared_pack_key(upload: str, number: int, size: int) -> str:
+    """Return the key of an object that holds several files that checkpoints may share."""
+    return check_key(f"shared/pack-{upload}-{number}-{size}")
+
+
+def pack_size(key: str) -> int | None:
+    """Return the size of the whole pack with this key; None if it is the key of no pack."""
+    match = _PACK_KEY.fullmatch(key)
+    return int(match[1]) if match else None
+
+
+def is_state_key(key: str) -> bool:
+    """Whether only checkpoints of a lineage have objects under this key: what a sweep looks at."""
+    return _STATE_KEY.fullmatch(key) is not None
+
+
+def checkpoint_id_in(key: str) -> int | None:
+    """Return the id of the checkpoint whose own object this is; None for all other keys."""
+    return checkpoint_id_of(key.partition("/")[0])
 
 
 def run_token(fence: int, run: int) -> str:

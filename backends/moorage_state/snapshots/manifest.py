@@ -10,6 +10,7 @@ format. Every later format keeps the first line and that field. Pure functions; 
 
 import hashlib
 import re
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ from moorage_state.stores import check_key
 
 __all__ = [
     "MANIFEST_FORMAT",
+    "MAX_INLINE_BYTES",
     "FileRef",
     "Manifest",
     "OperatorState",
@@ -28,9 +30,13 @@ __all__ = [
     "decode_manifest",
     "encode_manifest",
     "manifest_digest",
+    "object_keys",
 ]
 
 MANIFEST_FORMAT = 0
+
+MAX_INLINE_BYTES = 4 << 20
+"""What all inline files of one manifest may have together: it is read as a whole, by everyone."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -176,6 +182,16 @@ class Manifest(_Part, frozen=True, kw_only=True):
         """The files of all handles."""
         return tuple(file for handle in self.handles for file in handle.files)
 
+    @property
+    def keys(self) -> frozenset[str]:
+        """The objects that hold the files; the manifest's own is not among them."""
+        return object_keys(self.handles)
+
+
+def object_keys(handles: Iterable[RangeHandle]) -> frozenset[str]:
+    """Return the keys of all objects that the files of these handles lie in, wholly or in part."""
+    return frozenset(file.key for handle in handles for file in handle.files if file.key)
+
 
 _HEADER = re.compile(rb"MOORAGE-MANIFEST ([0-9]{1,9}) sha256:([0-9a-f]{64}) ([0-9]{1,18})\n")
 _ADVICE = (
@@ -281,12 +297,15 @@ def _problem(manifest: Manifest) -> str:
     for handle in manifest.handles:
         if handle.bytes_total != sum(file.size for file in handle.files):
             return f"{_name(handle)} has a wrong sum of sizes"
+    inline = sum(file.size for file in manifest.files if file.inline is not None)
+    if inline > MAX_INLINE_BYTES:
+        return f"{inline} bytes are inline, more than {MAX_INLINE_BYTES}"
     return next(filter(None, map(_file_problem, manifest.files)), "")
 
 
 def _file_problem(file: FileRef) -> str:
     if file.inline is None:
         check_key(file.key)
-    elif file.key or len(file.inline) != file.size:
-        return f"inline file {file.name} has a key or another size"
+    elif file.key or file.offset or len(file.inline) != file.size:
+        return f"inline file {file.name} has a key, an offset or another size"
     return ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from moorage_state.snapshots.entries import Entry
 from moorage_state.snapshots.history import restore_points, retained
 from moorage_state.snapshots.layout import manifest_key
-from moorage_state.snapshots.manifest import Manifest, RangeHandle
+from moorage_state.snapshots.manifest import Manifest, RangeHandle, object_keys
 
 __all__ = ["Retirement", "victims"]
 
@@ -37,7 +37,7 @@ def victims(
 
     What stays: the newest `keep` checkpoints, the newest `keep` on the present timeline (see
     `restore_points`; its newest is the restore point), and the pinned ones. No object that one of
-    them or a pending handle references is ever deleted.
+    them or a pending handle references is ever deleted, even if only a slice of it is referenced.
 
     While the manifest of one that stays is not at hand nothing goes at all: what it references is
     unknown, and an older checkpoint may have to take its place.
@@ -55,10 +55,9 @@ def victims(
     if any(checkpoint_id not in manifests for checkpoint_id in kept):
         return Retirement()
     ids = tuple(c.checkpoint_id for c in reversed(retained(entries)) if c.checkpoint_id not in kept)
-    live = {file.key for checkpoint_id in kept for file in manifests[checkpoint_id].files}
-    live.update(file.key for handle in pending for file in handle.files)
+    live = object_keys(pending).union(*(manifests[checkpoint_id].keys for checkpoint_id in kept))
     going = [checkpoint_id for checkpoint_id in sorted(manifests) if checkpoint_id not in kept]
-    files = {file.key for checkpoint_id in going for file in manifests[checkpoint_id].files}
+    files: set[str] = set().union(*(manifests[checkpoint_id].keys for checkpoint_id in going))
     last = tuple(manifest_key(checkpoint_id) for checkpoint_id in going)
     return Retirement(ids, (*sorted(files - live), *last))
 

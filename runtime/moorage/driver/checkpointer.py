@@ -1,56 +1,81 @@
-"""Periodic checkpoints of a running job: when, what goes into them, and what follows.
+"""Checkpoints and savepoints of a running job: the coordinator's decisions, carried out.
 
-Decides when a checkpoint is due and drives one through its two parts: the synchronous part at an
-epoch boundary (hard links, capture of offsets) and the upload beside running epochs, ended by the
-manifest and its entry in the lineage's log. Called by the driver under its epoch lock. One is
-under way at a time.
+The coordinator decides what is taken when and what follows; here the ranges are snapshot at an
+epoch boundary, uploads run in threads beside the epochs, manifests and log entries are written,
+and output is published. Called by the run under its epoch lock; threads hand their results over
+and touch nothing else.
 """
 
 import datetime
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
-from moorage import __version__
-from moorage.driver.restore import UID_MAPPING
+from moorage.driver.manifests import Boundary, ManifestMaker, handles_of, state_metas
+from moorage.driver.output import OutputKeeper
+from moorage.driver.requests import SavepointRequest, SavepointView
 from moorage.driver.settings import JobSettings
-from moorage.engine.fleet import RangeFleet
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.fleet import FleetUpload, RangeFleet, SavedOperator
 from moorage.graph import JobGraph
 from moorage.sinks import Committable
-from moorage_state.errors import Bug, MoorageError, Retryable
-from moorage_state.keyed.store import StateSchema
+from moorage_state.coordinator import (
+    AcknowledgeCheckpoint,
+    CheckpointConfig,
+    CheckpointCoordinator,
+    CheckpointFailureManager,
+    CheckpointFailureReason,
+    CheckpointFuture,
+    CheckpointMetrics,
+    CheckpointOptions,
+    CheckpointRetentionPolicy,
+    CompletedCheckpointStore,
+    CountingIdCounter,
+    DeclineCheckpoint,
+    DiscardCheckpoint,
+    Effect,
+    FailJob,
+    FinalizeCheckpoint,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    SavepointFormat,
+    TaskId,
+    ToleranceAction,
+    ToleranceExceeded,
+    TriggerTasks,
+)
+from moorage_state.errors import (
+    Bug,
+    Fenced,
+    LocalDiskError,
+    MoorageError,
+    Retryable,
+    StaleLease,
+)
 from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
     Manifest,
-    OperatorState,
     RangeHandle,
-    StateMeta,
+    Savepoint,
+    SavepointStore,
+    encode_manifest,
+    manifest_digest,
 )
 
 __all__ = ["Boundary", "CheckpointReport", "Checkpointer"]
 
 _log = logging.getLogger(__name__)
 
-_EXPIRED = (
-    "the checkpoint took longer than checkpoint.timeout or its run ended: checkpoint={}; the next "
-    "one covers what it would have"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """The job between two epochs: all that a checkpoint holds beside the state itself."""
-
-    epoch: int
-    source: dict[str, Any]
-    watermarks: Watermarks
-    schemas: Mapping[str, tuple[StateSchema, ...]]
-    finished: bool = False
+_WAIT_SECONDS = 0.05
+_DRIVER = TaskId("", 0)
+"""Stands for the driver, so that a job without state has a task to wait for as well."""
+_FATAL = (Fenced, Bug, LocalDiskError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +86,48 @@ class CheckpointReport:
     epoch: int
     bytes_total: int
     bytes_uploaded: int
+    objects_written: int
     pause_seconds: float
     seconds: float
     completed_at: datetime.datetime
 
 
 @dataclass(slots=True)
-class _Pending:
-    """A checkpoint under way."""
+class _Work:
+    """A checkpoint or savepoint from its trigger to its end."""
 
     checkpoint_id: int
+    options: CheckpointOptions
     boundary: Boundary
-    committables: dict[str, list[Committable]]
     pause_seconds: float
     started: float
-    handles: dict[str, list[RangeHandle]] = field(default_factory=dict)
-    abandoned: threading.Event = field(default_factory=threading.Event)
-    done: threading.Event = field(default_factory=threading.Event)
+    base_id: int
+    base: Mapping[str, list[RangeHandle]]
+    uploaded: FleetUpload | None = None
+    committables: dict[str, list[Committable]] = field(default_factory=dict)
     report: CheckpointReport | None = None
-    error: BaseException | None = None
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether its files are a person's."""
+        return self.options.checkpoint_type.is_savepoint
+
+    @property
+    def location(self) -> str:
+        """The directory of a savepoint."""
+        return self.options.target_location or ""
+
+    @property
+    def name(self) -> str:
+        """The name of a savepoint: the last part of its address."""
+        return self.location.partition("?")[0].rstrip("/").rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    epoch: int
+    uid: str
+    items: list[Committable]
 
 
 class Checkpointer:
@@ -87,9 +135,11 @@ class Checkpointer:
 
     Args:
         run: the number of the run under the writer's fence.
-        base: the checkpoint the run was restored from, if any: what it holds is not uploaded
-            again.
-        staged: output that the restored checkpoint covers is published already, so none.
+        base: the checkpoint of this lineage that the run was restored from, if any: what it holds
+            is not uploaded again.
+        epoch: the epoch the run begins after.
+        output: publishes what a completed checkpoint covers.
+        tell: takes sentences for people.
         clock: seconds on a clock that only goes forward.
     """
 
@@ -102,6 +152,10 @@ class Checkpointer:
         fleet: RangeFleet,
         run: int,
         base: Manifest | None,
+        *,
+        epoch: int,
+        output: OutputKeeper,
+        tell: Callable[[str], None] = _log.warning,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -110,222 +164,436 @@ class Checkpointer:
         self._writer = writer
         self._fleet = fleet
         self._run = run
+        self._output = output
+        self._tell = tell
         self._clock = clock
-        self._base = _handles(base) if base is not None else {}
-        self._pinned = [base.checkpoint_id] if base is not None else []
-        self._staged: dict[str, list[Committable]] = {}
-        self._pending: _Pending | None = None
-        self._last_trigger = self._last_end = clock()
-        self._covered_epoch = base.epoch if base is not None else 0
-        self._last_id = -1
+        self._manifests = ManifestMaker(settings, graph, writer, run)
+        self._base = handles_of(base) if base is not None else {}
+        self._base_id = base.checkpoint_id if base is not None else 0
+        self._covered_epoch = epoch
+        self._staged: list[_Staged] = []
+        self._works: dict[int, _Work] = {}
+        self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._log_lock = threading.Lock()
+        self._reports: list[CheckpointReport] = []
         self._last_error: MoorageError | None = None
-        self.failures = 0
         self.last: CheckpointReport | None = None
+        self._coordinator = self._new_coordinator()
+        self._coordinator.start_checkpoint_scheduler()
 
-    def staged(self, committables: Mapping[str, list[Committable]]) -> None:
-        """Take note of what a committed epoch staged; the next checkpoint covers it."""
-        for uid, items in committables.items():
-            self._staged.setdefault(uid, []).extend(items)
-
-    def due(self, epoch: int) -> bool:
-        """Whether a periodic checkpoint should start at the boundary after `epoch`."""
-        now = self._clock()
-        return (
-            self._pending is None
-            and epoch > self._covered_epoch
-            and now - self._last_trigger >= self._settings.interval_seconds
-            and now - self._last_end >= self._settings.min_pause_seconds
+    def _new_coordinator(self) -> CheckpointCoordinator:
+        settings = self._settings
+        tasks = [_DRIVER] + [
+            TaskId(operator.uid, i)
+            for operator in self._graph.operators
+            for i in range(settings.parallelism)
+        ]
+        return CheckpointCoordinator(
+            self._writer.lineage,
+            checkpoint_config(settings),
+            tasks,
+            tasks,
+            tasks,
+            CountingIdCounter(self._store.next_id(self._writer.entries)),
+            CompletedCheckpointStore(settings.retain),
+            CheckpointFailureManager(settings.tolerable_failures),
+            self._clock,
+            wall_clock=time.time,
         )
 
-    def needed(self, boundary_epoch: int, *, finished: bool = False) -> bool:
-        """Whether anything happened since the last completed checkpoint."""
-        return finished or boundary_epoch > self._covered_epoch
+    # -- from the run ----------------------------------------------------------------------
 
-    def start(self, boundary: Boundary) -> None:
-        """Take the synchronous part and leave the rest to a thread.
+    def staged(self, epoch: int, committables: Mapping[str, list[Committable]]) -> None:
+        """Take note of what a committed epoch staged; the next checkpoint covers it."""
+        self._staged += [_Staged(epoch, uid, items) for uid, items in committables.items()]
 
-        Raises:
-            MoorageError: a range cannot be snapshot.
-        """
-        if self._pending is not None:
-            raise Bug("a checkpoint is under way")
-        self._last_id = self._last_id + 1 or self._store.next_id(self._writer.entries)
-        checkpoint_id = self._last_id
-        self._last_trigger = self._clock()
-        try:
-            pause = self._fleet.snapshot(checkpoint_id)
-        except MoorageError:
-            self._fleet.aborted(checkpoint_id)
-            raise
-        staged, self._staged = self._staged, {}
-        pending = _Pending(checkpoint_id, boundary, staged, pause, self._last_trigger)
-        self._pending = pending
-        threading.Thread(
-            target=self._upload, args=(pending,), name=f"checkpoint-{checkpoint_id}", daemon=True
-        ).start()
+    def poll(self, epoch: int, at: Callable[[], Boundary]) -> list[CheckpointReport]:
+        """At a boundary: take in what threads did, and do what is due. Returns what completed.
 
-    def poll(self) -> CheckpointReport | None:
-        """Finish a checkpoint whose upload ended; returns its report when it completed.
-
-        Publishes what it covers. A failed one is counted and its staged output is kept for the
-        next.
+        Args:
+            epoch: the last committed epoch.
+            at: what a checkpoint that begins now holds.
 
         Raises:
             Fenced: another driver took over.
-            UserError: more failures in a row than the job tolerates, where it says so.
+            MoorageError: the run cannot go on, or too many checkpoints failed in a row.
         """
-        pending = self._pending
-        if pending is None:
-            return None
-        if not pending.done.is_set():
-            if self._clock() - pending.started > self._settings.timeout_seconds:
-                self._cancel(pending)
-            return None
-        self._pending = None
-        self._last_end = self._clock()
-        if pending.error is not None:
-            self._failed(pending, pending.error)
-            return None
-        report = pending.report
-        if report is None:
-            raise Bug(f"a checkpoint ended without a result: checkpoint={pending.checkpoint_id}")
-        self.failures = 0
-        self.last = report
-        self._covered_epoch = report.epoch
-        self._fleet.complete(report.checkpoint_id, report.epoch, pending.handles)
-        self._base = pending.handles
-        self._pinned = [report.checkpoint_id]
-        for uid, items in pending.committables.items():
-            self._sink(uid).publish(self._writer.lineage, report.checkpoint_id, items)
-        self._retire()
-        return report
+        self._take_answers()
+        if epoch > self._covered_epoch or self._works:
+            self._coordinator.on_time(self._clock())
+        self._carry_out(at)
+        reports, self._reports = self._reports, []
+        return reports
+
+    def savepoint(self, request: SavepointRequest, at: Callable[[], Boundary]) -> None:
+        """Begin a savepoint; the request is answered when it is complete or failed."""
+        savepoint_format = SavepointFormat(request.format)
+        try:
+            location = self._settings.savepoint_url(request.name)
+            SavepointStore(location, create=True).check_empty()
+            if request.stop:
+                future = self._coordinator.trigger_synchronous_savepoint(
+                    terminate=False, location=location, savepoint_format=savepoint_format
+                )
+            else:
+                future = self._coordinator.trigger_savepoint(location, savepoint_format)
+        except MoorageError as error:
+            request.answer(error)
+            return
+        future.add_done_callback(partial(_answer, request))
+        self._carry_out(at)
+
+    def wait(self, at: Callable[[], Boundary]) -> list[CheckpointReport]:
+        """Wait for all that is under way; their own timeouts end the wait."""
+        reports: list[CheckpointReport] = []
+        while self._works or self._coordinator.pending_ids:
+            self._take_answers(_WAIT_SECONDS)
+            self._coordinator.on_time(self._clock())
+            self._carry_out(at)
+            reports, self._reports = reports + self._reports, []
+        return reports
+
+    def finish(
+        self, epoch: int, at: Callable[[], Boundary], *, finished: bool = False
+    ) -> list[CheckpointReport]:
+        """Take the last checkpoint of the run, if anything happened since the one before.
+
+        Raises:
+            MoorageError: it did not complete.
+        """
+        self._coordinator.stop_checkpoint_scheduler()
+        reports = self.wait(at)
+        if not finished and epoch <= self._covered_epoch:
+            return reports
+        future = self._coordinator.trigger_checkpoint()
+        self._carry_out(at)
+        reports += self.wait(at)
+        if not future.done or future.exception() is not None:
+            raise self._failure(future)
+        return reports
+
+    def go_on(self) -> None:
+        """Take periodic checkpoints again: the job was to stop and does not."""
+        self._coordinator.start_checkpoint_scheduler()
 
     def abandon(self) -> None:
-        """The run ends without this checkpoint: when this returns it completes now or never."""
-        pending = self._pending
-        if pending is not None:
-            self._cancel(pending)
-            pending.done.wait()
-
-    def _cancel(self, pending: _Pending) -> None:
-        """Make the upload of a checkpoint end soon, unless it is in the log already."""
-        if not pending.abandoned.is_set():
-            pending.abandoned.set()
-            self._fleet.aborted(pending.checkpoint_id)
-
-    def _retire(self) -> None:
-        """Let go of old checkpoints; what cannot be deleted now is taken up the next time."""
-        try:
-            self._store.retire(self._writer, self._settings.retain, pinned=self._pinned)
-        except Retryable as error:
-            _log.warning("old checkpoints could not be retired, will try again: %s", error)
-
-    def wait(self, timeout: float | None = None) -> CheckpointReport | None:
-        """Wait for the checkpoint under way, then `poll`."""
-        if self._pending is not None:
-            self._pending.done.wait(timeout)
-        return self.poll()
-
-    def failure(self) -> MoorageError:
-        """Why the last checkpoint that was waited for did not complete."""
-        if self._pending is not None:
-            return Retryable(
-                f"the checkpoint did not complete in time: checkpoint="
-                f"{self._pending.checkpoint_id} timeout={self._settings.timeout_seconds:g}s; the "
-                f"next run continues from the one before"
-            )
-        return self._last_error or Retryable("the checkpoint did not complete")
+        """The run ends: when this returns, what is under way completes now or never."""
+        self._coordinator.suspend()
+        for checkpoint_id in list(self._works):
+            self._fleet.aborted(checkpoint_id)
+        for thread in self._threads:
+            thread.join()
 
     @property
     def under_way(self) -> bool:
-        """Whether a checkpoint is being uploaded."""
-        return self._pending is not None
+        """Whether a checkpoint or savepoint is being taken."""
+        return bool(self._works)
 
-    def _sink(self, uid: str) -> Any:
-        return next(node.sink for node in self._graph.sinks if node.uid == uid)
+    @property
+    def stats(self) -> Any:
+        """Counters and history, see `CheckpointStatsTracker`."""
+        return self._coordinator.stats
 
-    def _upload(self, pending: _Pending) -> None:
+    # -- effects ---------------------------------------------------------------------------
+
+    def _carry_out(self, at: Callable[[], Boundary]) -> None:
+        while effects := self._coordinator.drain():
+            for effect in effects:
+                self._do(effect, at)
+
+    def _do(self, effect: Effect, at: Callable[[], Boundary]) -> None:
+        match effect:
+            case TriggerTasks():
+                self._trigger(effect, at)
+            case FinalizeCheckpoint():
+                self._begin_finalizing(effect)
+            case NotifyCheckpointComplete():
+                self._completed(effect.checkpoint_id)
+            case NotifyCheckpointAborted():
+                self._aborted(effect.checkpoint_id)
+            case DiscardCheckpoint():
+                # What may be deleted is for the log to say: `_retire` and the sweep.
+                self._aborted(effect.checkpoint_id)
+                self._coordinator.discarded(effect.checkpoint_id)
+            case ToleranceExceeded():
+                self._tell(f"more checkpoints failed in a row than are tolerated: {effect.cause}")
+            case FailJob():
+                raise _underneath(effect.cause)
+            case _:
+                pass  # times, and files that came too late: the sweep finds those
+
+    def _trigger(self, effect: TriggerTasks, at: Callable[[], Boundary]) -> None:
+        """The synchronous part, then the upload in a thread."""
+        checkpoint_id, started = effect.checkpoint_id, self._clock()
+        incremental = self._settings.incremental and effect.options.checkpoint_type.shares_files
         try:
-            base = self._base if self._settings.incremental else {}
-            pending.handles = self._fleet.upload(pending.checkpoint_id, base)
-            pending.report = self._complete(pending)
-        except BaseException as exc:  # noqa: BLE001 - carried to the driver's thread and raised there
-            pending.error = exc
-        finally:
-            pending.done.set()
+            boundary = at()
+            pause = self._fleet.snapshot(checkpoint_id)
+        except MoorageError as error:
+            self._fleet.aborted(checkpoint_id)
+            if isinstance(error, _FATAL):
+                raise
+            reason = CheckpointFailureReason.TASK_CHECKPOINT_FAILURE
+            self._note(error, checkpoint_id)
+            self._coordinator.trigger_failed(checkpoint_id, reason, error)
+            if isinstance(error, (Retryable, StaleLease)):
+                self._fleet.recover()
+            return
+        work = _Work(
+            checkpoint_id,
+            effect.options,
+            boundary,
+            pause,
+            started,
+            self._base_id if incremental else 0,
+            self._base if incremental else {},
+        )
+        self._works[checkpoint_id] = work
+        self._coordinator.triggered(checkpoint_id)
+        self._in_thread(f"upload-{checkpoint_id}", self._upload, self._uploaded, work)
 
-    def _complete(self, pending: _Pending) -> CheckpointReport:
-        if pending.abandoned.is_set():
-            raise Retryable(_EXPIRED.format(pending.checkpoint_id))
-        manifest = self._manifest(pending)
-        now = datetime.datetime.now(datetime.UTC)
-        entry = self._store.complete(self._writer, manifest, now)
-        known = {f.key for handles in self._base.values() for h in handles for f in h.files}
-        files = manifest.files
-        return CheckpointReport(
-            checkpoint_id=entry.checkpoint_id,
-            epoch=entry.epoch,
-            bytes_total=sum(f.size for f in files),
-            bytes_uploaded=sum(f.size for f in files if f.key not in known),
-            pause_seconds=pending.pause_seconds,
-            seconds=self._clock() - pending.started,
-            completed_at=entry.completed_at,
+    def _upload(self, work: _Work) -> FleetUpload:
+        """In a thread: bring all ranges to the store."""
+        if not work.is_savepoint:
+            return self._fleet.upload(work.checkpoint_id, work.base)
+        savepoint = SavepointStore(work.location, create=True)
+        savepoint.begin(uuid4().hex)
+        operators = {
+            operator.uid: SavedOperator(
+                list(operator.key_types), state_metas(work.boundary.schemas.get(operator.uid, ()))
+            )
+            for operator in self._graph.operators
+        }
+        return self._fleet.save(
+            work.checkpoint_id,
+            work.boundary.epoch,
+            savepoint.url,
+            operators,
+            canonical=work.options.format is SavepointFormat.CANONICAL,
         )
 
-    def _manifest(self, pending: _Pending) -> Manifest:
-        settings, boundary, handles = self._settings, pending.boundary, pending.handles
-        return Manifest(
-            lineage=self._writer.lineage,
-            checkpoint_id=pending.checkpoint_id,
-            epoch=boundary.epoch,
-            fence=self._writer.fence,
-            run=self._run,
-            created_at=datetime.datetime.now(datetime.UTC),
-            job_name=settings.name,
-            moorage_version=__version__,
-            max_parallelism=settings.max_parallelism,
-            key_hash=settings.key_hash,
-            operators={
-                o.uid: OperatorState(
-                    parallelism=settings.parallelism,
-                    key_types=list(o.key_types),
-                    states=[_meta(s) for s in boundary.schemas.get(o.uid, ())],
-                    subtasks=sorted(handles[o.uid], key=lambda h: h.start),
+    def _uploaded(self, work: _Work, result: FleetUpload | BaseException) -> None:
+        """Every range acknowledges, or one declines for all."""
+        job, checkpoint_id = self._writer.lineage, work.checkpoint_id
+        if isinstance(result, BaseException):
+            if not isinstance(result, MoorageError) or isinstance(result, (Fenced, Bug)):
+                raise result
+            self._note(result, checkpoint_id)
+            reason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
+            decline = DeclineCheckpoint(job, _DRIVER, checkpoint_id, reason, str(result))
+            self._coordinator.receive_decline_message(decline)
+            return
+        work.uploaded = result
+        seconds = self._clock() - work.started
+        acknowledge = self._coordinator.receive_acknowledge_message
+        for uid, handles in result.handles.items():
+            for i, handle in enumerate(sorted(handles, key=lambda handle: handle.start)):
+                metrics = CheckpointMetrics(
+                    work.pause_seconds, seconds, full_size=handle.bytes_total
                 )
-                for o in self._graph.operators
-            },
-            source=boundary.source,
-            watermarks=dict(boundary.watermarks.to_json()),
-            sinks=pending.committables,
-            extra={
-                "finished": boundary.finished,
-                UID_MAPPING: dict(settings.restore.uid_mapping),
-            },
+                task = TaskId(uid, i)
+                acknowledge(AcknowledgeCheckpoint(job, task, checkpoint_id, metrics, handle))
+        metrics = CheckpointMetrics(async_duration=seconds, size=result.bytes_written)
+        acknowledge(AcknowledgeCheckpoint(job, _DRIVER, checkpoint_id, metrics))
+
+    def _begin_finalizing(self, effect: FinalizeCheckpoint) -> None:
+        work = self._works[effect.checkpoint_id]
+        for staged in self._staged:
+            if staged.epoch <= work.boundary.epoch:
+                work.committables.setdefault(staged.uid, []).extend(staged.items)
+        self._in_thread(
+            f"finalize-{work.checkpoint_id}",
+            self._finalize,
+            partial(self._finalized, effect),
+            work,
         )
 
-    def _failed(self, pending: _Pending, error: BaseException) -> None:
-        self._fleet.aborted(pending.checkpoint_id)
-        for uid, items in pending.committables.items():
-            self._staged[uid] = items + self._staged.get(uid, [])
-        if not isinstance(error, MoorageError) or error.code in {"fenced", "bug"}:
-            raise error
-        self.failures += 1
+    def _finalize(self, work: _Work) -> str:
+        """In a thread: write the manifest and the log's entry; returns the address."""
+        if work.uploaded is None:
+            raise Bug(f"finalized before it was uploaded: checkpoint={work.checkpoint_id}")
+        manifest = self._manifests.make(
+            work.checkpoint_id,
+            work.boundary,
+            work.uploaded.handles,
+            work.committables,
+            work.name if work.is_savepoint else "",
+        )
+        now = datetime.datetime.now(datetime.UTC)
+        with self._log_lock:
+            if work.is_savepoint:
+                address = self._write_savepoint(work, manifest, now)
+            else:
+                address = self._store.complete(self._writer, manifest, now).manifest_key
+        work.report = CheckpointReport(
+            checkpoint_id=work.checkpoint_id,
+            epoch=work.boundary.epoch,
+            bytes_total=sum(f.size for f in manifest.files),
+            bytes_uploaded=work.uploaded.bytes_written + work.uploaded.bytes_inline,
+            objects_written=work.uploaded.objects,
+            pause_seconds=work.pause_seconds,
+            seconds=self._clock() - work.started,
+            completed_at=now,
+        )
+        return address
+
+    def _write_savepoint(self, work: _Work, manifest: Manifest, now: datetime.datetime) -> str:
+        """Announce it in the log, which only the fence's holder can, and then let it exist."""
+        savepoint = SavepointStore(work.location)
+        digest = manifest_digest(encode_manifest(manifest))
+        self._writer.append(
+            Savepoint(
+                manifest.fence,
+                manifest.run,
+                manifest.checkpoint_id,
+                savepoint.url,
+                digest,
+                manifest.epoch,
+                now,
+            )
+        )
+        savepoint.create(manifest)
+        return savepoint.url
+
+    def _finalized(
+        self, effect: FinalizeCheckpoint, work: _Work, result: str | BaseException
+    ) -> None:
+        if isinstance(result, BaseException):
+            if not isinstance(result, MoorageError) or isinstance(result, (Fenced, Bug)):
+                raise result
+            self._note(result, work.checkpoint_id)
+            self._coordinator.finalize_failed(work.checkpoint_id, result)
+            return
+        completed = effect.completed(time.time(), result, work.report)
+        if work.is_savepoint:
+            # Tasks and sinks hear nothing of it: it commits no output.
+            self._works.pop(work.checkpoint_id, None)
+            self._fleet.aborted(work.checkpoint_id)  # its local copy: no recovery begins from it
+            self._tell(
+                f"savepoint completed: {result} format={work.options.format.value} "
+                f"epoch={work.boundary.epoch} bytes={work.report.bytes_total if work.report else 0}"
+            )
+        self._coordinator.finalized(work.checkpoint_id, completed)
+
+    # -- endings ---------------------------------------------------------------------------
+
+    def _completed(self, checkpoint_id: int) -> None:
+        work = self._works.pop(checkpoint_id, None)
+        if work is None:
+            return  # a savepoint that the job stops with
+        report = work.report
+        if report is None or work.uploaded is None:
+            raise Bug(f"a checkpoint completed without a result: checkpoint={checkpoint_id}")
+        self.last = report
+        self._covered_epoch = max(self._covered_epoch, report.epoch)
+        self._staged = [staged for staged in self._staged if staged.epoch > report.epoch]
+        self._fleet.complete(checkpoint_id, report.epoch, work.uploaded.handles)
+        self._base, self._base_id = work.uploaded.handles, checkpoint_id
+        self._output.publish(checkpoint_id, work.committables)
+        self._retire(report)
+        self._reports.append(report)
+
+    def _aborted(self, checkpoint_id: int) -> None:
+        if self._works.pop(checkpoint_id, None) is not None:
+            self._fleet.aborted(checkpoint_id)
+
+    def _retire(self, newest: CheckpointReport) -> None:
+        """Let go of old checkpoints; what cannot be deleted now is taken up the next time."""
+        pinned = {self._base_id, *(work.base_id for work in self._works.values())} - {0}
+        try:
+            with self._log_lock:
+                self._store.retire(self._writer, self._settings.retain, pinned=pinned)
+            self._output.retire(self._run, newest.checkpoint_id, newest.epoch)
+        except Retryable as error:
+            _log.warning("old checkpoints could not be retired, will try again: %s", error)
+
+    def _note(self, error: MoorageError, checkpoint_id: int) -> None:
         self._last_error = error
-        _log.error(
-            "checkpoint failed: checkpoint=%d in_a_row=%d: %s",
-            pending.checkpoint_id,
-            self.failures,
-            error,
+        _log.error("checkpoint failed: checkpoint=%d: %s", checkpoint_id, error)
+
+    def _failure(self, future: CheckpointFuture) -> MoorageError:
+        """Why the last checkpoint did not complete."""
+        error = future.exception()
+        if error is not None and self._last_error is None:
+            return _underneath(error)
+        return self._last_error or Retryable(
+            "the last checkpoint did not complete; the next run continues from the one before"
         )
-        if self._settings.fail_on_tolerance and self.failures > self._settings.tolerable_failures:
-            raise error
+
+    # -- threads ---------------------------------------------------------------------------
+
+    def _in_thread(
+        self,
+        name: str,
+        action: Callable[[_Work], Any],
+        then: Callable[[_Work, Any], None],
+        work: _Work,
+    ) -> None:
+        """Run `action` beside the epochs; `then` gets its result or error, under the lock."""
+
+        def run() -> None:
+            try:
+                result: Any = action(work)
+            except BaseException as error:  # noqa: BLE001 - carried to the driver's thread
+                result = error
+            self._answers.put(partial(then, work, result))
+
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _take_answers(self, timeout: float = 0.0) -> None:
+        while True:
+            try:
+                answer = self._answers.get(timeout=timeout) if timeout else self._next_answer()
+            except queue.Empty:
+                return
+            timeout = 0.0
+            answer()
+
+    def _next_answer(self) -> Callable[[], None]:
+        return self._answers.get_nowait()
 
 
-def _handles(manifest: Manifest) -> dict[str, list[RangeHandle]]:
-    return {uid: list(state.subtasks) for uid, state in manifest.operators.items()}
-
-
-def _meta(schema: StateSchema) -> StateMeta:
-    return StateMeta(
-        name=schema.name, kind=schema.kind, type=schema.type, key_type=schema.key_type or None
+def checkpoint_config(settings: JobSettings) -> CheckpointConfig:
+    """The coordinator's settings for a job."""
+    return CheckpointConfig(
+        interval=settings.interval_seconds,
+        timeout=settings.timeout_seconds,
+        max_concurrent=settings.max_concurrent,
+        min_pause=settings.min_pause_seconds,
+        tolerable_failures=settings.tolerable_failures,
+        retention=CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION,
+        on_tolerance_exceeded=(
+            ToleranceAction.FAIL_JOB if settings.fail_on_tolerance else ToleranceAction.DEGRADE
+        ),
+        coalesce_periodic=True,
     )
+
+
+def _answer(request: SavepointRequest, future: CheckpointFuture) -> None:
+    error = future.exception()
+    if error is not None:
+        request.answer(_underneath(error))
+        return
+    done = future.result()
+    report: CheckpointReport = done.payload
+    request.answer(
+        SavepointView(
+            name=request.name,
+            url=done.external_pointer,
+            checkpoint_id=report.checkpoint_id,
+            epoch=report.epoch,
+            bytes_total=report.bytes_total,
+            duration_seconds=report.seconds,
+        )
+    )
+
+
+def _underneath(error: BaseException) -> MoorageError:
+    """The error that a person should see."""
+    cause = getattr(error, "cause", None)
+    found = cause if isinstance(cause, MoorageError) else error
+    return found if isinstance(found, MoorageError) else Bug(f"{type(error).__name__}: {error}")

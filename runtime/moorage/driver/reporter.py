@@ -28,6 +28,7 @@ def view_of(report: CheckpointReport) -> CheckpointView:
         bytes_total=report.bytes_total,
         bytes_uploaded=report.bytes_uploaded,
         duration_seconds=report.seconds,
+        objects_written=report.objects_written,
     )
 
 

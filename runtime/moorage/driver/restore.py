@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from moorage.driver.settings import JobSettings, RestorePolicy
 from moorage.graph import JobGraph
+from moorage.state.locating import locate
 from moorage_state.errors import UserError
 from moorage_state.keyed.store import StateSchema
 from moorage_state.snapshots import (
@@ -23,7 +24,9 @@ from moorage_state.snapshots import (
     checkpoint_id_of,
     checkpoint_path,
     restore_point,
+    verify_files,
 )
+from moorage_state.stores import open_store
 
 __all__ = ["UID_MAPPING", "Choice", "check_fits", "choose", "known_schemas", "renamed"]
 
@@ -34,16 +37,31 @@ UID_MAPPING = "uid_mapping"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A restore point; `manifest` is None for an empty start."""
+    """A restore point; `manifest` is None for an empty start.
+
+    Attributes:
+        explicit: a person chose it.
+        address: of a savepoint, or of a checkpoint of another lineage; empty for one of this.
+        store_url: the store that the keys of such a manifest are of.
+    """
 
     manifest: Manifest | None
     explicit: bool
     warnings: tuple[str, ...] = ()
+    address: str = ""
+    store_url: str = ""
 
     @property
     def path(self) -> str | None:
         """How the log names it."""
+        if self.address:
+            return self.address
         return checkpoint_path(self.manifest.checkpoint_id) if self.manifest else None
+
+    @property
+    def base(self) -> Manifest | None:
+        """The checkpoint whose files the next one may reference: only one of this lineage."""
+        return None if self.address else self.manifest
 
 
 def choose(
@@ -65,6 +83,10 @@ def choose(
     policy = settings.restore
     if policy.mode != "Latest" and (policy.explicit or not _handled(entries, policy)):
         return _named(store, entries, policy, settings)
+    newest = restore_point(entries)
+    if newest is not None and newest.checkpoint is None:
+        # A run began there and completed no checkpoint since.
+        return _elsewhere(newest.path, settings, explicit=False)
     loaded = store.load_latest(entries, policy.max_fallback_age, verify)
     if loaded is None:
         return Choice(None, explicit=False)
@@ -102,15 +124,33 @@ def _named(
             f"restore.mode {policy.mode} needs a cluster; here use mode Path with "
             f"path: chk-<id>, or --restore chk-<id>"
         )
-    name = policy.path.rstrip("/").removeprefix(settings.checkpoint_dir).strip("/")
-    checkpoint_id = checkpoint_id_of(name.rpartition("/")[2])
-    if checkpoint_id is None or "/" in name:
-        raise UserError(
-            f"not a checkpoint of this lineage: restore={policy.path} "
-            f"checkpointDir={settings.checkpoint_dir}; write chk-<id>"
-        )
+    name = _name_in(settings.checkpoint_dir, policy.path)
+    checkpoint_id = checkpoint_id_of(name)
+    if checkpoint_id is None:
+        return _elsewhere(policy.path, settings, explicit=True)
     manifest = renamed(store.load_id(entries, checkpoint_id), policy.uid_mapping)
     return Choice(manifest, explicit=True)
+
+
+def _name_in(directory: str, path: str) -> str:
+    """What remains of `path` below `directory`, whether it is written as an address or not."""
+    plain = directory.partition("?")[0]
+    for prefix in (plain, plain.removeprefix("file://")):
+        path = path.removeprefix(f"{prefix}/")
+    return path.strip("/")
+
+
+def _elsewhere(path: str, settings: JobSettings, *, explicit: bool) -> Choice:
+    """A savepoint, or a checkpoint of another lineage; it stays its owner's."""
+    if "://" not in path and not path.startswith("/"):
+        raise UserError(
+            f"not a restore point: restore={path} checkpointDir={settings.checkpoint_dir}; write "
+            f"chk-<id> for a checkpoint of this lineage, or the address of a savepoint's directory"
+        )
+    snapshot = locate(settings.reach(path))
+    manifest = renamed(snapshot.manifest, settings.restore.uid_mapping)
+    verify_files(open_store(snapshot.store_url), manifest)
+    return Choice(manifest, explicit=explicit, address=snapshot.path, store_url=snapshot.store_url)
 
 
 def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
+from moorage.driver.control import ControlServer, control_path
 from moorage.driver.job_file import build_graph
 from moorage.driver.local import LocalServers, Scratch
 from moorage.driver.reporter import Reporter, view_of
@@ -39,11 +41,11 @@ from moorage_state.errors import (
 from moorage_state.server.group import ServerGroup
 from moorage_state.snapshots import (
     CheckpointStore,
-    DirectoryLock,
     LockHolder,
     LogWriter,
     Owner,
     Verify,
+    acquire_lock,
 )
 from moorage_state.stores import open_store
 
@@ -72,7 +74,8 @@ def run_job(
     settings = JobSettings.of(job, job_dir, options.restore)
     reporter = Reporter(listener)
     with contextlib.ExitStack() as stack:
-        writer, store = stack.enter_context(_lineage(settings, options))
+        stack.callback(options.requests.close, f"the job has ended: job={settings.name}")
+        writer, store = stack.enter_context(_lineage(settings, options, reporter))
         choice = choose(store, writer.entries, settings)
         for sentence in choice.warnings:
             reporter.message(sentence)
@@ -85,6 +88,9 @@ def run_job(
                 f"it again name another checkpointDir, or go back with --restore chk-<id>",
             )
             return replace(finished, seconds=time.monotonic() - started)
+        if options.control:
+            path = control_path(settings.checkpoint_dir)
+            stack.enter_context(ControlServer(path, options.requests))
         context = stack.enter_context(_context(settings, options, writer, store, reporter))
         outcome, run = _drive(context, choice)
     last = run.checkpointer.last
@@ -154,10 +160,10 @@ def _choose_again(context: DriverContext, verify: Verify) -> Choice:
 
 @contextlib.contextmanager
 def _lineage(
-    settings: JobSettings, options: RunOptions
+    settings: JobSettings, options: RunOptions, reporter: Reporter
 ) -> Iterator[tuple[LogWriter, CheckpointStore]]:
     """Hold the checkpoint directory's lock and fence."""
-    with _lock(settings, options):
+    with _lock(settings, options, reporter):
         writer, store = _claim(settings)
         yield writer, store
 
@@ -172,30 +178,37 @@ def _claim(settings: JobSettings) -> tuple[LogWriter, CheckpointStore]:
     return writer, CheckpointStore(objects)
 
 
-def _lock(settings: JobSettings, options: RunOptions) -> contextlib.AbstractContextManager[object]:
-    """On a local directory, the lock that the kernel frees when the process ends."""
-    if not settings.checkpoint_dir.startswith("file://"):
-        return contextlib.nullcontext()
-    directory = Path(settings.checkpoint_dir.removeprefix("file://"))
+def _lock(
+    settings: JobSettings, options: RunOptions, reporter: Reporter
+) -> contextlib.AbstractContextManager[object]:
+    """The lock on the checkpoint directory; on a file system its last part is made."""
+    _make_directory(settings.checkpoint_dir)
+    holder = LockHolder.current(settings.name, datetime.datetime.now(datetime.UTC))
+    try:
+        store = open_store(settings.checkpoint_dir)
+        return acquire_lock(store, holder, take_over=options.take_over, watching=reporter.message)
+    except UserError as error:
+        raise StoreRefused(*error.args) from error
+
+
+def _make_directory(checkpoint_dir: str) -> None:
+    if not checkpoint_dir.startswith("file://"):
+        return
+    directory = Path(unquote(checkpoint_dir.removeprefix("file://")))
     try:
         directory.mkdir(exist_ok=True)
     except FileNotFoundError as exc:
         raise StoreRefused(
             f"the folder of the checkpoint directory does not exist: "
-            f"state.checkpointDir={settings.checkpoint_dir}; mount or make {directory.parent}: "
+            f"state.checkpointDir={checkpoint_dir}; mount or make {directory.parent}: "
             f"only the last part of the path is made for you, so that an unmounted volume is not "
             f"taken for an empty store"
         ) from exc
     except OSError as exc:
         raise StoreRefused(
-            f"cannot use the checkpoint directory: state.checkpointDir={settings.checkpoint_dir} "
+            f"cannot use the checkpoint directory: state.checkpointDir={checkpoint_dir} "
             f"error={exc.strerror}; name a directory that you may write to"
         ) from exc
-    holder = LockHolder.current(settings.name, datetime.datetime.now(datetime.UTC))
-    try:
-        return DirectoryLock.acquire(directory, holder, take_over=options.take_over)
-    except UserError as error:
-        raise StoreRefused(*error.args) from error
 
 
 @contextlib.contextmanager
@@ -221,6 +234,7 @@ def _context(
         env = StreamEnvironment(
             spark,
             base_dir=str(settings.main_file.parent),
+            staging=settings.checkpoint_dir,
             max_records_per_epoch=settings.max_records_per_epoch,
             args=settings.args,
         )
@@ -248,6 +262,7 @@ def _context(
             scratch=scratch.path,
             reporter=reporter,
             stop=options.stop,
+            requests=options.requests,
         )
 
 

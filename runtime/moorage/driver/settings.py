@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from moorage_api import StatefulSparkJob
+from moorage_api.state import S3
 from moorage_state.errors import UserError
 from moorage_state.keygroups import SPARK_XXHASH64
+from moorage_state.stores import child_url, store_url
 
 __all__ = ["JobSettings", "RestorePolicy"]
 
@@ -56,11 +58,14 @@ class JobSettings:
     max_parallelism: int
     key_hash: str
     checkpoint_dir: str
+    savepoint_dir: str
+    s3: S3
     interval_seconds: float
     min_pause_seconds: float
     timeout_seconds: float
     retain: int
     incremental: bool
+    max_concurrent: int
     tolerable_failures: int
     fail_on_tolerance: bool
     bounded: bool
@@ -104,12 +109,15 @@ class JobSettings:
             parallelism=spec.scaling.parallelism,
             max_parallelism=spec.scaling.max_parallelism,
             key_hash=SPARK_XXHASH64,
-            checkpoint_dir=_absolute(spec.state.checkpoint_dir, job_dir),
+            checkpoint_dir=_address(spec.state.checkpoint_dir, spec.state.s3, job_dir),
+            s3=spec.state.s3,
+            savepoint_dir=_address(spec.state.savepoint_dir or "", spec.state.s3, job_dir),
             interval_seconds=interval.seconds if interval is not None else 60.0,
             min_pause_seconds=spec.checkpoint.min_pause.seconds,
             timeout_seconds=spec.checkpoint.timeout.seconds,
             retain=spec.checkpoint.retain.count,
             incremental=spec.checkpoint.incremental,
+            max_concurrent=spec.checkpoint.max_concurrent,
             tolerable_failures=spec.checkpoint.tolerable_failures,
             fail_on_tolerance=spec.checkpoint.on_tolerance_exceeded == "FailJob",
             bounded=spec.bounded,
@@ -121,11 +129,33 @@ class JobSettings:
             restore=_restore_policy(job, restore),
         )
 
+    def reach(self, url: str) -> str:
+        """The whole address of a directory that somebody named, with how this job reaches S3."""
+        s3 = self.s3
+        return store_url(url, s3.endpoint, s3.region, path_style=s3.path_style)
 
-def _absolute(url: str, job_dir: Path) -> str:
-    """A `file://` URL that names a relative path starts at the manifest's directory."""
+    def savepoint_url(self, name: str) -> str:
+        """The directory of the savepoint with this name.
+
+        Raises:
+            UserError: the job has no place for savepoints.
+        """
+        if not self.savepoint_dir:
+            raise UserError(
+                f"the job has no place for savepoints: job={self.name}; give it a "
+                f"state.savepointDir beside its checkpointDir"
+            )
+        return child_url(self.savepoint_dir, name)
+
+
+def _address(url: str, s3: S3, job_dir: Path) -> str:
+    """The whole address of a directory.
+
+    A `file://` URL that names a relative path starts at the manifest's directory; one of S3 says
+    how S3 is reached, for processes that know nothing of the manifest.
+    """
     if not url.startswith("file://"):
-        return url
+        return store_url(url, s3.endpoint, s3.region, path_style=s3.path_style)
     path = url.removeprefix("file://")
     return f"file://{os.path.normpath(job_dir.resolve() / path)}"
 

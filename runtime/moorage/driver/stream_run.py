@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from moorage.driver.bound import FileBound
-from moorage.driver.checkpointer import Boundary, Checkpointer
+from moorage.driver.checkpointer import Boundary, Checkpointer, CheckpointReport
+from moorage.driver.output import OutputKeeper
 from moorage.driver.reporter import Reporter
+from moorage.driver.requests import Requests, SavepointRequest
 from moorage.driver.restore import Choice, known_schemas
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Outcome
@@ -29,9 +32,8 @@ from moorage.engine.sparklog import SparkLog, capture, lay
 from moorage.engine.watermarks import Watermarks
 from moorage.functions import KeyedProcessFunction
 from moorage.graph import JobGraph
-from moorage.sinks import SinkRestore
 from moorage_state.errors import Bug, MoorageError
-from moorage_state.snapshots import CheckpointStore, LogWriter, Run, ancestors, run_token
+from moorage_state.snapshots import CheckpointStore, LogWriter, Run, run_token
 
 __all__ = ["DriverContext", "StreamRun"]
 
@@ -56,6 +58,7 @@ class DriverContext:
     scratch: Path
     reporter: Reporter
     stop: threading.Event
+    requests: Requests
 
     @property
     def input_uids(self) -> list[str]:
@@ -85,6 +88,7 @@ class StreamRun:
         self._timers = _has_timers(context.graph)
         self._counted = _counting_consumers(context.graph)
         self._last_epoch = time.monotonic()
+        self._output = OutputKeeper(context.graph, context.store, context.writer)
         self._runner = self._restore()
         self._checkpointer = Checkpointer(
             context.settings,
@@ -93,8 +97,12 @@ class StreamRun:
             context.writer,
             context.fleet,
             number,
-            choice.manifest,
+            choice.base,
+            epoch=choice.manifest.epoch if choice.manifest else 0,
+            output=self._output,
+            tell=context.reporter.message,
         )
+        self._stop_request: SavepointRequest | None = None
         self._bound = (
             FileBound(context.graph, self._spark_dir) if context.settings.bounded else None
         )
@@ -121,6 +129,8 @@ class StreamRun:
                 with self._lock:
                     self._between_epochs()
                     self._tick_when_idle()
+                    if self._stop_request is not None and self._stopped_with_savepoint():
+                        return Outcome.STOPPED
             self._raise_failure()
             return self._finish()
         finally:
@@ -136,9 +146,11 @@ class StreamRun:
         epoch = manifest.epoch if manifest else 0
         operators = manifest.operators if manifest else {}
         handles = {uid: list(state.subtasks) for uid, state in operators.items()}
-        c.fleet.open(self._run, epoch, handles, manifest.checkpoint_id if manifest else 0)
+        checkpoint_id = manifest.checkpoint_id if manifest else 0
+        c.fleet.open(self._run, epoch, handles, checkpoint_id, self._choice.store_url)
         self._record()
-        self._restore_sinks()
+        for sentence in self._output.restore(self._number, manifest):
+            c.reporter.message(sentence)
         if manifest is not None:
             self._lay(manifest.source)
         c.reporter.restored(self._choice.path, manifest)
@@ -158,7 +170,11 @@ class StreamRun:
         c, choice = self._c, self._choice
         policy = c.settings.restore
         nonce = 0 if policy.explicit or not choice.explicit else policy.nonce + 1
-        c.writer.append(Run(c.writer.fence, self._number, choice.path, choice.explicit, nonce))
+        manifest, own = choice.manifest, 0
+        if choice.address and manifest is not None and manifest.lineage == c.writer.lineage:
+            own = manifest.checkpoint_id
+        fence = c.writer.fence
+        c.writer.append(Run(fence, self._number, choice.path, choice.explicit, nonce, own))
 
     def _watermarks(self) -> Watermarks:
         delays, manifest = _delays(self._c.graph), self._choice.manifest
@@ -166,16 +182,6 @@ class StreamRun:
             return Watermarks(delays)
         stored = {uid: t for uid, t in manifest.watermarks.items() if t is not None}
         return Watermarks.from_json(delays, stored)
-
-    def _restore_sinks(self) -> None:
-        """Output goes back to what the restored state's own history published."""
-        manifest, c = self._choice.manifest, self._c
-        history = ancestors(c.writer.entries, manifest.checkpoint_id) if manifest else ()
-        for node in c.graph.sinks:
-            staged = manifest.sinks.get(node.uid, []) if manifest else []
-            point = SinkRestore(c.writer.lineage, self._run, history, staged)
-            for sentence in node.sink.restore(point):
-                c.reporter.message(sentence)
 
     def _lay(self, source: dict[str, Any]) -> None:
         if not source:
@@ -238,20 +244,24 @@ class StreamRun:
             )
 
     def _committed(self, outcome: Any) -> None:
-        self._checkpointer.staged(outcome.committables())
-        state_bytes = sum(s.size_bytes for s in self._c.fleet.stats())
+        committables = outcome.committables()
+        self._output.commit_epoch(self._number, self._runner.epoch, committables)
+        self._checkpointer.staged(self._runner.epoch, committables)
         bound = self._bound.read() if self._bound else None
         rows = outcome.rows_in(self._counted)
-        self._c.reporter.epoch(self._runner.epoch, rows, state_bytes, bound)
+        self._c.reporter.epoch(self._runner.epoch, rows, self._c.fleet.state_bytes, bound)
         self._last_epoch = time.monotonic()
         self._between_epochs()
 
     def _between_epochs(self) -> None:
-        """At a boundary, under the lock: finish a checkpoint, begin a due one."""
+        """At a boundary, under the lock: checkpoints that ended or are due, and requests."""
         try:
-            self._poll_checkpoint()
-            if self._checkpointer.due(self._runner.epoch):
-                self._checkpointer.start(self._boundary())
+            self._report(self._checkpointer.poll(self._runner.epoch, self._boundary))
+            for request in self._c.requests.take():
+                if request.stop:
+                    self._stop_request = request
+                else:
+                    self._checkpointer.savepoint(request, self._boundary)
         except MoorageError as error:
             self._failure = error
 
@@ -267,9 +277,8 @@ class StreamRun:
         except MoorageError as error:
             self._failure = error
 
-    def _poll_checkpoint(self) -> None:
-        report = self._checkpointer.poll()
-        if report is not None:
+    def _report(self, reports: list[CheckpointReport]) -> None:
+        for report in reports:
             self._c.reporter.checkpoint(report)
 
     def _boundary(self, *, finished: bool = False) -> Boundary:
@@ -309,21 +318,30 @@ class StreamRun:
         self._c.reporter.phase("finished")
         return Outcome.FINISHED
 
+    def _stopped_with_savepoint(self) -> bool:
+        """Publish all output, then take the savepoint that was asked for; False if that fails.
+
+        Under the lock, so that nothing comes after it. If it fails the job goes on.
+        """
+        request, self._stop_request = self._stop_request, None
+        if request is None or self._failure is not None:
+            return False
+        self._last_checkpoint(finished=False)
+        self._checkpointer.savepoint(request, self._boundary)
+        self._report(self._checkpointer.wait(self._boundary))
+        try:
+            request.wait()
+        except MoorageError as error:
+            self._c.reporter.phase("running", f"the job goes on without its savepoint: {error}")
+            self._checkpointer.go_on()
+            return False
+        self._halted = True
+        return True
+
     def _last_checkpoint(self, *, finished: bool) -> None:
         self._c.reporter.phase("checkpointing")
-        timeout = self._c.settings.timeout_seconds
-        report = self._checkpointer.wait(timeout)
-        if report is not None:
-            self._c.reporter.checkpoint(report)
-        if self._checkpointer.under_way:
-            raise self._checkpointer.failure()
-        if not self._checkpointer.needed(self._runner.epoch, finished=finished):
-            return
-        self._checkpointer.start(self._boundary(finished=finished))
-        report = self._checkpointer.wait(timeout)
-        if report is None:
-            raise self._checkpointer.failure()
-        self._c.reporter.checkpoint(report)
+        epoch, at = self._runner.epoch, partial(self._boundary, finished=finished)
+        self._report(self._checkpointer.finish(epoch, at, finished=finished))
 
     def _raise_failure(self) -> None:
         """Raise why the run cannot go on, if it cannot."""

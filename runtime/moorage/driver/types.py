@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
+from moorage.driver.requests import Requests
 from moorage_state.errors import UserError
 
 __all__ = ["CheckpointView", "Outcome", "Progress", "RunOptions", "RunResult", "StoreRefused"]
@@ -36,13 +37,17 @@ class RunOptions:
         stop: set from outside, at any time and from any thread: take a last checkpoint and return
             with `Outcome.STOPPED`. `run_job` is called outside the main thread, so it can install
             no signal handler and needs none: this event is how Ctrl-C and SIGTERM arrive.
+        control: let `moorage savepoint` reach the job through a socket of this user.
+        requests: where savepoints are asked for, from any thread.
     """
 
     take_over: bool = False
     restore: str | None = None
     local_dir: Path | None = None
     cores: int | None = None
+    control: bool = False
     stop: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
+    requests: Requests = field(default_factory=Requests, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class CheckpointView:
         bytes_total: the size of the state it holds.
         bytes_uploaded: how much of that was not in the store before.
         duration_seconds: from trigger to completion.
+        objects_written: how many objects the upload made, beside the manifest.
     """
 
     checkpoint_id: int
@@ -64,6 +70,7 @@ class CheckpointView:
     bytes_total: int
     bytes_uploaded: int
     duration_seconds: float
+    objects_written: int = 0
 
 
 @dataclass(frozen=True, slots=True)

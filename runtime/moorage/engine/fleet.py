@@ -5,6 +5,7 @@ again: the base checkpoint and the epochs committed since. Called by the epoch r
 recover) and the checkpointer (snapshot, upload). Talks to servers only through `StateApi`.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from moorage.engine.range_access import LeasedRange
+from moorage_state.canonical.layout import CanonicalSpec
 from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
 from moorage_state.keygroups import range_of
 from moorage_state.server.api import (
@@ -21,11 +23,20 @@ from moorage_state.server.api import (
     RangeStats,
     RestoreBase,
     StateApi,
+    Uploaded,
+    UploadLimits,
+    UploadRequest,
     Version,
 )
-from moorage_state.snapshots import FileRef, RangeHandle
+from moorage_state.snapshots import (
+    MAX_INLINE_BYTES,
+    FileRef,
+    RangeHandle,
+    StateMeta,
+    worn_packs,
+)
 
-__all__ = ["RangeFleet", "RangeId", "ServerConnection", "Servers"]
+__all__ = ["FleetUpload", "RangeFleet", "RangeId", "SavedOperator", "ServerConnection", "Servers"]
 
 RangeId = tuple[str, int]
 """Operator uid and subtask."""
@@ -33,6 +44,7 @@ RangeId = tuple[str, int]
 T = TypeVar("T")
 
 _NOTHING = Version(0, "")
+_SMALL_PACKS_PER_SERVER = 16
 
 
 class ServerConnection(StateApi, Protocol):
@@ -60,6 +72,9 @@ class Servers(Protocol):
         ...
 
 
+_LOOK_SECONDS = 1.0
+
+
 @dataclass(slots=True)
 class _Range:
     """One range of the run."""
@@ -70,6 +85,27 @@ class _Range:
     initial_epoch: int = 0
     committed: list[Version] = field(default_factory=list)
     version: Version = _NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class FleetUpload:
+    """What a checkpoint wrote: handles by operator uid, and what they cost.
+
+    `bytes_written` counts what went into objects, `bytes_inline` what the manifest will hold.
+    """
+
+    handles: dict[str, list[RangeHandle]]
+    objects: int
+    bytes_written: int
+    bytes_inline: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedOperator:
+    """What the canonical files of an operator declare."""
+
+    key_types: list[str]
+    states: list[StateMeta]
 
 
 class RangeFleet:
@@ -90,7 +126,11 @@ class RangeFleet:
         store_url: str,
     ) -> None:
         self._servers = servers
+        self._looked = float("-inf")
+        self._state_bytes = 0
         self._store_url = store_url
+        self._base_url = store_url
+        self._max_parallelism = max_parallelism
         self._run = ""
         count = len(servers.addresses)
         self._clients = [servers.connect(i) for i in range(count)]
@@ -103,7 +143,12 @@ class RangeFleet:
                 self._ranges[(uid, subtask)] = _Range(spec, subtask % count)
 
     def open(
-        self, run: str, epoch: int, handles: Mapping[str, list[RangeHandle]], checkpoint_id: int
+        self,
+        run: str,
+        epoch: int,
+        handles: Mapping[str, list[RangeHandle]],
+        checkpoint_id: int,
+        base_url: str = "",
     ) -> list[OpenResult]:
         """Lease every range to `run`, from a checkpoint's handles or empty.
 
@@ -111,11 +156,13 @@ class RangeFleet:
             epoch: the epoch the checkpoint holds, 0 for a first start.
             handles: by operator uid, the handles of all its subtasks; none for a new operator.
             checkpoint_id: the checkpoint the handles belong to; 0 for a first start.
+            base_url: the store that the handles' keys are of; the lineage's if not given.
 
         Raises:
             MoorageError: what the servers report, above all `CorruptState`.
         """
         self._run = run
+        self._base_url = base_url or self._store_url
         for item in self._ranges.values():
             overlapping = [
                 h
@@ -163,6 +210,7 @@ class RangeFleet:
         """
         if set(digests) != set(self._ranges):
             raise Bug(f"an epoch commits all ranges or none: epoch={epoch} got={sorted(digests)}")
+        self._look()
         for key, item in self._ranges.items():
             version = Version(epoch, digests[key])
             item.committed.append(version)
@@ -181,26 +229,65 @@ class RangeFleet:
         )
         return max((r.seconds for r in results), default=0.0)
 
-    def upload(
-        self, checkpoint_id: int, base: Mapping[str, list[RangeHandle]]
-    ) -> dict[str, list[RangeHandle]]:
+    def upload(self, checkpoint_id: int, base: Mapping[str, list[RangeHandle]]) -> FleetUpload:
         """Bring a snapshot to the store on connections of its own; epochs go on meanwhile.
 
         Args:
             base: by operator uid, the handles of a retained checkpoint that was notified.
         """
         run = self._run
-        known = {uid: [f for h in handles for f in h.files] for uid, handles in base.items()}
+        worn = worn_packs(
+            (h for handles in base.values() for h in handles),
+            most_small=_SMALL_PACKS_PER_SERVER * len(self._clients),
+        )
+        by_server: dict[int, list[UploadRequest]] = {}
+        for item in self._ranges.values():
+            files = _base_files(item.spec, base.get(item.spec.uid, []), worn)
+            request = UploadRequest(item.spec.uid, item.spec.start, files)
+            by_server.setdefault(item.server, []).append(request)
         with ThreadPoolExecutor(max_workers=len(self._clients)) as pool:
             work = [
-                pool.submit(self._upload_one, r, run, checkpoint_id, known.get(r.spec.uid, []))
-                for r in self._ranges.values()
+                pool.submit(self._upload_from, server, run, checkpoint_id, requests)
+                for server, requests in by_server.items()
             ]
-            uploaded = [w.result() for w in work]
-        handles: dict[str, list[RangeHandle]] = {}
-        for handle in uploaded:
-            handles.setdefault(handle.uid, []).append(handle)
-        return handles
+            return _together([w.result() for w in work])
+
+    def save(
+        self,
+        checkpoint_id: int,
+        epoch: int,
+        url: str,
+        operators: Mapping[str, SavedOperator],
+        *,
+        canonical: bool,
+    ) -> FleetUpload:
+        """Bring a snapshot into a savepoint's own directory; epochs go on meanwhile.
+
+        Args:
+            epoch: the last epoch it contains.
+            url: the directory.
+            operators: by operator uid, what canonical files declare.
+        """
+        by_server: dict[int, list[CanonicalSpec]] = {}
+        for item in self._ranges.values():
+            operator = operators[item.spec.uid]
+            spec = CanonicalSpec(
+                uid=item.spec.uid,
+                start=item.spec.start,
+                end=item.spec.end,
+                epoch=epoch,
+                max_parallelism=self._max_parallelism,
+                key_types=tuple(operator.key_types),
+                states=tuple(operator.states),
+            )
+            by_server.setdefault(item.server, []).append(spec)
+        run = self._run
+        with ThreadPoolExecutor(max_workers=len(self._clients)) as pool:
+            work = [
+                pool.submit(self._save_from, server, run, checkpoint_id, url, specs, canonical)
+                for server, specs in by_server.items()
+            ]
+            return _together([w.result() for w in work])
 
     def complete(
         self, checkpoint_id: int, epoch: int, handles: Mapping[str, list[RangeHandle]]
@@ -210,6 +297,7 @@ class RangeFleet:
             mine = [h for h in handles[item.spec.uid] if h.start == item.spec.start]
             item.base = RestoreBase(checkpoint_id, epoch, mine)
             item.committed = [v for v in item.committed if v.epoch > epoch]
+        self._base_url = self._store_url
         for client in self._clients:
             _best_effort(partial(client.notify_complete, checkpoint_id, self._run))
 
@@ -226,6 +314,21 @@ class RangeFleet:
                 found.extend(client.stats())
         return found
 
+    @property
+    def state_bytes(self) -> int:
+        """Size of the live state of all ranges, about, as it was a few epochs ago."""
+        return self._state_bytes
+
+    def _look(self) -> None:
+        """Take a look at the ranges now and then, just before a commit.
+
+        Right after it servers are at work on what was committed and would answer late.
+        """
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_SECONDS:
+            self._looked = now
+            self._state_bytes = sum(stats.size_bytes for stats in self.stats())
+
     def close(self) -> None:
         """Release every lease and close the connections."""
         for item in self._ranges.values():
@@ -236,20 +339,36 @@ class RangeFleet:
 
     def _open_one(self, item: _Range) -> OpenResult:
         return self._client(item).open_range(
-            item.spec, self._run, item.base, item.committed, self._store_url, item.initial_epoch
+            item.spec, self._run, item.base, item.committed, self._base_url, item.initial_epoch
         )
 
     def _commit_one(self, item: _Range) -> None:
         self._client(item).commit(*self._address(item), item.version.epoch, item.version.digest)
 
-    def _upload_one(
-        self, item: _Range, run: str, checkpoint_id: int, base_files: list[FileRef]
-    ) -> RangeHandle:
-        client = self._servers.connect(item.server)
+    def _upload_from(
+        self, server: int, run: str, checkpoint_id: int, requests: list[UploadRequest]
+    ) -> Uploaded:
+        share = MAX_INLINE_BYTES * len(requests) // len(self._ranges)
+        client = self._servers.connect(server)
         try:
-            return client.upload(
-                item.spec.uid, item.spec.start, run, checkpoint_id, self._store_url, base_files
+            return client.upload_many(
+                run, checkpoint_id, self._store_url, requests, UploadLimits(inline_total=share)
             )
+        finally:
+            client.close()
+
+    def _save_from(
+        self,
+        server: int,
+        run: str,
+        checkpoint_id: int,
+        url: str,
+        specs: list[CanonicalSpec],
+        canonical: bool,  # noqa: FBT001 - passed on
+    ) -> Uploaded:
+        client = self._servers.connect(server)
+        try:
+            return client.save_many(run, checkpoint_id, url, specs, canonical)
         finally:
             client.close()
 
@@ -279,6 +398,29 @@ class RangeFleet:
 
         futures = [self._pool.submit(one_server, group) for group in by_server.values()]
         return [result for future in futures for result in future.result()]
+
+
+def _base_files(spec: RangeSpec, base: list[RangeHandle], worn: frozenset[str]) -> list[FileRef]:
+    """What a range may build on: the shared files of the handles that it can come from."""
+    return [
+        file
+        for handle in base
+        if handle.start <= spec.end and handle.end >= spec.start
+        for file in handle.files
+        if file.shared and file.key and file.key not in worn
+    ]
+
+
+def _together(uploads: list[Uploaded]) -> FleetUpload:
+    handles: dict[str, list[RangeHandle]] = {}
+    for handle in (handle for upload in uploads for handle in upload.handles):
+        handles.setdefault(handle.uid, []).append(handle)
+    return FleetUpload(
+        handles,
+        objects=sum(upload.objects for upload in uploads),
+        bytes_written=sum(upload.bytes_written for upload in uploads),
+        bytes_inline=sum(upload.bytes_inline for upload in uploads),
+    )
 
 
 def _answers(client: ServerConnection) -> bool:

@@ -40,14 +40,12 @@ def test_fields_that_mean_nothing_without_a_cluster_are_named_if_the_manifest_gi
 @pytest.mark.parametrize(
     ("path", "value", "field"),
     [
-        ("spec.state.checkpointDir", "s3://state/clicks", "spec.state.checkpointDir"),
         ("spec.state.changelog", True, "spec.state.changelog"),
         ("spec.state.backend", "hashmap", "spec.state.backend"),
         ("spec.scaling.keyHash", "flink-murmur", "spec.scaling.keyHash"),
         ("spec.scaling.autoscaler.enabled", True, "spec.scaling.autoscaler.enabled"),
         ("spec.savepoint.schedule", {"cron": "0 3 * * *"}, "spec.savepoint.schedule"),
         ("spec.checkpoint.cron", "0 3 * * *", "spec.checkpoint.cron"),
-        ("spec.checkpoint.maxConcurrent", 2, "spec.checkpoint.maxConcurrent"),
         ("spec.restore", {"mode": "Snapshot", "snapshotName": "a"}, "spec.restore.mode"),
         ("spec.restore.claimMode", "Claim", "spec.restore.claimMode"),
     ],

@@ -289,3 +289,17 @@ def test_databases_share_one_cache(opened, memory):
     for name in ("one", "two"):
         fill(opened(name), 5000)
     assert memory.cache_bytes > before
+
+
+def test_a_database_opened_to_read_only_gives_everything_and_takes_nothing(
+    opened, tmp_path, memory
+):
+    database = opened()
+    fill(database, 100)
+    database.flush()
+    database.checkpoint(tmp_path / "copy")
+    reader = Database(tmp_path / "copy", OPTIONS, memory, read_only=True)
+    assert scan(reader) == scan(database)
+    with pytest.raises(Bug, match="refused a call"):
+        reader.apply([Frame([], [b"k"], [b"v"])])
+    reader.close()

@@ -17,6 +17,8 @@ from moorage_state.server import (
     RestoreBase,
     ServerGroup,
     StateApi,
+    UploadLimits,
+    UploadRequest,
     Version,
 )
 from moorage_state.snapshots import FileRef, RangeHandle
@@ -25,6 +27,8 @@ MIB = 1 << 20
 SMALL = RocksOptions(
     block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=4 * MIB
 )
+APART = UploadLimits(inline_range=0, inline_file=-1, merge_below=0)
+"""Every file is an object of its own, as it is with large state."""
 
 
 def key(group: int, number: int) -> bytes:
@@ -43,6 +47,7 @@ class Driven:
         self.version = Version(0, "")
         self.committed: list[Version] = []
         self.base: RestoreBase | None = None
+        self.limits = APART
 
     @property
     def address(self) -> tuple[str, int, str]:
@@ -96,10 +101,16 @@ class Driven:
             found.update(zip(scan.keys, scan.values, strict=True))
         return found
 
+    def upload(self, checkpoint_id: int, base: Sequence[FileRef] = ()) -> RangeHandle:
+        request = UploadRequest(self.spec.uid, self.spec.start, list(base))
+        uploaded = self.api.upload_many(self.run, checkpoint_id, self.url, [request], self.limits)
+        (handle,) = uploaded.handles
+        return handle
+
     def checkpoint(self, checkpoint_id: int, base: Sequence[FileRef] = ()) -> RangeHandle:
         """Snapshot, upload and complete."""
         self.api.snapshot(*self.address, checkpoint_id, self.version)
-        handle = self.api.upload(*self.address, checkpoint_id, self.url, list(base))
+        handle = self.upload(checkpoint_id, base)
         self.api.notify_complete(checkpoint_id)
         epochs = self.version.epoch
         self.base = RestoreBase(checkpoint_id, epochs, [handle])

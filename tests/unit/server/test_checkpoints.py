@@ -3,7 +3,6 @@
 import random
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +15,7 @@ from moorage_state.errors import (
     VersionGone,
 )
 from moorage_state.server import RangeHost, RestoreBase, Version
+from moorage_state.server.uploading import UploadPart, upload
 from moorage_state.stores import MemoryStore, open_store
 
 
@@ -82,14 +82,16 @@ def test_only_content_that_the_base_lacks_is_uploaded(op, key, url):
     assert stored == {ref.key for ref in first.files + second.files}
 
 
-def test_a_file_is_not_skipped_because_the_store_has_it(op, url):
+def test_a_file_is_not_skipped_because_the_store_has_it_and_nothing_is_written_over(op, url):
     first = op.checkpoint(1)
-    (table,) = (ref for ref in first.files if ref.shared)
-    path = Path(url.removeprefix("file://"), table.key)
-    before = path.stat().st_ino
+    before = {info.key: info.modified for info in open_store(url).list("")}
     second = op.checkpoint(2)
-    assert table in second.files
-    assert path.stat().st_ino != before
+    assert {ref.key for ref in second.files}.isdisjoint({ref.key for ref in first.files})
+    after = {info.key: info.modified for info in open_store(url).list("")}
+    assert {key: after[key] for key in before} == before
+    assert {ref.sha256 for ref in second.files if ref.shared} == {
+        ref.sha256 for ref in first.files if ref.shared
+    }
 
 
 def test_content_is_recognised_after_a_restore(op):
@@ -113,7 +115,7 @@ def test_epochs_after_a_snapshot_are_not_in_it(op, key):
     before = op.read()
     op.api.snapshot(*op.address, 1, op.version)
     op.epoch({key(1, 1): b"after"})
-    handle = op.api.upload(*op.address, 1, op.url, [])
+    handle = op.upload(1)
     op.open(RestoreBase(1, 1, [handle]), run="f1r1")
     assert op.read() == before
 
@@ -141,7 +143,7 @@ def test_an_aborted_snapshot_is_dropped_and_not_uploaded(op, tmp_path):
     op.api.notify_aborted(1)
     assert local_files(op, tmp_path, "ckpt") == []
     with pytest.raises(Retryable, match="no snapshot to upload"):
-        op.api.upload(*op.address, 1, op.url, [])
+        op.upload(1)
 
 
 def test_a_snapshot_taken_again_is_the_same(op):
@@ -165,11 +167,15 @@ class HeldStore(MemoryStore):
         super().put_file(key, path)
 
 
+def upload_to(op, store):
+    snapshots = op.api._leases.get(*op.address).snapshots
+    return upload([UploadPart(snapshots, [])], op.run, 1, store, op.limits)
+
+
 def upload_in_background(op, store, outcome):
     def run():
         try:
-            opened = op.api._leases.get(*op.address)
-            outcome.append(opened.snapshots.upload(1, store, []))
+            outcome.extend(upload_to(op, store).handles)
         except Retryable as error:
             outcome.append(error)
 
@@ -224,7 +230,7 @@ def test_a_store_that_lost_an_upload_is_noticed(op, monkeypatch):
     store = MemoryStore("lossy")
     monkeypatch.setattr(store, "put_file", lambda *_: None)
     with pytest.raises(StoreUnavailable, match="does not have what was uploaded"):
-        op.api._leases.get(*op.address).snapshots.upload(1, store, [])
+        upload_to(op, store)
 
 
 def rescaled(host, drive, parts, parallelism, run):

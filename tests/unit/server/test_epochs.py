@@ -271,8 +271,9 @@ def test_a_store_that_cannot_be_is_the_users_error(api, drive):
     op = drive(api)
     op.open()
     api.snapshot(*op.address, 1, op.version)
+    op.url = "gopher://x"
     with pytest.raises(UserError):
-        api.upload(*op.address, 1, "gopher://x", [])
+        op.upload(1)
 
 
 def test_two_operators_do_not_see_each_other(api, drive, key):

@@ -5,7 +5,13 @@ import random
 import pytest
 
 from moorage_state.deltas import encode_frame
-from moorage_state.server import RangeHost, RestoreBase
+from moorage_state.server import RangeHost, RestoreBase, UploadLimits
+
+LIMITS = [
+    UploadLimits(),
+    UploadLimits(inline_range=0, inline_file=100, merge_below=4096, pack=8192),
+    UploadLimits(inline_range=0, inline_file=-1, merge_below=0),
+]
 
 
 class Life:
@@ -67,6 +73,8 @@ class Life:
         for part in self.parts:
             part.api.snapshot(*part.address, self.checkpoint_id, part.version)
         base = [ref for handle in (self.base.handles if self.base else []) for ref in handle.files]
+        for part in self.parts:
+            part.limits = self.rng.choice(LIMITS)
         handles = [part.checkpoint(self.checkpoint_id, base) for part in self.parts]
         self.base = RestoreBase(self.checkpoint_id, self.parts[0].version.epoch, handles)
         self.saved = dict(self.model)

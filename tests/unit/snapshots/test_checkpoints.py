@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from moorage_state.errors import (
     AlreadyExists,
@@ -15,6 +16,7 @@ from moorage_state.errors import (
     UserError,
 )
 from moorage_state.snapshots import (
+    MAX_INLINE_BYTES,
     Checkpoint,
     CheckpointStore,
     Entry,
@@ -317,6 +319,80 @@ def test_a_directory_in_a_file_system_works_like_the_twin(
     loaded = checkpoints.load_latest(writer.entries, HOUR, "hashes")
     assert loaded is not None
     assert loaded.manifest.checkpoint_id == 2
+
+
+# Files in packs, and inline
+
+PACK = f"shared/pack-{'d' * 32}-0-100"
+
+
+@pytest.fixture
+def merged(store: MemoryStore, new_manifest: NewManifest) -> Manifest:
+    """A checkpoint with an inline file, and one from the middle of a pack."""
+    manifest = new_manifest(1, ("a",), store=store)
+    subtasks = manifest.operators["counts"].subtasks
+    current, table = subtasks[0].files
+    store.put(PACK, b"-" * 50 + store.get(table.key) + b"-" * (50 - table.size))
+    files = [
+        replace(current, key="", inline=store.get(current.key)),
+        replace(table, key=PACK, offset=50),
+    ]
+    first = replace(subtasks[0], files=files)
+    operator = replace(manifest.operators["counts"], subtasks=[first, subtasks[1]])
+    return replace(manifest, operators={"counts": operator})
+
+
+def test_slices_of_packs_and_inline_files_are_verified(
+    store: MemoryStore, merged: Manifest
+) -> None:
+    verify_files(store, merged)
+    verify_files(store, merged, full=True)
+    assert "" not in merged.keys
+
+
+@pytest.mark.parametrize("found", [None, b"", b"-" * 99, b"-" * 101])
+def test_a_pack_of_another_size_is_found_without_reading_it(
+    store: MemoryStore, merged: Manifest, found: bytes | None
+) -> None:
+    store.delete(PACK)
+    if found is not None:
+        store.put(PACK, found)
+    with pytest.raises(CorruptState, match=PACK):
+        verify_files(store, merged)
+
+
+def test_only_the_slice_that_is_referenced_must_be_right(
+    store: MemoryStore, merged: Manifest
+) -> None:
+    data = bytearray(store.get(PACK))
+    data[10] ^= 1
+    store.put(PACK, bytes(data))
+    verify_files(store, merged, full=True)
+    data[60] ^= 1
+    store.put(PACK, bytes(data))
+    verify_files(store, merged)
+    with pytest.raises(CorruptState, match=f"checksum.*{PACK}"):
+        verify_files(store, merged, full=True)
+
+
+def test_inline_bytes_that_do_not_match_are_found(store: MemoryStore, merged: Manifest) -> None:
+    operator = merged.operators["counts"]
+    first = operator.subtasks[0]
+    wrong = replace(first.files[0], sha256="0" * 64)
+    damaged = replace(first, files=[wrong, first.files[1]])
+    operators = {"counts": replace(operator, subtasks=[damaged, operator.subtasks[1]])}
+    with pytest.raises(CorruptState, match="inline"):
+        verify_files(store, replace(merged, operators=operators))
+
+
+def test_a_manifest_holds_only_so_much_inline(merged: Manifest) -> None:
+    operator = merged.operators["counts"]
+    first = operator.subtasks[0]
+    large = replace(first.files[0], inline=bytes(MAX_INLINE_BYTES + 1), size=MAX_INLINE_BYTES + 1)
+    too_large = replace(first, files=[large], bytes_total=large.size)
+    operators = {"counts": replace(operator, subtasks=[too_large, operator.subtasks[1]])}
+    with pytest.raises(Bug, match="inline"):
+        encode_manifest(replace(merged, operators=operators))
 
 
 # Retention

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from msgspec.structs import replace
+
 import moorage_state.snapshots
 from moorage_state.snapshots import (
     Checkpoint,
@@ -20,6 +22,7 @@ from moorage_state.snapshots import (
     Reserved,
     Retire,
     Run,
+    Savepoint,
     decode_manifest,
     decode_record,
     encode_manifest,
@@ -35,7 +38,7 @@ ENTRIES: list[Entry] = [
     Checkpoint(1, 0, 1, "chk-1/MANIFEST", "sha256:" + "0" * 64, 12, AT),
     Run(1, 1, "chk-1", explicit=True, restore_nonce=3),
     Reserved("epoch", {"epoch": 13, "run": "f1r1", "nested": {"list": [1, None, True]}}),
-    Reserved("savepoint", {"url": "s3://bucket/sp"}),
+    Savepoint(1, 1, 2, "s3://bucket/sp/before", "sha256:" + "1" * 64, 13, AT),
     Retire(1, 1),
     Released(1, "deleted with retain"),
 ]
@@ -57,10 +60,24 @@ def test_log_entries_are_written_and_read_as_in_the_golden_file() -> None:
     assert [decode_record(line, "golden") for line in lines] == records
 
 
+def _with_inline_and_packed_files(manifest: Manifest) -> Manifest:
+    """The first range has an inline file, and another one in the middle of a pack."""
+    subtasks = manifest.operators["counts"].subtasks
+    current, table, *others = subtasks[0].files
+    changed = [
+        replace(current, key="", inline=b"MANIFEST-000005\n\x00\xff", size=18),
+        replace(table, key=f"shared/pack-{'0' * 31}1-0-4096", offset=1024),
+        *others,
+    ]
+    first = replace(subtasks[0], files=changed, bytes_total=sum(file.size for file in changed))
+    operator = replace(manifest.operators["counts"], subtasks=[first, subtasks[1]])
+    return replace(manifest, operators={"counts": operator})
+
+
 def test_a_manifest_is_written_and_read_as_in_the_golden_file(
     new_manifest: Callable[..., Manifest],
 ) -> None:
-    manifest = new_manifest(7, ("a", "b"), created_at=AT)
+    manifest = _with_inline_and_packed_files(new_manifest(7, ("a", "b"), created_at=AT))
     data = golden("MANIFEST-v0", encode_manifest(manifest))
     assert encode_manifest(manifest) == data
     assert decode_manifest(data, "golden") == manifest

@@ -1,6 +1,6 @@
 import hashlib
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from moorage_state.snapshots import (
     Reserved,
     Retire,
     Run,
+    Savepoint,
     decode_record,
     encode_record,
     log_key,
@@ -63,7 +64,7 @@ def test_every_kind_of_entry_reads_back_as_written(
         Checkpoint(1, 1, 4, "chk-4/MANIFEST", "sha256:0", 40, start),
         Retire(1, 4),
         Reserved("epoch", {"epoch": 5, "handles": [{"x": None}], "é": True}),
-        Reserved("savepoint", {"url": "file:///x"}),
+        Savepoint(1, 0, 9, "file:///x", "sha256:" + "0" * 64, 3, datetime(2026, 1, 2, tzinfo=UTC)),
         Released(1, "deleted"),
     ]
     for entry in written:

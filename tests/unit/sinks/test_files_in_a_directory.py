@@ -15,9 +15,15 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from moorage import sinks
-from moorage.sinks import FileSink, SinkRestore, StageId
-from moorage_state.errors import Bug, CorruptState, UserError
+from moorage.sinks import (
+    FileSink,
+    LiveOutput,
+    SinkRestore,
+    SinkRetire,
+    StageId,
+    directory,
+)
+from moorage_state.errors import Bug, CorruptState, Fenced, UserError
 
 SCHEMA = pa.schema([("n", pa.int64())])
 LINEAGE = "0f3c"
@@ -113,7 +119,7 @@ def test_an_aborted_attempt_leaves_no_file(sink, out):
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(Path, "rename"), (sinks, "_write_log"), (sinks, "_rename"), (sinks, "_sync")],
+    [(Path, "rename"), (directory, "_write_log"), (directory, "_rename"), (directory, "_sync")],
 )
 @pytest.mark.parametrize("at", range(6))
 def test_a_crash_anywhere_in_publishing_is_made_good_by_a_restore(
@@ -132,7 +138,7 @@ def test_a_crash_anywhere_in_publishing_is_made_good_by_a_restore(
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(Path, "rename"), (sinks, "_write_log"), (sinks, "_rename"), (sinks, "_sync")],
+    [(Path, "rename"), (directory, "_write_log"), (directory, "_rename"), (directory, "_sync")],
 )
 @pytest.mark.parametrize("at", range(6))
 def test_a_crash_anywhere_in_publishing_leaves_nothing_for_an_older_restore(
@@ -151,7 +157,7 @@ def test_a_crash_anywhere_in_publishing_leaves_nothing_for_an_older_restore(
     assert published(sink) == [0, 4]
 
 
-@pytest.mark.parametrize(("owner", "name"), [(Path, "rename"), (sinks, "_rename")])
+@pytest.mark.parametrize(("owner", "name"), [(Path, "rename"), (directory, "_rename")])
 @pytest.mark.parametrize("at", range(1, 4))
 def test_a_crash_between_log_and_rename_loses_nothing_by_going_back_and_forward(
     sink, monkeypatch, owner, name, at
@@ -172,9 +178,9 @@ def test_a_crash_between_log_and_rename_loses_nothing_by_going_back_and_forward(
     ("owner", "name"),
     [
         (Path, "rename"),
-        (sinks, "_sync"),
-        (sinks, "_move"),
-        (sinks, "_write_log"),
+        (directory, "_sync"),
+        (directory, "_move"),
+        (directory, "_write_log"),
         (shutil, "rmtree"),
     ],
 )
@@ -395,6 +401,54 @@ def test_the_log_lists_files_by_checkpoint(sink, out):
     }
 
 
+def test_retiring_keeps_few_records_however_long_it_runs(sink, out):
+    history: tuple[int, ...] = ()
+    for n in range(1, 60):
+        items = stage(sink, n, epoch=n)
+        stage(sink, 1000 + n, epoch=n)  # an attempt that lost
+        sink.publish(LINEAGE, n, items)
+        history = (*history, n)
+        sink.retire(SinkRetire(LINEAGE, "f1r0", n, n, (LiveOutput(history, items),)))
+        assert not list((out / "_staging" / LINEAGE / "f1r0").iterdir())
+    assert len(list((out / "_moorage_log" / LINEAGE).iterdir())) <= 21
+    assert published(sink) == list(range(1, 60))
+    restore(sink)
+    assert published(sink) == []
+
+
+def test_retiring_remembers_that_a_reader_took_what_a_live_point_covers(sink, out):
+    history: tuple[int, ...] = ()
+    live = []
+    for n in range(1, 25):
+        items = stage(sink, n, epoch=n)
+        sink.publish(LINEAGE, n, items)
+        history = (*history, n)
+        live.append(LiveOutput(history, items))
+    (out / live[0].committables[0]["file"]).unlink()
+    sink.retire(SinkRetire(LINEAGE, "f1r0", 24, 24, tuple(live)))
+    assert len(list((out / "_moorage_log" / LINEAGE).iterdir())) == 1
+    restore(sink, 1, items=live[0].committables)
+    assert published(sink) == []
+
+
+def test_retiring_never_touches_rows_of_epochs_that_no_checkpoint_covers_yet(sink, out):
+    later = stage(sink, 1, epoch=2) + stage(sink, 2, epoch=1, run="f2r0")
+    waiting = stage(sink, 3, epoch=1)
+    sink.retire(SinkRetire(LINEAGE, "f1r0", 1, 1, (LiveOutput((1,), waiting),)))
+    assert all((out / item["staged"]).exists() for item in later + waiting)
+
+
+def test_a_replaced_driver_neither_restores_nor_retires(sink, out):
+    first = stage(sink, 1)
+    sink.publish(LINEAGE, 1, first)
+    restore(sink, run="f2r0")
+    before = sorted(out.rglob("*"))
+    with pytest.raises(Fenced, match="a newer run took over the output"):
+        restore(sink, 1, items=first, run="f1r0")
+    sink.retire(SinkRetire(LINEAGE, "f1r0", 9, 9, ()))
+    assert sorted(out.rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     ("given", "path"),
     [
@@ -402,15 +456,21 @@ def test_the_log_lists_files_by_checkpoint(sink, out):
         ("file:///data/out", "/data/out"),
         ("/data/out/", "/data/out"),
         (Path("/data/out"), "/data/out"),
+        ("out", "out"),
+        ("./in/../out/", "out"),
     ],
 )
 def test_a_sink_writes_to_a_local_directory(given, path):
     assert FileSink(given).path == path
 
 
-@pytest.mark.parametrize("given", ["out", "", "s3://bucket/out", "file:/x", "hdfs://a/b", "~/out"])
-def test_a_sink_refuses_what_is_no_absolute_local_path(given):
-    with pytest.raises(UserError, match=f"absolute local path or a file:// URL: path={given}"):
+@pytest.mark.parametrize(
+    "given", ["", "file:/x", "file://host/x", "hdfs://a/b", "s3a://b", "~/out"]
+)
+def test_a_sink_refuses_what_is_no_path_and_no_store(given):
+    with pytest.raises(
+        UserError, match=f"file:///absolute/path and s3://bucket/prefix: path={given}"
+    ):
         FileSink(given)
 
 
@@ -468,7 +528,7 @@ class Output(RuleBasedStateMachine):
         self.expected[self.history], self.committables[self.history] = numbers, items
         with pytest.MonkeyPatch.context() as patch:
             if crash:
-                crash_at(patch, sinks, *crash)
+                crash_at(patch, directory, *crash)
             try:
                 self.sink.publish(LINEAGE, self.checkpoint, items)
             except InterruptedError:
@@ -485,7 +545,7 @@ class Output(RuleBasedStateMachine):
         self.history = data.draw(st.sampled_from(list(self.expected)))
         with pytest.MonkeyPatch.context() as patch:
             if crash:
-                crash_at(patch, sinks, *crash)
+                crash_at(patch, directory, *crash)
             try:
                 self.restore()
             except InterruptedError:

@@ -1,0 +1,54 @@
+"""Canonical savepoints: state as sorted Parquet files that any tool can read.
+
+Decides the files of a key-group range, how they are made from a database, and how a database is
+made from them. Called by the state server (export and restore), and by `moorage.state`, with which
+people read, repair and write savepoints. Knows no Spark. See docs/formats.md, "Canonical files".
+"""
+
+from moorage_state.canonical.export import (
+    ExportedFile,
+    export_range,
+    export_snapshot,
+    handle_of,
+    upload_files,
+)
+from moorage_state.canonical.hashing import key_groups, spark_xxhash64
+from moorage_state.canonical.layout import (
+    CANONICAL_FORMAT,
+    EVENT_TIME,
+    TIMERS,
+    CanonicalSpec,
+    FileMeta,
+    file_name,
+    key_columns,
+    schema_of,
+    spec_of,
+)
+from moorage_state.canonical.reading import CanonicalFile, frames_of
+from moorage_state.canonical.rows import RowBuffer, RowReader, stored_id
+from moorage_state.canonical.scanning import scan_rows
+
+__all__ = [
+    "CANONICAL_FORMAT",
+    "EVENT_TIME",
+    "TIMERS",
+    "CanonicalFile",
+    "CanonicalSpec",
+    "ExportedFile",
+    "FileMeta",
+    "RowBuffer",
+    "RowReader",
+    "export_range",
+    "export_snapshot",
+    "file_name",
+    "frames_of",
+    "handle_of",
+    "key_columns",
+    "key_groups",
+    "scan_rows",
+    "schema_of",
+    "spark_xxhash64",
+    "spec_of",
+    "stored_id",
+    "upload_files",
+]

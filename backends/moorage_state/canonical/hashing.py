@@ -1,0 +1,112 @@
+"""The key group of a key without Spark: Spark's `xxhash64` over typed columns, bit for bit.
+
+Decides nothing of its own: the engine computes key groups in the JVM, and this must give the same.
+Called by whoever makes savepoints from tables, and by look-ups of single keys. Every type that a
+key may have is covered; a test compares all of them with Spark.
+"""
+
+import datetime
+import decimal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import xxhash
+
+from moorage_state.codecs import decimal_fitter
+from moorage_state.errors import UserError
+from moorage_state.keygroups import SPARK_XXHASH64
+from moorage_state.types import StateType, parse_type
+
+__all__ = ["key_groups", "spark_xxhash64"]
+
+_SEED = 42
+_LONG_DECIMAL_DIGITS = 18
+_UNIX_DAY = datetime.date(1970, 1, 1).toordinal()
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+_hash = xxhash.xxh64_intdigest
+
+
+def key_groups(
+    key_types: Sequence[str], max_parallelism: int, key_hash: str = SPARK_XXHASH64
+) -> Callable[[Iterable[tuple[Any, ...]]], list[int]]:
+    """A function from keys to their key groups.
+
+    Args:
+        key_types: the DDL type of each key column; it decides the hash (an `int` 1 and a `bigint`
+            1 have different ones).
+
+    Raises:
+        UserError: `key_hash` is not known.
+    """
+    if key_hash != SPARK_XXHASH64:
+        raise UserError(
+            f"keys are hashed by a function that this moorage does not know: key_hash={key_hash} "
+            f"known={SPARK_XXHASH64}; use the version that wrote the state"
+        )
+    digest = spark_xxhash64(key_types)
+
+    def groups(keys: Iterable[tuple[Any, ...]]) -> list[int]:
+        # Python's modulo of a negative number is Spark's pmod.
+        return [digest(key) % max_parallelism for key in keys]
+
+    return groups
+
+
+def spark_xxhash64(types: Sequence[str]) -> Callable[[tuple[Any, ...]], int]:
+    """A function that gives what `xxhash64(columns)` gives for columns of these types (signed)."""
+    encoders = [_bytes_of(parse_type(ddl)) for ddl in types]
+
+    def digest(key: tuple[Any, ...]) -> int:
+        seed = _SEED
+        for encode, value in zip(encoders, key, strict=True):
+            if value is not None:  # a null leaves the hash as it is
+                seed = _hash(encode(value), seed)
+        return seed - (1 << 64) if seed >= 1 << 63 else seed
+
+    return digest
+
+
+def _bytes_of(parsed: StateType) -> Callable[[Any], bytes]:
+    """A function from a value to the bytes that Spark hashes for it (on little-endian machines)."""
+    if parsed.name == "decimal":
+        return _decimal(*parsed.params)
+    table: dict[str, Callable[[Any], bytes]] = {
+        "boolean": _int32,
+        "tinyint": _int32,
+        "smallint": _int32,
+        "int": _int32,
+        "bigint": _int64,
+        "string": str.encode,
+        "binary": bytes,
+        "date": lambda value: _int32(value.toordinal() - _UNIX_DAY),
+        "timestamp": lambda value: _int64((value - _EPOCH) // _MICROSECOND),
+    }
+    encode = table.get(parsed.name)
+    if encode is None:
+        raise ValueError(f"a key column cannot be {parsed.ddl}")
+    return encode
+
+
+def _int32(value: int) -> bytes:
+    return int(value).to_bytes(4, "little", signed=True)
+
+
+def _int64(value: int) -> bytes:
+    return int(value).to_bytes(8, "little", signed=True)
+
+
+def _decimal(precision: int, scale: int) -> Callable[[decimal.Decimal], bytes]:
+    fit = decimal_fitter(precision, scale)
+
+    def encode(value: decimal.Decimal) -> bytes:
+        sign, digits, _exponent = fit(value).as_tuple()
+        unscaled = int("".join(map(str, digits)))
+        unscaled = -unscaled if sign else unscaled
+        if precision <= _LONG_DECIMAL_DIGITS:
+            return _int64(unscaled)
+        # Java's BigInteger.toByteArray: the shortest two's complement, big-endian.
+        bits = unscaled.bit_length() if unscaled >= 0 else (unscaled + 1).bit_length()
+        return unscaled.to_bytes(bits // 8 + 1, "big", signed=True)
+
+    return encode

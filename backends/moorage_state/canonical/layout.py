@@ -1,0 +1,238 @@
+"""What a canonical file says of itself: its columns and its metadata.
+
+Decides the names and order of the columns of each kind of state and the document that every file
+carries under the key `moorage`, so that a file can be read without its manifest. Pure; called by
+the export, the import and by readers of single files.
+"""
+
+from typing import Literal
+
+import msgspec
+import pyarrow as pa
+
+from moorage_state.canonical.arrow import arrow_type
+from moorage_state.errors import CorruptState, UserError
+from moorage_state.keygroups import SPARK_XXHASH64
+from moorage_state.snapshots import Manifest, StateMeta
+from moorage_state.types import parse_type
+
+__all__ = [
+    "CANONICAL_FORMAT",
+    "EVENT_TIME",
+    "TIMERS",
+    "CanonicalSpec",
+    "FileMeta",
+    "file_name",
+    "key_columns",
+    "read_meta",
+    "row_columns",
+    "schema_of",
+    "spec_of",
+]
+
+CANONICAL_FORMAT = 0
+
+TIMERS = "_timers"
+"""The name under which timers are kept beside the states, whose names never begin so."""
+
+EVENT_TIME = "event_time"
+"""The kind of timer that fires when the watermark passes it."""
+
+_KEY = b"moorage"
+
+Kind = Literal["value", "list", "map", "timers"]
+
+
+class FileMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file holds.
+
+    Attributes:
+        format: the version of this format; always the first field.
+        uid: the uid that the operator had when the file was written.
+        state: the name of the state, or `_timers`.
+        kind: what it is.
+        type: the DDL type of the value, of a list's element, or of a map's value.
+        key_type: the DDL type of a map's key.
+        key_types: the DDL types of the operator's key columns.
+        key_hash: which function maps a key to its key group.
+        max_parallelism: the number of key groups.
+        start: the first key group that the file may have rows of.
+        end: the last one, included.
+        epoch: the last epoch that it contains.
+    """
+
+    format: int = CANONICAL_FORMAT
+    uid: str
+    state: str
+    kind: Kind
+    type: str
+    key_type: str | None = None
+    key_types: tuple[str, ...]
+    key_hash: str = SPARK_XXHASH64
+    max_parallelism: int
+    start: int
+    end: int
+    epoch: int
+
+    def with_range(self, start: int, end: int) -> "FileMeta":
+        """The same for another range of key groups."""
+        return msgspec.structs.replace(self, start=start, end=end)
+
+
+class CanonicalSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One range of one operator, and all that its files have to say.
+
+    `max_parallelism`, `key_hash` and `epoch` are those of the manifest.
+    """
+
+    uid: str
+    start: int
+    end: int
+    epoch: int
+    max_parallelism: int
+    key_types: tuple[str, ...]
+    states: tuple[StateMeta, ...]
+    key_hash: str = SPARK_XXHASH64
+
+    def metas(self) -> list[FileMeta]:
+        """What the file of each state says, in declared order, and of the timers, which are last.
+
+        Raises:
+            UserError: a type that this release does not know.
+        """
+        declared = [self._meta(s.name, s.kind, s.type, s.key_type) for s in self.states]
+        return [*declared, self._meta(TIMERS, "timers", "bigint", None)]
+
+    def _meta(self, state: str, kind: Kind, ddl: str, key_type: str | None) -> FileMeta:
+        return FileMeta(
+            uid=self.uid,
+            state=state,
+            kind=kind,
+            type=ddl,
+            key_type=key_type,
+            key_types=self.key_types,
+            key_hash=self.key_hash,
+            max_parallelism=self.max_parallelism,
+            start=self.start,
+            end=self.end,
+            epoch=self.epoch,
+        )
+
+
+def spec_of(manifest: Manifest, uid: str, start: int, end: int) -> CanonicalSpec:
+    """The spec of one range of an operator as its manifest has it."""
+    operator = manifest.operators[uid]
+    return CanonicalSpec(
+        uid=uid,
+        start=start,
+        end=end,
+        epoch=manifest.epoch,
+        max_parallelism=manifest.max_parallelism,
+        key_types=tuple(operator.key_types),
+        states=tuple(operator.states),
+        key_hash=manifest.key_hash,
+    )
+
+
+def file_name(state: str) -> str:
+    """The name of a state's file in its range's directory."""
+    return f"{state}.parquet"
+
+
+def key_columns(count: int) -> list[str]:
+    """The columns that hold the key: `key`, or `key_1`, `key_2`, ... where there are several."""
+    return ["key"] if count == 1 else [f"key_{n}" for n in range(1, count + 1)]
+
+
+def row_columns(meta: FileMeta) -> list[str]:
+    """The columns after those of the key."""
+    return {
+        "value": ["value"],
+        "list": ["list_epoch", "list_ordinal", "value"],
+        "map": ["map_key", "value"],
+        "timers": ["kind", "time"],
+    }[meta.kind]
+
+
+def schema_of(meta: FileMeta) -> pa.Schema:
+    """The columns of a file, without its metadata.
+
+    Raises:
+        UserError: a type that this release does not know.
+    """
+    try:
+        return pa.schema([_field("key_group", pa.int32()), *_key_fields(meta), *_row_fields(meta)])
+    except ValueError as error:
+        raise UserError(
+            f"state has a type that this moorage does not know: uid={meta.uid} "
+            f"state={meta.state} problem={error}; use the version that wrote it"
+        ) from error
+
+
+def with_meta(meta: FileMeta) -> pa.Schema:
+    """The columns of a file and its metadata, as it is written."""
+    document = msgspec.json.encode(meta)
+    schema: pa.Schema = schema_of(meta).with_metadata({_KEY: document})
+    return schema
+
+
+def read_meta(schema: pa.Schema, path: str) -> FileMeta:
+    """What the file says of itself, checked against the columns that it has.
+
+    Raises:
+        CorruptState: it is no canonical file, or its columns are others than it says.
+        UserError: a newer Moorage wrote it.
+    """
+    raw = (schema.metadata or {}).get(_KEY)
+    if raw is None:
+        raise CorruptState("not a file of a canonical savepoint", path, _ADVICE)
+    try:
+        version = msgspec.json.decode(raw, type=_Head).format
+        if version > CANONICAL_FORMAT:
+            raise UserError(
+                f"canonical file was written by a newer moorage: path={path} format={version} "
+                f"known={CANONICAL_FORMAT}; upgrade moorage"
+            )
+        meta = msgspec.json.decode(raw, type=FileMeta)
+    except msgspec.DecodeError as error:
+        raise CorruptState(f"metadata cannot be read ({error})", path, _ADVICE) from error
+    if not schema_of(meta).equals(schema):
+        raise CorruptState(
+            f"columns are not those of the state that the file names: state={meta.state} "
+            f"columns={schema.names}",
+            path,
+            _ADVICE,
+        )
+    return meta
+
+
+_ADVICE = "restore this object from a backup, or use another savepoint"
+
+
+class _Head(msgspec.Struct):
+    """The part of the document that all formats have."""
+
+    format: int
+
+
+def _field(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+def _key_fields(meta: FileMeta) -> list[pa.Field]:
+    names = key_columns(len(meta.key_types))
+    types = [arrow_type(parse_type(ddl)) for ddl in meta.key_types]
+    return [_field(name, kind) for name, kind in zip(names, types, strict=True)]
+
+
+def _row_fields(meta: FileMeta) -> list[pa.Field]:
+    table = {
+        "kind": pa.string(),
+        "time": pa.int64(),
+        "list_epoch": pa.int64(),
+        "list_ordinal": pa.int64(),
+        "value": arrow_type(parse_type(meta.type)),
+    }
+    if meta.key_type is not None:
+        table["map_key"] = arrow_type(parse_type(meta.key_type))
+    return [_field(name, table[name]) for name in row_columns(meta)]

@@ -1,0 +1,245 @@
+"""Stored entries as rows and back: what one entry of the database is in a canonical file.
+
+Decides how the bytes behind a key and a state's id become columns, and that the way back gives the
+same bytes. A key's packed timers become one row each; their index by time is not exported but made
+again. Called by export and import for every entry. Knows neither files nor databases.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from moorage_state.canonical.arrow import from_arrow, to_arrow
+from moorage_state.canonical.layout import EVENT_TIME, FileMeta, schema_of
+from moorage_state.codecs import decoder, encoder
+from moorage_state.errors import CorruptState
+from moorage_state.keyed.timers import TIMERS_STATE
+from moorage_state.keys import (
+    KeyCodec,
+    decode_time,
+    encode_time,
+    key_prefix,
+    state_id,
+    timer_entry,
+)
+from moorage_state.types import parse_type
+
+__all__ = ["Entries", "RowBuffer", "RowReader", "stored_id"]
+
+Entries = tuple[list[bytes], list[bytes]]
+"""Stored keys and their values."""
+
+_ORDINAL_BYTES = 4
+_POSITION_BYTES = 8 + _ORDINAL_BYTES
+_ENTRY_BYTES = 128
+_NOT_OF_THE_TYPE = (
+    msgspec.MsgspecError,
+    pa.ArrowException,
+    struct.error,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+)
+_pack_timers = msgspec.msgpack.Encoder().encode
+_unpack_timers = msgspec.msgpack.Decoder(list[int]).decode
+
+
+def stored_id(meta: FileMeta) -> bytes:
+    """The four bytes that stand for this state in stored keys."""
+    return state_id(TIMERS_STATE if meta.kind == "timers" else meta.state)
+
+
+class RowBuffer:
+    """Collects stored entries of one state in one key group until they become a batch of rows.
+
+    Attributes:
+        bytes: roughly what is held.
+    """
+
+    def __init__(self, meta: FileMeta) -> None:
+        self.meta = meta
+        self.schema: pa.Schema = schema_of(meta)
+        self.bytes = 0
+        self._entries: list[tuple[bytes, bytes, bytes]] = []
+        self._codec = KeyCodec(meta.key_types)
+        self._types = [parse_type(ddl) for ddl in meta.key_types]
+        self._type = parse_type(meta.type)
+        self._decode = decoder(meta.type)
+
+    def __len__(self) -> int:
+        """How many entries are held."""
+        return len(self._entries)
+
+    def add(self, key: bytes, rest: bytes, value: bytes) -> None:
+        """Add one entry: its key, what follows the state's id in the stored key, its value."""
+        self._entries.append((key, rest, value))
+        self.bytes += _ENTRY_BYTES + len(key) + len(rest) + len(value)
+
+    def take(self, group: int) -> pa.RecordBatch:
+        """Everything as rows of this key group; the buffer is empty afterwards.
+
+        Raises:
+            ValueError: an entry is not of this state.
+        """
+        keys: Sequence[bytes]
+        keys, rests, values = zip(*self._entries, strict=True)
+        self._entries = []
+        self.bytes = 0
+        try:
+            if self.meta.kind == "timers":
+                keys, columns = self._timers(keys, rests, values)
+            else:
+                columns = self._columns(rests, values)
+            known = {raw: self._codec.decode(raw) for raw in dict.fromkeys(keys)}
+            by_column = zip(*(known[raw] for raw in keys), strict=True)
+            mine = [to_arrow(t, found) for t, found in zip(self._types, by_column, strict=True)]
+        except _NOT_OF_THE_TYPE as error:
+            raise ValueError(str(error)) from error
+        groups = pa.array(np.full(len(keys), group, np.int32))
+        return pa.RecordBatch.from_arrays([groups, *mine, *columns], schema=self.schema)
+
+    def _columns(self, rests: Sequence[bytes], values: Sequence[bytes]) -> list[pa.Array]:
+        column = to_arrow(self._type, list(map(self._decode, values)))
+        return [*self._places(rests), column]
+
+    def _places(self, rests: Sequence[bytes]) -> list[pa.Array]:
+        """The columns that say where in a list or map a value is; none for a single value."""
+        if self.meta.kind == "map" and self.meta.key_type is not None:
+            codec = KeyCodec([self.meta.key_type])
+            keys = [codec.decode(rest)[0] for rest in rests]
+            return [to_arrow(parse_type(self.meta.key_type), keys)]
+        size = _POSITION_BYTES if self.meta.kind == "list" else 0
+        strange = next((rest for rest in rests if len(rest) != size), None)
+        if strange is not None:
+            raise ValueError(f"a stored key ends with {len(strange)} bytes instead of {size}")
+        if not size:
+            return []
+        epochs = [decode_time(rest[:-_ORDINAL_BYTES]) for rest in rests]
+        ordinals = [int.from_bytes(rest[-_ORDINAL_BYTES:], "big") for rest in rests]
+        return [pa.array(epochs, pa.int64()), pa.array(ordinals, pa.int64())]
+
+    def _timers(
+        self, keys: Sequence[bytes], rests: Sequence[bytes], values: Sequence[bytes]
+    ) -> tuple[Sequence[bytes], list[pa.Array]]:
+        """A key and a row for each timer of the packed ones."""
+        packed = list(map(_unpack_timers, values))
+        if any(rests) or not all(packed):
+            raise ValueError("timers of a key are not packed as one value")
+        owners = [key for key, found in zip(keys, packed, strict=True) for _ in found]
+        times = pa.array([time for found in packed for time in found], pa.int64())
+        return owners, [pa.array([EVENT_TIME] * len(owners), pa.string()), times]
+
+
+class RowReader:
+    """Makes entries of the rows of one state; batches come in the order of the file.
+
+    Rows of one key are taken to lie together.
+    """
+
+    def __init__(self, meta: FileMeta, path: str = "") -> None:
+        self._meta = meta
+        self._path = path
+        self._sid = stored_id(meta)
+        self._types = [parse_type(ddl) for ddl in meta.key_types]
+        self._codec = KeyCodec(meta.key_types)
+        self._encode = encoder(meta.type, meta.state)
+        self._map_keys = KeyCodec([meta.key_type]) if meta.key_type is not None else None
+
+    def entries(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Entries]:
+        """The entries of all batches.
+
+        Raises:
+            CorruptState: a row cannot be of this state.
+        """
+        try:
+            if self._meta.kind == "timers":
+                yield from self._timers(batches)
+                return
+            for batch in batches:
+                yield self.of_batch(batch)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise CorruptState(
+                f"a row is not of its state's type: state={self._meta.state} problem={error}",
+                self._path,
+                "use another savepoint",
+            ) from error
+
+    def of_batch(self, batch: pa.RecordBatch) -> Entries:
+        """The entries of one batch; not for timers.
+
+        Raises:
+            ValueError, TypeError: a row cannot be of this state.
+        """
+        sid = self._sid
+        prefixes = self.prefixes(batch)
+        values = from_arrow(parse_type(self._meta.type), batch.column("value"))
+        raw = [self._encode(value) for value in values]
+        if self._meta.kind == "value":
+            return [prefix + sid for prefix in prefixes], raw
+        rests = self._rests(batch)
+        return [p + sid + rest for p, rest in zip(prefixes, rests, strict=True)], raw
+
+    def prefixes(self, batch: pa.RecordBatch) -> list[bytes]:
+        """What the stored keys of each row start with."""
+        encode = self._codec.encode
+        groups = batch.column("key_group").to_pylist()
+        return [key_prefix(g, encode(k)) for g, k in zip(groups, self._keys(batch), strict=True)]
+
+    def _keys(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+        columns = [from_arrow(t, batch.column(1 + n)) for n, t in enumerate(self._types)]
+        return zip(*columns, strict=True)
+
+    def _rests(self, batch: pa.RecordBatch) -> Sequence[bytes]:
+        if self._map_keys is not None and self._meta.key_type is not None:
+            keys = from_arrow(parse_type(self._meta.key_type), batch.column("map_key"))
+            encode = self._map_keys.encode
+            return [encode((key,)) for key in keys]
+        epochs = batch.column("list_epoch").to_pylist()
+        ordinals = batch.column("list_ordinal").to_pylist()
+        return [
+            encode_time(epoch) + _ordinal(ordinal)
+            for epoch, ordinal in zip(epochs, ordinals, strict=True)
+        ]
+
+    def _timers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Entries]:
+        """One packed value for each key and one index entry for each timer."""
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        for prefix, found in groupby(self._timer_rows(batches), key=itemgetter(0)):
+            times = [time for _, time in found]
+            if times != sorted(set(times)):
+                raise ValueError(f"timers of a key are out of order or doubled: times={times[:9]}")
+            group, key = int.from_bytes(prefix[:2], "big"), prefix[_KEY_AT:]
+            keys.append(prefix + self._sid)
+            values.append(_pack_timers(times))
+            keys += [timer_entry(group, time, key) for time in times]
+            values += [b""] * len(times)
+            if len(keys) >= _PAGE:
+                yield keys, values
+                keys, values = [], []
+        if keys:
+            yield keys, values
+
+    def _timer_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, int]]:
+        for batch in batches:
+            kinds = set(batch.column("kind").to_pylist())
+            if kinds - {EVENT_TIME}:
+                raise ValueError(f"timers of a kind that this moorage does not know: {kinds}")
+            yield from zip(self.prefixes(batch), batch.column("time").to_pylist(), strict=True)
+
+
+_PAGE = 20_000
+_KEY_AT = 7
+
+
+def _ordinal(number: int) -> bytes:
+    try:
+        return number.to_bytes(_ORDINAL_BYTES, "big")
+    except OverflowError as error:
+        raise ValueError(f"list_ordinal is outside 0 to 4294967295: {number}") from error

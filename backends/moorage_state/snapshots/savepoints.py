@@ -1,0 +1,165 @@
+"""Savepoints: self-contained directories that a person owns.
+
+    <dir>/ATTEMPT                        who began to write it; from then on nobody else may
+    <dir>/MANIFEST                       written last: with it the savepoint exists
+    <dir>/<uid>/<start>-<end>/<name>     files; keys in the manifest are relative to <dir>
+
+Decides when a savepoint exists and that two writers never mix in one directory. Nothing here ever
+deletes. Called by the driver (which takes and restores savepoints), by `moorage.state` and by the
+command line. It does not know what lies in the files.
+"""
+
+from moorage_state.errors import AlreadyExists, Bug, CorruptState, ObjectNotFound, UserError
+from moorage_state.snapshots.checkpoints import verify_files
+from moorage_state.snapshots.manifest import (
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+    manifest_digest,
+)
+from moorage_state.stores import ObjectStore, check_key, open_store
+
+__all__ = ["ATTEMPT_KEY", "MANIFEST_KEY", "SavepointStore", "savepoint_key"]
+
+MANIFEST_KEY = "MANIFEST"
+ATTEMPT_KEY = "ATTEMPT"
+
+_ADVICE = "restore it from a backup, or use another savepoint"
+
+
+def savepoint_key(uid: str, start: int, end: int, name: str) -> str:
+    """The key of a file of a range, relative to the savepoint's directory."""
+    return check_key(f"{uid}/{start}-{end}/{name}")
+
+
+class SavepointStore:
+    """One savepoint's directory, for writing it or reading it.
+
+    Args:
+        url: the address of the directory itself.
+        create: make a directory that is missing.
+
+    Raises:
+        UserError: the address is not supported, or its directory does not exist.
+        StoreUnavailable: the store does not answer.
+    """
+
+    def __init__(self, url: str, *, create: bool = False) -> None:
+        self._store = open_store(url, create=create)
+
+    @property
+    def store(self) -> ObjectStore:
+        """The objects of the savepoint; the keys of its manifest are keys in it."""
+        return self._store
+
+    @property
+    def url(self) -> str:
+        """The address."""
+        return self._store.url
+
+    def exists(self) -> bool:
+        """Whether there is a completed savepoint."""
+        return self._store.head(MANIFEST_KEY) is not None
+
+    def begin(self, attempt: str) -> None:
+        """Claim the directory; files may be put into it only after this.
+
+        Repeating it with the same `attempt` is harmless, also after a lost reply.
+
+        Raises:
+            UserError: something is there already: a savepoint, an unfinished one, anything else.
+            StoreUnavailable: the directory may be claimed; call again.
+        """
+        try:
+            self.check_empty()
+            self._store.put_if_absent(ATTEMPT_KEY, attempt.encode())
+        except (AlreadyExists, UserError):
+            if self._attempt() != attempt:
+                self.check_empty()
+                raise
+
+    def check_empty(self) -> None:
+        """Say early what `begin` would refuse. Raises `UserError`."""
+        found = next(iter(self._store.list("")), None)
+        if found is not None:
+            what = "a savepoint" if self.exists() else f"unfinished or foreign: {found.key}"
+            raise UserError(
+                f"savepoint directory is not empty: path={self.url} found={what!r}; choose another "
+                f"name, or delete the directory first"
+            )
+
+    def create(self, manifest: Manifest) -> str:
+        """Write the manifest, with which the savepoint exists; returns its digest.
+
+        All its files must be in place. Repeating it with the same manifest is harmless.
+
+        Raises:
+            UserError: another savepoint exists in this directory.
+            StoreUnavailable: the savepoint may exist; call again.
+        """
+        _check_own(manifest)
+        data = encode_manifest(manifest)
+        try:
+            self._store.put_if_absent(MANIFEST_KEY, data)
+        except AlreadyExists as error:
+            if self._store.get(MANIFEST_KEY) != data:
+                raise UserError(
+                    f"a savepoint exists in this directory: path={self.url}; choose another name"
+                ) from error
+        return manifest_digest(data)
+
+    def load(self, digest: str = "") -> Manifest:
+        """The manifest; with `digest`, exactly the one that `create` returned it for.
+
+        Raises:
+            UserError: there is no savepoint here, or a newer Moorage wrote it.
+            CorruptState: the manifest is damaged, or another one.
+            StoreUnavailable: the store does not answer.
+        """
+        path = f"{self.url}/{MANIFEST_KEY}"
+        try:
+            data = self._store.get(MANIFEST_KEY)
+        except ObjectNotFound as error:
+            raise self._missing() from error
+        manifest = decode_manifest(data, path)
+        if digest and manifest_digest(data) != digest:
+            raise CorruptState("manifest is not the one that was written", path, _ADVICE)
+        if manifest.kind != "savepoint":
+            raise UserError(
+                f"not a savepoint but a checkpoint of a lineage: path={self.url}; name it as "
+                f"<checkpoint directory>/chk-<id>"
+            )
+        return manifest
+
+    def verify(self, manifest: Manifest | None = None, *, full: bool = False) -> Manifest:
+        """Check that every file is there with its size, and with `full` its bytes.
+
+        Raises: see `load`, and `CorruptState` naming the first object that is not as it should be.
+        """
+        loaded = manifest or self.load()
+        verify_files(self._store, loaded, full=full)
+        return loaded
+
+    def _attempt(self) -> str | None:
+        try:
+            return self._store.get(ATTEMPT_KEY).decode(errors="replace")
+        except ObjectNotFound:
+            return None
+
+    def _missing(self) -> UserError:
+        if self._attempt() is not None:
+            return UserError(
+                f"savepoint was begun and never completed: path={self.url}; use another one"
+            )
+        return UserError(
+            f"no savepoint here: path={self.url}; name the directory that holds its MANIFEST"
+        )
+
+
+def _check_own(manifest: Manifest) -> None:
+    """A savepoint must not need anything outside of its directory."""
+    if manifest.kind != "savepoint" or not manifest.name:
+        raise Bug(f"not the manifest of a savepoint: kind={manifest.kind} name={manifest.name!r}")
+    for file in manifest.files:
+        if file.shared or file.key.startswith(("chk-", "shared/")):
+            raise Bug(f"savepoint references an object of a checkpoint: key={file.key}")

@@ -1,0 +1,168 @@
+"""How people reach a job that runs on this machine: a Unix socket that only its user can open.
+
+One request a connection, one line of JSON each way, see `docs/cli.md`. Decides where the socket
+lies: a name made of the checkpoint directory, so that whoever has the manifest finds it. Called by
+`moorage run`, which serves, and by `moorage savepoint`, which asks.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import tempfile
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from moorage.driver.requests import Requests, SavepointRequest, SavepointView
+from moorage_state.errors import MoorageError, Retryable, UserError, error_from_wire, error_to_wire
+
+__all__ = ["ControlServer", "ask_for_savepoint", "control_path"]
+
+FORMAT = 0
+_MAX_LINE = 1 << 16
+_BACKLOG = 8
+_READ_SECONDS = 10.0
+
+
+def control_path(checkpoint_dir: str) -> Path:
+    """The socket of the job with this checkpoint directory; its folder is made, for this user."""
+    folder = Path(tempfile.gettempdir()) / f"moorage-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
+        raise UserError(
+            f"the folder of control sockets is open to others: path={folder}; remove it, or set "
+            f"TMPDIR to a directory of your own"
+        )
+    return folder / f"{hashlib.sha256(checkpoint_dir.encode()).hexdigest()[:16]}.sock"
+
+
+class ControlServer:
+    """Serves one job until it is closed; a context manager."""
+
+    def __init__(self, path: Path, requests: Requests) -> None:
+        self._path = path
+        self._requests = requests
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # What a killed run left; a living one is kept out by the lock on its directory.
+        path.unlink(missing_ok=True)
+        self._socket.bind(str(path))
+        self._inode = path.stat().st_ino
+        self._socket.listen(_BACKLOG)
+        threading.Thread(target=self._serve, name="control", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take no more requests; who waits for one is told by `Requests.close`."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                self._path.unlink()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(peer,), daemon=True).start()
+
+    def _answer(self, peer: socket.socket) -> None:
+        with peer, contextlib.suppress(OSError):
+            peer.settimeout(_READ_SECONDS)
+            try:
+                request = _request_in(_read_line(peer))
+                view = self._requests.put(request).wait()
+                reply: dict[str, Any] = {"ok": True, "savepoint": asdict(_required(view))}
+            except MoorageError as error:
+                reply = {"ok": False, "error": error_to_wire(error)}
+            peer.sendall(json.dumps({"format": FORMAT, **reply}).encode() + b"\n")
+
+
+def ask_for_savepoint(
+    path: Path, request: SavepointRequest, timeout: float | None = None
+) -> SavepointView:
+    """Ask the job that listens at `path` and wait for its answer.
+
+    Raises:
+        UserError: no job runs there, or it refuses.
+        Retryable: it did not answer in `timeout` seconds, or ended first.
+        MoorageError: why the savepoint failed.
+    """
+    body = {
+        "format": FORMAT,
+        "savepoint": {"name": request.name, "format": request.format, "stop": request.stop},
+    }
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        try:
+            peer.connect(str(path))
+        except OSError as error:
+            raise UserError(
+                "the job does not run on this machine: start it with moorage run, then ask again"
+            ) from error
+        peer.settimeout(timeout)
+        try:
+            peer.sendall(json.dumps(body).encode() + b"\n")
+            reply = json.loads(_read_line(peer))
+        except TimeoutError as error:
+            raise Retryable(
+                f"no answer in {timeout:g} s; the job may still complete the savepoint: "
+                f"name={request.name}"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise Retryable(
+                f"the job ended before it answered: name={request.name}; see its own messages"
+            ) from error
+    if not reply["ok"]:
+        raise error_from_wire(reply["error"])
+    return SavepointView(**reply["savepoint"])
+
+
+def _read_line(peer: socket.socket) -> bytes:
+    data = b""
+    while not data.endswith(b"\n"):
+        piece = peer.recv(4096)
+        if not piece:
+            raise ConnectionError("the other side hung up")
+        data += piece
+        if len(data) > _MAX_LINE:
+            raise UserError(f"a control request is too long: bytes={len(data)} max={_MAX_LINE}")
+    return data
+
+
+def _request_in(line: bytes) -> SavepointRequest:
+    try:
+        body = json.loads(line)
+        if body["format"] != FORMAT:
+            raise UserError(
+                f"a control request of another moorage: format={body['format']} known={FORMAT}; "
+                f"use the same version for run and savepoint"
+            )
+        asked = body["savepoint"]
+        if asked["format"] not in ("canonical", "native") or not isinstance(asked["stop"], bool):
+            raise ValueError(f"savepoint={asked}")
+        return SavepointRequest(str(asked["name"]), asked["format"], asked["stop"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"not a control request: error={error}") from error
+
+
+def _required(view: SavepointView | None) -> SavepointView:
+    if view is None:
+        raise Retryable("the savepoint has no result")
+    return view

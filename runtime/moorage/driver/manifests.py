@@ -1,0 +1,101 @@
+"""From a boundary and the handles of all ranges to the manifest of a checkpoint or savepoint.
+
+Decides what is recorded beside the state. Called by the checkpointer when all ranges are uploaded.
+"""
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from moorage import __version__
+from moorage.driver.restore import UID_MAPPING
+from moorage.driver.settings import JobSettings
+from moorage.engine.watermarks import Watermarks
+from moorage.graph import JobGraph
+from moorage.sinks import Committable
+from moorage_state.keyed.store import StateSchema
+from moorage_state.snapshots import LogWriter, Manifest, OperatorState, RangeHandle, StateMeta
+
+__all__ = ["Boundary", "ManifestMaker", "handles_of", "state_metas"]
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The job between two epochs: all that a checkpoint holds beside the state itself."""
+
+    epoch: int
+    source: dict[str, Any]
+    watermarks: Watermarks
+    schemas: Mapping[str, tuple[StateSchema, ...]]
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestMaker:
+    """Makes the manifests of one run."""
+
+    settings: JobSettings
+    graph: JobGraph
+    writer: LogWriter
+    run: int
+
+    def make(
+        self,
+        checkpoint_id: int,
+        boundary: Boundary,
+        handles: Mapping[str, list[RangeHandle]],
+        committables: Mapping[str, list[Committable]],
+        savepoint: str = "",
+    ) -> Manifest:
+        """The manifest.
+
+        Args:
+            handles: by operator uid, those of all its subtasks.
+            committables: by sink uid, output that is staged and not yet published.
+            savepoint: the name of a savepoint; empty for a checkpoint.
+        """
+        settings = self.settings
+        return Manifest(
+            kind="savepoint" if savepoint else "checkpoint",
+            name=savepoint,
+            lineage=self.writer.lineage,
+            checkpoint_id=checkpoint_id,
+            epoch=boundary.epoch,
+            fence=self.writer.fence,
+            run=self.run,
+            created_at=datetime.datetime.now(datetime.UTC),
+            job_name=settings.name,
+            moorage_version=__version__,
+            max_parallelism=settings.max_parallelism,
+            key_hash=settings.key_hash,
+            operators={
+                operator.uid: OperatorState(
+                    parallelism=settings.parallelism,
+                    key_types=list(operator.key_types),
+                    states=state_metas(boundary.schemas.get(operator.uid, ())),
+                    subtasks=sorted(handles[operator.uid], key=lambda handle: handle.start),
+                )
+                for operator in self.graph.operators
+            },
+            source=boundary.source,
+            watermarks=dict(boundary.watermarks.to_json()),
+            sinks={uid: list(items) for uid, items in committables.items()},
+            extra={
+                "finished": boundary.finished,
+                UID_MAPPING: dict(settings.restore.uid_mapping),
+            },
+        )
+
+
+def handles_of(manifest: Manifest) -> dict[str, list[RangeHandle]]:
+    """The handles of a manifest by operator uid."""
+    return {uid: list(state.subtasks) for uid, state in manifest.operators.items()}
+
+
+def state_metas(schemas: tuple[StateSchema, ...]) -> list[StateMeta]:
+    """Declared states as a manifest records them."""
+    return [
+        StateMeta(name=s.name, kind=s.kind, type=s.type, key_type=s.key_type or None)
+        for s in schemas
+    ]

@@ -1,0 +1,199 @@
+"""Sinks seen from the driver: what they go back to, and what they may forget.
+
+Decides which output each sink restores and keeps, from the lineage's log and the manifests that
+can still be restored. Called by a run when it starts, after each epoch, and after each completed
+checkpoint. Knows nothing of how a sink stores things.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from moorage.engine.failures import UserFunctionError
+from moorage.graph import JobGraph, SinkNode
+from moorage.sinks import Committable, EpochInfo, LiveOutput, SinkRestore, SinkRetire
+from moorage_state.errors import CorruptState, UserError
+from moorage_state.snapshots import (
+    Checkpoint,
+    CheckpointStore,
+    Entry,
+    LogWriter,
+    Manifest,
+    Run,
+    ancestors,
+    checkpoint_id_of,
+    checkpoint_path,
+    retained,
+    run_token,
+)
+
+__all__ = ["OutputKeeper", "history_of", "left_behind"]
+
+_Committables = Mapping[str, list[Committable]]
+
+
+class OutputKeeper:
+    """The sinks of a job, in one run or several.
+
+    Args:
+        savepoints: the manifests of the savepoints that are known; what they cover is kept.
+    """
+
+    def __init__(
+        self,
+        graph: JobGraph,
+        store: CheckpointStore,
+        writer: LogWriter,
+        savepoints: Callable[[], Sequence[Manifest]] = tuple,
+    ) -> None:
+        self._graph = graph
+        self._store = store
+        self._writer = writer
+        self._savepoints = savepoints
+        self._known: dict[int, _Committables] = {}
+
+    def restore(self, run: int, manifest: Manifest | None) -> Iterator[str]:
+        """Take all sinks to the restored point; yields sentences for people.
+
+        Raises:
+            Fenced: another driver took over; no sink was touched.
+            UserFunctionError: a function that is called with output raised.
+        """
+        lineage, entries = self._writer.lineage, self._writer.entries
+        staged: _Committables = {}
+        history: tuple[int, ...] = ()
+        if manifest is not None and manifest.lineage == lineage:
+            staged, history = manifest.sinks, history_of(entries, manifest)
+        elif manifest is not None and any(manifest.sinks.values()):
+            rows = {uid: _rows(items) for uid, items in manifest.sinks.items() if items}
+            yield (
+                f"output that the restore point covers and another lineage staged is dropped, for "
+                f"that lineage publishes it: lineage={manifest.lineage} rows={rows}"
+            )
+        live = self._live(entries)
+        behind = left_behind(entries, history)
+        for node in self._graph.sinks:
+            # Checked for each: publishing one sink's output may take long.
+            self._writer.refresh()
+            point = SinkRestore(
+                lineage=lineage,
+                run=run_token(self._writer.fence, run),
+                history=history,
+                committables=list(staged.get(node.uid, [])),
+                live=None if live is None else _outputs(live, node.uid),
+                left_behind=behind,
+            )
+            try:
+                yield from node.sink.restore(point)
+            except UserError as error:
+                raise _of_function(error) from error
+        yield from self._without_sink(staged)
+
+    def commit_epoch(self, run: int, epoch: int, committables: _Committables) -> None:
+        """Tell the sinks that want to know that an epoch is committed.
+
+        Raises:
+            UserError: a function that is called with output raised.
+        """
+        info = EpochInfo(self._writer.lineage, run_token(self._writer.fence, run), epoch)
+        for node in self._graph.sinks:
+            call = getattr(node.sink, "commit_epoch", None)
+            if call is not None and committables.get(node.uid):
+                call(info, committables[node.uid])
+
+    def publish(self, checkpoint_id: int, committables: _Committables) -> None:
+        """Make visible what a completed checkpoint covers."""
+        for uid, items in committables.items():
+            self._node(uid).sink.publish(self._writer.lineage, checkpoint_id, items)
+
+    def retire(self, run: int, checkpoint_id: int, epoch: int) -> None:
+        """Let sinks forget what no restore can ask for; not while a manifest is unreadable."""
+        nodes = [n for n in self._graph.sinks if hasattr(n.sink, "retire")]
+        live = self._live(self._writer.entries) if nodes else None
+        if live is None:
+            return
+        for node in nodes:
+            retire = getattr(node.sink, "retire", None)
+            if retire is not None:
+                token = run_token(self._writer.fence, run)
+                outputs = _outputs(live, node.uid)
+                retire(SinkRetire(self._writer.lineage, token, epoch, checkpoint_id, outputs))
+
+    def _node(self, uid: str) -> SinkNode:
+        return next(node for node in self._graph.sinks if node.uid == uid)
+
+    def _without_sink(self, staged: _Committables) -> Iterator[str]:
+        uids = {node.uid for node in self._graph.sinks}
+        for uid, items in staged.items():
+            if items and uid not in uids:
+                yield (
+                    f"the restore point covers output of a sink that the job no longer has; it "
+                    f"stays unpublished unless it was published already: uid={uid} "
+                    f"rows={_rows(items)}"
+                )
+
+    def _live(self, entries: Sequence[Entry]) -> list[tuple[tuple[int, ...], _Committables]] | None:
+        """What all retained checkpoints cover; None when one of their manifests is damaged."""
+        existing = retained(entries)
+        for gone in self._known.keys() - {c.checkpoint_id for c in existing}:
+            del self._known[gone]
+        try:
+            for checkpoint in existing:
+                if checkpoint.checkpoint_id not in self._known:
+                    sinks = self._store.load(checkpoint).sinks
+                    self._known[checkpoint.checkpoint_id] = sinks
+        except CorruptState:
+            return None
+        ids = [c.checkpoint_id for c in existing]
+        own = [m for m in self._savepoints() if m.lineage == self._writer.lineage]
+        return [
+            *((ancestors(entries, i), self._known[i]) for i in ids),
+            *((history_of(entries, manifest), manifest.sinks) for manifest in own),
+        ]
+
+
+def history_of(entries: Sequence[Entry], manifest: Manifest) -> tuple[int, ...]:
+    """The checkpoints that a point descends from, oldest first, its own id last.
+
+    A savepoint has no entry of its own kind to ask: it descends from the checkpoint that its run
+    had completed before it, or had started from.
+    """
+    if manifest.kind == "checkpoint":
+        return ancestors(entries, manifest.checkpoint_id)
+    parent: int | None = None
+    for entry in entries:
+        match entry:
+            case Run(fence=manifest.fence, run=manifest.run):
+                parent = checkpoint_id_of(entry.restored_from or "")
+            case Checkpoint(fence=manifest.fence, run=manifest.run):
+                if entry.epoch <= manifest.epoch and entry.checkpoint_id < manifest.checkpoint_id:
+                    parent = entry.checkpoint_id
+    before = ancestors(entries, parent) if parent is not None else ()
+    return (*before, manifest.checkpoint_id)
+
+
+def left_behind(entries: Sequence[Entry], history: tuple[int, ...]) -> tuple[int, ...]:
+    """The checkpoints that the run before the newest one had and `history` has not."""
+    tips: list[str | None] = [None]
+    for entry in entries:
+        match entry:
+            case Run():
+                tips.append(entry.restored_from)
+            case Checkpoint():
+                tips[-1] = checkpoint_path(entry.checkpoint_id)
+    before = checkpoint_id_of(tips[-2] or "") if len(tips) > 1 else None
+    line = ancestors(entries, before) if before is not None else ()
+    return tuple(i for i in line if i not in history)
+
+
+def _outputs(
+    live: Sequence[tuple[tuple[int, ...], _Committables]], uid: str
+) -> tuple[LiveOutput, ...]:
+    return tuple(LiveOutput(history, list(sinks.get(uid, []))) for history, sinks in live)
+
+
+def _of_function(error: UserError) -> UserError:
+    """What the job's function did is the job's failure, not the manifest's."""
+    return UserFunctionError(*error.args) if type(error) is UserError else error
+
+
+def _rows(items: Sequence[Committable]) -> int:
+    return sum(int(item.get("rows", 0)) for item in items)

@@ -1,0 +1,285 @@
+"""Output files on an object store: uploaded once, made visible by a list that Spark reads.
+
+A store has no rename, so a file goes to its last name at once, below `_data/`, where tools that
+skip names with an underscore do not look. What is visible is in the list `_spark_metadata/`;
+`_moorage_log/<lineage>/` says by checkpoint what was published. Going back takes files off the
+list and going forward puts them on it again; the files stay until no restore can ask for them.
+Called by `FileSink`.
+"""
+
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from moorage.sinks.base import Committable, LiveOutput, SinkRestore, SinkRetire
+from moorage.sinks.names import Age, age_of, lost, origin_of, run_age
+from moorage.sinks.records import (
+    Records,
+    compaction,
+    decode,
+    encode,
+    live_ids,
+    many,
+    record_name,
+)
+from moorage.sinks.visible import Visible, VisibleLog
+from moorage_state import failpoints
+from moorage_state.errors import CorruptState, Fenced
+from moorage_state.stores import ObjectStore, open_store
+
+__all__ = ["Bucket", "StoreFolder", "open_output"]
+
+_DATA = "_data/"
+_LOG = "_moorage_log/"
+_RUN_SUFFIX = ".run"
+_SWEEP_EVERY = 16
+"""Checkpoints between two listings of all files: what losing attempts left costs space only."""
+
+_BLOCK_BYTES = 64 << 20
+"""How large a part of a file Spark gives to one task at most; any number is right."""
+
+
+def open_output(url: str) -> ObjectStore:
+    """The store at `url`; a local directory is made."""
+    return _open_cached(url) if url.startswith("s3:") else open_store(url, create=True)
+
+
+@functools.cache
+def _open_cached(url: str) -> ObjectStore:
+    """Clients take long to make, and one serves all attempts of a worker process."""
+    return open_store(url, create=True)
+
+
+class StoreFolder:
+    """Where one attempt's files go: by way of a local file to a prefix of a store; see `Place`."""
+
+    def __init__(self, url: str, prefix: str = _DATA) -> None:
+        self._url = url
+        self._prefix = prefix
+
+    def create(self, file: str) -> Path:
+        """A new local file."""
+        handle, path = tempfile.mkstemp(prefix="moorage-output-", suffix=Path(file).suffix)
+        os.close(handle)
+        return Path(path)
+
+    def keep(self, file: str, path: Path) -> Committable:
+        """Upload the file and remove the local one."""
+        open_output(self._url).put_file(self._prefix + file, path)
+        failpoints.hit("sink.staged")
+        written = path.stat().st_mtime
+        path.unlink(missing_ok=True)
+        return {"modified": int(written * 1000)}
+
+    def drop(self, file: str, path: Path) -> None:
+        """Remove the local file, or the object when it was uploaded."""
+        if path.exists():
+            path.unlink()
+        else:
+            open_output(self._url).delete(self._prefix + file)
+
+
+@dataclass(frozen=True, slots=True)
+class _Journal:
+    """The records of one lineage, as they were read."""
+
+    names: frozenset[str]
+    records: Records
+
+    def newer_run(self, own: Age) -> str:
+        """The mark of a newer run; "" if there is none."""
+        marks = (n.removesuffix(_RUN_SUFFIX) for n in self.names if n.endswith(_RUN_SUFFIX))
+        return max((m for m in marks if (age_of(m) or own) > own), default="")
+
+    def covered(self, outputs: Iterable[LiveOutput]) -> dict[str, Committable]:
+        """By name, what is visible at one of these points, or by restoring it."""
+        found: dict[str, Committable] = {}
+        for output in outputs:
+            found.update((item["file"], item) for item in output.committables)
+            for checkpoint_id in output.history:
+                found.update((item["file"], item) for item in self.records.get(checkpoint_id, []))
+        return found
+
+
+class Bucket:
+    """The output at `url`; the driver's phases of `Sink` on it.
+
+    Args:
+        url: the store, with the prefix.
+        reader_url: the address that readers use for it, without a slash at the end.
+    """
+
+    def __init__(self, url: str, reader_url: str) -> None:
+        self._store = open_output(url)
+        self._reader_url = reader_url
+        self._list = VisibleLog(self._store)
+
+    def publish(self, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
+        """Record the files, then commit them to the list; see `Sink.publish`."""
+        if committables:
+            own = max(o.run for i in committables if (o := origin_of(lineage, i["file"])))
+            self._list.begin()
+            self._record(lineage, checkpoint_id, committables)
+            lines = dict(self._line(item) for item in committables)
+            self._list.add(lines, self._not_replaced(lineage, own))
+        return sum(int(item["rows"]) for item in committables)
+
+    def restore(self, point: SinkRestore) -> list[str]:
+        """Make the list right in one step; see `Sink.restore`."""
+        own, lineage = run_age(point.run), point.lineage
+        journal = self._journal(lineage)
+        self._list.begin()
+        covered = journal.covered([LiveOutput(point.history, point.committables)])
+        self._require(covered)
+        self._mark(lineage, point.run)
+        if point.history and point.committables:
+            self._record(lineage, point.history[-1], point.committables)
+        changes: dict[str, int] = {}
+
+        def wanted(visible: Visible) -> Visible:
+            lines = dict(self._line(item) for item in covered.values())
+            others = {p: v for p, v in visible.items() if not self._older(lineage, p, own)}
+            known = {p: visible.get(p, line) for p, line in lines.items()}
+            published = {i["file"] for items in journal.records.values() for i in items}
+            target = others | known
+            changes["hidden"] = len(visible.keys() - target.keys())
+            shown = (_file_of(path) for path in target.keys() - visible.keys())
+            changes["shown"] = len(published.intersection(shown))
+            return target
+
+        self._list.replace(wanted, self._not_replaced(lineage, own))
+        return _sentences(self._store.url, changes)
+
+    def retire(self, point: SinkRetire) -> None:
+        """Forget what no restore can ask for: see `SinkRetire`. May be cut short anywhere."""
+        names = frozenset(self._journal_names(point.lineage))
+        due = point.checkpoint_id % _SWEEP_EVERY == 0
+        if _Journal(names, {}).newer_run(run_age(point.run)) or not (due or many(names)):
+            return
+        failpoints.hit("sink.unread")
+        journal = self._journal(point.lineage)
+        if due:
+            self._sweep(point, set(journal.covered(point.live)))
+            self._list.expire()
+        folder = self._folder(point.lineage)
+        live = live_ids(point, journal.records)
+        plan = compaction(journal.names, journal.records, live)
+        if plan is not None:
+            self._store.put(folder + plan.name, plan.data.encode())
+            failpoints.hit("sink.compacted")
+            for name in plan.obsolete:
+                self._store.delete(folder + name)
+
+    def files(self) -> list[str]:
+        """All visible files, for readers that do not know the list: paths, or `s3a://...`."""
+        return sorted(unquote(path).removeprefix("file://") for path in self._list.read())
+
+    def _sweep(self, point: SinkRetire, wanted: set[str]) -> None:
+        visible = {_file_of(path) for path in self._list.read()}
+        for info in self._store.list(_DATA):
+            file = info.key.removeprefix(_DATA)
+            if file not in wanted and file not in visible and lost(point, file):
+                self._store.delete(info.key)
+                failpoints.hit("sink.swept")
+
+    def _record(self, lineage: str, checkpoint_id: int, items: list[Committable]) -> None:
+        kept = [{name: i[name] for name in ("file", "bytes", "modified")} for i in items]
+        key = self._folder(lineage) + record_name(checkpoint_id)
+        self._store.put(key, encode(checkpoint_id, kept).encode())
+        failpoints.hit("sink.recorded")
+
+    def _mark(self, lineage: str, run: str) -> None:
+        """Leave a mark of this run; those of older ones go."""
+        folder = self._folder(lineage)
+        self._store.put(f"{folder}{run}{_RUN_SUFFIX}", b"")
+        failpoints.hit("sink.marked")
+        for name in self._journal_names(lineage):
+            age = age_of(name.removesuffix(_RUN_SUFFIX)) if name.endswith(_RUN_SUFFIX) else None
+            if age is not None and age < run_age(run):
+                self._store.delete(folder + name)
+
+    def _not_replaced(self, lineage: str, own: Age) -> Callable[[], None]:
+        """Raises Fenced when a newer run has taken the output over.
+
+        Its mark comes before its first entry in the list, and an entry in between makes every
+        append look again.
+        """
+
+        def check() -> None:
+            names = frozenset(self._journal_names(lineage))
+            if newer := _Journal(names, {}).newer_run(own):
+                raise Fenced(
+                    f"a newer run took over the output: store={self._store.url} run={newer} "
+                    f"own=f{own[0]}r{own[1]}; end this process, the other one goes on"
+                )
+
+        return check
+
+    def _require(self, covered: dict[str, Committable]) -> None:
+        """Refuse to show files that are not there: readers of the list would fail."""
+        visible = {_file_of(path) for path in self._list.read()}
+        for name in covered.keys() - visible:
+            if self._store.head(_DATA + name) is None:
+                raise CorruptState(
+                    "an output file that the checkpoint covers is missing",
+                    path=f"{self._store.url}/{_DATA}{name}",
+                    advice="put it back from a copy, or restore an older checkpoint",
+                )
+
+    def _journal(self, lineage: str) -> _Journal:
+        folder, names = self._folder(lineage), frozenset(self._journal_names(lineage))
+        contents = ((n, self._store.get(folder + n)) for n in sorted(names) if n.endswith(".json"))
+        return _Journal(names, decode(contents, f"{self._store.url}/{folder}"))
+
+    def _journal_names(self, lineage: str) -> list[str]:
+        folder = self._folder(lineage)
+        return [info.key.removeprefix(folder) for info in self._store.list(folder)]
+
+    @staticmethod
+    def _folder(lineage: str) -> str:
+        return f"{_LOG}{lineage}/"
+
+    def _older(self, lineage: str, path: str, own: Age) -> bool:
+        """Whether a visible file is of this run of the lineage or an older one."""
+        origin = origin_of(lineage, _file_of(path))
+        return origin is not None and origin.run <= own
+
+    def _line(self, item: Committable) -> tuple[str, str]:
+        """The path of a file as readers know it, and its line in the list."""
+        path = f"{self._reader_url}/{_DATA}{quote(item['file'], safe='/=')}"
+        status: dict[str, Any] = {
+            "path": path,
+            "size": item["bytes"],
+            "isDir": False,
+            "modificationTime": item["modified"],
+            "blockReplication": 1,
+            "blockSize": _BLOCK_BYTES,
+            "action": "add",
+        }
+        return path, json.dumps(status)
+
+
+def _file_of(path: str) -> str:
+    """The name of a file below `_data/`; the whole path for files of others."""
+    return unquote(path.rpartition(f"/{_DATA}")[2])
+
+
+def _sentences(url: str, changes: dict[str, int]) -> list[str]:
+    sentences = []
+    if hidden := changes["hidden"]:
+        sentences.append(
+            f"took published files off the list that the restore point does not cover: "
+            f"store={url} files={hidden}"
+        )
+    if shown := changes["shown"]:
+        sentences.append(
+            f"put files back on the list that an earlier restore took off: store={url} "
+            f"files={shown}"
+        )
+    return sentences

@@ -1,0 +1,231 @@
+"""Sinks that hand rows to a function of the job, on the driver: per epoch or per checkpoint.
+
+Decides when a function is called again: what was handed out per checkpoint is recorded, and what
+was not is staged beside the checkpoints until it is. Called by `DataStream.foreach_epoch` and
+`foreach_checkpoint`.
+"""
+
+import functools
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from moorage.sinks.base import (
+    CheckpointInfo,
+    Committable,
+    EpochInfo,
+    LiveOutput,
+    SinkContext,
+    SinkRestore,
+    SinkRetire,
+    StageId,
+    already_published,
+)
+from moorage.sinks.bucket import StoreFolder, open_output
+from moorage.sinks.names import lost, origin_of, run_age
+from moorage.sinks.records import decode, encode, record_name
+from moorage.sinks.writing import FileWriter
+from moorage_state import failpoints
+from moorage_state.errors import CorruptState, MoorageError, ObjectNotFound, UserError
+
+__all__ = ["CheckpointFunction", "EpochFunction", "ForeachCheckpoint", "ForeachEpoch"]
+
+EpochFunction = Callable[[pa.Table, EpochInfo], None]
+CheckpointFunction = Callable[[Iterator[pa.Table], CheckpointInfo], None]
+
+
+class _StagedRows:
+    """What both sinks share: rows staged below `sinks/<uid>/` of the checkpoint directory."""
+
+    def __init__(self) -> None:
+        self._staging = ""
+        self._uid = ""
+
+    def __getstate__(self) -> dict[str, object]:
+        """Executors only stage: the function stays here, with whatever it holds on to."""
+        return {**self.__dict__, "_function": None}
+
+    def bind(self, context: SinkContext) -> Self:
+        """The same sink, with a place for staged rows."""
+        if not context.staging:
+            raise UserError(
+                f"rows for a function are staged in the checkpoint directory, and there is none: "
+                f"uid={context.uid}; run the job from its manifest"
+            )
+        bound = object.__new__(type(self))
+        bound.__dict__.update(self.__dict__, _staging=context.staging, _uid=context.uid)
+        return bound
+
+    def open_writer(self, stage: StageId, schema: pa.Schema) -> FileWriter:
+        """A writer of rows that the function gets later."""
+        return FileWriter(StoreFolder(self._staging, self._folder(stage.lineage)), stage, schema)
+
+    def _folder(self, lineage: str, kind: str = "staged") -> str:
+        return f"sinks/{self._uid}/{kind}/{lineage}/"
+
+    def _tables(self, lineage: str, items: Iterable[Committable]) -> Iterator[pa.Table]:
+        """The staged rows, one table for each file, in the order of producers and subtasks."""
+        store, folder = open_output(self._staging), self._folder(lineage)
+        for item in items:
+            with tempfile.TemporaryDirectory(prefix="moorage-output-") as scratch:
+                path = Path(scratch, "rows.parquet")
+                try:
+                    store.get_to_file(folder + item["file"], path)
+                except ObjectNotFound as error:
+                    raise CorruptState(
+                        "rows that the checkpoint covers are missing",
+                        f"{store.url}/{folder}{item['file']}",
+                        "put them back from a copy, or restore an older checkpoint",
+                    ) from error
+                table = pq.read_table(path)
+            yield table
+
+    def _drop(self, lineage: str, files: Iterable[str]) -> None:
+        store, folder = open_output(self._staging), self._folder(lineage)
+        for file in files:
+            store.delete(folder + file)
+            failpoints.hit("sink.dropped")
+
+    def _staged(self, lineage: str) -> list[str]:
+        folder = self._folder(lineage)
+        infos = open_output(self._staging).list(folder)
+        return [info.key.removeprefix(folder) for info in infos]
+
+    def _drop_older(self, point: SinkRestore, wanted: set[str]) -> None:
+        """Drop what runs before this one staged and nobody can ask for."""
+        own = run_age(point.run)
+        origins = ((f, origin_of(point.lineage, f)) for f in self._staged(point.lineage))
+        old = [f for f, origin in origins if origin is not None and origin.run < own]
+        self._drop(point.lineage, [file for file in old if file not in wanted])
+
+    def _drop_lost(self, point: SinkRetire, wanted: set[str]) -> None:
+        staged = self._staged(point.lineage)
+        self._drop(point.lineage, [f for f in staged if f not in wanted and lost(point, f)])
+
+    def _call(self, call: Callable[[], None], where: str) -> None:
+        """Call the function; what it raises ends the run with a sentence that says where."""
+        failpoints.hit("sink.before_call")
+        try:
+            call()
+        except MoorageError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"the function of a sink failed; it is called again with these rows by the next "
+                f"run: sink={self._uid} {where} error={type(error).__name__}: {error}"
+            ) from error
+        failpoints.hit("sink.after_call")
+
+
+class ForeachEpoch(_StagedRows):
+    """Calls `function(table, EpochInfo)` with the rows of each epoch once it is committed.
+
+    At least once: after a failure the job goes back to its last checkpoint, and the epochs since
+    come again, under the token of another run and maybe cut elsewhere.
+    """
+
+    def __init__(self, function: EpochFunction) -> None:
+        super().__init__()
+        self._function = function
+
+    def commit_epoch(self, info: EpochInfo, committables: list[Committable]) -> None:
+        """Hand the epoch's rows over, then drop what was staged."""
+        table = pa.concat_tables(self._tables(info.lineage, committables))
+        self._call(
+            functools.partial(self._function, table, info), f"run={info.run} epoch={info.epoch}"
+        )
+        self._drop(info.lineage, [item["file"] for item in committables])
+
+    def publish(self, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
+        """Nothing is left to do: the rows were handed over with their epochs."""
+        del lineage, checkpoint_id
+        return sum(int(item["rows"]) for item in committables)
+
+    def restore(self, point: SinkRestore) -> list[str]:
+        """Drop what older runs staged; what was handed over stays so."""
+        self._drop_older(point, set())
+        if not point.left_behind:
+            return []
+        return [already_published(f"foreach_epoch {self._uid}", point.left_behind)]
+
+    def retire(self, point: SinkRetire) -> None:
+        """Drop what losing attempts staged."""
+        self._drop_lost(point, set())
+
+
+class ForeachCheckpoint(_StagedRows):
+    """Calls `function(tables, CheckpointInfo)` once a checkpoint completed.
+
+    What was handed over is recorded by checkpoint id. A crash between the call and the record
+    leads to another call with the same id and rows, so a function that writes them under the id,
+    or remembers it, has every row exactly once.
+    """
+
+    def __init__(self, function: CheckpointFunction) -> None:
+        super().__init__()
+        self._function = function
+
+    def publish(self, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
+        """Hand the rows over unless the record says so, then record that; see `Sink.publish`."""
+        rows = sum(int(item["rows"]) for item in committables)
+        if not committables:
+            return rows
+        handed = self._handed(lineage)
+        known = {file for files in handed.values() for file in files}
+        if checkpoint_id not in handed:
+            todo = [item for item in committables if item["file"] not in known]
+            self._hand_over(CheckpointInfo(lineage, checkpoint_id), todo)
+        self._drop(lineage, [item["file"] for item in committables])
+        return rows
+
+    def restore(self, point: SinkRestore) -> list[str]:
+        """Hand over what the checkpoint covers and was not; keep what can still be asked for."""
+        if point.history:
+            self.publish(point.lineage, point.history[-1], point.committables)
+        handed = self._handed(point.lineage)
+        if point.live is not None:
+            self._drop_older(point, self._wanted(point.live, handed))
+        if left := tuple(i for i in point.left_behind if i in handed):
+            return [already_published(f"foreach_checkpoint {self._uid}", left)]
+        return []
+
+    def retire(self, point: SinkRetire) -> None:
+        """Drop what losing attempts staged, and records that nothing can ask for."""
+        handed = self._handed(point.lineage)
+        wanted = self._wanted(point.live, {})
+        ids = {output.history[-1] for output in point.live if output.history}
+        # What is newer was handed over by a driver that replaced this one.
+        ids.update(i for i in handed if i > point.checkpoint_id)
+        store, folder = open_output(self._staging), self._folder(point.lineage, "handed")
+        for checkpoint_id, files in handed.items():
+            if checkpoint_id not in ids and wanted.isdisjoint(files):
+                store.delete(folder + record_name(checkpoint_id))
+                failpoints.hit("sink.forgotten")
+        self._drop_lost(point, self._wanted(point.live, handed))
+
+    def _hand_over(self, info: CheckpointInfo, items: list[Committable]) -> None:
+        if items:
+            tables = self._tables(info.lineage, items)
+            call = functools.partial(self._function, tables, info)
+            self._call(call, f"checkpoint={info.checkpoint_id}")
+        key = self._folder(info.lineage, "handed") + record_name(info.checkpoint_id)
+        data = encode(info.checkpoint_id, [item["file"] for item in items]).encode()
+        open_output(self._staging).put(key, data)
+        failpoints.hit("sink.recorded")
+
+    def _handed(self, lineage: str) -> dict[int, list[str]]:
+        """Files that were handed over, by checkpoint."""
+        store, folder = open_output(self._staging), self._folder(lineage, "handed")
+        keys = [info.key for info in store.list(folder)]
+        records = ((key.removeprefix(folder), store.get(key)) for key in keys)
+        return decode(records, f"{store.url}/{folder}")
+
+    @staticmethod
+    def _wanted(live: Iterable[LiveOutput], handed: dict[int, list[str]]) -> set[str]:
+        """Files that a restore may ask for and that were not handed over."""
+        done = {file for files in handed.values() for file in files}
+        return {item["file"] for output in live for item in output.committables} - done

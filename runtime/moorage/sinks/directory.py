@@ -1,0 +1,346 @@
+"""Output files in a local directory: published by rename, readable as a plain folder.
+
+Files become visible by an atomic rename when the checkpoint that covers them has completed;
+`_moorage_log/` lists them by checkpoint, written before they are renamed. Going back moves files
+that the log lists to `_retracted/`, from where going forward again brings them back. A published
+file belongs to whoever reads it: it may be moved, compacted or deleted. Called by `FileSink`.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from uuid import uuid4
+
+from moorage.sinks.base import Committable, LiveOutput, SinkRestore, SinkRetire, StageId
+from moorage.sinks.names import Age, age_of, lost, origin_of, run_age
+from moorage.sinks.records import (
+    Records,
+    compaction,
+    decode,
+    encode,
+    live_ids,
+    many,
+    record_name,
+)
+from moorage_state import failpoints
+from moorage_state.errors import CorruptState, Fenced
+
+__all__ = ["StagingFolder", "files", "publish", "restore", "retire"]
+
+_STAGING = "_staging"
+_LOG = "_moorage_log"
+_RETRACTED = "_retracted"
+_RUN_SUFFIX = ".run"
+
+
+class StagingFolder:
+    """Where one attempt stages its files; see `Place`."""
+
+    def __init__(self, root: Path, stage: StageId) -> None:
+        self._root = root
+        self._folder = root / _STAGING / stage.lineage / stage.run
+
+    def create(self, file: str) -> Path:
+        """A path under `_staging`, in the partition's directory."""
+        path = self._folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def keep(self, file: str, path: Path) -> Committable:
+        """Sync the file and the names that lead to it."""
+        _sync(path)
+        for folder in path.parents:
+            _sync(folder)
+            if folder == self._folder:
+                break
+        failpoints.hit("sink.staged")
+        return {"staged": str((self._folder / file).relative_to(self._root))}
+
+    def drop(self, file: str, path: Path) -> None:
+        """Remove the staged file."""
+        del file
+        path.unlink(missing_ok=True)
+
+
+def publish(root: Path, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
+    """Record staged files, then rename them into place; see `Sink.publish`."""
+    _require_files(root, lineage, committables)
+    if committables:
+        _write_log(root / _LOG / lineage, checkpoint_id, [i["file"] for i in committables])
+        failpoints.hit("sink.recorded")
+        _rename(root, committables)
+    return sum(int(item["rows"]) for item in committables)
+
+
+def restore(root: Path, point: SinkRestore) -> list[str]:
+    """Take back, publish, bring back, drop, in this order; see `Sink.restore`.
+
+    Readers may miss rows in between but see none twice. Every step can be cut short: the next
+    restore does what is left.
+    """
+    lineage, own = point.lineage, run_age(point.run)
+    _require_files(root, lineage, point.committables)
+    _claim(root, lineage, point.run)
+
+    def check() -> None:
+        _require_newest(root, lineage, point.run)
+
+    log = _read_log(root / _LOG / lineage)
+    listed = set().union(*log.values())
+    covered = _covered(log, [LiveOutput(point.history, point.committables)])
+
+    retracted = root / _RETRACTED / lineage
+    surplus = {name for name in listed - covered if _no_newer(lineage, name, own)}
+    taken = _move(surplus, root, retracted, check)
+    failpoints.hit("sink.taken_back")
+    if point.history:
+        publish(root, lineage, point.history[-1], point.committables)
+    older = _older_runs(root / _STAGING / lineage, own)
+    wanted = listed.union(*(_files(output) for output in point.live or ()))
+    for staged in older:
+        # Listed but not renamed, or not even listed: the end of the process came between the
+        # checkpoint and its publication. Keep it, too.
+        _move(wanted & _tree(staged), staged, retracted, check)
+    hidden = {name for name in covered & _tree(retracted) if not (root / name).exists()}
+    brought = _move(hidden, retracted, root, check)
+    failpoints.hit("sink.brought_back")
+    for staged in older if point.live is not None else []:
+        shutil.rmtree(staged, ignore_errors=True)
+    return _sentences(root, retracted, taken, brought)
+
+
+def retire(root: Path, point: SinkRetire) -> None:
+    """Forget what no restore can ask for: see `SinkRetire`. May be cut short anywhere."""
+    lineage, log_folder = point.lineage, root / _LOG / point.lineage
+    if not root.is_dir() or _newer_run(root, lineage, point.run):
+        return
+    failpoints.hit("sink.unread")
+    retracted, staging = root / _RETRACTED / lineage, root / _STAGING / lineage
+    kept, names = _tree(retracted), _names(log_folder)
+    # Reading all records takes a while, and most of the time there is nothing to forget.
+    log = _read_log(log_folder) if kept or many(names) else {}
+    for name in kept - _covered(log, point.live):
+        if _no_newer(lineage, name, run_age(point.run)):
+            _remove(retracted, name)
+    failpoints.hit("sink.forgotten")
+    wanted: set[str] = set().union(*(_files(output) for output in point.live))
+    for run in sorted(_names(staging)):
+        for name in _tree(staging / run) - wanted:
+            if lost(point, name):
+                _remove(staging / run, name)
+    if many(names):
+        _compact(root, point, names, log, wanted)
+
+
+def files(root: Path) -> list[str]:
+    """All published files, and whatever else lies in the folder where readers look."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [n for n in folders if not n.startswith(".") and _is_data(n)]
+        found += [str(Path(folder, n)) for n in names if not n.startswith(".") and _is_data(n)]
+    return sorted(found)
+
+
+def _is_data(name: str) -> bool:
+    """Whether readers look at a name: those with an underscore are skipped, but for partitions."""
+    return not name.startswith("_") or "=" in name
+
+
+def _compact(
+    root: Path, point: SinkRetire, names: set[str], log: Records, wanted: set[str]
+) -> None:
+    """Put the records in `names`, which `log` was read from after they were listed, together."""
+    folder = root / _LOG / point.lineage
+    places = (root, root / _RETRACTED / point.lineage)
+    old = set().union(*log.values()) - wanted
+    gone = {name for name in old if not any((place / name).exists() for place in places)}
+    plan = compaction(names, log, live_ids(point, log), gone)
+    if plan is None:
+        return
+    _replace(folder / plan.name, plan.data)
+    failpoints.hit("sink.compacted")
+    for name in plan.obsolete:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _require_files(root: Path, lineage: str, committables: list[Committable]) -> None:
+    """Refuse to lose output.
+
+    A listed file that is nowhere was published, and its owner took it away: that is their right.
+    """
+    places = (root / _RETRACTED / lineage, root)
+    missing = [
+        item["file"]
+        for item in committables
+        if not (root / item["staged"]).exists()
+        and not any((place / item["file"]).exists() for place in places)
+    ]
+    if not missing:
+        return
+    listed = set().union(*_read_log(root / _LOG / lineage).values())
+    for name in missing:
+        if name not in listed:
+            raise CorruptState(
+                "an output file that the checkpoint covers is neither staged nor published",
+                path=str(root / name),
+                advice="put it back from a copy, or restore an older checkpoint",
+            )
+
+
+def _claim(root: Path, lineage: str, run: str) -> None:
+    """Leave a mark of this run, and raise Fenced where a newer one left its own."""
+    if not root.is_dir():
+        return
+    _require_newest(root, lineage, run)
+    folder = root / _LOG / lineage
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{run}{_RUN_SUFFIX}").touch()
+    _sync(folder)
+    for name in _names(folder):
+        age = age_of(name.removesuffix(_RUN_SUFFIX)) if name.endswith(_RUN_SUFFIX) else None
+        if age is not None and age < run_age(run):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _require_newest(root: Path, lineage: str, run: str) -> None:
+    if newer := _newer_run(root, lineage, run):
+        raise Fenced(
+            f"a newer run took over the output: directory={root} run={newer} own={run}; end this "
+            f"process, the other one goes on"
+        )
+
+
+def _newer_run(root: Path, lineage: str, run: str) -> str:
+    """The mark of a newer run than `run`; "" if there is none."""
+    marks = (n.removesuffix(_RUN_SUFFIX) for n in _names(root / _LOG / lineage))
+    return max((m for m in marks if (age_of(m) or (0, 0)) > run_age(run)), default="")
+
+
+def _covered(log: Records, outputs: Iterable[LiveOutput]) -> set[str]:
+    """What is visible at one of these points, or becomes visible by restoring it."""
+    covered: set[str] = set()
+    for output in outputs:
+        covered |= _files(output)
+        covered.update(*(log.get(checkpoint_id, []) for checkpoint_id in output.history))
+    return covered
+
+
+def _files(output: LiveOutput) -> set[str]:
+    return {item["file"] for item in output.committables}
+
+
+def _rename(root: Path, committables: list[Committable]) -> None:
+    """Move what is still staged; what was moved before a crash stays where it is."""
+    folders = {root}
+    for item in committables:
+        target = root / item["file"]
+        if target.parent != root:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            folders.update(p for p in target.parents if root in p.parents)
+        with contextlib.suppress(FileNotFoundError):
+            (root / item["staged"]).rename(target)
+            failpoints.hit("sink.renamed")
+    for folder in sorted(folders, reverse=True):
+        _sync(folder)
+
+
+def _write_log(log: Path, checkpoint_id: int, files: list[str]) -> None:
+    log.mkdir(parents=True, exist_ok=True)
+    _replace(log / record_name(checkpoint_id), encode(checkpoint_id, files))
+
+
+def _replace(target: Path, text: str) -> None:
+    temporary = target.with_name(f".{target.name}.{uuid4().hex}")
+    temporary.write_text(text)
+    _sync(temporary)
+    temporary.rename(target)
+    _sync(target.parent)
+
+
+def _read_log(log: Path) -> Records:
+    """Files by checkpoint."""
+    return decode(((e.name, e.read_bytes()) for e in log.glob("[0-9]*.json")), str(log))
+
+
+def _names(directory: Path) -> set[str]:
+    try:
+        return {path.name for path in directory.iterdir()}
+    except FileNotFoundError:
+        return set()
+
+
+def _tree(directory: Path) -> set[str]:
+    """The files below a directory, by their relative paths."""
+    return {
+        os.path.relpath(os.path.join(folder, name), directory)  # noqa: PTH118 - thousands of them
+        for folder, _, names in os.walk(directory)
+        for name in names
+    }
+
+
+def _move(names: Collection[str], source: Path, target: Path, check: Callable[[], None]) -> int:
+    """Rename files into another directory; returns how many there were to rename.
+
+    Looks before each whether a newer run has taken over: this one may have stalled for long.
+    """
+    folders: set[Path] = set()
+    moved = 0
+    for name in sorted(names):
+        if not (source / name).exists():
+            continue
+        check()
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            (source / name).rename(target / name)
+            folders |= {(target / name).parent, (source / name).parent, target}
+            moved += 1
+            failpoints.hit("sink.moved")
+    for folder in sorted(folders):
+        _sync(folder)
+    return moved
+
+
+def _remove(directory: Path, name: str) -> None:
+    """Delete a file and the partition directories that it leaves empty."""
+    (directory / name).unlink(missing_ok=True)
+    for folder in (directory / name).parents:
+        if folder == directory:
+            return
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _no_newer(lineage: str, name: str, own: Age) -> bool:
+    origin = origin_of(lineage, name)
+    return origin is not None and origin.run <= own
+
+
+def _older_runs(staging: Path, own: Age) -> list[Path]:
+    """The staging directories of runs before `own`."""
+    runs = ((name, age_of(name)) for name in sorted(_names(staging)))
+    return [staging / name for name, run in runs if run is not None and run < own]
+
+
+def _sentences(root: Path, retracted: Path, taken: int, brought: int) -> list[str]:
+    sentences = []
+    if taken:
+        sentences.append(
+            f"took back published files that the restore point does not cover: directory={root} "
+            f"files={taken} moved_to={retracted}"
+        )
+    if brought:
+        sentences.append(
+            f"brought back files that an earlier restore took back: directory={root} "
+            f"files={brought} moved_from={retracted}"
+        )
+    return sentences

@@ -1,0 +1,46 @@
+"""State outside of a job: read it, repair it, write it. What Flink calls the State Processor API.
+
+    import moorage.state
+
+    table = moorage.state.read("s3://bucket/flights/sp-1", "delays", "mean")      # Arrow
+    frame = moorage.state.read("s3://bucket/flights/chk-41", "delays", "mean", spark=spark)
+    moorage.state.write_savepoint("s3://bucket/flights/sp-2", {"delays": tables}, base=...)
+
+Works on an object store alone, with the job running or not: a checkpoint or a savepoint never
+changes. Importing this starts no Spark; docs/state-reader.md has whole examples.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from moorage.state.locating import Snapshot, locate
+    from moorage.state.reading import StateInfo, list_states, read
+    from moorage.state.source import register
+    from moorage.state.writing import OperatorTables, write_savepoint
+
+__all__ = [
+    "OperatorTables",
+    "Snapshot",
+    "StateInfo",
+    "list_states",
+    "locate",
+    "read",
+    "register",
+    "write_savepoint",
+]
+
+_HOMES = {
+    "moorage.state.locating": ("Snapshot", "locate"),
+    "moorage.state.reading": ("StateInfo", "list_states", "read"),
+    "moorage.state.source": ("register",),
+    "moorage.state.writing": ("OperatorTables", "write_savepoint"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)

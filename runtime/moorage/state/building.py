@@ -1,0 +1,211 @@
+"""One operator of a new savepoint: from tables, and a base's states, to canonical files on disk.
+
+Decides which states the operator has in the end, and that all of its rows are checked before
+anything is stored. Called by the writer with a scratch directory.
+"""
+
+from collections.abc import Collection, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from moorage.state.loading import Loader
+from moorage.state.locating import Snapshot
+from moorage.state.reading import SCRATCH_OPTIONS, range_rows
+from moorage.state.tables import Shaper, batches_of, checked_types
+from moorage_state.canonical import (
+    TIMERS,
+    CanonicalSpec,
+    ExportedFile,
+    FileMeta,
+    export_range,
+    key_columns,
+)
+from moorage_state.descriptors import MapStateDescriptor, StateDescriptor
+from moorage_state.errors import UserError
+from moorage_state.keygroups import range_of
+from moorage_state.keys import state_id
+from moorage_state.rocks import Database, ProcessMemory
+from moorage_state.snapshots import Manifest, OperatorState, StateMeta
+from moorage_state.types import parse_type
+
+__all__ = ["BuiltOperator", "OperatorTables", "build_operator"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTables:
+    """The state of one operator, as tables.
+
+    Attributes:
+        states: each state's descriptor, and its rows: an Arrow table, a Spark DataFrame (which is
+            collected) or record batches, with the columns that `read` gives. `key_group` may be
+            missing and is always computed anew; so may the position columns of a list, whose
+            elements are then in the order of the rows.
+        key_types: the Spark DDL type of each key column; those of the base where it is empty.
+        key: the names of the key columns in the tables; `key`, or `key_1`, `key_2`, ... if empty.
+        timers: rows with the key columns and `time` (milliseconds since 1970 UTC), or None.
+        drop: names of states of the base to leave out; `_timers` for its timers.
+    """
+
+    states: Sequence[tuple[StateDescriptor, Any]] = ()
+    key_types: Sequence[str] = ()
+    key: Sequence[str] = ()
+    timers: Any = None
+    drop: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltOperator:
+    """An operator whose files lie in the scratch directory, by range."""
+
+    parallelism: int
+    key_types: tuple[str, ...]
+    states: tuple[StateMeta, ...]
+    ranges: list[tuple[CanonicalSpec, list[ExportedFile]]]
+
+
+def build_operator(
+    uid: str,
+    tables: OperatorTables,
+    blank: Manifest,
+    base: Snapshot | None,
+    parallelism: int | None,
+    folder: Path,
+) -> BuiltOperator:
+    """Make the files of one operator in a new directory below `folder`.
+
+    Args:
+        blank: the new savepoint's manifest without its operators.
+        base: what states are kept from.
+        parallelism: the number of ranges; None for that of the base, or 1.
+
+    Raises: see `write_savepoint`.
+    """
+    builder = _Builder(uid, tables, blank, base)
+    return builder.build(folder, parallelism or (builder.old.parallelism if builder.old else 1))
+
+
+class _Builder:
+    def __init__(
+        self, uid: str, tables: OperatorTables, blank: Manifest, base: Snapshot | None
+    ) -> None:
+        self._uid = uid
+        self._tables = tables
+        self._base = base
+        self.old = base.manifest.operators.get(uid) if base is not None else None
+        self._key_types = _key_types(uid, tables, self.old)
+        self._key = list(tables.key) or key_columns(len(self._key_types))
+        if len(self._key) != len(self._key_types):
+            raise UserError(
+                f"key columns and their types are not of one number: uid={uid} key={self._key} "
+                f"key_types={list(self._key_types)}"
+            )
+        given = [_meta(descriptor) for descriptor, _ in tables.states]
+        self._kept = _kept_states(uid, tables, self.old, [meta.name for meta in given])
+        self._states = (*self._kept, *given)
+        _check_names(uid, self._states)
+        self._spec = CanonicalSpec(
+            uid=uid,
+            start=0,
+            end=blank.max_parallelism - 1,
+            epoch=blank.epoch,
+            max_parallelism=blank.max_parallelism,
+            key_types=self._key_types,
+            states=self._states,
+            key_hash=blank.key_hash,
+        )
+
+    def build(self, folder: Path, parallelism: int) -> BuiltOperator:
+        root = folder / self._uid
+        root.mkdir()
+        memory = ProcessMemory(SCRATCH_OPTIONS)
+        with closing(Database(root / "db", SCRATCH_OPTIONS, memory)) as database:
+            metas = {meta.state: meta for meta in self._spec.metas()}
+            self._load_given(database, metas)
+            self._load_kept(database, metas)
+            ranges = [self._export(database, n, parallelism, root) for n in range(parallelism)]
+        return BuiltOperator(parallelism, self._key_types, self._states, ranges)
+
+    def _load_given(self, database: Database, metas: dict[str, FileMeta]) -> None:
+        rows = [(descriptor.name, table) for descriptor, table in self._tables.states]
+        if self._tables.timers is not None:
+            rows.append((TIMERS, self._tables.timers))
+        for state, table in rows:
+            shape = Shaper(metas[state], self._key).shape
+            batches = batches_of(table, f"uid={self._uid} state={state}")
+            Loader(database, metas[state]).load(map(shape, batches))
+
+    def _load_kept(self, database: Database, metas: dict[str, FileMeta]) -> None:
+        if self._base is None or self.old is None:
+            return
+        keep = {state.name for state in self._kept}
+        if self._tables.timers is None and TIMERS not in self._tables.drop:
+            keep.add(TIMERS)
+        loaders = {state: Loader(database, metas[state]) for state in keep}
+        for handle in self.old.subtasks:
+            for meta, batch in range_rows(self._base, handle, keep):
+                loaders[meta.state].load([batch])
+
+    def _export(
+        self, database: Database, subtask: int, parallelism: int, root: Path
+    ) -> tuple[CanonicalSpec, list[ExportedFile]]:
+        groups = range_of(subtask, parallelism, self._spec.max_parallelism)
+        spec = replace(self._spec, start=groups.start, end=groups.end)
+        directory = root / f"{groups.start}-{groups.end}"
+        directory.mkdir()
+        return spec, export_range(database, spec, directory)
+
+
+def _key_types(uid: str, tables: OperatorTables, old: OperatorState | None) -> tuple[str, ...]:
+    if not tables.key_types and old is not None:
+        return tuple(old.key_types)
+    key_types = checked_types(uid, tables.key_types)
+    if old is not None and list(key_types) != old.key_types:
+        raise UserError(
+            f"the key of an operator cannot change: uid={uid} base={old.key_types} "
+            f"given={list(key_types)}; drop the operator, and write it under another uid"
+        )
+    return key_types
+
+
+def _kept_states(
+    uid: str, tables: OperatorTables, old: OperatorState | None, given: Collection[str]
+) -> list[StateMeta]:
+    there = {state.name: state for state in old.states} if old is not None else {}
+    unknown = set(tables.drop) - set(there) - {TIMERS}
+    both = set(tables.drop) & set(given)
+    if unknown or both:
+        raise UserError(
+            f"cannot drop these states: uid={uid} not in the base={sorted(unknown)} "
+            f"also given={sorted(both)}; the base has {sorted(there)}"
+        )
+    return [s for name, s in there.items() if name not in given and name not in tables.drop]
+
+
+def _check_names(uid: str, states: Sequence[StateMeta]) -> None:
+    ids: dict[bytes, str] = {}
+    for state in states:
+        other = ids.setdefault(state_id(state.name), state.name)
+        if other != state.name:
+            raise UserError(
+                f"two states of one operator have the same stored id: uid={uid} "
+                f"states={other},{state.name}; rename one of them"
+            )
+    if len(ids) != len(states):
+        names = sorted(state.name for state in states)
+        raise UserError(f"a state is given twice: uid={uid} states={names}")
+
+
+def _meta(descriptor: StateDescriptor) -> StateMeta:
+    key_type = None
+    if isinstance(descriptor, MapStateDescriptor):
+        key_type = parse_type(descriptor.key_type).ddl
+    return StateMeta(
+        name=descriptor.name,
+        kind=descriptor.kind,
+        type=parse_type(descriptor.type).ddl,
+        key_type=key_type,
+    )

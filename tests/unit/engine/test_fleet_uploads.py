@@ -1,0 +1,145 @@
+"""Checkpoints of many ranges on few servers: what they cost, and that they are whole."""
+
+import random
+
+import pytest
+
+from moorage.engine.fleet import RangeFleet
+from moorage_state.deltas import encode_frame
+from moorage_state.rocks import RocksOptions
+from moorage_state.server import ServerGroup
+from moorage_state.snapshots import MAX_INLINE_BYTES, worn_packs
+from moorage_state.stores import open_store
+
+MIB = 1 << 20
+SMALL = RocksOptions(
+    block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=MIB
+)
+
+
+class Job:
+    """An operator of many subtasks, each with one entry per subtask in `state`."""
+
+    def __init__(self, folder, store, ranges):
+        self.url = f"file://{store}"
+        self.servers = ServerGroup(2, folder, options=SMALL)
+        self.fleet = RangeFleet(self.servers, ["counts"], ranges, ranges, self.url)
+        self.clients = {a: self.servers.connect(i) for i, a in enumerate(self.servers.addresses)}
+        self.epoch = 0
+
+    def open(self, run, epoch=0, handles=None, checkpoint_id=0):
+        self.epoch = epoch
+        return self.fleet.open(run, epoch, handles or {}, checkpoint_id)
+
+    def write(self, values):
+        """An epoch in which these subtasks get these values."""
+        self.epoch += 1
+        digests = {}
+        for subtask, at in enumerate(self.fleet.leased("counts")):
+            keys = [key_of(subtask)] if subtask in values else []
+            frame = encode_frame([], keys, [values[subtask] for _ in keys])
+            client, address = self.clients[at.address], (at.uid, at.start, at.run)
+            client.stage(*address, self.epoch, "a", frame, 0)
+            prepared = client.prepare(*address, self.epoch, "a", at.version.digest, 1)
+            digests["counts", subtask] = prepared.digest
+        self.fleet.commit(self.epoch, digests)
+
+    def read(self):
+        found = {}
+        for subtask, at in enumerate(self.fleet.leased("counts")):
+            client, keys = self.clients[at.address], [key_of(subtask)]
+            (value,) = client.get_many(at.uid, at.start, at.run, at.version, keys)
+            if value is not None:
+                found[subtask] = value
+        return found
+
+    def checkpoint(self, checkpoint_id, base):
+        self.fleet.snapshot(checkpoint_id)
+        upload = self.fleet.upload(checkpoint_id, base)
+        self.fleet.complete(checkpoint_id, self.epoch, upload.handles)
+        return upload
+
+    def objects(self):
+        return {info.key: info.size for info in open_store(self.url).list("")}
+
+    def close(self):
+        for client in self.clients.values():
+            client.close()
+        self.fleet.close()
+        self.servers.close()
+
+
+def key_of(subtask):
+    return subtask.to_bytes(2, "big") + b"\x01" + b"only"
+
+
+@pytest.fixture
+def new_job(tmp_path):
+    made = []
+    (tmp_path / "store").mkdir()
+
+    def new(name, ranges):
+        made.append(Job(tmp_path / name, tmp_path / "store", ranges))
+        return made[-1]
+
+    yield new
+    for job in made:
+        job.close()
+
+
+def test_two_hundred_ranges_cost_a_handful_of_objects_and_an_increment_only_what_is_new(new_job):
+    job, rng = new_job("one", 200), random.Random(1)
+    job.open("f1r0")
+    state = {subtask: rng.randbytes(30_000) for subtask in range(200)}
+    job.write(state)
+    first = job.checkpoint(1, {})
+    before = job.objects()
+    assert first.objects == len(before) < 20
+    assert first.bytes_written == sum(before.values()) > 200 * 30_000
+    assert first.bytes_inline <= MAX_INLINE_BYTES
+
+    touched = {subtask: rng.randbytes(30_000) for subtask in (3, 118)}
+    job.write(touched)
+    second = job.checkpoint(2, first.handles)
+    new = {key: size for key, size in job.objects().items() if key not in before}
+    assert second.objects == len(new) <= 4
+    assert second.bytes_written == sum(new.values())
+    # Beside the touched ranges, every range has a table of about 1 kB that holds its new version.
+    assert second.bytes_written < first.bytes_written / 10
+
+    other = new_job("other", 200)
+    results = other.open("f2r0", job.epoch, second.handles, 2)
+    assert {result.source for result in results} == {"store"}
+    assert other.read() == state | touched
+
+
+def tables(handles):
+    return {file.key for handle in handles for file in handle.files if file.shared and file.key}
+
+
+@pytest.mark.parametrize(("referenced", "reused"), [(12, True), (6, False)])
+def test_what_is_left_of_a_worn_pack_moves_into_the_next_one(new_job, referenced, reused):
+    job, rng = new_job("one", 16), random.Random(1)
+    job.open("f1r0")
+    job.write({subtask: rng.randbytes(30_000) for subtask in range(16)})
+    first = job.checkpoint(1, {}).handles["counts"]
+    base = sorted(first, key=lambda handle: handle.start)[:referenced]
+    assert bool(worn_packs(base)) is not reused
+    job.write({})
+    second = job.checkpoint(2, {"counts": base}).handles["counts"]
+    assert bool(tables(second) & tables(first)) is reused
+
+
+def test_a_range_of_another_parallelism_builds_on_the_handles_it_came_from(new_job):
+    job, rng = new_job("one", 16), random.Random(1)
+    job.open("f1r0")
+    state = {subtask: rng.randbytes(300_000) for subtask in range(16)}
+    job.write(state)
+    first = job.checkpoint(1, {})
+    fleet = RangeFleet(job.servers, ["counts"], 2, 16, job.url)
+    fleet.open("f2r0", job.epoch, first.handles, 1)
+    fleet.snapshot(2)
+    second = fleet.upload(2, first.handles)
+    fleet.close()
+    assert second.bytes_written < first.bytes_written
+    assert tables(second.handles["counts"]) & tables(first.handles["counts"])

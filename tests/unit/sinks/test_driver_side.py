@@ -1,0 +1,349 @@
+"""What the driver tells sinks at a start and after a checkpoint, from a real log and manifests."""
+
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from moorage.driver.output import OutputKeeper, history_of, left_behind
+from moorage.engine.failures import UserFunctionError
+from moorage.graph import DataStream, JobGraph, SinkNode
+from moorage.sinks import (
+    FileSink,
+    ForeachCheckpoint,
+    LiveOutput,
+    SinkContext,
+    SinkRetire,
+    StageId,
+    TwoPhaseCommitSink,
+    records,
+)
+from moorage_state import failpoints
+from moorage_state.errors import Fenced
+from moorage_state.snapshots import CheckpointStore, LogWriter, Manifest, Owner, Run
+from moorage_state.stores import MemoryStore
+
+SCHEMA = pa.schema([("n", pa.int64())])
+OWNER = Owner("here", "default", "job", "uid-1")
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+class Job:
+    """A lineage with one sink; `start` is a new process."""
+
+    def __init__(self, sink, store):
+        self.sink, self.store = sink, store
+        self.graph = JobGraph(sinks=[SinkNode("out", cast("DataStream", None), sink)])
+        self.last_id = self.epoch = 0
+        self.savepoints = []
+
+    def start(self, manifest=None, *, explicit=False):
+        self.writer = LogWriter.claim(self.store, OWNER, "test")
+        self.checkpoints = CheckpointStore(self.store)
+        self.keeper = OutputKeeper(
+            self.graph, self.checkpoints, self.writer, lambda: self.savepoints
+        )
+        path = f"chk-{manifest.checkpoint_id}" if manifest else None
+        self.writer.append(Run(self.writer.fence, 0, path, explicit))
+        return list(self.keeper.restore(0, manifest))
+
+    @property
+    def run(self):
+        return f"f{self.writer.fence}r0"
+
+    def stage(self, *numbers):
+        self.epoch += 1
+        stage = StageId(self.writer.lineage, self.run, self.epoch, "count", 0)
+        writer = self.sink.open_writer(stage, SCHEMA)
+        writer.write(pa.RecordBatch.from_pydict({"n": list(numbers)}, schema=SCHEMA))
+        return writer.finish()
+
+    def complete(self, items, *, publish=True, **changes):
+        self.last_id += 1
+        manifest = self.manifest(items, **changes)
+        self.checkpoints.complete(self.writer, manifest, NOW)
+        if publish:
+            self.keeper.publish(self.last_id, {"out": items})
+            self.keeper.retire(0, self.last_id, self.epoch)
+        return manifest
+
+    def manifest(self, items, **changes):
+        values: dict[str, Any] = {
+            "lineage": self.writer.lineage,
+            "checkpoint_id": self.last_id,
+            "epoch": self.epoch,
+            "fence": self.writer.fence,
+            "run": 0,
+            "created_at": NOW,
+            "job_name": "job",
+            "moorage_version": "0",
+            "max_parallelism": 8,
+            "operators": {},
+            "source": {},
+            "sinks": {"out": items},
+        }
+        return Manifest(**(values | changes))
+
+
+class Counting(TwoPhaseCommitSink):
+    """Keeps what it published; a sink as a user would write it."""
+
+    def __init__(self):
+        self.published = {}
+        self.discarded = []
+
+    def open_writer(self, stage, _schema):
+        return CountingWriter(stage)
+
+    def publish(self, _lineage, checkpoint_id, committables):
+        self.published[checkpoint_id] = [item["stage"] for item in committables]
+        return len(committables)
+
+    def discard(self, _lineage, run, live):
+        self.discarded.append((run, [item["stage"] for item in live]))
+
+
+class CountingWriter:
+    def __init__(self, stage):
+        self.stage, self.rows = stage, 0
+
+    def write(self, batch):
+        self.rows += batch.num_rows
+
+    def finish(self):
+        return [{"stage": f"{self.stage.run}-{self.stage.epoch}", "rows": self.rows}]
+
+    def abort(self):
+        self.rows = 0
+
+
+@pytest.fixture
+def store(tmp_path):
+    yield MemoryStore.named(tmp_path.name)
+    MemoryStore.forget(tmp_path.name)
+
+
+@pytest.fixture(params=["rename", "list"])
+def files(request, store, tmp_path):
+    return Job(FileSink(tmp_path / "out", commit=request.param), store)
+
+
+def rows_of(job):
+    tables = (pa.parquet.read_table(path) for path in job.sink.files())
+    return sorted(n for table in tables for n in table.column("n").to_pylist())
+
+
+def test_output_that_was_not_published_before_the_end_is_published_at_the_next_start(files):
+    files.start()
+    manifest = files.complete(files.stage(1), publish=False)
+    assert rows_of(files) == []
+    assert files.start(manifest) == []
+    assert rows_of(files) == [1]
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_unpublished_output_survives_a_way_back_and_is_there_on_the_way_forward(files, empty):
+    """The process ended between a checkpoint's log entry and its publication."""
+    files.start()
+    older = files.complete(files.stage(1))
+    newer = files.complete(files.stage(2), publish=False)
+    files.start(None if empty else older, explicit=True)
+    assert rows_of(files) == ([] if empty else [1])
+    files.start(newer, explicit=True)
+    assert rows_of(files) == [1, 2]
+
+
+def test_a_driver_that_stalls_in_a_retirement_leaves_the_records_of_newer_checkpoints(
+    files, monkeypatch
+):
+    files.start()
+    first = files.complete(files.stage(1))
+    monkeypatch.setattr(records, "COMPACT_AT", 1)
+
+    def take_over(place):
+        if place == "sink.unread":
+            monkeypatch.undo()
+            files.start(first)
+            files.complete(files.stage(2))
+            monkeypatch.setattr(records, "COMPACT_AT", 1)
+
+    stalled, items = files.sink, first.sinks["out"]
+    point = SinkRetire(files.writer.lineage, files.run, 1, 1, (LiveOutput((1,), items),))
+    monkeypatch.setattr(failpoints, "hit", take_over)
+    stalled.retire(point)
+    monkeypatch.undo()
+    assert rows_of(files) == [1, 2]
+    files.start(first, explicit=True)
+    assert rows_of(files) == [1]
+
+
+def test_going_back_takes_back_and_going_forward_brings_back(files):
+    files.start()
+    manifests = [files.complete(files.stage(n)) for n in (1, 2, 3)]
+    (sentence,) = files.start(manifests[0], explicit=True)
+    assert "files=2" in sentence
+    assert rows_of(files) == [1]
+    files.complete(files.stage(4))
+    files.start(manifests[2], explicit=True)
+    assert rows_of(files) == [1, 2, 3]
+
+
+def test_a_replaced_driver_touches_no_sink(files):
+    files.start()
+    manifest = files.complete(files.stage(1))
+    stalled, number = files.keeper, files.writer.fence
+    files.start(manifest)
+    assert files.writer.fence > number
+    before = files.sink.files()
+    with pytest.raises(Fenced):
+        list(stalled.restore(0, None))
+    assert files.sink.files() == before
+
+
+def test_output_of_another_lineage_is_dropped_and_somebody_is_told(files):
+    files.start()
+    theirs = files.manifest(files.stage(1), lineage="theirs", checkpoint_id=9)
+    (sentence,) = files.keeper.restore(0, theirs)
+    assert sentence == (
+        "output that the restore point covers and another lineage staged is dropped, for that "
+        "lineage publishes it: lineage=theirs rows={'out': 1}"
+    )
+    assert rows_of(files) == []
+
+
+def test_output_of_a_sink_that_the_job_no_longer_has_is_named(store):
+    job = Job(Counting(), store)
+    job.start()
+    manifest = job.complete(job.stage(1), sinks={"gone": [{"rows": 3}]})
+    (sentence,) = job.start(manifest)
+    assert "a sink that the job no longer has" in sentence
+    assert sentence.endswith("uid=gone rows=3")
+
+
+def test_a_savepoint_of_the_lineage_publishes_what_it_covers_once(files):
+    files.start()
+    first = files.complete(files.stage(1))
+    pending = files.stage(2)
+    files.last_id += 1
+    savepoint = files.manifest(pending, kind="savepoint", name="s", checkpoint_id=files.last_id)
+    later = files.complete(pending + files.stage(3))
+    assert rows_of(files) == [1, 2, 3]
+    assert history_of(files.writer.entries, savepoint) == (first.checkpoint_id, 2)
+    list(files.keeper.restore(1, savepoint))
+    assert rows_of(files) == [1, 2]
+    list(files.keeper.restore(2, later))
+    assert rows_of(files) == [1, 2, 3]
+
+
+def test_what_a_savepoint_covers_is_kept_where_no_checkpoint_needs_it(files):
+    files.start()
+    first = files.complete(files.stage(1))
+    pending = files.stage(2)
+    files.last_id += 1
+    savepoint = files.manifest(pending, kind="savepoint", name="s", checkpoint_id=files.last_id)
+    files.savepoints = [savepoint]
+    files.start(first, explicit=True)
+    files.last_id = 15  # the next one comes with a sweep
+    files.complete(files.stage(9))
+    list(files.keeper.restore(1, savepoint))
+    assert rows_of(files) == [1, 2]
+
+
+def test_nothing_is_forgotten_while_a_manifest_is_damaged(files, store):
+    files.start()
+    manifests = [files.complete(files.stage(n)) for n in (1, 2)]
+    files.start(manifests[0], explicit=True)
+    files.last_id = 15
+    good = store.get("chk-2/MANIFEST")
+    store.put("chk-2/MANIFEST", good[:-9])
+    files.keeper = OutputKeeper(files.graph, files.checkpoints, files.writer)
+    files.complete(files.stage(3))
+    store.put("chk-2/MANIFEST", good)
+    files.start(manifests[1], explicit=True)
+    assert rows_of(files) == [1, 2]
+
+
+def test_a_sink_of_ones_own_publishes_again_and_warns_about_what_it_cannot_take_back(store):
+    job = Job(Counting(), store)
+    job.start()
+    first = job.complete(job.stage(1))
+    second = job.complete(job.stage(2), publish=False)
+    assert job.start(second) == []
+    assert job.sink.published == {1: ["f1r0-1"], 2: ["f1r0-2"]}
+    assert job.sink.discarded[-1] == ("f2r0", ["f1r0-2", "f1r0-1", "f1r0-2"])
+    (sentence,) = job.start(first, explicit=True)
+    assert sentence == (
+        "OutputAlreadyPublished: output of checkpoints after the restore point cannot be taken "
+        "back, and comes again under new ids: sink=Counting checkpoints=chk-2"
+    )
+    assert job.start(first) == []
+
+
+def test_a_sink_of_ones_own_drops_nothing_while_a_manifest_is_damaged(store):
+    job = Job(Counting(), store)
+    job.start()
+    job.complete(job.stage(1))
+    second = job.complete(job.stage(2))
+    store.put("chk-1/MANIFEST", b"")
+    before = len(job.sink.discarded)
+    job.start(second)
+    assert len(job.sink.discarded) == before
+
+
+def test_a_function_that_fails_at_a_start_is_the_jobs_failure(store):
+    def function(_tables, _info):
+        raise ValueError("no such table")
+
+    context = SinkContext("out", "", store.url, SCHEMA)
+    job = Job(ForeachCheckpoint(function).bind(context), store)
+    job.start()
+    manifest = job.complete(job.stage(1), publish=False)
+    with pytest.raises(UserFunctionError, match="no such table"):
+        job.start(manifest)
+
+
+def test_what_was_left_behind_is_what_the_run_before_had(store):
+    job = Job(Counting(), store)
+    job.start()
+    assert left_behind(job.writer.entries, ()) == ()
+    manifests = [job.complete(job.stage(n)) for n in (1, 2, 3)]
+    job.start(manifests[0], explicit=True)
+    assert left_behind(job.writer.entries, (1,)) == (2, 3)
+    job.start(manifests[0])
+    assert left_behind(job.writer.entries, (1,)) == ()
+    job.start(None, explicit=True)
+    assert left_behind(job.writer.entries, ()) == (1,)
+
+
+def test_a_function_gets_what_a_savepoint_covers_and_nobody_handed_over(store):
+    calls = []
+
+    def function(tables, info):
+        calls.append((info.checkpoint_id, [n for t in tables for n in t["n"].to_pylist()]))
+
+    context = SinkContext("out", "", store.url, SCHEMA)
+    job = Job(ForeachCheckpoint(function).bind(context), store)
+    job.start()
+    job.complete(job.stage(1))
+    pending = job.stage(2)
+    job.last_id += 1
+    job.savepoints = [job.manifest(pending, kind="savepoint", name="s", checkpoint_id=2)]
+    job.start(None, explicit=True)
+    list(job.keeper.restore(1, job.savepoints[0]))
+    list(job.keeper.restore(2, job.savepoints[0]))
+    assert calls == [(1, [1]), (2, [2])]
+
+
+def test_sinks_that_want_to_know_hear_of_each_committed_epoch(store):
+    heard = []
+
+    class Listening(Counting):
+        def commit_epoch(self, info, committables):
+            heard.append((info.run, info.epoch, len(committables)))
+
+    job = Job(Listening(), store)
+    job.start()
+    job.keeper.commit_epoch(0, 1, {"out": job.stage(1)})
+    job.keeper.commit_epoch(0, 2, {})
+    assert heard == [("f1r0", 1, 1)]

@@ -1,0 +1,347 @@
+"""Mark and sweep: what goes, what never goes, and who may not sweep any more."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from moorage_state import failpoints
+from moorage_state.errors import CorruptState, Fenced, StoreUnavailable, UserError
+from moorage_state.snapshots import (
+    AGE_FLOOR,
+    CheckpointStore,
+    FileRef,
+    LineageLog,
+    LogWriter,
+    Manifest,
+    Owner,
+    UnderWay,
+    find_garbage,
+    garbage,
+    object_keys,
+    sweep,
+    verify_files,
+)
+from moorage_state.stores import MemoryStore, ObjectInfo
+
+NewManifest = Callable[..., Manifest]
+Take = Callable[..., Manifest]
+NONE = timedelta(0)
+
+
+@pytest.fixture
+def writer(store: MemoryStore, owner: Owner) -> LogWriter:
+    return LogWriter.claim(store, owner, "me")
+
+
+@pytest.fixture
+def take(
+    store: MemoryStore, writer: LogWriter, new_manifest: NewManifest, start: datetime
+) -> Callable[..., Manifest]:
+    def take(checkpoint_id: int, *shared: str) -> Manifest:
+        manifest = new_manifest(checkpoint_id, shared or ("a",), writer=writer, store=store)
+        CheckpointStore(store).complete(writer, manifest, start)
+        return manifest
+
+    return take
+
+
+def later() -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=1)
+
+
+def keys(store: MemoryStore) -> set[str]:
+    return {info.key for info in store.list("") if not info.key.startswith("log/")}
+
+
+def named(*manifests: Manifest) -> set[str]:
+    """Everything that these checkpoints need."""
+    own = {f"chk-{manifest.checkpoint_id}/MANIFEST" for manifest in manifests}
+    return own.union(*(manifest.keys for manifest in manifests))
+
+
+def packed(manifest: Manifest, key: str, slices: dict[str, int], store: MemoryStore) -> Manifest:
+    """The same manifest, of which the first range has slices of a pack in place of its files."""
+    store.put(key, b"x" * int(key.rpartition("-")[2]))
+    files = [
+        FileRef(name=name, key=key, offset=at, size=10, sha256="0" * 64, shared=True)
+        for name, at in slices.items()
+    ]
+    subtasks = manifest.operators["counts"].subtasks
+    first = replace(subtasks[0], files=files, bytes_total=10 * len(files))
+    operator = replace(manifest.operators["counts"], subtasks=[first, subtasks[1]])
+    return replace(manifest, operators={"counts": operator})
+
+
+PACK = f"shared/pack-{'c' * 32}-0-100"
+
+
+def test_after_retirement_and_a_sweep_the_store_holds_what_live_checkpoints_name(
+    store: MemoryStore, writer: LogWriter, take: Take, new_manifest: NewManifest
+) -> None:
+    take(1, "a")
+    last = take(2, "b")
+    new_manifest(3, ("c", "d"), writer=writer, store=store)  # its upload was given up
+    store.put("chk-3/f1r0/pack-00-0-3", b"abc")
+    store.put("shared/pack-00-1-3", b"abc")
+    CheckpointStore(store).retire(writer, 1)
+    swept = sweep(store, writer, now=later(), age_floor=NONE)
+    assert swept.deleted
+    assert keys(store) == named(last)
+    verify_files(store, last, full=True)
+    assert sweep(store, writer, now=later(), age_floor=NONE).objects == ()
+
+
+def test_a_dry_run_tells_sizes_and_deletes_nothing(store: MemoryStore, writer: LogWriter) -> None:
+    store.put("shared/pack-00-0-3", b"abc")
+    swept = sweep(store, writer, now=later(), age_floor=NONE, dry_run=True)
+    assert ([info.key for info in swept.objects], swept.bytes) == (["shared/pack-00-0-3"], 3)
+    assert not swept.deleted
+    assert keys(store) == {"shared/pack-00-0-3"}
+
+
+FOREIGN = [
+    "chk-x/f1r0/file",
+    "chk-03/f1r0/file",
+    "chk-3/notes.txt",
+    "chk-3/f1r0x/file",
+    "shared/folder/file",
+    "sharedly",
+    "savepoints/daily/MANIFEST",
+    "savepoints/daily/shared/b-a.sst-0",
+    "locks/driver",
+    "mine.txt",
+]
+
+
+def test_what_checkpoints_did_not_write_is_never_touched(
+    store: MemoryStore, writer: LogWriter, take: Take
+) -> None:
+    last = take(1)
+    for key in FOREIGN:
+        store.put(key, b"precious")
+    sweep(store, writer, now=later() + 10 * AGE_FLOOR)
+    assert keys(store) == named(last) | set(FOREIGN)
+    assert next(iter(store.list("log/")), None) is not None
+
+
+def test_what_is_younger_than_the_age_floor_stays(store: MemoryStore, writer: LogWriter) -> None:
+    store.put("shared/pack-00-0-3", b"abc")
+    assert sweep(store, writer, now=later() + AGE_FLOOR / 2).objects == ()
+    assert len(sweep(store, writer, now=later() + AGE_FLOOR).objects) == 1
+
+
+def test_what_was_written_since_a_checkpoint_under_way_began_stays_however_late_it_is(
+    store: MemoryStore, writer: LogWriter
+) -> None:
+    began = datetime.now(UTC)
+    store.put("shared/pack-00-0-3", b"abc")
+    far = began + 10 * AGE_FLOOR
+    assert sweep(store, writer, now=far, under_way=UnderWay(since=began)).objects == ()
+    assert len(sweep(store, writer, now=far).objects) == 1
+
+
+def test_what_a_checkpoint_under_way_references_stays(
+    store: MemoryStore, writer: LogWriter, take: Take, new_manifest: NewManifest
+) -> None:
+    last = take(1)
+    pending = new_manifest(2, ("b",), writer=writer, store=store)
+    store.put("chk-2/f1r0/pack-00-0-3", b"named by a handle that has not arrived")
+    under_way = UnderWay(checkpoint_ids=[2], handles=pending.handles)
+    sweep(store, writer, now=later(), age_floor=NONE, under_way=under_way)
+    assert keys(store) == named(last) | object_keys(pending.handles) | {"chk-2/f1r0/pack-00-0-3"}
+
+
+def test_a_base_that_is_built_on_stays_even_if_it_was_retired(
+    store: MemoryStore, writer: LogWriter, take: Take
+) -> None:
+    base = take(1, "a")
+    last = take(2, "b")
+
+    class Kept:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def delete(self, key: str) -> None:
+            pass
+
+    kept: Any = Kept()
+    CheckpointStore(kept).retire(writer, 1)
+    sweep(store, writer, now=later(), age_floor=NONE, under_way=UnderWay(pinned=[1]))
+    assert keys(store) == named(base, last)
+
+
+def test_nothing_is_swept_while_a_live_manifest_cannot_be_read(
+    store: MemoryStore, writer: LogWriter, take: Take
+) -> None:
+    take(1)
+    take(2)
+    store.put("shared/pack-00-0-3", b"abc")
+    store.put("chk-1/MANIFEST", store.get("chk-1/MANIFEST")[:-9])
+    before = keys(store)
+    with pytest.raises(CorruptState, match="chk-1/MANIFEST"):
+        sweep(store, writer, now=later(), age_floor=NONE)
+    store.delete("chk-1/MANIFEST")
+    with pytest.raises(CorruptState, match="missing"):
+        sweep(store, writer, now=later(), age_floor=NONE)
+    assert keys(store) == before - {"chk-1/MANIFEST"}
+
+
+def test_a_manifest_of_a_newer_moorage_stops_the_sweep(
+    store: MemoryStore, writer: LogWriter, take: Take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(1)
+    store.put("shared/pack-00-0-3", b"abc")
+
+    def refuse(*_args: object) -> Manifest:
+        raise UserError("written by a newer moorage")
+
+    monkeypatch.setattr("moorage_state.snapshots.checkpoints.decode_manifest", refuse)
+    before = keys(store)
+    with pytest.raises(UserError):
+        sweep(store, writer, now=later(), age_floor=NONE)
+    assert keys(store) == before
+
+
+def test_a_fenced_sweeper_deletes_nothing(
+    store: MemoryStore, writer: LogWriter, owner: Owner
+) -> None:
+    store.put("shared/pack-00-0-3", b"abc")
+    LogWriter.claim(store, owner, "the next")
+    with pytest.raises(Fenced):
+        sweep(store, writer, now=later(), age_floor=NONE)
+    assert keys(store) == {"shared/pack-00-0-3"}
+
+
+def test_a_sweeper_that_is_fenced_after_its_look_stops_before_it_deletes(
+    store: MemoryStore, writer: LogWriter, owner: Owner, take: Take
+) -> None:
+    take(1)
+    store.put("shared/pack-00-0-3", b"abc")
+
+    class TakenOver:
+        """Another writer claims as soon as the live manifests have been read."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def get(self, key: str) -> bytes:
+            data = store.get(key)
+            if key == "chk-1/MANIFEST":
+                LogWriter.claim(store, owner, "the next")
+            return data
+
+    taken_over: Any = TakenOver()
+    with pytest.raises(Fenced):
+        sweep(taken_over, writer, now=later(), age_floor=NONE)
+    assert "shared/pack-00-0-3" in keys(store)
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+def test_a_checkpoint_whose_entry_is_in_doubt_is_settled_before_anything_goes(
+    faulty: Any, owner: Owner, new_manifest: NewManifest, start: datetime, fault: str
+) -> None:
+    writer = LogWriter.claim(faulty, owner, "me")
+    manifest = new_manifest(1, writer=writer, store=faulty.inner)
+
+    def fail_at_the_entry(place: str) -> None:
+        if place == "complete.after_manifest":
+            faulty.fail = fault
+
+    with failpoints.watched(fail_at_the_entry), pytest.raises(StoreUnavailable):
+        CheckpointStore(faulty).complete(writer, manifest, start)
+    sweep(faulty, writer, now=later(), age_floor=NONE)
+    verify_files(faulty, manifest, full=True)
+    assert CheckpointStore(faulty).load_id(writer.entries, 1) == manifest
+
+
+def test_an_orphan_manifest_is_garbage_and_goes_after_the_files(
+    store: MemoryStore, writer: LogWriter, take: Take, new_manifest: NewManifest
+) -> None:
+    last = take(1)
+    orphan = new_manifest(2, ("z",), store=store)
+    store.put("chk-2/MANIFEST", b"of a writer that was fenced")
+    swept = sweep(store, writer, now=later(), age_floor=NONE)
+    gone = [info.key for info in swept.objects]
+    assert set(gone) == named(orphan)
+    assert gone[-1] == "chk-2/MANIFEST"
+    assert keys(store) == named(last)
+
+
+def test_an_interrupted_sweep_is_finished_by_the_next(
+    store: MemoryStore, writer: LogWriter, take: Take, new_manifest: NewManifest
+) -> None:
+    last = take(1)
+    new_manifest(2, ("x", "y"), store=store)
+
+    class Failing:
+        left = 2
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def delete(self, key: str) -> None:
+            if not self.left:
+                raise StoreUnavailable("injected")
+            self.left -= 1
+            store.delete(key)
+
+    failing: Any = Failing()
+    with pytest.raises(StoreUnavailable):
+        sweep(failing, writer, now=later(), age_floor=NONE)
+    sweep(store, writer, now=later(), age_floor=NONE)
+    assert keys(store) == named(last)
+
+
+def test_a_tool_without_a_writer_finds_the_same(
+    store: MemoryStore, writer: LogWriter, take: Take
+) -> None:
+    take(1)
+    store.put("shared/pack-00-0-3", b"abc")
+
+    def read() -> list[Any]:
+        return [entry for _, entry in LineageLog.open(store).read()]
+
+    found = find_garbage(store, read, now=later(), age_floor=NONE)
+    assert found == sweep(store, writer, now=later(), age_floor=NONE, dry_run=True).objects
+
+
+def test_a_pack_lives_while_any_checkpoint_references_a_slice_of_it(
+    store: MemoryStore, writer: LogWriter, new_manifest: NewManifest, start: datetime
+) -> None:
+    checkpoints = CheckpointStore(store)
+    for checkpoint_id, slices in ((1, {"a.sst": 0, "b.sst": 10}), (2, {"b.sst": 10})):
+        made = new_manifest(checkpoint_id, writer=writer, store=store)
+        checkpoints.complete(writer, packed(made, PACK, slices, store), start)
+    checkpoints.retire(writer, 1)
+    sweep(store, writer, now=later(), age_floor=NONE)
+    assert PACK in keys(store)
+    checkpoints.complete(writer, new_manifest(3, writer=writer, store=store), start)
+    checkpoints.retire(writer, 1)
+    assert PACK not in keys(store)
+
+
+def test_a_pack_that_a_pending_handle_references_survives_a_retirement(
+    store: MemoryStore, writer: LogWriter, new_manifest: NewManifest, start: datetime
+) -> None:
+    checkpoints = CheckpointStore(store)
+    first = packed(new_manifest(1, writer=writer, store=store), PACK, {"a.sst": 0}, store)
+    checkpoints.complete(writer, first, start)
+    checkpoints.complete(writer, new_manifest(2, writer=writer, store=store), start)
+    pending = packed(new_manifest(3, writer=writer, store=store), PACK, {"b.sst": 10}, store)
+    checkpoints.retire(writer, 1, pending=pending.handles)
+    assert PACK in keys(store)
+
+
+def test_the_pure_part_ignores_what_is_not_of_checkpoints_and_sorts_manifests_last(
+    new_manifest: NewManifest, start: datetime
+) -> None:
+    listing = [
+        ObjectInfo(key, 1, start)
+        for key in ("chk-1/MANIFEST", "log/1", "shared/x", "chk-9/MANIFEST", "chk-9/f1r0/a")
+    ]
+    found = garbage(listing, [new_manifest(1)], UnderWay(), start, NONE)
+    assert [info.key for info in found] == ["chk-9/f1r0/a", "shared/x", "chk-9/MANIFEST"]
+    assert garbage(listing, [], UnderWay(), start, timedelta(seconds=1)) == ()
