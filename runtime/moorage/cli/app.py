@@ -20,6 +20,8 @@ from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.progress import open_display
 from moorage.cli.redact import redact
 from moorage.cli.session import Runner, run_session
+from moorage.cli.snapshots import snapshots
+from moorage.cli.state import state
 from moorage.driver.types import Outcome, RunOptions, RunResult
 from moorage_api import (
     ManifestError,
@@ -41,6 +43,8 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(snapshots, name="snapshots")
+app.add_typer(state, name="state")
 
 JobFile = Annotated[
     Path,
@@ -57,7 +61,7 @@ def run(
     ] = False,
     restore: Annotated[
         str | None,
-        typer.Option(metavar="PATH|chk-N", help="Begin from this checkpoint, not the latest."),
+        typer.Option(metavar="PATH|chk-N", help="Begin from this checkpoint or savepoint."),
     ] = None,
     plain: Annotated[
         bool, typer.Option("--plain", help="Lines of progress, even on a terminal.")
@@ -78,6 +82,7 @@ def run(
         restore=_restore_url(restore),
         local_dir=local_dir.absolute() if local_dir else None,
         cores=cores,
+        control=True,
     )
     display = open_display(sys.stderr, plain=plain)
     try:
@@ -85,6 +90,39 @@ def run(
     except KeyboardInterrupt:
         _quit_now()
     typer.echo(_summary(job, result))
+
+
+@app.command()
+def savepoint(
+    manifest: JobFile,
+    name: Annotated[str, typer.Argument(help="Its directory's name below state.savepointDir.")],
+    *,
+    native: Annotated[
+        bool, typer.Option("--native", help="The backend's own files; faster, not for reading.")
+    ] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help="End the job with it, after publishing all output.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="How long to wait for it.")
+    ] = 1800.0,
+) -> None:
+    """Take a savepoint of a job that `moorage run` runs on this machine; prints its address."""
+    from moorage.driver.control import ask_for_savepoint, control_path
+    from moorage.driver.requests import SavepointRequest, check_name
+    from moorage.driver.settings import JobSettings
+
+    job = load_manifest(manifest)
+    settings = JobSettings.of(job, manifest.absolute().parent)
+    check_name(name)
+    settings.savepoint_url(name)
+    request = SavepointRequest(name, "native" if native else "canonical", stop)
+    view = ask_for_savepoint(control_path(settings.checkpoint_dir), request, timeout)
+    typer.echo(view.url)
+    _complain(
+        f"savepoint {view.name}: epoch {view.epoch}, {view.bytes_total:,} bytes, "
+        f"{view.duration_seconds:.1f} s"
+    )
 
 
 @app.command()

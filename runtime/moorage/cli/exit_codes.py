@@ -24,17 +24,17 @@ class ExitCode(IntEnum):
 
 
 MEANINGS: dict[ExitCode, str] = {
-    ExitCode.OK: "the job finished, or was stopped (Ctrl-C, SIGTERM) with a last checkpoint",
+    ExitCode.OK: "done; a job finished, or was stopped (Ctrl-C, SIGTERM) with a last checkpoint",
     ExitCode.INTERNAL: "an internal error, or a failure that retries did not cure",
     ExitCode.BAD_INPUT: "the manifest or the arguments are wrong; nothing was started or changed",
     ExitCode.JOB_FAILED: (
         "code of the job raised an error, or its rows broke a rule (null keys, wrong output)"
     ),
     ExitCode.STORE: "the store is missing, unreadable, held by another run or another job's",
-    ExitCode.CORRUPT: "stored state is damaged, and the manifest allows no older checkpoint",
+    ExitCode.CORRUPT: "stored state is damaged (a run: and no older checkpoint may take its place)",
     ExitCode.FENCED: "another driver took the job over; this one stopped writing at once",
     ExitCode.LOCAL_DISK: "the local volume is full or cannot be written",
-    ExitCode.INTERRUPTED: "interrupted a second time, so without a last checkpoint",
+    ExitCode.INTERRUPTED: "interrupted (a run: a second time, so without a last checkpoint)",
 }
 
 _BY_CODE = {

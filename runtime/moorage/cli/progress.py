@@ -21,7 +21,15 @@ from rich.text import Text
 
 from moorage.driver.types import CheckpointView, Progress
 
-__all__ = ["Display", "LiveDisplay", "PlainDisplay", "live_view", "open_display", "plain_line"]
+__all__ = [
+    "Display",
+    "LiveDisplay",
+    "PlainDisplay",
+    "live_view",
+    "open_display",
+    "plain_line",
+    "size_text",
+]
 
 _BAR_WIDTH = 40
 
@@ -33,7 +41,7 @@ def plain_line(progress: Progress, now: datetime) -> str:
         parts.append(_percent(progress.bound))
     parts += [
         f"{_count(progress.rows_per_second)} rows/s",
-        f"state {_size(progress.state_bytes)}",
+        f"state {size_text(progress.state_bytes)}",
         f"checkpoint {_checkpoint(progress.last_checkpoint, now)}",
     ]
     if progress.restored_from is not None:
@@ -57,7 +65,7 @@ def live_view(progress: Progress, now: datetime) -> RenderableType:
         table.add_row("input", bar)
     table.add_row("epoch", str(progress.epoch))
     table.add_row("rows", f"{_rows(progress)}, {_count(progress.rows_per_second)} per second")
-    table.add_row("state", _size(progress.state_bytes))
+    table.add_row("state", size_text(progress.state_bytes))
     table.add_row("checkpoint", _checkpoint(progress.last_checkpoint, now))
     if progress.restored_from is not None:
         table.add_row("restored from", progress.restored_from)
@@ -78,7 +86,8 @@ def _percent(bound: tuple[int, int]) -> str:
     return f"{min(100 * done // total, 100) if total > 0 else 100} %"
 
 
-def _size(number: int) -> str:
+def size_text(number: int) -> str:
+    """Return a number of bytes in the unit that suits it."""
     amount, unit = float(number), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if amount < 1024:
@@ -92,7 +101,7 @@ def _checkpoint(view: CheckpointView | None, now: datetime) -> str:
         return "none yet"
     # A clock that was set back must not show a checkpoint from the future.
     age = max((now - view.completed_at).total_seconds(), 0.0)
-    return f"{view.checkpoint_id} ({_age(age)} ago, {_size(view.bytes_uploaded)} written)"
+    return f"{view.checkpoint_id} ({_age(age)} ago, {size_text(view.bytes_uploaded)} written)"
 
 
 def _age(seconds: float) -> str:

@@ -1,4 +1,10 @@
+import shutil
+import sys
+
 import pytest
+from moorage_testing.lineages import build
+
+from moorage.cli import app as cli
 
 GOOD = """\
 apiVersion: moorage.dev/v1alpha1
@@ -18,3 +24,31 @@ def job_file(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(GOOD)
     return path
+
+
+@pytest.fixture
+def moorage(monkeypatch, capsys):
+    """Call the command line in this process; returns status, output and errors."""
+
+    def call(*arguments, runner=None):
+        monkeypatch.setattr(sys, "argv", ["moorage", *map(str, arguments)])
+        if runner is not None:
+            monkeypatch.setattr(cli, "_driver", lambda: runner)
+        status = cli.run_app()
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory):
+    root = tmp_path_factory.mktemp("lineage")
+    build(root / "dir", root / "scratch")
+    return root / "dir"
+
+
+@pytest.fixture
+def directory(original, tmp_path):
+    """A checkpoint directory: chk-1 is retired, chk-2 and chk-3 are there."""
+    return shutil.copytree(original, tmp_path / "dir")

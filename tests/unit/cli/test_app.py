@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from moorage.cli import app as cli
 from moorage.cli.progress import PlainDisplay
 from moorage.cli.session import run_session
 from moorage.driver.types import CheckpointView, Outcome, Progress, RunOptions, RunResult
@@ -14,21 +13,6 @@ from moorage_api import load_manifest
 from moorage_state.errors import CorruptState, UserError
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def moorage(monkeypatch, capsys):
-    """Call the command line in this process; returns status, output and errors."""
-
-    def call(*arguments, runner=None):
-        monkeypatch.setattr(sys, "argv", ["moorage", *map(str, arguments)])
-        if runner is not None:
-            monkeypatch.setattr(cli, "_driver", lambda: runner)
-        status = cli.run_app()
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
 
 
 class Recorder:
@@ -115,10 +99,10 @@ def test_what_the_release_cannot_do_stops_the_run_and_what_it_ignores_is_named(m
     status, _, err = moorage("run", job_file, runner=Recorder(FINISHED))
     assert status == 0
     assert "ignored on this machine: spec.image\n" in err
-    job_file.write_text(text.replace("file://./state", "s3://state/clicks"))
+    job_file.write_text(text + "  checkpoint: {cron: 0 3 * * *}\n")
     status, _, err = moorage("run", job_file, runner=Recorder(FINISHED))
     assert status == 2
-    assert "spec.state.checkpointDir: is on S3, which this release cannot write" in err
+    assert "spec.checkpoint.cron: is set, and this release takes checkpoints by interval" in err
 
 
 def test_an_error_of_the_run_is_printed_without_a_trace_and_gives_its_status(moorage, job_file):

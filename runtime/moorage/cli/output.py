@@ -1,0 +1,158 @@
+"""How commands print what they found: aligned text or JSON on standard output.
+
+Decides the form that all of them share. JSON is one document whose first fields are `format` (the
+version of the form; fields may be added under the same one) and `command`. Text is plain on a
+terminal and in a pipe alike; what a store holds cannot bring control characters onto a terminal.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+
+from moorage.cli.exit_codes import ExitCode
+from moorage.cli.redact import redact
+from moorage_state.errors import Bug
+
+__all__ = [
+    "JSON_FORMAT",
+    "Output",
+    "age_text",
+    "complain",
+    "one_line",
+    "print_json",
+    "print_pairs",
+    "print_table",
+    "progress_bar",
+    "stoppable",
+    "time_text",
+]
+
+JSON_FORMAT = 0
+
+Output = Annotated[
+    Literal["table", "json"],
+    typer.Option("--output", "-o", help="Text for people, or one JSON document for programs."),
+]
+
+_Cell = str | int | None
+
+
+def print_json(command: str, fields: object) -> None:
+    """Print one document; `fields` is a mapping or a dataclass."""
+    plain = msgspec.to_builtins(fields, builtin_types=(datetime,))
+    head = {"format": JSON_FORMAT, "command": command}
+    if clash := head.keys() & plain.keys():
+        raise Bug(f"fields of a result hide those of the document: fields={sorted(clash)}")
+    document = head | plain
+    typer.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> None:
+    """Print columns as wide as their content; numbers to the right, `-` where there is nothing."""
+    texts = [[_cell(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *texts, strict=True)]
+    numeric = [
+        bool(rows) and all(isinstance(row[n], int | None) for row in rows)
+        for n in range(len(header))
+    ]
+    for line in (header, *texts):
+        cells = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        )
+        typer.echo("  ".join(cells).rstrip())
+
+
+def print_pairs(pairs: Mapping[str, _Cell]) -> None:
+    """Print names and values, one a line."""
+    width = max(map(len, pairs), default=0)
+    for name, value in pairs.items():
+        typer.echo(f"{name.ljust(width)}  {_cell(value)}".rstrip())
+
+
+def one_line(text: str) -> str:
+    """The text with everything escaped that is no printable character."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def time_text(moment: datetime | None) -> str | None:
+    """`2026-01-31 12:00:00Z`."""
+    if moment is None:
+        return None
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def age_text(seconds: int | None) -> str | None:
+    """The two largest units: `45s`, `12m05s`, `3h07m`, `9d04h`."""
+    if seconds is None:
+        return None
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02}s"
+    hours = seconds // 3600
+    return f"{hours}h{seconds // 60 % 60:02}m" if hours < 48 else f"{hours // 24}d{hours % 24:02}h"
+
+
+def complain(text: str) -> None:
+    """Print a line to standard error."""
+    typer.echo(redact(f"moorage: {one_line(text)}", os.environ), err=True)
+
+
+@contextmanager
+def progress_bar(label: str, unit: Literal["bytes", "ranges"]) -> Iterator[Callable[..., None]]:
+    """A bar on a terminal, nothing elsewhere; gives a function of (how many more, of how many)."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda _more, _total: None
+        return
+    amount = DownloadColumn(binary_units=True) if unit == "bytes" else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), amount)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(label, total=None)
+
+        def advance(more: int, total: int) -> None:
+            bar.update(task, advance=more, total=total)
+
+        yield advance
+
+
+@contextmanager
+def stoppable(what_is_left: str) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end a command in order, with the status for interruptions.
+
+    Args:
+        what_is_left: the sentence that says what was and was not done.
+    """
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before: Any = None
+    with suppress(ValueError):  # not the main thread: then signals are somebody else's
+        before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        complain(f"interrupted; {what_is_left}")
+        sys.stdout.flush()
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _cell(cell: _Cell) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:,}" if isinstance(cell, int) else one_line(cell)

@@ -1,0 +1,172 @@
+"""`moorage state`: what is in the state of a checkpoint or savepoint.
+
+Decides arguments and forms of output; what they mean is `moorage.offline`. Works on a store alone.
+RocksDB and Arrow are imported when rows are read.
+"""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from moorage.cli.output import (
+    Output,
+    complain,
+    one_line,
+    print_json,
+    print_pairs,
+    print_table,
+    progress_bar,
+    stoppable,
+    time_text,
+)
+from moorage.cli.progress import size_text
+from moorage.offline import states
+from moorage.offline.places import find
+
+__all__ = ["state"]
+
+state = typer.Typer(
+    help="Look into the state of checkpoints and savepoints, without a job.",
+    no_args_is_help=True,
+)
+
+Where = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="DIR/chk-N, a savepoint's directory, or DIR or JOB.yaml for the restore point.",
+        show_default=False,
+    ),
+]
+State = Annotated[
+    str,
+    typer.Argument(metavar="UID/STATE", help="An operator's state, see ls.", show_default=False),
+]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@state.command("ls")
+def list_command(path: Where, *, output: Output = "table") -> None:
+    """List the states of all operators, with their types and sizes."""
+    rows = states.list_states(find(path))
+    if output == "json":
+        print_json("state ls", {"states": rows})
+        return
+    header = ("STATE", "KIND", "TYPE", "KEY", "FORMAT", "SIZE")
+    print_table(header, [_row(row) for row in rows])
+
+
+@state.command()
+def get(
+    path: Where,
+    name: State,
+    key: Annotated[
+        str,
+        typer.Argument(
+            help="The key; of several columns, a JSON array of their values.", show_default=False
+        ),
+    ],
+    *,
+    map_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Only this entry of a map.")
+    ] = None,
+    output: Output = "table",
+) -> None:
+    """Show what one key has in a state; a key that has nothing is no error.
+
+    Times are ISO 8601 with a time zone, binary values hexadecimal digits.
+    """
+    with stoppable("nothing was changed"):
+        found = states.get(find(path), name, key, map_key)
+    if output == "json":
+        print_json("state get", found)
+    elif not found.found:
+        complain(f"the key has nothing here: state={name} key={key} key_group={found.key_group}")
+    else:
+        _show_value(found.kind, found.value)
+
+
+@state.command()
+def count(
+    path: Where,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="UID[/STATE]", help="A state, or all of an operator.", show_default=False
+        ),
+    ],
+    *,
+    by_group: Annotated[
+        bool, typer.Option("--by-group", help="Also count each key group.")
+    ] = False,
+    output: Output = "table",
+) -> None:
+    """Count keys, and values, list elements, map entries or timers, exactly."""
+    with stoppable("nothing was changed"), progress_bar("counting", "ranges") as bar:
+        found = states.count(find(path), name, by_group=by_group, progress=bar)
+    if output == "json":
+        print_json("state count", {"states": found})
+        return
+    print_table(("STATE", "KEYS", "ROWS"), [(f"{c.uid}/{c.state}", c.keys, c.rows) for c in found])
+    for one in found:
+        if one.groups:
+            typer.echo()
+            header = (f"KEY GROUP OF {one.uid}/{one.state}", "KEYS", "ROWS")
+            print_table(header, [(g.key_group, g.keys, g.rows) for g in one.groups])
+
+
+@state.command()
+def export(
+    path: Where,
+    name: State,
+    file: Annotated[
+        Path,
+        typer.Argument(help="Ends in .parquet, .jsonl or .csv.", show_default=False),
+    ],
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    output: Output = "table",
+) -> None:
+    """Write a state to a file; it is there whole or not at all."""
+    from moorage.offline.exporting import export as export_state
+
+    with stoppable("no file was written"), progress_bar("exporting", "ranges") as bar:
+        done = export_state(find(path), name, file, force=force, progress=bar)
+    if output == "json":
+        print_json("state export", done)
+    else:
+        print_pairs({"exported": f"{done.rows:,} rows, {size_text(done.bytes)}", "file": done.file})
+
+
+def _row(row: states.StateRow) -> tuple[str | int | None, ...]:
+    ddl = row.type if row.map_key_type is None else f"{row.map_key_type} -> {row.type}"
+    size = f"in {size_text(row.operator_bytes)}" if row.bytes is None else size_text(row.bytes)
+    return f"{row.uid}/{row.state}", row.kind, ddl, ", ".join(row.key_types), row.format, size
+
+
+def _show_value(kind: str, value: Any) -> None:
+    if kind == "map":
+        print_table(("KEY", "VALUE"), [(_text(e["key"]), _text(e["value"])) for e in value])
+    elif kind == "timers":
+        for time in value:
+            typer.echo(_timer(time))
+    elif kind == "list":
+        for item in value:
+            typer.echo(one_line(_text(item)))
+    else:
+        typer.echo(one_line(_text(value)))
+
+
+def _timer(milliseconds: int) -> str:
+    try:
+        return f"{milliseconds}  {time_text(_EPOCH + timedelta(milliseconds=milliseconds))}"
+    except OverflowError:
+        return str(milliseconds)
+
+
+def _text(plain: Any) -> str:
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

@@ -1,0 +1,165 @@
+"""`snapshots gc`: what no retained checkpoint needs, and its deletion.
+
+Decides nothing about what is garbage (`find_garbage` does), only whether it is safe to delete it
+without being the lineage's writer. It claims no fence: that would end a running job. Runs are kept
+out by the lock of the directory. Outside of a local directory a lock is no proof, for its holder
+may only be cut off; there the age floor stands between a checkpoint under way and the deletion,
+and cannot be lowered: an upload refers to new objects and to those of a retained base, never to
+old ones that nothing names.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from moorage.offline.places import has_log
+from moorage_state.errors import UserError
+from moorage_state.snapshots import (
+    AGE_FLOOR,
+    Checkpoint,
+    Entry,
+    LineageLog,
+    LockHolder,
+    Retire,
+    RunLock,
+    acquire_lock,
+    find_garbage,
+    retained,
+)
+from moorage_state.snapshots.layout import checkpoint_id_in
+from moorage_state.stores import LocalStore, ObjectInfo, ObjectStore
+
+__all__ = ["Collected", "Garbage", "collect"]
+
+_DELETES_PER_LOOK = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """One object that may go; `age_seconds` by the store's time, `reason` for people."""
+
+    key: str
+    bytes: int
+    modified: datetime
+    age_seconds: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What was found and what was done.
+
+    Attributes:
+        deleted: how many of the objects were deleted; 0 in a dry run.
+    """
+
+    path: str
+    dry_run: bool
+    age_seconds: int
+    objects: Sequence[Garbage]
+    bytes: int
+    deleted: int
+
+
+def collect(
+    store: ObjectStore,
+    now: datetime,
+    *,
+    age: timedelta = AGE_FLOOR,
+    delete: bool = False,
+    watching: Callable[[str], None] = lambda _text: None,
+) -> Collected:
+    """Find the garbage of a checkpoint directory and, with `delete`, delete it.
+
+    Args:
+        store: the checkpoint directory.
+        now: the time.
+        age: nothing younger goes.
+        delete: delete it, under the directory's lock.
+        watching: told what is waited for, where it takes a while to see whether a job runs.
+
+    Raises:
+        UserError: it is no checkpoint directory; a run holds its lock; `age` is too low for this
+            store; or a manifest that exists is of a newer Moorage.
+        CorruptState: a manifest that exists is damaged: what it needs is unknown, so nothing goes.
+        StoreUnavailable: the store does not answer; what is left is found the next time.
+    """
+    if not has_log(store):
+        raise UserError(f"not a checkpoint directory, it has no log: path={store.url}")
+    if delete:
+        _check_age(store, age)
+    with _kept_out(store, now, watching) if delete else nullcontext():
+        collector = _Collector(store, now, age)
+        objects = collector.find()
+        deleted = collector.delete(objects) if delete else 0
+    total = sum(one.bytes for one in objects)
+    seconds = int(age.total_seconds())
+    return Collected(store.url, not delete, seconds, objects, total, deleted)
+
+
+def _check_age(store: ObjectStore, age: timedelta) -> None:
+    if age < AGE_FLOOR and not isinstance(store, LocalStore):
+        raise UserError(
+            f"only in a local directory objects younger than 24h may be deleted, elsewhere a "
+            f"checkpoint may be under way unseen: path={store.url} age={age}; leave --age out, or "
+            f"raise it"
+        )
+
+
+def _kept_out(store: ObjectStore, now: datetime, watching: Callable[[str], None]) -> RunLock:
+    """Hold the lock of a directory, so that no run is alive in it, nor begins."""
+    try:
+        return acquire_lock(store, LockHolder.current("moorage-gc", now), watching=watching)
+    except UserError as error:
+        # The lock's own advice is for runs; nothing must be taken over for a deletion.
+        text, found, _ = str(error).partition("; wait until it ends")
+        if not found:
+            raise
+        raise UserError(f"{text}; wait until it ends: a running job cleans up by itself") from error
+
+
+class _Collector:
+    """Finds garbage, and knows how far it has read the log for that."""
+
+    def __init__(self, store: ObjectStore, now: datetime, age: timedelta) -> None:
+        self._store = store
+        self._now = now
+        self._age = age
+        self._log = LineageLog.open(store)
+        self._entries: Sequence[Entry] = ()
+
+    def find(self) -> list[Garbage]:
+        infos = find_garbage(self._store, self._read, now=self._now, age_floor=self._age)
+        live = {checkpoint.checkpoint_id for checkpoint in retained(self._entries)}
+        known = {e.checkpoint_id for e in self._entries if isinstance(e, Checkpoint | Retire)}
+        return [self._garbage(info, _reason(info, live, known)) for info in infos]
+
+    def delete(self, objects: Sequence[Garbage]) -> int:
+        """Delete what is still garbage; whoever appends to the log meanwhile is heard."""
+        deleted, wanted = 0, {one.key for one in objects}
+        for number, one in enumerate(objects):
+            if number % _DELETES_PER_LOOK == 0 and self._log.read_records(len(self._entries)):
+                wanted.intersection_update(found.key for found in self.find())
+            if one.key in wanted:
+                self._store.delete(one.key)
+                deleted += 1
+        return deleted
+
+    def _read(self) -> Sequence[Entry]:
+        self._entries = [entry for _, entry in self._log.read()]
+        return self._entries
+
+    def _garbage(self, info: ObjectInfo, reason: str) -> Garbage:
+        age = max(0, int((self._now - info.modified).total_seconds()))
+        return Garbage(info.key, info.size, info.modified, age, reason)
+
+
+def _reason(info: ObjectInfo, live: set[int], known: set[int]) -> str:
+    checkpoint_id = checkpoint_id_in(info.key)
+    if checkpoint_id is None:
+        return "shared, and no retained checkpoint names it"
+    if checkpoint_id in live:
+        return f"of an attempt at chk-{checkpoint_id} that did not count"
+    state = "is retired" if checkpoint_id in known else "was never completed"
+    return f"of chk-{checkpoint_id}, which {state}"

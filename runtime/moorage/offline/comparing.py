@@ -1,0 +1,95 @@
+"""`snapshots diff --state`: which keys of a state differ between two snapshots.
+
+Decides that a key is the same when all it has in the state is stored as the same bytes. Both sides
+are read side by side in the order of stored keys, so memory does not grow with the state.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from itertools import groupby
+
+import pyarrow as pa
+
+from moorage.offline.differing import StateDifference
+from moorage.offline.places import Found
+from moorage.offline.states import whole_name
+from moorage.state.reading import Selection, select, selected_rows
+from moorage_state.canonical import RowReader
+from moorage_state.errors import UserError
+
+__all__ = ["compare"]
+
+_Keyed = tuple[bytes, bytes]
+_END: _Keyed = (b"", b"")
+_KEY_AT = 7
+
+
+def compare(before: Found, after: Found, name: str) -> StateDifference:
+    """Compare one state, `UID/STATE`, by reading all of it on both sides.
+
+    Raises:
+        UserError: one side does not have the state, or has it with other types.
+        CorruptState, StoreUnavailable, LocalDiskError: see `moorage.state.read`.
+    """
+    uid, state = whole_name(before, name)
+    whole_name(after, name)
+    sides = select(before.snapshot, uid, state), select(after.snapshot, uid, state)
+    _check_comparable(*sides, name)
+    added = removed = changed = same = 0
+    one, other = (_digests(side) for side in sides)
+    left, right = next(one, _END), next(other, _END)
+    while left is not _END or right is not _END:
+        if right is _END or (left is not _END and left[0] < right[0]):
+            removed += 1
+            left = next(one, _END)
+        elif left is _END or right[0] < left[0]:
+            added += 1
+            right = next(other, _END)
+        else:
+            changed += left[1] != right[1]
+            same += left[1] == right[1]
+            left, right = next(one, _END), next(other, _END)
+    return StateDifference(uid, state, added, removed, changed, same)
+
+
+def _check_comparable(one: Selection, other: Selection, name: str) -> None:
+    facts = ("kind", "type", "key_type", "key_types", "max_parallelism", "key_hash")
+    for fact in facts:
+        left, right = getattr(one.meta, fact), getattr(other.meta, fact)
+        if left != right:
+            raise UserError(
+                f"keys of a state that changed its {fact} cannot be compared: state={name} "
+                f"before={left} after={right}; leave --state out, the rest shows what changed"
+            )
+
+
+def _digests(side: Selection) -> Iterator[_Keyed]:
+    """What stands for each key and what it has, in the order of stored keys."""
+    for prefix, entries in groupby(_entries(side), key=lambda entry: entry[0]):
+        digest = hashlib.sha256()
+        for _, rest, value in entries:
+            for part in (rest, value):
+                digest.update(len(part).to_bytes(8, "big") + part)
+        yield prefix, digest.digest()
+
+
+def _entries(side: Selection) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """Each stored entry as its key's prefix, what follows that, and its value."""
+    for handle in side.handles:
+        yield from _split(side, selected_rows(side, handle))
+
+
+def _split(
+    side: Selection, batches: Iterator[pa.RecordBatch]
+) -> Iterator[tuple[bytes, bytes, bytes]]:
+    reader = RowReader(side.meta, side.snapshot.path)
+    if side.meta.kind == "timers":
+        for batch in batches:
+            times = batch.column("time").to_pylist()
+            for prefix, time in zip(reader.prefixes(batch), times, strict=True):
+                yield prefix, b"", str(time).encode()
+        return
+    for keys, values in reader.entries(batches):
+        for key, value in zip(keys, values, strict=True):
+            at = _KEY_AT + int.from_bytes(key[3:_KEY_AT], "big")
+            yield key[:at], key[at:], value

@@ -1,0 +1,328 @@
+"""`snapshots ls`: every checkpoint and savepoint of a job, with what each costs.
+
+Decides the columns. A damaged manifest is a row with its problem, not the end of the list: judging
+is what `verify` is for. Reads logs and manifests.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from moorage.offline.addresses import child
+from moorage.offline.lineage import Lineage, Standing, read_lineage
+from moorage.offline.places import Directories, has_log
+from moorage_state.errors import CorruptState, UserError
+from moorage_state.snapshots import (
+    Checkpoint,
+    CheckpointStore,
+    Entry,
+    Manifest,
+    Reserved,
+    SavepointStore,
+    checkpoint_path,
+)
+from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
+from moorage_state.stores import ObjectStore, in_parallel, open_store
+
+__all__ = [
+    "CheckpointRow",
+    "HistoryRow",
+    "Listing",
+    "SavepointRow",
+    "format_of",
+    "list_snapshots",
+    "manifest_bytes",
+    "slices_of",
+]
+
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """One checkpoint; sizes in bytes, and None where its manifest is not there or not readable.
+
+    Attributes:
+        completed_at: None while it is not in the log.
+        age_seconds: since it was completed.
+        bytes: of all the state it references.
+        new_bytes: of what the checkpoint before it in the list does not have; None where there is
+            none to compare with.
+        own_bytes: of the objects under `chk-<id>/`.
+        problem: why the manifest cannot be read; or empty.
+    """
+
+    id: int
+    path: str
+    standing: Standing
+    epoch: int | None
+    completed_at: datetime | None
+    age_seconds: int | None
+    bytes: int | None
+    new_bytes: int | None
+    own_bytes: int
+    files: int | None
+    fence: int | None
+    run: int | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointRow:
+    """One savepoint; `format` is `native`, `canonical`, `mixed`, or empty where it has no state.
+
+    Attributes:
+        standing: `completed`, `unfinished` (never completed), or `damaged`.
+    """
+
+    name: str
+    path: str
+    standing: str
+    format: str = ""
+    job: str = ""
+    checkpoint_id: int | None = None
+    epoch: int | None = None
+    created_at: datetime | None = None
+    age_seconds: int | None = None
+    bytes: int | None = None
+    files: int | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """One entry of the log: its number, when it was written, its kind and its fields."""
+
+    seq: int
+    at: datetime
+    kind: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Everything that `ls` shows; `history` only where it was asked for.
+
+    Attributes:
+        directory: the address of the checkpoint directory.
+        savepoint_directory: where savepoints were looked for; None where no place is known.
+        warnings: for people.
+    """
+
+    directory: str
+    savepoint_directory: str | None
+    checkpoints: Sequence[CheckpointRow]
+    savepoints: Sequence[SavepointRow]
+    history: Sequence[HistoryRow] | None
+    warnings: Sequence[str]
+
+
+def list_snapshots(directories: Directories, now: datetime, *, history: bool = False) -> Listing:
+    """List a checkpoint directory, a directory of savepoints, or both.
+
+    Args:
+        now: the time, from which ages are counted.
+        history: list the log too, and checkpoints of which nothing is left.
+
+    Raises:
+        UserError: a directory does not exist, holds nothing of Moorage, or is of a newer one.
+        CorruptState: the log is damaged.
+        StoreUnavailable: a store does not answer.
+    """
+    store = open_store(directories.checkpoints)
+    warnings: list[str] = []
+    lineage = read_lineage(store) if has_log(store) else None
+    rows = _checkpoint_rows(lineage, now, gone=history) if lineage is not None else []
+    where = directories.savepoints
+    if where is None and lineage is None:
+        where = directories.checkpoints
+    savepoints = _savepoint_rows(where, now, warnings, known=lineage is not None)
+    if lineage is None and not savepoints:
+        warnings.append(_nothing(store))
+    elif lineage is not None and lineage.warning:
+        warnings.append(lineage.warning)
+    entries = _history(lineage) if history and lineage is not None else None
+    return Listing(directories.checkpoints, where, rows, savepoints, entries, warnings)
+
+
+def slices_of(manifest: Manifest) -> dict[tuple[str, int, str], int]:
+    """The sizes of the distinct pieces that a manifest references: by object and place in it.
+
+    Inline files are told apart by their digests.
+    """
+    return {
+        (file.key, file.offset, "" if file.key else file.sha256): file.size
+        for file in manifest.files
+    }
+
+
+def manifest_bytes(manifest: Manifest) -> int:
+    """The bytes of state that a manifest references, each counted once."""
+    return sum(slices_of(manifest).values())
+
+
+def _nothing(store: ObjectStore) -> str:
+    """What to say of a place without snapshots. Raises `UserError` if it holds other things."""
+    found = next(iter(store.list("")), None)
+    if found is None:
+        return f"nothing is stored here yet: path={store.url}"
+    if store.head(MANIFEST_KEY) is not None:
+        raise UserError(
+            f"this is one snapshot and not a directory of them: path={store.url}; list the "
+            f"directory above it, or use `moorage snapshots show`"
+        )
+    raise UserError(
+        f"neither a checkpoint directory nor a directory of savepoints: path={store.url} "
+        f"found={found.key}; name the checkpointDir or savepointDir of a job, or its job.yaml"
+    )
+
+
+def _checkpoint_rows(lineage: Lineage, now: datetime, *, gone: bool) -> list[CheckpointRow]:
+    entries = {e.checkpoint_id: e for e in lineage.entries if isinstance(e, Checkpoint)}
+    ids = [one for one, standing in lineage.standings.items() if gone or standing != "gone"]
+    loader = CheckpointStore(lineage.store)
+    loaded = in_parallel(
+        (partial(_load, loader, lineage, entries.get(one), one) for one in ids), _THREADS
+    )
+    rows: list[CheckpointRow] = []
+    before: Manifest | None = None
+    first = min(entries, default=0)
+    for one, (manifest, problem) in zip(ids, loaded, strict=True):
+        new = None if manifest is None else _new_bytes(manifest, before, is_first=one == first)
+        rows.append(_row(lineage, entries.get(one), one, manifest, new, problem, now))
+        before = manifest or before
+    return rows
+
+
+def _new_bytes(manifest: Manifest, before: Manifest | None, *, is_first: bool) -> int | None:
+    if before is None and not is_first:
+        return None
+    old = slices_of(before) if before is not None else {}
+    return sum(size for at, size in slices_of(manifest).items() if at not in old)
+
+
+def _load(
+    loader: CheckpointStore, lineage: Lineage, entry: Checkpoint | None, checkpoint_id: int
+) -> tuple[Manifest | None, str]:
+    standing = lineage.standings[checkpoint_id]
+    if entry is None or standing == "gone":
+        return None, ""
+    try:
+        return loader.load(entry), ""
+    except (CorruptState, UserError) as error:
+        # Of a retired checkpoint the manifest may be deleted already.
+        return None, "" if standing == "retired" else str(error)
+
+
+def _row(
+    lineage: Lineage,
+    entry: Checkpoint | None,
+    checkpoint_id: int,
+    manifest: Manifest | None,
+    new_bytes: int | None,
+    problem: str,
+    now: datetime,
+) -> CheckpointRow:
+    return CheckpointRow(
+        id=checkpoint_id,
+        path=checkpoint_path(checkpoint_id),
+        standing=lineage.standings[checkpoint_id],
+        epoch=entry.epoch if entry else None,
+        completed_at=entry.completed_at if entry else None,
+        age_seconds=_age(entry.completed_at, now) if entry else None,
+        bytes=manifest_bytes(manifest) if manifest else None,
+        new_bytes=new_bytes,
+        own_bytes=lineage.leftover_bytes.get(checkpoint_id, 0),
+        files=len(manifest.files) if manifest else None,
+        fence=entry.fence if entry else None,
+        run=entry.run if entry else None,
+        problem=problem,
+    )
+
+
+def _savepoint_rows(
+    url: str | None, now: datetime, warnings: list[str], *, known: bool
+) -> list[SavepointRow]:
+    """The savepoints below `url`; a directory that is missing is an error only without a lineage.
+
+    A job that never took a savepoint has none; that its volume is not there looks the same.
+    """
+    if url is None:
+        return []
+    try:
+        store = open_store(url)
+    except UserError as error:
+        if not known:
+            raise
+        warnings.append(f"no savepoints listed: {error}")
+        return []
+    rows = in_parallel(
+        (partial(_savepoint_row, child(url, name), name, now) for name in _folders(store)),
+        _THREADS,
+    )
+    return [row for row in rows if row is not None]
+
+
+def _folders(store: ObjectStore) -> Iterator[str]:
+    """The directories at the top of a store, by a listing of one object each."""
+    after = ""
+    while (found := next(iter(store.list("", after)), None)) is not None:
+        name, slash, _ = found.key.partition("/")
+        if slash:
+            yield name
+        # Nothing but what is in the directory sorts between "name/" and "name0".
+        after = f"{name}0" if slash else found.key
+
+
+def _savepoint_row(url: str, name: str, now: datetime) -> SavepointRow | None:
+    """None for a directory that is no savepoint."""
+    savepoint = SavepointStore(url)
+    if not savepoint.exists():
+        begun = savepoint.store.head(ATTEMPT_KEY)
+        return SavepointRow(name, url, "unfinished") if begun is not None else None
+    try:
+        manifest = savepoint.load()
+    except (CorruptState, UserError) as error:
+        return SavepointRow(name, url, "damaged", problem=str(error))
+    return SavepointRow(
+        name=name,
+        path=url,
+        standing="completed",
+        format=format_of(manifest),
+        job=manifest.job_name,
+        checkpoint_id=manifest.checkpoint_id,
+        epoch=manifest.epoch,
+        created_at=manifest.created_at,
+        age_seconds=_age(manifest.created_at, now),
+        bytes=manifest_bytes(manifest),
+        files=len(manifest.files),
+    )
+
+
+def format_of(manifest: Manifest) -> str:
+    """The format of the files of state: `native`, `canonical`, `mixed`, or empty without state."""
+    formats = {handle.format for handle in manifest.handles}
+    return "mixed" if len(formats) > 1 else "".join(formats)
+
+
+def _history(lineage: Lineage) -> list[HistoryRow]:
+    return [
+        HistoryRow(record.seq, record.at, *_kind_and_fields(record.entry))
+        for record in lineage.records
+    ]
+
+
+def _kind_and_fields(entry: Entry) -> tuple[str, dict[str, Any]]:
+    if isinstance(entry, Reserved):
+        return entry.kind, entry.fields
+    fields = msgspec.to_builtins(entry)
+    return fields.pop("kind"), fields
+
+
+def _age(moment: datetime, now: datetime) -> int:
+    """Whole seconds; a clock that was set back must not show one from the future."""
+    return max(0, int((now - moment).total_seconds()))

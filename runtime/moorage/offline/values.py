@@ -1,0 +1,142 @@
+"""Values of state as text and JSON, and text as keys.
+
+Decides how a value of each type is written for people and programs, and what a person may type for
+a key. Pure. JSON has no times, decimals, bytes, or numbers that are not finite: those are strings
+(ISO 8601 in UTC; digits; hexadecimal digits; NaN, Infinity, -Infinity).
+"""
+
+import datetime
+import decimal
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from moorage_state.codecs import StateTypeError, checker
+from moorage_state.errors import UserError
+from moorage_state.types import StateType, parse_type
+
+__all__ = ["json_value", "parse_key", "parse_value", "show_value"]
+
+_TRUE = {"true": True, "false": False}
+_EXAMPLES = {
+    "boolean": "true or false",
+    "date": "2026-01-31",
+    "timestamp": "2026-01-31T12:00:00Z (with a time zone)",
+    "binary": "hexadecimal digits such as 00ff",
+    "decimal": "12.50",
+}
+
+
+def json_value(parsed: StateType, value: Any) -> Any:
+    """Plain JSON of a value that was read from an Arrow column of this type."""
+    if value is None:
+        return None
+    if parsed.name == "array":
+        return [json_value(parsed.children[0], item) for item in value]
+    if parsed.name == "map":
+        pairs = value.items() if isinstance(value, Mapping) else value
+        kind, inner = parsed.children
+        return {_name(kind, key): json_value(inner, item) for key, item in pairs}
+    if parsed.name == "struct":
+        items = value.values() if isinstance(value, Mapping) else value
+        fields = zip(parsed.fields, parsed.children, items, strict=True)
+        return {name: json_value(child, item) for name, child, item in fields}
+    return _scalar(value)
+
+
+def show_value(parsed: StateType, value: Any) -> str:
+    """One value as text: strings as they are, everything nested as JSON."""
+    plain = json_value(parsed, value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def parse_key(key_types: Sequence[str], text: str) -> tuple[Any, ...]:
+    """The key that a person typed: the value itself, or a JSON array where it has several columns.
+
+    Raises:
+        UserError: it is not of these types; says what to write.
+    """
+    if len(key_types) == 1:
+        return (parse_value(key_types[0], text, "key"),)
+    form = f"a JSON array of {len(key_types)} values, of types {list(key_types)}"
+    try:
+        items = json.loads(text, parse_float=decimal.Decimal)
+    except ValueError as error:
+        raise UserError(f"key has several columns: key={text!r:.100}; write {form}") from error
+    if not isinstance(items, list) or len(items) != len(key_types):
+        raise UserError(f"key has another number of columns: key={text!r:.100}; write {form}")
+    return tuple(_typed(ddl, item) for ddl, item in zip(key_types, items, strict=True))
+
+
+def parse_value(ddl: str, text: str, what: str) -> Any:
+    """The value of type `ddl` that `text` writes.
+
+    Raises:
+        UserError: it writes none; says what to write.
+    """
+    parsed = parse_type(ddl)
+    try:
+        return checker(ddl)(_reader(parsed)(text))
+    except (ValueError, KeyError, ArithmeticError, StateTypeError) as error:
+        example = _EXAMPLES.get(parsed.name, "a whole number" if parsed.bits else "it in UTF-8")
+        raise UserError(
+            f"{what} is not of its type: {what}={text!r:.100} type={parsed.ddl}; write {example}"
+        ) from error
+
+
+def _typed(ddl: str, item: Any) -> Any:
+    """A value out of JSON, where only the types that JSON has may stand for themselves."""
+    parsed = parse_type(ddl)
+    natural = {"boolean": bool, "string": str}.get(parsed.name)
+    if natural is not None and not isinstance(item, (natural, str)):
+        raise UserError(f"key is not of its type: value={item!r:.100} type={parsed.ddl}")
+    if isinstance(item, bool):
+        text = str(item).lower()
+    elif isinstance(item, (int, decimal.Decimal, str)):
+        text = str(item)
+    else:
+        raise UserError(f"key is not of its type: value={item!r:.100} type={parsed.ddl}")
+    return parse_value(ddl, text, "key")
+
+
+def _reader(parsed: StateType) -> Callable[[str], Any]:
+    readers: dict[str, Callable[[str], Any]] = {
+        "string": _string,
+        "boolean": lambda text: _TRUE[text.lower()],
+        "date": datetime.date.fromisoformat,
+        "timestamp": _timestamp,
+        "binary": bytes.fromhex,
+        "decimal": decimal.Decimal,
+    }
+    return int if parsed.bits else readers[parsed.name]
+
+
+def _string(text: str) -> str:
+    """Bytes of an argument that are not UTF-8 arrive as characters that nothing can store."""
+    text.encode()
+    return text
+
+
+def _timestamp(text: str) -> datetime.datetime:
+    found = datetime.datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError("a time without a time zone")
+    return found.astimezone(datetime.UTC)
+
+
+def _name(parsed: StateType, key: Any) -> str:
+    plain = json_value(parsed, key)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, datetime.datetime):
+        return value.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    return value.hex() if isinstance(value, bytes) else value

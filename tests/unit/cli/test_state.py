@@ -1,0 +1,121 @@
+import csv
+import json
+
+import pytest
+
+
+def result(out):
+    document = json.loads(out)
+    assert list(document)[:2] == ["format", "command"]
+    assert document["format"] == 0
+    return document
+
+
+def test_states_are_listed_with_their_types(moorage, directory):
+    status, out, _ = moorage("state", "ls", directory)
+    assert status == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [
+        "visits/visit",
+        "visits/pages",
+        "visits/by_day",
+        "visits/_timers",
+    ]
+    assert "date -> double" in lines[3]
+    rows = result(moorage("state", "ls", directory, "-o", "json")[1])["states"]
+    assert rows[0]["key_types"] == ["string"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("visits/visit", '{"n": 3, "at": "2026-01-02T03:04:05Z", "note": "again"}\n'),
+        ("visits/pages", "page-0\npage-1\npage-2\n" * 2),
+        ("visits/by_day", "KEY         VALUE\n1969-12-31  NaN\n2026-01-04  3.5\n"),
+    ],
+)
+def test_what_a_key_has_is_printed_as_it_is(moorage, directory, name, expected):
+    assert moorage("state", "get", directory, name, "user-3") == (0, expected, "")
+
+
+def test_timers_are_printed_with_their_times(moorage, directory):
+    _, out, _ = moorage("state", "get", directory, "visits/_timers", "user-4")
+    assert out == "4000  1970-01-01 00:00:04Z\n"
+
+
+def test_one_entry_of_a_map_is_printed_as_json(moorage, directory):
+    _, out, _ = moorage(
+        *("state", "get", directory, "visits/by_day", "user-3"),
+        *("--map-key", "2026-01-04", "-o", "json"),
+    )
+    document = result(out)
+    assert document["value"] == [{"key": "2026-01-04", "value": 3.5}]
+    assert document["found"] is True
+
+
+def test_a_key_that_has_nothing_prints_nothing(moorage, directory):
+    status, out, err = moorage("state", "get", directory, "visits/visit", "nobody")
+    assert (status, out) == (0, "")
+    assert "the key has nothing here: state=visits/visit key=nobody" in err
+
+
+def test_a_key_that_begins_with_a_dash_comes_after_two(moorage, directory):
+    status, _, err = moorage("state", "get", directory, "visits/visit", "--", "-7")
+    assert status == 0
+    assert "key=-7" in err
+
+
+def test_counts_are_exact_and_by_key_group_on_request(moorage, directory):
+    status, out, _ = moorage("state", "count", directory, "visits")
+    assert status == 0
+    assert "visits/visit      41    41\n" in out
+    _, out, _ = moorage("state", "count", directory, "visits/visit", "--by-group", "-o", "json")
+    (one,) = result(out)["states"]
+    assert sum(group["keys"] for group in one["groups"]) == one["keys"] == 41
+    _, out, _ = moorage("state", "count", directory, "visits/visit", "--by-group")
+    assert "KEY GROUP OF visits/visit" in out
+
+
+def test_a_state_is_exported_to_a_file(moorage, directory, tmp_path):
+    target = tmp_path / "out.csv"
+    status, out, _ = moorage("state", "export", directory / "chk-2", "visits/visit", target)
+    assert status == 0
+    assert "exported  40 rows" in out
+    with target.open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == 40
+    status, _, err = moorage("state", "export", directory, "visits/visit", target)
+    assert status == 2
+    assert "pass --force" in err
+    status, out, _ = moorage(
+        "state", "export", directory, "visits/visit", target, "--force", "-o", "json"
+    )
+    assert (status, result(out)["rows"]) == (0, 41)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["get", "{dir}", "visits/seen", "k"], 2, "there are: visits/visit, visits/pages"),
+        (["get", "{dir}", "visits", "k"], 2, "name one state of the operator"),
+        (["get", "{dir}", "visits/by_day", "k", "--map-key", "x"], 2, "write 2026-01-31"),
+        (["get", "{dir}", "clicks/visit", "k"], 2, "there are: visits"),
+        (["count", "{dir}", "clicks"], 2, "there are: visits"),
+        (["export", "{dir}", "visits/visit", "{dir}/x.txt"], 2, "end it in .parquet"),
+        (["export", "{dir}", "visits/visit", "{dir}/gone/x.csv"], 7, "a directory that exists"),
+        (["ls", "{dir}/chk-9"], 2, "retained are: chk-3, chk-2"),
+        (["ls", "{dir}-gone"], 2, "does not exist"),
+    ],
+)
+def test_what_is_typed_wrong_is_answered_with_what_to_do(
+    moorage, directory, arguments, status, message
+):
+    found, out, err = moorage("state", *(a.format(dir=directory) for a in arguments))
+    assert (found, out) == (status, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_damaged_state_is_status_5(moorage, directory):
+    for path in (directory / "shared").iterdir():
+        path.write_bytes(b"")
+    assert moorage("state", "count", directory, "visits")[0] == 5

@@ -1,0 +1,93 @@
+import hashlib
+
+import pytest
+
+from moorage.offline.places import Directories, directories_of, find
+from moorage_api import ManifestError
+from moorage_state.errors import CorruptState, UserError
+
+JOB = """\
+apiVersion: moorage.dev/v1alpha1
+kind: StatefulSparkJob
+metadata: {name: clicks}
+spec:
+  application: {mainFile: job.py}
+  scaling: {parallelism: 2}
+  state:
+    checkpointDir: %s
+    savepointDir: %s
+    s3: {endpoint: "http://host:8333", pathStyle: true}
+"""
+
+
+@pytest.mark.parametrize("form", ["{}/chk-2", "file://{}/chk-2", "file://{}/chk-2/"])
+def test_a_checkpoint_is_found_by_its_path(directory, form):
+    found = find(form.format(directory))
+    assert found.snapshot.manifest.checkpoint_id == 2
+    assert found.snapshot.path == f"file://{directory}/chk-2"
+
+
+def test_a_checkpoint_is_found_by_directory_and_name(directory):
+    assert find(str(directory), "chk-2").snapshot.manifest.checkpoint_id == 2
+
+
+def test_a_directory_stands_for_its_restore_point(directory):
+    assert find(str(directory)).snapshot.manifest.checkpoint_id == 3
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(directory):
+    with pytest.raises(UserError, match="retained are: chk-3, chk-2"):
+        find(str(directory / "chk-1"))
+
+
+def test_a_missing_directory_is_told_from_an_empty_one_and_a_foreign_one(tmp_path):
+    with pytest.raises(UserError, match=r"does not exist.*mount its volume"):
+        find(str(tmp_path / "gone"))
+    with pytest.raises(UserError, match="nothing is stored there; name a checkpoint directory"):
+        find(str(tmp_path))
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"found=notes.txt"):
+        find(str(tmp_path))
+
+
+def test_a_savepoint_that_was_never_completed_is_named_so(tmp_path):
+    (tmp_path / "ATTEMPT").write_text("a")
+    with pytest.raises(UserError, match="begun and never completed"):
+        find(str(tmp_path))
+
+
+def test_a_savepoint_of_a_newer_moorage_asks_for_an_upgrade(tmp_path):
+    body = b'{"format": 1}\n'
+    digest = hashlib.sha256(body).hexdigest()
+    header = f"MOORAGE-MANIFEST 1 sha256:{digest} {len(body)}\n".encode()
+    (tmp_path / "MANIFEST").write_bytes(header + body)
+    with pytest.raises(UserError, match=r"newer moorage.*upgrade moorage"):
+        find(str(tmp_path))
+
+
+def test_a_damaged_manifest_is_named(directory):
+    manifest = directory / "chk-3" / "MANIFEST"
+    manifest.write_bytes(manifest.read_bytes()[:-1])
+    with pytest.raises(CorruptState, match=r"does not match its checksum.*chk-3/MANIFEST"):
+        find(str(directory))
+
+
+def test_a_name_cannot_lead_out_of_the_directory(directory):
+    with pytest.raises(UserError, match="not a name of a snapshot"):
+        find(str(directory), "../other")
+
+
+def test_a_manifest_of_a_job_stands_for_its_directories(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB % ("file://./state", "s3://bucket/saves"))
+    assert directories_of(str(path)) == Directories(
+        f"file://{tmp_path}/state",
+        "s3://bucket/saves?endpoint=http://host:8333&path_style=true",
+    )
+
+
+def test_a_wrong_manifest_of_a_job_is_refused_with_its_problems(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("kind: Nonsense\n")
+    with pytest.raises(ManifestError):
+        directories_of(str(path))
