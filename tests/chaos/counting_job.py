@@ -1,6 +1,7 @@
 """The job of the kill tests: count and sum per key, and one output row per event.
 
-`env.args` is the directory that holds `in` and `out`, and where events are to be read, if not in `in`.
+`env.args` is the directory that holds `in` and `out`, and, if events are
+not in `in`, where they are.
 """
 
 from moorage import FileSink, KeyedProcessFunction, ValueStateDescriptor

@@ -62,6 +62,11 @@ class CheckpointStore:
         self._manifests: dict[int, Manifest] = {}
         self._leftovers: set[int] | None = None
 
+    @property
+    def objects(self) -> ObjectStore:
+        """The checkpoint directory."""
+        return self._store
+
     def next_id(self, entries: Iterable[Entry]) -> int:
         """Return an id above all in the log and all that an unfinished checkpoint left behind."""
         highest = next_checkpoint_id(entries) - 1

@@ -8,20 +8,19 @@ and touch nothing else.
 
 import datetime
 import logging
-import queue
-import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
-from moorage.driver.manifests import Boundary, ManifestMaker, handles_of, state_metas
+from moorage.driver.background import Background
+from moorage.driver.manifests import Boundary, ManifestMaker, handles_of
 from moorage.driver.output import OutputKeeper
 from moorage.driver.requests import SavepointRequest, SavepointView
 from moorage.driver.settings import JobSettings
-from moorage.engine.fleet import FleetUpload, RangeFleet, SavedOperator
+from moorage.driver.snapshot_writer import CheckpointReport, SnapshotWriter, Work
+from moorage.engine.fleet import FleetUpload, RangeFleet
 from moorage.graph import JobGraph
 from moorage.sinks import Committable
 from moorage_state.coordinator import (
@@ -32,7 +31,6 @@ from moorage_state.coordinator import (
     CheckpointFailureReason,
     CheckpointFuture,
     CheckpointMetrics,
-    CheckpointOptions,
     CheckpointRetentionPolicy,
     CompletedCheckpointStore,
     CountingIdCounter,
@@ -61,11 +59,10 @@ from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
     Manifest,
-    RangeHandle,
-    Savepoint,
     SavepointStore,
-    encode_manifest,
-    manifest_digest,
+    Swept,
+    UnderWay,
+    sweep,
 )
 
 __all__ = ["Boundary", "CheckpointReport", "Checkpointer"]
@@ -73,54 +70,10 @@ __all__ = ["Boundary", "CheckpointReport", "Checkpointer"]
 _log = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 0.05
+_SWEEP_SECONDS = 3600.0
 _DRIVER = TaskId("", 0)
 """Stands for the driver, so that a job without state has a task to wait for as well."""
 _FATAL = (Fenced, Bug, LocalDiskError)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointReport:
-    """A checkpoint that was completed."""
-
-    checkpoint_id: int
-    epoch: int
-    bytes_total: int
-    bytes_uploaded: int
-    objects_written: int
-    pause_seconds: float
-    seconds: float
-    completed_at: datetime.datetime
-
-
-@dataclass(slots=True)
-class _Work:
-    """A checkpoint or savepoint from its trigger to its end."""
-
-    checkpoint_id: int
-    options: CheckpointOptions
-    boundary: Boundary
-    pause_seconds: float
-    started: float
-    base_id: int
-    base: Mapping[str, list[RangeHandle]]
-    uploaded: FleetUpload | None = None
-    committables: dict[str, list[Committable]] = field(default_factory=dict)
-    report: CheckpointReport | None = None
-
-    @property
-    def is_savepoint(self) -> bool:
-        """Whether its files are a person's."""
-        return self.options.checkpoint_type.is_savepoint
-
-    @property
-    def location(self) -> str:
-        """The directory of a savepoint."""
-        return self.options.target_location or ""
-
-    @property
-    def name(self) -> str:
-        """The name of a savepoint: the last part of its address."""
-        return self.location.partition("?")[0].rstrip("/").rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,17 +120,17 @@ class Checkpointer:
         self._output = output
         self._tell = tell
         self._clock = clock
-        self._manifests = ManifestMaker(settings, graph, writer, run)
+        manifests = ManifestMaker(settings, graph, writer, run)
+        self._snapshots = SnapshotWriter(graph, store, writer, fleet, manifests, clock)
+        self._background = Background()
         self._base = handles_of(base) if base is not None else {}
         self._base_id = base.checkpoint_id if base is not None else 0
         self._covered_epoch = epoch
         self._staged: list[_Staged] = []
-        self._works: dict[int, _Work] = {}
-        self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._log_lock = threading.Lock()
+        self._works: dict[int, Work] = {}
         self._reports: list[CheckpointReport] = []
         self._last_error: MoorageError | None = None
+        self._next_sweep = clock()
         self.last: CheckpointReport | None = None
         self._coordinator = self._new_coordinator()
         self._coordinator.start_checkpoint_scheduler()
@@ -219,7 +172,7 @@ class Checkpointer:
             Fenced: another driver took over.
             MoorageError: the run cannot go on, or too many checkpoints failed in a row.
         """
-        self._take_answers()
+        self._background.take()
         if epoch > self._covered_epoch or self._works:
             self._coordinator.on_time(self._clock())
         self._carry_out(at)
@@ -248,7 +201,7 @@ class Checkpointer:
         """Wait for all that is under way; their own timeouts end the wait."""
         reports: list[CheckpointReport] = []
         while self._works or self._coordinator.pending_ids:
-            self._take_answers(_WAIT_SECONDS)
+            self._background.take(_WAIT_SECONDS)
             self._coordinator.on_time(self._clock())
             self._carry_out(at)
             reports, self._reports = reports + self._reports, []
@@ -282,8 +235,7 @@ class Checkpointer:
         self._coordinator.suspend()
         for checkpoint_id in list(self._works):
             self._fleet.aborted(checkpoint_id)
-        for thread in self._threads:
-            thread.join()
+        self._background.join()
 
     @property
     def under_way(self) -> bool:
@@ -340,7 +292,7 @@ class Checkpointer:
             if isinstance(error, (Retryable, StaleLease)):
                 self._fleet.recover()
             return
-        work = _Work(
+        work = Work(
             checkpoint_id,
             effect.options,
             boundary,
@@ -351,29 +303,13 @@ class Checkpointer:
         )
         self._works[checkpoint_id] = work
         self._coordinator.triggered(checkpoint_id)
-        self._in_thread(f"upload-{checkpoint_id}", self._upload, self._uploaded, work)
-
-    def _upload(self, work: _Work) -> FleetUpload:
-        """In a thread: bring all ranges to the store."""
-        if not work.is_savepoint:
-            return self._fleet.upload(work.checkpoint_id, work.base)
-        savepoint = SavepointStore(work.location, create=True)
-        savepoint.begin(uuid4().hex)
-        operators = {
-            operator.uid: SavedOperator(
-                list(operator.key_types), state_metas(work.boundary.schemas.get(operator.uid, ()))
-            )
-            for operator in self._graph.operators
-        }
-        return self._fleet.save(
-            work.checkpoint_id,
-            work.boundary.epoch,
-            savepoint.url,
-            operators,
-            canonical=work.options.format is SavepointFormat.CANONICAL,
+        self._background.run(
+            f"upload-{checkpoint_id}",
+            partial(self._snapshots.upload, work),
+            partial(self._uploaded, work),
         )
 
-    def _uploaded(self, work: _Work, result: FleetUpload | BaseException) -> None:
+    def _uploaded(self, work: Work, result: FleetUpload | BaseException) -> None:
         """Every range acknowledges, or one declines for all."""
         job, checkpoint_id = self._writer.lineage, work.checkpoint_id
         if isinstance(result, BaseException):
@@ -402,62 +338,14 @@ class Checkpointer:
         for staged in self._staged:
             if staged.epoch <= work.boundary.epoch:
                 work.committables.setdefault(staged.uid, []).extend(staged.items)
-        self._in_thread(
+        self._background.run(
             f"finalize-{work.checkpoint_id}",
-            self._finalize,
-            partial(self._finalized, effect),
-            work,
+            partial(self._snapshots.finalize, work),
+            partial(self._finalized, effect, work),
         )
-
-    def _finalize(self, work: _Work) -> str:
-        """In a thread: write the manifest and the log's entry; returns the address."""
-        if work.uploaded is None:
-            raise Bug(f"finalized before it was uploaded: checkpoint={work.checkpoint_id}")
-        manifest = self._manifests.make(
-            work.checkpoint_id,
-            work.boundary,
-            work.uploaded.handles,
-            work.committables,
-            work.name if work.is_savepoint else "",
-        )
-        now = datetime.datetime.now(datetime.UTC)
-        with self._log_lock:
-            if work.is_savepoint:
-                address = self._write_savepoint(work, manifest, now)
-            else:
-                address = self._store.complete(self._writer, manifest, now).manifest_key
-        work.report = CheckpointReport(
-            checkpoint_id=work.checkpoint_id,
-            epoch=work.boundary.epoch,
-            bytes_total=sum(f.size for f in manifest.files),
-            bytes_uploaded=work.uploaded.bytes_written + work.uploaded.bytes_inline,
-            objects_written=work.uploaded.objects,
-            pause_seconds=work.pause_seconds,
-            seconds=self._clock() - work.started,
-            completed_at=now,
-        )
-        return address
-
-    def _write_savepoint(self, work: _Work, manifest: Manifest, now: datetime.datetime) -> str:
-        """Announce it in the log, which only the fence's holder can, and then let it exist."""
-        savepoint = SavepointStore(work.location)
-        digest = manifest_digest(encode_manifest(manifest))
-        self._writer.append(
-            Savepoint(
-                manifest.fence,
-                manifest.run,
-                manifest.checkpoint_id,
-                savepoint.url,
-                digest,
-                manifest.epoch,
-                now,
-            )
-        )
-        savepoint.create(manifest)
-        return savepoint.url
 
     def _finalized(
-        self, effect: FinalizeCheckpoint, work: _Work, result: str | BaseException
+        self, effect: FinalizeCheckpoint, work: Work, result: str | BaseException
     ) -> None:
         if isinstance(result, BaseException):
             if not isinstance(result, MoorageError) or isinstance(result, (Fenced, Bug)):
@@ -502,11 +390,20 @@ class Checkpointer:
         """Let go of old checkpoints; what cannot be deleted now is taken up the next time."""
         pinned = {self._base_id, *(work.base_id for work in self._works.values())} - {0}
         try:
-            with self._log_lock:
-                self._store.retire(self._writer, self._settings.retain, pinned=pinned)
+            self._store.retire(self._writer, self._settings.retain, pinned=pinned)
             self._output.retire(self._run, newest.checkpoint_id, newest.epoch)
         except Retryable as error:
             _log.warning("old checkpoints could not be retired, will try again: %s", error)
+        if self._clock() >= self._next_sweep:
+            self._sweep(pinned)
+
+    def _sweep(self, pinned: Collection[int]) -> None:
+        """Delete, beside the epochs, what crashes and aborted uploads have left for a day."""
+        self._next_sweep = self._clock() + _SWEEP_SECONDS
+        now = datetime.datetime.now(datetime.UTC)
+        under_way = UnderWay(checkpoint_ids=tuple(self._works), pinned=tuple(pinned), since=now)
+        action = partial(sweep, self._store.objects, self._writer, now=now, under_way=under_way)
+        self._background.run("sweep", action, _swept)
 
     def _note(self, error: MoorageError, checkpoint_id: int) -> None:
         self._last_error = error
@@ -520,41 +417,6 @@ class Checkpointer:
         return self._last_error or Retryable(
             "the last checkpoint did not complete; the next run continues from the one before"
         )
-
-    # -- threads ---------------------------------------------------------------------------
-
-    def _in_thread(
-        self,
-        name: str,
-        action: Callable[[_Work], Any],
-        then: Callable[[_Work, Any], None],
-        work: _Work,
-    ) -> None:
-        """Run `action` beside the epochs; `then` gets its result or error, under the lock."""
-
-        def run() -> None:
-            try:
-                result: Any = action(work)
-            except BaseException as error:  # noqa: BLE001 - carried to the driver's thread
-                result = error
-            self._answers.put(partial(then, work, result))
-
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        thread = threading.Thread(target=run, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _take_answers(self, timeout: float = 0.0) -> None:
-        while True:
-            try:
-                answer = self._answers.get(timeout=timeout) if timeout else self._next_answer()
-            except queue.Empty:
-                return
-            timeout = 0.0
-            answer()
-
-    def _next_answer(self) -> Callable[[], None]:
-        return self._answers.get_nowait()
 
 
 def checkpoint_config(settings: JobSettings) -> CheckpointConfig:
@@ -571,6 +433,16 @@ def checkpoint_config(settings: JobSettings) -> CheckpointConfig:
         ),
         coalesce_periodic=True,
     )
+
+
+def _swept(result: Swept | BaseException) -> None:
+    if isinstance(result, Fenced) or not isinstance(result, (Swept, MoorageError)):
+        raise result
+    if isinstance(result, MoorageError):
+        _log.warning("the checkpoint directory was not swept, will try again: %s", result)
+    elif result.objects:
+        count, size = len(result.objects), result.bytes
+        _log.info("swept the checkpoint directory: objects=%d bytes=%d", count, size)
 
 
 def _answer(request: SavepointRequest, future: CheckpointFuture) -> None:

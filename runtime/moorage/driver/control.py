@@ -155,11 +155,13 @@ def _request_in(line: bytes) -> SavepointRequest:
                 f"use the same version for run and savepoint"
             )
         asked = body["savepoint"]
-        if asked["format"] not in ("canonical", "native") or not isinstance(asked["stop"], bool):
-            raise ValueError(f"savepoint={asked}")
-        return SavepointRequest(str(asked["name"]), asked["format"], asked["stop"])
+        kind, stop = asked["format"], bool(asked["stop"])
+        request = SavepointRequest(str(asked["name"]), kind, stop)
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"not a control request: error={error}") from error
+    if kind not in ("canonical", "native"):
+        raise UserError(f"a savepoint is canonical or native: format={kind!r:.40}")
+    return request
 
 
 def _required(view: SavepointView | None) -> SavepointView:

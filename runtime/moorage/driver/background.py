@@ -1,0 +1,52 @@
+"""Work beside the epochs: threads that hand their results over and touch nothing else.
+
+Called by the checkpointer, which takes the results under the epoch lock.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+__all__ = ["Background"]
+
+
+class Background:
+    """Threads and the results that wait to be taken."""
+
+    def __init__(self) -> None:
+        self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def run(self, name: str, action: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Run `action` in a thread; `take` gives its result, or the error it raised, to `then`."""
+
+        def work() -> None:
+            try:
+                result: Any = action()
+            except BaseException as error:  # noqa: BLE001 - carried to the thread that takes it
+                result = error
+            self._answers.put(partial(then, result))
+
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def take(self, timeout: float = 0.0) -> None:
+        """Hand over all results there are, after waiting up to `timeout` seconds for the first."""
+        while True:
+            try:
+                answer = (
+                    self._answers.get(timeout=timeout) if timeout else self._answers.get_nowait()
+                )
+            except queue.Empty:
+                return
+            timeout = 0.0
+            answer()
+
+    def join(self) -> None:
+        """Wait for the threads; their last results are dropped."""
+        for thread in self._threads:
+            thread.join()

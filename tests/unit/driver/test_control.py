@@ -1,0 +1,151 @@
+"""Asking a running job for savepoints, and what it answers."""
+
+import json
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from moorage.driver.control import ControlServer, ask_for_savepoint, control_path
+from moorage.driver.requests import Requests, SavepointRequest, SavepointView
+from moorage_state.errors import CorruptState, MoorageError, Retryable, UserError
+
+VIEW = SavepointView("before", "file:///savepoints/before", 7, 41, 1234, 0.5)
+
+
+@pytest.fixture
+def requests():
+    return Requests()
+
+
+@pytest.fixture
+def server(tmp_path, requests):
+    with ControlServer(tmp_path / "job.sock", requests):
+        yield tmp_path / "job.sock"
+
+
+def job(requests: Requests, *results: SavepointView | MoorageError) -> threading.Thread:
+    """A job that takes up a request for each of `results` and answers so."""
+
+    def work() -> None:
+        left = list(results)
+        while left:
+            for request in requests.take():
+                request.answer(left.pop(0))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_who_asks_gets_the_savepoint(server, requests):
+    job(requests, VIEW)
+    assert ask_for_savepoint(server, SavepointRequest("before"), 10) == VIEW
+
+
+def test_the_request_arrives_as_it_was_asked(server, requests):
+    asked = []
+
+    def work() -> None:
+        while not asked:
+            asked.extend(requests.take())
+        asked[0].answer(VIEW)
+
+    threading.Thread(target=work, daemon=True).start()
+    ask_for_savepoint(server, SavepointRequest("x", "native", stop=True), 10)
+    assert (asked[0].name, asked[0].format, asked[0].stop) == ("x", "native", True)
+
+
+@pytest.mark.parametrize(
+    "error", [UserError("no place"), CorruptState("damaged", "a/b", "look"), Retryable("later")]
+)
+def test_who_asks_gets_the_jobs_error_as_it_is(server, requests, error):
+    job(requests, error)
+    with pytest.raises(type(error), match=str(error)):
+        ask_for_savepoint(server, SavepointRequest("before"), 10)
+
+
+def test_without_a_job_one_is_told_to_start_it(tmp_path):
+    with pytest.raises(UserError, match="start it with moorage run"):
+        ask_for_savepoint(tmp_path / "none.sock", SavepointRequest("x"), 1)
+
+
+def test_a_job_that_has_ended_refuses_what_waits_and_what_comes(server, requests):
+    waiting = requests.put(SavepointRequest("early"))
+    requests.close("the job has ended: job=clicks")
+    with pytest.raises(UserError, match="has ended"):
+        waiting.wait(1)
+    with pytest.raises(UserError, match="has ended"):
+        ask_for_savepoint(server, SavepointRequest("late"), 10)
+
+
+def test_no_answer_in_time_is_not_a_failure_of_the_savepoint(server):
+    with pytest.raises(Retryable, match="may still complete"):
+        ask_for_savepoint(server, SavepointRequest("slow"), 0.05)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"format": 9, "savepoint": {}}\n',
+        b'{"format": 0, "savepoint": {"name": "x", "format": "xml", "stop": false}}\n',
+        b'{"format": 0, "savepoint": {"name": "../x", "format": "native", "stop": false}}\n',
+        b"\xff\xfe\n",
+        b"x" * 70_000 + b"\n",
+    ],
+)
+def test_nonsense_is_refused_and_the_next_request_served(server, requests, line):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.connect(str(server))
+        peer.settimeout(10)
+        peer.sendall(line)
+        reply = json.loads(peer.makefile("rb").readline())
+    assert reply["ok"] is False
+    assert reply["error"]["code"] == UserError.code
+    job(requests, VIEW)
+    assert ask_for_savepoint(server, SavepointRequest("before"), 10) == VIEW
+
+
+def test_a_socket_that_a_killed_run_left_is_replaced_and_ours_is_removed(tmp_path, requests):
+    path = tmp_path / "job.sock"
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    left.bind(str(path))
+    left.close()
+    with ControlServer(path, requests):
+        job(requests, VIEW)
+        assert ask_for_savepoint(path, SavepointRequest("before"), 10) == VIEW
+    assert not path.exists()
+
+
+def test_the_socket_lies_where_only_its_user_looks(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = control_path("file:///state/clicks")
+    assert path == control_path("file:///state/clicks") != control_path("file:///state/views")
+    assert path.parent.stat().st_mode & 0o077 == 0
+    path.parent.chmod(0o755)
+    with pytest.raises(UserError, match="open to others"):
+        control_path("file:///state/clicks")
+
+
+@pytest.mark.parametrize("name", ["", ".x", "-x", "a/b", "..", "ä", "x" * 64, "a b"])
+def test_what_is_no_name_is_refused_before_anybody_is_asked(requests, name):
+    with pytest.raises(UserError, match="not a name for a savepoint"):
+        requests.put(SavepointRequest(name))
+
+
+def test_a_request_is_answered_once():
+    request = SavepointRequest("x")
+    request.answer(VIEW)
+    request.answer(UserError("too late"))
+    assert request.wait() == VIEW
+    assert SavepointRequest("y").wait(0.01) is None
+
+
+def test_paths_are_short_enough_for_a_socket(monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", "/tmp")
+    assert len(str(control_path("s3://" + "b" * 900))) < 100
+    assert isinstance(control_path("s3://b"), Path)
