@@ -129,16 +129,23 @@ class KeyCodec:
         """The canonical type of each column, as manifests record them."""
         return [t.ddl for t in self._types]
 
-    def prefixes(self, groups: Sequence[int], columns: Sequence[Sequence[Any]]) -> list[bytes]:
-        """What `key_prefix` gives for each key; `columns` hold the keys' values by column.
+    def prefixes(
+        self, groups: Sequence[int], columns: Sequence[Sequence[Any]]
+    ) -> tuple[list[bytes], list[int]]:
+        """What `key_prefix` gives for each key, and the positions that put them in order.
 
         Keys that are one integer take a short way through NumPy.
+
+        Args:
+            groups: the key group of each key.
+            columns: the keys' values by column.
         """
         if self._is_number:
             return _number_prefixes(groups, columns[0])
         encode = self.encode
         keys = map(encode, zip(*columns, strict=True))
-        return [key_prefix(group, key) for group, key in zip(groups, keys, strict=True)]
+        prefixes = [key_prefix(group, key) for group, key in zip(groups, keys, strict=True)]
+        return prefixes, sorted(range(len(prefixes)), key=prefixes.__getitem__)
 
     def decode(self, raw: bytes) -> tuple[Any, ...]:
         """The key whose bytes these are."""
@@ -165,14 +172,17 @@ class KeyCodec:
 _NUMBER_PREFIX = np.dtype([("group", ">u2"), ("kind", "u1"), ("length", ">u4"), ("key", ">u8")])
 
 
-def _number_prefixes(groups: Sequence[int], numbers: Sequence[int]) -> list[bytes]:
+def _number_prefixes(
+    groups: Sequence[int], numbers: Sequence[int]
+) -> tuple[list[bytes], list[int]]:
     table = np.empty(len(numbers), _NUMBER_PREFIX)
     table["group"] = groups
     table["kind"] = KEYED_STATE
     table["length"] = _U64.size
     table["key"] = np.asarray(numbers, np.int64).view(np.uint64) ^ np.uint64(_SIGN)
     raw, size = table.tobytes(), _NUMBER_PREFIX.itemsize
-    return [raw[at : at + size] for at in range(0, len(raw), size)]
+    order: list[int] = np.lexsort((table["key"].astype(np.uint64), table["group"])).tolist()
+    return [raw[at : at + size] for at in range(0, len(raw), size)], order
 
 
 def _timestamp_micros(value: datetime.datetime) -> int:

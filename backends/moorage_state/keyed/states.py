@@ -30,11 +30,13 @@ _ORDINAL_BYTES = 4
 
 def fetch_values(store: "KeyedStateStore", sid: bytes) -> list[bytes | None]:
     """The stored values of one state for the keys of the chunk, from the current key on."""
-    wanted = [prefix + sid for prefix in store.prefixes[store.index :]]
-    ordered = sorted(wanted)
-    found = dict(zip(ordered, store.access.get_many(ordered), strict=True))
-    skipped: list[bytes | None] = [None] * store.index
-    return [*skipped, *map(found.__getitem__, wanted)]
+    first, prefixes = store.index, store.prefixes
+    order = [i for i in store.order if i >= first] if first else store.order
+    raws = store.access.get_many([prefixes[i] + sid for i in order])
+    found: list[bytes | None] = [None] * len(prefixes)
+    for i, raw in zip(order, raws, strict=True):
+        found[i] = raw
+    return found
 
 
 class ValueState:

@@ -64,6 +64,7 @@ class KeyedStateStore:
         self.access = access
         self.epoch = epoch
         self.prefixes: list[bytes] = []
+        self.order: list[int] = []
         self.index = 0
         self.prefix = b""
         self.appended = 0
@@ -130,13 +131,16 @@ class KeyedStateStore:
             )
         return sid
 
-    def begin_chunk(self, prefixes: list[bytes]) -> None:
+    def begin_chunk(self, prefixes: list[bytes], order: list[int] | None = None) -> None:
         """Say which keys come next; `switch_to` takes positions in this list.
+
+        `order` has the positions of the keys in the order of their bytes, where it is known.
 
         When the chunk starts with the key that is current (its records run on), its pending
         changes stay in place, so the caller does not call `switch_to` for it again.
         """
         self.prefixes = prefixes
+        self.order = order or sorted(range(len(prefixes)), key=prefixes.__getitem__)
         self.index = 0
         for handle in self._attached:
             handle.new_chunk()

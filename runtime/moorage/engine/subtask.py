@@ -209,11 +209,11 @@ class _Subtask:
         starts = group_starts([groups, *key_columns])
         firsts = pa.array(starts)
         columns = [column_values(column.take(firsts)) for column in key_columns]
-        prefixes = self._keys.prefixes(column_values(groups.take(firsts)), columns)
+        prefixes, order = self._keys.prefixes(column_values(groups.take(firsts)), columns)
         runs_on = self._in_key and prefixes[0] == self._store.prefix
         if not runs_on:
             self._end_key()
-        self._store.begin_chunk(prefixes)
+        self._store.begin_chunk(prefixes, order)
         rows = self._reader.rows(batch)
         keys = columns[0] if len(columns) == 1 else zip(*columns, strict=True)
         spans = zip(keys, starts, [*starts[1:], len(rows)], strict=True)

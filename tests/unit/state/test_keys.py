@@ -174,10 +174,14 @@ def test_ids_of_states_are_the_same_in_every_process():
 def test_prefixes_of_many_numbers_are_those_of_each(keys: list[tuple[int, int]], ddl: str) -> None:
     codec = KeyCodec([ddl])
     each = [key_prefix(group, codec.encode((key,))) for group, key in keys]
-    assert codec.prefixes([g for g, _ in keys], [[k for _, k in keys]]) == each
+    prefixes, order = codec.prefixes([g for g, _ in keys], [[k for _, k in keys]])
+    assert prefixes == each
+    assert [prefixes[i] for i in order] == sorted(each)
 
 
 def test_prefixes_of_other_keys_are_those_of_each() -> None:
     codec = KeyCodec(["string", "bigint"])
     each = [key_prefix(group, codec.encode(key)) for group, key in [(1, ("a", 2)), (3, ("b", -4))]]
-    assert codec.prefixes([1, 3], [["a", "b"], [2, -4]]) == each
+    prefixes, order = codec.prefixes([3, 1], [["b", "a"], [-4, 2]])
+    assert prefixes == each[::-1]
+    assert order == [1, 0]
