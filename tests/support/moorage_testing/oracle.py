@@ -26,14 +26,18 @@ def expected(events: Path) -> dict[int, tuple[int, int]]:
     return dict(zip(unique.tolist(), zip(counts.tolist(), sums.tolist(), strict=True), strict=True))
 
 
-def newest_manifest(checkpoints: Path) -> Manifest:
-    """The manifest of the newest retained checkpoint."""
-    store = open_store(f"file://{checkpoints}")
+def newest_manifest(checkpoints: Path | str) -> Manifest:
+    """The manifest of the newest retained checkpoint in a directory or at an address."""
+    store = open_store(_address(checkpoints))
     entries = [entry for _, entry in LineageLog.open(store).read()]
     return CheckpointStore(store).load(retained(entries)[0])
 
 
-def stored_values(checkpoints: Path, uid: str, state: str, ddl: str) -> dict[int, object]:
+def _address(checkpoints: Path | str) -> str:
+    return checkpoints if isinstance(checkpoints, str) else f"file://{checkpoints}"
+
+
+def stored_values(checkpoints: Path | str, uid: str, state: str, ddl: str) -> dict[int, object]:
     """A value state by its long key, read from the newest checkpoint alone."""
     manifest = newest_manifest(checkpoints)
     decode, keys, sid = decoder(ddl), KeyCodec(["long"]), state_id(state)
@@ -43,7 +47,7 @@ def stored_values(checkpoints: Path, uid: str, state: str, ddl: str) -> dict[int
         for handle in manifest.operators[uid].subtasks:
             spec = RangeSpec(uid, handle.start, handle.end)
             base = RestoreBase(manifest.checkpoint_id, manifest.epoch, [handle])
-            opened = client.open_range(spec, "f999999r0", base, [], f"file://{checkpoints}")
+            opened = client.open_range(spec, "f999999r0", base, [], _address(checkpoints))
             for group in range(handle.start, handle.end + 1):
                 prefix, after = group.to_bytes(2, "big") + b"\x01", b""
                 while True:
@@ -62,11 +66,15 @@ def stored_values(checkpoints: Path, uid: str, state: str, ddl: str) -> dict[int
     return found
 
 
-def judge(home: Path, truth: dict[int, tuple[int, int]]) -> list[str]:
-    """What is wrong with a finished job: nothing, if the list is empty."""
+def judge(home: Path, truth: dict[int, tuple[int, int]], url: str = "") -> list[str]:
+    """What is wrong with a finished job: nothing, if the list is empty.
+
+    `url` is where its checkpoints are, if not in its home.
+    """
     problems = []
-    counts = stored_values(home / "checkpoints", "count", "count", "long")
-    totals = stored_values(home / "checkpoints", "count", "total", "long")
+    checkpoints = url or home / "checkpoints"
+    counts = stored_values(checkpoints, "count", "count", "long")
+    totals = stored_values(checkpoints, "count", "total", "long")
     if counts != {key: count for key, (count, _) in truth.items()}:
         problems.append("counts in state differ from the oracle's")
     if totals != {key: total for key, (_, total) in truth.items()}:

@@ -45,7 +45,7 @@ def test_who_asks_gets_the_savepoint(server, requests):
 
 
 def test_the_request_arrives_as_it_was_asked(server, requests):
-    asked = []
+    asked: list[SavepointRequest] = []
 
     def work() -> None:
         while not asked:
