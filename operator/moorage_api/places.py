@@ -106,12 +106,6 @@ _NOT_YET: tuple[_Rule, ...] = (
         "is Snapshot, which names an object of a cluster",
         "use mode Path",
     ),
-    (
-        "spec.restore.claimMode",
-        lambda job: job.spec.restore.claim_mode == "Claim",
-        "is Claim, and this release never deletes what it restored from",
-        "use NoClaim",
-    ),
 )
 
 

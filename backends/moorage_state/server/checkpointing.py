@@ -8,10 +8,12 @@ epochs.
 import hashlib
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from moorage_state.errors import Retryable
 from moorage_state.rocks import Database
@@ -19,7 +21,7 @@ from moorage_state.server.api import RangeSpec, Version
 from moorage_state.server.directory import RangeDirectory, disk_errors
 from moorage_state.snapshots import FileRef
 
-__all__ = ["FileHashes", "Snapshots", "Taken", "sha256_of"]
+__all__ = ["FileHashes", "Linked", "Snapshots", "Taken", "sha256_of"]
 
 
 def sha256_of(path: Path) -> str:
@@ -56,6 +58,13 @@ class Taken:
     uploading: bool = False
 
 
+class Linked(NamedTuple):
+    """A local copy that was made: the bytes of all its files, and how long the flush took."""
+
+    bytes: int
+    flush_seconds: float
+
+
 class Snapshots:
     """The snapshots of one open range; `hashes` knows the digests of its files."""
 
@@ -74,8 +83,8 @@ class Snapshots:
         self._taken: dict[int, Taken] = {}
         self._newest_complete = 0
 
-    def take(self, database: Database, checkpoint_id: int, version: Version) -> int:
-        """Hard-link `database`, which is at `version`; the number of bytes of all files.
+    def take(self, database: Database, checkpoint_id: int, version: Version) -> Linked:
+        """Hard-link `database`, which is at `version`.
 
         Repeating it for the same version is harmless.
         """
@@ -83,18 +92,20 @@ class Snapshots:
         with self._lock:
             taken = self._taken.get(checkpoint_id)
         if taken is not None and taken.version == version and path.exists():
-            return _bytes_in(path)
+            return Linked(_bytes_in(path), 0.0)
         self._directory.drop_checkpoints(lambda other: other == checkpoint_id)
         unfinished = path.with_suffix(".tmp")
         shutil.rmtree(unfinished, ignore_errors=True)
         # The hard links are made under the GIL, a flush is not: heartbeats go on during it.
+        began = time.monotonic()
         database.flush()
+        flushed = time.monotonic()
         database.checkpoint(unfinished)
         with disk_errors("name a local checkpoint", path):
             unfinished.replace(path)
         with self._lock:
             self._taken[checkpoint_id] = Taken(version, path)
-        return _bytes_in(path)
+        return Linked(_bytes_in(path), flushed - began)
 
     def scratch(self, checkpoint_id: int) -> Path:
         """A directory for an export; what a crash leaves there goes when the range is opened."""

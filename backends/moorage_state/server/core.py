@@ -210,8 +210,8 @@ class RangeHost:
         self, uid: str, start: int, run: str, checkpoint_id: int, version: Version
     ) -> SnapshotSync:
         began = self._clock()
-        size = self._leases.get(uid, start, run).snapshot(checkpoint_id, version)
-        return SnapshotSync(size, self._clock() - began)
+        linked = self._leases.get(uid, start, run).snapshot(checkpoint_id, version)
+        return SnapshotSync(linked.bytes, self._clock() - began, linked.flush_seconds)
 
     def upload_many(
         self,

@@ -26,7 +26,7 @@ from moorage_state.errors import (
 )
 from moorage_state.rocks import Database
 from moorage_state.server.api import Prepared, RangeSpec, RangeStats, Version
-from moorage_state.server.checkpointing import Snapshots
+from moorage_state.server.checkpointing import Linked, Snapshots
 from moorage_state.server.directory import RangeDirectory
 from moorage_state.server.marker import write_marker
 from moorage_state.server.restore import Restored
@@ -140,8 +140,8 @@ class OpenRange:
             self.commit(version)
         self.apply_pending()
 
-    def snapshot(self, checkpoint_id: int, version: Version) -> int:
-        """Hard-link the range at `version`; the bytes of all its files."""
+    def snapshot(self, checkpoint_id: int, version: Version) -> Linked:
+        """Hard-link the range at `version`."""
         with self.at(version) as database:
             return self.snapshots.take(database, checkpoint_id, version)
 

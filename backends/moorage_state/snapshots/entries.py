@@ -100,6 +100,8 @@ class Run(_Entry, frozen=True):
         restore_nonce: one more than the nonce by which the job's manifest asked for that; 0 if
             the manifest did not ask.
         restored_id: the id of a restored savepoint of this lineage, wherever it lay; else 0.
+        claimed: the job owns the restored savepoint and deletes it when its own checkpoints have
+            taken its place.
     """
 
     fence: _Id
@@ -108,6 +110,7 @@ class Run(_Entry, frozen=True):
     explicit: bool = False
     restore_nonce: int = 0
     restored_id: _Count = 0
+    claimed: bool = False
 
 
 class Checkpoint(_Entry, frozen=True):

@@ -18,6 +18,7 @@ from moorage.driver.background import Background
 from moorage.driver.manifests import Boundary, ManifestMaker, handles_of
 from moorage.driver.output import OutputKeeper
 from moorage.driver.requests import SavepointRequest, SavepointView
+from moorage.driver.savepoints import ClaimedSavepoints
 from moorage.driver.settings import JobSettings
 from moorage.driver.snapshot_writer import CheckpointReport, SnapshotWriter, Work
 from moorage.engine.fleet import FleetUpload, RangeFleet
@@ -123,6 +124,7 @@ class Checkpointer:
         manifests = ManifestMaker(settings, graph, writer, run)
         self._snapshots = SnapshotWriter(graph, store, writer, fleet, manifests, clock)
         self._background = Background()
+        self._claimed = ClaimedSavepoints(writer, settings.retain)
         self._base = handles_of(base) if base is not None else {}
         self._base_id = base.checkpoint_id if base is not None else 0
         self._covered_epoch = epoch
@@ -391,6 +393,7 @@ class Checkpointer:
         pinned = {self._base_id, *(work.base_id for work in self._works.values())} - {0}
         try:
             self._store.retire(self._writer, self._settings.retain, pinned=pinned)
+            self._claimed.release()
             self._output.retire(self._run, newest.checkpoint_id, newest.epoch)
         except Retryable as error:
             _log.warning("old checkpoints could not be retired, will try again: %s", error)

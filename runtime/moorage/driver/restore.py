@@ -148,6 +148,12 @@ def _elsewhere(path: str, settings: JobSettings, *, explicit: bool) -> Choice:
             f"chk-<id> for a checkpoint of this lineage, or the address of a savepoint's directory"
         )
     snapshot = locate(settings.reach(path))
+    if settings.restore.claim and snapshot.manifest.kind != "savepoint":
+        raise UserError(
+            f"only a savepoint can be claimed: restore={path}; a checkpoint shares files with "
+            f"others of its lineage: set restore.claimMode: NoClaim, or copy it first with "
+            f"moorage snapshots copy"
+        )
     manifest = renamed(snapshot.manifest, settings.restore.uid_mapping)
     verify_files(open_store(snapshot.store_url), manifest)
     return Choice(manifest, explicit=explicit, address=snapshot.path, store_url=snapshot.store_url)

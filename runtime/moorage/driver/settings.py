@@ -29,6 +29,7 @@ class RestorePolicy:
         nonce: the manifest's restore nonce; a choice counts once per nonce.
         explicit: asked for on the command line: it counts now, whatever the nonce.
         max_fallback_age: how much older a checkpoint may be that takes a damaged one's place.
+        claim: a restored savepoint is the job's to delete.
         allow_non_restored: state of operators and inputs that are gone may be left behind.
     """
 
@@ -38,6 +39,7 @@ class RestorePolicy:
     explicit: bool = False
     max_fallback_age: datetime.timedelta | None = None
     allow_non_restored: bool = False
+    claim: bool = False
     acknowledge_state_loss: bool = False
     uid_mapping: dict[str, str] = field(default_factory=dict)
 
@@ -167,6 +169,7 @@ def _restore_policy(job: StatefulSparkJob, asked: str | None) -> RestorePolicy:
         "nonce": spec.nonce,
         "max_fallback_age": age if age.total_seconds() > 0 else None,
         "allow_non_restored": spec.allow_non_restored_state,
+        "claim": spec.claim_mode == "Claim",
         "acknowledge_state_loss": spec.acknowledge_state_loss,
         "uid_mapping": dict(spec.uid_mapping),
     }

@@ -22,6 +22,7 @@ from moorage.driver.output import OutputKeeper
 from moorage.driver.reporter import Reporter
 from moorage.driver.requests import Requests, SavepointRequest
 from moorage.driver.restore import Choice, known_schemas
+from moorage.driver.savepoints import KnownSavepoints
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Outcome
 from moorage.engine.epoch import EpochRunner, RunIdentity
@@ -88,7 +89,8 @@ class StreamRun:
         self._timers = _has_timers(context.graph)
         self._counted = _counting_consumers(context.graph)
         self._last_epoch = time.monotonic()
-        self._output = OutputKeeper(context.graph, context.store, context.writer)
+        savepoints = KnownSavepoints(context.writer)
+        self._output = OutputKeeper(context.graph, context.store, context.writer, savepoints)
         self._runner = self._restore()
         self._checkpointer = Checkpointer(
             context.settings,
@@ -174,7 +176,8 @@ class StreamRun:
         if choice.address and manifest is not None and manifest.lineage == c.writer.lineage:
             own = manifest.checkpoint_id
         fence = c.writer.fence
-        c.writer.append(Run(fence, self._number, choice.path, choice.explicit, nonce, own))
+        claimed = policy.claim and bool(choice.address) and choice.explicit
+        c.writer.append(Run(fence, self._number, choice.path, choice.explicit, nonce, own, claimed))
 
     def _watermarks(self) -> Watermarks:
         delays, manifest = _delays(self._c.graph), self._choice.manifest

@@ -47,7 +47,6 @@ def test_fields_that_mean_nothing_without_a_cluster_are_named_if_the_manifest_gi
         ("spec.savepoint.schedule", {"cron": "0 3 * * *"}, "spec.savepoint.schedule"),
         ("spec.checkpoint.cron", "0 3 * * *", "spec.checkpoint.cron"),
         ("spec.restore", {"mode": "Snapshot", "snapshotName": "a"}, "spec.restore.mode"),
-        ("spec.restore.claimMode", "Claim", "spec.restore.claimMode"),
     ],
 )
 def test_what_this_release_cannot_do_is_said_and_not_passed_over(manifest, path, value, field):

@@ -1,0 +1,186 @@
+"""What the driver knows of savepoints, and which it deletes."""
+
+import datetime
+from typing import Any
+
+import pytest
+
+from moorage.driver.savepoints import ClaimedSavepoints, KnownSavepoints
+from moorage_state.snapshots import (
+    Checkpoint,
+    FileRef,
+    LogWriter,
+    Manifest,
+    OperatorState,
+    Owner,
+    RangeHandle,
+    Run,
+    Savepoint,
+    SavepointStore,
+    ancestors,
+)
+from moorage_state.stores import MemoryStore
+
+NOW = datetime.datetime.now(datetime.UTC)
+OLD = NOW - datetime.timedelta(hours=2)
+URL = "memory://claimed"
+SHA = "0" * 64
+
+
+@pytest.fixture(autouse=True)
+def _stores():
+    yield
+    MemoryStore.forget("claimed")
+
+
+@pytest.fixture
+def writer():
+    return LogWriter.claim(MemoryStore("lineage"), Owner("c", "n", "j", "u"), "test")
+
+
+def savepoint(writer: LogWriter, checkpoint_id: int = 3) -> str:
+    """A savepoint with one file; returns its digest."""
+    store = SavepointStore(URL)
+    store.begin("attempt")
+    store.store.put("count/0-127/count.parquet", b"xyz")
+    file = FileRef(
+        name="count.parquet", key="count/0-127/count.parquet", size=3, sha256=SHA, shared=False
+    )
+    handle = RangeHandle(
+        uid="count",
+        start=0,
+        end=127,
+        epoch=9,
+        digest="d",
+        backend_uuid="b",
+        files=[file],
+        bytes_total=3,
+        format="canonical",
+    )
+    return store.create(
+        Manifest(
+            kind="savepoint",
+            name="claimed",
+            lineage=writer.lineage,
+            checkpoint_id=checkpoint_id,
+            epoch=9,
+            fence=writer.fence,
+            run=0,
+            created_at=NOW,
+            job_name="j",
+            moorage_version="0",
+            max_parallelism=128,
+            operators={
+                "count": OperatorState(
+                    parallelism=1, key_types=["bigint"], states=[], subtasks=[handle]
+                )
+            },
+            source={},
+        )
+    )
+
+
+def checkpoint(writer: LogWriter, checkpoint_id: int, epoch: int = 10, run: int = 0) -> None:
+    key = f"chk-{checkpoint_id}/MANIFEST"
+    writer.append(Checkpoint(writer.fence, run, checkpoint_id, key, f"sha256:{SHA}", epoch, NOW))
+
+
+def announce(writer: LogWriter, digest: str, at: datetime.datetime = NOW, epoch: int = 9) -> None:
+    writer.append(Savepoint(writer.fence, 0, 3, URL, digest, epoch, at))
+
+
+def run(writer: LogWriter, number: int, path: str | None = None, **more: Any) -> None:
+    writer.append(Run(writer.fence, number, path, **more))
+
+
+def test_a_savepoint_that_lies_where_it_was_put_is_known(writer):
+    known = KnownSavepoints(writer)
+    assert known() == []
+    announce(writer, savepoint(writer))
+    assert [manifest.name for manifest in known()] == ["claimed"]
+
+
+def test_one_that_is_announced_and_comes_later_is_known_then(writer):
+    announce(writer, savepoint(writer))
+    store = MemoryStore.named("claimed")
+    manifest = store.get("MANIFEST")
+    store.delete("MANIFEST")
+    known = KnownSavepoints(writer)
+    assert known() == []
+    store.put("MANIFEST", manifest)
+    assert len(known()) == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"MOORAGE-MANIFEST 0 nonsense\n"])
+def test_one_that_is_damaged_is_not_known_and_no_error(writer, damage):
+    digest = savepoint(writer)
+    MemoryStore.named("claimed").put("MANIFEST", damage)
+    announce(writer, digest, OLD)
+    known = KnownSavepoints(writer)
+    assert known() == known() == []
+
+
+def objects() -> list[str]:
+    return [info.key for info in MemoryStore.named("claimed").list("")]
+
+
+def test_a_claimed_savepoint_goes_when_as_many_checkpoints_followed_as_are_retained(writer):
+    savepoint(writer)
+    run(writer, 0, URL, explicit=True, claimed=True)
+    claimed = ClaimedSavepoints(writer, retain=2)
+    claimed.release()
+    checkpoint(writer, 4)
+    claimed.release()
+    assert len(objects()) == 3
+    checkpoint(writer, 5)
+    claimed.release()
+    assert objects() == []
+    claimed.release()
+
+
+def test_an_unclaimed_one_stays_and_so_does_one_that_a_run_began_from_again(writer):
+    savepoint(writer)
+    run(writer, 0, URL, explicit=True)
+    checkpoint(writer, 4)
+    ClaimedSavepoints(writer, retain=1).release()
+    run(writer, 1, URL, explicit=True, claimed=True)
+    checkpoint(writer, 5)
+    run(writer, 2, URL)
+    ClaimedSavepoints(writer, retain=1).release()
+    assert len(objects()) == 3
+
+
+def test_foreign_objects_in_its_directory_are_left_alone(writer):
+    savepoint(writer)
+    MemoryStore.named("claimed").put("notes.txt", b"mine")
+    run(writer, 0, URL, explicit=True, claimed=True)
+    checkpoint(writer, 4)
+    ClaimedSavepoints(writer, retain=1).release()
+    assert objects() == ["notes.txt"]
+
+
+def test_a_savepoint_descends_from_the_checkpoint_before_it_wherever_its_entry_stands(writer):
+    run(writer, 0)
+    checkpoint(writer, 1, epoch=5)
+    checkpoint(writer, 4, epoch=12)
+    announce(writer, f"sha256:{SHA}", epoch=9)
+    assert ancestors(writer.entries, 3) == (1, 3)
+
+
+def test_what_follows_a_run_from_a_savepoint_descends_from_it_wherever_it_lay(writer):
+    run(writer, 0)
+    checkpoint(writer, 1, epoch=5)
+    announce(writer, f"sha256:{SHA}", epoch=9)
+    run(writer, 1, "file:///moved/elsewhere", explicit=True, restored_id=3)
+    checkpoint(writer, 5, epoch=12, run=1)
+    run(writer, 2, "chk-5")
+    checkpoint(writer, 6, epoch=15, run=2)
+    assert ancestors(writer.entries, 6) == (1, 3, 5, 6)
+
+
+def test_what_follows_a_savepoint_of_another_lineage_begins_anew(writer):
+    run(writer, 0)
+    checkpoint(writer, 1, epoch=5)
+    run(writer, 1, "file:///other/savepoint", explicit=True)
+    checkpoint(writer, 2, epoch=9, run=1)
+    assert ancestors(writer.entries, 2) == (2,)
