@@ -1,0 +1,398 @@
+"""What the driver does of what the coordinator decides: nothing is published twice or lost."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from moorage_testing.jobs import wait_until
+
+from moorage.driver.checkpointer import Checkpointer
+from moorage.driver.manifests import Boundary
+from moorage.driver.requests import SavepointRequest
+from moorage.engine.fleet import FleetUpload
+from moorage.engine.watermarks import Watermarks
+from moorage_state.errors import Fenced, MoorageError, Retryable, StoreUnavailable, UserError
+from moorage_state.snapshots import (
+    Checkpoint,
+    CheckpointStore,
+    Fence,
+    LogWriter,
+    Owner,
+    RangeHandle,
+    Run,
+    Savepoint,
+    SavepointStore,
+)
+from moorage_state.stores import MemoryStore
+
+OWNER = Owner("c", "n", "j", "u")
+
+
+class Fleet:
+    """Ranges that are uploaded when the test says so."""
+
+    def __init__(self) -> None:
+        self.gates: dict[int, threading.Event] = {}
+        self.errors: dict[int, MoorageError] = {}
+        self.snapshots: list[int] = []
+        self.dropped: list[int] = []
+        self.completed: list[int] = []
+        self.bases: dict[int, Any] = {}
+        self.recovered = 0
+        self.snapshot_error: MoorageError | None = None
+        self.gated = False
+
+    def snapshot(self, checkpoint_id: int) -> float:
+        if self.snapshot_error is not None:
+            raise self.snapshot_error
+        self.snapshots.append(checkpoint_id)
+        self.gates[checkpoint_id] = threading.Event()
+        if not self.gated:
+            self.gates[checkpoint_id].set()
+        return 0.01
+
+    def upload(self, checkpoint_id: int, base: Any) -> FleetUpload:
+        self.bases[checkpoint_id] = base
+        assert self.gates[checkpoint_id].wait(20)
+        if checkpoint_id in self.errors:
+            raise self.errors[checkpoint_id]
+        handle = RangeHandle(
+            uid="count",
+            start=0,
+            end=127,
+            epoch=1,
+            digest="d",
+            backend_uuid="b",
+            files=[],
+            bytes_total=0,
+        )
+        return FleetUpload({"count": [handle]}, objects=1, bytes_written=10, bytes_inline=0)
+
+    def save(self, checkpoint_id: int, *_args: Any, **_kwargs: Any) -> FleetUpload:
+        return self.upload(checkpoint_id, {})
+
+    def aborted(self, checkpoint_id: int) -> None:
+        self.dropped.append(checkpoint_id)
+
+    def complete(self, checkpoint_id: int, _epoch: int, _handles: Any) -> None:
+        self.completed.append(checkpoint_id)
+
+    def recover(self) -> None:
+        self.recovered += 1
+
+
+class Output:
+    """Remembers what was published, by checkpoint."""
+
+    def __init__(self) -> None:
+        self.published: dict[int, list[Any]] = {}
+
+    def publish(self, checkpoint_id: int, committables: Any) -> None:
+        self.published[checkpoint_id] = [i for items in committables.values() for i in items]
+
+    def retire(self, *_args: Any) -> None:
+        pass
+
+    @property
+    def all(self) -> list[Any]:
+        return [item for items in self.published.values() for item in items]
+
+
+class Job:
+    """A checkpointer with a clock that the test turns."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.now = 100.0
+        self.epoch = 0
+        self.objects = MemoryStore("driver")
+        self.writer = LogWriter.claim(self.objects, OWNER, "test")
+        self.writer.append(Run(self.writer.fence, 0))
+        self.fleet, self.output = Fleet(), Output()
+        self.said: list[str] = []
+        settings = {
+            "name": "j",
+            "interval_seconds": 10.0,
+            "min_pause_seconds": 0.0,
+            "timeout_seconds": 60.0,
+            "max_concurrent": 1,
+            "tolerable_failures": 1,
+            "fail_on_tolerance": False,
+            "incremental": True,
+            "retain": 2,
+            "parallelism": 1,
+            "max_parallelism": 128,
+            "key_hash": "spark-xxhash64",
+            "restore": SimpleNamespace(uid_mapping={}),
+            "savepoint_url": lambda name: f"memory://{name}",
+        }
+        operator = SimpleNamespace(uid="count", key_types=("bigint",))
+        self.checkpointer = Checkpointer(
+            SimpleNamespace(**{**settings, **changes}),  # type: ignore[arg-type]
+            SimpleNamespace(operators=[operator], sinks=[]),  # type: ignore[arg-type]
+            CheckpointStore(self.objects),
+            self.writer,
+            self.fleet,  # type: ignore[arg-type]
+            0,
+            None,
+            epoch=0,
+            output=self.output,  # type: ignore[arg-type]
+            tell=self.said.append,
+            clock=lambda: self.now,
+        )
+
+    def boundary(self) -> Boundary:
+        return Boundary(self.epoch, {}, Watermarks({}), {})
+
+    def commit(self, *items: str) -> None:
+        """An epoch that stages `items`."""
+        self.epoch += 1
+        self.checkpointer.staged(self.epoch, {"out": [{"file": item} for item in items]})
+
+    def poll(self) -> list[int]:
+        reports = self.checkpointer.poll(self.epoch, self.boundary)
+        return [report.checkpoint_id for report in reports]
+
+    def settle(self) -> list[int]:
+        """Poll until nothing is under way; ids that completed."""
+        done: list[int] = []
+
+        def quiet() -> bool:
+            done.extend(self.poll())
+            return not self.checkpointer.under_way
+
+        wait_until(quiet, 20, "the end of all checkpoints")
+        return done
+
+    def due(self) -> None:
+        """Let the time of the next periodic checkpoint come."""
+        self.now += 25.0
+        self.poll()
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(item["file"] for item in self.output.all)
+
+    def entries(self, kind: type) -> list[Any]:
+        return [entry for entry in self.writer.entries if isinstance(entry, kind)]
+
+
+@pytest.fixture
+def make_job():
+    jobs: list[Job] = []
+
+    def make(**changes: Any) -> Job:
+        jobs.append(Job(**changes))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        for gate in job.fleet.gates.values():
+            gate.set()
+        job.checkpointer.abandon()
+    for name in ("before", "twice"):
+        MemoryStore.forget(name)
+
+
+def test_a_checkpoint_covers_what_epochs_staged_since_the_one_before(make_job):
+    job = make_job()
+    job.commit("a")
+    job.commit("b")
+    job.due()
+    assert job.settle() == [1]
+    job.commit("c")
+    job.due()
+    assert job.settle() == [2]
+    assert job.output.published == {
+        1: [{"file": "a"}, {"file": "b"}],
+        2: [{"file": "c"}],
+    }
+    assert job.fleet.completed == [1, 2]
+
+
+def test_without_a_new_epoch_there_is_no_periodic_checkpoint(make_job):
+    job = make_job()
+    job.due()
+    job.commit("a")
+    job.due()
+    job.settle()
+    for _ in range(3):
+        job.due()
+    assert job.settle() == []
+    assert job.fleet.snapshots == [1]
+
+
+def test_a_failed_upload_loses_nothing_and_the_next_covers_it(make_job):
+    job = make_job()
+    job.commit("a")
+    job.fleet.errors[1] = StoreUnavailable("down")
+    job.due()
+    assert job.settle() == []
+    assert job.fleet.dropped == [1]
+    job.commit("b")
+    job.due()
+    assert job.settle() == [2]
+    assert job.files == ["a", "b"]
+
+
+def test_more_failures_than_are_tolerated_are_said_and_the_job_goes_on(make_job):
+    job = make_job()
+    job.commit("a")
+    for checkpoint_id in (1, 2):
+        job.fleet.errors[checkpoint_id] = StoreUnavailable("down")
+        job.due()
+        job.settle()
+    assert len(job.said) == 1
+    assert "more checkpoints failed in a row" in job.said[0]
+
+
+def test_more_failures_than_are_tolerated_end_a_job_that_wants_that(make_job):
+    job = make_job(fail_on_tolerance=True, tolerable_failures=0)
+    job.commit("a")
+    job.fleet.errors[1] = StoreUnavailable("the store is down")
+    job.due()
+    with pytest.raises(MoorageError, match="the store is down"):
+        job.settle()
+
+
+def test_a_server_that_cannot_snapshot_is_brought_back_and_costs_a_checkpoint(make_job):
+    job = make_job()
+    job.commit("a")
+    job.fleet.snapshot_error = Retryable("connection lost")
+    job.due()
+    assert (job.fleet.recovered, job.fleet.dropped) == (1, [1])
+    job.fleet.snapshot_error = None
+    job.due()
+    assert job.settle() == [2]
+    assert job.files == ["a"]
+
+
+def test_a_newer_checkpoint_that_completes_first_takes_the_output_of_the_older(make_job):
+    job = make_job(max_concurrent=2)
+    job.fleet.gated = True
+    job.commit("a")
+    job.due()
+    job.commit("b")
+    job.due()
+    assert job.fleet.snapshots == [1, 2]
+    job.fleet.gates[2].set()
+    wait_until(lambda: 2 in job.poll(), 20, "checkpoint 2")
+    job.fleet.gates[1].set()
+    job.settle()
+    assert job.output.published == {2: [{"file": "a"}, {"file": "b"}]}
+    assert job.fleet.completed == [2]
+
+
+def test_of_two_under_way_the_newer_does_not_publish_again_what_the_older_did(make_job):
+    job = make_job(max_concurrent=2)
+    job.fleet.gated = True
+    job.commit("a")
+    job.due()
+    job.commit("b")
+    job.due()
+    job.fleet.gates[1].set()
+    wait_until(lambda: 1 in job.poll(), 20, "checkpoint 1")
+    job.fleet.gates[2].set()
+    job.settle()
+    assert job.output.published == {1: [{"file": "a"}], 2: [{"file": "b"}]}
+
+
+def test_one_that_takes_too_long_is_given_up_and_its_files_are_dropped(make_job):
+    job = make_job()
+    job.fleet.gated = True
+    job.commit("a")
+    job.due()
+    job.fleet.gated = False
+    job.now += 61.0
+    job.poll()
+    assert job.fleet.dropped == [1]
+    job.fleet.gates[1].set()
+    assert job.settle() == [2]
+    assert [e.checkpoint_id for e in job.entries(Checkpoint)] == [2]
+
+
+def test_a_driver_that_another_took_over_from_ends_and_completes_nothing(make_job):
+    job = make_job()
+    job.fleet.gated = True
+    job.commit("a")
+    job.due()
+    other = LogWriter.claim(job.objects, OWNER, "other")
+    job.fleet.gates[1].set()
+    with pytest.raises(Fenced):
+        job.settle()
+    other.refresh()
+    assert not [e for e in other.entries if isinstance(e, Checkpoint)]
+    assert [e.fence for e in other.entries if isinstance(e, Fence)] == [1, 2]
+    assert job.output.published == {}
+
+
+def test_a_savepoint_publishes_nothing_and_holds_what_is_not_published(make_job):
+    job = make_job()
+    job.commit("a")
+    request = SavepointRequest("before")
+    job.checkpointer.savepoint(request, job.boundary)
+    job.settle()
+    view = request.wait(0)
+    assert view is not None
+    assert (view.url, view.epoch) == ("memory://before", 1)
+    manifest = SavepointStore("memory://before").load()
+    assert (manifest.kind, manifest.name, manifest.checkpoint_id) == ("savepoint", "before", 1)
+    assert manifest.sinks == {"out": [{"file": "a"}]}
+    assert [e.url for e in job.entries(Savepoint)] == ["memory://before"]
+    assert job.output.published == {}
+    assert job.fleet.dropped == [1]
+    job.due()
+    assert job.settle() == [2]
+    assert job.files == ["a"]
+
+
+def test_a_savepoint_of_a_name_that_is_taken_is_refused(make_job):
+    job = make_job()
+    for name in ("twice", "twice"):
+        request = SavepointRequest(name)
+        job.checkpointer.savepoint(request, job.boundary)
+        job.settle()
+    with pytest.raises(UserError, match="choose another name"):
+        request.wait(0)
+    assert len(job.entries(Savepoint)) == 1
+
+
+def test_a_savepoint_that_fails_tells_who_asked_and_the_job_goes_on(make_job):
+    job = make_job()
+    job.commit("a")
+    job.fleet.errors[1] = StoreUnavailable("down")
+    request = SavepointRequest("before")
+    job.checkpointer.savepoint(request, job.boundary)
+    assert job.settle() == []
+    with pytest.raises(MoorageError, match="down"):
+        request.wait(0)
+    job.due()
+    assert job.settle() == [2]
+
+
+def test_the_last_checkpoint_is_taken_only_if_something_happened(make_job):
+    job = make_job()
+    assert job.checkpointer.finish(0, job.boundary) == []
+    job.commit("a")
+    (report,) = job.checkpointer.finish(1, job.boundary)
+    assert report.epoch == 1
+    assert job.files == ["a"]
+    assert job.checkpointer.finish(1, job.boundary) == []
+
+
+def test_the_last_checkpoint_that_fails_says_why(make_job):
+    job = make_job()
+    job.commit("a")
+    job.fleet.errors[1] = StoreUnavailable("bucket is gone")
+    with pytest.raises(MoorageError, match="bucket is gone"):
+        job.checkpointer.finish(1, job.boundary)
+
+
+def test_what_a_run_leaves_under_way_completes_never_or_before_it_is_left(make_job):
+    job = make_job()
+    job.fleet.gated = True
+    job.commit("a")
+    job.due()
+    threading.Timer(0.05, job.fleet.gates[1].set).start()
+    job.checkpointer.abandon()
+    assert job.entries(Checkpoint) == []
