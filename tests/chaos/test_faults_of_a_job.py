@@ -67,6 +67,7 @@ def test_a_killed_state_server_is_brought_back_without_a_restart_of_the_job(home
     assert judge(home.path, truth) == []
 
 
+@pytest.mark.soak
 def test_killed_python_workers_cost_an_attempt_and_nothing_else(home, truth):
     process = home.start()
     home.wait_for_checkpoints(1)
@@ -147,6 +148,7 @@ def test_a_flipped_byte_in_the_newest_checkpoint_brings_the_older_one_and_is_sai
     assert judge(home.path, truth) == []
 
 
+@pytest.mark.soak
 def test_a_flipped_byte_is_an_error_where_no_older_checkpoint_may_take_its_place(home):
     home.write_manifest(COUNTING_JOB, restore={"maxFallbackAge": "0s"})
     stop_with_checkpoints(home, 2)
@@ -156,6 +158,7 @@ def test_a_flipped_byte_is_an_error_where_no_older_checkpoint_may_take_its_place
     assert damaged.name in text
 
 
+@pytest.mark.soak
 def test_another_parallelism_continues_from_the_same_checkpoint(home, truth):
     stop_with_checkpoints(home, 1)
     home.write_manifest(COUNTING_JOB, scaling={"parallelism": 3})

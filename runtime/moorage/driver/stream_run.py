@@ -33,7 +33,7 @@ from moorage.engine.sparklog import SparkLog, capture, lay
 from moorage.engine.watermarks import Watermarks
 from moorage.functions import KeyedProcessFunction
 from moorage.graph import JobGraph
-from moorage_state.errors import Bug, MoorageError
+from moorage_state.errors import Bug, Fenced, MoorageError
 from moorage_state.snapshots import CheckpointStore, LogWriter, Run, run_token
 
 __all__ = ["DriverContext", "StreamRun"]
@@ -329,12 +329,15 @@ class StreamRun:
         request, self._stop_request = self._stop_request, None
         if request is None or self._failure is not None:
             return False
-        self._last_checkpoint(finished=False)
-        self._checkpointer.savepoint(request, self._boundary)
-        self._report(self._checkpointer.wait(self._boundary))
         try:
+            self._last_checkpoint(finished=False)
+            self._checkpointer.savepoint(request, self._boundary)
+            self._report(self._checkpointer.wait(self._boundary))
             request.wait()
         except MoorageError as error:
+            request.answer(error)
+            if isinstance(error, (Fenced, Bug)):
+                raise
             self._c.reporter.phase("running", f"the job goes on without its savepoint: {error}")
             self._checkpointer.go_on()
             return False
