@@ -1,6 +1,6 @@
 # Every target sets up the environment first: `make demo` works on a fresh Debian with Python 3.11.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench soak e2e clean
+.PHONY: help setup demo test check format bench bench-snapshots soak e2e clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -14,7 +14,7 @@ TIME ?= 10m
 export PYTHON
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv and install everything, once
 
@@ -42,6 +42,9 @@ format: $(STAMP) ## format the code and write the generated files
 
 bench: $(STAMP) ## measure against Spark's own stateful operators
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-snapshots: $(STAMP) ## measure checkpoints and restores of 4 GB of state
+	$(BIN)/python -m benchmarks.snapshots $(ARGS)
 
 soak: $(STAMP) ## run the long tests: make soak TIME=2h
 	$(PYTEST) -m soak --timeout=0 --soak-time=$(TIME) $(ARGS)

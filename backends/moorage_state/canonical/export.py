@@ -21,7 +21,7 @@ from moorage_state.canonical.layout import TIMERS, CanonicalSpec, FileMeta, file
 from moorage_state.canonical.scanning import SCAN_BYTES, scan_rows
 from moorage_state.errors import LocalDiskError, Retryable, StoreUnavailable
 from moorage_state.rocks import Database, ProcessMemory, RocksOptions
-from moorage_state.snapshots import FileRef, RangeHandle
+from moorage_state.snapshots import FileRef, RangeHandle, savepoint_key
 from moorage_state.stores import ObjectStore, check_key
 
 __all__ = ["ExportedFile", "export_range", "export_snapshot", "handle_of", "upload_files"]
@@ -125,7 +125,7 @@ def upload_files(
                 f"export was stopped: uid={spec.uid} range={spec.start}-{spec.end}; "
                 f"the savepoint is not completed"
             )
-        key = check_key(f"{prefix}{spec.uid}/{spec.start}-{spec.end}/{file.name}")
+        key = check_key(prefix + savepoint_key(spec.uid, spec.start, spec.end, file.name))
         store.put_file(key, file.path)
         stored = store.head(key)
         if stored is None or stored.size != file.size:

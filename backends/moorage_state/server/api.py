@@ -91,10 +91,14 @@ class Scan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSync:
-    """The part of a checkpoint that an epoch waits for; `bytes` is the size of all its files."""
+    """The part of a checkpoint that an epoch waits for; `bytes` is the size of all its files.
+
+    `seconds` includes `flush_seconds`, in which what was written came to files.
+    """
 
     bytes: int
     seconds: float
+    flush_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

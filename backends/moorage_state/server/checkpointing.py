@@ -50,12 +50,16 @@ class FileHashes:
 
 @dataclass(slots=True)
 class Taken:
-    """A local copy at `version`, in the directory `path`; `cancel` ends its upload."""
+    """A local copy at `version`, in the directory `path`; `cancel` ends its upload.
+
+    `used` tells that an upload of it has ended; until then a later checkpoint does not drop it.
+    """
 
     version: Version
     path: Path
     cancel: threading.Event = field(default_factory=threading.Event)
     uploading: bool = False
+    used: bool = False
 
 
 class Linked(NamedTuple):
@@ -139,7 +143,15 @@ class Snapshots:
             if taken is None:
                 return None
             self._newest_complete = max(self._newest_complete, checkpoint_id)
-        self._drop(lambda other: other < self._newest_complete)
+            awaited = {key for key, other in self._taken.items() if not other.used}
+            awaited.discard(checkpoint_id)
+            known = set(self._taken)
+        # What is not known was restored from elsewhere, under an id of another lineage.
+        self._drop(
+            lambda other: (
+                other not in awaited and (other < self._newest_complete or other not in known)
+            )
+        )
         return taken.version
 
     def aborted(self, checkpoint_id: int) -> None:
@@ -164,7 +176,7 @@ class Snapshots:
 
     def _uploaded(self, checkpoint_id: int, taken: Taken) -> None:
         with self._lock:
-            taken.uploading = False
+            taken.uploading, taken.used = False, True
             useless = taken.cancel.is_set() or checkpoint_id < self._newest_complete
         if useless:
             self._drop(lambda other: other == checkpoint_id)

@@ -100,8 +100,8 @@ class Run(_Entry, frozen=True):
         restore_nonce: one more than the nonce by which the job's manifest asked for that; 0 if
             the manifest did not ask.
         restored_id: the id of a restored savepoint of this lineage, wherever it lay; else 0.
-        claimed: the job owns the restored savepoint and deletes it when its own checkpoints have
-            taken its place.
+        claimed: the digest of the restored savepoint's manifest, if the job owns it and deletes it
+            when its own checkpoints have taken its place; else empty.
     """
 
     fence: _Id
@@ -110,7 +110,7 @@ class Run(_Entry, frozen=True):
     explicit: bool = False
     restore_nonce: int = 0
     restored_id: _Count = 0
-    claimed: bool = False
+    claimed: str = ""
 
 
 class Checkpoint(_Entry, frozen=True):

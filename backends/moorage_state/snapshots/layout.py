@@ -36,7 +36,9 @@ __all__ = [
 LOG_PREFIX = "log/"
 
 _LOG_KEY = re.compile(r"log/([0-9]{20})\.json")
-_PACK_KEY = re.compile(r"(?:shared|chk-[1-9][0-9]*/[^/]+)/pack-[0-9a-f]+-[0-9]+-([0-9]+)")
+_PACK_KEY = re.compile(
+    r"(?:(?:shared|chk-[1-9][0-9]*/[^/]+)/pack|packs/(?:tables|files))-[0-9a-f]+-[0-9]+-([0-9]+)"
+)
 _STATE_KEY = re.compile(r"shared/[^/]+|chk-[1-9][0-9]*/(?:MANIFEST|f[0-9]+r[0-9]+/.+)")
 _CHECKPOINT_PATH = re.compile(r"chk-([1-9][0-9]*)(?:/MANIFEST)?")
 

@@ -2,7 +2,8 @@
 
     <dir>/ATTEMPT                        who began to write it; from then on nobody else may
     <dir>/MANIFEST                       written last: with it the savepoint exists
-    <dir>/<uid>/<start>-<end>/<name>     files; keys in the manifest are relative to <dir>
+    <dir>/state/<uid>/<start>-<end>/...  files; keys in the manifest are relative to <dir>
+    <dir>/packs/<name>                   several small files of native savepoints in one object
 
 Decides when a savepoint exists and that two writers never mix in one directory. Nothing here ever
 deletes. Called by the driver (which takes and restores savepoints), by `moorage.state` and by the
@@ -29,7 +30,7 @@ _ADVICE = "restore it from a backup, or use another savepoint"
 
 def savepoint_key(uid: str, start: int, end: int, name: str) -> str:
     """The key of a file of a range, relative to the savepoint's directory."""
-    return check_key(f"{uid}/{start}-{end}/{name}")
+    return check_key(f"state/{uid}/{start}-{end}/{name}")
 
 
 class SavepointStore:

@@ -6,7 +6,6 @@ are imported when a job is run, so that everything else answers at once and with
 
 import os
 import platform
-import re
 import sys
 import traceback
 from importlib import metadata
@@ -61,7 +60,7 @@ def run(
     ] = False,
     restore: Annotated[
         str | None,
-        typer.Option(metavar="PATH|chk-N", help="Begin from this checkpoint or savepoint."),
+        typer.Option(metavar="chk-N|NAME|PATH", help="Begin from this checkpoint or savepoint."),
     ] = None,
     plain: Annotated[
         bool, typer.Option("--plain", help="Lines of progress, even on a terminal.")
@@ -95,7 +94,9 @@ def run(
 @app.command()
 def savepoint(
     manifest: JobFile,
-    name: Annotated[str, typer.Argument(help="Its directory's name below state.savepointDir.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Its directory's name below state.savepointDir.")
+    ],
     *,
     native: Annotated[
         bool, typer.Option("--native", help="The backend's own files; faster, not for reading.")
@@ -197,9 +198,11 @@ def _check_local(job: StatefulSparkJob, manifest: Path) -> None:
 
 
 def _restore_url(restore: str | None) -> str | None:
-    """Give a plain path the form that the driver knows; `chk-N` and URLs have it."""
-    if restore is None or re.fullmatch(r"chk-[0-9]+", restore) or "://" in restore:
+    """Give a plain path the form that the driver knows; names and URLs have it."""
+    if restore is None or "://" in restore:
         return restore
+    if "/" not in restore and not Path(restore).exists():
+        return restore  # `chk-N`, or a savepoint's name
     return f"file://{Path(restore).absolute()}"
 
 

@@ -19,8 +19,18 @@ class Background:
         self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
-    def run(self, name: str, action: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Run `action` in a thread; `take` gives its result, or the error it raised, to `then`."""
+    def run(
+        self,
+        name: str,
+        action: Callable[[], Any],
+        then: Callable[[Any], None],
+        *,
+        awaited: bool = True,
+    ) -> None:
+        """Run `action` in a thread; `take` gives its result, or the error it raised, to `then`.
+
+        `join` waits for it unless it is not `awaited`.
+        """
 
         def work() -> None:
             try:
@@ -31,7 +41,8 @@ class Background:
 
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         thread = threading.Thread(target=work, name=name, daemon=True)
-        self._threads.append(thread)
+        if awaited:
+            self._threads.append(thread)
         thread.start()
 
     def take(self, timeout: float = 0.0) -> None:
@@ -47,6 +58,6 @@ class Background:
             answer()
 
     def join(self) -> None:
-        """Wait for the threads; their last results are dropped."""
+        """Wait for the threads; `take` has their last results."""
         for thread in self._threads:
             thread.join()

@@ -10,11 +10,13 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from moorage.driver.background import Background
+from moorage.driver.directories import make_last_part
 from moorage.driver.manifests import Boundary, ManifestMaker, handles_of
 from moorage.driver.output import OutputKeeper
 from moorage.driver.requests import SavepointRequest, SavepointView
@@ -50,11 +52,14 @@ from moorage_state.coordinator import (
 )
 from moorage_state.errors import (
     Bug,
+    CorruptState,
     Fenced,
     LocalDiskError,
     MoorageError,
     Retryable,
     StaleLease,
+    UserError,
+    VersionGone,
 )
 from moorage_state.snapshots import (
     CheckpointStore,
@@ -72,9 +77,13 @@ _log = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 0.05
 _SWEEP_SECONDS = 3600.0
+_STOPPED = (
+    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
+    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
+)
 _DRIVER = TaskId("", 0)
 """Stands for the driver, so that a job without state has a task to wait for as well."""
-_FATAL = (Fenced, Bug, LocalDiskError)
+_FATAL = (Fenced, Bug, CorruptState, LocalDiskError, VersionGone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +136,17 @@ class Checkpointer:
         self._claimed = ClaimedSavepoints(writer, settings.retain)
         self._base = handles_of(base) if base is not None else {}
         self._base_id = base.checkpoint_id if base is not None else 0
-        self._covered_epoch = epoch
+        # After a restore from elsewhere this lineage has no checkpoint of that epoch yet.
+        self._covered_epoch = epoch if base is not None or epoch == 0 else epoch - 1
         self._staged: list[_Staged] = []
+        self._staged_at: dict[int, list[_Staged]] = {}
+        self._done: list[int] = []
         self._works: dict[int, Work] = {}
         self._reports: list[CheckpointReport] = []
         self._last_error: MoorageError | None = None
         self._next_sweep = clock()
         self.last: CheckpointReport | None = None
+        self.broken = False
         self._coordinator = self._new_coordinator()
         self._coordinator.start_checkpoint_scheduler()
 
@@ -186,6 +199,7 @@ class Checkpointer:
         savepoint_format = SavepointFormat(request.format)
         try:
             location = self._settings.savepoint_url(request.name)
+            make_last_part("state.savepointDir", self._settings.savepoint_dir)
             SavepointStore(location, create=True).check_empty()
             if request.stop:
                 future = self._coordinator.trigger_synchronous_savepoint(
@@ -196,7 +210,7 @@ class Checkpointer:
         except MoorageError as error:
             request.answer(error)
             return
-        future.add_done_callback(partial(_answer, request))
+        future.add_done_callback(partial(self._answer, request))
         self._carry_out(at)
 
     def wait(self, at: Callable[[], Boundary]) -> list[CheckpointReport]:
@@ -221,6 +235,7 @@ class Checkpointer:
         reports = self.wait(at)
         if not finished and epoch <= self._covered_epoch:
             return reports
+        self._last_error = None
         future = self._coordinator.trigger_checkpoint()
         self._carry_out(at)
         reports += self.wait(at)
@@ -238,6 +253,9 @@ class Checkpointer:
         for checkpoint_id in list(self._works):
             self._fleet.aborted(checkpoint_id)
         self._background.join()
+        # Who waits for a savepoint that is in place already hears of it.
+        with suppress(Exception):
+            self._background.take()
 
     @property
     def under_way(self) -> bool:
@@ -254,7 +272,12 @@ class Checkpointer:
     def _carry_out(self, at: Callable[[], Boundary]) -> None:
         while effects := self._coordinator.drain():
             for effect in effects:
-                self._do(effect, at)
+                try:
+                    self._do(effect, at)
+                except BaseException:
+                    # The effects after it are lost: the run must not go on.
+                    self.broken = True
+                    raise
 
     def _do(self, effect: Effect, at: Callable[[], Boundary]) -> None:
         match effect:
@@ -273,7 +296,9 @@ class Checkpointer:
             case ToleranceExceeded():
                 self._tell(f"more checkpoints failed in a row than are tolerated: {effect.cause}")
             case FailJob():
-                raise _underneath(effect.cause)
+                if self._settings.fail_on_tolerance:
+                    raise _underneath(effect.cause)
+                self._tell(f"the job goes on without its savepoint: {effect.cause}")
             case _:
                 pass  # times, and files that came too late: the sweep finds those
 
@@ -304,6 +329,8 @@ class Checkpointer:
             self._base if incremental else {},
         )
         self._works[checkpoint_id] = work
+        # Kept for it, as a newer checkpoint may be the first to publish some of it.
+        self._staged_at[checkpoint_id] = list(self._staged)
         self._coordinator.triggered(checkpoint_id)
         self._background.run(
             f"upload-{checkpoint_id}",
@@ -315,11 +342,10 @@ class Checkpointer:
         """Every range acknowledges, or one declines for all."""
         job, checkpoint_id = self._writer.lineage, work.checkpoint_id
         if isinstance(result, BaseException):
-            if not isinstance(result, MoorageError) or isinstance(result, (Fenced, Bug)):
-                raise result
-            self._note(result, checkpoint_id)
+            error = self._survivable(work, result)
             reason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
-            decline = DeclineCheckpoint(job, _DRIVER, checkpoint_id, reason, str(result))
+            decline = DeclineCheckpoint(job, _DRIVER, checkpoint_id, reason, str(error))
+            self._last_error = error
             self._coordinator.receive_decline_message(decline)
             return
         work.uploaded = result
@@ -337,8 +363,9 @@ class Checkpointer:
 
     def _begin_finalizing(self, effect: FinalizeCheckpoint) -> None:
         work = self._works[effect.checkpoint_id]
-        for staged in self._staged:
-            if staged.epoch <= work.boundary.epoch:
+        covered = max((e for e in self._done if e <= work.boundary.epoch), default=-1)
+        for staged in self._staged_at.pop(work.checkpoint_id, []):
+            if staged.epoch > covered:
                 work.committables.setdefault(staged.uid, []).extend(staged.items)
         self._background.run(
             f"finalize-{work.checkpoint_id}",
@@ -350,10 +377,8 @@ class Checkpointer:
         self, effect: FinalizeCheckpoint, work: Work, result: str | BaseException
     ) -> None:
         if isinstance(result, BaseException):
-            if not isinstance(result, MoorageError) or isinstance(result, (Fenced, Bug)):
-                raise result
-            self._note(result, work.checkpoint_id)
-            self._coordinator.finalize_failed(work.checkpoint_id, result)
+            error = self._survivable(work, result)
+            self._coordinator.finalize_failed(work.checkpoint_id, error)
             return
         completed = effect.completed(time.time(), result, work.report)
         if work.is_savepoint:
@@ -378,13 +403,16 @@ class Checkpointer:
         self.last = report
         self._covered_epoch = max(self._covered_epoch, report.epoch)
         self._staged = [staged for staged in self._staged if staged.epoch > report.epoch]
+        self._done = [e for e in self._done if self._works] + [report.epoch]
         self._fleet.complete(checkpoint_id, report.epoch, work.uploaded.handles)
         self._base, self._base_id = work.uploaded.handles, checkpoint_id
+        self._writer.refresh()  # a driver that was stalled must not publish over its successor
         self._output.publish(checkpoint_id, work.committables)
         self._retire(report)
         self._reports.append(report)
 
     def _aborted(self, checkpoint_id: int) -> None:
+        self._staged_at.pop(checkpoint_id, None)
         if self._works.pop(checkpoint_id, None) is not None:
             self._fleet.aborted(checkpoint_id)
 
@@ -406,7 +434,49 @@ class Checkpointer:
         now = datetime.datetime.now(datetime.UTC)
         under_way = UnderWay(checkpoint_ids=tuple(self._works), pinned=tuple(pinned), since=now)
         action = partial(sweep, self._store.objects, self._writer, now=now, under_way=under_way)
-        self._background.run("sweep", action, _swept)
+        self._background.run("sweep", action, _swept, awaited=False)
+
+    def _survivable(self, work: Work, error: BaseException) -> MoorageError:
+        """The error, if the job can go on after it; else it is raised.
+
+        A savepoint is a person's wish: whatever goes wrong with it, the job runs on, unless
+        another driver took over.
+        """
+        known = isinstance(error, MoorageError) and not isinstance(error, (Fenced, Bug))
+        if isinstance(error, Fenced) or not (known or work.is_savepoint):
+            raise error
+        if not isinstance(error, MoorageError):
+            error = Bug(f"a savepoint failed unexpectedly: {type(error).__name__}: {error}")
+        self._note(error, work.checkpoint_id)
+        return error
+
+    def _answer(self, request: SavepointRequest, future: CheckpointFuture) -> None:
+        error = future.exception()
+        if error is not None:
+            if error.reason in _STOPPED:
+                request.answer(
+                    UserError(
+                        f"the job was stopped before the savepoint was complete: "
+                        f"name={request.name}; to end a job with one use --stop"
+                    )
+                )
+                return
+            declined = error.reason is CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
+            cause = self._last_error if declined else None
+            request.answer(cause or _underneath(error))
+            return
+        done = future.result()
+        report: CheckpointReport = done.payload
+        request.answer(
+            SavepointView(
+                name=request.name,
+                url=done.external_pointer,
+                checkpoint_id=report.checkpoint_id,
+                epoch=report.epoch,
+                bytes_total=report.bytes_total,
+                duration_seconds=report.seconds,
+            )
+        )
 
     def _note(self, error: MoorageError, checkpoint_id: int) -> None:
         self._last_error = error
@@ -446,25 +516,6 @@ def _swept(result: Swept | BaseException) -> None:
     elif result.objects:
         count, size = len(result.objects), result.bytes
         _log.info("swept the checkpoint directory: objects=%d bytes=%d", count, size)
-
-
-def _answer(request: SavepointRequest, future: CheckpointFuture) -> None:
-    error = future.exception()
-    if error is not None:
-        request.answer(_underneath(error))
-        return
-    done = future.result()
-    report: CheckpointReport = done.payload
-    request.answer(
-        SavepointView(
-            name=request.name,
-            url=done.external_pointer,
-            checkpoint_id=report.checkpoint_id,
-            epoch=report.epoch,
-            bytes_total=report.bytes_total,
-            duration_seconds=report.seconds,
-        )
-    )
 
 
 def _underneath(error: BaseException) -> MoorageError:

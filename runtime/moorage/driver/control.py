@@ -24,13 +24,18 @@ __all__ = ["ControlServer", "ask_for_savepoint", "control_path"]
 
 FORMAT = 0
 _MAX_LINE = 1 << 16
+_MAX_PATH = 100
+"""Of a Unix socket: 107 bytes and the zero behind them."""
 _BACKLOG = 8
 _READ_SECONDS = 10.0
 
 
 def control_path(checkpoint_dir: str) -> Path:
     """The socket of the job with this checkpoint directory; its folder is made, for this user."""
+    name = f"{hashlib.sha256(checkpoint_dir.encode()).hexdigest()[:16]}.sock"
     folder = Path(tempfile.gettempdir()) / f"moorage-{os.getuid()}"
+    if len(os.fsencode(folder / name)) > _MAX_PATH:
+        folder = Path("/tmp") / folder.name  # noqa: S108 - it is ours alone, as is checked below
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
@@ -38,7 +43,7 @@ def control_path(checkpoint_dir: str) -> Path:
             f"the folder of control sockets is open to others: path={folder}; remove it, or set "
             f"TMPDIR to a directory of your own"
         )
-    return folder / f"{hashlib.sha256(checkpoint_dir.encode()).hexdigest()[:16]}.sock"
+    return folder / name
 
 
 class ControlServer:
@@ -114,7 +119,8 @@ def ask_for_savepoint(
             peer.connect(str(path))
         except OSError as error:
             raise UserError(
-                "the job does not run on this machine: start it with moorage run, then ask again"
+                f"the job does not run on this machine, or not as this user with this TMPDIR: "
+                f"socket={path}; start it with moorage run, then ask again"
             ) from error
         peer.settimeout(timeout)
         try:

@@ -5,12 +5,13 @@ can still be restored. Called by a run when it starts, after each epoch, and aft
 checkpoint. Knows nothing of how a sink stores things.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from moorage.engine.failures import UserFunctionError
 from moorage.graph import JobGraph, SinkNode
 from moorage.sinks import Committable, EpochInfo, LiveOutput, SinkRestore, SinkRetire
-from moorage_state.errors import CorruptState, UserError
+from moorage_state.errors import CorruptState, StoreUnavailable, UserError
 from moorage_state.snapshots import (
     Checkpoint,
     CheckpointStore,
@@ -18,12 +19,15 @@ from moorage_state.snapshots import (
     LogWriter,
     Manifest,
     Run,
+    Savepoint,
     ancestors,
     checkpoint_id_of,
     checkpoint_path,
     retained,
     run_token,
 )
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["OutputKeeper", "history_of", "left_behind"]
 
@@ -131,7 +135,7 @@ class OutputKeeper:
                 )
 
     def _live(self, entries: Sequence[Entry]) -> list[tuple[tuple[int, ...], _Committables]] | None:
-        """What all retained checkpoints cover; None when one of their manifests is damaged."""
+        """What all retained checkpoints and savepoints cover; None when that cannot be known."""
         existing = retained(entries)
         for gone in self._known.keys() - {c.checkpoint_id for c in existing}:
             del self._known[gone]
@@ -140,10 +144,11 @@ class OutputKeeper:
                 if checkpoint.checkpoint_id not in self._known:
                     sinks = self._store.load(checkpoint).sinks
                     self._known[checkpoint.checkpoint_id] = sinks
-        except CorruptState:
+            own = [m for m in self._savepoints() if m.lineage == self._writer.lineage]
+        except (CorruptState, StoreUnavailable) as error:
+            _log.warning("no output is forgotten while a manifest cannot be read: %s", error)
             return None
         ids = [c.checkpoint_id for c in existing]
-        own = [m for m in self._savepoints() if m.lineage == self._writer.lineage]
         return [
             *((ancestors(entries, i), self._known[i]) for i in ids),
             *((history_of(entries, manifest), manifest.sinks) for manifest in own),
@@ -156,7 +161,8 @@ def history_of(entries: Sequence[Entry], manifest: Manifest) -> tuple[int, ...]:
     A savepoint has no entry of its own kind to ask: it descends from the checkpoint that its run
     had completed before it, or had started from.
     """
-    if manifest.kind == "checkpoint":
+    announced = {e.checkpoint_id for e in entries if isinstance(e, Savepoint)}
+    if manifest.kind == "checkpoint" or manifest.checkpoint_id in announced:
         return ancestors(entries, manifest.checkpoint_id)
     parent: int | None = None
     for entry in entries:

@@ -86,14 +86,16 @@ class Requests:
         request.answer(UserError(self._ended))
         return request
 
+    def take_one(self) -> SavepointRequest | None:
+        """The one that waits longest, or None."""
+        try:
+            return self._waiting.get_nowait()
+        except queue.Empty:
+            return None
+
     def take(self) -> list[SavepointRequest]:
         """All that wait, in their order."""
-        taken = []
-        while True:
-            try:
-                taken.append(self._waiting.get_nowait())
-            except queue.Empty:
-                return taken
+        return list(iter(self.take_one, None))
 
     def close(self, reason: str) -> None:
         """The job has ended: what waits, and what still comes, is refused with this reason."""

@@ -23,9 +23,11 @@ from moorage_state.snapshots import (
     Verify,
     checkpoint_id_of,
     checkpoint_path,
+    manifest_digest,
     restore_point,
     verify_files,
 )
+from moorage_state.snapshots.savepoints import MANIFEST_KEY
 from moorage_state.stores import open_store
 
 __all__ = ["UID_MAPPING", "Choice", "check_fits", "choose", "known_schemas", "renamed"]
@@ -43,6 +45,7 @@ class Choice:
         explicit: a person chose it.
         address: of a savepoint, or of a checkpoint of another lineage; empty for one of this.
         store_url: the store that the keys of such a manifest are of.
+        digest: of a savepoint's manifest as it lies there.
     """
 
     manifest: Manifest | None
@@ -50,6 +53,7 @@ class Choice:
     warnings: tuple[str, ...] = ()
     address: str = ""
     store_url: str = ""
+    digest: str = ""
 
     @property
     def path(self) -> str | None:
@@ -127,7 +131,10 @@ def _named(
     name = _name_in(settings.checkpoint_dir, policy.path)
     checkpoint_id = checkpoint_id_of(name)
     if checkpoint_id is None:
-        return _elsewhere(policy.path, settings, explicit=True)
+        path = policy.path
+        if settings.savepoint_dir and "/" not in path:
+            path = settings.savepoint_url(path)
+        return _elsewhere(path, settings, explicit=True)
     manifest = renamed(store.load_id(entries, checkpoint_id), policy.uid_mapping)
     return Choice(manifest, explicit=True)
 
@@ -145,7 +152,8 @@ def _elsewhere(path: str, settings: JobSettings, *, explicit: bool) -> Choice:
     if "://" not in path and not path.startswith("/"):
         raise UserError(
             f"not a restore point: restore={path} checkpointDir={settings.checkpoint_dir}; write "
-            f"chk-<id> for a checkpoint of this lineage, or the address of a savepoint's directory"
+            f"chk-<id> for a checkpoint of this lineage, the name of a savepoint in the job's "
+            f"savepointDir, or the address of its directory"
         )
     snapshot = locate(settings.reach(path))
     if settings.restore.claim and snapshot.manifest.kind != "savepoint":
@@ -155,8 +163,18 @@ def _elsewhere(path: str, settings: JobSettings, *, explicit: bool) -> Choice:
             f"moorage snapshots copy"
         )
     manifest = renamed(snapshot.manifest, settings.restore.uid_mapping)
-    verify_files(open_store(snapshot.store_url), manifest)
-    return Choice(manifest, explicit=explicit, address=snapshot.path, store_url=snapshot.store_url)
+    store = open_store(snapshot.store_url)
+    verify_files(store, manifest)
+    digest = ""
+    if manifest.kind == "savepoint":
+        digest = manifest_digest(store.get(MANIFEST_KEY))
+    return Choice(
+        manifest,
+        explicit=explicit,
+        address=snapshot.path,
+        store_url=snapshot.store_url,
+        digest=digest,
+    )
 
 
 def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:

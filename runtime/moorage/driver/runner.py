@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import unquote
 
 from moorage.driver.control import ControlServer, control_path
+from moorage.driver.directories import make_last_part
 from moorage.driver.job_file import build_graph
 from moorage.driver.local import LocalServers, Scratch
 from moorage.driver.reporter import Reporter, view_of
@@ -89,8 +89,11 @@ def run_job(
             )
             return replace(finished, seconds=time.monotonic() - started)
         if options.control:
-            path = control_path(settings.checkpoint_dir)
-            stack.enter_context(ControlServer(path, options.requests))
+            try:
+                path = control_path(settings.checkpoint_dir)
+                stack.enter_context(ControlServer(path, options.requests))
+            except (OSError, UserError) as error:
+                reporter.message(f"savepoints cannot be asked for: {error}")
         context = stack.enter_context(_context(settings, options, writer, store, reporter))
         outcome, run = _drive(context, choice)
     last = run.checkpointer.last
@@ -149,6 +152,7 @@ def _drive_run(run: StreamRun) -> Outcome:
 
 def _choose_again(context: DriverContext, verify: Verify) -> Choice:
     """The restore point of the next run; what a person chose was followed already."""
+    context.writer.settle()
     context.writer.refresh()
     policy = replace(context.settings.restore, mode="Latest", explicit=False)
     settings = replace(context.settings, restore=policy)
@@ -182,33 +186,13 @@ def _lock(
     settings: JobSettings, options: RunOptions, reporter: Reporter
 ) -> contextlib.AbstractContextManager[object]:
     """The lock on the checkpoint directory; on a file system its last part is made."""
-    _make_directory(settings.checkpoint_dir)
+    make_last_part("state.checkpointDir", settings.checkpoint_dir)
     holder = LockHolder.current(settings.name, datetime.datetime.now(datetime.UTC))
     try:
         store = open_store(settings.checkpoint_dir)
         return acquire_lock(store, holder, take_over=options.take_over, watching=reporter.message)
     except UserError as error:
         raise StoreRefused(*error.args) from error
-
-
-def _make_directory(checkpoint_dir: str) -> None:
-    if not checkpoint_dir.startswith("file://"):
-        return
-    directory = Path(unquote(checkpoint_dir.removeprefix("file://")))
-    try:
-        directory.mkdir(exist_ok=True)
-    except FileNotFoundError as exc:
-        raise StoreRefused(
-            f"the folder of the checkpoint directory does not exist: "
-            f"state.checkpointDir={checkpoint_dir}; mount or make {directory.parent}: "
-            f"only the last part of the path is made for you, so that an unmounted volume is not "
-            f"taken for an empty store"
-        ) from exc
-    except OSError as exc:
-        raise StoreRefused(
-            f"cannot use the checkpoint directory: state.checkpointDir={checkpoint_dir} "
-            f"error={exc.strerror}; name a directory that you may write to"
-        ) from exc
 
 
 @contextlib.contextmanager
@@ -269,7 +253,7 @@ def _context(
 def _already_finished(choice: Choice, settings: JobSettings) -> RunResult | None:
     """A bounded job that has finished stays so; there is nothing to run."""
     manifest = choice.manifest
-    if manifest is None or choice.explicit or not manifest.extra.get("finished"):
+    if manifest is None or choice.explicit or choice.address or not manifest.extra.get("finished"):
         return None
     if not settings.bounded:
         return None

@@ -6,9 +6,16 @@ job's own checkpoints have taken its place.
 
 import datetime
 import logging
+import time
 from collections.abc import Sequence
 
-from moorage_state.errors import CorruptState, MoorageError, UserError
+from moorage_state.errors import (
+    CorruptState,
+    Fenced,
+    MoorageError,
+    StoreUnavailable,
+    UserError,
+)
 from moorage_state.snapshots import (
     Checkpoint,
     Entry,
@@ -29,15 +36,26 @@ _UNDER_WAY = datetime.timedelta(hours=1)
 """How long an announced savepoint may still be on its way."""
 
 
+_ASLEEP_SECONDS = 300.0
+
+
 class KnownSavepoints:
     """Manifests of the savepoints of a lineage that still lie where they were put."""
 
     def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
         self._read: dict[int, Manifest | None] = {}
+        self._asleep = 0.0
 
     def __call__(self) -> Sequence[Manifest]:
-        """The manifests. Raises StoreUnavailable when one of their stores does not answer."""
+        """The manifests.
+
+        Raises:
+            StoreUnavailable: one of their stores does not answer; it is not asked again for some
+                minutes.
+        """
+        if time.monotonic() < self._asleep:
+            raise StoreUnavailable("the store of a savepoint did not answer a moment ago")
         for entry in self._writer.entries:
             if isinstance(entry, Savepoint) and entry.checkpoint_id not in self._read:
                 self._look(entry)
@@ -45,11 +63,13 @@ class KnownSavepoints:
 
     def _look(self, entry: Savepoint) -> None:
         try:
+            self._asleep = time.monotonic() + _ASLEEP_SECONDS
             found: Manifest | None = SavepointStore(entry.url).load(entry.manifest_digest)
         except (UserError, CorruptState) as error:
             # Moved, deleted, damaged, or on its way: in any case nothing to restore from here.
             _log.info("savepoint is not where it was put: path=%s: %s", entry.url, error)
             found = None
+        self._asleep = 0.0
         age = datetime.datetime.now(datetime.UTC) - entry.completed_at
         if found is not None or age > _UNDER_WAY:
             self._read[entry.checkpoint_id] = found
@@ -61,41 +81,45 @@ class ClaimedSavepoints:
     def __init__(self, writer: LogWriter, retain: int) -> None:
         self._writer = writer
         self._retain = retain
-        self._gone: set[str] = set()
+        self._gone: set[tuple[str, str]] = set()
 
     def release(self) -> None:
         """Delete those that as many checkpoints followed as are retained; what fails is left.
 
         Files go before the manifest, so that the next call finds what an interrupted one left.
         """
-        for url in _superseded(self._writer.entries, self._retain):
-            if url not in self._gone:
+        for url, digest in _superseded(self._writer.entries, self._retain):
+            if (url, digest) not in self._gone:
                 try:
-                    _delete(url, self._writer)
+                    _delete(url, digest, self._writer)
+                except Fenced:
+                    raise
                 except MoorageError as error:
                     _log.warning("claimed savepoint was not deleted: path=%s: %s", url, error)
-                self._gone.add(url)
+                self._gone.add((url, digest))
 
 
-def _superseded(entries: Sequence[Entry], retain: int) -> list[str]:
-    """Addresses of claimed savepoints with `retain` checkpoints behind them."""
-    claimed: dict[str, int] = {}
+def _superseded(entries: Sequence[Entry], retain: int) -> list[tuple[str, str]]:
+    """Addresses and digests of claimed savepoints with `retain` checkpoints behind them."""
+    claimed: dict[str, tuple[str, int]] = {}
     for entry in entries:
         match entry:
-            case Run(claimed=True, restored_from=str(url)):
-                claimed[url] = 0
+            case Run(claimed=str(digest), restored_from=str(url)) if digest:
+                claimed[url] = (digest, 0)
             case Run(restored_from=str(url)) if url in claimed:
-                claimed[url] = 0  # a run without a checkpoint began there again
+                # A run without a checkpoint began there again.
+                claimed[url] = (claimed[url][0], 0)
             case Checkpoint():
-                claimed = {url: count + 1 for url, count in claimed.items()}
-    return [url for url, count in claimed.items() if count >= retain]
+                claimed = {url: (digest, n + 1) for url, (digest, n) in claimed.items()}
+    return [(url, digest) for url, (digest, count) in claimed.items() if count >= retain]
 
 
-def _delete(url: str, writer: LogWriter) -> None:
+def _delete(url: str, digest: str, writer: LogWriter) -> None:
+    """Delete the savepoint with this very manifest; one that took its place is a person's."""
     savepoint = SavepointStore(url)
     if not savepoint.exists():
         return
-    manifest = savepoint.load()
+    manifest = savepoint.load(digest)
     writer.refresh()  # only who holds the fence deletes
     for key in sorted(object_keys(manifest.handles)):
         savepoint.store.delete(key)

@@ -33,7 +33,7 @@ from moorage.engine.sparklog import SparkLog, capture, lay
 from moorage.engine.watermarks import Watermarks
 from moorage.functions import KeyedProcessFunction
 from moorage.graph import JobGraph
-from moorage_state.errors import Bug, Fenced, MoorageError
+from moorage_state.errors import Bug, Fenced, MoorageError, UserError
 from moorage_state.snapshots import CheckpointStore, LogWriter, Run, run_token
 
 __all__ = ["DriverContext", "StreamRun"]
@@ -138,6 +138,8 @@ class StreamRun:
         finally:
             self._end_query()
             self._checkpointer.abandon()
+            if self._stop_request is not None:  # the next run, if there is one, takes it up
+                self._c.requests.put(self._stop_request)
 
     # -- starting --------------------------------------------------------------------------
 
@@ -176,7 +178,7 @@ class StreamRun:
         if choice.address and manifest is not None and manifest.lineage == c.writer.lineage:
             own = manifest.checkpoint_id
         fence = c.writer.fence
-        claimed = policy.claim and bool(choice.address) and choice.explicit
+        claimed = choice.digest if policy.claim and choice.explicit else ""
         c.writer.append(Run(fence, self._number, choice.path, choice.explicit, nonce, own, claimed))
 
     def _watermarks(self) -> Watermarks:
@@ -260,11 +262,13 @@ class StreamRun:
         """At a boundary, under the lock: checkpoints that ended or are due, and requests."""
         try:
             self._report(self._checkpointer.poll(self._runner.epoch, self._boundary))
-            for request in self._c.requests.take():
-                if request.stop:
+            while (request := self._c.requests.take_one()) is not None:
+                if not request.stop:
+                    self._checkpointer.savepoint(request, self._boundary)
+                elif self._stop_request is None:
                     self._stop_request = request
                 else:
-                    self._checkpointer.savepoint(request, self._boundary)
+                    request.answer(UserError("the job is being stopped with a savepoint already"))
         except MoorageError as error:
             self._failure = error
 
@@ -335,9 +339,10 @@ class StreamRun:
             self._report(self._checkpointer.wait(self._boundary))
             request.wait()
         except MoorageError as error:
-            request.answer(error)
-            if isinstance(error, (Fenced, Bug)):
+            if isinstance(error, (Fenced, Bug)) or self._checkpointer.broken:
+                request.answer(error)
                 raise
+            request.answer(error)
             self._c.reporter.phase("running", f"the job goes on without its savepoint: {error}")
             self._checkpointer.go_on()
             return False

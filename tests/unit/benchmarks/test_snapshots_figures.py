@@ -59,20 +59,28 @@ def test_the_full_checkpoint_is_no_incremental_upload():
 def test_uploads_are_judged_by_their_median_and_by_the_worst():
     uploads = [taken(i, uploaded=u) for i, u in enumerate([20, 30, 260, 99, 101])]
     found = measured(incremental=uploads)
-    assert goal("median", found).reached
-    assert goal("median", found).found == pytest.approx(0.099)
+    assert goal("upload by full size, median", found).reached
+    assert goal("upload by full size, median", found).found == pytest.approx(0.099)
     assert not goal("upload by full size, worst", found).reached
 
 
 def test_a_figure_at_an_upper_limit_misses_it_and_at_a_lower_one_reaches_it():
     uploads = [taken(i, uploaded=100) for i in range(3)]
-    assert not goal("median", measured(incremental=uploads)).reached
+    assert not goal("upload by full size, median", measured(incremental=uploads)).reached
     assert goal("restore", measured(transfers=[transfer(0.5)])).reached
 
 
 def test_the_rate_of_a_restore_is_shown_as_a_share_of_the_copy_of_its_own_pair():
     pair = Transfer("cold", "copy", 1000, 2.0, 500, 0.5)
     assert (pair.restore_rate, pair.copy_rate, pair.share) == (500.0, 1000.0, 0.5)
+
+
+def test_restores_are_judged_by_the_median_of_cold_and_of_warm_pairs_apart():
+    pairs = [transfer(share) for share in (0.6, 0.4, 0.7)]
+    pairs += [transfer(share, "warm") for share in (0.3, 0.9, 0.45)]
+    cold, warm = goal("cold", measured(transfers=pairs)), goal("warm", measured(transfers=pairs))
+    assert (cold.found, cold.reached) == (pytest.approx(0.6), True)
+    assert (warm.found, warm.reached) == (pytest.approx(0.45), False)
 
 
 def test_a_goal_says_in_words_whether_it_was_reached():

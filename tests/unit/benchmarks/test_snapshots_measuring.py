@@ -2,7 +2,7 @@ import zlib
 
 import numpy as np
 import pytest
-from benchmarks.snapshots import measuring
+from benchmarks.snapshots.job import Job
 from benchmarks.snapshots.measuring import measure
 from benchmarks.snapshots.params import VALUE_BYTES, Size
 from benchmarks.snapshots.records import MAX_PARALLELISM, groups_of, ordered, values_of
@@ -50,7 +50,7 @@ def test_stored_keys_come_in_the_order_of_a_range_and_begin_with_their_group():
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     work = tmp_path_factory.mktemp("work")
-    lines = []
+    lines: list[str] = []
     return measure(SMALL, (work / "store").as_uri(), work, lines.append), work, lines
 
 
@@ -91,7 +91,7 @@ def test_old_checkpoints_are_retired_and_working_copies_removed(done):
 
 def test_a_restore_that_lost_writes_is_found(tmp_path, monkeypatch):
     """One whole set of changes is noted as written and never reaches the job."""
-    real = measuring.Job.write
+    real = Job.write
     calls = []
 
     def forget_the_last(self, keys, writes):
@@ -99,7 +99,7 @@ def test_a_restore_that_lost_writes_is_found(tmp_path, monkeypatch):
         if writes.max() < 2:
             real(self, keys, writes)
 
-    monkeypatch.setattr(measuring.Job, "write", forget_the_last)
+    monkeypatch.setattr(Job, "write", forget_the_last)
     size = Size(200_000, changed=0.5, checkpoints=1, samples=500, rounds=1)
     with pytest.raises(WrongState, match="restored values are wrong"):
         measure(size, (tmp_path / "store").as_uri(), tmp_path, lambda _line: None)

@@ -235,7 +235,7 @@ def test_a_snapshot_is_exported_beside_writes_and_left_as_it_was(
     )
     assert {path.name: path.read_bytes() for path in snapshot.iterdir()} == files
     assert (handle.format, handle.epoch, handle.digest) == ("canonical", 7, "d")
-    assert [ref.key for ref in handle.files][-1] == "sp/visits/0-15/visit.parquet"
+    assert [ref.key for ref in handle.files][-1] == "sp/state/visits/0-15/visit.parquet"
     for ref in handle.files:
         assert hashlib.sha256(store.get(ref.key)).hexdigest() == ref.sha256
     paths = [tmp_path / "store" / ref.key for ref in handle.files]

@@ -206,7 +206,7 @@ def test_what_there_is_is_listed(savepoint: str, lineage: Callable[..., Path]) -
 def test_single_keys_are_looked_up_in_their_ranges_alone(savepoint: str, tmp_path: Path) -> None:
     selection = moorage.state.reading.select(locate(savepoint), "visits", "seen", ["user-7"])
     (handle,) = selection.handles
-    for other in (tmp_path / "sp-1" / "visits").iterdir():
+    for other in (tmp_path / "sp-1" / "state" / "visits").iterdir():
         if other.name != f"{handle.start}-{handle.end}":
             (other / "seen.parquet").unlink()
     assert read(savepoint, "visits", "seen", keys=["user-7"])["value"].to_pylist() == [7]
@@ -256,7 +256,7 @@ def test_a_checkpoint_that_is_not_retained_is_refused(lineage: Callable[..., Pat
 
 
 def test_a_damaged_file_is_refused(savepoint: str, tmp_path: Path) -> None:
-    path = next((tmp_path / "sp-1" / "visits").glob("*/seen.parquet"))
+    path = next((tmp_path / "sp-1" / "state" / "visits").glob("*/seen.parquet"))
     data = bytearray(path.read_bytes())
     data[9] ^= 255
     path.write_bytes(data)

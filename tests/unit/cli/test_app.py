@@ -54,7 +54,7 @@ def test_the_options_reach_the_driver(moorage, job_file, tmp_path, monkeypatch):
     assert status == 0
     ((_, _, options),) = runner.calls
     assert options == RunOptions(
-        take_over=True, restore="chk-7", local_dir=tmp_path / "work", cores=2
+        take_over=True, restore="chk-7", local_dir=tmp_path / "work", cores=2, control=True
     )
 
 

@@ -124,6 +124,7 @@ class Job:
             "max_parallelism": 128,
             "key_hash": "spark-xxhash64",
             "restore": SimpleNamespace(uid_mapping={}),
+            "savepoint_dir": "memory://",
             "savepoint_url": lambda name: f"memory://{name}",
         }
         operator = SimpleNamespace(uid="count", key_types=("bigint",))
@@ -396,3 +397,94 @@ def test_what_a_run_leaves_under_way_completes_never_or_before_it_is_left(make_j
     threading.Timer(0.05, job.fleet.gates[1].set).start()
     job.checkpointer.abandon()
     assert job.entries(Checkpoint) == []
+
+
+def test_a_savepoint_may_overtake_a_checkpoint(make_job):
+    job = make_job()
+    job.fleet.gated = True
+    job.commit("a")
+    job.due()
+    request = SavepointRequest("before")
+    job.checkpointer.savepoint(request, job.boundary)
+    job.fleet.gates[2].set()
+    wait_until(lambda: (job.poll(), request.wait(0))[1], 20, "the savepoint")
+    job.fleet.gates[1].set()
+    assert job.settle() == [1]
+    assert job.files == ["a"]
+
+
+def test_a_checkpoint_that_overtakes_a_savepoint_leaves_it_its_output(make_job):
+    job = make_job(max_concurrent=2)
+    job.fleet.gated = True
+    job.commit("a")
+    request = SavepointRequest("before")
+    job.checkpointer.savepoint(request, job.boundary)
+    job.commit("b")
+    job.due()
+    job.fleet.gates[2].set()
+    wait_until(lambda: 2 in job.poll(), 20, "checkpoint 2")
+    job.fleet.gates[1].set()
+    wait_until(lambda: (job.poll(), request.wait(0))[1], 20, "the savepoint")
+    assert SavepointStore("memory://before").load().sinks == {"out": [{"file": "a"}]}
+    assert job.files == ["a", "b"]
+
+
+def test_who_waits_for_a_savepoint_hears_of_it_when_the_run_ends(make_job, monkeypatch):
+    job = make_job()
+    inside, gate, create = threading.Event(), threading.Event(), SavepointStore.create
+
+    def slowly(self: SavepointStore, manifest: Any) -> str:
+        inside.set()
+        assert gate.wait(20)
+        return create(self, manifest)
+
+    monkeypatch.setattr(SavepointStore, "create", slowly)
+    job.commit("a")
+    request = SavepointRequest("before")
+    job.checkpointer.savepoint(request, job.boundary)
+    wait_until(lambda: (job.poll(), inside.is_set())[1], 20, "the manifest")
+    threading.Timer(0.05, gate.set).start()
+    job.checkpointer.abandon()
+    assert request.wait(0) is not None
+
+
+def test_who_waits_for_a_savepoint_that_the_end_of_the_job_aborts_is_told_how_to(make_job):
+    job = make_job()
+    job.fleet.gated = True
+    job.commit("a")
+    request = SavepointRequest("before")
+    job.checkpointer.savepoint(request, job.boundary)
+    job.fleet.gated = False
+    job.checkpointer.finish(job.epoch, job.boundary)
+    with pytest.raises(UserError, match="use --stop"):
+        request.wait(0)
+
+
+def test_a_sink_that_fails_ends_the_run_for_good(make_job):
+    job = make_job()
+
+    def failing(*_args: Any) -> None:
+        raise StoreUnavailable("the sink's store is down")
+
+    job.output.publish = failing
+    job.commit("a")
+    with pytest.raises(StoreUnavailable):
+        job.checkpointer.finish(job.epoch, job.boundary)
+    assert job.checkpointer.broken
+
+
+def test_whatever_goes_wrong_with_a_savepoint_the_job_goes_on(make_job, monkeypatch):
+    job = make_job()
+
+    def broken(*_args: Any, **_kwargs: Any) -> FleetUpload:
+        raise ZeroDivisionError("in somebody's library")
+
+    monkeypatch.setattr(job.fleet, "save", broken)
+    request = SavepointRequest("before")
+    job.checkpointer.savepoint(request, job.boundary)
+    assert job.settle() == []
+    with pytest.raises(MoorageError, match="ZeroDivisionError: in somebody's library"):
+        request.wait(0)
+    job.commit("a")
+    job.due()
+    assert job.settle() == [2]

@@ -42,9 +42,13 @@ def savepoint(writer: LogWriter, checkpoint_id: int = 3) -> str:
     """A savepoint with one file; returns its digest."""
     store = SavepointStore(URL)
     store.begin("attempt")
-    store.store.put("count/0-127/count.parquet", b"xyz")
+    store.store.put("state/count/0-127/count.parquet", b"xyz")
     file = FileRef(
-        name="count.parquet", key="count/0-127/count.parquet", size=3, sha256=SHA, shared=False
+        name="count.parquet",
+        key="state/count/0-127/count.parquet",
+        size=3,
+        sha256=SHA,
+        shared=False,
     )
     handle = RangeHandle(
         uid="count",
@@ -125,8 +129,7 @@ def objects() -> list[str]:
 
 
 def test_a_claimed_savepoint_goes_when_as_many_checkpoints_followed_as_are_retained(writer):
-    savepoint(writer)
-    run(writer, 0, URL, explicit=True, claimed=True)
+    run(writer, 0, URL, explicit=True, claimed=savepoint(writer))
     claimed = ClaimedSavepoints(writer, retain=2)
     claimed.release()
     checkpoint(writer, 4)
@@ -139,21 +142,28 @@ def test_a_claimed_savepoint_goes_when_as_many_checkpoints_followed_as_are_retai
 
 
 def test_an_unclaimed_one_stays_and_so_does_one_that_a_run_began_from_again(writer):
-    savepoint(writer)
+    digest = savepoint(writer)
     run(writer, 0, URL, explicit=True)
     checkpoint(writer, 4)
     ClaimedSavepoints(writer, retain=1).release()
-    run(writer, 1, URL, explicit=True, claimed=True)
+    run(writer, 1, URL, explicit=True, claimed=digest)
     checkpoint(writer, 5)
     run(writer, 2, URL)
     ClaimedSavepoints(writer, retain=1).release()
     assert len(objects()) == 3
 
 
-def test_foreign_objects_in_its_directory_are_left_alone(writer):
+def test_a_new_savepoint_in_the_place_of_a_claimed_one_is_a_persons(writer):
+    run(writer, 0, URL, explicit=True, claimed=f"sha256:{SHA}")
     savepoint(writer)
+    checkpoint(writer, 4)
+    ClaimedSavepoints(writer, retain=1).release()
+    assert len(objects()) == 3
+
+
+def test_foreign_objects_in_its_directory_are_left_alone(writer):
+    run(writer, 0, URL, explicit=True, claimed=savepoint(writer))
     MemoryStore.named("claimed").put("notes.txt", b"mine")
-    run(writer, 0, URL, explicit=True, claimed=True)
     checkpoint(writer, 4)
     ClaimedSavepoints(writer, retain=1).release()
     assert objects() == ["notes.txt"]
@@ -176,6 +186,15 @@ def test_what_follows_a_run_from_a_savepoint_descends_from_it_wherever_it_lay(wr
     run(writer, 2, "chk-5")
     checkpoint(writer, 6, epoch=15, run=2)
     assert ancestors(writer.entries, 6) == (1, 3, 5, 6)
+
+
+def test_a_savepoint_of_a_run_that_began_from_one_has_its_history(writer):
+    run(writer, 0)
+    checkpoint(writer, 1, epoch=5)
+    announce(writer, f"sha256:{SHA}", epoch=9)
+    run(writer, 1, "file:///moved/elsewhere", explicit=True, restored_id=3)
+    writer.append(Savepoint(writer.fence, 1, 4, "memory://next", f"sha256:{SHA}", 9, NOW))
+    assert ancestors(writer.entries, 4) == (1, 3, 4)
 
 
 def test_what_follows_a_savepoint_of_another_lineage_begins_anew(writer):

@@ -122,7 +122,7 @@ def test_one_checkpoint_is_not_judged_by_another(directory):
 def test_a_savepoint_is_verified_by_itself(directory, tmp_path):
     copy(find(str(directory)), str(tmp_path / "sp"), progress=lambda *_: None)
     assert verify(str(tmp_path / "sp"), full=True).damage == ()
-    flip(next((tmp_path / "sp" / "visits" / "0-7").iterdir()))
+    flip(next((tmp_path / "sp" / "state" / "visits" / "0-7").iterdir()))
     (damage,) = verify(str(tmp_path / "sp"), full=True).damage
     assert damage.needed_by == ("sp",)
 

@@ -1,0 +1,1 @@
+"""What checkpoints of a large state cost: the pause, the upload, and the way back."""
