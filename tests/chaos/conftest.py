@@ -1,9 +1,12 @@
-"""Homes of jobs over two million events, which are made once."""
+"""Homes of jobs over two million events, which are made once; processes and places of lineages."""
 
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from moorage_testing.jobs import JobHome, write_events
+from moorage_testing.processes import Processes, started_processes
 
 COUNTING_JOB = Path(__file__).parent / "counting_job.py"
 
@@ -37,3 +40,23 @@ def make_home(tmp_path):
     yield make
     for home in made:
         home.end()
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    """Starts processes; none of them outlives the test."""
+    with started_processes() as processes:
+        yield processes
+
+
+@pytest.fixture
+def new_place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
+    """Makes an empty place for a lineage, `file` or `s3`, and returns its address."""
+
+    def make(kind: str) -> str:
+        if kind == "s3":
+            return request.getfixturevalue("s3_server").url(f"lineage-{uuid.uuid4().hex}")
+        (tmp_path / "lineage").mkdir()
+        return f"file://{tmp_path / 'lineage'}"
+
+    return make

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from moorage_state import failpoints
 from moorage_state.snapshots.checkpoints import CheckpointStore
 from moorage_state.snapshots.entries import Checkpoint, Entry
-from moorage_state.snapshots.history import retained
+from moorage_state.snapshots.history import next_checkpoint_id, retained
 from moorage_state.snapshots.layout import (
     checkpoint_id_in,
     checkpoint_id_of,
@@ -112,6 +112,10 @@ def find_garbage(
 ) -> tuple[ObjectInfo, ...]:
     """Return the garbage in a checkpoint directory; see `garbage`.
 
+    A manifest that was left under an id above all in the log is not garbage yet: once it is gone,
+    a checkpoint could take the id, and lose its manifest to a sweeper that was overtaken between
+    finding and deleting.
+
     Args:
         store: the checkpoint directory.
         read_entries: reads the log; called after the objects were listed.
@@ -134,7 +138,9 @@ def find_garbage(
         for entry in entries
         if isinstance(entry, Checkpoint) and entry.checkpoint_id in wanted
     ]
-    return garbage(listing, live, under_way, now, age_floor)
+    found = garbage(listing, live, under_way, now, age_floor)
+    free = next_checkpoint_id(entries)
+    return tuple(info for info in found if (checkpoint_id_of(info.key) or 0) < free)
 
 
 def sweep(

@@ -138,7 +138,12 @@ class Expected:
 
 
 class Driver:
-    """One process that writes the lineage, with its ranges on its own volume."""
+    """One process that writes the lineage, with its ranges on its own volume.
+
+    Attributes:
+        whole_seconds: whether the store keeps the times of objects in whole seconds, so that one
+            seems to be older than the checkpoint that made it.
+    """
 
     def __init__(self, store: Any, folder: Path, rng: random.Random, expected: "Expected") -> None:
         self.store, self.folder, self.rng, self.expected = store, folder, rng, expected
@@ -149,6 +154,7 @@ class Driver:
         self.base = loaded.manifest if loaded else None
         self.last_id = self.checkpoints.next_id(self.writer.entries) - 1
         self.pending: tuple[Manifest, datetime] | None = None
+        self.whole_seconds = False
         self.parallelism = rng.randint(1, 4)
         self.ranges = [self._restored(n) for n in range(self.parallelism)]
         self.writer.append(Run(self.writer.fence, 0, self._restored_from()))
@@ -198,7 +204,7 @@ class Driver:
         """The first part of a checkpoint; `complete` may come much later, or never."""
         if self.pending is not None:
             return
-        began = datetime.now(UTC)
+        began = self._now()
         self.last_id += 1
         self.expected.taken[self.writer.fence, self.last_id] = self.state()
         for table, snapshots in self.ranges:
@@ -285,6 +291,12 @@ class Driver:
             under_way = UnderWay([manifest.checkpoint_id], handles, self._pinned(), began)
         soon = datetime.now(UTC) + timedelta(seconds=1)
         sweep(self.store, self.writer, now=soon, age_floor=timedelta(0), under_way=under_way)
+
+    def _now(self) -> datetime:
+        now = datetime.now(UTC)
+        if not self.whole_seconds:
+            return now
+        return now.replace(microsecond=0) - timedelta(microseconds=1)
 
     def _pinned(self) -> list[int]:
         return [self.base.checkpoint_id] if self.base else []

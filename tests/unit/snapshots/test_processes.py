@@ -181,7 +181,11 @@ def test_an_orphan_of_a_stalled_writer_costs_its_successor_only_the_id(
 
 @pytest.mark.parametrize("place", sorted(p for p in PLACES if p.startswith("complete")))
 def test_a_writer_killed_while_it_completes_leaves_a_checkpoint_or_garbage(
-    start_writer: Start, directory: LocalStore, owner: Owner, place: str
+    start_writer: Start,
+    directory: LocalStore,
+    owner: Owner,
+    new_manifest: Callable[..., Manifest],
+    place: str,
 ) -> None:
     killed = start_writer("complete", directory.url, "killed", failpoint=f"{place}:kill:1")
     killed.communicate(timeout=60)
@@ -189,8 +193,12 @@ def test_a_writer_killed_while_it_completes_leaves_a_checkpoint_or_garbage(
     successor = LogWriter.claim(directory, owner, "successor")
     exists = [c.checkpoint_id for c in retained(successor.entries)]
     assert exists == ([1] if place == "complete.after_entry" else [])
+    next_id = CheckpointStore(directory).next_id(successor.entries)
+    last = new_manifest(next_id, writer=successor, store=directory)
+    CheckpointStore(directory).complete(successor, last, datetime.now(UTC))
     sweep(directory, successor, now=later(), age_floor=NONE)
-    assert keys(directory) == {f"chk-{checkpoint_id}/MANIFEST" for checkpoint_id in exists}
+    manifests = {f"chk-{checkpoint_id}/MANIFEST" for checkpoint_id in (*exists, next_id)}
+    assert keys(directory) == {*manifests, *last.keys}
 
 
 def test_racing_processes_leave_no_gap_and_share_no_fence(

@@ -260,14 +260,63 @@ def test_a_checkpoint_whose_entry_is_in_doubt_is_settled_before_anything_goes(
 def test_an_orphan_manifest_is_garbage_and_goes_after_the_files(
     store: MemoryStore, writer: LogWriter, take: Take, new_manifest: NewManifest
 ) -> None:
-    last = take(1)
-    orphan = new_manifest(2, ("z",), store=store)
-    store.put("chk-2/MANIFEST", b"of a writer that was fenced")
+    orphan = new_manifest(1, ("z",), store=store)
+    store.put("chk-1/MANIFEST", b"of a writer that was fenced")
+    last = take(2)
     swept = sweep(store, writer, now=later(), age_floor=NONE)
     gone = [info.key for info in swept.objects]
     assert set(gone) == named(orphan)
-    assert gone[-1] == "chk-2/MANIFEST"
+    assert gone[-1] == "chk-1/MANIFEST"
     assert keys(store) == named(last)
+
+
+def test_an_orphan_manifest_stays_until_no_checkpoint_can_take_its_id_any_more(
+    store: MemoryStore, writer: LogWriter, take: Take
+) -> None:
+    store.put("chk-2/MANIFEST", b"of a writer that was fenced")
+    first = take(1)
+    sweep(store, writer, now=later(), age_floor=NONE)
+    assert keys(store) == {"chk-2/MANIFEST", *named(first)}
+    assert CheckpointStore(store).next_id(writer.entries) == 3
+    last = take(3)
+    sweep(store, writer, now=later(), age_floor=NONE)
+    assert keys(store) == named(first, last)
+
+
+def test_a_sweeper_that_was_overtaken_in_its_sleep_deletes_no_manifest_of_the_present(
+    store: MemoryStore,
+    writer: LogWriter,
+    owner: Owner,
+    new_manifest: NewManifest,
+    start: datetime,
+) -> None:
+    store.put("chk-1/MANIFEST", b"of a writer that was fenced before its entry")
+    asleep: list[str] = []
+    completed: list[Manifest] = []
+
+    def others_go_on(place: str) -> None:
+        if asleep:
+            return
+        asleep.append(place)
+        second = LogWriter.claim(store, owner, "second")
+        sweep(store, second, now=later(), age_floor=NONE)
+        third = LogWriter.claim(store, owner, "third")
+        complete_next(third)
+
+    def complete_next(writer: LogWriter) -> None:
+        checkpoints = CheckpointStore(store)
+        next_id = checkpoints.next_id(writer.entries)
+        completed.append(new_manifest(next_id, writer=writer, store=store))
+        checkpoints.complete(writer, completed[-1], start)
+
+    with failpoints.watched(others_go_on):
+        sweep(store, writer, now=later(), age_floor=NONE)
+    if not completed:
+        complete_next(writer)
+    entries = [entry for _, entry in LineageLog.open(store).read()]
+    loaded = CheckpointStore(store).load_latest(entries, verify="hashes")
+    assert loaded is not None
+    assert [loaded.manifest] == completed
 
 
 def test_an_interrupted_sweep_is_finished_by_the_next(

@@ -1,0 +1,140 @@
+"""Live drivers that take one lineage from each other: who was overtaken commits nothing."""
+
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moorage_testing.processes import Processes, said
+from moorage_testing.whole_lives import existing
+
+from moorage_state.snapshots import (
+    Checkpoint,
+    CheckpointStore,
+    Entry,
+    Fence,
+    LineageLog,
+    manifest_digest,
+    verify_files,
+)
+from moorage_state.stores import ObjectStore, open_store
+
+pytestmark = pytest.mark.chaos
+
+NewPlace = Callable[[str], str]
+
+DRIVER = Path(__file__).with_name("driver_process.py")
+
+
+def race(
+    processes: Processes, url: str, home: Path, drivers: int, seconds: float
+) -> list[dict[str, Any]]:
+    """Let drivers race from one moment on; return what all of them said."""
+    racers = [
+        processes.start(DRIVER, "race", url, str(home / f"racer{n}"), str(seconds))
+        for n in range(drivers)
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+
+    def run(racer: "subprocess.Popen[str]") -> list[dict[str, Any]]:
+        output, _ = racer.communicate("go\n", timeout=seconds + 120)
+        assert racer.returncode == 0, output[-2000:]
+        return said(output)
+
+    with ThreadPoolExecutor(drivers) as pool:
+        return [line for lines in pool.map(run, racers) for line in lines]
+
+
+def check_order(entries: Sequence[Entry]) -> None:
+    """Fences and ids only grow, and nobody writes whose fence was overtaken."""
+    fences = [entry for entry in entries if isinstance(entry, Fence)]
+    assert [fence.fence for fence in fences] == list(range(1, len(fences) + 1))
+    holding = 0
+    for entry in entries[1:]:
+        assert hasattr(entry, "fence")
+        assert isinstance(entry, Fence) or entry.fence == holding
+        holding = entry.fence
+    ids = [entry.checkpoint_id for entry in entries if isinstance(entry, Checkpoint)]
+    assert all(one < next_one for one, next_one in pairwise(ids))
+
+
+def check_manifests(store: ObjectStore, entries: Sequence[Entry]) -> None:
+    """Of each checkpoint there is the manifest that the log names, or none once it was retired."""
+    live = {entry.checkpoint_id for entry in existing(store)}
+    stored = {info.key for info in store.list("chk-")}
+    checkpoints = CheckpointStore(store)
+    for entry in entries:
+        if not isinstance(entry, Checkpoint):
+            continue
+        assert entry.checkpoint_id not in live or entry.manifest_key in stored
+        if entry.manifest_key in stored:
+            assert manifest_digest(store.get(entry.manifest_key)) == entry.manifest_digest
+        if entry.checkpoint_id in live:
+            verify_files(store, checkpoints.load(entry), full=True)
+
+
+def check_what_was_said(entries: Sequence[Entry], lines: Sequence[dict[str, Any]]) -> None:
+    """What was acknowledged exists, what was refused does not; restores found what was taken."""
+    logged = [(e.fence, e.checkpoint_id) for e in entries if isinstance(e, Checkpoint)]
+    names = {what: _names(lines, what) for what in ("taken", "completed", "fenced")}
+    assert names["completed"] <= set(logged) <= names["taken"]
+    assert not names["fenced"] & set(logged)
+    taken = {(line["fence"], line["id"]): line for line in lines if line["did"] == "taken"}
+    last_before: dict[int, tuple[int, int]] = {}
+    last = (0, 0)
+    for entry in entries:
+        if isinstance(entry, Fence):
+            last_before[entry.fence] = last
+        elif isinstance(entry, Checkpoint):
+            last = (entry.fence, entry.checkpoint_id)
+            assert entry.manifest_digest == taken[last]["digest"]
+    for line in lines:
+        if line["did"] == "restored":
+            expected = last_before[line["fence"]]
+            assert line["id"] == expected[1]
+            assert line["state"] == (taken[expected]["state"] if expected[1] else {})
+
+
+def _names(lines: Sequence[dict[str, Any]], what: str) -> set[tuple[int, int]]:
+    return {(line["fence"], line["id"]) for line in lines if line["did"] == what}
+
+
+def check_race(store: ObjectStore, lines: Sequence[dict[str, Any]], seconds: float) -> None:
+    records = LineageLog.open(store).read_records()
+    assert [record.seq for record in records] == list(range(1, len(records) + 1))
+    entries = [record.entry for record in records]
+    check_order(entries)
+    check_manifests(store, entries)
+    check_what_was_said(entries, lines)
+    # That nothing went wrong proves something only if they met.
+    holders = [entry.holder.partition("-")[0] for entry in entries if isinstance(entry, Fence)]
+    takeovers = sum(one != next_one for one, next_one in pairwise(holders))
+    assert takeovers >= seconds / 4
+    assert len(_names(lines, "fenced")) >= seconds / 10
+    assert len(_names(lines, "completed")) >= seconds
+
+
+@pytest.mark.parametrize(("kind", "drivers"), [("file", 2), ("s3", 3)])
+def test_drivers_that_race_for_five_seconds_never_write_after_a_higher_fence(
+    processes: Processes, new_place: NewPlace, tmp_path: Path, kind: str, drivers: int
+) -> None:
+    url = new_place(kind)
+    lines = race(processes, url, tmp_path, drivers, 5)
+    check_race(open_store(url), lines, 5)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("drivers", [2, 3])
+@pytest.mark.parametrize("kind", ["file", "s3"])
+def test_drivers_that_race_for_a_minute_never_write_after_a_higher_fence(
+    processes: Processes, new_place: NewPlace, tmp_path: Path, kind: str, drivers: int
+) -> None:
+    url = new_place(kind)
+    lines = race(processes, url, tmp_path, drivers, 60)
+    check_race(open_store(url), lines, 60)
