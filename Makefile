@@ -26,7 +26,7 @@ demo: $(STAMP) ## replay real flights, kill the job in mid-stream, restore, comp
 	$(BIN)/python examples/flights/demo.py $(ARGS)
 
 test: $(STAMP) ## run the tests (without soak and e2e)
-	$(PYTEST) $(ARGS)
+	$(PYTEST) -n 2 --dist loadfile $(ARGS)
 
 check: $(STAMP) ## formatting, lint, types, import contracts, generated files
 	$(BIN)/ruff format --check .

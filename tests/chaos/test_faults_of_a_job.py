@@ -45,6 +45,7 @@ def children_of(process: subprocess.Popen, pattern: str) -> list[int]:
     return found
 
 
+@pytest.mark.soak
 def test_ctrl_c_takes_a_last_checkpoint_and_the_next_run_goes_on_from_it(home, truth):
     process = home.start()
     home.wait_for_checkpoints(1)
@@ -57,6 +58,7 @@ def test_ctrl_c_takes_a_last_checkpoint_and_the_next_run_goes_on_from_it(home, t
     assert judge(home.path, truth) == []
 
 
+@pytest.mark.soak
 def test_a_killed_state_server_is_brought_back_without_a_restart_of_the_job(home, truth):
     process = home.start()
     home.wait_for_checkpoints(1)

@@ -56,8 +56,15 @@ def savepoint(home, name: str, *arguments: str, expect: int = 0) -> str:
     return done.stdout.strip() if expect == 0 else done.stderr
 
 
+@pytest.mark.parametrize(
+    "restored",
+    [
+        pytest.param([("readable", 3)], id="canonical"),
+        pytest.param([("own-files", 1)], id="native", marks=pytest.mark.soak),
+    ],
+)
 def test_savepoints_of_a_running_job_restore_elsewhere_at_another_parallelism(
-    make_home, tmp_path, folder
+    make_home, tmp_path, folder, restored
 ):
     home = make_home("job", folder, **with_savepoints(folder, tmp_path / "job"))
     process = start_and_wait(home, 4)
@@ -70,7 +77,7 @@ def test_savepoints_of_a_running_job_restore_elsewhere_at_another_parallelism(
     moved = tmp_path / "moved"
     for address in (canonical, native):
         shutil.move(address.removeprefix("file://"), moved / address.rpartition("/")[2])
-    for name, subtasks in (("readable", 3), ("own-files", 1)):
+    for name, subtasks in restored:
         SavepointStore(f"file://{moved}/{name}").verify(full=True)
         spec = reading(folder, tmp_path / name)
         other = make_home(name, folder, **spec, scaling={"parallelism": subtasks})

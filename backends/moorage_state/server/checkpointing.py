@@ -15,34 +15,76 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import xxhash
+
 from moorage_state.errors import Retryable
 from moorage_state.rocks import Database
 from moorage_state.server.api import RangeSpec, Version
 from moorage_state.server.directory import RangeDirectory, disk_errors
 from moorage_state.snapshots import FileRef
 
-__all__ = ["FileHashes", "Linked", "Snapshots", "Taken", "sha256_of"]
+__all__ = ["FileHashes", "Linked", "Snapshots", "Taken", "digests_of", "is_right"]
+
+_PIECE_BYTES = 1 << 20
 
 
-def sha256_of(path: Path) -> str:
-    """The hex digest of a file's bytes, read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+class Digests(NamedTuple):
+    """What is recorded of a file's bytes; digests are hex."""
+
+    size: int
+    sha256: str
+    xxh3: str
+
+
+def digests_of(path: Path) -> Digests:
+    """Size and both digests of a file, read once."""
+    sha256, xxh3, size = hashlib.sha256(), xxhash.xxh3_128(), 0
+    for piece in _pieces(path):
+        sha256.update(piece)
+        xxh3.update(piece)
+        size += len(piece)
+    return Digests(size, sha256.hexdigest(), xxh3.hexdigest())
+
+
+def is_right(path: Path, ref: FileRef) -> bool:
+    """Whether a file holds the bytes that a manifest says, by the faster digest where there is one.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if path.stat().st_size != ref.size:
+        return False
+    digest = xxhash.xxh3_128() if ref.xxh3 else hashlib.sha256()
+    for piece in _pieces(path):
+        digest.update(piece)
+    return digest.hexdigest() == (ref.xxh3 or ref.sha256)
+
+
+def _pieces(path: Path) -> Iterator[memoryview]:
+    buffer = bytearray(_PIECE_BYTES)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            yield view[:count]
 
 
 class FileHashes:
     """Digests of a database's SST files, which never change, by name. Thread-safe."""
 
     def __init__(self, known: Iterable[FileRef] = ()) -> None:
-        self._known = {ref.name: (ref.size, ref.sha256) for ref in known if ref.shared}
+        self._known = {
+            ref.name: Digests(ref.size, ref.sha256, ref.xxh3)
+            for ref in known
+            if ref.shared and ref.xxh3
+        }
 
-    def of(self, path: Path) -> tuple[int, str]:
-        """Size and sha256 of the file; computed once per SST file."""
+    def of(self, path: Path) -> Digests:
+        """Size and digests of the file; computed once per SST file."""
         size = path.stat().st_size
         known = self._known.get(path.name)
-        if known is not None and known[0] == size:
+        if known is not None and known.size == size:
             return known
-        found = (size, sha256_of(path))
+        found = digests_of(path)
         if path.suffix == ".sst":
             self._known[path.name] = found
         return found

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from moorage_state.errors import CorruptState, ObjectNotFound
-from moorage_state.server.checkpointing import sha256_of
+from moorage_state.server.checkpointing import is_right
 from moorage_state.server.directory import disk_errors, link_or_copy
 from moorage_state.snapshots import FileRef
 from moorage_state.stores import ObjectStore
@@ -49,17 +49,16 @@ def fetch_all(store: ObjectStore, files: list[FileRef], target: Path) -> None:
 def is_whole(directory: Path, files: list[FileRef]) -> bool:
     """Whether every file is there with the right bytes."""
 
-    def is_right(ref: FileRef) -> bool:
-        path = directory / ref.name
+    def is_there(ref: FileRef) -> bool:
         try:
-            return path.stat().st_size == ref.size and sha256_of(path) == ref.sha256
+            return is_right(directory / ref.name, ref)
         except OSError:
             return False
 
     if not directory.is_dir():
         return False
     with ThreadPoolExecutor(_TRANSFERS, "verify") as pool:
-        return all(pool.map(is_right, files))
+        return all(pool.map(is_there, files))
 
 
 def link_all(source: Path, files: list[FileRef], target: Path) -> None:
@@ -111,23 +110,23 @@ def _fetch_one(store: ObjectStore, ref: FileRef, path: Path) -> None:
     except ObjectNotFound as error:
         raise _missing(store, ref) from error
     with disk_errors("read a downloaded file", path):
-        _check(store, ref, path.stat().st_size, sha256_of(path))
+        size, right = path.stat().st_size, is_right(path, ref)
+    if not right:
+        raise _damaged(store, ref, size)
 
 
 def _write(store: ObjectStore, ref: FileRef, data: bytes, target: Path) -> None:
-    _check(store, ref, len(data), hashlib.sha256(data).hexdigest())
+    if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.sha256:
+        raise _damaged(store, ref, len(data))
     with disk_errors("write a file of a checkpoint", target / ref.name):
         (target / ref.name).write_bytes(data)
 
 
-def _check(store: ObjectStore, ref: FileRef, size: int, digest: str) -> None:
-    if (size, digest) != (ref.size, ref.sha256):
-        raise CorruptState(
-            f"object of a checkpoint is damaged: file={ref.name} bytes={size} expected={ref.size} "
-            f"sha256={digest} expected={ref.sha256}",
-            _where(store, ref),
-            _ADVICE,
-        )
+def _damaged(store: ObjectStore, ref: FileRef, size: int) -> CorruptState:
+    what = "holds other bytes" if size == ref.size else f"has {size} bytes, not {ref.size}"
+    return CorruptState(
+        f"object of a checkpoint is damaged: file={ref.name} {what}", _where(store, ref), _ADVICE
+    )
 
 
 def _missing(store: ObjectStore, ref: FileRef) -> CorruptState:

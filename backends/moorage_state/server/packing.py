@@ -22,6 +22,7 @@ class LocalFile:
     path: Path
     size: int
     sha256: str
+    xxh3: str = ""
 
     @property
     def shared(self) -> bool:

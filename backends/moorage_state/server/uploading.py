@@ -233,6 +233,7 @@ def _ref(
         offset=offset,
         size=file.size,
         sha256=file.sha256,
+        xxh3=file.xxh3,
         shared=file.shared and names.shares,
         inline=inline,
     )
