@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from moorage.driver.background import Background
 from moorage.driver.directories import make_last_part
@@ -262,11 +261,6 @@ class Checkpointer:
         """Whether a checkpoint or savepoint is being taken."""
         return bool(self._works)
 
-    @property
-    def stats(self) -> Any:
-        """Counters and history, see `CheckpointStatsTracker`."""
-        return self._coordinator.stats
-
     # -- effects ---------------------------------------------------------------------------
 
     def _carry_out(self, at: Callable[[], Boundary]) -> None:
@@ -345,7 +339,6 @@ class Checkpointer:
             error = self._survivable(work, result)
             reason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
             decline = DeclineCheckpoint(job, _DRIVER, checkpoint_id, reason, str(error))
-            self._last_error = error
             self._coordinator.receive_decline_message(decline)
             return
         work.uploaded = result
