@@ -43,8 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s state-server %(levelname)s %(message)s"
     )
-    # Every thread that is made from here on leaves these signals to `_wait_for_end`.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
+    end = _end_signals()
     try:
         host, addresses = _start(options)
     except (MoorageError, OSError) as error:
@@ -57,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     # Tabs: an address may hold blanks.
     sys.stdout.write("\t".join(["ready", *addresses]) + "\n")
     sys.stdout.flush()
-    _wait_for_end(host, options.grace)
+    _wait_for_end(end, host, options.grace)
     if options.socket:
         _remove_socket(options.socket, with_directory=bool(options.die_with_parent))
     # Past threads, atexit and destructors, none of which has anything to save.
@@ -154,8 +153,22 @@ def _watch_parent(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _wait_for_end(host: RangeHost, grace: float) -> None:
-    signal.sigwait(_END_SIGNALS)
+def _end_signals() -> socket.socket:
+    """A socket that becomes readable at a signal to end.
+
+    Masks and `sigwait` would not do: threads that libraries made at import take signals too, and
+    while nobody waits the default action ends the process with its socket left behind.
+    """
+    readable, writable = socket.socketpair()
+    writable.setblocking(False)
+    signal.set_wakeup_fd(writable.detach(), warn_on_full_buffer=False)
+    for number in _END_SIGNALS:
+        signal.signal(number, lambda *_: None)
+    return readable
+
+
+def _wait_for_end(end: socket.socket, host: RangeHost, grace: float) -> None:
+    end.recv(1)
     deadline = time.monotonic() + grace
     while time.monotonic() < deadline and host.busy():
         time.sleep(_GRACE_LOOK_SECONDS)

@@ -16,7 +16,7 @@ import pytest
 
 from moorage_state.deltas import encode_frame
 from moorage_state.errors import LocalDiskError, Retryable, UserError
-from moorage_state.server import ServerGroup, StateClient
+from moorage_state.server import ServerGroup, StateClient, process
 from moorage_state.server.process import main
 from moorage_state.server.wire import Connection
 
@@ -148,8 +148,29 @@ def test_servers_end_when_their_parent_is_killed(tmp_path, then):
         assert all(is_running(int(pid)) for pid in pids)
         parent.kill()
         wait_until(lambda: not any(is_running(int(pid)) for pid in pids))
-    folder = Path(address.removeprefix("unix:")).parent
-    wait_until(lambda: not folder.exists())
+    assert not Path(address.removeprefix("unix:")).parent.exists()
+
+
+EARLY = """
+import os, signal
+from moorage_state.server import process
+waited = process._wait_for_end
+def wait(*arguments):
+    os.kill(os.getpid(), signal.SIGTERM)
+    waited(*arguments)
+process._wait_for_end = wait
+process.main()
+"""
+
+
+def test_a_signal_before_anybody_waits_for_it_leaves_no_socket(tmp_path):
+    """Threads of libraries do not block it: its default action would have ended the process."""
+    path = tmp_path / "0.sock"
+    command = [sys.executable, "-c", EARLY, "--dir", str(tmp_path / "d"), "--socket", str(path)]
+    environment = {**ENVIRONMENT, process.TOKEN_VARIABLE: "secret"}
+    ended = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert not path.exists()
 
 
 def test_a_server_that_cannot_start_says_so(tmp_path, capfd):
@@ -170,14 +191,14 @@ def test_a_server_that_cannot_start_says_so(tmp_path, capfd):
 )
 def test_wrong_arguments_are_explained(tmp_path, capsys, monkeypatch, arguments, told):
     monkeypatch.setenv("MOORAGE_STATE_TOKEN", "secret")
-    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: set())
+    monkeypatch.setattr(process, "_end_signals", lambda: None)
     assert main(["--dir", str(tmp_path), *arguments]) == 2
     assert told in capsys.readouterr().err
 
 
 def test_a_server_without_a_token_does_not_start(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("MOORAGE_STATE_TOKEN", raising=False)
-    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: set())
+    monkeypatch.setattr(process, "_end_signals", lambda: None)
     assert main(["--dir", str(tmp_path), "--tcp", "127.0.0.1:0"]) == 2
     assert "no token" in capsys.readouterr().err
 
