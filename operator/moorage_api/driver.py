@@ -1,0 +1,302 @@
+"""What the operator and a job's driver say to each other: orders, reports, and the driver's end.
+
+Decides the shapes of three documents: `start.json`, which the operator mounts into the driver's
+pod; the bodies of the driver's HTTP endpoint; and the message a driver leaves when it ends. The
+runtime writes and the operator reads them, or the other way round; both import this module alone.
+Orders are strict. Reports are read leniently, since a newer driver may say more.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from moorage_api.model import Items, Model
+
+__all__ = [
+    "CHECKPOINTS_PATH",
+    "CONFIG_DIR",
+    "DRIVER_FORMAT",
+    "ENDPOINT_PORT",
+    "HEALTH_PATH",
+    "METRICS_PATH",
+    "REQUESTS_PATH",
+    "RESCALE_PATH",
+    "SAVEPOINTS_PATH",
+    "STATE_PATH",
+    "STOP_PATH",
+    "TOKEN_FILE",
+    "CheckpointBody",
+    "CheckpointInfo",
+    "DriverEnd",
+    "DriverState",
+    "Report",
+    "RequestError",
+    "RequestView",
+    "RescaleBody",
+    "RestoreOrder",
+    "RestoredFrom",
+    "SavepointBody",
+    "SavepointInfo",
+    "StartOrder",
+    "StopBody",
+]
+
+DRIVER_FORMAT = 0
+"""The version of all documents here."""
+
+ENDPOINT_PORT = 7780
+CONFIG_DIR = "/etc/moorage/config"
+TOKEN_FILE = "/etc/moorage/token/token"  # noqa: S105  where it lies, not what it is
+
+STATE_PATH = "/state"
+CHECKPOINTS_PATH = "/checkpoints"
+SAVEPOINTS_PATH = "/savepoints"
+STOP_PATH = "/stop"
+RESCALE_PATH = "/rescale"
+REQUESTS_PATH = "/requests"
+METRICS_PATH = "/metrics"
+HEALTH_PATH = "/healthz"
+
+RequestId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+SnapshotName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class Report(BaseModel):
+    """What one side reads of the other: unknown fields are passed over, missing ones are empty."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="ignore",
+        frozen=True,
+        use_attribute_docstrings=True,
+        validate_by_alias=True,
+        validate_by_name=True,
+    )
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON data in camelCase, without fields that are None."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+# -- the order to start ------------------------------------------------------------------------
+
+
+class RestoreOrder(Model):
+    """What this start begins from; how (uid mapping, claim, ages) stands in the job's manifest."""
+
+    mode: Literal["Latest", "Path", "Empty"] = "Latest"
+    """The newest checkpoint, a snapshot's address, or nothing."""
+
+    path: str = ""
+    """For Path: the address of the snapshot's directory."""
+
+    digest: str = ""
+    """For Path: the digest that its manifest must have; empty for any."""
+
+    order_id: str = ""
+    """An explicit choice is followed once: a start whose order id the lineage's log has seen goes
+    on from the newest checkpoint instead."""
+
+
+class StartOrder(Model):
+    """`start.json`: one attempt's orders, beside `job.yaml` and `spark.json`."""
+
+    format: Literal[0] = 0
+    """The version of this document."""
+
+    attempt: Annotated[int, Field(ge=1)]
+    """The attempt's number; repeated in the driver's reports."""
+
+    cluster_id: str
+    """The configured name of the cluster, for the lineage's owner."""
+
+    job_uid: str
+    """The uid of the job's object, for the lineage's owner."""
+
+    restore: RestoreOrder = RestoreOrder()
+    """What to begin from."""
+
+    adopt_lineage: str = ""
+    """The lineage that this object may take over from an owner of another uid."""
+
+    grace_seconds: Annotated[float, Field(gt=0)] = 110.0
+    """How long a last checkpoint may take after SIGTERM."""
+
+
+# -- the endpoint ------------------------------------------------------------------------------
+
+
+class CheckpointBody(Model):
+    """`POST /checkpoints`."""
+
+    request_id: RequestId
+    """Names the request; the same id again is the same request."""
+
+
+class SavepointBody(Model):
+    """`POST /savepoints`."""
+
+    request_id: RequestId
+    """As above. It is also the attempt id in the savepoint's directory: another driver that is
+    asked with the same id carries on with what an ended one began."""
+
+    name: SnapshotName
+    """The directory's name below the job's savepointDir."""
+
+    format: Literal["canonical", "native"] = "canonical"
+    """Readable by anyone, or the backend's own files."""
+
+
+class StopBody(Model):
+    """`POST /stop`."""
+
+    request_id: RequestId
+    """As above."""
+
+    mode: Literal["Checkpoint", "Savepoint", "None"] = "Checkpoint"
+    """What is taken before the end; None ends at once."""
+
+    name: SnapshotName | None = None
+    """The savepoint's name, for mode Savepoint."""
+
+    format: Literal["canonical", "native"] = "canonical"
+    """The savepoint's format."""
+
+    release: bool = False
+    """Write in the lineage's log that its owner gives it up, as the last thing."""
+
+
+class RescaleBody(Model):
+    """`POST /rescale`."""
+
+    request_id: RequestId
+    """As above."""
+
+    parallelism: Annotated[int, Field(ge=1)] | None = None
+    """The wanted number of subtasks; refused with code `restart_needed` where it is not live."""
+
+    executors: Annotated[int, Field(ge=1)] | None = None
+    """The wanted number of executors, under the same parallelism."""
+
+
+class CheckpointInfo(Report):
+    """A completed checkpoint."""
+
+    id: int
+    path: str = ""
+    """Its address: the checkpoint directory and `chk-<id>`."""
+    epoch: int = 0
+    completed_at: datetime
+    size_bytes: int = 0
+    uploaded_bytes: int = 0
+    duration_ms: int = 0
+
+
+class SavepointInfo(Report):
+    """A completed savepoint."""
+
+    name: str
+    path: str
+    """The address of its directory, without secrets."""
+    checkpoint_id: int
+    epoch: int
+    size_bytes: int = 0
+    duration_ms: int = 0
+    manifest_digest: str = ""
+    max_parallelism: int = 0
+    completed_at: datetime | None = None
+
+
+class RequestError(Report):
+    """Why a request failed."""
+
+    code: str
+    """A stable word: an error's code, or a CheckpointFailureReason."""
+    message: str
+
+
+class RequestView(Report):
+    """How far a request is; the answer to every POST and to `GET /requests/<id>`."""
+
+    request_id: str
+    kind: Literal["Checkpoint", "Savepoint", "Stop", "Rescale"]
+    state: Literal["Pending", "Running", "Completed", "Failed"]
+    checkpoint: CheckpointInfo | None = None
+    savepoint: SavepointInfo | None = None
+    error: RequestError | None = None
+
+
+class RestoredFrom(Report):
+    """What a start began from."""
+
+    path: str
+    checkpoint_id: int = 0
+    completed_at: datetime | None = None
+
+
+class DriverState(Report):
+    """`GET /state`."""
+
+    format: int = DRIVER_FORMAT
+    attempt: int
+    job_uid: str
+    phase: str
+    """starting, restoring, running, checkpointing, rewinding, stopping, finished."""
+    message: str = ""
+    lineage: str = ""
+    fence: int = 0
+    epoch: int = 0
+    rows_total: int = 0
+    rows_per_second: float = 0.0
+    busy_ratio: float = 0.0
+    """Time in epochs by time, lately: 0 to 1."""
+    state_bytes: int = 0
+    parallelism: int = 0
+    max_parallelism: int = 0
+    executors_desired: int = 0
+    executors_ready: int = 0
+    executors_lost: int = 0
+    """Since the attempt began."""
+    rewinds: int = 0
+    """Since the attempt began."""
+    last_progress_time: datetime | None = None
+    """When the last epoch was committed."""
+    running_since: datetime | None = None
+    """When the stream first ran in this attempt; none while it starts or restores."""
+    restored_from: RestoredFrom | None = None
+    last_checkpoint: CheckpointInfo | None = None
+    """The newest completed one of the lineage."""
+    last_savepoint: SavepointInfo | None = None
+    completed_checkpoints: int = 0
+    """In this attempt."""
+    consecutive_failed_checkpoints: int = 0
+    last_checkpoint_failure: RequestError | None = None
+    storage_error: str = ""
+    """Why the store cannot be reached at the moment; empty while it can."""
+    requests: Items[RequestView] = ()
+    """The latest requests, newest last."""
+
+
+# -- the end -----------------------------------------------------------------------------------
+
+
+class DriverEnd(Report):
+    """The termination message of a driver's container: one line of JSON, below 4,096 bytes."""
+
+    format: int = DRIVER_FORMAT
+    attempt: int = 0
+    outcome: Literal["Finished", "Stopped", "Failed"]
+    code: str = ""
+    """For Failed: the error's stable code, such as user_function, fenced, corrupt_state."""
+    message: str = ""
+    """For Failed: what a person should read; no secrets."""
+    lineage: str = ""
+    fence: int = 0
+    epoch: int = 0
+    restored_from: RestoredFrom | None = None
+    last_checkpoint: CheckpointInfo | None = None
+    savepoint: SavepointInfo | None = None
+    """The one that it was stopped with."""
+    released: bool = False

@@ -1,0 +1,119 @@
+"""The StatefulSparkSnapshot resource: one savepoint or kept checkpoint, as an object of its own."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from moorage_api.driver import Report, SnapshotName
+from moorage_api.job import ObjectMeta
+from moorage_api.model import Items, Model, RawMapping, Violation
+from moorage_api.names import JobName
+from moorage_api.status import Condition
+from moorage_api.values import Duration, at_least
+
+__all__ = [
+    "SNAPSHOT_KIND",
+    "JobRef",
+    "SnapshotSpec",
+    "SnapshotState",
+    "SnapshotStatus",
+    "StatefulSparkSnapshot",
+]
+
+SNAPSHOT_KIND = "StatefulSparkSnapshot"
+
+SnapshotState = Literal[
+    "Pending", "InProgress", "Verifying", "Completed", "Failed", "Abandoned", "Deleting"
+]
+
+
+class JobRef(Model):
+    """The job, in the same namespace."""
+
+    name: JobName
+    """Its name."""
+
+
+class SnapshotSpec(Model):
+    """What is asked for; fixed once made, but for pinned and deletionPolicy."""
+
+    job_ref: JobRef
+    """Of which job."""
+
+    type: Literal["Savepoint", "Checkpoint"] = "Savepoint"
+    """A savepoint of its own, or the job's next checkpoint."""
+
+    name: SnapshotName | None = None
+    """The savepoint's directory below the job's savepointDir; the object's name if not given."""
+
+    format: Literal["canonical", "native"] = "canonical"
+    """Readable by anyone, or the backend's own files."""
+
+    existing_path: Annotated[str, Field(max_length=1024)] = ""
+    """The address of a snapshot that exists already: it is verified and registered, not taken."""
+
+    pinned: bool = False
+    """Never deleted by retention."""
+
+    deletion_policy: Literal["Delete", "Retain"] = "Delete"
+    """Whether its data go with the object; an imported snapshot's data always stay."""
+
+    backoff_limit: Annotated[int, Field(ge=0, le=100)] = 3
+    """How often taking it is tried again."""
+
+    start_deadline: Annotated[Duration, at_least(Duration("1s"))] = Duration("10m")
+    """How long it may wait for the job to be ready for it."""
+
+    def _rules(self) -> Iterator[Violation]:
+        if self.existing_path and self.type != "Savepoint":
+            yield Violation(
+                ("existingPath", "type"), "is given, and type is Checkpoint", "use type Savepoint"
+            )
+
+
+class SnapshotStatus(Report):
+    """How far it is."""
+
+    state: SnapshotState | str = "Pending"
+    request_id: str = ""
+    """The id under which the driver was asked; written before it is asked."""
+    attempt: int = 0
+    """The job's attempt that was asked last."""
+    path: str = ""
+    manifest_digest: str = ""
+    epoch: int = 0
+    checkpoint_id: int = 0
+    max_parallelism: int = 0
+    spark_version: str = ""
+    size_bytes: int = 0
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    failures: int = 0
+    next_retry_at: datetime | None = None
+    message: str = ""
+    in_use_by: Items[str] = ()
+    """Why its deletion waits, such as `restore of clicks`."""
+    errand: str = ""
+    """The pod that verifies or deletes its data."""
+    conditions: Items[Condition] = ()
+
+
+class StatefulSparkSnapshot(Model):
+    """One savepoint or kept checkpoint."""
+
+    api_version: Literal["moorage.dev/v1alpha1"]
+    """The version of this format."""
+
+    kind: Literal["StatefulSparkSnapshot"]
+    """The kind of object."""
+
+    metadata: ObjectMeta
+    """Name, namespace, labels, annotations."""
+
+    spec: SnapshotSpec
+    """What is asked for."""
+
+    status: RawMapping | None = None
+    """What the operator reports."""

@@ -1,0 +1,259 @@
+"""What the operator keeps in a job's `.status`: its write-ahead log, and what people read.
+
+Intent stands here before it is acted on, outcome after, so that an operator that dies at any point
+is followed by one that goes on from there. Everything that can be observed again (pods, the store,
+the driver's report) is here for people only. Read leniently: a newer operator's fields are kept out
+of sight; `format` tells whether this one may act on them at all.
+"""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from moorage_api.driver import CheckpointInfo, Report, RestoredFrom, SavepointInfo
+from moorage_api.model import Items
+
+__all__ = [
+    "STATUS_FORMAT",
+    "AttemptStatus",
+    "Condition",
+    "ExecutorStatus",
+    "JobStatus",
+    "JobView",
+    "Operation",
+    "OperationStep",
+    "OperationType",
+    "Phase",
+    "Reconciliation",
+    "Restarts",
+    "RestorePoint",
+    "ScalingStatus",
+    "SnapshotsStatus",
+    "Triggers",
+    "read_status",
+]
+
+STATUS_FORMAT = 0
+
+Phase = Literal[
+    "Created",
+    "Deploying",
+    "Restoring",
+    "Running",
+    "Stable",
+    "Upgrading",
+    "Rescaling",
+    "RollingBack",
+    "RolledBack",
+    "Suspending",
+    "Suspended",
+    "Recovering",
+    "BackOff",
+    "Failed",
+    "Finished",
+    "Blocked",
+    "Deleting",
+]
+
+OperationType = Literal[
+    "Deploy", "Upgrade", "Rescale", "Suspend", "Resume", "Rollback", "Recover", "Redeploy", "Delete"
+]
+
+OperationStep = Literal["Preflight", "Snapshotting", "Stopping", "Fencing", "Starting", "Verifying"]
+
+
+class Condition(Report):
+    """One condition, as Kubernetes writes them."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str = ""
+    observed_generation: int = 0
+    last_transition_time: datetime
+
+
+class RestorePoint(Report):
+    """What the next start begins from, once that is decided."""
+
+    mode: Literal["Latest", "Path", "Empty"]
+    path: str = ""
+    digest: str = ""
+    order_id: str = ""
+    """See `RestoreOrder.order_id`."""
+    checkpoint_id: int = 0
+    completed_at: datetime | None = None
+
+
+class Operation(Report):
+    """What is being done to the job, and how far it has come; written before each step is acted on.
+
+    The order of steps is that of `OperationStep`; a type skips what it does not need.
+    """
+
+    id: str
+    """`<generation>-<counter>`; effects are named by it and so happen once."""
+    type: OperationType
+    step: OperationStep
+    target_revision: str = ""
+    """The revision that runs when it ends; empty for Suspend and Delete."""
+    snapshot_request_id: str = ""
+    """The id under which the driver is asked for the last savepoint or checkpoint."""
+    snapshot_name: str = ""
+    """The savepoint's name."""
+    mode_used: Literal["", "Savepoint", "LastCheckpoint", "Stateless"] = ""
+    """How state is really carried over, after fallbacks."""
+    restore_point: RestorePoint | None = None
+    """Decided before Starting."""
+    started_at: datetime
+    step_started_at: datetime
+    deadline: datetime | None = None
+    """Of the step."""
+    retries: int = 0
+    reason: str = ""
+    """Why, in one CamelCase word, such as SpecChanged, DriverLost, DriverOOMKilled."""
+    message: str = ""
+    """Why, for people."""
+
+
+class AttemptStatus(Report):
+    """One driver. The number is written before the pod is made."""
+
+    number: int = 0
+    """0 before the first."""
+    revision: str = ""
+    """The ControllerRevision that it runs."""
+    restore_point: RestorePoint | None = None
+    """What it was told to begin from."""
+    driver_pod: str = ""
+    driver_uid: str = ""
+    started_at: datetime | None = None
+    running_since: datetime | None = None
+    fence: int = 0
+    """As the driver reports it."""
+    restored_from: RestoredFrom | None = None
+    """As the driver reports it."""
+    outcome: Literal["", "Finished", "Stopped", "Failed"] = ""
+    """Set when it has ended; never unset."""
+    outcome_reason: str = ""
+    ended_at: datetime | None = None
+
+
+class Reconciliation(Report):
+    """Which specs were acted on."""
+
+    current_revision: str = ""
+    """The ControllerRevision that runs, or is being brought to run."""
+    stable_revision: str = ""
+    """The last one that became stable."""
+    rejected_spec_hash: str = ""
+    """A spec that was rolled back and is not tried again."""
+    restore_nonce: int = 0
+    """The spec's restore.nonce that was last followed."""
+
+
+class JobView(Report):
+    """What the driver says of the stream, for people."""
+
+    state: str = ""
+    message: str = ""
+    epoch: int = 0
+    last_progress_time: datetime | None = None
+    input_rows_per_second: str = ""
+    busy_ratio: str = ""
+    state_bytes: int = 0
+
+
+class ExecutorStatus(Report):
+    """Executors."""
+
+    desired: int = 0
+    ready: int = 0
+    failed_in_window: int = 0
+
+
+class ScalingStatus(Report):
+    """What runs."""
+
+    observed_parallelism: int = 0
+    max_parallelism: int = 0
+    selector: str = ""
+    """Of executor pods, for autoscalers."""
+
+
+class Triggers(Report):
+    """The annotations' values that were handled."""
+
+    savepoint: str = ""
+    checkpoint: str = ""
+    restart: str = ""
+
+
+class SnapshotsStatus(Report):
+    """Checkpoints and savepoints."""
+
+    lineage_id: str = ""
+    last_checkpoint: CheckpointInfo | None = None
+    last_savepoint: SavepointInfo | None = None
+    last_trigger: Triggers = Triggers()
+    last_scheduled_time: datetime | None = None
+    """The newest tick of savepoint.schedule that was acted on."""
+    in_progress: str = ""
+    """The StatefulSparkSnapshot that is being taken."""
+    consecutive_failures: int = 0
+
+
+class Restarts(Report):
+    """How often the job was brought back."""
+
+    total: int = 0
+    window: Items[datetime] = ()
+    """When, for those that count towards failurePolicy.maxRestarts; at most 64, newest last."""
+    backoff_level: int = 0
+    """How often the wait was doubled."""
+    last_reason: str = ""
+    last_message: str = ""
+    last_time: datetime | None = None
+    next_retry_at: datetime | None = None
+    restore_failures: int = 0
+    """Starts in a row that ended in restore; reset when the stream runs."""
+
+
+class JobStatus(Report):
+    """`.status` of a StatefulSparkJob."""
+
+    format: int = STATUS_FORMAT
+    observed_generation: int = 0
+    phase: Phase | str = "Created"
+    message: str = ""
+    """The one thing to know now; for a Blocked job, the one thing to do."""
+    lineage_owner_uid: str = ""
+    """The object that this status was written for: a restored backup has another uid."""
+    reconciliation: Reconciliation = Reconciliation()
+    operation: Operation | None = None
+    operation_counter: int = 0
+    attempt: AttemptStatus = AttemptStatus()
+    job: JobView = JobView()
+    executors: ExecutorStatus = ExecutorStatus()
+    scaling: ScalingStatus = ScalingStatus()
+    snapshots: SnapshotsStatus = SnapshotsStatus()
+    restarts: Restarts = Restarts()
+    blocked_reason: str = ""
+    """CamelCase; while set nothing is started or stopped until the spec, an annotation or the
+    cause changes."""
+    blocked_generation: int = 0
+    """The generation that was current when the job became blocked."""
+    finished_at: datetime | None = None
+    conditions: Items[Condition] = ()
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of this type."""
+        return next((c for c in self.conditions if c.type == kind), None)
+
+
+def read_status(raw: dict[str, Any] | None) -> JobStatus:
+    """The status in an object; an empty one where there is none.
+
+    Raises:
+        pydantic.ValidationError: it was not written by any operator.
+    """
+    return JobStatus.model_validate(raw or {})

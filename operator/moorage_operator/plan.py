@@ -1,0 +1,204 @@
+"""What a decision asks for: a status to keep, effects to carry out, events to tell.
+
+The order is always the same: status first (the intent), then effects in their order, then the next
+pass sees what came of them. Every effect is harmless when it is repeated. Pure values.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from moorage_api.driver import CheckpointBody, RescaleBody, SavepointBody, StartOrder, StopBody
+from moorage_api.snapshot import SnapshotStatus
+from moorage_api.status import JobStatus
+
+__all__ = [
+    "AskDriver",
+    "DeleteObject",
+    "DeletePod",
+    "Effect",
+    "Errand",
+    "Event",
+    "KeepSnapshot",
+    "Plan",
+    "RunErrand",
+    "SaveRevision",
+    "SetFinalizer",
+    "SnapshotPlan",
+    "StartDriver",
+    "TidyAttempt",
+    "TidyRevisions",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRevision:
+    """Keep the newest spec as the ControllerRevision of this name."""
+
+    name: str
+    number: int
+    spec_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class TidyRevisions:
+    """Delete all ControllerRevisions of the job but these."""
+
+    keep: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StartDriver:
+    """Make everything that an attempt needs, its pod last: Service, Secret, ConfigMap, pod."""
+
+    revision: str
+    order: StartOrder
+
+
+@dataclass(frozen=True, slots=True)
+class AskDriver:
+    """Send a request to the current attempt's driver; a lost answer is asked for again."""
+
+    attempt: int
+    path: str
+    body: CheckpointBody | SavepointBody | StopBody | RescaleBody
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete a pod of this uid; never another one of its name.
+
+    Attributes:
+        grace_seconds: None for the pod's own; 0 only when its node is gone.
+    """
+
+    name: str
+    uid: str
+    grace_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TidyAttempt:
+    """Delete ended pods and ConfigMaps of attempts below this number.
+
+    Attributes:
+        keep: of so many of them the pods stay, for their logs.
+    """
+
+    below: int
+    keep: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """Something to do in the store, by the operator itself or by a pod of the job's.
+
+    Attributes:
+        id: deterministic; the same id is the same errand.
+        kind: Inspect the lineage, Verify a snapshot, Delete a snapshot's data, Release the lineage,
+            DeleteLineage (all of the checkpoint directory's objects, by what the log names).
+        path: the snapshot's address, for Verify and Delete.
+        digest: the manifest's, for Delete: another snapshot at the same address is left alone.
+    """
+
+    id: str
+    kind: Literal["Inspect", "Verify", "Delete", "Release", "DeleteLineage"]
+    path: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunErrand:
+    """See to it that an errand is under way or done; its view comes with the next pass."""
+
+    errand: Errand
+
+
+@dataclass(frozen=True, slots=True)
+class SetFinalizer:
+    """Add or remove the operator's finalizer."""
+
+    present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteObject:
+    """Delete the custom resource itself (after ttlAfterFinished, or by retention)."""
+
+    kind: Literal["StatefulSparkJob", "StatefulSparkSnapshot"]
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSnapshot:
+    """Make a StatefulSparkSnapshot, or leave the one of this name as it is.
+
+    Attributes:
+        trigger: Manual, Periodic, Upgrade or Final; kept as a label.
+    """
+
+    name: str
+    spec: Mapping[str, Any]
+    trigger: Literal["Manual", "Periodic", "Upgrade", "Final"]
+    trigger_value: str = ""
+
+
+Effect = (
+    SaveRevision
+    | TidyRevisions
+    | StartDriver
+    | AskDriver
+    | DeletePod
+    | TidyAttempt
+    | RunErrand
+    | SetFinalizer
+    | DeleteObject
+    | KeepSnapshot
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something to tell, once per transition: the same `key` is one Kubernetes Event.
+
+    Attributes:
+        reason: CamelCase, stable.
+        key: makes it one of its kind, such as the operation's id.
+    """
+
+    kind: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A decision about a job.
+
+    Attributes:
+        status: what to keep; written only if it differs.
+        effects: carried out in order after the status was written; the first failure ends the pass.
+        again_after: seconds until the next look without an event.
+    """
+
+    status: JobStatus
+    effects: tuple[Effect, ...] = ()
+    events: tuple[Event, ...] = ()
+    again_after: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlan:
+    """A decision about a snapshot; see `Plan`.
+
+    Attributes:
+        labels: to set on the object, such as moorage.dev/state.
+    """
+
+    status: SnapshotStatus
+    effects: tuple[Effect, ...] = ()
+    events: tuple[Event, ...] = ()
+    labels: Mapping[str, str] | None = None
+    again_after: float = 30.0

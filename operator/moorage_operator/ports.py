@@ -1,0 +1,193 @@
+"""The four doors of the control plane: cluster, drivers, store, clock. Everything else is pure.
+
+Tests put stand-ins behind them; the real ones are in `kube`, `endpoint` and `lineages`. All of them
+tell "it is not there" apart from "it could not be read".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel
+
+from moorage_api import JobSpec
+from moorage_api.driver import DriverState, RequestView
+from moorage_operator.plan import Errand
+from moorage_operator.world import ErrandView, Meta, StoreView, Unreadable
+
+__all__ = [
+    "AlreadyExists",
+    "ApiUnavailable",
+    "Clock",
+    "Cluster",
+    "ClusterError",
+    "Conflict",
+    "DriverClient",
+    "DriverTarget",
+    "EndpointRefused",
+    "EndpointUnreachable",
+    "Forbidden",
+    "Invalid",
+    "JobRefs",
+    "Kind",
+    "Lineages",
+    "NotFound",
+    "Object",
+]
+
+Object = dict[str, Any]
+"""A Kubernetes object as plain JSON data."""
+
+Kind = Literal[
+    "StatefulSparkJob",
+    "StatefulSparkSnapshot",
+    "Pod",
+    "Service",
+    "Secret",
+    "ConfigMap",
+    "PersistentVolumeClaim",
+    "ControllerRevision",
+    "Event",
+    "Lease",
+    "Namespace",
+    "Node",
+]
+
+
+class ClusterError(Exception):
+    """The API server refused or did not answer. `reason` is its own word where it gave one."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class NotFound(ClusterError):
+    """There is no such object (of this uid)."""
+
+
+class Conflict(ClusterError):
+    """The object has changed, or another uid has its name, or another manager owns a field."""
+
+
+class AlreadyExists(ClusterError):
+    """An object of this name exists, or is still being deleted."""
+
+
+class Invalid(ClusterError):
+    """The object breaks its schema or a rule."""
+
+
+class Forbidden(ClusterError):
+    """Not allowed; `reason` is NamespaceTerminating where that is why."""
+
+
+class ApiUnavailable(ClusterError):
+    """No answer, or 429 or 5xx. What was asked may have happened.
+
+    Attributes:
+        retry_after: seconds, where the server said so.
+    """
+
+    def __init__(self, message: str, reason: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message, reason)
+        self.retry_after = retry_after
+
+
+class Cluster(Protocol):
+    """The API server. Every method may raise any `ClusterError`."""
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """The object; None only if the server says that it is not there."""
+
+    async def list(
+        self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> list[Object]:
+        """All objects with these labels, straight from the server; all namespaces if None."""
+
+    async def apply(self, body: Object) -> Object:
+        """Server-side apply, forced, under the operator's own field manager."""
+
+    async def create(self, body: Object) -> Object:
+        """Create it. Raises AlreadyExists."""
+
+    async def replace_status(self, body: Object) -> Object:
+        """PUT /status; the body carries the resourceVersion it rests on. Raises Conflict."""
+
+    async def patch(self, kind: Kind, namespace: str, name: str, patch: Object) -> Object:
+        """JSON merge patch of the main resource; a metadata.resourceVersion in it is a condition."""
+
+    async def delete(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        grace_seconds: int | None = None,
+        foreground: bool = False,
+    ) -> None:
+        """Delete it if it has this uid; one that is gone already is fine. Raises Conflict."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverTarget:
+    """Where a driver listens, and the token it wants (never shown)."""
+
+    ip: str
+    port: int
+    token: str
+
+    def __repr__(self) -> str:
+        return f"DriverTarget({self.ip}:{self.port})"
+
+
+class EndpointUnreachable(Exception):
+    """The driver gave no readable answer; a request may have reached it all the same."""
+
+
+class EndpointRefused(Exception):
+    """The driver answered that it will not, with a stable code."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class DriverClient(Protocol):
+    """The drivers' endpoints."""
+
+    async def state(self, target: DriverTarget) -> DriverState:
+        """`GET /state`. Raises EndpointUnreachable, EndpointRefused."""
+
+    async def ask(self, target: DriverTarget, path: str, body: BaseModel) -> RequestView:
+        """POST a request; by its id it is idempotent. Raises as `state`."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRefs:
+    """What reaching a job's store takes."""
+
+    meta: Meta
+    spec: JobSpec
+
+
+class Lineages(Protocol):
+    """Checkpoint directories and savepoints in object stores."""
+
+    async def inspect(self, job: JobRefs) -> StoreView | Unreadable | None:
+        """What the checkpoint directory says now; None while an errand for it is under way."""
+
+    async def run(self, job: JobRefs, errand: Errand) -> ErrandView:
+        """Begin an errand, or say how it stands; by its id it is idempotent."""
+
+    async def look(self, job: JobRefs, errand_id: str) -> ErrandView | None:
+        """How an errand stands that was begun; None if nobody knows of it any more."""
+
+
+class Clock(Protocol):
+    """Time."""
+
+    def now(self) -> datetime:
+        """The time, aware, in UTC."""
