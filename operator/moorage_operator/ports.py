@@ -116,7 +116,7 @@ class Cluster(Protocol):
         """PUT /status; the body carries the resourceVersion it rests on. Raises Conflict."""
 
     async def patch(self, kind: Kind, namespace: str, name: str, patch: Object) -> Object:
-        """JSON merge patch of the main resource; a metadata.resourceVersion in it is a condition."""
+        """JSON merge patch of the main resource; a resourceVersion in it is a condition."""
 
     async def delete(
         self,
