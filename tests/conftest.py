@@ -1,5 +1,7 @@
 """What every kind of test shares: the time that soak tests may take, and an S3 server."""
 
+import signal
+
 import pytest
 from hypothesis import settings
 
@@ -29,3 +31,9 @@ def soak_seconds(request):
         return Duration(request.config.getoption("--soak-time")).seconds
     except ValueError as error:
         raise pytest.UsageError(f"--soak-time {error}; write 90s, 10m or 2h") from error
+
+
+def pytest_configure():
+    """Let tests that send SIGINT work in the background of a shell, where it is ignored."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,7 +11,7 @@ from moorage_state.stores.memory import MemoryStore
 from moorage_state.stores.retries import Retries
 from moorage_state.stores.s3 import S3Address, S3Store
 from moorage_state.stores.transfers import in_parallel
-from moorage_state.stores.urls import child_url, open_store, store_url
+from moorage_state.stores.urls import open_store, store_url
 
 __all__ = [
     "LocalStore",
@@ -22,7 +22,6 @@ __all__ = [
     "S3Address",
     "S3Store",
     "check_key",
-    "child_url",
     "in_parallel",
     "open_store",
     "store_url",

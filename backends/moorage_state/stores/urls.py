@@ -9,7 +9,7 @@ from moorage_state.stores.local import LocalStore
 from moorage_state.stores.memory import MemoryStore
 from moorage_state.stores.s3 import S3Address, S3Store
 
-__all__ = ["child_url", "open_store", "store_url"]
+__all__ = ["open_store", "store_url"]
 
 _SUPPORTED = (
     "use file:///absolute/path (a directory), s3://bucket/prefix, or memory://name "
@@ -41,12 +41,6 @@ def open_store(url: str, *, create: bool = False) -> ObjectStore:
     if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
         raise UserError(f"store address needs an absolute path: url={url!r}; {_SUPPORTED}")
     return LocalStore(Path(path), create=create)
-
-
-def child_url(url: str, name: str) -> str:
-    """Return the address of the directory `name` in the directory at `url`."""
-    path, separator, query = url.partition("?")
-    return f"{path.rstrip('/')}/{name}{separator}{query}"
 
 
 def store_url(

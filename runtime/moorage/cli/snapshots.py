@@ -19,12 +19,12 @@ from moorage.cli.snapshot_tables import (
     show_verdict,
 )
 from moorage.offline import collecting, copying, describing, differing, listing, verifying
-from moorage.offline.addresses import address, child, parent_and_name
 from moorage.offline.places import Directories, Found, directories_of, find
 from moorage_api import Duration
 from moorage_state.errors import UserError
 from moorage_state.snapshots import checkpoint_id_of
 from moorage_state.stores import open_store
+from moorage_state.stores.addresses import address, child, parent_and_name
 
 __all__ = ["snapshots"]
 

@@ -12,7 +12,8 @@ from moorage_api import StatefulSparkJob
 from moorage_api.state import S3
 from moorage_state.errors import UserError
 from moorage_state.keygroups import SPARK_XXHASH64
-from moorage_state.stores import child_url, store_url
+from moorage_state.stores import store_url
+from moorage_state.stores.addresses import child
 
 __all__ = ["JobSettings", "RestorePolicy"]
 
@@ -147,7 +148,7 @@ class JobSettings:
                 f"the job has no place for savepoints: job={self.name}; give it a "
                 f"state.savepointDir beside its checkpointDir"
             )
-        return child_url(self.savepoint_dir, name)
+        return child(self.savepoint_dir, name)
 
 
 def _address(url: str, s3: S3, job_dir: Path) -> str:

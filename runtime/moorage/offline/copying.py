@@ -20,7 +20,6 @@ from urllib.parse import unquote
 
 from msgspec.structs import replace
 
-from moorage.offline.addresses import address, parent_and_name, same_or_below
 from moorage.offline.places import Found
 from moorage_state.errors import (
     CorruptState,
@@ -38,6 +37,7 @@ from moorage_state.snapshots import (
     savepoint_key,
 )
 from moorage_state.stores import ObjectStore, in_parallel
+from moorage_state.stores.addresses import address, parent_and_name, same_or_below
 
 __all__ = ["Copied", "copy"]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from moorage.offline.addresses import child
 from moorage.offline.lineage import Lineage, Standing, read_lineage
 from moorage.offline.places import Directories, has_log
 from moorage_state.errors import CorruptState, UserError
@@ -27,6 +26,7 @@ from moorage_state.snapshots import (
 )
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
 from moorage_state.stores import ObjectStore, in_parallel, open_store
+from moorage_state.stores.addresses import child
 
 __all__ = [
     "CheckpointRow",

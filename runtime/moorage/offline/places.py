@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moorage.offline.addresses import address, child, parent_and_name
 from moorage.state.locating import Snapshot
 from moorage_api import load_manifest
 from moorage_state.errors import CorruptState, UserError
@@ -26,6 +25,7 @@ from moorage_state.snapshots import (
 )
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
 from moorage_state.stores import ObjectStore, open_store, store_url
+from moorage_state.stores.addresses import address, child, parent_and_name
 
 __all__ = ["Directories", "Found", "directories_of", "find", "has_log"]
 

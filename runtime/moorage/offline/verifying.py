@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from moorage.offline.addresses import parent_and_name
 from moorage.offline.places import Found, directories_of, find, has_log
 from moorage_state.errors import CorruptState, ObjectNotFound
 from moorage_state.snapshots import (
@@ -27,6 +26,7 @@ from moorage_state.snapshots import (
 )
 from moorage_state.snapshots.layout import log_seq
 from moorage_state.stores import ObjectStore, in_parallel, open_store
+from moorage_state.stores.addresses import parent_and_name
 
 __all__ = ["Damage", "Progress", "Verdict", "verify"]
 

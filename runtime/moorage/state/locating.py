@@ -7,7 +7,6 @@ checkpoint directory, which stands for its newest checkpoint. Called by everythi
 
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote, unquote
 
 from moorage_state.errors import UserError
 from moorage_state.snapshots import (
@@ -22,8 +21,9 @@ from moorage_state.snapshots import (
     restore_points,
 )
 from moorage_state.stores import open_store
+from moorage_state.stores.addresses import address, parent_and_name
 
-__all__ = ["Snapshot", "address", "locate", "parent_of"]
+__all__ = ["Snapshot", "locate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +49,6 @@ class Snapshot:
         return found
 
 
-def address(path: str | Path) -> str:
-    """The address of a store; a path of the file system becomes a `file://` one."""
-    text = str(path)
-    if "://" in text:
-        return text
-    return f"file://{quote(str(Path(text).resolve()))}"
-
-
-def parent_of(url: str) -> tuple[str, str]:
-    """The address of the directory that this one lies in, and its name in it."""
-    scheme, _, rest = url.partition("://")
-    # What follows the question mark of an s3 address says how the store is reached.
-    place, mark, options = rest.partition("?") if scheme == "s3" else (rest, "", "")
-    directory, _, name = place.rstrip("/").rpartition("/")
-    return f"{scheme}://{directory}{mark}{options}", unquote(name)
-
-
 def locate(path: str | Path) -> Snapshot:
     """The checkpoint or savepoint at `path`.
 
@@ -75,9 +58,9 @@ def locate(path: str | Path) -> Snapshot:
         StoreUnavailable: the store does not answer.
     """
     url = address(path)
-    directory, name = parent_of(url)
+    directory, name = parent_and_name(url) or ("", "")
     checkpoint_id = checkpoint_id_of(name)
-    if checkpoint_id is not None and not directory.endswith("://"):
+    if checkpoint_id is not None:
         found = _checkpoint(directory, checkpoint_id)
         if found is not None:
             return found

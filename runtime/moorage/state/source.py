@@ -18,11 +18,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from moorage.state.locating import address, locate
+from moorage.state.locating import locate
 from moorage.state.reading import Selection, select, selected_rows
 from moorage_state.canonical import schema_of
 from moorage_state.errors import UserError
 from moorage_state.snapshots import RangeHandle
+from moorage_state.stores.addresses import address
 
 __all__ = ["NAME", "StateSource", "frame", "register"]
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from moorage import __version__
 from moorage.state.building import BuiltOperator, OperatorTables, build_operator
-from moorage.state.locating import Snapshot, address, locate, parent_of
+from moorage.state.locating import Snapshot, locate
 from moorage_state.canonical import handle_of, upload_files
 from moorage_state.errors import UserError
 from moorage_state.keygroups import default_max_parallelism, range_of
@@ -31,6 +31,7 @@ from moorage_state.snapshots import (
     savepoint_key,
 )
 from moorage_state.stores import ObjectStore, open_store
+from moorage_state.stores.addresses import address, parent_and_name
 
 __all__ = ["OperatorTables", "write_savepoint"]
 
@@ -69,7 +70,8 @@ def write_savepoint(
     """
     url = address(path)
     origin = locate(base) if base is not None else None
-    blank = _blank(parent_of(url)[1], origin, parallelism, max_parallelism, job_name)
+    _, name = parent_and_name(url) or ("", "")
+    blank = _blank(name, origin, parallelism, max_parallelism, job_name)
     kept = _kept(operators, origin)
     target = SavepointStore(url, create=True)
     target.check_empty()

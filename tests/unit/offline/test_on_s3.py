@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from moorage.offline.addresses import child
 from moorage.offline.collecting import collect
 from moorage.offline.copying import copy
 from moorage.offline.listing import list_snapshots
@@ -15,6 +14,7 @@ from moorage.offline.states import get
 from moorage.offline.verifying import verify
 from moorage_state.errors import UserError
 from moorage_state.stores import LocalStore, S3Store
+from moorage_state.stores.addresses import child
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from urllib.parse import parse_qsl, quote, unquote
 __all__ = ["address", "child", "parent_and_name", "same_or_below"]
 
 
-def address(text: str) -> str:
+def address(text: str | Path) -> str:
     """The address of what a person typed; a path of the file system becomes a `file://` one."""
-    if "://" not in text:
+    if "://" not in str(text):
         return f"file://{quote(str(Path(text).expanduser().absolute()))}"
-    place, options = _split(text)
+    place, options = _split(str(text))
     bare = place.rstrip("/")
     return (place if bare.endswith(":") else bare) + options
 

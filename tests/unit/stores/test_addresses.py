@@ -1,6 +1,6 @@
 import pytest
 
-from moorage.offline.addresses import address, child, parent_and_name, same_or_below
+from moorage_state.stores.addresses import address, child, parent_and_name, same_or_below
 
 S3 = "s3://bucket/jobs?endpoint=http://host:1&path_style=true"
 
