@@ -1,0 +1,68 @@
+# Two images from one file:
+#
+#   docker build --target operator -t moorage-operator .
+#   docker build --target runtime  -t moorage-runtime .
+#
+# Any Debian or Ubuntu with Python 3.11 or later (and its venv module) can be the base.
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+
+# -- what both are built with; nothing of it stays --------------------------------------------------
+FROM ${BASE_IMAGE} AS build
+# For builds that reach packages in another way than the default index.
+ARG PIP_INDEX_URL
+ARG PIP_FIND_LINKS
+WORKDIR /src
+RUN python3 -m venv /opt/moorage && /opt/moorage/bin/python -m pip install -q hatchling
+ENV PATH=/opt/moorage/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+COPY pyproject.toml constraints.txt README.md LICENSE CHANGELOG.md ./
+COPY backends backends
+COPY operator operator
+COPY runtime runtime
+
+FROM build AS build-operator
+RUN python -m pip install -q -c constraints.txt '.[operator]' \
+    && python -m pip uninstall -q -y hatchling pip \
+    && find /opt/moorage -name '__pycache__' -prune -exec rm -rf {} +
+
+FROM build AS build-runtime
+RUN python -m pip install -q -c constraints.txt '.[runtime,cli]' \
+    && python -m pip uninstall -q -y hatchling pip \
+    && find /opt/moorage -name '__pycache__' -prune -exec rm -rf {} +
+
+# -- the control plane: no Java, no Spark -----------------------------------------------------------
+FROM ${BASE_IMAGE} AS operator
+LABEL org.opencontainers.image.title="moorage-operator" \
+      org.opencontainers.image.description="Runs stateful PySpark streaming jobs on Kubernetes" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build-operator /opt/moorage /opt/moorage
+ENV PATH=/opt/moorage/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 65532:65532
+WORKDIR /tmp
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["python", "-m", "moorage_operator"]
+
+# -- jobs: driver, executors, state servers ---------------------------------------------------------
+FROM ${BASE_IMAGE} AS runtime
+LABEL org.opencontainers.image.title="moorage-runtime" \
+      org.opencontainers.image.description="Driver, executors and state servers of Moorage's jobs" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# The manual pages' folder: Java's package links into it, and slim images lack it.
+RUN mkdir -p /usr/share/man/man1 \
+    && if ! { command -v java && command -v tini && command -v ps; } >/dev/null; then \
+         apt-get update -q \
+         && apt-get install -q -y --no-install-recommends openjdk-17-jre-headless procps tini; fi \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
+    && ln -s "$(dirname "$(dirname "$(readlink -f "$(command -v java)")")")" /opt/java \
+    && (getent passwd 185 || useradd --system --uid 185 --gid root --home-dir /opt/spark spark) \
+    && mkdir -p /opt/work /var/lib/moorage \
+    && chown 185:root /opt/work /var/lib/moorage && chmod g+w /opt/work /var/lib/moorage /etc/passwd
+COPY --from=build-runtime /opt/moorage /opt/moorage
+RUN ln -s /opt/moorage/lib/python3*/site-packages/pyspark /opt/spark
+COPY runtime/image/entrypoint.sh /opt/entrypoint.sh
+ENV PATH=/opt/moorage/bin:$PATH JAVA_HOME=/opt/java SPARK_HOME=/opt/spark \
+    PYSPARK_PYTHON=/opt/moorage/bin/python PYSPARK_DRIVER_PYTHON=/opt/moorage/bin/python \
+    PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 185
+WORKDIR /opt/work
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["/opt/entrypoint.sh"]
