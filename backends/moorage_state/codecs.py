@@ -56,7 +56,8 @@ def encoder(ddl: str, state: str = "") -> Encode:
 
     Raises (the function): `StateTypeError`, naming the value's type and the declared one.
     """
-    check = _check(parse_type(ddl))
+    parsed = parse_type(ddl)
+    check = _check(parsed)
 
     def encode(value: Any) -> bytes:
         try:
@@ -64,7 +65,10 @@ def encoder(ddl: str, state: str = "") -> Encode:
         except (StateTypeError, UnicodeEncodeError) as error:
             raise _named(error, ddl, state) from None
 
-    return encode
+    # Packing a string can fail, which only the long way explains.
+    if parsed.name != "struct" or any(child.name == "string" for child in parsed.children):
+        return encode
+    return _scalars_encoder(parsed.children, encode) or encode
 
 
 def checker(ddl: str, state: str = "") -> Check:
@@ -286,21 +290,39 @@ def _scalars_check(children: Sequence[StateType]) -> Callable[[tuple[Any, ...]],
 
     Compiled, because it runs once for every row; the source holds numbers and nothing else.
     """
-    terms = [f"len(v) == {len(children)}"]
     kinds: dict[str, Any] = {}
+    if (terms := _scalars_terms(children, kinds)) is None:
+        return lambda _: False
+    check: Callable[[tuple[Any, ...]], bool] = eval(  # noqa: S307 - of the text made here
+        f"lambda v: {terms}", kinds
+    )
+    return check
+
+
+def _scalars_encoder(children: Sequence[StateType], long_way: Encode) -> Encode | None:
+    """Check and packing of such a struct in one call; None where a field is no plain scalar."""
+    kinds = {"pack": _pack, "long_way": long_way, "tuple": tuple}
+    if (terms := _scalars_terms(children, kinds)) is None:
+        return None
+    encode: Encode = eval(  # noqa: S307 - of the text made here
+        f"lambda v: pack(v) if isinstance(v, tuple) and {terms} else long_way(v)", kinds
+    )
+    return encode
+
+
+def _scalars_terms(children: Sequence[StateType], kinds: dict[str, Any]) -> str | None:
+    """An expression of the tuple `v` and of what it adds to `kinds`; None if there is none."""
+    terms = [f"len(v) == {len(children)}"]
     for i, child in enumerate(children):
         if child.bits is not None:
             low, high = _limits(child.bits)
-            terms.append(f"type(v[{i}]) is int and {low} <= v[{i}] <= {high}")
+            terms.append(f"type(i := v[{i}]) is int and {low} <= i <= {high}")
         elif child.name in _EXACT:
             kinds[f"k{i}"] = _EXACT[child.name]
             terms.append(f"type(v[{i}]) is k{i}")
         else:
-            return lambda _: False
-    check: Callable[[tuple[Any, ...]], bool] = eval(  # noqa: S307 - of the text above
-        f"lambda v: {' and '.join(terms)}", kinds
-    )
-    return check
+            return None
+    return " and ".join(terms)
 
 
 def _array_check(parsed: StateType) -> Check:

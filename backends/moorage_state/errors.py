@@ -8,6 +8,8 @@ arguments through `error_to_wire` and `error_from_wire`, and they survive pickli
       +- Retryable            do the same again later
       |    +- StoreUnavailable    the object store does not answer
       +- UserError            a person must change something first
+      |    +- StoreDenied         the store answers, and refuses
+      |    +- NewerFormat         stored data of a newer or incompatible Moorage
       +- Fenced               another writer took over: end at once, write nothing more
       +- CorruptState         stored bytes are not what was written
       +- StaleLease           the run or lease that asks no longer owns the range
@@ -29,9 +31,11 @@ __all__ = [
     "Fenced",
     "LocalDiskError",
     "MoorageError",
+    "NewerFormat",
     "ObjectNotFound",
     "Retryable",
     "StaleLease",
+    "StoreDenied",
     "StoreUnavailable",
     "UserError",
     "VersionGone",
@@ -63,6 +67,18 @@ class UserError(MoorageError):
     """A person must change something (a manifest, a directory, a permission) before going on."""
 
     code: ClassVar[str] = "user_error"
+
+
+class StoreDenied(UserError):
+    """The store answered and refuses: permissions, credentials, a bucket that does not exist."""
+
+    code: ClassVar[str] = "store_denied"
+
+
+class NewerFormat(UserError):
+    """Stored data was written by a newer or incompatible Moorage."""
+
+    code: ClassVar[str] = "newer_format"
 
 
 class Fenced(MoorageError):

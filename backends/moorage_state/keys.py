@@ -16,10 +16,11 @@ import datetime
 import decimal
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from moorage_state.codecs import decimal_fitter
 from moorage_state.types import StateType, parse_type
@@ -28,6 +29,7 @@ __all__ = [
     "EVENT_TIMERS",
     "KEYED_STATE",
     "KeyCodec",
+    "OrderedKeys",
     "decode_time",
     "encode_time",
     "key_prefix",
@@ -93,6 +95,20 @@ def timer_parts(entry: bytes) -> tuple[int, int, bytes]:
     return key_group, shifted - _SIGN, entry[_TIMER_HEAD.size :]
 
 
+class OrderedKeys(NamedTuple):
+    """Keys as they are stored one after the other.
+
+    Attributes:
+        order: the positions that the keys had.
+        prefixes: what each key's stored state starts with.
+        runs_on: whether the first is the key that was asked for.
+    """
+
+    order: NDArray[np.int64]
+    prefixes: list[bytes]
+    runs_on: bool
+
+
 class KeyCodec:
     """Turns a key (a tuple of column values) into bytes and back.
 
@@ -129,23 +145,28 @@ class KeyCodec:
         """The canonical type of each column, as manifests record them."""
         return [t.ddl for t in self._types]
 
-    def prefixes(
-        self, groups: Sequence[int], columns: Sequence[Sequence[Any]]
-    ) -> tuple[list[bytes], list[int]]:
-        """What `key_prefix` gives for each key, and the positions that put them in order.
+    def ordered(
+        self, groups: NDArray[Any], columns: Sequence[Sequence[Any]], current: bytes = b""
+    ) -> "OrderedKeys":
+        """What `key_prefix` gives for each key, in the order of these bytes, the last key last.
 
         Keys that are one integer take a short way through NumPy.
 
         Args:
             groups: the key group of each key.
-            columns: the keys' values by column.
+            columns: the keys' values by column; at least one key.
+            current: if this is the prefix of the first key, that stays the first.
         """
         if self._is_number:
-            return _number_prefixes(groups, columns[0])
-        encode = self.encode
-        keys = map(encode, zip(*columns, strict=True))
-        prefixes = [key_prefix(group, key) for group, key in zip(groups, keys, strict=True)]
-        return prefixes, sorted(range(len(prefixes)), key=prefixes.__getitem__)
+            return _ordered_numbers(groups, np.asarray(columns[0], np.int64), current)
+        keys = map(self.encode, zip(*columns, strict=True))
+        prefixes = [
+            key_prefix(group, key) for group, key in zip(groups.tolist(), keys, strict=True)
+        ]
+        runs_on = prefixes[0] == current
+        by_bytes = np.array(sorted(range(len(prefixes)), key=prefixes.__getitem__), np.int64)
+        order = _pinned(by_bytes, runs_on=runs_on)
+        return OrderedKeys(order, [prefixes[i] for i in order.tolist()], runs_on)
 
     def decode(self, raw: bytes) -> tuple[Any, ...]:
         """The key whose bytes these are."""
@@ -172,17 +193,30 @@ class KeyCodec:
 _NUMBER_PREFIX = np.dtype([("group", ">u2"), ("kind", "u1"), ("length", ">u4"), ("key", ">u8")])
 
 
-def _number_prefixes(
-    groups: Sequence[int], numbers: Sequence[int]
-) -> tuple[list[bytes], list[int]]:
+def _ordered_numbers(
+    groups: NDArray[Any], numbers: NDArray[np.int64], current: bytes
+) -> OrderedKeys:
+    runs_on = key_prefix(int(groups[0]), encode_time(int(numbers[0]))) == current
+    order = np.argsort(numbers)
+    # Sixteen bits are sorted by counting; a stable sort keeps the numbers in order.
+    order = order[np.argsort(groups.astype(np.uint16)[order], kind="stable")]
+    order = _pinned(order, runs_on=runs_on)
     table = np.empty(len(numbers), _NUMBER_PREFIX)
-    table["group"] = groups
+    table["group"] = groups[order]
     table["kind"] = KEYED_STATE
     table["length"] = _U64.size
-    table["key"] = np.asarray(numbers, np.int64).view(np.uint64) ^ np.uint64(_SIGN)
-    raw, size = table.tobytes(), _NUMBER_PREFIX.itemsize
-    order: list[int] = np.lexsort((table["key"].astype(np.uint64), table["group"])).tolist()
-    return [raw[at : at + size] for at in range(0, len(raw), size)], order
+    table["key"] = numbers[order].view(np.uint64) ^ np.uint64(_SIGN)
+    raw: Any = table.view(np.dtype((np.void, table.itemsize)))
+    prefixes: list[bytes] = raw.tolist()
+    return OrderedKeys(order, prefixes, runs_on)
+
+
+def _pinned(order: NDArray[np.int64], *, runs_on: bool) -> NDArray[np.int64]:
+    """`order` with the last key at the end and, if its rows run on, the first at the beginning."""
+    last = len(order) - 1
+    if runs_on:
+        order = np.concatenate(([0], order[order != 0]))
+    return np.concatenate((order[order != last], [last]))
 
 
 def _timestamp_micros(value: datetime.datetime) -> int:

@@ -24,8 +24,9 @@ from benchmarks.snapshots.records import (
     values_of,
 )
 from moorage.driver.local import LocalServers
-from moorage.engine.fleet import RangeFleet, ServerConnection
+from moorage.engine.fleet import RangeFleet
 from moorage.engine.range_access import LeasedRange
+from moorage.engine.servers import ServerConnection
 from moorage_state.deltas import encode_frame
 from moorage_state.server.api import OpenResult, SnapshotSync
 from moorage_state.server.group import ServerGroup

@@ -38,8 +38,10 @@ def values_of(keys: Keys, writes: Counts) -> list[bytes]:
 
 def ordered(keys: Keys) -> tuple[list[bytes], Keys]:
     """The stored key of each key, sorted, and the positions that sort the keys so."""
-    prefixes, order = _CODEC.prefixes(groups_of(keys).tolist(), [keys.tolist()])
-    return [prefixes[at] + _STATE for at in order], np.asarray(order, np.int64)
+    found = _CODEC.ordered(groups_of(keys), [keys])
+    stored = [prefix + _STATE for prefix in found.prefixes]  # all in order but the last
+    order = sorted(range(len(stored)), key=stored.__getitem__)
+    return [stored[at] for at in order], found.order[order]
 
 
 def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

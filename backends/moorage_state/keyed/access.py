@@ -17,7 +17,7 @@ class RangeAccess(Protocol):
     """One range at the version an epoch reads, bound to one attempt that stages its writes."""
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values of `keys`, which are sorted; None where there is none."""
+        """The values of `keys`; None where there is none. Keys in order are read fastest."""
         ...
 
     def scan_many(self, prefixes: list[bytes], limit_entries: int, limit_bytes: int) -> list[Scan]:

@@ -30,13 +30,9 @@ _ORDINAL_BYTES = 4
 
 def fetch_values(store: "KeyedStateStore", sid: bytes) -> list[bytes | None]:
     """The stored values of one state for the keys of the chunk, from the current key on."""
-    first, prefixes = store.index, store.prefixes
-    order = [i for i in store.order if i >= first] if first else store.order
-    raws = store.access.get_many([prefixes[i] + sid for i in order])
-    found: list[bytes | None] = [None] * len(prefixes)
-    for i, raw in zip(order, raws, strict=True):
-        found[i] = raw
-    return found
+    found = store.access.get_many([prefix + sid for prefix in store.prefixes[store.index :]])
+    skipped: list[bytes | None] = [None] * store.index
+    return skipped + found if skipped else found
 
 
 class ValueState:
@@ -79,13 +75,14 @@ class ValueState:
                 self._as_given = False
             return self._value
         store = self._store
-        store.touch(self)
-        if self._raws is None:
-            self._raws = fetch_values(store, self._sid)
-        raw = self._raws[store.index]
-        self._value = None if raw is None else self._decode(raw)
+        store.touched.append(self)
+        raws = self._raws
+        if raws is None:
+            raws = self._raws = fetch_values(store, self._sid)
+        raw = raws[store.index]
+        self._value = value = None if raw is None else self._decode(raw)
         self._loaded = True
-        return self._value
+        return value
 
     def update(self, value: Any) -> None:
         """Set the current key's value; None clears it.
@@ -95,7 +92,7 @@ class ValueState:
                 when the key is done).
         """
         if not self._loaded:
-            self._store.touch(self)
+            self._store.touched.append(self)
             self._loaded = True
         self._value = value
         self._dirty = True
@@ -114,10 +111,9 @@ class ValueState:
         self._loaded = self._as_given = False
         if self._dirty:
             self._dirty = False
-            value = self._value
-            self._store.write(
-                self._store.prefix + self._sid, None if value is None else self._encode(value)
-            )
+            value, store = self._value, self._store
+            raw = None if value is None else self._encode(value)
+            store.write(store.prefix + self._sid, raw)
 
 
 class ListState:
@@ -203,7 +199,7 @@ class ListState:
 
     def _touch(self) -> None:
         if not self._touched:
-            self._store.touch(self)
+            self._store.touched.append(self)
             self._touched = True
 
     def _stored(self) -> list[Any]:
@@ -340,7 +336,7 @@ class MapState:
 
     def _touch(self) -> None:
         if not self._touched:
-            self._store.touch(self)
+            self._store.touched.append(self)
             self._touched = True
 
     def _lookup(self, key: Any) -> Any:

@@ -51,8 +51,22 @@ class StateHandleBase(Protocol):
         ...
 
 
+class _NoKey(list[StateHandleBase]):
+    """Stands for the touched handles where there is no current key."""
+
+    def append(self, _: StateHandleBase) -> None:
+        raise RuntimeError(
+            "state belongs to a key and there is none at this point: use states and timers "
+            "in process and on_timer, not in open or close"
+        )
+
+
 class KeyedStateStore:
     """Keyed state of one subtask for one epoch; not thread-safe, not reusable.
+
+    Attributes:
+        touched: handles add themselves at their first use of the current key. A list and not a
+            method, because it is done for every key.
 
     Args:
         access: the range at the version this epoch reads.
@@ -64,16 +78,16 @@ class KeyedStateStore:
         self.access = access
         self.epoch = epoch
         self.prefixes: list[bytes] = []
-        self.order: list[int] = []
         self.index = 0
         self.prefix = b""
         self.appended = 0
+        self.touched: list[StateHandleBase] = _NoKey()
+        self._of_key: list[StateHandleBase] = []
         self._known = {s.name: s for s in known}
         self._schemas: dict[str, StateSchema] = {}
         self._handles: dict[str, Any] = {}
         self._attached: list[StateHandleBase] = []
         self._ids: dict[bytes, str] = {}
-        self._touched: list[StateHandleBase] = []
         self._ranges: list[tuple[bytes, bytes]] = []
         self._keys: list[bytes] = []
         self._values: list[bytes | None] = []
@@ -131,45 +145,32 @@ class KeyedStateStore:
             )
         return sid
 
-    def begin_chunk(self, prefixes: list[bytes], order: list[int] | None = None) -> None:
+    def begin_chunk(self, prefixes: list[bytes]) -> None:
         """Say which keys come next; `switch_to` takes positions in this list.
 
-        `order` has the positions of the keys in the order of their bytes, where it is known.
+        Keys in the order of their bytes are read and written fastest.
 
         When the chunk starts with the key that is current (its records run on), its pending
         changes stay in place, so the caller does not call `switch_to` for it again.
         """
         self.prefixes = prefixes
-        self.order = order or sorted(range(len(prefixes)), key=prefixes.__getitem__)
         self.index = 0
         for handle in self._attached:
             handle.new_chunk()
 
     def switch_to(self, index: int) -> None:
         """Make the key at `index` of the chunk the current one."""
-        if self._touched:
+        if self.touched:
             self.flush_key()
         self.index = index
         self.prefix = self.prefixes[index]
-
-    def touch(self, handle: StateHandleBase) -> None:
-        """Called by a handle at the first use of the current key.
-
-        Raises:
-            RuntimeError: there is no current key.
-        """
-        if not self.prefix:
-            raise RuntimeError(
-                "state belongs to a key and there is none at this point: use states and timers "
-                "in process and on_timer, not in open or close"
-            )
-        self._touched.append(handle)
+        self.touched = self._of_key
 
     def flush_key(self) -> None:
         """Encode what the current key changed."""
-        for handle in self._touched:
+        for handle in self.touched:
             handle.flush()
-        self._touched.clear()
+        self.touched.clear()
         if len(self._keys) >= _FRAME_ENTRIES or self._bytes >= _FRAME_BYTES:
             self._send()
 
@@ -188,6 +189,7 @@ class KeyedStateStore:
         """Flush the last key and send what is left; returns the number of frames sent in all."""
         self.flush_key()
         self.prefix = b""
+        self.touched = _NoKey()
         if self._keys or self._ranges:
             self._send()
         return self.frames

@@ -82,7 +82,7 @@ class EventTimeTimers:
         if self._loaded:
             return
         store = self._store
-        store.touch(self)
+        store.touched.append(self)
         if self._raws is None:
             self._raws = fetch_values(store, self._sid)
         raw = self._raws[store.index]

@@ -141,7 +141,7 @@ class Database:
         return self.get_many([key])[0]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of `keys`, which must be sorted, in their order; None where absent."""
+        """The values of `keys` in their order, None where absent; keys in order cost least."""
         get = self._open().get
         found: list[bytes | None] = []
         with _translated(self.path):
@@ -174,14 +174,15 @@ class Database:
             with _translated(self.path):
                 for start, end in frame.ranges:
                     batch.delete_range(start, end)
-                if None in frame.values:
-                    for key, value in zip(frame.keys, frame.values, strict=True):
+                keys, values = _in_key_order(frame)
+                if None in values:
+                    for key, value in zip(keys, values, strict=True):
                         if value is None:
                             delete(key)
                         else:
                             put(key, value)
                 else:
-                    deque(map(put, frame.keys, frame.values), maxlen=0)
+                    deque(map(put, keys, values), maxlen=0)
         if marker is not None:
             put(*marker)
         with _translated(self.path):
@@ -225,6 +226,16 @@ class Database:
         if self._db is None:
             raise Bug(f"the database is closed: path={self.path}")
         return self._db
+
+
+def _in_key_order(frame: Frame) -> tuple[list[bytes], list[bytes | None]]:
+    """The writes of a frame by key, those of one key in the order they were made.
+
+    RocksDB's write buffer takes neighbours one after the other at half the price.
+    """
+    keys = frame.keys
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    return [keys[i] for i in order], [frame.values[i] for i in order]
 
 
 @contextmanager

@@ -176,6 +176,17 @@ class StateApi(Protocol):
         """The process id of the server."""
         ...
 
+    def adopt(self, lineage: str) -> bool:
+        """Make the local directory that of `lineage`: what another one left there is deleted.
+
+        Idempotent; returns whether anything was deleted. Not needed for a directory that only one
+        lineage ever uses.
+
+        Raises:
+            Retryable: a range of the other lineage is still open in a server.
+        """
+        ...
+
     def open_range(
         self,
         spec: RangeSpec,

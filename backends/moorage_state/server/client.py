@@ -47,6 +47,10 @@ class _Calls(ABC):
         pid: int = self._call("ping")
         return pid
 
+    def adopt(self, lineage: str) -> bool:
+        deleted: bool = self._call("adopt", lineage)
+        return deleted
+
     def open_range(
         self,
         spec: RangeSpec,
@@ -219,31 +223,38 @@ class StateClient(_Calls):
     them may be repeated) and a new client is needed.
     """
 
-    def __init__(self, connection: Connection, address: str, token: str, timeout: float) -> None:
+    def __init__(
+        self, connection: Connection, address: str, token: str, timeout: float, server: str
+    ) -> None:
         self._connection = connection
         self._address = address
         self._token = token
         self._timeout = timeout
+        self._server = server
         self._lock = threading.Lock()
         self._broken = ""
 
     @classmethod
-    def connect(cls, address: str, token: str, timeout: float = 120.0) -> "StateClient":
+    def connect(
+        cls, address: str, token: str, timeout: float = 120.0, server: str = ""
+    ) -> "StateClient":
         """Connect to `unix:/path` or `tcp:host:port`.
 
         Args:
             address: as a server or its group tells it.
             token: the server's shared secret.
             timeout: seconds that a call may take; opening and uploading may take an hour.
+            server: the identity that the server must have; any if empty.
 
         Raises:
+            AnotherServer: the server there is not the wanted one.
             Retryable: nobody answers there.
             UserError: the address is not one, or the server refuses this client.
         """
         connected = _connect(address)
         try:
             connection = Connection(connected)
-            greet_server(connection, token)
+            identity = greet_server(connection, token, server)
             connected.settimeout(timeout)
         except (OSError, EOFError) as error:
             connected.close()
@@ -251,7 +262,7 @@ class StateClient(_Calls):
         except BaseException:
             connected.close()
             raise
-        return cls(connection, address, token, timeout)
+        return cls(connection, address, token, timeout, identity)
 
     def __enter__(self) -> Self:
         return self
@@ -263,6 +274,11 @@ class StateClient(_Calls):
     def address(self) -> str:
         """Where the server is."""
         return self._address
+
+    @property
+    def server(self) -> str:
+        """The identity that the server has shown."""
+        return self._server
 
     def close(self) -> None:
         """Close the connection; idempotent. The ranges stay open in the server."""
@@ -278,7 +294,7 @@ class StateClient(_Calls):
         limits: UploadLimits,
     ) -> Uploaded:
         """See `StateApi`; takes a connection of its own, so that other calls go on beside it."""
-        with StateClient.connect(self._address, self._token, self._timeout) as own:
+        with self._another() as own:
             return _Calls.upload_many(own, run, checkpoint_id, store_url, requests, limits)
 
     def save_many(
@@ -290,8 +306,12 @@ class StateClient(_Calls):
         canonical: bool,  # noqa: FBT001 - as in StateApi
     ) -> Uploaded:
         """See `StateApi`; takes a connection of its own, as `upload_many` does."""
-        with StateClient.connect(self._address, self._token, self._timeout) as own:
+        with self._another() as own:
             return _Calls.save_many(own, run, checkpoint_id, store_url, specs, canonical)
+
+    def _another(self) -> "StateClient":
+        """A connection of its own to the same server."""
+        return StateClient.connect(self._address, self._token, self._timeout, self._server)
 
     def _call(self, operation: str, *arguments: Any) -> Any:
         kind = OPERATIONS[operation]

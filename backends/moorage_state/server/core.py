@@ -33,7 +33,7 @@ from moorage_state.server.api import (
     UploadRequest,
     Version,
 )
-from moorage_state.server.directory import RangeDirectory
+from moorage_state.server.directory import RangeDirectory, adopt
 from moorage_state.server.leases import Claim, LeaseTable
 from moorage_state.server.open_range import OpenRange
 from moorage_state.server.restore import Restored, Restorer
@@ -87,6 +87,9 @@ class RangeHost:
     def ping(self) -> int:
         return os.getpid()
 
+    def adopt(self, lineage: str) -> bool:
+        return adopt(self._local_dir, lineage)
+
     def open_range(
         self,
         spec: RangeSpec,
@@ -112,13 +115,8 @@ class RangeHost:
     def get_many(
         self, uid: str, start: int, run: str, version: Version, keys: list[bytes]
     ) -> list[bytes | None]:
-        ordered = sorted(keys)
         with self._leases.get(uid, start, run).at(version) as database:
-            values = database.get_many(ordered)
-        if ordered == keys:
-            return values
-        found = dict(zip(ordered, values, strict=True))
-        return [found[key] for key in keys]
+            return database.get_many(keys)
 
     def scan_many(
         self,

@@ -1,5 +1,6 @@
 """The local directory of one range: what lies where, and what may be deleted when.
 
+    <local_dir>/LINEAGE         which lineage the directory belongs to, where several may come to it
     <local_dir>/ranges/<uid>/<start>-<end>/
         LOCK                    held (flock) by the process that has the range open
         work-<uuid>/            the open database; never trusted, always deleted when opening
@@ -22,7 +23,7 @@ from pathlib import Path
 from moorage_state.errors import LocalDiskError, Retryable
 from moorage_state.server.api import RangeSpec
 
-__all__ = ["RangeDirectory", "disk_errors", "link_or_copy", "run_order"]
+__all__ = ["RangeDirectory", "adopt", "disk_errors", "link_or_copy", "run_order"]
 
 _RANGE = re.compile(r"(\d+)-(\d+)\Z")
 _RUN = re.compile(r"f(\d+)r(\d+)\Z")
@@ -52,6 +53,28 @@ def link_or_copy(source: Path, target: Path) -> None:
             os.link(source, target)
             return
     shutil.copyfile(source, target)
+
+
+def adopt(local_dir: Path, lineage: str) -> bool:
+    """See `StateApi.adopt`. The servers of one directory may do this at the same time."""
+    marker = local_dir / "LINEAGE"
+    with disk_errors("adopt a local directory", local_dir), (local_dir / "ADOPTING").open("w") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        if marker.exists() and marker.read_text() == lineage:
+            return False
+        found = [path for path in local_dir.glob("ranges/*/*") if _RANGE.match(path.name)]
+        for path in found:
+            start, end = path.name.split("-")
+            other = RangeDirectory(local_dir, RangeSpec(path.parent.name, int(start), int(end)))
+            other.lock()
+            try:
+                _remove(other.root)
+            finally:
+                other.unlock()
+        fresh = marker.with_suffix(".tmp")
+        fresh.write_text(lineage)
+        fresh.replace(marker)
+        return bool(found)
 
 
 class RangeDirectory:

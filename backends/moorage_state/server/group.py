@@ -2,7 +2,7 @@
 
 Decides how servers are started (exec, never fork: an open database hangs after a fork), told their
 secret (over stdin), restarted when they died, and ended. Called by the driver in local mode and by
-executor hosts. Holds no database itself, so that it answers while the servers flush.
+an executor's sidecar. Holds no database itself, so that it answers while the servers flush.
 """
 
 import contextlib
@@ -50,7 +50,11 @@ class ServerGroup:
         local_dir: shared by all of them; a range may be opened in any one at a time.
         options: how each server's databases are tuned; memory is per server.
         sync_deltas: see `RangeHost`.
-        tcp_host: also listen on this host, on a free port.
+        tcp_host: also listen on this host.
+        tcp_port: of server 0, the others follow; free ports if 0.
+        token: what clients must know; a new one if empty.
+        identity: what the identities of the servers begin with; a new one if empty.
+        grace: seconds that an upload in flight has to end when the group is closed.
         socket_dir: where the sockets go, a short path that the caller removes; by default a
             directory of the group's own, which a killed process leaves behind.
         start_timeout: seconds that the start of a server may take.
@@ -67,14 +71,21 @@ class ServerGroup:
         options: RocksOptions | None = None,
         sync_deltas: bool = False,
         tcp_host: str = "",
+        tcp_port: int = 0,
+        token: str = "",
+        identity: str = "",
+        grace: float = 0.0,
         socket_dir: Path | None = None,
         start_timeout: float = 30.0,
     ) -> None:
-        self.token = secrets.token_hex(32)
+        self.token = token or secrets.token_hex(32)
+        self.identity = identity or secrets.token_hex(16)
         self._local_dir = local_dir
         self._options = options or RocksOptions()
         self._sync_deltas = sync_deltas
         self._tcp_host = tcp_host
+        self._tcp_port = tcp_port
+        self._grace = grace
         self._start_timeout = start_timeout
         self._lock = threading.Lock()
         self._closed = False
@@ -115,6 +126,15 @@ class ServerGroup:
         """A new connection to one server. Raises: see `StateClient.connect`."""
         return StateClient.connect(self._servers[index].addresses[0], self.token, timeout)
 
+    def kill(self, index: int, pid: int) -> None:
+        """SIGKILL for a server that does not answer, if it is still this process.
+
+        `ensure_alive` then starts another one.
+        """
+        process = self._servers[index].process
+        if process.pid == pid and process.poll() is None:
+            process.kill()
+
     def ensure_alive(self) -> list[int]:
         """Restart servers that have ended; their indices. Their ranges must be opened again.
 
@@ -126,7 +146,7 @@ class ServerGroup:
                 raise Retryable("the group of state servers was closed; start another one")
             dead = [i for i, server in enumerate(self._servers) if _has_ended(server)]
             for index in dead:
-                _end_all([self._servers[index].process])
+                _end_all([self._servers[index].process], 0.0)
                 self._servers[index] = self._spawn(index)
             for index in dead:
                 self._wait_until_ready(self._servers[index])
@@ -135,10 +155,17 @@ class ServerGroup:
     def close(self) -> None:
         """End all servers and wait for that; idempotent. What they committed stays on disk."""
         with self._lock:
-            self._closed = True
-            _end_all([server.process for server in self._servers])
+            self.end()
             if self._own_sockets:
                 shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def end(self) -> None:
+        """End all servers and wait for that, even while one is being restarted.
+
+        That one may be missed; it ends with this process.
+        """
+        self._closed = True
+        _end_all([server.process for server in self._servers], self._grace)
 
     def _spawn(self, index: int) -> _Server:
         path = self._sockets / f"{index}.sock"
@@ -147,7 +174,10 @@ class ServerGroup:
         command += ["--die-with-parent", str(os.getpid())]
         command += ["--options", msgspec.json.encode(self._options).decode()]
         command += ["--sync-deltas"] if self._sync_deltas else []
-        command += ["--tcp", f"{self._tcp_host}:0"] if self._tcp_host else []
+        command += ["--id", f"{self.identity}.{index}", "--grace", str(self._grace)]
+        if self._tcp_host:
+            port = self._tcp_port + index if self._tcp_port else 0
+            command += ["--tcp", f"{self._tcp_host}:{port}"]
         # A session of its own: Ctrl-C in the terminal is the parent's to answer.
         process = subprocess.Popen(
             command,
@@ -217,10 +247,10 @@ def _first_line(process: subprocess.Popen[bytes], deadline: float) -> str:
     return text.decode()
 
 
-def _end_all(processes: list[subprocess.Popen[bytes]]) -> None:
+def _end_all(processes: list[subprocess.Popen[bytes]], grace: float) -> None:
     for process in processes:
         process.terminate()
-    deadline = time.monotonic() + _END_SECONDS
+    deadline = time.monotonic() + grace + _END_SECONDS
     for process in processes:
         try:
             process.wait(max(0.0, deadline - time.monotonic()))

@@ -2,8 +2,7 @@
 
 Decides when the process ends: at SIGTERM, or when the parent that started it is gone. It ends at
 once, because everything that was promised is in files and the working directory is never trusted;
-only a running upload may be given time with `--grace`. Called by `ServerGroup`, or by the
-entry point of a sidecar container.
+only a running upload may be given time with `--grace`. Called by `ServerGroup`.
 """
 
 import argparse
@@ -25,7 +24,7 @@ from moorage_state.rocks import RocksOptions
 from moorage_state.server.core import RangeHost
 from moorage_state.server.service import Service
 
-__all__ = ["MAX_SOCKET_PATH", "TOKEN_VARIABLE", "main"]
+__all__ = ["MAX_SOCKET_PATH", "TOKEN_VARIABLE", "end_signals", "main"]
 
 TOKEN_VARIABLE = "MOORAGE_STATE_TOKEN"  # noqa: S105  the name, not the token
 MAX_SOCKET_PATH = 100
@@ -43,20 +42,22 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s state-server %(levelname)s %(message)s"
     )
-    end = _end_signals()
+    end = end_signals()
     try:
         host, addresses = _start(options)
     except (MoorageError, OSError) as error:
         sys.stderr.write(f"state server cannot start: {error}\n")
         return 2
+    orphaned = threading.Event()
     if options.die_with_parent:
-        threading.Thread(
-            target=_watch_parent, args=(options.die_with_parent,), name="parent", daemon=True
-        ).start()
+        watch = threading.Thread(
+            target=_watch_parent, args=(options.die_with_parent, orphaned), daemon=True
+        )
+        watch.start()
     # Tabs: an address may hold blanks.
     sys.stdout.write("\t".join(["ready", *addresses]) + "\n")
     sys.stdout.flush()
-    _wait_for_end(end, host, options.grace)
+    _wait_for_end(end, host, options.grace, orphaned)
     if options.socket:
         _remove_socket(options.socket, with_directory=bool(options.die_with_parent))
     # Past threads, atexit and destructors, none of which has anything to save.
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--socket", type=Path, help="path of the Unix socket to serve")
     parser.add_argument("--tcp", help="host:port to serve as well; port 0 for any")
     parser.add_argument("--options", default="{}", help="RocksDB options as JSON")
+    parser.add_argument("--id", default="", help="the identity that clients are shown")
     parser.add_argument("--sync-deltas", action="store_true", help="fsync every delta")
     parser.add_argument("--grace", type=float, default=0.0, help="seconds for uploads at SIGTERM")
     parser.add_argument(
@@ -86,16 +88,14 @@ def _start(options: argparse.Namespace) -> tuple[RangeHost, list[str]]:
         tuning = msgspec.json.decode(options.options, type=RocksOptions)
     except msgspec.MsgspecError as error:
         raise UserError(f"rocksdb options are not understood: error={error}") from error
-    listeners = []
-    if options.socket:
-        listeners.append(_listen_unix(options.socket))
-    if options.tcp:
-        listeners.append(_listen_tcp(options.tcp))
+    # The port first: while a predecessor holds it, its socket must not be taken away.
+    ports = [_listen_tcp(options.tcp)] if options.tcp else []
+    listeners = [*([_listen_unix(options.socket)] if options.socket else []), *ports]
     if not listeners:
         raise UserError("nowhere to listen; give --socket or --tcp")
     options.dir.mkdir(parents=True, exist_ok=True)
     host = RangeHost(options.dir, tuning, sync_deltas=options.sync_deltas)
-    service = Service(host, token)
+    service = Service(host, token, options.id)
     for listener in listeners:
         service.listen(listener)
     return host, [_address(listener) for listener in listeners]
@@ -139,7 +139,7 @@ def _address(listener: socket.socket) -> str:
     return f"unix:{name}" if listener.family == socket.AF_UNIX else f"tcp:{name[0]}:{name[1]}"
 
 
-def _watch_parent(parent: int) -> None:
+def _watch_parent(parent: int, orphaned: threading.Event) -> None:
     """Send SIGTERM to this process when the parent is gone, however it ended.
 
     Its end of our stdin closes at once. A process that it forked may have kept that open, which
@@ -150,10 +150,11 @@ def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
         if poller.poll(_PARENT_LOOK_SECONDS * 1000) and not os.read(sys.stdin.fileno(), 1024):
             break
+    orphaned.set()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _end_signals() -> socket.socket:
+def end_signals() -> socket.socket:
     """A socket that becomes readable at a signal to end.
 
     Masks and `sigwait` would not do: threads that libraries made at import take signals too, and
@@ -167,10 +168,13 @@ def _end_signals() -> socket.socket:
     return readable
 
 
-def _wait_for_end(end: socket.socket, host: RangeHost, grace: float) -> None:
+def _wait_for_end(
+    end: socket.socket, host: RangeHost, grace: float, orphaned: threading.Event
+) -> None:
+    """Wait for a signal, and then for uploads; not as an orphan: a successor waits for our port."""
     end.recv(1)
     deadline = time.monotonic() + grace
-    while time.monotonic() < deadline and host.busy():
+    while time.monotonic() < deadline and host.busy() and not orphaned.is_set():
         time.sleep(_GRACE_LOOK_SECONDS)
 
 

@@ -35,11 +35,13 @@ class Service:
     Args:
         host: does the work.
         token: what a client must know.
+        server: the identity that this server shows.
     """
 
-    def __init__(self, host: StateApi, token: str) -> None:
+    def __init__(self, host: StateApi, token: str, server: str = "") -> None:
         self._host = host
         self._token = token
+        self._server = server
 
     def listen(self, listener: socket.socket) -> None:
         """Accept connections in the background for as long as the process lives."""
@@ -59,7 +61,7 @@ class Service:
         connection = Connection(connected)
         try:
             connected.settimeout(_HANDSHAKE_SECONDS)
-            accept_peer(connection, self._token, secrets.token_bytes(NONCE_BYTES))
+            accept_peer(connection, self._token, secrets.token_bytes(NONCE_BYTES), self._server)
             connected.settimeout(None)
             staged: dict[_AttemptKey, MoorageError] = {}
             while True:

@@ -4,9 +4,13 @@ A message is a header and a payload, both of which may be empty (integers big-en
 
     header length (4) | payload length (8) | header | payload
 
-Greeting: the server sends `MOORSTA` and one byte, the protocol version, then a nonce (32). The
-client answers with a message whose header is msgpack [protocol version, HMAC-SHA256 of the nonce
-under the token]; the server answers with an empty reply, or closes.
+Greeting: the server sends `MOORSTA` and one byte, the protocol version, then a nonce (32), the
+length of its identity (1) and its identity. The client answers with a message whose header is
+msgpack [protocol version, proof, nonce of its own (32)]; the server's reply holds its own proof, or
+an error. A proof is HMAC-SHA256 under the token of `client` or `server`, a zero byte, the server's
+nonce, the client's and the identity: each side shows that it knows the token, and the server that
+it is the one that says so. A client that wants a certain server looks at the identity first and
+proves nothing to another, whose token may be another one.
 
 Request header: msgpack [operation, [arguments]]. The argument that holds the bulk of a call
 (`BULK_ARGUMENTS`) travels as the payload instead: `stage` as it is, all others as msgpack.
@@ -18,15 +22,16 @@ connection. Types on either side come from the signatures of `StateApi`.
 import hashlib
 import hmac
 import inspect
+import secrets
 import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 import msgspec
 
-from moorage_state.errors import Bug, MoorageError, UserError
+from moorage_state.errors import Bug, MoorageError, Retryable, UserError
 from moorage_state.server.api import StateApi
 
 __all__ = [
@@ -34,6 +39,7 @@ __all__ = [
     "NONCE_BYTES",
     "OPERATIONS",
     "PROTOCOL_VERSION",
+    "AnotherServer",
     "Connection",
     "Operation",
     "accept_peer",
@@ -60,7 +66,15 @@ _MAX_HELLO = 1 << 10
 _BUFFER_BYTES = 1 << 20
 _SEND_JOINED_BELOW = 1 << 16
 
+_CLIENT, _SERVER = b"client\0", b"server\0"
+
 _pack = msgspec.msgpack.Encoder().encode
+
+
+class AnotherServer(Retryable):
+    """At the address is another server than the wanted one, which is gone."""
+
+    code: ClassVar[str] = "another_server"
 
 
 class _Request(msgspec.Struct, array_like=True):
@@ -71,6 +85,7 @@ class _Request(msgspec.Struct, array_like=True):
 class _Hello(msgspec.Struct, array_like=True):
     protocol: int
     proof: bytes
+    nonce: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,18 +204,18 @@ class Connection:
         """Close the socket; idempotent."""
         self.socket.close()
 
-    def send_hello(self, proof: bytes) -> None:
+    def send_hello(self, proof: bytes, nonce: bytes) -> None:
         """Answer the server's greeting."""
-        self._send(_pack((PROTOCOL_VERSION, proof)), b"")
+        self._send(_pack((PROTOCOL_VERSION, proof, nonce)), b"")
 
-    def receive_hello(self) -> tuple[int, bytes]:
-        """Protocol version and proof of a client that is not trusted yet."""
+    def receive_hello(self) -> tuple[int, bytes, bytes]:
+        """Protocol version, proof and nonce of a client that is not trusted yet."""
         header, _ = self._receive(_MAX_HELLO, 0)
         try:
             hello = _decode_hello(header)
         except msgspec.MsgspecError as error:
             raise Bug(f"hello is not understood: error={error}") from error
-        return hello.protocol, hello.proof
+        return hello.protocol, hello.proof, hello.nonce
 
     def receive_exactly(self, size: int) -> bytearray:
         """The next `size` bytes."""
@@ -228,47 +243,75 @@ class Connection:
         return self.receive_exactly(header), self.receive_exactly(payload)
 
 
-def accept_peer(connection: Connection, token: str, nonce: bytes) -> None:
-    """The server's side of the handshake.
+def accept_peer(connection: Connection, token: str, nonce: bytes, server: str = "") -> None:
+    """The server's side of the handshake; `server` is its identity, 255 ASCII characters at most.
 
     Raises:
         UserError: another protocol version, or a wrong token; the client has been told.
     """
-    connection.socket.sendall(_MAGIC + bytes([PROTOCOL_VERSION]) + nonce)
-    protocol, proof = connection.receive_hello()
-    refusal = ""
+    identity = server.encode("ascii")
+    greeting = _MAGIC + bytes([PROTOCOL_VERSION]) + nonce + bytes([len(identity)]) + identity
+    connection.socket.sendall(greeting)
+    protocol, proof, theirs = connection.receive_hello()
+    both, refusal = nonce + theirs + identity, ""
     if protocol != PROTOCOL_VERSION:
         refusal = f"protocol version differs: client={protocol} server={PROTOCOL_VERSION}"
-    elif not hmac.compare_digest(proof, _proof(token, nonce)):
+    elif not hmac.compare_digest(proof, _proof(token, _CLIENT, both)):
         refusal = "token is wrong"
     if refusal:
         error = UserError(f"state server refuses the connection: {refusal}")
         connection.send_error({"code": error.code, "args": list(error.args)})
         raise error
-    connection.send_result(None)
+    connection.send_result(_proof(token, _SERVER, both))
 
 
-def greet_server(connection: Connection, token: str) -> None:
-    """The client's side of the handshake.
+def greet_server(connection: Connection, token: str, wanted: str = "") -> str:
+    """The client's side of the handshake; returns the identity of the server.
+
+    Args:
+        wanted: the identity that it must have; any if empty.
 
     Raises:
-        UserError: the server refuses, or is something else.
+        AnotherServer: it is not the wanted one.
+        UserError: the server refuses, does not know the token, or is something else.
     """
-    greeting = connection.receive_exactly(len(_MAGIC) + 1 + NONCE_BYTES)
-    version, nonce = greeting[len(_MAGIC)], bytes(greeting[len(_MAGIC) + 1 :])
-    if greeting[: len(_MAGIC)] != _MAGIC or version != PROTOCOL_VERSION:
+    greeting = connection.receive_exactly(len(_MAGIC) + 1)
+    if greeting[: len(_MAGIC)] != _MAGIC or greeting[-1] != PROTOCOL_VERSION:
         raise UserError(
-            f"peer is not a state server of this protocol: greeting={bytes(greeting[:8])!r} "
+            f"peer is not a state server of this protocol: greeting={bytes(greeting)!r} "
             f"protocol={PROTOCOL_VERSION}; use one release of moorage everywhere"
         )
-    connection.send_hello(_proof(token, nonce))
-    error, _ = connection.receive_reply()
+    nonce = bytes(connection.receive_exactly(NONCE_BYTES))
+    identity = bytes(connection.receive_exactly(connection.receive_exactly(1)[0]))
+    server = identity.decode("ascii", errors="replace")
+    if wanted and server != wanted:
+        raise AnotherServer(
+            f"another state server is at the address: wanted={wanted} found={server}; the wanted "
+            f"one is gone"
+        )
+    mine = secrets.token_bytes(NONCE_BYTES)
+    both = nonce + mine + identity
+    connection.send_hello(_proof(token, _CLIENT, both), mine)
+    error, payload = connection.receive_reply()
     if error is not None:
         raise UserError(*[str(arg) for arg in error.get("args", ())])
+    if not hmac.compare_digest(_decode_proof(payload), _proof(token, _SERVER, both)):
+        raise UserError(
+            f"peer does not know the token of this job's state servers: server={server}; another "
+            f"program answers at this address"
+        )
+    return server
 
 
-def _proof(token: str, nonce: bytes) -> bytes:
-    return hmac.digest(token.encode(), nonce, hashlib.sha256)
+def _decode_proof(payload: bytearray) -> bytes:
+    try:
+        return msgspec.msgpack.decode(payload, type=bytes)
+    except msgspec.MsgspecError:
+        return b""
+
+
+def _proof(token: str, side: bytes, both: bytes) -> bytes:
+    return hmac.digest(token.encode(), side + both, hashlib.sha256)
 
 
 def as_moorage_error(error: Exception) -> MoorageError:

@@ -47,7 +47,7 @@ from moorage_state.snapshots.layout import (
     shared_pack_key,
 )
 from moorage_state.snapshots.locking import DirectoryLock, LockHolder
-from moorage_state.snapshots.log import LineageLog, LogWriter
+from moorage_state.snapshots.log import AdoptionNeeded, LineageLog, LogWriter, NotOwner
 from moorage_state.snapshots.manifest import (
     MANIFEST_FORMAT,
     MAX_INLINE_BYTES,
@@ -64,7 +64,7 @@ from moorage_state.snapshots.manifest import (
 from moorage_state.snapshots.packs import worn_packs
 from moorage_state.snapshots.retention import Retirement, victims
 from moorage_state.snapshots.run_lock import RunLock, acquire_lock
-from moorage_state.snapshots.savepoints import SavepointStore, savepoint_key
+from moorage_state.snapshots.savepoints import SavepointConflict, SavepointStore, savepoint_key
 from moorage_state.snapshots.sweep import AGE_FLOOR, Swept, UnderWay, find_garbage, garbage, sweep
 
 __all__ = [
@@ -73,6 +73,7 @@ __all__ = [
     "LOG_FORMAT",
     "MANIFEST_FORMAT",
     "MAX_INLINE_BYTES",
+    "AdoptionNeeded",
     "Checkpoint",
     "CheckpointStore",
     "DirectoryLock",
@@ -85,6 +86,7 @@ __all__ = [
     "LockHolder",
     "LogWriter",
     "Manifest",
+    "NotOwner",
     "OperatorState",
     "Owner",
     "RangeHandle",
@@ -97,6 +99,7 @@ __all__ = [
     "Run",
     "RunLock",
     "Savepoint",
+    "SavepointConflict",
     "SavepointStore",
     "StateMeta",
     "Swept",

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from moorage_state.errors import Bug, CorruptState, UserError
+from moorage_state.errors import Bug, CorruptState, NewerFormat, UserError
 
 __all__ = [
     "LOG_FORMAT",
@@ -102,6 +102,7 @@ class Run(_Entry, frozen=True):
         restored_id: the id of a restored savepoint of this lineage, wherever it lay; else 0.
         claimed: the digest of the restored savepoint's manifest, if the job owns it and deletes it
             when its own checkpoints have taken its place; else empty.
+        order_id: names the order by which an operator asked for that; empty if none did.
     """
 
     fence: _Id
@@ -111,6 +112,7 @@ class Run(_Entry, frozen=True):
     restore_nonce: int = 0
     restored_id: _Count = 0
     claimed: str = ""
+    order_id: str = ""
 
 
 class Checkpoint(_Entry, frozen=True):
@@ -258,7 +260,7 @@ def decode_record(data: bytes, path: str) -> Record:
 
     Raises:
         CorruptState: any byte differs from what was written.
-        UserError: a newer Moorage wrote it.
+        NewerFormat: a newer Moorage wrote it.
     """
     head, tail = data[:-_TAIL_BYTES], data[-_TAIL_BYTES:]
     digest = _TAIL.fullmatch(tail)
@@ -268,7 +270,7 @@ def decode_record(data: bytes, path: str) -> Record:
     if version is None:
         raise CorruptState("object is not a log entry", path, _ADVICE)
     if int(version[1]) > LOG_FORMAT:
-        raise UserError(
+        raise NewerFormat(
             f"log entry was written by a newer moorage: path={path} format={int(version[1])} "
             f"known={LOG_FORMAT}; upgrade moorage"
         )
@@ -276,7 +278,7 @@ def decode_record(data: bytes, path: str) -> Record:
         body = msgspec.json.decode(head + b"}", type=_Body)
         return Record(body.seq, body.attempt, body.at, _decode_entry(body.entry))
     except msgspec.DecodeError as error:
-        raise UserError(
+        raise NewerFormat(
             f"log entry was written by an incompatible moorage: path={path} problem={error}; "
             "use the version that wrote it"
         ) from error

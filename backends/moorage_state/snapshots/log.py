@@ -34,10 +34,31 @@ from moorage_state.snapshots.history import current_fence, current_owner, is_rel
 from moorage_state.snapshots.layout import LOG_PREFIX, log_key, log_seq
 from moorage_state.stores import ObjectStore
 
-__all__ = ["Clock", "LineageLog", "LogWriter", "NewId", "random_id", "utc_now"]
+__all__ = [
+    "AdoptionNeeded",
+    "Clock",
+    "LineageLog",
+    "LogWriter",
+    "NewId",
+    "NotOwner",
+    "random_id",
+    "utc_now",
+]
 
 Clock = Callable[[], datetime]
 NewId = Callable[[], str]
+
+
+class NotOwner(UserError):
+    """The lineage belongs to another job."""
+
+    code = "checkpoint_dir_conflict"
+
+
+class AdoptionNeeded(NotOwner):
+    """The lineage belongs to another object of the job's name that did not release it."""
+
+    code = "adopt_required"
 
 
 def utc_now() -> datetime:
@@ -151,6 +172,7 @@ class LogWriter:
         self._fence = 0
         self._in_doubt: Record | None = None
         self._fenced_because: str | None = None
+        self._on_fenced: Callable[[str], object] | None = None
 
     @classmethod
     def claim(
@@ -159,31 +181,36 @@ class LogWriter:
         owner: Owner,
         holder: str,
         *,
-        adopt: bool = False,
+        adopt: str = "",
         clock: Clock = utc_now,
         new_id: NewId = random_id,
+        fenced: Callable[[str], object] | None = None,
     ) -> "LogWriter":
         """Become the writer: read the log, check the owner, and append the next fence.
 
         A new lineage gets `owner` as its owner. A released one goes to another `uid` of the same
-        job, as does with `adopt` one that was not released.
+        job, as does one that was not released when `adopt` is its id.
 
         Args:
             store: the checkpoint directory.
             owner: the job that wants to write; its `lineage` is ignored.
             holder: who this writer is, in words for people.
-            adopt: take the lineage over from another uid of the same job.
+            adopt: the id of a lineage to take over from another uid of the same job.
             clock: the time written into entries.
             new_id: makes ids of attempts, and of the lineage.
+            fenced: called once, with the reason, when a higher fence shows, by the thread that
+                came upon it and before `Fenced` is raised.
 
         Raises:
-            UserError: the lineage belongs to another job, or to another uid that did not release
-                it; or see `LineageLog.read`.
+            NotOwner: the lineage belongs to another job.
+            AdoptionNeeded: it belongs to another uid that did not release it.
+            UserError: see `LineageLog.read`.
             CorruptState: see `LineageLog.read`.
             StoreUnavailable: the store does not answer. The claim may have been written; claiming
                 again takes the next fence, which is always right.
         """
         writer = cls(store, LineageLog.open(store).read_records(), clock, new_id)
+        writer._on_fenced = fenced
         while writer._fence == 0:
             entry = _next_claim(writer.entries, owner, holder, adopt=adopt, new_id=new_id)
             record = writer._next_record(entry)
@@ -254,6 +281,14 @@ class LogWriter:
             self._check_fence()
             self._learn(self._log.read_records(after=len(self._records)))
 
+    def watch(self) -> None:
+        """Like `refresh`, from a thread of its own: nobody waits while it reads."""
+        with self._lock:
+            self._check_fence()
+            known = len(self._records)
+        if self._log.read_records(after=known):
+            self.refresh()
+
     def _append(self, record: Record) -> Record:
         """Put `record`, under later numbers when others came first (a claimer names its owner)."""
         while True:
@@ -316,28 +351,31 @@ class LogWriter:
 
     def _check_fence(self) -> None:
         if self._fenced_because is not None:
+            tell, self._on_fenced = self._on_fenced, None
+            if tell is not None:
+                tell(self._fenced_because)
             raise Fenced(self._fenced_because)
 
 
 def _next_claim(
-    entries: Sequence[Entry], owner: Owner, holder: str, *, adopt: bool, new_id: NewId
+    entries: Sequence[Entry], owner: Owner, holder: str, *, adopt: str, new_id: NewId
 ) -> Owner | Fence:
     """Return the entry that a claim must append next: the owner, where it changes, or the fence."""
     present = current_owner(entries)
     if present is None:
         return _owned(owner, new_id())
     if not present.same_job(owner):
-        raise UserError(
+        raise NotOwner(
             f"checkpoint directory belongs to another job: owner={present} asking={owner}; "
             "give each job its own directory"
         )
-    if is_released(entries) or (present.uid != owner.uid and adopt):
+    if is_released(entries) or (present.uid != owner.uid and adopt == present.lineage):
         return _owned(owner, present.lineage)
     if present.uid != owner.uid:
-        raise UserError(
+        raise AdoptionNeeded(
             f"checkpoint directory belongs to another object of the same name that did not "
-            f"release it: owner={present} asking={owner}; make sure that it is gone, then adopt "
-            "the lineage explicitly"
+            f"release it: owner={present} asking={owner} lineage={present.lineage}; make sure "
+            "that it is gone, then adopt the lineage explicitly, by this id"
         )
     fence = current_fence(entries)
     return Fence((fence.fence if fence else 0) + 1, holder)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from moorage_state.errors import Bug, CorruptState, UserError
+from moorage_state.errors import Bug, CorruptState, NewerFormat, UserError
 from moorage_state.stores import check_key
 
 __all__ = [
@@ -236,7 +236,7 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
 
     Raises:
         CorruptState: any byte differs from what was written.
-        UserError: a newer or an incompatible Moorage wrote it.
+        NewerFormat: a newer or an incompatible Moorage wrote it.
     """
     header = _HEADER.match(data)
     body = data[header.end() :] if header else b""
@@ -247,13 +247,13 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
         if _format_in(body) != version:
             raise CorruptState("manifest contradicts its own header", path, _ADVICE)
         if version > MANIFEST_FORMAT:
-            raise UserError(
+            raise NewerFormat(
                 f"manifest was written by a newer moorage: path={path} format={version} "
                 f"known={MANIFEST_FORMAT}; upgrade moorage"
             )
         manifest = msgspec.json.decode(body, type=Manifest)
     except msgspec.DecodeError as error:
-        raise UserError(
+        raise NewerFormat(
             f"manifest was written by an incompatible moorage: path={path} problem={error}; use "
             "the version that wrote it"
         ) from error

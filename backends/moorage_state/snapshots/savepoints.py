@@ -4,6 +4,7 @@
     <dir>/MANIFEST                       written last: with it the savepoint exists
     <dir>/state/<uid>/<start>-<end>/...  files; keys in the manifest are relative to <dir>
     <dir>/packs/<name>                   several small files of native savepoints in one object
+    <dir>/<run>-<id>/...                 all files of a savepoint that another run had begun
 
 Decides when a savepoint exists and that two writers never mix in one directory. Nothing here ever
 deletes. Called by the driver (which takes and restores savepoints), by `moorage.state` and by the
@@ -20,12 +21,18 @@ from moorage_state.snapshots.manifest import (
 )
 from moorage_state.stores import ObjectStore, check_key, open_store
 
-__all__ = ["ATTEMPT_KEY", "MANIFEST_KEY", "SavepointStore", "savepoint_key"]
+__all__ = ["ATTEMPT_KEY", "MANIFEST_KEY", "SavepointConflict", "SavepointStore", "savepoint_key"]
 
 MANIFEST_KEY = "MANIFEST"
 ATTEMPT_KEY = "ATTEMPT"
 
 _ADVICE = "restore it from a backup, or use another savepoint"
+
+
+class SavepointConflict(UserError):
+    """The directory is another's: it holds a savepoint, a begun one, or anything else."""
+
+    code = "savepoint_name_conflict"
 
 
 def savepoint_key(uid: str, start: int, end: int, name: str) -> str:
@@ -62,32 +69,54 @@ class SavepointStore:
         """Whether there is a completed savepoint."""
         return self._store.head(MANIFEST_KEY) is not None
 
-    def begin(self, attempt: str) -> None:
+    def digest(self) -> str:
+        """The digest of the manifest that lies there. Raises `ObjectNotFound` if there is none."""
+        return manifest_digest(self._store.get(MANIFEST_KEY))
+
+    def begin(self, attempt: str) -> bool:
         """Claim the directory; files may be put into it only after this.
 
-        Repeating it with the same `attempt` is harmless, also after a lost reply.
+        Repeating it with the same `attempt` is harmless, also after a lost reply. Returns whether
+        nobody began before: else a writer of the same attempt may still be at work, and files
+        must lie where it puts none.
 
         Raises:
-            UserError: something is there already: a savepoint, an unfinished one, anything else.
+            SavepointConflict: something is there already: a savepoint, an unfinished one, anything
+                else.
             StoreUnavailable: the directory may be claimed; call again.
         """
         try:
             self.check_empty()
             self._store.put_if_absent(ATTEMPT_KEY, attempt.encode())
-        except (AlreadyExists, UserError):
+        except (AlreadyExists, SavepointConflict):
             if self._attempt() != attempt:
                 self.check_empty()
                 raise
+            return False
+        return True
 
     def check_empty(self) -> None:
-        """Say early what `begin` would refuse. Raises `UserError`."""
+        """Say early what `begin` would refuse. Raises `SavepointConflict`."""
         found = next(iter(self._store.list("")), None)
         if found is not None:
             what = "a savepoint" if self.exists() else f"unfinished or foreign: {found.key}"
-            raise UserError(
+            raise SavepointConflict(
                 f"savepoint directory is not empty: path={self.url} found={what!r}; choose another "
                 f"name, or delete the directory first"
             )
+
+    def completed_by(self, attempt: str) -> Manifest | None:
+        """The savepoint, if it is complete and this attempt made it; None if it may be begun.
+
+        Raises:
+            SavepointConflict: the directory is not this attempt's and not empty.
+            CorruptState: the manifest is damaged.
+            StoreUnavailable: the store does not answer.
+        """
+        if self._attempt() != attempt:
+            self.check_empty()
+            return None
+        return self.load() if self.exists() else None
 
     def create(self, manifest: Manifest) -> str:
         """Write the manifest, with which the savepoint exists; returns its digest.
@@ -95,7 +124,7 @@ class SavepointStore:
         All its files must be in place. Repeating it with the same manifest is harmless.
 
         Raises:
-            UserError: another savepoint exists in this directory.
+            SavepointConflict: another savepoint exists in this directory.
             StoreUnavailable: the savepoint may exist; call again.
         """
         _check_own(manifest)
@@ -104,7 +133,7 @@ class SavepointStore:
             self._store.put_if_absent(MANIFEST_KEY, data)
         except AlreadyExists as error:
             if self._store.get(MANIFEST_KEY) != data:
-                raise UserError(
+                raise SavepointConflict(
                     f"a savepoint exists in this directory: path={self.url}; choose another name"
                 ) from error
         return manifest_digest(data)

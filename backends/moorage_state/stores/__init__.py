@@ -9,7 +9,7 @@ from moorage_state.stores.base import ObjectInfo, ObjectStore, check_key
 from moorage_state.stores.local import LocalStore
 from moorage_state.stores.memory import MemoryStore
 from moorage_state.stores.retries import Retries
-from moorage_state.stores.s3 import S3Address, S3Store
+from moorage_state.stores.s3 import S3Address, S3Credentials, S3Store
 from moorage_state.stores.transfers import in_parallel
 from moorage_state.stores.urls import open_store, store_url
 
@@ -20,6 +20,7 @@ __all__ = [
     "ObjectStore",
     "Retries",
     "S3Address",
+    "S3Credentials",
     "S3Store",
     "check_key",
     "in_parallel",

@@ -4,6 +4,7 @@ Pure. An `s3://` address may end in options (`?endpoint=..`), which belong to th
 its last segment: they stay at the end, whatever is added or taken away before them.
 """
 
+import os
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -13,7 +14,8 @@ __all__ = ["address", "child", "parent_and_name", "same_or_below"]
 def address(text: str | Path) -> str:
     """The address of what a person typed; a path of the file system becomes a `file://` one."""
     if "://" not in str(text):
-        return f"file://{quote(str(Path(text).expanduser().absolute()))}"
+        # Not resolved: links stay as they were typed.
+        return f"file://{quote(os.path.abspath(Path(text).expanduser()))}"  # noqa: PTH100
     place, options = _split(str(text))
     bare = place.rstrip("/")
     return (place if bare.endswith(":") else bare) + options

@@ -3,7 +3,7 @@
 import errno
 from pathlib import Path
 
-from moorage_state.errors import MoorageError, StoreUnavailable, UserError
+from moorage_state.errors import MoorageError, StoreDenied, StoreUnavailable
 
 __all__ = ["store_error"]
 
@@ -26,12 +26,12 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 def store_error(action: str, path: Path, error: OSError) -> MoorageError:
     """Return the error to raise `from` an OSError that a store met; never means 'not found'.
 
-    UserError when only a person can help, otherwise StoreUnavailable.
+    StoreDenied when only a person can help, otherwise StoreUnavailable.
     """
     name = errno.errorcode.get(error.errno or 0, "unknown")
     where = f"cannot {action}: path={path} error={name} ({error.strerror})"
     if error.errno in _ADVICE:
-        return UserError(f"{where}; {_ADVICE[error.errno]}")
+        return StoreDenied(f"{where}; {_ADVICE[error.errno]}")
     if error.errno in _FULL:
         return StoreUnavailable(f"{where}; free space on the volume of the store")
     return StoreUnavailable(f"{where}; check the volume of the store")

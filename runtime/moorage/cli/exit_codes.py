@@ -43,6 +43,7 @@ _BY_CODE = {
     "local_disk_error": ExitCode.LOCAL_DISK,
     "manifest_error": ExitCode.BAD_INPUT,
     "object_not_found": ExitCode.STORE,
+    "store_denied": ExitCode.STORE,
     "store_refused": ExitCode.STORE,
     "store_unavailable": ExitCode.STORE,
     "user_error": ExitCode.BAD_INPUT,

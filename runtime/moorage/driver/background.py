@@ -17,7 +17,7 @@ class Background:
 
     def __init__(self) -> None:
         self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[tuple[threading.Thread, bool]] = []
 
     def run(
         self,
@@ -26,10 +26,13 @@ class Background:
         then: Callable[[Any], None],
         *,
         awaited: bool = True,
+        writes: bool = False,
     ) -> None:
         """Run `action` in a thread; `take` gives its result, or the error it raised, to `then`.
 
-        `join` waits for it unless it is not `awaited`.
+        Args:
+            awaited: `join` waits for it.
+            writes: it makes things exist, so that `join_writers` waits for it, too.
         """
 
         def work() -> None:
@@ -39,10 +42,10 @@ class Background:
                 result = error
             self._answers.put(partial(then, result))
 
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        self._threads = [known for known in self._threads if known[0].is_alive()]
         thread = threading.Thread(target=work, name=name, daemon=True)
         if awaited:
-            self._threads.append(thread)
+            self._threads.append((thread, writes))
         thread.start()
 
     def take(self, timeout: float = 0.0) -> None:
@@ -59,5 +62,11 @@ class Background:
 
     def join(self) -> None:
         """Wait for the threads; `take` has their last results."""
-        for thread in self._threads:
+        for thread, _ in self._threads:
             thread.join()
+
+    def join_writers(self) -> None:
+        """Wait for those that make things exist, and leave the others to their end."""
+        for thread, writes in self._threads:
+            if writes:
+                thread.join()

@@ -6,36 +6,38 @@ and output is published. Called by the run under its epoch lock; threads hand th
 and touch nothing else.
 """
 
-import datetime
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
+from moorage.driver.asked import answer_of, underneath, was_suspended
 from moorage.driver.background import Background
+from moorage.driver.coordination import DRIVER_TASK, new_coordinator
 from moorage.driver.directories import make_last_part
+from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.manifests import Boundary, ManifestMaker, handles_of
 from moorage.driver.output import OutputKeeper
-from moorage.driver.requests import SavepointRequest, SavepointView
-from moorage.driver.savepoints import ClaimedSavepoints
+from moorage.driver.requests import CheckpointRequest, Request, SavepointRequest
 from moorage.driver.settings import JobSettings
-from moorage.driver.snapshot_writer import CheckpointReport, SnapshotWriter, Work
+from moorage.driver.snapshot_writer import (
+    CheckpointReport,
+    SnapshotWriter,
+    Staged,
+    Work,
+    savepoint_view,
+)
+from moorage.driver.views import SavepointView
+from moorage.driver.watching import CheckpointWatch, Unwatched
 from moorage.engine.fleet import FleetUpload, RangeFleet
 from moorage.graph import JobGraph
 from moorage.sinks import Committable
 from moorage_state.coordinator import (
     AcknowledgeCheckpoint,
-    CheckpointConfig,
-    CheckpointCoordinator,
-    CheckpointFailureManager,
     CheckpointFailureReason,
     CheckpointFuture,
     CheckpointMetrics,
-    CheckpointRetentionPolicy,
-    CompletedCheckpointStore,
-    CountingIdCounter,
     DeclineCheckpoint,
     DiscardCheckpoint,
     Effect,
@@ -45,7 +47,6 @@ from moorage_state.coordinator import (
     NotifyCheckpointComplete,
     SavepointFormat,
     TaskId,
-    ToleranceAction,
     ToleranceExceeded,
     TriggerTasks,
 )
@@ -57,7 +58,8 @@ from moorage_state.errors import (
     MoorageError,
     Retryable,
     StaleLease,
-    UserError,
+    StoreDenied,
+    StoreUnavailable,
     VersionGone,
 )
 from moorage_state.snapshots import (
@@ -65,9 +67,6 @@ from moorage_state.snapshots import (
     LogWriter,
     Manifest,
     SavepointStore,
-    Swept,
-    UnderWay,
-    sweep,
 )
 
 __all__ = ["Boundary", "CheckpointReport", "Checkpointer"]
@@ -75,21 +74,7 @@ __all__ = ["Boundary", "CheckpointReport", "Checkpointer"]
 _log = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 0.05
-_SWEEP_SECONDS = 3600.0
-_STOPPED = (
-    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
-    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
-)
-_DRIVER = TaskId("", 0)
-"""Stands for the driver, so that a job without state has a task to wait for as well."""
 _FATAL = (Fenced, Bug, CorruptState, LocalDiskError, VersionGone)
-
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    epoch: int
-    uid: str
-    items: list[Committable]
 
 
 class Checkpointer:
@@ -102,6 +87,7 @@ class Checkpointer:
         epoch: the epoch the run begins after.
         output: publishes what a completed checkpoint covers.
         tell: takes sentences for people.
+        watch: hears what becomes of checkpoints and savepoints.
         clock: seconds on a clock that only goes forward.
     """
 
@@ -118,6 +104,7 @@ class Checkpointer:
         epoch: int,
         output: OutputKeeper,
         tell: Callable[[str], None] = _log.warning,
+        watch: CheckpointWatch | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -128,52 +115,37 @@ class Checkpointer:
         self._run = run
         self._output = output
         self._tell = tell
+        self._watch = watch or Unwatched()
         self._clock = clock
         manifests = ManifestMaker(settings, graph, writer, run)
         self._snapshots = SnapshotWriter(graph, store, writer, fleet, manifests, clock)
         self._background = Background()
-        self._claimed = ClaimedSavepoints(writer, settings.retain)
+        self._housekeeper = Housekeeper(
+            store, writer, output, self._background, run, settings.retain, clock
+        )
         self._base = handles_of(base) if base is not None else {}
         self._base_id = base.checkpoint_id if base is not None else 0
         # After a restore from elsewhere this lineage has no checkpoint of that epoch yet.
         self._covered_epoch = epoch if base is not None or epoch == 0 else epoch - 1
-        self._staged: list[_Staged] = []
-        self._staged_at: dict[int, list[_Staged]] = {}
+        self._staged: list[Staged] = []
         self._done: list[int] = []
         self._works: dict[int, Work] = {}
         self._reports: list[CheckpointReport] = []
         self._last_error: MoorageError | None = None
-        self._next_sweep = clock()
         self.last: CheckpointReport | None = None
         self.broken = False
-        self._coordinator = self._new_coordinator()
-        self._coordinator.start_checkpoint_scheduler()
-
-    def _new_coordinator(self) -> CheckpointCoordinator:
-        settings = self._settings
-        tasks = [_DRIVER] + [
-            TaskId(operator.uid, i)
-            for operator in self._graph.operators
-            for i in range(settings.parallelism)
-        ]
-        return CheckpointCoordinator(
-            self._writer.lineage,
-            checkpoint_config(settings),
-            tasks,
-            tasks,
-            tasks,
-            CountingIdCounter(self._store.next_id(self._writer.entries)),
-            CompletedCheckpointStore(settings.retain),
-            CheckpointFailureManager(settings.tolerable_failures),
-            self._clock,
-            wall_clock=time.time,
+        self._suspended: list[Request] = []
+        self._attempts: dict[str, str] = {}
+        self._coordinator = new_coordinator(
+            settings, graph, writer, store.next_id(writer.entries), self._watch, clock
         )
+        self._coordinator.start_checkpoint_scheduler()
 
     # -- from the run ----------------------------------------------------------------------
 
     def staged(self, epoch: int, committables: Mapping[str, list[Committable]]) -> None:
         """Take note of what a committed epoch staged; the next checkpoint covers it."""
-        self._staged += [_Staged(epoch, uid, items) for uid, items in committables.items()]
+        self._staged += [Staged(epoch, uid, items) for uid, items in committables.items()]
 
     def poll(self, epoch: int, at: Callable[[], Boundary]) -> list[CheckpointReport]:
         """At a boundary: take in what threads did, and do what is due. Returns what completed.
@@ -193,31 +165,61 @@ class Checkpointer:
         reports, self._reports = self._reports, []
         return reports
 
+    def checkpoint(self, request: CheckpointRequest, at: Callable[[], Boundary]) -> None:
+        """Begin a checkpoint that somebody asked for, as soon as another may begin."""
+        request.running()
+        future = self._coordinator.trigger_checkpoint()
+        future.add_done_callback(partial(self._answer, request))
+        self._carry_out(at)
+
     def savepoint(self, request: SavepointRequest, at: Callable[[], Boundary]) -> None:
-        """Begin a savepoint; the request is answered when it is complete or failed."""
-        savepoint_format = SavepointFormat(request.format)
+        """Begin a savepoint; the request is answered when it is complete or failed.
+
+        One that an earlier driver began for the same request is carried on with; one that it
+        completed is the answer.
+        """
+        request.running()
         try:
             location = self._settings.savepoint_url(request.name)
             make_last_part("state.savepointDir", self._settings.savepoint_dir)
-            SavepointStore(location, create=True).check_empty()
-            if request.stop:
-                future = self._coordinator.trigger_synchronous_savepoint(
-                    terminate=False, location=location, savepoint_format=savepoint_format
-                )
-            else:
-                future = self._coordinator.trigger_savepoint(location, savepoint_format)
+            savepoint = SavepointStore(location, create=True)
+            if (found := savepoint.completed_by(request.attempt_id)) is not None:
+                if found.lineage != self._writer.lineage:
+                    savepoint.check_empty()
+                view = savepoint_view(request.name, savepoint, found)
+                self._watch.savepoint(view)
+                request.answer(view)
+                return
+            self._attempts[location] = request.attempt_id
+            future = self._begin_savepoint(request, location)
         except MoorageError as error:
             request.answer(error)
             return
         future.add_done_callback(partial(self._answer, request))
         self._carry_out(at)
 
-    def wait(self, at: Callable[[], Boundary]) -> list[CheckpointReport]:
-        """Wait for all that is under way; their own timeouts end the wait."""
+    def _begin_savepoint(self, request: SavepointRequest, location: str) -> CheckpointFuture:
+        savepoint_format = SavepointFormat(request.format)
+        if not request.stop:
+            return self._coordinator.trigger_savepoint(location, savepoint_format)
+        return self._coordinator.trigger_synchronous_savepoint(
+            terminate=False, location=location, savepoint_format=savepoint_format
+        )
+
+    def wait(
+        self, at: Callable[[], Boundary], give_up: Callable[[], bool] = lambda: False
+    ) -> list[CheckpointReport]:
+        """Wait for all that is under way; their own timeouts end the wait.
+
+        Args:
+            give_up: asked all the time whether to abort what can be aborted.
+        """
         reports: list[CheckpointReport] = []
         while self._works or self._coordinator.pending_ids:
             self._background.take(_WAIT_SECONDS)
             self._coordinator.on_time(self._clock())
+            if give_up():
+                self._coordinator.stop_checkpoint_scheduler()
             self._carry_out(at)
             reports, self._reports = reports + self._reports, []
         return reports
@@ -246,15 +248,27 @@ class Checkpointer:
         """Take periodic checkpoints again: the job was to stop and does not."""
         self._coordinator.start_checkpoint_scheduler()
 
-    def abandon(self) -> None:
-        """The run ends: when this returns, what is under way completes now or never."""
+    def abandon(self, *, job_ends: bool = False) -> None:
+        """The run ends: when this returns, what is under way completes now or never.
+
+        Args:
+            job_ends: there is no next run, so nobody waits for uploads that lead to nothing.
+        """
         self._coordinator.suspend()
         for checkpoint_id in list(self._works):
             self._fleet.aborted(checkpoint_id)
-        self._background.join()
+        if job_ends:
+            self._background.join_writers()
+        else:
+            self._background.join()
         # Who waits for a savepoint that is in place already hears of it.
         with suppress(Exception):
             self._background.take()
+
+    def take_suspended(self) -> list[Request]:
+        """What was asked for and given up, for no fault of its own: the run ends, or the job."""
+        suspended, self._suspended = self._suspended, []
+        return suspended
 
     @property
     def under_way(self) -> bool:
@@ -284,14 +298,14 @@ class Checkpointer:
             case NotifyCheckpointAborted():
                 self._aborted(effect.checkpoint_id)
             case DiscardCheckpoint():
-                # What may be deleted is for the log to say: `_retire` and the sweep.
+                # What may be deleted is for the log to say: see `Housekeeper`.
                 self._aborted(effect.checkpoint_id)
                 self._coordinator.discarded(effect.checkpoint_id)
             case ToleranceExceeded():
                 self._tell(f"more checkpoints failed in a row than are tolerated: {effect.cause}")
             case FailJob():
                 if self._settings.fail_on_tolerance:
-                    raise _underneath(effect.cause)
+                    raise underneath(effect.cause)
                 self._tell(f"the job goes on without its savepoint: {effect.cause}")
             case _:
                 pass  # times, and files that came too late: the sweep finds those
@@ -321,10 +335,10 @@ class Checkpointer:
             started,
             self._base_id if incremental else 0,
             self._base if incremental else {},
+            attempt=self._attempts.get(effect.options.target_location or "", ""),
+            staged=list(self._staged),
         )
         self._works[checkpoint_id] = work
-        # Kept for it, as a newer checkpoint may be the first to publish some of it.
-        self._staged_at[checkpoint_id] = list(self._staged)
         self._coordinator.triggered(checkpoint_id)
         self._background.run(
             f"upload-{checkpoint_id}",
@@ -338,7 +352,7 @@ class Checkpointer:
         if isinstance(result, BaseException):
             error = self._survivable(work, result)
             reason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
-            decline = DeclineCheckpoint(job, _DRIVER, checkpoint_id, reason, str(error))
+            decline = DeclineCheckpoint(job, DRIVER_TASK, checkpoint_id, reason, str(error))
             self._coordinator.receive_decline_message(decline)
             return
         work.uploaded = result
@@ -352,18 +366,19 @@ class Checkpointer:
                 task = TaskId(uid, i)
                 acknowledge(AcknowledgeCheckpoint(job, task, checkpoint_id, metrics, handle))
         metrics = CheckpointMetrics(async_duration=seconds, size=result.bytes_written)
-        acknowledge(AcknowledgeCheckpoint(job, _DRIVER, checkpoint_id, metrics))
+        acknowledge(AcknowledgeCheckpoint(job, DRIVER_TASK, checkpoint_id, metrics))
 
     def _begin_finalizing(self, effect: FinalizeCheckpoint) -> None:
         work = self._works[effect.checkpoint_id]
         covered = max((e for e in self._done if e <= work.boundary.epoch), default=-1)
-        for staged in self._staged_at.pop(work.checkpoint_id, []):
+        for staged in work.staged:
             if staged.epoch > covered:
                 work.committables.setdefault(staged.uid, []).extend(staged.items)
         self._background.run(
             f"finalize-{work.checkpoint_id}",
             partial(self._snapshots.finalize, work),
             partial(self._finalized, effect, work),
+            writes=True,
         )
 
     def _finalized(
@@ -401,33 +416,13 @@ class Checkpointer:
         self._base, self._base_id = work.uploaded.handles, checkpoint_id
         self._writer.refresh()  # a driver that was stalled must not publish over its successor
         self._output.publish(checkpoint_id, work.committables)
-        self._retire(report)
+        bases = {self._base_id, *(work.base_id for work in self._works.values())} - {0}
+        self._housekeeper.after(report, pinned=bases, under_way=tuple(self._works))
         self._reports.append(report)
 
     def _aborted(self, checkpoint_id: int) -> None:
-        self._staged_at.pop(checkpoint_id, None)
         if self._works.pop(checkpoint_id, None) is not None:
             self._fleet.aborted(checkpoint_id)
-
-    def _retire(self, newest: CheckpointReport) -> None:
-        """Let go of old checkpoints; what cannot be deleted now is taken up the next time."""
-        pinned = {self._base_id, *(work.base_id for work in self._works.values())} - {0}
-        try:
-            self._store.retire(self._writer, self._settings.retain, pinned=pinned)
-            self._claimed.release()
-            self._output.retire(self._run, newest.checkpoint_id, newest.epoch)
-        except Retryable as error:
-            _log.warning("old checkpoints could not be retired, will try again: %s", error)
-        if self._clock() >= self._next_sweep:
-            self._sweep(pinned)
-
-    def _sweep(self, pinned: Collection[int]) -> None:
-        """Delete, beside the epochs, what crashes and aborted uploads have left for a day."""
-        self._next_sweep = self._clock() + _SWEEP_SECONDS
-        now = datetime.datetime.now(datetime.UTC)
-        under_way = UnderWay(checkpoint_ids=tuple(self._works), pinned=tuple(pinned), since=now)
-        action = partial(sweep, self._store.objects, self._writer, now=now, under_way=under_way)
-        self._background.run("sweep", action, _swept, awaited=False)
 
     def _survivable(self, work: Work, error: BaseException) -> MoorageError:
         """The error, if the job can go on after it; else it is raised.
@@ -443,76 +438,26 @@ class Checkpointer:
         self._note(error, work.checkpoint_id)
         return error
 
-    def _answer(self, request: SavepointRequest, future: CheckpointFuture) -> None:
-        error = future.exception()
-        if error is not None:
-            if error.reason in _STOPPED:
-                request.answer(
-                    UserError(
-                        f"the job was stopped before the savepoint was complete: "
-                        f"name={request.name}; to end a job with one use --stop"
-                    )
-                )
-                return
-            declined = error.reason is CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
-            cause = self._last_error if declined else None
-            request.answer(cause or _underneath(error))
+    def _answer(self, request: Request, future: CheckpointFuture) -> None:
+        if was_suspended(future):
+            self._suspended.append(request)
             return
-        done = future.result()
-        report: CheckpointReport = done.payload
-        request.answer(
-            SavepointView(
-                name=request.name,
-                url=done.external_pointer,
-                checkpoint_id=report.checkpoint_id,
-                epoch=report.epoch,
-                bytes_total=report.bytes_total,
-                duration_seconds=report.seconds,
-            )
-        )
+        answer = answer_of(request, future, self._last_error)
+        if isinstance(answer, SavepointView):
+            self._watch.savepoint(answer)
+        request.answer(answer)
 
     def _note(self, error: MoorageError, checkpoint_id: int) -> None:
         self._last_error = error
+        if isinstance(error, (StoreUnavailable, StoreDenied)):
+            self._watch.storage(str(error))
         _log.error("checkpoint failed: checkpoint=%d: %s", checkpoint_id, error)
 
     def _failure(self, future: CheckpointFuture) -> MoorageError:
         """Why the last checkpoint did not complete."""
         error = future.exception()
         if error is not None and self._last_error is None:
-            return _underneath(error)
+            return underneath(error)
         return self._last_error or Retryable(
             "the last checkpoint did not complete; the next run continues from the one before"
         )
-
-
-def checkpoint_config(settings: JobSettings) -> CheckpointConfig:
-    """The coordinator's settings for a job."""
-    return CheckpointConfig(
-        interval=settings.interval_seconds,
-        timeout=settings.timeout_seconds,
-        max_concurrent=settings.max_concurrent,
-        min_pause=settings.min_pause_seconds,
-        tolerable_failures=settings.tolerable_failures,
-        retention=CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION,
-        on_tolerance_exceeded=(
-            ToleranceAction.FAIL_JOB if settings.fail_on_tolerance else ToleranceAction.DEGRADE
-        ),
-        coalesce_periodic=True,
-    )
-
-
-def _swept(result: Swept | BaseException) -> None:
-    if isinstance(result, Fenced) or not isinstance(result, (Swept, MoorageError)):
-        raise result
-    if isinstance(result, MoorageError):
-        _log.warning("the checkpoint directory was not swept, will try again: %s", result)
-    elif result.objects:
-        count, size = len(result.objects), result.bytes
-        _log.info("swept the checkpoint directory: objects=%d bytes=%d", count, size)
-
-
-def _underneath(error: BaseException) -> MoorageError:
-    """The error that a person should see."""
-    cause = getattr(error, "cause", None)
-    found = cause if isinstance(cause, MoorageError) else error
-    return found if isinstance(found, MoorageError) else Bug(f"{type(error).__name__}: {error}")

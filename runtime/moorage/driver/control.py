@@ -13,10 +13,12 @@ import socket
 import tempfile
 import threading
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import moorage_state.snapshots  # noqa: F401 - its errors cross the socket, too
 from moorage.driver.requests import Requests, SavepointRequest, SavepointView
 from moorage_state.errors import MoorageError, Retryable, UserError, error_from_wire, error_to_wire
 
@@ -94,7 +96,7 @@ class ControlServer:
             try:
                 request = _request_in(_read_line(peer))
                 view = self._requests.put(request).wait()
-                reply: dict[str, Any] = {"ok": True, "savepoint": asdict(_required(view))}
+                reply: dict[str, Any] = {"ok": True, "savepoint": _plain(_required(view))}
             except MoorageError as error:
                 reply = {"ok": False, "error": error_to_wire(error)}
             peer.sendall(json.dumps({"format": FORMAT, **reply}).encode() + b"\n")
@@ -137,7 +139,15 @@ def ask_for_savepoint(
             ) from error
     if not reply["ok"]:
         raise error_from_wire(reply["error"])
-    return SavepointView(**reply["savepoint"])
+    view = reply["savepoint"]
+    if view["completed_at"] is not None:
+        view["completed_at"] = datetime.fromisoformat(view["completed_at"])
+    return SavepointView(**view)
+
+
+def _plain(view: SavepointView) -> dict[str, Any]:
+    moment = view.completed_at.isoformat() if view.completed_at else None
+    return {**asdict(view), "completed_at": moment}
 
 
 def _read_line(peer: socket.socket) -> bytes:

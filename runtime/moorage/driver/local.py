@@ -1,26 +1,72 @@
-"""What a run on this machine has beside Spark: state servers and a scratch directory.
+"""This machine as the place a job runs in: Spark in this process, state servers beside it.
 
 Decides where scratch lives and that nothing of it survives its process. Called by `run_job`.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from moorage.engine.fleet import ServerConnection
-from moorage_state.errors import LocalDiskError
+from moorage.driver.environment import Platform
+from moorage.driver.session import local_session
+from moorage.driver.settings import JobSettings
+from moorage.driver.types import RunOptions
+from moorage.driver.views import ExecutorsView
+from moorage.engine.placement import LocalPlacement
+from moorage.engine.range_access import ServerDoor
+from moorage.engine.servers import ServerConnection
+from moorage_state.errors import LocalDiskError, UserError
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
 
-__all__ = ["LocalServers", "Scratch"]
+__all__ = ["LocalEnvironment", "LocalServers", "Scratch"]
 
 _OWNED = ".owned"
 _SOCKETS = "sockets"
 _SHORT = 80
+
+
+class LocalEnvironment:
+    """See `moorage.driver.environment.Environment`."""
+
+    @contextlib.contextmanager
+    def open(
+        self,
+        settings: JobSettings,
+        lineage: str,  # noqa: ARG002 - scratch is always new
+        options: RunOptions,
+        tell: Callable[[str], None],  # noqa: ARG002 - nothing is waited for
+    ) -> Iterator[Platform]:
+        """See `Environment.open`."""
+        cores = options.cores or min(settings.parallelism, os.cpu_count() or 1)
+        scratch = Scratch(settings.checkpoint_dir, options.local_dir)
+        with contextlib.ExitStack() as stack:
+            stack.callback(scratch.remove)
+            group = ServerGroup(
+                min(settings.parallelism, cores), scratch.path / "state", socket_dir=scratch.sockets
+            )
+            servers = LocalServers(group)
+            stack.callback(servers.close)
+            spark = local_session(settings, cores, scratch.path)
+            stack.callback(spark.stop)
+            yield Platform(spark, servers, servers.token, LocalPlacement(), scratch.path)
+
+    def scale(self, executors: int) -> None:
+        """See `Environment.scale`."""
+        raise UserError(
+            f"there are no executors on this machine: executors={executors}; set --cores, or run "
+            f"the job on a cluster"
+        )
+
+    def executors(self) -> ExecutorsView:
+        """See `Environment.executors`: there are none."""
+        return ExecutorsView()
 
 
 class Scratch:
@@ -92,15 +138,23 @@ def _remove_orphans(parent: Path) -> None:
 
 
 class LocalServers:
-    """State servers on this machine, one process each; see `moorage.engine.fleet.Servers`."""
+    """State servers on this machine, one process each; see `moorage.engine.servers.Servers`."""
 
     def __init__(self, group: ServerGroup) -> None:
         self._group = group
 
-    @property
-    def addresses(self) -> list[str]:
-        """Where each server listens."""
-        return self._group.addresses
+    def place(self, parallelism: int) -> list[int]:
+        """Subtask i is served by server i modulo their number."""
+        self.ensure_alive()
+        return [subtask % len(self._group.pids) for subtask in range(parallelism)]
+
+    def door(self, index: int) -> ServerDoor:
+        """How tasks find a server."""
+        return ServerDoor(self._group.addresses[index])
+
+    def wants_to_move(self) -> bool:
+        """Never: all servers have one volume."""
+        return False
 
     @property
     def token(self) -> str:

@@ -9,27 +9,32 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 
-from moorage.driver.checkpointer import CheckpointReport
-from moorage.driver.types import CheckpointView, Progress
+from moorage.driver.snapshot_writer import CheckpointReport, view_of
+from moorage.driver.types import Progress
+from moorage.driver.views import (
+    CheckpointRecord,
+    CheckpointView,
+    ExecutorsView,
+    FailureView,
+    RestoredView,
+    SavepointView,
+)
 from moorage_state.snapshots import Manifest
 
-__all__ = ["Reporter", "view_of"]
+__all__ = ["HISTORY", "Reporter", "view_of"]
+
+HISTORY = 100
+"""How many checkpoints and savepoints are remembered."""
 
 _WINDOW_SECONDS = 10.0
-
-
-def view_of(report: CheckpointReport) -> CheckpointView:
-    """A completed checkpoint as people see it."""
-    return CheckpointView(
-        checkpoint_id=report.checkpoint_id,
-        epoch=report.epoch,
-        completed_at=report.completed_at,
-        bytes_total=report.bytes_total,
-        bytes_uploaded=report.bytes_uploaded,
-        duration_seconds=report.seconds,
-        objects_written=report.objects_written,
-    )
+_NO_FAILURES = frozenset({
+    "CHECKPOINT_COORDINATOR_SHUTDOWN",
+    "CHECKPOINT_COORDINATOR_SUSPEND",
+    "CHECKPOINT_SUBSUMED",
+})  # fmt: skip
+"""Given up because the run or the job ended, or because a newer one came first."""
 
 
 class Reporter:
@@ -42,22 +47,51 @@ class Reporter:
         self._clock = clock
         self._lock = threading.Lock()
         self._recent: deque[tuple[float, int]] = deque([(clock(), 0)])
+        self._restoring: float | None = None
         self.progress = Progress()
+
+    # -- the run ---------------------------------------------------------------------------
+
+    def job(self, parallelism: int, max_parallelism: int) -> None:
+        """How the job is cut."""
+        self._publish(parallelism=parallelism, max_parallelism=max_parallelism)
+
+    def claimed(self, lineage: str, fence: int) -> None:
+        """The fence is claimed."""
+        self._publish(lineage=lineage, fence=fence)
+
+    def released(self) -> None:
+        """The lineage was given up."""
+        self._publish(released=True)
+
+    def executors(self, view: ExecutorsView) -> None:
+        """Processes came, or went."""
+        if view != self.progress.executors:
+            self._publish(executors=view)
 
     def phase(self, phase: str, message: str = "") -> None:
         """Something else is going on now; the rate is counted from when the stream begins."""
+        now = self._clock()
+        more: dict[str, object] = {}
+        if phase in {"restoring", "starting"} and self._restoring is None:
+            self._restoring = now
         if phase == "running":
-            self._recent = deque([(self._clock(), self.progress.rows_total)])
-        self._publish(phase=phase, message=message)
+            self._recent = deque([(now, self.progress.rows_total)])
+            if self._restoring is not None:
+                more["restore_seconds"] = now - self._restoring
+                self._restoring = None
+        if phase == "rewinding":
+            more["rewinds"] = self.progress.rewinds + 1
+        self._publish(phase=phase, message=message, **more)
 
     def message(self, text: str) -> None:
         """Something a person should read."""
         self._publish(message=text)
 
-    def restored(self, path: str | None, manifest: Manifest | None) -> None:
-        """What the run began from."""
-        if manifest is None:
-            self._publish(restored_from=None, epoch=0)
+    def restored(self, path: str | None, manifest: Manifest | None, *, own: bool = True) -> None:
+        """What the run began from; `own`: a checkpoint of the job's lineage."""
+        if manifest is None or path is None:
+            self._publish(restored_from=None, restored=None, epoch=0)
             return
         view = CheckpointView(
             checkpoint_id=manifest.checkpoint_id,
@@ -67,10 +101,20 @@ class Reporter:
             bytes_uploaded=0,
             duration_seconds=0.0,
         )
-        self._publish(restored_from=path, epoch=manifest.epoch, last_checkpoint=view)
+        restored = RestoredView(path, manifest.checkpoint_id, manifest.created_at, own)
+        self._publish(
+            restored_from=path, restored=restored, epoch=manifest.epoch, last_checkpoint=view
+        )
 
-    def epoch(self, epoch: int, rows: int, state_bytes: int, bound: tuple[int, int] | None) -> None:
-        """An epoch was committed."""
+    def epoch(
+        self,
+        epoch: int,
+        rows: int,
+        state_bytes: int,
+        bound: tuple[int, int] | None,
+        seconds: float = 0.0,
+    ) -> None:
+        """An epoch was committed; it took `seconds`."""
         now = self._clock()
         total = self.progress.rows_total + rows
         self._recent.append((now, total))
@@ -85,11 +129,85 @@ class Reporter:
             state_bytes=state_bytes,
             bound=bound,
             message="",
+            epochs=self.progress.epochs + 1,
+            epoch_seconds=seconds,
+            epoch_rows=rows,
         )
+
+    # -- checkpoints -----------------------------------------------------------------------
 
     def checkpoint(self, report: CheckpointReport) -> None:
         """A checkpoint was completed."""
         self._publish(last_checkpoint=view_of(report))
+
+    def began(self, checkpoint_id: int, triggered_at: float, *, savepoint: bool) -> None:
+        """A checkpoint or savepoint was triggered, at a time in seconds since 1970."""
+        record = CheckpointRecord(
+            checkpoint_id,
+            "Savepoint" if savepoint else "Checkpoint",
+            "InProgress",
+            datetime.fromtimestamp(triggered_at, UTC),
+        )
+        self._publish(checkpoints=(record, *self.progress.checkpoints)[:HISTORY])
+
+    def completed(self, report: CheckpointReport, *, savepoint: bool) -> None:
+        """It exists."""
+        more: dict[str, object] = {"storage_error": ""}
+        if not savepoint:
+            count = self.progress.completed_checkpoints + 1
+            more |= {"completed_checkpoints": count, "failed_in_a_row": 0}
+        self._record(
+            report.checkpoint_id,
+            more,
+            state="Completed",
+            completed_at=report.completed_at,
+            duration_seconds=report.seconds,
+            bytes_total=report.bytes_total,
+            bytes_uploaded=report.bytes_uploaded,
+            objects_written=report.objects_written,
+        )
+
+    def failed(
+        self, checkpoint_id: int | None, failure: FailureView, at: float, *, counts: bool
+    ) -> None:
+        """It failed, perhaps before it was begun; `counts` as one more failure in a row."""
+        now = self.progress
+        record = next((r for r in now.checkpoints if r.checkpoint_id == checkpoint_id), None)
+        more: dict[str, object] = {}
+        if failure.code not in _NO_FAILURES and (record is None or record.kind == "Checkpoint"):
+            more = {
+                "failed_checkpoints": now.failed_checkpoints + 1,
+                "failed_in_a_row": now.failed_in_a_row + (1 if counts else 0),
+                "last_failure": failure,
+            }
+        seconds = at - record.triggered_at.timestamp() if record else 0.0
+        self._record(
+            checkpoint_id,
+            more,
+            state="Failed",
+            duration_seconds=max(0.0, seconds),
+            failure=failure,
+        )
+
+    def savepoint(self, view: SavepointView) -> None:
+        """A savepoint was completed."""
+        self._publish(last_savepoint=view)
+
+    def storage(self, error: str) -> None:
+        """Why the store cannot be used, or that it can again (empty)."""
+        if error != self.progress.storage_error:
+            self._publish(storage_error=error)
+
+    def _record(
+        self, checkpoint_id: int | None, more: dict[str, object], **changes: object
+    ) -> None:
+        """Change the record of one checkpoint, and other fields with it."""
+        with self._lock:
+            records = tuple(
+                replace(r, **changes) if r.checkpoint_id == checkpoint_id else r  # type: ignore[arg-type]
+                for r in self.progress.checkpoints
+            )
+        self._publish(checkpoints=records, **more)
 
     def _publish(self, **changes: object) -> None:
         with self._lock:

@@ -1,55 +1,192 @@
-"""What people ask of a running job: savepoints.
+"""What people and the operator ask of a running job: checkpoints, savepoints, to stop, to rescale.
 
 A request is put in from any thread and taken up at the next epoch boundary; whoever asked waits
-for its answer. Called by the control socket of `moorage run` and by tests.
+for its answer, or comes back for it under the request's id. The same id again is the same request.
+Called by the control socket of `moorage run`, by the endpoint of a driver in a cluster, and by
+tests; knows neither.
 """
 
 import queue
 import re
 import threading
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal, TypeVar, cast
+from uuid import uuid4
 
-from moorage_state.errors import MoorageError, UserError
+from moorage.driver.views import CheckpointView, SavepointView
+from moorage_state.errors import MoorageError, Retryable, UserError
 
-__all__ = ["Requests", "SavepointRequest", "SavepointView", "check_name"]
+__all__ = [
+    "CheckpointRequest",
+    "JobEnding",
+    "JobStopped",
+    "Request",
+    "RequestConflict",
+    "RequestKind",
+    "RequestState",
+    "Requests",
+    "RescaleRequest",
+    "RestartNeeded",
+    "SavepointRequest",
+    "SavepointView",
+    "StopRequest",
+    "Stopped",
+    "TooManyRequests",
+    "check_name",
+]
+
+RequestKind = Literal["Checkpoint", "Savepoint", "Stop", "Rescale"]
+RequestState = Literal["Pending", "Running", "Completed", "Failed"]
+
+KEPT = 100
+"""How many requests are remembered."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
+class RequestConflict(UserError):
+    """The id is that of another request."""
+
+    code = "request_conflict"
+
+
+class JobEnding(UserError):
+    """The job is ending and takes no more requests."""
+
+    code = "driver_ending"
+
+
+class JobStopped(UserError):
+    """The job ended before what was asked for was done."""
+
+    code = "job_stopped"
+
+
+class RestartNeeded(UserError):
+    """The running job cannot change so; a new start can."""
+
+    code = "restart_needed"
+
+
+class TooManyRequests(Retryable):
+    """No room for another request until one is answered."""
+
+    code = "too_many_requests"
+
+
 @dataclass(frozen=True, slots=True)
-class SavepointView:
-    """A completed savepoint: what to name to restore it, and what it cost."""
+class Stopped:
+    """How a job was stopped.
 
-    name: str
-    url: str
-    checkpoint_id: int
-    epoch: int
-    bytes_total: int
-    duration_seconds: float
+    Attributes:
+        checkpoint: the newest one of the lineage, if this driver knows any.
+        savepoint: the one it was stopped with.
+        released: the lineage's log says that its owner gave it up.
+    """
+
+    checkpoint: CheckpointView | None = None
+    savepoint: SavepointView | None = None
+    released: bool = False
 
 
-@dataclass(slots=True)
-class SavepointRequest:
+Answer = CheckpointView | SavepointView | Stopped | None
+_T = TypeVar("_T")
+_R = TypeVar("_R", bound="Request")
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Something that somebody waits for; may be looked at from any thread.
+
+    Attributes:
+        request_id: names it; two requests with one id are the same, or one of them is refused.
+        state: how far it is.
+        result: what came of it, once it is Completed.
+        error: why nothing did, once it is Failed.
+    """
+
+    kind: ClassVar[RequestKind]
+
+    request_id: str = field(default_factory=lambda: uuid4().hex, kw_only=True)
+    state: RequestState = field(default="Pending", init=False)
+    result: Answer = field(default=None, init=False)
+    error: MoorageError | None = field(default=None, init=False)
+    _done: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+
+    def content(self) -> tuple[object, ...]:
+        """What is asked for: equal for the same request."""
+        return (self.kind,)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is an answer."""
+        return self._done.is_set()
+
+    def running(self, *, under_way: bool = True) -> None:
+        """Say that it is being worked at, or that it waits again."""
+        if not self.done:
+            self.state = "Running" if under_way else "Pending"
+
+    def answer(self, result: Answer | MoorageError) -> None:
+        """Say what came of it; the first answer counts."""
+        if self._done.is_set():
+            return
+        if isinstance(result, MoorageError):
+            self.error, self.state = result, "Failed"
+        else:
+            self.result, self.state = result, "Completed"
+        self._done.set()
+
+    def _wait(self, timeout: float | None, default: _T) -> _T:
+        if not self._done.wait(timeout):
+            return default
+        if self.error is not None:
+            raise self.error
+        return cast("_T", self.result)
+
+
+@dataclass(slots=True, eq=False)
+class CheckpointRequest(Request):
+    """A checkpoint now, beside the periodic ones."""
+
+    kind = "Checkpoint"
+
+    def wait(self, timeout: float | None = None) -> CheckpointView | None:
+        """The checkpoint; None when it is not there in `timeout` seconds.
+
+        Raises:
+            MoorageError: why there is none.
+        """
+        return self._wait(timeout, None)
+
+
+@dataclass(slots=True, eq=False)
+class SavepointRequest(Request):
     """One savepoint that somebody waits for.
 
     Attributes:
         name: of its directory below the job's savepointDir.
         format: canonical is readable by anyone, native is the backend's own files.
         stop: end the job with it.
+        attempt: the attempt id in the directory; that of an earlier request which failed is carried
+            on with. Empty for the request's own.
     """
+
+    kind = "Savepoint"
 
     name: str
     format: Literal["canonical", "native"] = "canonical"
     stop: bool = False
-    _done: threading.Event = field(default_factory=threading.Event, repr=False)
-    _result: SavepointView | MoorageError | None = field(default=None, repr=False)
+    attempt: str = ""
 
-    def answer(self, result: SavepointView | MoorageError) -> None:
-        """Say what came of it; the first answer counts."""
-        if not self._done.is_set():
-            self._result = result
-            self._done.set()
+    def content(self) -> tuple[object, ...]:
+        """See `Request.content`."""
+        return (self.kind, self.name, self.format, self.stop, self.attempt)
+
+    @property
+    def attempt_id(self) -> str:
+        """What names the writer in the savepoint's directory."""
+        return self.attempt or self.request_id
 
     def wait(self, timeout: float | None = None) -> SavepointView | None:
         """The savepoint; None when it is not there in `timeout` seconds.
@@ -57,52 +194,167 @@ class SavepointRequest:
         Raises:
             MoorageError: why there is none.
         """
-        if not self._done.wait(timeout):
-            return None
-        if isinstance(self._result, MoorageError):
-            raise self._result
-        return self._result
+        return self._wait(timeout, None)
+
+
+@dataclass(slots=True, eq=False)
+class StopRequest(Request):
+    """The end of the job.
+
+    Attributes:
+        mode: what is taken before; None ends at once, in the middle of an epoch if need be.
+        savepoint: for mode Savepoint.
+        release: give the lineage up in its log, as the last thing.
+    """
+
+    kind = "Stop"
+
+    mode: Literal["Checkpoint", "Savepoint", "None"] = "Checkpoint"
+    savepoint: SavepointRequest | None = None
+    release: bool = False
+
+    def content(self) -> tuple[object, ...]:
+        """See `Request.content`."""
+        inner = self.savepoint.content() if self.savepoint else ()
+        return (self.kind, self.mode, inner, self.release)
+
+    def wait(self, timeout: float | None = None) -> Stopped | None:
+        """How it stopped; None when it has not in `timeout` seconds.
+
+        Raises:
+            MoorageError: why it goes on.
+        """
+        return self._wait(timeout, None)
+
+
+@dataclass(slots=True, eq=False)
+class RescaleRequest(Request):
+    """Another size.
+
+    Attributes:
+        parallelism: the number of subtasks; None to leave it.
+        executors: the number of executors; None to leave it.
+    """
+
+    kind = "Rescale"
+
+    parallelism: int | None = None
+    executors: int | None = None
+
+    def content(self) -> tuple[object, ...]:
+        """See `Request.content`."""
+        return (self.kind, self.parallelism, self.executors)
 
 
 class Requests:
-    """Requests that wait for the next boundary; for any thread. Closed when the job has ended."""
+    """Requests that wait for the next boundary, and the latest that were answered; for any thread.
+
+    Closed when the job has ended.
+    """
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[SavepointRequest] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._known: dict[str, Request] = {}
         self._lock = threading.Lock()
         self._ended = ""
+        self._at_once: StopRequest | None = None
 
-    def put(self, request: SavepointRequest) -> SavepointRequest:
-        """Ask for a savepoint.
+    def ask(self, request: Request) -> Request:
+        """Put in a request, or find the one that was put in with its id before.
+
+        Raises:
+            RequestConflict: the id is that of another request.
+            JobEnding: the job takes no more requests.
+            TooManyRequests: none of those that are remembered has an answer yet.
+            UserError: the name cannot be that of a savepoint's directory.
+        """
+        _check(request)
+        with self._lock:
+            known = self._known.get(request.request_id)
+            if known is not None:
+                return _same(known, request)
+            if self._ended:
+                raise JobEnding(self._ended)
+            self._make_room()
+            self._known[request.request_id] = request
+            if isinstance(request, StopRequest) and request.mode == "None":
+                self._at_once = self._at_once or request
+            self._waiting.put(request)
+        return request
+
+    def put(self, request: _R) -> _R:
+        """Like `ask`, with a refusal because the job has ended as the request's answer.
 
         Raises:
             UserError: the name cannot be that of a directory.
         """
-        check_name(request.name)
+        try:
+            self.ask(request)
+        except (JobEnding, TooManyRequests) as error:
+            request.answer(error)
+        return request
+
+    def put_back(self, request: Request) -> None:
+        """It was taken and could not be carried out: it waits again."""
+        request.running(under_way=False)
         with self._lock:
             if not self._ended:
                 self._waiting.put(request)
-                return request
-        request.answer(UserError(self._ended))
-        return request
+                return
+        request.answer(JobEnding(self._ended))
 
-    def take_one(self) -> SavepointRequest | None:
+    def take_one(self) -> Request | None:
         """The one that waits longest, or None."""
         try:
             return self._waiting.get_nowait()
         except queue.Empty:
             return None
 
-    def take(self) -> list[SavepointRequest]:
+    def take(self) -> list[Request]:
         """All that wait, in their order."""
         return list(iter(self.take_one, None))
 
-    def close(self, reason: str) -> None:
-        """The job has ended: what waits, and what still comes, is refused with this reason."""
+    def get(self, request_id: str) -> Request | None:
+        """The request with this id, if it is remembered."""
         with self._lock:
-            self._ended = reason
-        for request in self.take():
-            request.answer(UserError(reason))
+            return self._known.get(request_id)
+
+    def latest(self) -> list[Request]:
+        """Those that are remembered, newest last."""
+        with self._lock:
+            return list(self._known.values())
+
+    @property
+    def stop_at_once(self) -> StopRequest | None:
+        """The request to end without waiting for a boundary, if there is one."""
+        return self._at_once
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is taken."""
+        return bool(self._ended)
+
+    def refuse(self, reason: str) -> None:
+        """Take nothing new from now on; what was asked for goes on."""
+        with self._lock:
+            self._ended = self._ended or reason
+
+    def close(self, reason: str) -> None:
+        """The job has ended: what has no answer, and what still comes, is refused."""
+        with self._lock:
+            self._ended = self._ended or reason
+            unanswered = list(self._known.values())
+        for request in [*self.take(), *unanswered]:
+            request.answer(JobEnding(reason))
+
+    def _make_room(self) -> None:
+        """Forget the oldest answered request when there are too many."""
+        if len(self._known) < KEPT:
+            return
+        oldest = next((i for i, request in self._known.items() if request.done), None)
+        if oldest is None:
+            raise TooManyRequests(f"too many requests wait: waiting={KEPT}; ask again later")
+        del self._known[oldest]
 
 
 def check_name(name: str) -> None:
@@ -116,3 +368,20 @@ def check_name(name: str) -> None:
             f"not a name for a savepoint: name={name!r}; use letters, digits, dots, dashes and "
             f"underscores, 63 at most, and begin with a letter or digit"
         )
+
+
+def _check(request: Request) -> None:
+    match request:
+        case SavepointRequest(name=name) | StopRequest(savepoint=SavepointRequest(name=name)):
+            check_name(name)
+        case _:
+            pass
+
+
+def _same(known: Request, asked: Request) -> Request:
+    if known.content() != asked.content():
+        raise RequestConflict(
+            f"another request has this id: request={asked.request_id} kind={known.kind}; use a new "
+            f"id for a new request"
+        )
+    return known

@@ -4,15 +4,22 @@ Decides which checkpoint is restored and refuses what would lose or misread stat
 driver after it has claimed the fence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from moorage.driver.refusals import (
+    RestorePointChanged,
+    RestorePointCorrupt,
+    RestorePointIncompatible,
+    RestorePointNotFound,
+)
 from moorage.driver.settings import JobSettings, RestorePolicy
 from moorage.graph import JobGraph
 from moorage.state.locating import locate
-from moorage_state.errors import UserError
+from moorage_state.errors import CorruptState, NewerFormat, StoreDenied, UserError
 from moorage_state.keyed.store import StateSchema
 from moorage_state.snapshots import (
     CheckpointStore,
@@ -24,11 +31,12 @@ from moorage_state.snapshots import (
     checkpoint_id_of,
     checkpoint_path,
     manifest_digest,
+    manifest_key,
     restore_point,
     verify_files,
 )
 from moorage_state.snapshots.savepoints import MANIFEST_KEY
-from moorage_state.stores import open_store
+from moorage_state.stores import ObjectStore, open_store
 
 __all__ = ["UID_MAPPING", "Choice", "check_fits", "choose", "known_schemas", "renamed"]
 
@@ -45,7 +53,7 @@ class Choice:
         explicit: a person chose it.
         address: of a savepoint, or of a checkpoint of another lineage; empty for one of this.
         store_url: the store that the keys of such a manifest are of.
-        digest: of a savepoint's manifest as it lies there.
+        digest: of the manifest of a savepoint as it lies there.
     """
 
     manifest: Manifest | None
@@ -80,14 +88,25 @@ def choose(
         verify: how far to look at the newest checkpoint before taking it.
 
     Raises:
-        UserError: the named point is not there, or an empty start would drop state.
-        CorruptState: the point is damaged and no older one may take its place.
+        RestorePointNotFound: the named point is not there.
+        RestorePointChanged: another one lies in its place.
+        RestorePointIncompatible: it is not one for this job or this Moorage.
+        RestorePointCorrupt: it is damaged and no older one may take its place.
+        UserError: an empty start would drop state, or the store refuses.
         StoreUnavailable: the store does not answer.
     """
+    with _corrupt_point():
+        return _chosen(store, entries, settings, verify)
+
+
+def _chosen(
+    store: CheckpointStore, entries: Sequence[Entry], settings: JobSettings, verify: Verify
+) -> Choice:
     policy = settings.restore
     if policy.mode != "Latest" and (policy.explicit or not _handled(entries, policy)):
         return _named(store, entries, policy, settings)
-    newest = restore_point(entries)
+    with _missing_point():
+        newest = restore_point(entries)
     if newest is not None and newest.checkpoint is None:
         # A run began there and completed no checkpoint since.
         return _elsewhere(newest.path, settings, explicit=False)
@@ -96,9 +115,12 @@ def choose(
         return Choice(None, explicit=False)
     warnings = tuple(loaded.warnings)
     if policy.mode != "Latest":
+        how = f"raise restore.nonce (now {policy.nonce})"
+        if policy.order_id:
+            how = f"it takes an order of another id (this is {policy.order_id})"
         sentence = (
             f"restore.mode {policy.mode} was followed by an earlier run; going on from the newest "
-            f"checkpoint: to follow it again, raise restore.nonce (now {policy.nonce})"
+            f"checkpoint: to follow it again, {how}"
         )
         warnings = (*warnings, sentence)
     manifest = renamed(loaded.manifest, policy.uid_mapping)
@@ -106,10 +128,11 @@ def choose(
 
 
 def _handled(entries: Sequence[Entry], policy: RestorePolicy) -> bool:
-    """Whether an earlier start already followed the manifest's choice of this nonce."""
-    return any(
-        isinstance(e, Run) and e.explicit and e.restore_nonce == policy.nonce + 1 for e in entries
-    )
+    """Whether an earlier start already followed this order, or the manifest's of this nonce."""
+    followed = [entry for entry in entries if isinstance(entry, Run) and entry.explicit]
+    if policy.order_id:
+        return any(run.order_id == policy.order_id for run in followed)
+    return any(run.restore_nonce == policy.nonce + 1 for run in followed)
 
 
 def _named(
@@ -135,8 +158,10 @@ def _named(
         if settings.savepoint_dir and "/" not in path:
             path = settings.savepoint_url(path)
         return _elsewhere(path, settings, explicit=True)
-    manifest = renamed(store.load_id(entries, checkpoint_id), policy.uid_mapping)
-    return Choice(manifest, explicit=True)
+    with _missing_point():
+        found = store.load_id(entries, checkpoint_id)
+    _check_digest(settings, path=policy.path, digest=_digest_of(store.objects, found))
+    return Choice(renamed(found, policy.uid_mapping), explicit=True)
 
 
 def _name_in(directory: str, path: str) -> str:
@@ -150,31 +175,70 @@ def _name_in(directory: str, path: str) -> str:
 def _elsewhere(path: str, settings: JobSettings, *, explicit: bool) -> Choice:
     """A savepoint, or a checkpoint of another lineage; it stays its owner's."""
     if "://" not in path and not path.startswith("/"):
-        raise UserError(
+        raise RestorePointNotFound(
             f"not a restore point: restore={path} checkpointDir={settings.checkpoint_dir}; write "
             f"chk-<id> for a checkpoint of this lineage, the name of a savepoint in the job's "
             f"savepointDir, or the address of its directory"
         )
-    snapshot = locate(settings.reach(path))
+    with _missing_point():
+        snapshot = locate(settings.reach(path))
     if settings.restore.claim and snapshot.manifest.kind != "savepoint":
-        raise UserError(
+        raise RestorePointIncompatible(
             f"only a savepoint can be claimed: restore={path}; a checkpoint shares files with "
             f"others of its lineage: set restore.claimMode: NoClaim, or copy it first with "
             f"moorage snapshots copy"
         )
+    objects = open_store(snapshot.store_url)
+    digest = _digest_of(objects, snapshot.manifest)
+    if explicit:
+        _check_digest(settings, path=path, digest=digest)
     manifest = renamed(snapshot.manifest, settings.restore.uid_mapping)
-    store = open_store(snapshot.store_url)
-    verify_files(store, manifest)
-    digest = ""
-    if manifest.kind == "savepoint":
-        digest = manifest_digest(store.get(MANIFEST_KEY))
+    verify_files(objects, manifest)
     return Choice(
         manifest,
         explicit=explicit,
         address=snapshot.path,
         store_url=snapshot.store_url,
-        digest=digest,
+        digest=digest if manifest.kind == "savepoint" else "",
     )
+
+
+def _digest_of(objects: ObjectStore, manifest: Manifest) -> str:
+    """Of the bytes that lie there, whichever version of Moorage wrote them."""
+    own = manifest_key(manifest.checkpoint_id)
+    return manifest_digest(objects.get(MANIFEST_KEY if manifest.kind == "savepoint" else own))
+
+
+def _check_digest(settings: JobSettings, *, path: str, digest: str) -> None:
+    wanted = settings.restore.digest
+    if wanted and digest != wanted:
+        raise RestorePointChanged(
+            f"another snapshot lies where the chosen one lay: path={path} digest={digest} "
+            f"chosen={wanted}; choose again"
+        )
+
+
+@contextmanager
+def _missing_point() -> Iterator[None]:
+    """What cannot be found, or read by this Moorage, by its own name."""
+    try:
+        yield
+    except (StoreDenied, RestorePointNotFound):
+        raise
+    except NewerFormat as error:
+        raise RestorePointIncompatible(*error.args) from error
+    except UserError as error:
+        raise RestorePointNotFound(*error.args) from error
+
+
+@contextmanager
+def _corrupt_point() -> Iterator[None]:
+    try:
+        yield
+    except RestorePointCorrupt:
+        raise
+    except CorruptState as error:
+        raise RestorePointCorrupt(error.message, error.path, error.advice) from error
 
 
 def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:
@@ -183,7 +247,7 @@ def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:
     A manifest that was written under the same mapping has them already.
 
     Raises:
-        UserError: two operators would get one uid.
+        RestorePointIncompatible: two operators would get one uid.
     """
     if not mapping or manifest.extra.get(UID_MAPPING) == dict(mapping):
         return manifest
@@ -191,7 +255,7 @@ def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:
     for uid, state in manifest.operators.items():
         new = mapping.get(uid, uid)
         if new in operators:
-            raise UserError(
+            raise RestorePointIncompatible(
                 f"restore.uidMapping gives two operators of the checkpoint one uid: uid={new} "
                 f"checkpoint={sorted(manifest.operators)}; map each to another"
             )
@@ -204,22 +268,22 @@ def check_fits(manifest: Manifest, graph: JobGraph, settings: JobSettings) -> No
     """Refuse a job that cannot continue from this checkpoint.
 
     Raises:
-        UserError: naming what differs and what to do.
+        RestorePointIncompatible: naming what differs and what to do.
     """
     if manifest.max_parallelism != settings.max_parallelism:
-        raise UserError(
+        raise RestorePointIncompatible(
             f"maxParallelism is fixed for a lineage: checkpoint={manifest.max_parallelism} "
             f"job={settings.max_parallelism}; set scaling.maxParallelism back"
         )
     if manifest.key_hash != settings.key_hash:
-        raise UserError(
+        raise RestorePointIncompatible(
             f"keyHash is fixed for a lineage: checkpoint={manifest.key_hash} "
             f"job={settings.key_hash}; set scaling.keyHash back"
         )
     uids = {o.uid for o in graph.operators}
     gone = sorted(set(manifest.operators) - uids)
     if gone and not settings.restore.allow_non_restored:
-        raise UserError(
+        raise RestorePointIncompatible(
             f"the checkpoint has state of operators that the job no longer has: uids={gone} "
             f"job={sorted(uids)}; keep the uid, or set restore.allowNonRestoredState: true to "
             f"leave that state behind"
@@ -227,7 +291,7 @@ def check_fits(manifest: Manifest, graph: JobGraph, settings: JobSettings) -> No
     for operator in graph.operators:
         stored = manifest.operators.get(operator.uid)
         if stored is not None and stored.key_types != list(operator.key_types):
-            raise UserError(
+            raise RestorePointIncompatible(
                 f"the key of a stateful operator cannot change: uid={operator.uid} "
                 f"checkpoint={stored.key_types} job={list(operator.key_types)}; give the operator "
                 f"another uid to start it empty"

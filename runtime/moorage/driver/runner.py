@@ -1,53 +1,44 @@
-"""`run_job`: one job on this machine, from its manifest to its end.
+"""`run_job`: one job, from its manifest to its end, on this machine or on a cluster's executors.
 
 Decides the order in which a job takes hold of things (lock, fence, restore point, Spark, servers)
 and lets go of them, and what a failure means: rewind to the last checkpoint, or end. Called by the
-command line and by tests; a cluster's entry point will call it too.
+command line, by the entry point of a driver in a cluster, and by tests.
 """
 
 import contextlib
-import datetime
-import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from moorage.driver.context import DriverContext
 from moorage.driver.control import ControlServer, control_path
-from moorage.driver.directories import make_last_part
+from moorage.driver.environment import RangesMove, StoppedWaiting
 from moorage.driver.job_file import build_graph
-from moorage.driver.local import LocalServers, Scratch
+from moorage.driver.lineage import hold_lineage
+from moorage.driver.local import LocalEnvironment
 from moorage.driver.reporter import Reporter, view_of
 from moorage.driver.restore import Choice, check_fits, choose
-from moorage.driver.session import local_session
 from moorage.driver.settings import JobSettings
-from moorage.driver.stream_run import DriverContext, StreamRun
-from moorage.driver.types import Outcome, Progress, RunOptions, RunResult, StoreRefused
+from moorage.driver.stream_run import StreamRun
+from moorage.driver.tuning import spare_byte_counts
+from moorage.driver.types import Outcome, Progress, RunOptions, RunResult
 from moorage.engine.failures import UserFunctionError
 from moorage.engine.fleet import RangeFleet
-from moorage.engine.placement import LocalPlacement
 from moorage.engine.plan import EpochPlanner
+from moorage.engine.servers import ExecutorLost
 from moorage.graph import StreamEnvironment
 from moorage_api import StatefulSparkJob
 from moorage_state.errors import (
     CorruptState,
+    MoorageError,
     Retryable,
     StaleLease,
     UserError,
     VersionGone,
     VersionMismatch,
 )
-from moorage_state.server.group import ServerGroup
-from moorage_state.snapshots import (
-    CheckpointStore,
-    LockHolder,
-    LogWriter,
-    Owner,
-    Verify,
-    acquire_lock,
-)
-from moorage_state.stores import open_store
+from moorage_state.snapshots import CheckpointStore, LogWriter, Verify
 
 __all__ = ["run_job"]
 
@@ -67,15 +58,18 @@ def run_job(
         StoreRefused: the checkpoint directory is missing, unreadable, held or owned by another.
         CorruptState: the restore point is damaged and nothing may take its place.
         Fenced: another driver took over; nothing was committed since.
+        NoExecutors: Spark did not get any.
+        SparkEnded: it has ended by itself.
         UserError: the job file, its function, or what it asks for is wrong.
         LocalDiskError: the local volume is full; what is committed is in the last checkpoint.
     """
     started = time.monotonic()
-    settings = JobSettings.of(job, job_dir, options.restore)
+    settings = JobSettings.of(job, job_dir, options.restore, options.orders)
     reporter = Reporter(listener)
+    reporter.job(settings.parallelism, settings.max_parallelism)
     with contextlib.ExitStack() as stack:
         stack.callback(options.requests.close, f"the job has ended: job={settings.name}")
-        writer, store = stack.enter_context(_lineage(settings, options, reporter))
+        writer, store = stack.enter_context(hold_lineage(settings, options, reporter))
         choice = choose(store, writer.entries, settings)
         for sentence in choice.warnings:
             reporter.message(sentence)
@@ -96,7 +90,7 @@ def run_job(
                 reporter.message(f"savepoints cannot be asked for: {error}")
         context = stack.enter_context(_context(settings, options, writer, store, reporter))
         outcome, run = _drive(context, choice)
-    last = run.checkpointer.last
+    last = run.checkpointer.last if run is not None else None
     return RunResult(
         outcome=outcome,
         epoch=reporter.progress.epoch,
@@ -107,11 +101,12 @@ def run_job(
     )
 
 
-def _drive(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun]:
+def _drive(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun | None]:
     """Run after run until one ends well: a run that loses its local state is followed by another.
 
     Rewinds that come without a checkpoint in between are counted and end the job. A checkpoint
     whose files turn out to be damaged is replaced by an older one where the job allows that.
+    Returns no run if the job was told to stop while there was none.
     """
     rewinds = 0
     number = 0
@@ -122,22 +117,42 @@ def _drive(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun]:
         try:
             run = StreamRun(context, number, choice)
             return _drive_run(run), run
+        except StoppedWaiting:
+            return Outcome.STOPPED, None
+        except RangesMove:
+            context.reporter.message("subtasks move to other executors")
+            rewinds, choice = 0, _choose_again(context, "sizes")
         except CorruptState as error:
             if run is not None or choice.explicit:
                 raise
-            context.reporter.message(str(error))
-            other = _choose_again(context, "hashes")
-            if other.path == choice.path:
-                raise
-            choice = other
+            choice = _undamaged(context, choice, error)
         except _REWIND as error:
-            rewinds = 1 if run is not None and run.checkpointer.last else rewinds + 1
+            rewinds = _counted(rewinds, run, error)
             if rewinds > _MAX_REWINDS:
                 raise
             context.reporter.phase("rewinding", f"going back to the last checkpoint: {error}")
             if run is not None:  # else the choice was not followed yet: the same once more
                 choice = _choose_again(context, "sizes")
         number += 1
+
+
+def _undamaged(context: DriverContext, choice: Choice, error: CorruptState) -> Choice:
+    """Another restore point in place of a damaged one; raises its error where there is none."""
+    context.reporter.message(str(error))
+    other = _choose_again(context, "hashes")
+    if other.path == choice.path:
+        raise error
+    return other
+
+
+def _counted(rewinds: int, run: StreamRun | None, error: MoorageError) -> int:
+    """How many rewinds in a row came to nothing, with this one.
+
+    Lost executors are Spark's to count, as long as the job makes progress.
+    """
+    if run is None or run.checkpointer.last is None:
+        return rewinds + 1
+    return 0 if isinstance(error, ExecutorLost) else 1
 
 
 def _drive_run(run: StreamRun) -> Outcome:
@@ -163,39 +178,6 @@ def _choose_again(context: DriverContext, verify: Verify) -> Choice:
 
 
 @contextlib.contextmanager
-def _lineage(
-    settings: JobSettings, options: RunOptions, reporter: Reporter
-) -> Iterator[tuple[LogWriter, CheckpointStore]]:
-    """Hold the checkpoint directory's lock and fence."""
-    with _lock(settings, options, reporter):
-        writer, store = _claim(settings)
-        yield writer, store
-
-
-def _claim(settings: JobSettings) -> tuple[LogWriter, CheckpointStore]:
-    try:
-        objects = open_store(settings.checkpoint_dir)
-        owner = Owner(settings.cluster, settings.namespace, settings.name, settings.uid)
-        writer = LogWriter.claim(objects, owner, f"{socket.gethostname()}:{os.getpid()}")
-    except UserError as error:
-        raise StoreRefused(*error.args) from error
-    return writer, CheckpointStore(objects)
-
-
-def _lock(
-    settings: JobSettings, options: RunOptions, reporter: Reporter
-) -> contextlib.AbstractContextManager[object]:
-    """The lock on the checkpoint directory; on a file system its last part is made."""
-    make_last_part("state.checkpointDir", settings.checkpoint_dir)
-    holder = LockHolder.current(settings.name, datetime.datetime.now(datetime.UTC))
-    try:
-        store = open_store(settings.checkpoint_dir)
-        return acquire_lock(store, holder, take_over=options.take_over, watching=reporter.message)
-    except UserError as error:
-        raise StoreRefused(*error.args) from error
-
-
-@contextlib.contextmanager
 def _context(
     settings: JobSettings,
     options: RunOptions,
@@ -204,49 +186,42 @@ def _context(
     reporter: Reporter,
 ) -> Iterator[DriverContext]:
     """Spark, the job's graph, and state servers; all gone when it ends."""
-    cores = options.cores or min(settings.parallelism, os.cpu_count() or 1)
-    scratch = Scratch(settings.checkpoint_dir, options.local_dir)
+    environment = options.environment or LocalEnvironment()
     with contextlib.ExitStack() as stack:
-        stack.callback(scratch.remove)
-        group = ServerGroup(
-            min(settings.parallelism, cores), scratch.path / "state", socket_dir=scratch.sockets
+        platform = stack.enter_context(
+            environment.open(settings, writer.lineage, options, reporter.message)
         )
-        servers = LocalServers(group)
-        stack.callback(servers.close)
-        spark = local_session(settings, cores, scratch.path)
-        stack.callback(spark.stop)
         env = StreamEnvironment(
-            spark,
+            platform.spark,
             base_dir=str(settings.main_file.parent),
             staging=settings.checkpoint_dir,
             max_records_per_epoch=settings.max_records_per_epoch,
             args=settings.args,
         )
         graph = build_graph(settings.main_file, env, settings.py_files)
+        spare_byte_counts(platform.spark, graph, settings)
+        parallelism, max_parallelism = settings.parallelism, settings.max_parallelism
+        uids = [operator.uid for operator in graph.operators]
         fleet = RangeFleet(
-            servers,
-            [o.uid for o in graph.operators],
-            settings.parallelism,
-            settings.max_parallelism,
-            settings.checkpoint_dir,
+            platform.servers, uids, parallelism, max_parallelism, settings.checkpoint_dir
         )
         stack.callback(fleet.close)
-        planner = EpochPlanner(
-            spark, graph, LocalPlacement(), settings.parallelism, settings.max_parallelism
-        )
         yield DriverContext(
             settings=settings,
-            spark=spark,
+            spark=platform.spark,
             graph=graph,
-            planner=planner,
+            planner=EpochPlanner(
+                platform.spark, graph, platform.placement, parallelism, max_parallelism
+            ),
             fleet=fleet,
-            token=servers.token,
+            token=platform.token,
             writer=writer,
             store=store,
-            scratch=scratch.path,
+            scratch=platform.scratch,
             reporter=reporter,
             stop=options.stop,
             requests=options.requests,
+            environment=environment,
         )
 
 

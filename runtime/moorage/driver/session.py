@@ -1,4 +1,4 @@
-"""The Spark session of a job on this machine.
+"""The Spark session of a job: what the engine requires of it, wherever it runs.
 
 Decides the Spark settings that the engine relies on; the job's own come first and cannot undo
 them. Called once per process: a process has one Spark context.
@@ -7,6 +7,7 @@ them. Called once per process: a process has one Spark context.
 import os
 import re
 import sys
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,10 +15,18 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from moorage.driver.settings import JobSettings
+from moorage.driver.tuning import COMPILER
 from moorage.engine.placement import required_conf
 from moorage_state.errors import UserError
 
-__all__ = ["check_spark_version", "local_session"]
+__all__ = [
+    "check_spark_version",
+    "collector",
+    "engine_conf",
+    "local_session",
+    "python_path",
+    "start_session",
+]
 
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _BATCH_ROWS = "50000"
@@ -45,36 +54,53 @@ def local_session(settings: JobSettings, cores: int, scratch: Path) -> SparkSess
     Raises:
         UserError: Spark does not start, for example because there is no Java.
     """
-    check_spark_version()
     os.environ.update(settings.env)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = _python_path(settings)
+    os.environ["PYTHONPATH"] = python_path(settings)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     (scratch / "tmp").mkdir(exist_ok=True)
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(settings.name)
-    for key, value in {**settings.spark_conf, **_required(settings, scratch)}.items():
-        builder = builder.config(key, value)
+    conf = {**settings.spark_conf, **engine_conf(settings), **_local_conf(settings, scratch)}
+    log = f"its log is {scratch / 'spark.log'}"
+    return start_session(settings, f"local[{cores}]", conf, log)
+
+
+def start_session(
+    settings: JobSettings, master: str, conf: Mapping[str, str], log: str
+) -> SparkSession:
+    """Start Spark.
+
+    Args:
+        log: where its log is, for the error.
+
+    Raises:
+        UserError: Spark does not start.
+    """
+    check_spark_version()
+    builder = SparkSession.builder.master(master).appName(settings.name)
+    for key, value in conf.items():
+        if key != "spark.master":
+            builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
     except Exception as exc:
         raise UserError(
             f"spark does not start: {str(exc).splitlines()[0]}; it needs Java 17 or later "
-            f"(java -version), and its log is {scratch / 'spark.log'}"
+            f"(java -version), and {log}"
         ) from exc
     spark.sparkContext.setLogLevel("WARN")
     return spark
 
 
-def _required(settings: JobSettings, scratch: Path) -> dict[str, str]:
+def _local_conf(settings: JobSettings, scratch: Path) -> dict[str, str]:
+    """What holds for Spark in this process alone, whose log goes to `scratch`."""
     log4j = files("moorage.driver").joinpath("log4j2.properties")
     return {
-        **required_conf(),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": f"{settings.driver_memory_mb}m",
         "spark.driver.extraJavaOptions": " ".join(
             [
-                *_collector(settings.spark_conf.get("spark.driver.extraJavaOptions", "")),
+                *collector(settings.spark_conf.get("spark.driver.extraJavaOptions", "")),
+                *COMPILER,
                 settings.spark_conf.get("spark.driver.extraJavaOptions", ""),
                 f"-Dlog4j2.configurationFile={log4j}",
                 f"-Dmoorage.log={scratch / 'spark.log'}",
@@ -83,6 +109,14 @@ def _required(settings: JobSettings, scratch: Path) -> dict[str, str]:
             ]
         ),
         "spark.local.dir": str(scratch / "spark-local"),
+    }
+
+
+def engine_conf(settings: JobSettings) -> dict[str, str]:
+    """What the engine requires wherever it runs."""
+    return {
+        **required_conf(),
+        "spark.driver.memory": f"{settings.driver_memory_mb}m",
         "spark.ui.enabled": settings.spark_conf.get("spark.ui.enabled", "false"),
         "spark.ui.showConsoleProgress": "false",
         "spark.python.worker.reuse": "true",
@@ -99,12 +133,12 @@ def _required(settings: JobSettings, scratch: Path) -> dict[str, str]:
     }
 
 
-def _collector(options: str) -> list[str]:
+def collector(options: str) -> list[str]:
     """The collector for throughput, unless the job names one: a tenth less work than Java's own."""
     return [] if _COLLECTOR.search(options) else ["-XX:+UseParallelGC"]
 
 
-def _python_path(settings: JobSettings) -> str:
+def python_path(settings: JobSettings) -> str:
     """What workers need to import: what the driver sees, the job's directory, its pyFiles."""
     paths = [str(settings.main_file.parent), *map(str, settings.py_files)]
     paths += [p for p in sys.path if p]

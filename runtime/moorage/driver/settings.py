@@ -5,9 +5,10 @@ Decides defaults and paths once, so that nothing below reads the resource's mode
 
 import datetime
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from moorage.driver.types import Orders
 from moorage_api import StatefulSparkJob
 from moorage_api.state import S3
 from moorage_state.errors import UserError
@@ -32,6 +33,8 @@ class RestorePolicy:
         max_fallback_age: how much older a checkpoint may be that takes a damaged one's place.
         claim: a restored savepoint is the job's to delete.
         allow_non_restored: state of operators and inputs that are gone may be left behind.
+        order_id: the operator's name for the choice, which then counts once per id; else empty.
+        digest: that the manifest at `path` must have; empty for any.
     """
 
     mode: str = "Latest"
@@ -43,11 +46,13 @@ class RestorePolicy:
     claim: bool = False
     acknowledge_state_loss: bool = False
     uid_mapping: dict[str, str] = field(default_factory=dict)
+    order_id: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """One job, on this machine."""
+    """One job, on the machine that its driver runs on."""
 
     name: str
     namespace: str
@@ -80,11 +85,18 @@ class JobSettings:
     restore: RestorePolicy
 
     @classmethod
-    def of(cls, job: StatefulSparkJob, job_dir: Path, restore: str | None = None) -> "JobSettings":
+    def of(
+        cls,
+        job: StatefulSparkJob,
+        job_dir: Path,
+        restore: str | None = None,
+        orders: Orders | None = None,
+    ) -> "JobSettings":
         """Settings of `job` whose manifest lies in `job_dir`.
 
         Args:
             restore: a restore point named on the command line; it wins over the manifest's.
+            orders: what an operator ordered; it wins over the manifest, too.
 
         Raises:
             UserError: the job file is not there.
@@ -100,8 +112,8 @@ class JobSettings:
         return cls(
             name=job.metadata.name,
             namespace=job.metadata.namespace or "default",
-            uid=job.metadata.uid or _LOCAL_CLUSTER,
-            cluster=_LOCAL_CLUSTER,
+            uid=orders.uid if orders else job.metadata.uid or _LOCAL_CLUSTER,
+            cluster=orders.cluster if orders else _LOCAL_CLUSTER,
             main_file=main_file,
             args=tuple(spec.application.args),
             py_files=tuple(
@@ -129,7 +141,7 @@ class JobSettings:
             driver_memory_mb=int(spec.driver.memory.value) >> 20,
             spark_conf=dict(spec.spark_conf),
             state_options=dict(spec.state.options),
-            restore=_restore_policy(job, restore),
+            restore=_restore_policy(job, restore, orders),
         )
 
     def reach(self, url: str) -> str:
@@ -163,17 +175,32 @@ def _address(url: str, s3: S3, job_dir: Path) -> str:
     return f"file://{os.path.normpath(job_dir.resolve() / path)}"
 
 
-def _restore_policy(job: StatefulSparkJob, asked: str | None) -> RestorePolicy:
+def _restore_policy(
+    job: StatefulSparkJob, asked: str | None, orders: Orders | None
+) -> RestorePolicy:
     spec = job.spec.restore
     age = spec.max_fallback_age.timedelta
-    common = {
-        "nonce": spec.nonce,
-        "max_fallback_age": age if age.total_seconds() > 0 else None,
-        "allow_non_restored": spec.allow_non_restored_state,
-        "claim": spec.claim_mode == "Claim",
-        "acknowledge_state_loss": spec.acknowledge_state_loss,
-        "uid_mapping": dict(spec.uid_mapping),
-    }
+    policy = RestorePolicy(
+        mode=spec.mode,
+        path=spec.path,
+        nonce=spec.nonce,
+        max_fallback_age=age if age.total_seconds() > 0 else None,
+        allow_non_restored=spec.allow_non_restored_state,
+        claim=spec.claim_mode == "Claim",
+        acknowledge_state_loss=spec.acknowledge_state_loss,
+        uid_mapping=dict(spec.uid_mapping),
+    )
     if asked is not None:
-        return RestorePolicy(mode="Path", path=asked, explicit=True, **common)  # type: ignore[arg-type]
-    return RestorePolicy(mode=spec.mode, path=spec.path, **common)  # type: ignore[arg-type]
+        return replace(policy, mode="Path", path=asked, explicit=True)
+    if orders is None:
+        return policy
+    # A stateless upgrade says in the manifest that state may go.
+    loss = policy.acknowledge_state_loss or job.spec.upgrade.mode == "Stateless"
+    return replace(
+        policy,
+        mode=orders.mode,
+        path=orders.path,
+        digest=orders.digest,
+        order_id=orders.order_id,
+        acknowledge_state_loss=loss,
+    )

@@ -8,33 +8,37 @@ lock, so that a boundary is a boundary. Called by `run_job`, once per run token.
 import logging
 import threading
 import time
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from moorage.driver.bound import FileBound
 from moorage.driver.checkpointer import Boundary, Checkpointer, CheckpointReport
+from moorage.driver.context import DriverContext
+from moorage.driver.environment import RangesMove
 from moorage.driver.output import OutputKeeper
-from moorage.driver.reporter import Reporter
-from moorage.driver.requests import Requests, SavepointRequest
+from moorage.driver.refusals import RestorePointCorrupt, RestorePointIncompatible
 from moorage.driver.restore import Choice, known_schemas
 from moorage.driver.savepoints import KnownSavepoints
-from moorage.driver.settings import JobSettings
 from moorage.driver.types import Outcome
+from moorage.driver.wishes import Wishes
 from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.failures import failure_of
-from moorage.engine.fleet import RangeFleet
-from moorage.engine.plan import EpochPlanner, tagged_union
+from moorage.engine.plan import tagged_union
 from moorage.engine.sparklog import SparkLog, capture, lay
 from moorage.engine.watermarks import Watermarks
 from moorage.functions import KeyedProcessFunction
 from moorage.graph import JobGraph
-from moorage_state.errors import Bug, Fenced, MoorageError, UserError
-from moorage_state.snapshots import CheckpointStore, LogWriter, Run, run_token
+from moorage_state.errors import (
+    Bug,
+    CorruptState,
+    Fenced,
+    MoorageError,
+    UserError,
+)
+from moorage_state.snapshots import Run, run_token
 
 __all__ = ["DriverContext", "StreamRun"]
 
@@ -42,29 +46,8 @@ _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 _IDLE_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class DriverContext:
-    """What lasts for the whole process, across runs."""
-
-    settings: JobSettings
-    spark: SparkSession
-    graph: JobGraph
-    planner: EpochPlanner
-    fleet: RangeFleet
-    token: str
-    writer: LogWriter
-    store: CheckpointStore
-    scratch: Path
-    reporter: Reporter
-    stop: threading.Event
-    requests: Requests
-
-    @property
-    def input_uids(self) -> list[str]:
-        """Inputs in the order of Spark's sources."""
-        return [node.uid for node in self.graph.inputs]
+_LOOK_SECONDS = 2.0
+"""Between two looks at the number of executors."""
 
 
 class _Halted(Exception):
@@ -88,7 +71,7 @@ class StreamRun:
         self._log: SparkLog | None = None
         self._timers = _has_timers(context.graph)
         self._counted = _counting_consumers(context.graph)
-        self._last_epoch = time.monotonic()
+        self._last_epoch = self._last_look = time.monotonic()
         savepoints = KnownSavepoints(context.writer)
         self._output = OutputKeeper(context.graph, context.store, context.writer, savepoints)
         self._runner = self._restore()
@@ -103,8 +86,9 @@ class StreamRun:
             epoch=choice.manifest.epoch if choice.manifest else 0,
             output=self._output,
             tell=context.reporter.message,
+            watch=context.reporter,
         )
-        self._stop_request: SavepointRequest | None = None
+        self._wishes = Wishes(context, self._checkpointer, self._boundary, self._last_checkpoint)
         self._bound = (
             FileBound(context.graph, self._spark_dir) if context.settings.bounded else None
         )
@@ -120,26 +104,42 @@ class StreamRun:
 
         Raises:
             VersionGone: local state is lost; begin another run from the last checkpoint.
+            RangesMove: the run ended with a checkpoint; the next one has its ranges elsewhere.
             MoorageError: the run cannot go on, for the reason the error gives.
         """
         self._c.reporter.phase("running")
         self._query = self._start_query()
+        outcome: Outcome | None = None
         try:
-            while self._query.isActive and self._failure is None:
-                if self._c.stop.wait(_POLL_SECONDS):
-                    return self._stop()
-                with self._lock:
-                    self._between_epochs()
-                    self._tick_when_idle()
-                    if self._stop_request is not None and self._stopped_with_savepoint():
-                        return Outcome.STOPPED
-            self._raise_failure()
-            return self._finish()
+            outcome = self._until_end()
         finally:
+            # Told to end, the process has no time for uploads that lead to nothing.
+            job_ends = outcome is not None or self._c.stop.is_set()
             self._end_query()
-            self._checkpointer.abandon()
-            if self._stop_request is not None:  # the next run, if there is one, takes it up
-                self._c.requests.put(self._stop_request)
+            self._checkpointer.abandon(job_ends=job_ends)
+            self._wishes.hand_back(job_ends=job_ends)
+        self._wishes.let_go()
+        return outcome
+
+    def _until_end(self) -> Outcome:
+        query = self._query
+        while query is not None and query.isActive and self._failure is None:
+            if self._c.stop.wait(_POLL_SECONDS):
+                return self._stop()
+            if (request := self._c.requests.stop_at_once) is not None:
+                self._halted = True
+                self._wishes.stop_at_once(request)
+                return Outcome.STOPPED
+            with self._lock:
+                self._between_epochs()
+                self._tick_when_idle()
+                if self._failure is None and self._wishes.stopped():
+                    self._halted = True
+                    return Outcome.STOPPED
+                if self._c.fleet.wants_to_move() and self._ended_for_a_move():
+                    raise RangesMove
+        self._raise_failure()
+        return self._finish()
 
     # -- starting --------------------------------------------------------------------------
 
@@ -151,13 +151,16 @@ class StreamRun:
         operators = manifest.operators if manifest else {}
         handles = {uid: list(state.subtasks) for uid, state in operators.items()}
         checkpoint_id = manifest.checkpoint_id if manifest else 0
-        c.fleet.open(self._run, epoch, handles, checkpoint_id, self._choice.store_url)
+        try:
+            c.fleet.open(self._run, epoch, handles, checkpoint_id, self._choice.store_url)
+        except CorruptState as error:
+            raise RestorePointCorrupt(error.message, error.path, error.advice) from error
         self._record()
         for sentence in self._output.restore(self._number, manifest):
             c.reporter.message(sentence)
         if manifest is not None:
             self._lay(manifest.source)
-        c.reporter.restored(self._choice.path, manifest)
+        c.reporter.restored(self._choice.path, manifest, own=not self._choice.address)
         return EpochRunner(
             c.graph,
             c.planner,
@@ -173,13 +176,18 @@ class StreamRun:
         """Say in the log that this run begins, and from what: it holds after a crash, too."""
         c, choice = self._c, self._choice
         policy = c.settings.restore
-        nonce = 0 if policy.explicit or not choice.explicit else policy.nonce + 1
+        followed = choice.explicit and not policy.explicit
+        order_id = policy.order_id if followed else ""
+        nonce = policy.nonce + 1 if followed and not order_id else 0
         manifest, own = choice.manifest, 0
         if choice.address and manifest is not None and manifest.lineage == c.writer.lineage:
             own = manifest.checkpoint_id
         fence = c.writer.fence
         claimed = choice.digest if policy.claim and choice.explicit else ""
-        c.writer.append(Run(fence, self._number, choice.path, choice.explicit, nonce, own, claimed))
+        explicit = choice.explicit
+        c.writer.append(
+            Run(fence, self._number, choice.path, explicit, nonce, own, claimed, order_id)
+        )
 
     def _watermarks(self) -> Watermarks:
         delays, manifest = _delays(self._c.graph), self._choice.manifest
@@ -193,7 +201,10 @@ class StreamRun:
             return
         self._log = SparkLog.from_json(source)
         allow = self._c.settings.restore.allow_non_restored
-        lay(self._spark_dir, self._log, self._c.input_uids, allow_dropped=allow)
+        try:
+            lay(self._spark_dir, self._log, self._c.input_uids, allow_dropped=allow)
+        except UserError as error:
+            raise RestorePointIncompatible(*error.args) from error
         self._first_batch = self._log.batch_id + 1
         self._batch_id = self._log.batch_id
 
@@ -228,9 +239,10 @@ class StreamRun:
                 return
             try:
                 self._require_next(batch_id)
+                began = time.monotonic()
                 outcome = self._runner.run(frame)
                 self._batch_id = batch_id
-                self._committed(outcome)
+                self._committed(outcome, began)
             except MoorageError as error:
                 self._failure = error
                 raise
@@ -248,14 +260,20 @@ class StreamRun:
                 f"expected={expected}"
             )
 
-    def _committed(self, outcome: Any) -> None:
+    def _run_empty(self) -> None:
+        """An epoch without input, for timers."""
+        began = time.monotonic()
+        self._committed(self._runner.run(None), began)
+
+    def _committed(self, outcome: Any, began: float) -> None:
         committables = outcome.committables()
         self._output.commit_epoch(self._number, self._runner.epoch, committables)
         self._checkpointer.staged(self._runner.epoch, committables)
         bound = self._bound.read() if self._bound else None
         rows = outcome.rows_in(self._counted)
-        self._c.reporter.epoch(self._runner.epoch, rows, self._c.fleet.state_bytes, bound)
         self._last_epoch = time.monotonic()
+        size, seconds = self._c.fleet.state_bytes, self._last_epoch - began
+        self._c.reporter.epoch(self._runner.epoch, rows, size, bound, seconds)
         self._between_epochs()
 
     def _between_epochs(self) -> None:
@@ -263,14 +281,16 @@ class StreamRun:
         try:
             self._report(self._checkpointer.poll(self._runner.epoch, self._boundary))
             while (request := self._c.requests.take_one()) is not None:
-                if not request.stop:
-                    self._checkpointer.savepoint(request, self._boundary)
-                elif self._stop_request is None:
-                    self._stop_request = request
-                else:
-                    request.answer(UserError("the job is being stopped with a savepoint already"))
+                self._wishes.take_up(request)
+            self._look_at_executors()
         except MoorageError as error:
             self._failure = error
+
+    def _look_at_executors(self) -> None:
+        now = time.monotonic()
+        if now - self._last_look >= _LOOK_SECONDS:
+            self._last_look = now
+            self._c.reporter.executors(self._c.environment.executors())
 
     def _tick_when_idle(self) -> None:
         """Without input, fire the timers that the watermark has come to since the last epoch."""
@@ -280,7 +300,7 @@ class StreamRun:
         if not (idle and moved and self._timers) or self._failure or self._c.settings.bounded:
             return
         try:
-            self._committed(self._runner.run(None))
+            self._run_empty()
         except MoorageError as error:
             self._failure = error
 
@@ -317,39 +337,31 @@ class StreamRun:
         with self._lock:
             self._halted = True
             if self._timers:
-                self._committed(self._runner.run(None))
+                self._run_empty()
                 self._runner.watermarks = self._runner.watermarks.drain()
-                self._committed(self._runner.run(None))
+                self._run_empty()
                 self._raise_failure()
             self._last_checkpoint(finished=True)
         self._c.reporter.phase("finished")
         return Outcome.FINISHED
 
-    def _stopped_with_savepoint(self) -> bool:
-        """Publish all output, then take the savepoint that was asked for; False if that fails.
-
-        Under the lock, so that nothing comes after it. If it fails the job goes on.
-        """
-        request, self._stop_request = self._stop_request, None
-        if request is None or self._failure is not None:
+    def _ended_for_a_move(self) -> bool:
+        """Take a checkpoint so that ranges can move; False, and the run goes on, if that fails."""
+        if self._failure is not None:
             return False
         try:
             self._last_checkpoint(finished=False)
-            self._checkpointer.savepoint(request, self._boundary)
-            self._report(self._checkpointer.wait(self._boundary))
-            request.wait()
         except MoorageError as error:
             if isinstance(error, (Fenced, Bug)) or self._checkpointer.broken:
-                request.answer(error)
                 raise
-            request.answer(error)
-            self._c.reporter.phase("running", f"the job goes on without its savepoint: {error}")
+            self._c.reporter.phase("running", f"subtasks stay where they are for now: {error}")
             self._checkpointer.go_on()
+            self._wishes.hand_back(job_ends=False)
             return False
         self._halted = True
         return True
 
-    def _last_checkpoint(self, *, finished: bool) -> None:
+    def _last_checkpoint(self, *, finished: bool = False) -> None:
         self._c.reporter.phase("checkpointing")
         epoch, at = self._runner.epoch, partial(self._boundary, finished=finished)
         self._report(self._checkpointer.finish(epoch, at, finished=finished))

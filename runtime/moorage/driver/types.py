@@ -5,24 +5,60 @@ importing Spark.
 """
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
+from moorage.driver.refusals import StoreRefused
 from moorage.driver.requests import Requests
-from moorage_state.errors import UserError
+from moorage.driver.views import (
+    CheckpointRecord,
+    CheckpointView,
+    ExecutorsView,
+    FailureView,
+    RestoredView,
+    SavepointView,
+)
 
-__all__ = ["CheckpointView", "Outcome", "Progress", "RunOptions", "RunResult", "StoreRefused"]
+if TYPE_CHECKING:
+    from moorage.driver.environment import Environment
+    from moorage_state.snapshots import LogWriter
+
+__all__ = [
+    "CheckpointView",
+    "Orders",
+    "Outcome",
+    "Progress",
+    "RunOptions",
+    "RunResult",
+    "StoreRefused",
+]
 
 
-class StoreRefused(UserError):
-    """The checkpoint directory cannot be used by this run.
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What an operator ordered for this start, in place of what the manifest says.
 
-    It is missing, unreadable, held by another run or owned by another job; the message says which.
+    Attributes:
+        cluster: the configured name of the cluster, for the lineage's owner.
+        uid: the uid of the job's object, for the lineage's owner.
+        holder: who holds the fence, for people.
+        adopt_lineage: the lineage that may be taken over from an owner of another uid.
+        mode: what to begin from: the newest checkpoint, `path`, or nothing.
+        digest: the digest that the manifest at `path` must have; empty for any.
+        order_id: names the choice of `path` or of nothing, which is followed once in a lineage.
     """
 
-    code = "store_refused"
+    cluster: str
+    uid: str
+    holder: str
+    adopt_lineage: str = ""
+    mode: Literal["Latest", "Path", "Empty"] = "Latest"
+    path: str = ""
+    digest: str = ""
+    order_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +74,13 @@ class RunOptions:
             with `Outcome.STOPPED`. `run_job` is called outside the main thread, so it can install
             no signal handler and needs none: this event is how Ctrl-C and SIGTERM arrive.
         control: let `moorage savepoint` reach the job through a socket of this user.
-        requests: where savepoints are asked for, from any thread.
+        requests: where savepoints and more are asked for, from any thread.
+        orders: an operator's; None on a person's machine. With orders the run takes the
+            checkpoint directory from whoever holds it: the fence ends the other one.
+        environment: where the job runs; this machine if None.
+        claimed: called with the writer of the lineage's log once the fence is claimed.
+        fenced: called once, with the reason, by the thread that finds the fence lost, before
+            anything else happens.
     """
 
     take_over: bool = False
@@ -48,29 +90,10 @@ class RunOptions:
     control: bool = False
     stop: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
     requests: Requests = field(default_factory=Requests, compare=False, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointView:
-    """A completed checkpoint, for people.
-
-    Attributes:
-        checkpoint_id: its number in the lineage.
-        epoch: the last epoch it contains.
-        completed_at: when its log entry was written; with a time zone.
-        bytes_total: the size of the state it holds.
-        bytes_uploaded: how much of that was not in the store before.
-        duration_seconds: from trigger to completion.
-        objects_written: how many objects the upload made, beside the manifest.
-    """
-
-    checkpoint_id: int
-    epoch: int
-    completed_at: datetime
-    bytes_total: int
-    bytes_uploaded: int
-    duration_seconds: float
-    objects_written: int = 0
+    orders: Orders | None = None
+    environment: "Environment | None" = field(default=None, compare=False, repr=False)
+    claimed: Callable[["LogWriter"], object] | None = field(default=None, compare=False, repr=False)
+    fenced: Callable[[str], object] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +111,25 @@ class Progress:
         bound: (done, total) where the input is bounded; any unit, the same for both.
         restored_from: what the run began from, such as `chk-7`; None for an empty start.
         message: something a person should read once; repeated reports of it are shown once.
+        lineage: its id; empty until the fence is claimed.
+        fence: of this driver; 0 until it is claimed.
+        parallelism: the number of subtasks.
+        max_parallelism: the number of key groups.
+        executors: the processes that work.
+        epochs: how many epochs this driver has committed.
+        epoch_seconds: how long the last of them took.
+        epoch_rows: its input rows.
+        rewinds: how often this driver went back to the last checkpoint.
+        restored: what the stream began from, with more than its name; None for an empty start.
+        restore_seconds: how long that took; None before the stream ran.
+        completed_checkpoints: by this driver; savepoints are not counted.
+        failed_checkpoints: by this driver; savepoints are not counted.
+        failed_in_a_row: checkpoints that failed since one was completed, where the failure counts.
+        last_failure: of the latest checkpoint that failed.
+        last_savepoint: the newest completed one of this driver.
+        checkpoints: the latest checkpoints and savepoints of this driver, newest first.
+        storage_error: why the store cannot be used at the moment; empty while it can.
+        released: the lineage was given up.
     """
 
     epoch: int = 0
@@ -99,6 +141,25 @@ class Progress:
     bound: tuple[int, int] | None = None
     restored_from: str | None = None
     message: str = ""
+    lineage: str = ""
+    fence: int = 0
+    parallelism: int = 0
+    max_parallelism: int = 0
+    executors: ExecutorsView = field(default_factory=ExecutorsView)
+    epochs: int = 0
+    epoch_seconds: float = 0.0
+    epoch_rows: int = 0
+    rewinds: int = 0
+    restored: RestoredView | None = None
+    restore_seconds: float | None = None
+    completed_checkpoints: int = 0
+    failed_checkpoints: int = 0
+    failed_in_a_row: int = 0
+    last_failure: FailureView | None = None
+    last_savepoint: SavepointView | None = None
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+    storage_error: str = ""
+    released: bool = False
 
 
 class Outcome(Enum):

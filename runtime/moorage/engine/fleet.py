@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from moorage.engine.range_access import LeasedRange
+from moorage.engine.servers import ServerConnection, Servers
 from moorage_state.canonical.layout import CanonicalSpec
 from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
 from moorage_state.keygroups import range_of
@@ -22,7 +23,6 @@ from moorage_state.server.api import (
     RangeSpec,
     RangeStats,
     RestoreBase,
-    StateApi,
     Uploaded,
     UploadLimits,
     UploadRequest,
@@ -36,7 +36,7 @@ from moorage_state.snapshots import (
     worn_packs,
 )
 
-__all__ = ["FleetUpload", "RangeFleet", "RangeId", "SavedOperator", "ServerConnection", "Servers"]
+__all__ = ["FleetUpload", "RangeFleet", "RangeId", "SavedOperator"]
 
 RangeId = tuple[str, int]
 """Operator uid and subtask."""
@@ -44,33 +44,9 @@ RangeId = tuple[str, int]
 T = TypeVar("T")
 
 _NOTHING = Version(0, "")
+_NOWHERE = -1
 _SMALL_PACKS_PER_SERVER = 16
-
-
-class ServerConnection(StateApi, Protocol):
-    """A connection to a state server."""
-
-    def close(self) -> None:
-        """End the connection."""
-        ...
-
-
-class Servers(Protocol):
-    """State servers on one or several hosts."""
-
-    @property
-    def addresses(self) -> list[str]:
-        """Where each server listens."""
-        ...
-
-    def connect(self, index: int) -> ServerConnection:
-        """A new connection to a server."""
-        ...
-
-    def ensure_alive(self) -> list[int]:
-        """Restart what is dead; returns the indices of the servers that were restarted."""
-        ...
-
+_MOST_THREADS = 64
 
 _LOOK_SECONDS = 1.0
 
@@ -112,7 +88,7 @@ class RangeFleet:
     """All ranges of all operators of a job, under one run at a time.
 
     Args:
-        servers: the state servers; subtask i is served by server i modulo their number.
+        servers: the state servers; they say which of them serves a subtask.
         uids: the stateful operators.
         store_url: where checkpoints are read from and written to.
     """
@@ -132,15 +108,16 @@ class RangeFleet:
         self._base_url = store_url
         self._max_parallelism = max_parallelism
         self._run = ""
-        count = len(servers.addresses)
-        self._clients = [servers.connect(i) for i in range(count)]
-        self._pool = ThreadPoolExecutor(max_workers=max(2, count), thread_name_prefix="fleet")
+        self._parallelism = parallelism
+        self._clients: dict[int, ServerConnection] = {}
+        threads = min(_MOST_THREADS, max(2, parallelism))
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="fleet")
         self._ranges: dict[RangeId, _Range] = {}
         for uid in uids:
             for subtask in range(parallelism):
                 groups = range_of(subtask, parallelism, max_parallelism)
                 spec = RangeSpec(uid, groups.start, groups.end)
-                self._ranges[(uid, subtask)] = _Range(spec, subtask % count)
+                self._ranges[(uid, subtask)] = _Range(spec, _NOWHERE)
 
     def open(
         self,
@@ -161,6 +138,7 @@ class RangeFleet:
         Raises:
             MoorageError: what the servers report, above all `CorruptState`.
         """
+        self._place()
         self._run = run
         self._base_url = base_url or self._store_url
         for item in self._ranges.values():
@@ -184,7 +162,7 @@ class RangeFleet:
             VersionGone: the volume no longer has what is needed; the job must be rewound.
         """
         restarted = self._servers.ensure_alive()
-        for index, client in enumerate(self._clients):
+        for index, client in list(self._clients.items()):
             if index in restarted or not _answers(client):
                 client.close()
                 self._clients[index] = self._servers.connect(index)
@@ -193,11 +171,10 @@ class RangeFleet:
 
     def leased(self, uid: str) -> tuple[LeasedRange, ...]:
         """The ranges of an operator, by subtask, at their committed versions."""
-        addresses = self._servers.addresses
+        doors = {index: self._servers.door(index) for index in self._clients}
         mine = sorted((s, r) for (u, s), r in self._ranges.items() if u == uid)
         return tuple(
-            LeasedRange(uid, r.spec.start, self._run, addresses[r.server], r.version)
-            for _, r in mine
+            LeasedRange(uid, r.spec.start, self._run, doors[r.server], r.version) for _, r in mine
         )
 
     def commit(self, epoch: int, digests: Mapping[RangeId, str]) -> None:
@@ -298,18 +275,18 @@ class RangeFleet:
             item.base = RestoreBase(checkpoint_id, epoch, mine)
             item.committed = [v for v in item.committed if v.epoch > epoch]
         self._base_url = self._store_url
-        for client in self._clients:
+        for client in self._clients.values():
             _best_effort(partial(client.notify_complete, checkpoint_id, self._run))
 
     def aborted(self, checkpoint_id: int) -> None:
         """A checkpoint failed: its local copies can go."""
-        for client in self._clients:
+        for client in self._clients.values():
             _best_effort(partial(client.notify_aborted, checkpoint_id, self._run))
 
     def stats(self) -> list[RangeStats]:
         """A look at all ranges; those of a server that does not answer are left out."""
         found: list[RangeStats] = []
-        for client in self._clients:
+        for client in list(self._clients.values()):
             with suppress(MoorageError):
                 found.extend(client.stats())
         return found
@@ -332,10 +309,33 @@ class RangeFleet:
     def close(self) -> None:
         """Release every lease and close the connections."""
         for item in self._ranges.values():
-            _best_effort(partial(self._client(item).release_range, *self._address(item)))
-        for client in self._clients:
+            self._release(item)
+        for client in self._clients.values():
             client.close()
         self._pool.shutdown()
+
+    def wants_to_move(self) -> bool:
+        """See `Servers.wants_to_move`."""
+        return self._servers.wants_to_move()
+
+    def _place(self) -> None:
+        """Ask where ranges belong now, and let go of them where they were before."""
+        wanted = self._servers.place(self._parallelism)
+        for (_, subtask), item in self._ranges.items():
+            if item.server != wanted[subtask]:
+                self._release(item)
+                item.server = wanted[subtask]
+        for index in set(self._clients) - set(wanted):
+            self._clients.pop(index).close()
+        for index in sorted(set(wanted)):
+            known = self._clients.get(index)
+            if known is None or not _answers(known):
+                self._clients[index] = self._servers.connect(index)
+
+    def _release(self, item: _Range) -> None:
+        client = self._clients.get(item.server)
+        if client is not None:
+            _best_effort(partial(client.release_range, *self._address(item)))
 
     def _open_one(self, item: _Range) -> OpenResult:
         return self._client(item).open_range(

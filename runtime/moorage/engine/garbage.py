@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 __all__ = ["seldom_collecting"]
 
-_NEW_OBJECTS = 50_000
+_NEW_OBJECTS = 200_000
 
 
 @contextmanager
 def seldom_collecting() -> Iterator[None]:
-    """Within, young objects are looked over each 50,000, a few megabytes; afterwards as before.
+    """Within, young objects are looked over each 200,000, some megabytes; afterwards as before.
 
     A collector that was switched off, or set to even fewer looks, stays as it was.
     """

@@ -214,6 +214,7 @@ class AnchoredPlacement:
         self._context = context
         self._assigner = assigner
         self._anchors: dict[int, _Anchor] = {}
+        self._pinned: dict[int, str] | None = None
         self._usable = self._probe()
 
     def place(self, df: DataFrame, parallelism: int) -> DataFrame:
@@ -227,13 +228,24 @@ class AnchoredPlacement:
         """See `Placement.assignment`; looks at the live executors and moves subtasks first."""
         return dict(self._anchor(parallelism).owners)
 
+    def pin(self, owners: Mapping[int, str]) -> None:
+        """From now on subtasks belong where `owners` says, whoever comes or goes.
+
+        A subtask whose executor is gone runs anywhere. Stands until the next call.
+        """
+        self._pinned = dict(owners)
+        self._anchors.clear()
+
     def _anchor(self, parallelism: int) -> "_Anchor":
         live = executors(self._context)
         known = self._anchors.get(parallelism)
         if known is not None and known.live == live:
             return known
         before = known.owners if known is not None else {}
-        owners = self._assigner(before, live, parallelism)
+        if self._pinned is not None:
+            owners = self._pinned
+        else:
+            owners = self._assigner(before, live, parallelism)
         moved = {task: owner for task, owner in owners.items() if before.get(task) != owner}
         _log.info("placement.assigned parallelism=%d moved=%s", parallelism, moved)
         hosts = {executor.id: executor.host for executor in live}

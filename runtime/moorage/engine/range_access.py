@@ -1,14 +1,34 @@
 """A subtask's range as the keyed state store sees it: one version to read, one attempt to write.
 
-Binds the state server's interface to what stays the same for one attempt of one subtask.
+Binds the state server's interface to what stays the same for one attempt of one subtask, and
+decides by which way a task reaches that server.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from moorage_state.keyed.access import Scan
 from moorage_state.server.api import StateApi, Version
+from moorage_state.server.client import StateClient
+from moorage_state.server.slots import ID_FILE
 
-__all__ = ["BoundRange", "LeasedRange"]
+__all__ = ["BoundRange", "LeasedRange", "ServerDoor", "connect_to"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDoor:
+    """How tasks find a state server.
+
+    Attributes:
+        address: where everybody reaches it.
+        server: the identity it must show; any if empty.
+        socket: the path of its Unix socket as tasks of its own executor see it; on another
+            executor there may be another server's at the same path. Empty where there is none.
+    """
+
+    address: str
+    server: str = ""
+    socket: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +38,39 @@ class LeasedRange:
     uid: str
     start: int
     run: str
-    address: str
+    door: ServerDoor
     version: Version
+
+    @property
+    def address(self) -> str:
+        """Where everybody reaches its server."""
+        return self.door.address
+
+
+def connect_to(door: ServerDoor, token: str) -> StateClient:
+    """Connect through the Unix socket where the server is this executor's own, else by TCP.
+
+    The identity beside the socket tells, and the server shows it again when it is greeted: an
+    executor may have been replaced by another one at the same address.
+
+    Raises:
+        Retryable: nobody answers there, or another server does.
+        UserError: the server refuses this client.
+    """
+    address = f"unix:{door.socket}" if _is_near(door) else door.address
+    if not door.server:
+        return StateClient.connect(address, token)
+    return StateClient.connect(address, token, server=door.server)
+
+
+def _is_near(door: ServerDoor) -> bool:
+    if not door.socket:
+        return False
+    try:
+        identity = (Path(door.socket).parent / ID_FILE).read_text().strip()
+    except OSError:
+        return False
+    return bool(identity) and door.server.rpartition(".")[0] == identity
 
 
 class BoundRange:

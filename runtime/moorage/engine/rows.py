@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from moorage.engine.strictness import misfit
 from moorage_state.errors import UserError
 
-__all__ = ["OutputBuffer", "RowReader", "column_values", "group_starts"]
+__all__ = ["FLUSH_ROWS", "OutputBuffer", "RowReader", "column_values", "group_starts"]
 
-_FLUSH_ROWS = 8192
+FLUSH_ROWS = 8192
+"""Output rows that are enough for a batch."""
 
 
 def column_values(column: pa.Array) -> list[Any]:
@@ -54,19 +56,20 @@ def _with_maps(kind: pa.DataType) -> Callable[[Any], Any] | None:
     return None
 
 
-def group_starts(columns: Sequence[pa.Array]) -> list[int]:
+def group_starts(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
     """Positions at which the value of any of `columns` differs from the row before; 0 first.
 
     The columns hold no nulls.
     """
     rows = len(columns[0])
     if rows == 0:
-        return []
-    changed = np.zeros(rows - 1, dtype=bool)
+        return np.zeros(0, np.int64)
+    changed = np.zeros(rows, dtype=bool)
+    changed[0] = True
     for column in columns:
         differs = pc.not_equal(column.slice(1), column.slice(0, rows - 1))
-        changed |= differs.to_numpy(zero_copy_only=False).astype(bool)
-    return [0, *(np.flatnonzero(changed) + 1).tolist()]
+        changed[1:] |= differs.to_numpy(zero_copy_only=False).astype(bool)
+    return np.flatnonzero(changed)
 
 
 class RowReader:
@@ -87,6 +90,9 @@ class RowReader:
 class OutputBuffer:
     """Collects what a function yields and turns it into record batches of a fixed schema.
 
+    Attributes:
+        rows: tuples that wait for `take`; always the same list.
+
     Args:
         uid: the operator, for error messages.
         schema: the declared output columns.
@@ -97,7 +103,7 @@ class OutputBuffer:
         self._schema = schema
         self._names = schema.names
         self._width = len(schema.names)
-        self._rows: list[Any] = []
+        self.rows: list[Any] = []
         self.total = 0
 
     def extend(self, produced: Iterable[Any]) -> None:
@@ -108,14 +114,14 @@ class OutputBuffer:
         Raises:
             UserError: for what is no row; the width of tuples is judged by `take`.
         """
-        append = self._rows.append
+        append = self.rows.append
         for row in produced:
-            append(row if type(row) is tuple else self._as_tuple(row))
+            append(row if type(row) is tuple else self.as_tuple(row))
 
     @property
     def full(self) -> bool:
         """Whether it is time to take a batch."""
-        return len(self._rows) >= _FLUSH_ROWS
+        return len(self.rows) >= FLUSH_ROWS
 
     def take(self) -> tuple[list[Any], pa.RecordBatch]:
         """The rows since the last call, as they are and as a batch.
@@ -123,13 +129,17 @@ class OutputBuffer:
         Raises:
             UserError: when a row is of another width, or a value does not fit its column.
         """
-        rows, self._rows = self._rows, []
-        if set(map(len, rows)) - {self._width}:
-            raise self._misshapen(next(row for row in rows if len(row) != self._width))
+        rows = self.rows.copy()
+        self.rows.clear()
         self.total += len(rows)
         if not rows:
             return rows, pa.RecordBatch.from_pylist([], schema=self._schema)
-        columns = zip(*rows, strict=True)
+        try:
+            columns = list(zip(*rows, strict=True))
+        except ValueError:
+            columns = []
+        if len(columns) != self._width:
+            raise self._misshapen(next(row for row in rows if len(row) != self._width))
         arrays = [self._array(i, column) for i, column in enumerate(columns)]
         return rows, pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -148,7 +158,8 @@ class OutputBuffer:
             f"column={field.name} declared={field.type}: {reason}"
         )
 
-    def _as_tuple(self, row: Any) -> tuple[Any, ...]:
+    def as_tuple(self, row: Any) -> tuple[Any, ...]:
+        """A row as `extend` takes it. Raises `UserError` for what is no row."""
         if isinstance(row, dict):
             return self._from_dict(row)
         if isinstance(row, (tuple, list)) and len(row) == self._width:

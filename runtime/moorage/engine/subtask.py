@@ -26,18 +26,17 @@ import pyarrow as pa
 import xxhash
 
 from moorage.engine.acks import Ack, encode_ack
+from moorage.engine.chunks import Chunk, by_key, chunk_of, time_column, times_of
 from moorage.engine.columns import (
-    GROUP_COLUMN,
     INPUT_COLUMN,
-    TIME_COLUMN,
     ack_batch,
     row_batch,
 )
 from moorage.engine.failures import SubtaskFailure, UserFunctionError
 from moorage.engine.garbage import seldom_collecting
 from moorage.engine.head import Head, read_head
-from moorage.engine.range_access import BoundRange, LeasedRange
-from moorage.engine.rows import OutputBuffer, RowReader, column_values, group_starts
+from moorage.engine.range_access import BoundRange, LeasedRange, connect_to
+from moorage.engine.rows import FLUSH_ROWS, OutputBuffer, RowReader
 from moorage.functions import (
     KeyedProcessFunction,
     ProcessContext,
@@ -49,7 +48,6 @@ from moorage_state.errors import LocalDiskError, MoorageError
 from moorage_state.keyed import EventTimeTimers, KeyedStateStore
 from moorage_state.keyed.store import StateSchema
 from moorage_state.keys import KeyCodec, key_prefix, timer_parts
-from moorage_state.server.client import StateClient
 
 __all__ = ["SubtaskPlan", "run_subtask"]
 
@@ -103,7 +101,7 @@ def run_subtask(plan: SubtaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterato
     try:
         head, rest = read_head(batches)
         leased = plan.ranges[head.subtask]
-        with closing(StateClient.connect(leased.address, plan.token)) as client:
+        with closing(connect_to(leased.door, plan.token)) as client:
             subtask = _Subtask(plan, head, BoundRange(client, leased, plan.epoch, uuid4().hex))
             try:
                 with seldom_collecting():
@@ -203,29 +201,59 @@ class _Subtask:
         if batch.num_rows == 0:
             return
         self._counts["rows_in"] += batch.num_rows
-        times = _times(batch)
-        groups = batch.column(GROUP_COLUMN)
-        key_columns = [batch.column(name) for name in self._plan.key_columns]
-        starts = group_starts([groups, *key_columns])
-        firsts = pa.array(starts)
-        columns = [column_values(column.take(firsts)) for column in key_columns]
-        prefixes, order = self._keys.prefixes(column_values(groups.take(firsts)), columns)
-        runs_on = self._in_key and prefixes[0] == self._store.prefix
-        if not runs_on:
+        chunk = chunk_of(batch, self._plan.key_columns, self._keys, self._current())
+        if not chunk.runs_on:
             self._end_key()
-        self._store.begin_chunk(prefixes, order)
-        rows = self._reader.rows(batch)
-        keys = columns[0] if len(columns) == 1 else zip(*columns, strict=True)
-        spans = zip(keys, starts, [*starts[1:], len(rows)], strict=True)
-        for i, (key, start, end) in enumerate(spans):
-            if i > 0 or not runs_on:
+        self._store.begin_chunk(chunk.prefixes)
+        times = times_of(chunk.rows)
+        if times is None and self._timers is None:
+            yield from self._plain_keys(chunk, self._reader.rows(chunk.rows))
+        else:
+            yield from self._keys_in_time(chunk, self._reader.rows(chunk.rows), times)
+
+    def _plain_keys(self, chunk: Chunk, rows: list[Any]) -> Iterator[pa.RecordBatch]:
+        """Keys of a function without timers, whose rows have no time.
+
+        The usual case, and a loop that is run for every key: it calls nothing but the function
+        and the store.
+        """
+        process, ctx, switch_to = self._function.process, self._ctx, self._store.switch_to
+        made = self._out.rows
+        append, as_tuple = made.append, self._out.as_tuple
+        ctx._timestamp = None
+        self._in_key = True
+        self._counts["keys"] += len(chunk.keys) - chunk.runs_on
+        running = 0 if chunk.runs_on else -1
+        for i, (key, mine) in enumerate(zip(chunk.keys, by_key(rows, chunk.starts), strict=True)):
+            if i != running:
+                switch_to(i)
+                ctx.key = key
+            for row in mine:
+                produced = process(row, ctx)
+                if produced is not None:
+                    for out in produced:
+                        append(out if type(out) is tuple else as_tuple(out))
+            if len(made) >= FLUSH_ROWS:
+                yield from self._flush_output()
+
+    def _keys_in_time(
+        self, chunk: Chunk, rows: list[Any], times: list[int | None] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Keys of a function that has timers, or whose rows have times."""
+        stamps = [None] * len(rows) if times is None else times
+        spans = zip(
+            chunk.keys, by_key(rows, chunk.starts), by_key(stamps, chunk.starts), strict=True
+        )
+        for i, (key, mine, when) in enumerate(spans):
+            if i > 0 or not chunk.runs_on:
                 self._begin_key(i, key)
-            if times is None:
-                self._untimed_rows(rows[start:end])
-            else:
-                self._timed_rows(rows[start:end], times[start:end])
+            self._timed_rows(mine, when)
             if self._out.full:
                 yield from self._flush_output()
+
+    def _current(self) -> bytes:
+        """The prefix of the key whose rows may run on; empty when there is none."""
+        return self._store.prefix if self._in_key else b""
 
     def _begin_key(self, index: int, key: Any) -> None:
         timers, store = self._timers, self._store
@@ -246,14 +274,6 @@ class _Subtask:
         self._store.flush_key()
         self._in_key = False
 
-    def _untimed_rows(self, rows: Sequence[Any]) -> None:
-        process, ctx = self._function.process, self._ctx
-        ctx._timestamp = None
-        for row in rows:
-            produced = process(row, ctx)
-            if produced is not None:
-                self._out.extend(produced)
-
     def _timed_rows(self, rows: Sequence[Any], times: Sequence[int | None]) -> None:
         process, extend, ctx = self._function.process, self._out.extend, self._ctx
         by_rows = self._timers is not None and self._plan.upstream is None
@@ -267,7 +287,7 @@ class _Subtask:
 
     def _observe(self, batch: pa.RecordBatch) -> None:
         """Take note of the newest event time of each input, rows with a null key included."""
-        column = _time_column(batch)
+        column = time_column(batch)
         if column is None or not self._plan.inputs:
             return
         timed = column.is_valid().to_numpy(zero_copy_only=False)
@@ -392,17 +412,3 @@ def _hashable(rows: list[Any]) -> bytes:
         return _pack(rows)
     except OverflowError:  # integers of more than 64 bits, in a column of decimals
         return repr(rows).encode()
-
-
-def _time_column(batch: pa.RecordBatch) -> pa.Array | None:
-    """The event times; None where none is declared or no row has one."""
-    if TIME_COLUMN not in batch.schema.names:
-        return None
-    column = batch.column(TIME_COLUMN)
-    return None if column.null_count == len(column) else column
-
-
-def _times(batch: pa.RecordBatch) -> list[int | None] | None:
-    """Event times of the rows in milliseconds; None where no row has one."""
-    column = _time_column(batch)
-    return None if column is None else column_values(column)

@@ -241,15 +241,6 @@ def test_a_path_without_state_says_what_to_name(tmp_path: Path) -> None:
         read(tmp_path / "missing", "visits", "seen")
 
 
-def test_the_options_of_an_address_stay_with_the_directory() -> None:
-    options = "endpoint=http://127.0.0.1:9/&path_style=true"
-    parent = moorage.state.locating.parent_of(f"s3://bucket/flights/chk-3?{options}")
-    assert parent == (f"s3://bucket/flights?{options}", "chk-3")
-    assert moorage.state.locating.parent_of("file:///a%20b/sp%3F1") == ("file:///a%20b", "sp?1")
-    assert moorage.state.locating.parent_of("file:///a/sp-1/") == ("file:///a", "sp-1")
-    assert moorage.state.locating.parent_of("memory://sp-1") == ("memory://", "sp-1")
-
-
 def test_a_checkpoint_that_is_not_retained_is_refused(lineage: Callable[..., Path]) -> None:
     with pytest.raises(UserError, match="chk-9; retained are: chk-2, chk-1"):
         read(f"{lineage()}/chk-9", "visits", "visit")

@@ -1,15 +1,19 @@
 """What the driver does of what the coordinator decides: nothing is published twice or lost."""
 
+import hashlib
 import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from moorage_testing.jobs import wait_until
+from msgspec.structs import replace
 
+from moorage.driver.asked import stopped
 from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.manifests import Boundary
-from moorage.driver.requests import SavepointRequest
+from moorage.driver.reporter import Reporter
+from moorage.driver.requests import CheckpointRequest, SavepointRequest
 from moorage.engine.fleet import FleetUpload
 from moorage.engine.watermarks import Watermarks
 from moorage_state.errors import Fenced, MoorageError, Retryable, StoreUnavailable, UserError
@@ -17,14 +21,17 @@ from moorage_state.snapshots import (
     Checkpoint,
     CheckpointStore,
     Fence,
+    FileRef,
     LogWriter,
     Owner,
     RangeHandle,
     Run,
     Savepoint,
+    SavepointConflict,
     SavepointStore,
+    manifest_digest,
 )
-from moorage_state.stores import MemoryStore
+from moorage_state.stores import MemoryStore, open_store
 
 OWNER = Owner("c", "n", "j", "u")
 
@@ -102,14 +109,15 @@ class Output:
 class Job:
     """A checkpointer with a clock that the test turns."""
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, objects: MemoryStore | None = None, **changes: Any) -> None:
         self.now = 100.0
         self.epoch = 0
-        self.objects = MemoryStore("driver")
+        self.objects = objects or MemoryStore("driver")
         self.writer = LogWriter.claim(self.objects, OWNER, "test")
         self.writer.append(Run(self.writer.fence, 0))
         self.fleet, self.output = Fleet(), Output()
         self.said: list[str] = []
+        self.reporter = Reporter(lambda _progress: None)
         settings = {
             "name": "j",
             "interval_seconds": 10.0,
@@ -139,6 +147,7 @@ class Job:
             epoch=0,
             output=self.output,  # type: ignore[arg-type]
             tell=self.said.append,
+            watch=self.reporter,
             clock=lambda: self.now,
         )
 
@@ -448,7 +457,7 @@ def test_who_waits_for_a_savepoint_hears_of_it_when_the_run_ends(make_job, monke
     assert request.wait(0) is not None
 
 
-def test_who_waits_for_a_savepoint_that_the_end_of_the_job_aborts_is_told_how_to(make_job):
+def test_a_savepoint_that_the_end_of_the_run_aborts_is_handed_back(make_job):
     job = make_job()
     job.fleet.gated = True
     job.commit("a")
@@ -456,8 +465,9 @@ def test_who_waits_for_a_savepoint_that_the_end_of_the_job_aborts_is_told_how_to
     job.checkpointer.savepoint(request, job.boundary)
     job.fleet.gated = False
     job.checkpointer.finish(job.epoch, job.boundary)
-    with pytest.raises(UserError, match="use --stop"):
-        request.wait(0)
+    assert job.checkpointer.take_suspended() == [request]
+    assert request.wait(0) is None
+    assert "use --stop" in str(stopped(request))
 
 
 def test_a_sink_that_fails_ends_the_run_for_good(make_job):
@@ -488,3 +498,212 @@ def test_whatever_goes_wrong_with_a_savepoint_the_job_goes_on(make_job, monkeypa
     job.commit("a")
     job.due()
     assert job.settle() == [2]
+
+
+# -- on demand, and what is told -------------------------------------------------------------
+
+
+def test_a_checkpoint_that_is_asked_for_is_taken_even_if_nothing_happened_since(make_job):
+    job = make_job()
+    job.commit("a")
+    for number in (1, 2):
+        request = CheckpointRequest()
+        job.checkpointer.checkpoint(request, job.boundary)
+        job.settle()
+        view = request.wait(0)
+        assert view is not None
+        assert (view.checkpoint_id, view.epoch) == (number, 1)
+    assert [e.checkpoint_id for e in job.entries(Checkpoint)] == [1, 2]
+    assert job.files == ["a"]
+
+
+def test_a_checkpoint_that_is_asked_for_waits_its_turn(make_job):
+    job = make_job()
+    job.fleet.gated = True
+    job.commit("a")
+    requests = [CheckpointRequest(), CheckpointRequest()]
+    for request in requests:
+        job.checkpointer.checkpoint(request, job.boundary)
+    assert [request.state for request in requests] == ["Running", "Running"]
+    assert job.fleet.snapshots == [1]
+    job.fleet.gated = False
+    job.fleet.gates[1].set()
+    job.settle()
+    assert [request.wait(0).checkpoint_id for request in requests] == [1, 2]
+
+
+def test_why_a_requested_checkpoint_failed_is_its_answer(make_job):
+    job = make_job()
+    job.commit("a")
+    job.fleet.errors[1] = StoreUnavailable("down")
+    request = CheckpointRequest()
+    job.checkpointer.checkpoint(request, job.boundary)
+    job.settle()
+    with pytest.raises(StoreUnavailable, match="down"):
+        request.wait(0)
+
+
+def test_what_becomes_of_checkpoints_is_told(make_job):
+    job = make_job()
+    job.commit("a")
+    job.fleet.errors[1] = StoreUnavailable("down")
+    job.due()
+    job.settle()
+    told = job.reporter.progress
+    assert (told.failed_checkpoints, told.failed_in_a_row) == (1, 1)
+    assert told.storage_error == "down"
+    assert told.last_failure is not None
+    assert told.last_failure.code == "CHECKPOINT_ASYNC_EXCEPTION"
+    job.checkpointer.savepoint(SavepointRequest("before"), job.boundary)
+    job.settle()
+    told = job.reporter.progress
+    assert (told.completed_checkpoints, told.failed_in_a_row, told.storage_error) == (0, 1, "")
+    assert told.last_savepoint is not None
+    assert told.last_savepoint.manifest_digest.startswith("sha256:")
+    job.due()
+    job.settle()
+    told = job.reporter.progress
+    assert (told.completed_checkpoints, told.failed_in_a_row) == (1, 0)
+    kinds = [(r.checkpoint_id, r.kind, r.state) for r in told.checkpoints]
+    assert kinds == [
+        (3, "Checkpoint", "Completed"),
+        (2, "Savepoint", "Completed"),
+        (1, "Checkpoint", "Failed"),
+    ]
+
+
+def test_what_is_given_up_because_the_run_ends_is_no_failure(make_job):
+    job = make_job()
+    job.fleet.gated = True
+    job.commit("a")
+    request = CheckpointRequest()
+    job.checkpointer.checkpoint(request, job.boundary)
+    job.fleet.gates[1].set()
+    job.checkpointer.abandon()
+    told = job.reporter.progress
+    assert (told.failed_checkpoints, told.last_failure) == (0, None)
+    assert job.checkpointer.take_suspended() == [request]
+
+
+def test_the_end_of_the_job_waits_for_no_upload(make_job):
+    job = make_job()
+    job.fleet.gated = True
+    job.commit("a")
+    job.checkpointer.savepoint(SavepointRequest("before"), job.boundary)
+    job.checkpointer.abandon(job_ends=True)
+    assert not job.fleet.gates[1].is_set()
+    assert job.entries(Savepoint) == []
+
+
+# -- savepoints that another driver began --------------------------------------------------------
+
+
+@pytest.fixture
+def make_filed_job(make_job, tmp_path):
+    """Jobs whose savepoints are directories, with one file in each range."""
+
+    def make(objects: MemoryStore | None = None) -> Job:
+        job = make_job(
+            objects=objects,
+            savepoint_dir=f"file://{tmp_path}",
+            savepoint_url=lambda name: f"file://{tmp_path}/{name}",
+        )
+
+        def save(_id: int, _epoch: int, url: str, *_args: Any, **_kwargs: Any) -> FleetUpload:
+            open_store(url).put("state/count/0-127/000001.sst", b"files of this run")
+            sha = hashlib.sha256(b"files of this run").hexdigest()
+            name = "000001.sst"
+            file = FileRef(
+                name=name, key=f"state/count/0-127/{name}", size=17, sha256=sha, shared=False
+            )
+            handle = job.fleet.upload(_id, {}).handles["count"][0]
+            handle = replace(handle, files=[file], bytes_total=17)
+            return FleetUpload({"count": [handle]}, objects=1, bytes_written=17, bytes_inline=0)
+
+        job.fleet.save = save  # type: ignore[method-assign]
+        return job
+
+    return make
+
+
+def asked(job: Job, request_id: str = "s-1") -> SavepointRequest:
+    request = SavepointRequest("kept", request_id=request_id)
+    job.checkpointer.savepoint(request, job.boundary)
+    job.settle()
+    return request
+
+
+def test_what_an_ended_driver_began_is_carried_on_beside_its_files(make_filed_job, tmp_path):
+    begun = SavepointStore(f"file://{tmp_path}/kept", create=True)
+    assert begun.begin("s-1")
+    begun.store.put("state/count/0-127/000001.sst", b"files of another")
+    job = make_filed_job()
+    view = asked(job).wait(0)
+    assert view is not None
+    manifest = begun.verify(full=True)
+    assert [file.key for file in manifest.files] == ["f1r0-1/state/count/0-127/000001.sst"]
+    assert begun.store.get("state/count/0-127/000001.sst") == b"files of another"
+    assert view.manifest_digest == begun.digest()
+
+
+def test_a_request_that_follows_a_failed_one_carries_on_under_its_attempt(make_filed_job, tmp_path):
+    begun = SavepointStore(f"file://{tmp_path}/kept", create=True)
+    assert begun.begin("s-1")
+    job = make_filed_job()
+    request = SavepointRequest("kept", attempt="s-1", request_id="s-1.1")
+    job.checkpointer.savepoint(request, job.boundary)
+    job.settle()
+    assert request.wait(0) is not None
+    assert begun.completed_by("s-1") is not None
+
+
+def test_a_savepoint_that_is_complete_is_the_answer_to_its_own_request_alone(make_filed_job):
+    made = make_filed_job()
+    first = asked(made).wait(0)
+    assert first is not None
+    job = make_filed_job(made.objects)
+    again = asked(job).wait(0)
+    assert again is not None
+    assert (again.url, again.checkpoint_id) == (first.url, first.checkpoint_id)
+    assert (again.manifest_digest, again.bytes_total) == (first.manifest_digest, 17)
+    assert len(job.entries(Savepoint)) == 1
+    assert job.reporter.progress.last_savepoint == again
+    for other, request_id in ((job, "s-2"), (make_filed_job(), "s-1")):
+        with pytest.raises(SavepointConflict, match="choose another name"):
+            asked(other, request_id).wait(0)
+
+
+def test_of_two_drivers_that_complete_one_savepoint_the_first_has_made_it(make_filed_job, tmp_path):
+    stalled = make_filed_job()
+    asked(stalled)
+    # It had announced the savepoint when it fell asleep, and had not made it exist.
+    place = tmp_path / "kept" / "MANIFEST"
+    made = place.read_bytes()
+    place.unlink()
+    job = make_filed_job(stalled.objects)
+    ours = job.fleet.save
+
+    def while_it_wakes(*args: Any, **kwargs: Any) -> FleetUpload:
+        saved = ours(*args, **kwargs)
+        place.write_bytes(made)
+        return saved
+
+    job.commit("a")
+    job.fleet.save = while_it_wakes  # type: ignore[method-assign]
+    view = asked(job).wait(0)
+    assert view is not None
+    assert view.manifest_digest == SavepointStore(view.url).digest() == manifest_digest(made)
+    assert (view.checkpoint_id, view.epoch) == (1, 0)
+    assert [e.checkpoint_id for e in job.entries(Savepoint)] == [1, 2]
+
+
+def test_another_lineages_savepoint_is_never_taken_for_ones_own(make_filed_job, tmp_path):
+    asked(make_filed_job())
+    place = tmp_path / "kept" / "MANIFEST"
+    made = place.read_bytes()
+    place.unlink()
+    job = make_filed_job()
+    ours = job.fleet.save
+    job.fleet.save = lambda *a, **k: (ours(*a, **k), place.write_bytes(made))[0]  # type: ignore[method-assign]
+    with pytest.raises(SavepointConflict):
+        asked(job).wait(0)

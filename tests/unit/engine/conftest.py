@@ -21,7 +21,7 @@ from moorage.engine.columns import (
     START,
     TIME_COLUMN,
 )
-from moorage.engine.range_access import LeasedRange
+from moorage.engine.range_access import LeasedRange, ServerDoor
 from moorage.engine.subtask import SubtaskPlan, run_subtask
 from moorage.functions import NO_WATERMARK
 from moorage_state.server.api import RangeSpec, Version
@@ -78,7 +78,7 @@ class Operator:
             key_types=("string",),
             output=OUTPUT,
             watermark=NO_WATERMARK,
-            ranges=(LeasedRange(self.uid, 0, RUN, self.address, self.version),),
+            ranges=(LeasedRange(self.uid, 0, RUN, ServerDoor(self.address), self.version),),
             token=self.token,
             inputs=("clicks",),
             schemas=self.schemas,

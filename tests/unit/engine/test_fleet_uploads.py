@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from moorage.driver.local import LocalServers
 from moorage.engine.fleet import RangeFleet
 from moorage_state.deltas import encode_frame
 from moorage_state.rocks import RocksOptions
@@ -23,7 +24,7 @@ class Job:
     def __init__(self, folder, store, ranges):
         self.url = f"file://{store}"
         self.servers = ServerGroup(2, folder, options=SMALL)
-        self.fleet = RangeFleet(self.servers, ["counts"], ranges, ranges, self.url)
+        self.fleet = RangeFleet(LocalServers(self.servers), ["counts"], ranges, ranges, self.url)
         self.clients = {a: self.servers.connect(i) for i, a in enumerate(self.servers.addresses)}
         self.epoch = 0
 
@@ -136,7 +137,7 @@ def test_a_range_of_another_parallelism_builds_on_the_handles_it_came_from(new_j
     state = {subtask: rng.randbytes(300_000) for subtask in range(16)}
     job.write(state)
     first = job.checkpoint(1, {})
-    fleet = RangeFleet(job.servers, ["counts"], 2, 16, job.url)
+    fleet = RangeFleet(LocalServers(job.servers), ["counts"], 2, 16, job.url)
     fleet.open("f2r0", job.epoch, first.handles, 1)
     fleet.snapshot(2)
     second = fleet.upload(2, first.handles)

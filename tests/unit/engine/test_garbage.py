@@ -18,7 +18,7 @@ def _thresholds() -> Iterator[None]:
 def test_the_collector_looks_seldom_within_and_as_before_afterwards() -> None:
     gc.set_threshold(700, 10, 10)
     with seldom_collecting():
-        assert gc.get_threshold() == (50_000, 10, 10)
+        assert gc.get_threshold() == (200_000, 10, 10)
     assert gc.get_threshold() == (700, 10, 10)
 
 

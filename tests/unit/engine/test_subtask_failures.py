@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from moorage.engine.failures import SubtaskFailure, UserFunctionError, failure_of
-from moorage.engine.range_access import LeasedRange
+from moorage.engine.range_access import LeasedRange, ServerDoor
 from moorage.engine.subtask import run_subtask
 from moorage.functions import KeyedProcessFunction
 from moorage.sinks import FileSink
@@ -211,7 +211,7 @@ def test_what_the_driver_does_depends_on_the_error(operator, batch, error, kind)
 
 
 def test_another_version_of_the_range_is_reported_as_that(operator, batch, connections):
-    leased = LeasedRange(operator.uid, 0, "f1r0", operator.address, Version(3, "x"))
+    leased = LeasedRange(operator.uid, 0, "f1r0", ServerDoor(operator.address), Version(3, "x"))
     for function in (Echo(), Fails("")):
         rows = [batch(("a", 1))]
         assert type(failing(operator, function, rows, ranges=(leased,))) is VersionMismatch
@@ -227,7 +227,7 @@ def test_another_run_on_the_range_is_reported_as_that(operator, batch):
 
 @pytest.mark.parametrize("address", ["unix:/tmp/moorage-nobody/0.sock", "tcp:127.0.0.1:1"])
 def test_a_server_that_does_not_answer_is_tried_again(operator, batch, address):
-    leased = LeasedRange(operator.uid, 0, "f1r0", address, operator.version)
+    leased = LeasedRange(operator.uid, 0, "f1r0", ServerDoor(address), operator.version)
     error = failing(operator, Echo(), [batch(("a", 1))], ranges=(leased,))
     assert type(error) is Retryable
     assert address in str(error)

@@ -14,6 +14,7 @@ STDLIB = sys.stdlib_module_names
 ALLOWED = {
     "operator/moorage_api": {"moorage_api", "pydantic", "pydantic_core", "yaml"},
     "operator/moorage_operator": {
+        "aiohttp",
         "kopf",
         "kubernetes",
         "moorage_api",
@@ -21,6 +22,9 @@ ALLOWED = {
         "moorage_state.errors",
         "moorage_state.snapshots",
         "moorage_state.stores",
+        "prometheus_client",
+        "pydantic",
+        "yaml",
     },
     "backends/moorage_state": {
         "boto3",

@@ -72,6 +72,12 @@ def test_puts_deletes_and_range_deletes_are_applied_in_order(db):
     assert db.get(b"\xffm") == b"marker"
 
 
+def test_the_last_write_of_a_key_counts_within_a_frame_and_across_frames(db):
+    first = Frame([], [b"b", b"a", b"c", b"a", b"b"], [b"1", b"1", b"1", b"2", None])
+    db.apply([first, Frame([(b"c", b"d")], [b"d", b"c", b"c"], [b"1", b"2", b"3"])])
+    assert db.get_many([b"a", b"b", b"c", b"d"]) == [b"2", None, b"3", b"1"]
+
+
 def test_an_error_while_frames_are_read_writes_nothing(db):
     def frames():
         yield Frame([], [b"a"], [b"1"])

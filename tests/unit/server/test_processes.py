@@ -191,14 +191,14 @@ def test_a_server_that_cannot_start_says_so(tmp_path, capfd):
 )
 def test_wrong_arguments_are_explained(tmp_path, capsys, monkeypatch, arguments, told):
     monkeypatch.setenv("MOORAGE_STATE_TOKEN", "secret")
-    monkeypatch.setattr(process, "_end_signals", lambda: None)
+    monkeypatch.setattr(process, "end_signals", lambda: None)
     assert main(["--dir", str(tmp_path), *arguments]) == 2
     assert told in capsys.readouterr().err
 
 
 def test_a_server_without_a_token_does_not_start(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("MOORAGE_STATE_TOKEN", raising=False)
-    monkeypatch.setattr(process, "_end_signals", lambda: None)
+    monkeypatch.setattr(process, "end_signals", lambda: None)
     assert main(["--dir", str(tmp_path), "--tcp", "127.0.0.1:0"]) == 2
     assert "no token" in capsys.readouterr().err
 
@@ -232,7 +232,7 @@ def test_another_protocol_version_is_refused(servers, monkeypatch):
     monkeypatch.setattr(
         Connection,
         "send_hello",
-        lambda connection, _: connection._send(b"\x92\x63\xc4\x01x", b""),
+        lambda connection, *_: connection._send(b"\x92\x63\xc4\x01x", b""),
     )
     with pytest.raises(UserError, match="client=99"):
         StateClient.connect(servers.addresses[0], servers.token)
@@ -249,6 +249,26 @@ def test_a_peer_that_is_no_state_server_is_recognised(tmp_path):
         with pytest.raises(UserError, match="not a state server"):
             StateClient.connect(f"unix:{tmp_path / 's'}", "secret")
         greeter.join()
+
+
+def test_a_peer_that_does_not_know_the_token_is_not_trusted(tmp_path):
+    """It says what a server says, and takes whatever it is told."""
+
+    def pretend(listener):
+        connection = Connection(listener.accept()[0])
+        connection.socket.sendall(b"MOORSTA\0" + bytes(32) + b"\x01x")
+        connection.receive_hello()
+        connection.send_result(bytes(32))
+        connection.close()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        pretender = threading.Thread(target=pretend, args=(listener,))
+        pretender.start()
+        with pytest.raises(UserError, match="does not know the token"):
+            StateClient.connect(f"unix:{tmp_path / 's'}", "secret", server="x")
+        pretender.join()
 
 
 @pytest.mark.parametrize("address", ["", "unix:", "tcp:host", "tcp::1", "http://x", "tcp:a:b"])

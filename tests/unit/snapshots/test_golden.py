@@ -36,7 +36,7 @@ ENTRIES: list[Entry] = [
     Fence(1, "driver-0"),
     Run(1, 0),
     Checkpoint(1, 0, 1, "chk-1/MANIFEST", "sha256:" + "0" * 64, 12, AT),
-    Run(1, 1, "chk-1", explicit=True, restore_nonce=3),
+    Run(1, 1, "chk-1", explicit=True, restore_nonce=3, order_id="redeploy-4"),
     Reserved("epoch", {"epoch": 13, "run": "f1r1", "nested": {"list": [1, None, True]}}),
     Savepoint(1, 1, 2, "s3://bucket/sp/before", "sha256:" + "1" * 64, 13, AT),
     Retire(1, 1),

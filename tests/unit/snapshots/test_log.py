@@ -1,4 +1,5 @@
 import hashlib
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -7,11 +8,13 @@ import pytest
 
 from moorage_state.errors import Bug, CorruptState, Fenced, StoreUnavailable, UserError
 from moorage_state.snapshots import (
+    AdoptionNeeded,
     Checkpoint,
     Entry,
     Fence,
     LineageLog,
     LogWriter,
+    NotOwner,
     Owner,
     Record,
     Released,
@@ -163,18 +166,18 @@ def test_claiming_again_after_a_lost_reply_takes_the_next_fence(faulty: Any, own
 def test_the_directory_of_another_job_is_refused_naming_both(
     store: MemoryStore, owner: Owner
 ) -> None:
-    claim(store, owner)
-    before = entries(store)
     other = Owner("here", "default", "trains", "uid-1")
-    with pytest.raises(UserError, match=r"owner=here/default/flights .*asking=here/default/trains"):
-        claim(store, other, adopt=True)
+    lineage = claim(store, owner).lineage
+    before = entries(store)
+    with pytest.raises(NotOwner, match=r"owner=here/default/flights .*asking=here/default/trains"):
+        claim(store, other, adopt=lineage)
     assert entries(store) == before
 
 
 def test_another_uid_adopts_only_what_was_released(store: MemoryStore, owner: Owner) -> None:
     first = claim(store, owner)
     other = Owner(owner.cluster, owner.namespace, owner.name, "uid-2")
-    with pytest.raises(UserError, match="adopt"):
+    with pytest.raises(AdoptionNeeded, match=rf"uid-1.*lineage={first.lineage}"):
         claim(store, other)
     first.append(Released(1))
     second = claim(store, other)
@@ -187,9 +190,48 @@ def test_another_uid_adopts_only_what_was_released(store: MemoryStore, owner: Ow
 def test_adoption_can_be_insisted_on(store: MemoryStore, owner: Owner) -> None:
     first = claim(store, owner)
     other = Owner(owner.cluster, owner.namespace, owner.name, "uid-2")
-    assert claim(store, other, adopt=True).owner.uid == "uid-2"
+    with pytest.raises(AdoptionNeeded):
+        claim(store, other, adopt="another-lineage")
+    assert claim(store, other, adopt=first.lineage).owner.uid == "uid-2"
     with pytest.raises(Fenced):
         first.append(Run(1, 0))
+
+
+def test_a_writer_that_is_fenced_off_says_so_once_before_it_raises(
+    store: MemoryStore, owner: Owner
+) -> None:
+    said: list[str] = []
+    first = claim(store, owner, fenced=said.append)
+    claim(store, owner, holder="the other one")
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            first.refresh()
+    assert len(said) == 1
+    assert "the other one" in said[0]
+
+
+def test_watching_finds_a_lost_fence_and_lets_nobody_wait_while_it_reads(
+    store: MemoryStore, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = claim(store, owner)
+    reading, go_on = threading.Event(), threading.Event()
+    read = LineageLog.read_records
+
+    def slow(log: LineageLog, after: int = 0) -> list[Record]:
+        reading.set()
+        assert go_on.wait(20)
+        return read(log, after)
+
+    monkeypatch.setattr(LineageLog, "read_records", slow)
+    thread = threading.Thread(target=writer.watch)
+    thread.start()
+    assert reading.wait(20)
+    assert writer.append(Run(1, 0)) == 3
+    go_on.set()
+    thread.join()
+    claim(store, owner)
+    with pytest.raises(Fenced):
+        writer.watch()
 
 
 def test_a_released_lineage_claimed_by_its_old_owner_is_owned_again(

@@ -3,7 +3,9 @@
 import datetime
 import decimal
 from datetime import UTC
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,21 +169,40 @@ def test_ids_of_states_are_the_same_in_every_process():
     assert state_id("").hex() == "02cc5d05"
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 32767), st.integers(-(2**63), 2**63 - 1)), max_size=20),
-    st.sampled_from(["bigint", "int"]),
-)
-def test_prefixes_of_many_numbers_are_those_of_each(keys: list[tuple[int, int]], ddl: str) -> None:
+_KEYS = {
+    "bigint": st.integers(-(2**63), 2**63 - 1),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "string": st.text(max_size=9),
+}
+
+
+def _of_one_type(ddl: str) -> st.SearchStrategy[tuple[str, list[tuple[int, Any]]]]:
+    keys = st.tuples(st.integers(0, 32767), _KEYS[ddl])
+    return st.tuples(st.just(ddl), st.lists(keys, min_size=1, max_size=20, unique=True))
+
+
+@given(case=st.sampled_from(sorted(_KEYS)).flatmap(_of_one_type), runs_on=st.booleans())
+def test_keys_are_put_in_the_order_they_are_stored_in_but_for_the_ends(
+    case: tuple[str, list[tuple[int, Any]]], *, runs_on: bool
+) -> None:
+    ddl, keys = case
     codec = KeyCodec([ddl])
     each = [key_prefix(group, codec.encode((key,))) for group, key in keys]
-    prefixes, order = codec.prefixes([g for g, _ in keys], [[k for _, k in keys]])
-    assert prefixes == each
-    assert [prefixes[i] for i in order] == sorted(each)
+    groups, values = np.array([g for g, _ in keys], np.int32), [k for _, k in keys]
+    found = codec.ordered(groups, [values], each[0] if runs_on else b"another")
+    assert found.runs_on == runs_on
+    assert sorted(found.order.tolist()) == list(range(len(keys)))
+    assert [each[i] for i in found.order] == found.prefixes
+    first = each[:1] if runs_on and len(each) > 1 else []
+    assert found.prefixes == [*first, *sorted(each[len(first) : -1]), each[-1]]
 
 
-def test_prefixes_of_other_keys_are_those_of_each() -> None:
+def test_keys_of_several_columns_are_put_in_order() -> None:
     codec = KeyCodec(["string", "bigint"])
-    each = [key_prefix(group, codec.encode(key)) for group, key in [(1, ("a", 2)), (3, ("b", -4))]]
-    prefixes, order = codec.prefixes([3, 1], [["b", "a"], [-4, 2]])
-    assert prefixes == each[::-1]
-    assert order == [1, 0]
+    keys = [("b", -4), ("b", -5), ("a", 2)]
+    each = [
+        key_prefix(group, codec.encode(key)) for group, key in zip([3, 3, 1], keys, strict=True)
+    ]
+    found = codec.ordered(np.array([3, 3, 1]), [["b", "b", "a"], [-4, -5, 2]])
+    assert found.order.tolist() == [1, 0, 2]
+    assert found.prefixes == [each[1], each[0], each[2]]

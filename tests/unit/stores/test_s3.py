@@ -21,6 +21,7 @@ from moorage_state.errors import (
     LocalDiskError,
     MoorageError,
     ObjectNotFound,
+    StoreDenied,
     StoreUnavailable,
     UserError,
 )
@@ -217,7 +218,7 @@ def test_another_process_opens_the_store_by_its_address(s3_store: S3Store) -> No
 def test_a_refusal_says_who_must_do_what_and_tells_no_secret(s3_store: S3Store) -> None:
     s3_store.put("a", b"here")
     said = run(IN_ANOTHER_PROCESS, s3_store.url, AWS_ACCESS_KEY_ID=OTHER_ACCESS_KEY)
-    assert said.startswith("here\nUserError s3 store refuses: operation=put bucket=moorage")
+    assert said.startswith("here\nStoreDenied s3 store refuses: operation=put bucket=moorage")
     assert "allow s3:GetObject, s3:PutObject" in said
     assert SECRET_KEY not in said
 
@@ -233,7 +234,7 @@ def test_wrong_credentials_are_named_and_not_repeated(
     s3_store: S3Store, name: str, value: str, code: str
 ) -> None:
     said = run(IN_ANOTHER_PROCESS, s3_store.url, **{name: value})
-    assert said.startswith("UserError s3 store refuses: operation=get")
+    assert said.startswith("StoreDenied s3 store refuses: operation=get")
     assert f"code={code}" in said
     assert "AWS_SECRET_ACCESS_KEY" in said
     assert "wrong-secret" not in said
@@ -243,7 +244,7 @@ def test_wrong_credentials_are_named_and_not_repeated(
 def test_no_credentials_at_all_are_a_users_error(s3_store: S3Store) -> None:
     script = "import os\nfor n in ('AWS_ACCESS_KEY_ID', 'AWS_SECRET_ACCESS_KEY'): del os.environ[n]"
     said = run(script + IN_ANOTHER_PROCESS, s3_store.url)
-    assert said.startswith("UserError s3 store cannot be asked: operation=get")
+    assert said.startswith("StoreDenied s3 store cannot be asked: operation=get")
 
 
 FORK = """
@@ -371,17 +372,17 @@ def answer(code: str, status: int) -> ClientError:
         (answer("XMinioStorageFull", 507), StoreUnavailable, False, "free space"),
         (ReadTimeoutError(endpoint_url="http://x"), StoreUnavailable, True, ""),
         (ConnectionResetError("reset"), StoreUnavailable, True, ""),
-        (answer("AccessDenied", 403), UserError, False, "allow s3:GetObject"),
-        (answer("403", 403), UserError, False, "s3:ListBucket"),
-        (answer("ExpiredToken", 400), UserError, False, "expired"),
-        (answer("NoSuchBucket", 404), UserError, False, "create the bucket"),
-        (answer("InvalidBucketName", 400), UserError, False, "correct the bucket's name"),
-        (answer("PermanentRedirect", 301), UserError, False, "region"),
-        (answer("RequestTimeTooSkewed", 403), UserError, False, "clock"),
-        (answer("QuotaExceeded", 403), UserError, False, "quota"),
-        (answer("SomethingNew", 418), UserError, False, "code=SomethingNew status=418"),
-        (answer("NoSuchThing", 404), UserError, False, ""),
-        (NoCredentialsError(), UserError, False, "credentials"),
+        (answer("AccessDenied", 403), StoreDenied, False, "allow s3:GetObject"),
+        (answer("403", 403), StoreDenied, False, "s3:ListBucket"),
+        (answer("ExpiredToken", 400), StoreDenied, False, "expired"),
+        (answer("NoSuchBucket", 404), StoreDenied, False, "create the bucket"),
+        (answer("InvalidBucketName", 400), StoreDenied, False, "correct the bucket's name"),
+        (answer("PermanentRedirect", 301), StoreDenied, False, "region"),
+        (answer("RequestTimeTooSkewed", 403), StoreDenied, False, "clock"),
+        (answer("QuotaExceeded", 403), StoreDenied, False, "quota"),
+        (answer("SomethingNew", 418), StoreDenied, False, "code=SomethingNew status=418"),
+        (answer("NoSuchThing", 404), StoreDenied, False, ""),
+        (NoCredentialsError(), StoreDenied, False, "credentials"),
         (answer("NoSuchKey", 404), ObjectNotFound, False, ""),
         (TypeError("ours"), Bug, False, "unexpected"),
     ],

@@ -6,7 +6,7 @@ One module for each concern: `address` (what is where), `connection` (clients, o
 tried again is tried again by `moorage_state.stores.retries`; boto3's own retries are off.
 """
 
-from moorage_state.stores.s3.address import S3Address
+from moorage_state.stores.s3.address import S3Address, S3Credentials
 from moorage_state.stores.s3.store import S3Store
 
-__all__ = ["S3Address", "S3Store"]
+__all__ = ["S3Address", "S3Credentials", "S3Store"]

@@ -7,14 +7,14 @@ What a person typed is not repeated in errors, because people paste credentials 
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from moorage_state.errors import UserError
 from moorage_state.stores.base import check_key
 
-__all__ = ["S3Address"]
+__all__ = ["S3Address", "S3Credentials"]
 
 _BUCKET = re.compile(r"[a-z0-9][-.a-z0-9]{1,61}[a-z0-9]")
 _ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?")
@@ -23,6 +23,20 @@ _FORM = (
     "write s3://bucket/prefix, then optionally ?endpoint=http://host:port&region=..&path_style=true"
 )
 _CREDENTIALS = "credentials come from boto3's usual places (environment, profile, role)"
+
+
+@dataclass(frozen=True, slots=True)
+class S3Credentials:
+    """Credentials that are given and not looked for in boto3's usual places; never shown.
+
+    Attributes:
+        region: the region, where the address names none.
+    """
+
+    access_key_id: str = field(repr=False)
+    secret_access_key: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    region: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from moorage_state.errors import MoorageError, ObjectNotFound, StoreUnavailable
 from moorage_state.stores.retries import Failure, Retries
-from moorage_state.stores.s3.address import S3Address
+from moorage_state.stores.s3.address import S3Address, S3Credentials
 from moorage_state.stores.s3.connection import Client, Connection, connection_to
 from moorage_state.stores.s3.failures import code_of, failure_of, status_of
 
@@ -61,10 +61,17 @@ class Calls:
     Attributes:
         address: the address.
         retries: how a request is tried again.
+        credentials: whose requests they are; None for those that boto3 finds.
     """
 
     address: S3Address
     retries: Retries
+    credentials: S3Credentials | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """The connection. Raises what boto3 raises when it finds no region or a broken profile."""
+        return connection_to(self.address, self.credentials)
 
     def run(
         self,
@@ -88,7 +95,7 @@ class Calls:
         def attempt(number: int) -> T:
             if stop is not None and stop.is_set():
                 raise StoreUnavailable(f"transfer was stopped: operation={operation} key={key}")
-            connection = connection_to(self.address)
+            connection = self.connection
             one = Attempt(connection, self.address.bucket, place, number)
             try:
                 return work(one)

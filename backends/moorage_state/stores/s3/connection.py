@@ -1,4 +1,4 @@
-"""The clients of a process: one for each server, made at first use, never inherited.
+"""The clients of a process: one for each server and user, made at first use, never inherited.
 
 A client holds sockets and locks, so a forked child must not use its parent's: it starts with none
 and makes its own. For the same reason stores do not hold clients but ask for them, which lets a
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
-from moorage_state.stores.s3.address import S3Address
+from moorage_state.stores.s3.address import S3Address, S3Credentials
 
 __all__ = ["TRANSFER_THREADS", "Client", "Connection", "connection_to"]
 
@@ -26,6 +26,9 @@ TRANSFER_THREADS = 8
 
 _POOL_CONNECTIONS = 32
 """Sockets that are kept: for the transfer threads, and for as many callers' own requests."""
+
+_GIVEN_CONNECTIONS = 16
+"""Connections with credentials of their own that are kept; each takes some megabytes."""
 
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 30
@@ -60,38 +63,62 @@ class Connection:
             _log.info("%s: %s", event, message)
 
 
+_Server = tuple[str | None, str | None, bool, S3Credentials | None]
+
+
 class _Connections:
-    """All connections of the process, by (endpoint, region, path style)."""
+    """All connections of the process, by (endpoint, region, path style, given credentials).
+
+    Of those with credentials of their own the ones used last are kept: they belong to many jobs
+    and change in time.
+    """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[tuple[str | None, str | None, bool], Connection] = {}
+        self._open: dict[_Server, Connection] = {}
 
-    def get(self, address: S3Address, make: Callable[[S3Address], Client]) -> Connection:
-        server = (address.endpoint, address.region, address.path_style)
+    def get(
+        self,
+        address: S3Address,
+        credentials: S3Credentials | None,
+        make: Callable[[S3Address, S3Credentials | None], Client],
+    ) -> Connection:
+        server = (address.endpoint, address.region, address.path_style, credentials)
         with self._lock:
-            if server not in self._open:
+            found = self._open.pop(server, None)
+            if found is None:
                 pool = ThreadPoolExecutor(TRANSFER_THREADS, "s3")
-                self._open[server] = Connection(make(address), pool)
-            return self._open[server]
+                found = Connection(make(address, credentials), pool)
+            self._open[server] = found
+            if credentials is not None:
+                self._drop_oldest()
+            return found
+
+    def _drop_oldest(self) -> None:
+        """Forget what was not used for long; who still uses it holds it until done."""
+        given = [server for server in self._open if server[3] is not None]
+        for server in given[:-_GIVEN_CONNECTIONS]:
+            del self._open[server]
 
 
 _connections = _Connections()
 os.register_at_fork(after_in_child=_connections.forget)
 
 
-def connection_to(address: S3Address) -> Connection:
+def connection_to(address: S3Address, credentials: S3Credentials | None = None) -> Connection:
     """Return the connection of this process to the server of `address`.
+
+    Without `credentials` boto3 finds them in its usual places.
 
     Raises what boto3 raises when it finds no region or a broken profile.
     """
-    return _connections.get(address, _client)
+    return _connections.get(address, credentials, _client)
 
 
-def _client(address: S3Address) -> Client:
+def _client(address: S3Address, credentials: S3Credentials | None) -> Client:
     # Slow to import, and a job on a directory needs neither.
     import boto3
     from botocore.config import Config
@@ -107,12 +134,21 @@ def _client(address: S3Address) -> Client:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_supported",
     )
-    session = boto3.session.Session()
-    client = session.client(
-        "s3", endpoint_url=address.endpoint, region_name=address.region, config=config
-    )
+    region = address.region or (credentials.region if credentials else None)
+    session = boto3.session.Session(**_given(credentials))
+    client = session.client("s3", endpoint_url=address.endpoint, region_name=region, config=config)
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
     return client
+
+
+def _given(credentials: S3Credentials | None) -> dict[str, str | None]:
+    if credentials is None:
+        return {}
+    return {
+        "aws_access_key_id": credentials.access_key_id,
+        "aws_secret_access_key": credentials.secret_access_key,
+        "aws_session_token": credentials.session_token,
+    }
 
 
 def _send_small_bodies_at_once(params: dict[str, Any], **_: object) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 from moorage_state.errors import CorruptState, LocalDiskError, StoreUnavailable, UserError
 from moorage_state.stores.base import check_slice, short_object
 from moorage_state.stores.s3.calls import Attempt, Calls
-from moorage_state.stores.s3.connection import connection_to
 from moorage_state.stores.s3.failures import status_of
 from moorage_state.stores.s3.uploads import PARALLEL_FROM, WINDOW, part_size
 from moorage_state.stores.transfers import run_windowed
@@ -124,7 +123,7 @@ def _ranges(calls: Calls, key: str, found: _Object, span: tuple[int, int], write
 
         return calls.run("get", key, get, stop)
 
-    pool = connection_to(calls.address).pool
+    pool = calls.connection.pool
     crcs = run_windowed((partial(fetch, at) for at in range(start, end, step)), pool, WINDOW, stop)
     over = zlib.crc32(b"".join(crc.to_bytes(4, "big") for crc in crcs))
     return f"{base64.b64encode(over.to_bytes(4, 'big')).decode()}-{len(crcs)}"

@@ -10,8 +10,8 @@ from moorage_state.errors import (
     MoorageError,
     ObjectNotFound,
     Retryable,
+    StoreDenied,
     StoreUnavailable,
-    UserError,
 )
 from moorage_state.stores.retries import Failure
 from moorage_state.stores.s3.address import S3Address
@@ -125,7 +125,7 @@ def failure_of(error: Exception, operation: str, address: S3Address, key: str) -
 
 def _answered(code: str, status: int, where: str) -> Failure:
     if advice := _ADVICE.get(code):
-        return Failure(UserError(f"s3 store refuses: {where}; {advice}"), again=False)
+        return Failure(StoreDenied(f"s3 store refuses: {where}; {advice}"), again=False)
     if code == "NoSuchUpload":
         text = f"upload was aborted by somebody else: {where}; let no rule abort young uploads"
         return Failure(StoreUnavailable(text), again=False)
@@ -135,13 +135,13 @@ def _answered(code: str, status: int, where: str) -> Failure:
     if code in _AGAIN or status in _AGAIN_STATUSES:
         text = f"s3 store does not serve: {where}; {_ENDPOINT}"
         return Failure(StoreUnavailable(text), again=True)
-    return Failure(UserError(f"s3 store refuses: {where}; {_permission(status)}"), again=False)
+    return Failure(StoreDenied(f"s3 store refuses: {where}; {_permission(status)}"), again=False)
 
 
 def _without_answer(error: Exception, where: str) -> Failure:
     name = type(error).__name__
     if advice := _PERSON.get(name):
-        return Failure(UserError(f"s3 store cannot be asked: {where}; {advice}"), again=False)
+        return Failure(StoreDenied(f"s3 store cannot be asked: {where}; {advice}"), again=False)
     if name == "FlexibleChecksumError":
         corrupt = CorruptState(
             f"object is not what was stored, by the store's own checksum: {where}",

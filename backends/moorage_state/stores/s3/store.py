@@ -1,7 +1,7 @@
 """The store in a bucket."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -9,7 +9,7 @@ from typing import Self
 from moorage_state.errors import ObjectNotFound
 from moorage_state.stores.base import ObjectInfo, check_prefix
 from moorage_state.stores.retries import Retries
-from moorage_state.stores.s3.address import S3Address
+from moorage_state.stores.s3.address import S3Address, S3Credentials
 from moorage_state.stores.s3.calls import Attempt, Calls
 from moorage_state.stores.s3.creation import create_once
 from moorage_state.stores.s3.downloads import download, read
@@ -29,10 +29,12 @@ class S3Store:
     Attributes:
         address: where it lies.
         retries: how requests are tried again. A request that fails for good takes its deadline.
+        credentials: whose requests they are; None for those that boto3 finds. Never shown.
     """
 
     address: S3Address
     retries: Retries = Retries()  # noqa: RUF009 - frozen
+    credentials: S3Credentials | None = field(default=None, repr=False)
 
     @classmethod
     def at(cls, url: str) -> Self:
@@ -109,4 +111,4 @@ class S3Store:
 
     @property
     def _calls(self) -> Calls:
-        return Calls(self.address, self.retries)
+        return Calls(self.address, self.retries, self.credentials)

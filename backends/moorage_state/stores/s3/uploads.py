@@ -21,7 +21,6 @@ from typing import Any
 
 from moorage_state.errors import LocalDiskError, MoorageError, StoreUnavailable
 from moorage_state.stores.s3.calls import Attempt, Calls
-from moorage_state.stores.s3.connection import connection_to
 from moorage_state.stores.s3.failures import code_of, status_of
 from moorage_state.stores.transfers import run_windowed
 
@@ -183,7 +182,7 @@ def _send_parts(calls: Calls, key: str, source: Source, upload: str) -> list[dic
         return calls.run("upload part", key, put, stop)
 
     count = -(-source.size // step)
-    pool = connection_to(calls.address).pool
+    pool = calls.connection.pool
     return run_windowed((partial(send, index) for index in range(count)), pool, WINDOW, stop)
 
 

@@ -1,0 +1,134 @@
+"""What an errand is asked and what it answers: plain values, and their form as one line of JSON.
+
+The line is how an errand's pod is told what to do and how it answers: by its termination message,
+of which the kubelet keeps 4,096 bytes. Pure functions; no I/O.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from moorage_state.errors import Bug, UserError
+from moorage_state.snapshots.entries import Owner
+
+__all__ = [
+    "ANSWER_BYTES",
+    "ERRAND_FORMAT",
+    "Answer",
+    "ErrandKind",
+    "Request",
+    "decode_answer",
+    "decode_request",
+    "encode_answer",
+    "encode_request",
+]
+
+ERRAND_FORMAT = 0
+
+ANSWER_BYTES = 4000
+"""What an encoded answer has at most."""
+
+_MESSAGE_BYTES = 1000
+
+ErrandKind = Literal["Inspect", "Verify", "Delete", "Release", "DeleteLineage"]
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One errand.
+
+    Attributes:
+        id: names it.
+        checkpoint_dir: the address of the lineage, for Inspect, Release and DeleteLineage.
+        path: the address of the snapshot, for Verify and Delete.
+        digest: of the manifest that Delete may delete; empty for any that `attempt` wrote.
+        attempt: who began the savepoint, for Delete: what it left without a manifest goes too.
+        owner: who asks, for Release and DeleteLineage.
+    """
+
+    format: int = ERRAND_FORMAT
+    id: str
+    kind: ErrandKind
+    checkpoint_dir: str = ""
+    path: str = ""
+    digest: str = ""
+    attempt: str = ""
+    owner: Owner | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it.
+
+    Attributes:
+        id: of the request.
+        state: whether there is a result.
+        result: depends on the kind; plain JSON data.
+        code: of a failure, a stable word; those of `moorage_state.errors` are among them.
+        message: of a failure, for people; no secrets.
+        retryable: the same may go well later.
+    """
+
+    format: int = ERRAND_FORMAT
+    id: str
+    state: Literal["Completed", "Failed"]
+    result: dict[str, Any] = {}
+    code: str = ""
+    message: str = ""
+    retryable: bool = False
+
+
+def encode_request(request: Request) -> str:
+    """Return the request as one line."""
+    return msgspec.json.encode(request).decode()
+
+
+def decode_request(text: str) -> Request:
+    """Return the request in `text`. Raises UserError if it is none, or of a newer format."""
+    try:
+        request = msgspec.json.decode(text, type=Request)
+    except msgspec.DecodeError as error:
+        raise UserError(f"not an errand: problem={error}; use one moorage everywhere") from error
+    if request.format > ERRAND_FORMAT:
+        raise UserError(
+            f"errand was asked by a newer moorage: format={request.format} known={ERRAND_FORMAT}; "
+            "use an image with the operator's version"
+        )
+    return request
+
+
+def encode_answer(answer: Answer) -> str:
+    """Return the answer as one line of at most `ANSWER_BYTES`.
+
+    What does not fit goes: the end of the message, then the oldest items of the result's lists and
+    mappings, which are in order, newest first.
+    """
+    message = answer.message.encode()[:_MESSAGE_BYTES].decode(errors="ignore")
+    short = msgspec.structs.replace(answer, message=message)
+    while len(data := msgspec.json.encode(short)) > ANSWER_BYTES:
+        result = _shorter(short.result)
+        if result is None:
+            raise Bug(f"answer does not fit: errand={answer.id} bytes={len(data)}")
+        short = msgspec.structs.replace(short, result=result)
+    return data.decode()
+
+
+def decode_answer(text: str) -> Answer | None:
+    """Return the answer in `text`; None if it is none, such as the end of a log."""
+    try:
+        answer = msgspec.json.decode(text, type=Answer)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    return answer if answer.format <= ERRAND_FORMAT else None
+
+
+def _shorter(result: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the result without the last item of its longest list or mapping; None if none is."""
+    longest = max(
+        (name for name, value in result.items() if isinstance(value, list | dict) and value),
+        key=lambda name: len(msgspec.json.encode(result[name])),
+        default=None,
+    )
+    if longest is None:
+        return None
+    value = result[longest]
+    items = value[:-1] if isinstance(value, list) else dict(list(value.items())[:-1])
+    return {**result, longest: items}

@@ -1,0 +1,60 @@
+"""One errand from its request to its answer; every failure becomes an answer too."""
+
+import logging
+from typing import Any
+
+from moorage_state.errors import Bug, MoorageError, Retryable
+from moorage_state.snapshots.entries import Owner
+from moorage_state.snapshots.errands.deleting import delete
+from moorage_state.snapshots.errands.inspecting import inspect
+from moorage_state.snapshots.errands.lineage import delete_lineage, release
+from moorage_state.snapshots.errands.messages import Answer, Request
+from moorage_state.snapshots.errands.places import Opener
+from moorage_state.snapshots.errands.verifying import verify
+from moorage_state.snapshots.log import Clock, utc_now
+
+__all__ = ["run_errand"]
+
+_log = logging.getLogger(__name__)
+
+
+def run_errand(request: Request, open_: Opener, *, clock: Clock = utc_now) -> Answer:
+    """Do what is asked and return what came of it; it may be asked again at any time.
+
+    Args:
+        open_: opens the stores that the request names; `open_store`, or one with credentials.
+    """
+    try:
+        result = _result(request, open_, clock)
+    except MoorageError as error:
+        retryable = isinstance(error, Retryable)
+        return _failed(request, error.code, str(error), retryable=retryable)
+    except Exception as error:  # noqa: BLE001 - an errand always answers
+        _log.exception("errand failed: id=%s kind=%s", request.id, request.kind)
+        name = type(error).__name__
+        return _failed(request, Bug.code, f"unexpected error: {name}; see the log", retryable=True)
+    return Answer(id=request.id, state="Completed", result=result)
+
+
+def _result(request: Request, open_: Opener, clock: Clock) -> dict[str, Any]:
+    match request.kind:
+        case "Inspect":
+            return inspect(open_, request.checkpoint_dir, clock())
+        case "Verify":
+            return verify(open_, request.path)
+        case "Delete":
+            return delete(open_, request.path, request.digest, request.attempt)
+        case "Release":
+            return release(open_, request.checkpoint_dir, _owner(request), request.id)
+        case "DeleteLineage":
+            return delete_lineage(open_, request.checkpoint_dir, _owner(request), request.id)
+
+
+def _owner(request: Request) -> Owner:
+    if request.owner is None:
+        raise Bug(f"errand without an owner: id={request.id} kind={request.kind}")
+    return request.owner
+
+
+def _failed(request: Request, code: str, message: str, *, retryable: bool) -> Answer:
+    return Answer(id=request.id, state="Failed", code=code, message=message, retryable=retryable)

@@ -1,0 +1,298 @@
+"""What a driver knows of itself, for its endpoint, its metrics and its end.
+
+Takes the driver's progress as it comes and makes the reports of the contract from it at any time.
+It never waits for the driver: a long epoch or a store that hangs does not make it late. Called by
+the driver (as its listener), by the endpoint and by `main`.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from moorage.driver.requests import Request, Requests, Stopped, StopRequest
+from moorage.driver.types import Progress
+from moorage.driver.views import CheckpointRecord, CheckpointView, FailureView, SavepointView
+from moorage_api.driver import (
+    DRIVER_FORMAT,
+    CheckpointInfo,
+    DriverState,
+    RequestError,
+    RequestView,
+    RestoredFrom,
+    SavepointInfo,
+)
+from moorage_state.coordinator import CheckpointException
+from moorage_state.errors import MoorageError
+from moorage_state.stores.addresses import child
+
+__all__ = ["Attempt", "Board", "Epoch", "error_code"]
+
+_WINDOW_SECONDS = 60.0
+_MAX_EPOCHS = 10_000
+_MAX_TEXT = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Which driver this is.
+
+    Attributes:
+        checkpoint_dir: as the manifest writes it.
+    """
+
+    number: int
+    job: str
+    namespace: str
+    job_uid: str
+    checkpoint_dir: str
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One that was committed.
+
+    Attributes:
+        at: on the board's clock.
+    """
+
+    at: float
+    seconds: float
+    rows: int
+
+
+class Board:
+    """The newest progress, and what follows from it; for any thread.
+
+    Args:
+        redact: takes secrets out of texts for people.
+        observe: hears of every epoch, and of every checkpoint that ended.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        requests: Requests,
+        redact: Callable[[str], str],
+        *,
+        observe: Callable[[Epoch | CheckpointRecord], object] = lambda _event: None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.attempt = attempt
+        self._requests = requests
+        self._redact = redact
+        self._observe = observe
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._lock = threading.Lock()
+        self._progress = Progress()
+        self._recent: deque[Epoch] = deque(maxlen=_MAX_EPOCHS)
+        self._running_since: datetime | None = None
+        self._running_from = 0.0
+        self._last_progress: datetime | None = None
+        self._storage = ""
+
+    def __call__(self, progress: Progress) -> None:
+        """The driver's listener."""
+        with self._lock:
+            before, self._progress = self._progress, progress
+            if progress.phase == "running" and self._running_since is None:
+                self._running_since, self._running_from = self._wall_clock(), self._clock()
+            epoch: Epoch | None = None
+            if progress.epochs != before.epochs:
+                epoch = Epoch(self._clock(), progress.epoch_seconds, progress.epoch_rows)
+                self._recent.append(epoch)
+                self._last_progress = self._wall_clock()
+        if epoch is not None:
+            self._observe(epoch)
+        if progress.checkpoints is not before.checkpoints:
+            self._observe_ended(before.checkpoints, progress.checkpoints)
+
+    def storage(self, error: str) -> None:
+        """Why the store cannot be used, as somebody beside the driver found; empty if it can."""
+        self._storage = error
+
+    @property
+    def progress(self) -> Progress:
+        """The newest."""
+        return self._progress
+
+    # -- reports ---------------------------------------------------------------------------
+
+    def state(self) -> DriverState:
+        """`GET /state`."""
+        now = self.progress
+        busy, rate = self.rates()
+        executors = now.executors
+        return DriverState(
+            attempt=self.attempt.number,
+            job_uid=self.attempt.job_uid,
+            phase=now.phase,
+            message=self._clean(now.message),
+            lineage=now.lineage,
+            fence=now.fence,
+            epoch=now.epoch,
+            rows_total=now.rows_total,
+            rows_per_second=rate,
+            busy_ratio=busy,
+            state_bytes=now.state_bytes,
+            parallelism=now.parallelism,
+            max_parallelism=now.max_parallelism,
+            executors_desired=executors.desired,
+            executors_ready=executors.ready,
+            executors_lost=executors.lost,
+            rewinds=now.rewinds,
+            last_progress_time=self._last_progress,
+            running_since=self._running_since,
+            restored_from=self.restored_from(),
+            last_checkpoint=self.last_checkpoint(),
+            last_savepoint=self.savepoint(now.last_savepoint),
+            completed_checkpoints=now.completed_checkpoints,
+            consecutive_failed_checkpoints=now.failed_in_a_row,
+            last_checkpoint_failure=self._failure(now.last_failure),
+            storage_error=self.storage_error,
+            requests=tuple(self.request(request) for request in self._requests.latest()),
+        )
+
+    def checkpoints(self) -> dict[str, Any]:
+        """`GET /checkpoints`: newest first."""
+        records = [self._record(record) for record in self.progress.checkpoints]
+        return {"format": DRIVER_FORMAT, "checkpoints": records}
+
+    def request(self, request: Request) -> RequestView:
+        """How far a request is."""
+        state, result, error = request.state, request.result, request.error
+        view = RequestView(request_id=request.request_id, kind=request.kind, state=state)
+        if state == "Failed" and error is not None:
+            failure = FailureView(error_code(error), str(error))
+            return view.model_copy(update={"error": self._failure(failure)})
+        if state != "Completed":
+            return view
+        match result:
+            case CheckpointView():
+                return view.model_copy(update={"checkpoint": self.checkpoint(result)})
+            case SavepointView():
+                return view.model_copy(update={"savepoint": self.savepoint(result)})
+            case Stopped():
+                checkpoint = self.last_checkpoint() if result.checkpoint else None
+                savepoint = self.savepoint(result.savepoint)
+                return view.model_copy(update={"checkpoint": checkpoint, "savepoint": savepoint})
+            case _:
+                return view
+
+    def stopped_with(self) -> SavepointInfo | None:
+        """The savepoint that the job was stopped with."""
+        for request in self._requests.latest():
+            if isinstance(request, StopRequest) and isinstance(request.result, Stopped):
+                return self.savepoint(request.result.savepoint)
+        return None
+
+    def restored_from(self) -> RestoredFrom | None:
+        """What the stream began from."""
+        restored = self.progress.restored
+        if restored is None:
+            return None
+        return RestoredFrom(
+            path=self._address(restored.path) if restored.own else restored.path,
+            checkpoint_id=restored.checkpoint_id,
+            completed_at=restored.completed_at,
+        )
+
+    def last_checkpoint(self) -> CheckpointInfo | None:
+        """The newest of this lineage that this driver knows."""
+        now = self.progress
+        own = now.completed_checkpoints > 0 or (now.restored is not None and now.restored.own)
+        return self.checkpoint(now.last_checkpoint) if own and now.last_checkpoint else None
+
+    def checkpoint(self, view: CheckpointView) -> CheckpointInfo:
+        """A completed checkpoint."""
+        return CheckpointInfo(
+            id=view.checkpoint_id,
+            path=self._address(f"chk-{view.checkpoint_id}"),
+            epoch=view.epoch,
+            completed_at=view.completed_at,
+            size_bytes=view.bytes_total,
+            uploaded_bytes=view.bytes_uploaded,
+            duration_ms=round(view.duration_seconds * 1000),
+        )
+
+    def savepoint(self, view: SavepointView | None) -> SavepointInfo | None:
+        """A completed savepoint."""
+        if view is None:
+            return None
+        return SavepointInfo(
+            name=view.name,
+            path=self._redact(view.url),
+            checkpoint_id=view.checkpoint_id,
+            epoch=view.epoch,
+            size_bytes=view.bytes_total,
+            duration_ms=round(view.duration_seconds * 1000),
+            manifest_digest=view.manifest_digest,
+            max_parallelism=view.max_parallelism,
+            completed_at=view.completed_at,
+        )
+
+    @property
+    def storage_error(self) -> str:
+        """Why the store cannot be used at the moment."""
+        return self._clean(self.progress.storage_error or self._storage)
+
+    def rates(self) -> tuple[float, float]:
+        """Of the last minute: the share of time spent in epochs, and input rows per second."""
+        now = self._clock()
+        with self._lock:
+            if self._running_since is None:
+                return 0.0, 0.0
+            window = max(min(_WINDOW_SECONDS, now - self._running_from), 1e-3)
+            recent = [epoch for epoch in self._recent if now - epoch.at < window]
+        # Of an epoch that began before the window, only what lies in it.
+        busy = sum(min(epoch.seconds, window - (now - epoch.at)) for epoch in recent)
+        return min(busy / window, 1.0), sum(epoch.rows for epoch in recent) / window
+
+    # -- underneath ------------------------------------------------------------------------
+
+    def _observe_ended(
+        self, before: tuple[CheckpointRecord, ...], after: tuple[CheckpointRecord, ...]
+    ) -> None:
+        known = {r.checkpoint_id for r in before if r.state != "InProgress"}
+        for record in after:
+            if record.state != "InProgress" and record.checkpoint_id not in known:
+                self._observe(record)
+
+    def _record(self, record: CheckpointRecord) -> dict[str, Any]:
+        failure = self._failure(record.failure)
+        done = record.completed_at
+        return {
+            "id": record.checkpoint_id,
+            "kind": record.kind,
+            "state": record.state,
+            "triggeredAt": record.triggered_at.isoformat(),
+            "completedAt": done.isoformat() if done else None,
+            "durationMs": round(record.duration_seconds * 1000),
+            "sizeBytes": record.bytes_total,
+            "uploadedBytes": record.bytes_uploaded,
+            "objects": record.objects_written,
+            "failure": failure.to_json() if failure else None,
+        }
+
+    def _failure(self, failure: FailureView | None) -> RequestError | None:
+        if failure is None:
+            return None
+        return RequestError(code=failure.code, message=self._clean(failure.message))
+
+    def _address(self, name: str) -> str:
+        return child(self.attempt.checkpoint_dir, name)
+
+    def _clean(self, text: str) -> str:
+        return self._redact(text)[:_MAX_TEXT]
+
+
+def error_code(error: BaseException) -> str:
+    """A stable word for an error."""
+    if isinstance(error, CheckpointException):
+        return error.reason.name
+    return error.code if isinstance(error, MoorageError) else "internal"

@@ -1,0 +1,353 @@
+"""The driver's HTTP endpoint: a doorbell and a view, never the record of what happened.
+
+Decides who is let in, what a request may be, and what each answer is. It has a thread and a loop of
+its own and touches nothing that could make it wait: the board has what there is to see, and
+requests are put where the driver finds them at its next boundary. Everything is bounded: the size
+of a request, its time, the number of connections. Called by `main`.
+"""
+
+import asyncio
+import hmac
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from moorage.cluster.board import Board
+from moorage.cluster.metrics import CONTENT_TYPE, DriverMetrics
+from moorage.driver.requests import (
+    CheckpointRequest,
+    JobEnding,
+    Request,
+    RequestConflict,
+    Requests,
+    RescaleRequest,
+    SavepointRequest,
+    StopRequest,
+    TooManyRequests,
+)
+from moorage_api.driver import (
+    CHECKPOINTS_PATH,
+    HEALTH_PATH,
+    METRICS_PATH,
+    REQUESTS_PATH,
+    RESCALE_PATH,
+    SAVEPOINTS_PATH,
+    STATE_PATH,
+    STOP_PATH,
+    CheckpointBody,
+    RescaleBody,
+    SavepointBody,
+    StopBody,
+)
+from moorage_api.model import Model
+from moorage_state.errors import UserError
+
+__all__ = ["MAX_BODY_BYTES", "Endpoint"]
+
+_log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 16 << 10
+_MAX_CONNECTIONS = 64
+_BACKLOG = 64
+_REQUEST_SECONDS = 15.0
+"""For a whole request, from its connection or from the answer before it: also the time that an
+idle connection is kept."""
+_LOOK_SECONDS = 1.0
+_START_SECONDS = 30.0
+
+# What is wrong with a request is its sender's business and no line of the log.
+_http_log = logging.getLogger(f"{__name__}.http")
+_http_log.addHandler(logging.NullHandler())
+_http_log.propagate = False
+
+_M = TypeVar("_M", bound=Model)
+
+
+class _Refused(Exception):
+    """An answer that is no success."""
+
+    def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = headers
+
+
+class Endpoint:
+    """Serves one driver until it is closed.
+
+    Args:
+        port: 0 for any that is free.
+        host: the address to listen on; empty for all.
+        seconds: how long one request may take to arrive.
+
+    Raises:
+        UserError: the address cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        requests: Requests,
+        metrics: DriverMetrics,
+        token: str,
+        *,
+        port: int,
+        host: str = "",
+        seconds: float = _REQUEST_SECONDS,
+    ) -> None:
+        self._board = board
+        self._requests = requests
+        self._metrics = metrics
+        self._token = f"Bearer {token}".encode()
+        self._address = (host or None, port)
+        self._seconds = seconds
+        self._heard: dict[Any, float] = {}
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._ready = threading.Event()
+        self._error: OSError | None = None
+        self.port = 0
+        self._thread = threading.Thread(target=self._run, name="endpoint", daemon=True)
+        self._thread.start()
+        self._ready.wait(_START_SECONDS)
+        if self._error is not None or self.port == 0:
+            reason = self._error.strerror if self._error else "it did not start in time"
+            raise UserError(
+                f"the endpoint cannot listen: host={host or '*'} port={port} error={reason}; end "
+                f"what holds the port"
+            )
+
+    def close(self) -> None:
+        """Serve no more; connections are closed."""
+        with suppress(RuntimeError):  # the loop has ended already
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(_START_SECONDS)
+
+    # -- connections -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        except OSError as error:
+            self._error = error
+        finally:
+            self._ready.set()
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        server = web.Server(
+            self._handle,
+            access_log=None,
+            logger=_http_log,
+            auto_decompress=False,
+            keepalive_timeout=self._seconds,
+            lingering_time=0,
+            max_headers=64,
+        )
+
+        host, port = self._address
+        listening = await self._loop.create_server(server, host, port, backlog=_BACKLOG)
+        self.port = listening.sockets[0].getsockname()[1]
+        self._ready.set()
+        try:
+            while not self._stop.is_set():
+                self._drop_slow(server)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), min(_LOOK_SECONDS, self._seconds / 4))
+        finally:
+            listening.close()
+            await server.shutdown(_LOOK_SECONDS)
+
+    def _drop_slow(self, server: web.Server) -> None:
+        """Hang up on who takes too long, and on the slowest where there are too many."""
+        now = self._loop.time()
+        self._heard = {c: self._heard.get(c, now) for c in server.connections}
+        there = sorted(self._heard, key=lambda c: self._heard[c])
+        for place, connection in enumerate(there):
+            slow = now - self._heard[connection] > self._seconds
+            if slow or place < len(there) - _MAX_CONNECTIONS:
+                transport = connection.transport
+                connection.force_close()
+                if transport is not None:
+                    transport.abort()
+
+    # -- requests --------------------------------------------------------------------------
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            answer = await self._answer(request)
+        except _Refused as refused:
+            body = {"error": {"code": refused.code, "message": str(refused)}}
+            answer = _json(body, refused.status)
+            answer.headers.update(refused.headers)
+        except Exception:  # noqa: BLE001 - its own fault must not look like a lost connection
+            _log.exception("endpoint_failed: path=%.100s", request.rel_url.raw_path)
+            answer = _json({"error": {"code": "internal", "message": "see the driver's log"}}, 500)
+        if not request.content.at_eof():
+            answer.force_close()  # the rest of a body is not read, so no next request is found
+        self._heard[request.protocol] = self._loop.time()
+        return answer
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        path = request.rel_url.raw_path
+        if path == HEALTH_PATH and request.method == "GET":
+            return web.Response(text="ok\n")
+        self._authorize(request)
+        if path.startswith(f"{REQUESTS_PATH}/"):
+            _require(request, {"GET"})
+            return self._one_request(path.removeprefix(f"{REQUESTS_PATH}/"))
+        views = self._views().get(path)
+        orders = self._orders().get(path)
+        if views is None and orders is None:
+            raise _Refused(404, "not_found", f"no such path: path={path:.100}")
+        methods = {name for name, way in (("GET", views), ("POST", orders)) if way is not None}
+        _require(request, methods)
+        if request.method == "GET" and views is not None:
+            return views()
+        body = await _body(request)
+        if orders is None:
+            raise _Refused(405, "method_not_allowed", f"not to be posted to: path={path:.100}")
+        return self._ask(orders(body))
+
+    def _views(self) -> Mapping[str, Callable[[], web.Response]]:
+        return {
+            HEALTH_PATH: lambda: web.Response(text="ok\n"),
+            STATE_PATH: lambda: _json(self._board.state().to_json()),
+            CHECKPOINTS_PATH: lambda: _json(self._board.checkpoints()),
+            METRICS_PATH: self._scrape,
+        }
+
+    def _orders(self) -> Mapping[str, Callable[[bytes], Request]]:
+        return {
+            CHECKPOINTS_PATH: _checkpoint,
+            SAVEPOINTS_PATH: _savepoint,
+            STOP_PATH: _stop,
+            RESCALE_PATH: _rescale,
+        }
+
+    def _authorize(self, request: web.BaseRequest) -> None:
+        given = request.headers.getall("Authorization", [])
+        sent = given[0].encode("utf-8", errors="surrogateescape") if len(given) == 1 else b""
+        if not hmac.compare_digest(sent, self._token):
+            raise _Refused(
+                401,
+                "unauthorized",
+                "a bearer token is needed: the one in the job's Secret",
+                **{"WWW-Authenticate": "Bearer"},
+            )
+
+    def _scrape(self) -> web.Response:
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    def _one_request(self, request_id: str) -> web.Response:
+        found = self._requests.get(request_id)
+        if found is None:
+            message = f"no such request is remembered: request={request_id:.128}; ask again"
+            raise _Refused(404, "request_not_found", message)
+        return _json(self._board.request(found).to_json())
+
+    def _ask(self, request: Request) -> web.Response:
+        try:
+            known = self._requests.ask(request)
+        except RequestConflict as error:
+            raise _Refused(409, error.code, str(error)) from error
+        except JobEnding as error:
+            raise _Refused(503, error.code, str(error)) from error
+        except TooManyRequests as error:
+            raise _Refused(429, error.code, str(error), **{"Retry-After": "5"}) from error
+        except UserError as error:
+            raise _Refused(400, error.code, str(error)) from error
+        view = self._board.request(known)
+        return _json(view.to_json(), 200 if view.state in {"Completed", "Failed"} else 202)
+
+
+def _checkpoint(data: bytes) -> Request:
+    return CheckpointRequest(request_id=_parsed(CheckpointBody, data).request_id)
+
+
+def _savepoint(data: bytes) -> Request:
+    body = _parsed(SavepointBody, data)
+    return SavepointRequest(
+        body.name, body.format, attempt=body.attempt or "", request_id=body.request_id
+    )
+
+
+def _stop(data: bytes) -> Request:
+    body = _parsed(StopBody, data)
+    savepoint: SavepointRequest | None = None
+    if body.mode == "Savepoint":
+        if body.name is None:
+            raise _bad("name: is missing for mode Savepoint")
+        savepoint = SavepointRequest(body.name, body.format, True, request_id=body.request_id)
+    elif body.name is not None:
+        raise _bad(f"name: is given, and mode is {body.mode}")
+    return StopRequest(body.mode, savepoint, body.release, request_id=body.request_id)
+
+
+def _rescale(data: bytes) -> Request:
+    body = _parsed(RescaleBody, data)
+    if body.parallelism is None and body.executors is None:
+        raise _bad("parallelism: is missing, and so is executors")
+    return RescaleRequest(body.parallelism, body.executors, request_id=body.request_id)
+
+
+def _parsed(model: type[_M], data: bytes) -> _M:
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False, include_context=False)
+        text = "; ".join(f"{_field(p['loc'])}: {p['msg']}" for p in problems[:5])
+        raise _bad(text) from error
+
+
+def _field(location: tuple[int | str, ...]) -> str:
+    return ".".join(f"{part:.64}" if isinstance(part, str) else str(part) for part in location) or (
+        "body"
+    )
+
+
+def _bad(problem: str) -> _Refused:
+    return _Refused(400, "bad_request", f"the body is not as it must be: {problem}")
+
+
+def _require(request: web.BaseRequest, methods: set[str]) -> None:
+    if request.method not in methods:
+        allowed = ", ".join(sorted(methods))
+        raise _Refused(
+            405,
+            "method_not_allowed",
+            f"not with this method: method={request.method:.20} allowed={allowed}",
+            Allow=allowed,
+        )
+
+
+async def _body(request: web.BaseRequest) -> bytes:
+    """The whole body, if it is short enough; nothing longer is taken into memory."""
+    too_long = _Refused(413, "too_large", f"the body is too long: max={MAX_BODY_BYTES}")
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        raise too_long
+    data = bytearray()
+    try:
+        async for piece in request.content.iter_any():
+            data += piece
+            if len(data) > MAX_BODY_BYTES:
+                raise too_long
+    except web.RequestPayloadError as error:
+        raise _bad("it does not arrive whole") from error
+    return bytes(data)
+
+
+def _json(body: object, status: int = 200) -> web.Response:
+    return web.Response(
+        body=json.dumps(body, ensure_ascii=False).encode("utf-8", errors="replace"),
+        status=status,
+        content_type="application/json",
+    )

@@ -1,0 +1,178 @@
+"""Spark's executors, as the driver sees and orders them.
+
+Decides which executors leave when fewer are wanted. Called by the cluster's state servers, which
+live and die with executors, and by whoever asks for another number of them. Knows no state.
+"""
+
+import threading
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+
+from moorage.driver.environment import SparkEnded
+from moorage.driver.views import ExecutorsView
+from moorage.engine.placement import Executor, executors
+from moorage_state.errors import UserError
+
+__all__ = ["ExecutorPool", "SparkExecutors"]
+
+
+class ExecutorPool(Protocol):
+    """The executors of a job."""
+
+    @property
+    def desired(self) -> int:
+        """How many are wanted."""
+        ...
+
+    def live(self) -> list[Executor]:
+        """Those that can take tasks now, without dismissed ones. Raises SparkEnded."""
+        ...
+
+    def registered(self) -> set[str]:
+        """The ids of those that were neither lost nor dismissed. Raises SparkEnded."""
+        ...
+
+    def leaving(self) -> frozenset[str]:
+        """The ids of those that are to go as soon as nothing needs them."""
+        ...
+
+    def dismiss(self) -> None:
+        """End those that are leaving. Raises SparkEnded."""
+        ...
+
+    def trouble(self) -> str:
+        """Why there are fewer than wanted, as far as Spark tells."""
+        ...
+
+
+class SparkExecutors:
+    """See `ExecutorPool`. For any thread.
+
+    Args:
+        desired: how many Spark was told to begin with.
+    """
+
+    def __init__(self, context: SparkContext, desired: int) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._desired = desired
+        self._leaving: frozenset[str] = frozenset()
+        self._dismissed: set[str] = set()
+
+    @property
+    def desired(self) -> int:
+        """See `ExecutorPool`."""
+        return self._desired
+
+    def live(self) -> list[Executor]:
+        """See `ExecutorPool`."""
+        try:
+            found = executors(self._context)
+        except (Py4JError, OSError) as error:
+            raise _ended(error) from error
+        # Spark takes a while to forget those that it was told to end.
+        return [executor for executor in found if executor.id not in self._dismissed]
+
+    def registered(self) -> set[str]:
+        """See `ExecutorPool`."""
+        try:
+            backend = self._backend()
+            if backend.isStopped():
+                raise SparkEnded("spark has ended by itself; its log in the driver's says why")
+            ids = backend.getExecutorIds()
+            return {str(ids.apply(index)) for index in range(ids.size())} - self._dismissed
+        except (Py4JError, OSError) as error:
+            raise _ended(error) from error
+
+    def leaving(self) -> frozenset[str]:
+        """See `ExecutorPool`."""
+        return self._leaving
+
+    def scale(self, count: int) -> None:
+        """Want `count` executors. More are asked for at once; the newest ones leave if it is less.
+
+        Raises:
+            SparkEnded: there is nobody to ask.
+            UserError: a job needs at least one.
+        """
+        if count < 1:
+            raise UserError(f"a job needs executors: executors={count}; ask for 1 or more")
+        with self._lock:
+            self._desired = count
+            ids = [executor.id for executor in self.live()]
+            self._leaving = frozenset(ids[count:])
+            # Those that leave still count, or Spark's request would be met by those that stay.
+            self._request(count + len(self._leaving))
+
+    def dismiss(self) -> None:
+        """See `ExecutorPool`."""
+        with self._lock:
+            going = sorted(self._leaving & self.registered())
+            if going:
+                self._dismissed = self._dismissed | set(going)
+                jvm: Any = self._context._jvm
+                ids = jvm.org.apache.spark.api.python.PythonUtils.toSeq(_java_list(jvm, going))
+                self._backend().killExecutors(ids)
+                # The kill lowered the request by itself, whatever it was; this is what it is.
+                self._request(self._desired)
+            self._leaving = frozenset()
+
+    def trouble(self) -> str:
+        """See `ExecutorPool`."""
+        lost = self._lost()
+        if not lost:
+            return "none was lost: look at the events of the executor pods"
+        executor_id, reason = lost[-1]
+        return f"executor {executor_id} was lost last: {reason[:300]}"
+
+    def view(self) -> ExecutorsView:
+        """How many there are; as it was wanted where Spark cannot be asked any more."""
+        try:
+            ready, lost = len(self.live()), len(self._lost())
+        except SparkEnded:
+            ready, lost = 0, 0
+        return ExecutorsView(desired=self._desired, ready=ready, lost=lost)
+
+    def _lost(self) -> list[tuple[str, str]]:
+        """Executors that were lost, and why, oldest first; dismissed ones were not."""
+        try:
+            summaries = self._backend().statusStore().executorList(False)
+            found: list[tuple[str, str]] = []
+            for index in range(summaries.size()):
+                summary = summaries.apply(index)
+                if summary.isActive() or str(summary.id()) in self._dismissed:
+                    continue
+                reason = summary.removeReason()
+                text = str(reason.get()) if reason.isDefined() else "no reason given"
+                found.append((str(summary.id()), " ".join(text.split())))
+        except (Py4JError, OSError) as error:
+            raise _ended(error) from error
+        return sorted(found, key=lambda item: (len(item[0]), item[0]))
+
+    def _request(self, count: int) -> None:
+        jvm: Any = self._context._jvm
+        nothing = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(jvm.java.util.HashMap())
+        try:
+            self._backend().requestTotalExecutors(count, 0, nothing)
+        except (Py4JError, OSError) as error:
+            raise _ended(error) from error
+
+    def _backend(self) -> Any:
+        return self._context._jsc.sc()
+
+
+def _java_list(jvm: Any, items: Iterable[str]) -> Any:
+    made = jvm.java.util.ArrayList()
+    for item in items:
+        made.add(item)
+    return made
+
+
+def _ended(error: Exception) -> SparkEnded:
+    return SparkEnded(
+        f"spark cannot be asked for its executors, it has ended by itself: "
+        f"error={str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    )

@@ -1,0 +1,315 @@
+"""The process of a driver in a cluster, from its first line to its last word.
+
+Decides what becomes of signals, of a lost fence and of every failure: an exit status, and a report
+that the operator reads from the pod. The main thread waits; the job runs in a thread, the endpoint
+in another. Called by `python -m moorage.cluster`.
+"""
+
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from moorage.cli.exit_codes import ExitCode, exit_code
+from moorage.cluster.board import Attempt, Board, error_code
+from moorage.cluster.endpoint import Endpoint
+from moorage.cluster.fence import FenceWatch
+from moorage.cluster.metrics import DriverMetrics
+from moorage.cluster.orders import Mounted, OrdersRefused, Places, read_orders
+from moorage.cluster.secrets import RedactingFormatter, Redactor
+from moorage.cluster.termination import Termination
+from moorage.driver.requests import Requests
+from moorage.driver.types import Outcome, Progress, RunOptions, RunResult
+from moorage_api import StatefulSparkJob
+from moorage_api.driver import DriverEnd
+from moorage_state.errors import Fenced, MoorageError
+from moorage_state.snapshots import LogWriter
+
+if TYPE_CHECKING:
+    from moorage.driver.environment import Environment
+
+__all__ = ["Driver", "main"]
+
+_log = logging.getLogger("moorage.driver")
+
+Runner = Callable[
+    [StatefulSparkJob, Path, RunOptions, Callable[[Progress], None]],
+    RunResult,
+]
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_POLL_SECONDS = 1.0
+
+
+class Interrupted(MoorageError):
+    """The process was told to end at once, or its time to end was over."""
+
+    code = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class _Signal:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    result: RunResult | BaseException
+
+
+class Driver:
+    """One attempt.
+
+    Args:
+        runner: runs the job; `run_job` but for tests.
+        leave: ends the process with a status, whatever still runs in it.
+        clock: seconds on a clock that only goes forward.
+    """
+
+    def __init__(
+        self,
+        mounted: Mounted,
+        places: Places,
+        termination: Termination,
+        redact: Redactor,
+        runner: Runner,
+        *,
+        leave: Callable[[int], object] = os._exit,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._mounted = mounted
+        self._places = places
+        self._termination = termination
+        self._runner = runner
+        self._leave = leave
+        self._clock = clock
+        self._events: queue.SimpleQueue[_Signal | _Ended] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._watch: FenceWatch | None = None
+        job, start = mounted.job, mounted.start
+        namespace = job.metadata.namespace or ""
+        attempt = Attempt(
+            number=start.attempt,
+            job=job.name,
+            namespace=namespace,
+            job_uid=start.job_uid,
+            checkpoint_dir=job.spec.state.checkpoint_dir,
+        )
+        self.requests = Requests()
+        self._metrics = DriverMetrics(job.name, namespace)
+        self.board = Board(attempt, self.requests, redact, observe=self._metrics)
+        self._metrics.show(self.board)
+
+    def run(self) -> int:
+        """Run the job to its end and return the exit status; the report is written.
+
+        The first signal takes a last checkpoint; a second one, or the end of the time that the
+        order gives for it, ends the process.
+        """
+        try:
+            endpoint = Endpoint(
+                self.board,
+                self.requests,
+                self._metrics,
+                self._mounted.token,
+                port=self._places.port,
+                host=self._places.host,
+            )
+        except MoorageError as error:
+            return self._end(error)
+        _log.info("endpoint_listens: port=%d attempt=%d", endpoint.port, self.board.attempt.number)
+        try:
+            threading.Thread(target=self._work, name="moorage-job", daemon=True).start()
+            return self._end(self._wait())
+        finally:
+            if self._watch is not None:
+                self._watch.close()
+            self.requests.close("the driver has ended")
+            endpoint.close()
+
+    def signalled(self, number: int, _frame: FrameType | None = None) -> None:
+        """A signal came; may be called within a handler."""
+        self._events.put(_Signal(number))
+
+    # -- the job's thread ------------------------------------------------------------------
+
+    def _work(self) -> None:
+        result: RunResult | BaseException
+        try:
+            options = RunOptions(
+                stop=self._stop,
+                requests=self.requests,
+                orders=self._mounted.orders,
+                claimed=self._claimed,
+                fenced=self._fenced,
+                environment=_environment(self._mounted, self._places),
+            )
+            result = self._runner(self._mounted.job, Path.cwd(), options, self._heard)
+        except BaseException as error:  # noqa: BLE001 - carried to the main thread
+            result = error
+        self._events.put(_Ended(result))
+
+    def _heard(self, progress: Progress) -> None:
+        before = self.board.progress
+        self.board(progress)
+        if progress.phase != before.phase:
+            _log.info("phase: phase=%s epoch=%d", progress.phase, progress.epoch)
+        if progress.message and progress.message != before.message:
+            _log.info("%s", progress.message)
+        if progress.last_checkpoint != before.last_checkpoint and progress.last_checkpoint:
+            done = progress.last_checkpoint
+            _log.info("checkpoint: id=%d epoch=%d", done.checkpoint_id, done.epoch)
+
+    def _claimed(self, writer: LogWriter) -> None:
+        self._watch = FenceWatch(writer, self.board.storage)
+
+    def _fenced(self, reason: str) -> None:
+        """Another driver goes on: nothing here may be waited for, and nothing more be written."""
+        error = Fenced(reason)
+        if self._say(error):  # else the end is known already, and what it says holds
+            self._leave(exit_code(error))
+
+    # -- the main thread -------------------------------------------------------------------
+
+    def _wait(self) -> RunResult | BaseException:
+        deadline: float | None = None
+        while True:
+            event = self._next(deadline)
+            match event:
+                case _Ended(result):
+                    return result
+                case _Signal(number) if deadline is None:
+                    seconds = self._mounted.start.grace_seconds
+                    deadline = self._clock() + seconds
+                    name = signal.Signals(number).name
+                    _log.info("stopping: signal=%s seconds=%g", name, seconds)
+                    self.requests.refuse(f"the driver is ending: signal={name}")
+                    self._stop.set()
+                case _Signal(number):
+                    name = signal.Signals(number).name
+                    return Interrupted(
+                        f"told to end a second time, before the last checkpoint: signal={name}; "
+                        f"the next start goes on from the one before"
+                    )
+                case None:
+                    return Interrupted(
+                        f"the last checkpoint was not complete in time: "
+                        f"seconds={self._mounted.start.grace_seconds:g}; the next start goes on "
+                        f"from the one before"
+                    )
+
+    def _next(self, deadline: float | None) -> _Signal | _Ended | None:
+        """What happens next; None when the deadline comes first."""
+        while True:
+            left = _POLL_SECONDS if deadline is None else deadline - self._clock()
+            if left <= 0:
+                return None
+            with suppress(queue.Empty):
+                # Short waits: handlers of signals run between them.
+                return self._events.get(timeout=min(left, _POLL_SECONDS))
+
+    def _end(self, result: RunResult | BaseException) -> int:
+        """Leave the report; returns the exit status."""
+        self._say(result)
+        return _status(result)
+
+    def _say(self, result: RunResult | BaseException) -> bool:
+        """Leave the report, unless there is one; returns whether this is the one."""
+        if isinstance(result, BaseException):
+            kind = "unexpected" if not isinstance(result, MoorageError) else error_code(result)
+            trace = None if isinstance(result, MoorageError) else result
+            _log.error("driver_failed: code=%s: %s", kind, result, exc_info=trace)
+        try:
+            return self._termination.write(self._report(result))
+        except OSError as error:
+            _log.error("last_words_not_written: %s", error)
+            return True
+
+    def _report(self, result: RunResult | BaseException) -> DriverEnd:
+        now = self.board.progress
+        end = DriverEnd(
+            attempt=self.board.attempt.number,
+            outcome="Failed",
+            lineage=now.lineage,
+            fence=now.fence,
+            epoch=now.epoch,
+            restored_from=self.board.restored_from(),
+            last_checkpoint=self.board.last_checkpoint(),
+            savepoint=self.board.stopped_with(),
+            released=now.released,
+        )
+        if isinstance(result, BaseException):
+            text = str(result) or type(result).__name__
+            return end.model_copy(update={"code": error_code(result), "message": text})
+        outcome = "Finished" if result.outcome is Outcome.FINISHED else "Stopped"
+        return end.model_copy(update={"outcome": outcome})
+
+
+def main() -> NoReturn:
+    """Run the attempt that is mounted, and end the process with its status."""
+    redact = Redactor(os.environ)
+    _log_to_stderr(redact)
+    termination = Termination(Path("/dev/termination-log"), redact)
+    try:
+        places = Places.of(os.environ)
+        termination = Termination(places.termination, redact)
+        mounted = read_orders(places)
+    except OrdersRefused as error:
+        _leave(_refused(termination, error))
+    redact = Redactor(os.environ, mounted.token)
+    _log_to_stderr(redact)
+    from moorage.driver import run_job
+
+    termination = Termination(places.termination, redact)
+    driver = Driver(mounted, places, termination, redact, run_job)
+    for number in _SIGNALS:
+        signal.signal(number, driver.signalled)
+    _leave(driver.run())
+
+
+def _refused(termination: Termination, error: OrdersRefused) -> int:
+    _log.error("orders_refused: code=%s: %s", error.code, error)
+    with suppress(OSError):
+        termination.write(
+            DriverEnd(attempt=error.attempt, outcome="Failed", code=error.code, message=str(error))
+        )
+    return exit_code(error)
+
+
+def _environment(mounted: Mounted, places: Places) -> "Environment | None":
+    """Where the job runs: on executors, or (None) in this process."""
+    if places.local:
+        return None
+    from moorage.cluster.session import ClusterEnvironment, Pod
+
+    pod = None if mounted.spark.get("spark.master", "").startswith("local") else Pod.of(os.environ)
+    return ClusterEnvironment(mounted.spark, mounted.token, pod=pod)
+
+
+def _status(result: RunResult | BaseException) -> int:
+    if isinstance(result, Interrupted):
+        return ExitCode.INTERRUPTED
+    return exit_code(result) if isinstance(result, BaseException) else ExitCode.OK
+
+
+def _log_to_stderr(redact: Redactor) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(RedactingFormatter(redact))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def _leave(status: int) -> NoReturn:
+    """End now: threads that hang on a store or on Spark are not waited for."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)

@@ -1,0 +1,31 @@
+"""Keeps secrets out of everything a driver says: its log, its endpoint, its end."""
+
+import logging
+from collections.abc import Mapping
+
+from moorage.cli.redact import redact
+
+__all__ = ["RedactingFormatter", "Redactor"]
+
+
+class Redactor:
+    """Takes the values of secret variables, the token, and credentials in URLs out of texts."""
+
+    def __init__(self, environ: Mapping[str, str], token: str = "") -> None:
+        self._secrets = {**environ, "MOORAGE_ENDPOINT_TOKEN": token}
+
+    def __call__(self, text: str) -> str:
+        """The text without secrets."""
+        return redact(text, self._secrets)
+
+
+class RedactingFormatter(logging.Formatter):
+    """Lines of a log, tracebacks included, without secrets."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._redactor = redactor
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        return self._redactor(super().format(record))

@@ -1,0 +1,193 @@
+"""A cluster as the place a job runs in: Spark in this pod, executors and state servers in others.
+
+Decides Spark's settings in a driver's pod and puts session, placement and servers together. Called
+by the entry point of a driver in a cluster; with another master by tests.
+"""
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from moorage.cluster.executors import SparkExecutors
+from moorage.cluster.servers import ClusterServers, Patience, ServerPlace
+from moorage.driver.environment import Platform
+from moorage.driver.local import Scratch
+from moorage.driver.session import collector, engine_conf, python_path, start_session
+from moorage.driver.settings import JobSettings
+from moorage.driver.tuning import COMPILER
+from moorage.driver.types import RunOptions
+from moorage.driver.views import ExecutorsView
+from moorage.engine.placement import AnchoredPlacement, Executor
+from moorage_state.errors import UserError
+
+__all__ = ["SERVER_PORT", "VOLUME", "ClusterEnvironment", "Pod", "cluster_conf"]
+
+SERVER_PORT = 7790
+"""Of the first state server of an executor."""
+
+VOLUME = "/var/lib/moorage"
+"""Where executors and their state servers have their local volume."""
+
+_MASTER = "k8s://https://kubernetes.default.svc:443"
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_TEMPLATE = "/etc/moorage/config/executor.yaml"
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """The driver's own pod."""
+
+    name: str
+    namespace: str
+    ip: str
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> "Pod":
+        """The pod that these variables tell of.
+
+        Raises:
+            UserError: naming the variable that is missing.
+        """
+        names = ("MOORAGE_POD_NAME", "MOORAGE_NAMESPACE", "MOORAGE_POD_IP")
+        for name in names:
+            if not environ.get(name):
+                raise UserError(
+                    f"the driver does not know its pod: variable={name} is not set; it comes from "
+                    f"the downward API in the driver's pod"
+                )
+        return cls(*(environ[name] for name in names))
+
+
+def cluster_conf(
+    settings: JobSettings, ordered: Mapping[str, str], pod: Pod | None
+) -> dict[str, str]:
+    """Spark's settings: the job's own, below the operator's, below what the engine requires.
+
+    Args:
+        ordered: what the operator decides.
+        pod: the driver's; None where Spark's own processes are on this machine.
+    """
+    path = [python_path(settings), settings.spark_conf.get("spark.executorEnv.PYTHONPATH", "")]
+    conf = {
+        **settings.spark_conf,
+        **(_pod_conf(pod) if pod else {}),
+        **ordered,
+        **engine_conf(settings),
+        **({"spark.driver.host": pod.ip, "spark.driver.bindAddress": "0.0.0.0"} if pod else {}),  # noqa: S104
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(filter(None, path)),
+        # Executors are asked for and dismissed by the driver, which knows what they hold.
+        "spark.dynamicAllocation.enabled": "false",
+    }
+    for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
+        conf[key] = " ".join([*collector(conf.get(key, "")), *COMPILER, conf.get(key, "")]).strip()
+    return conf
+
+
+def _pod_conf(pod: Pod) -> dict[str, str]:
+    return {
+        "spark.driver.port": "7078",
+        "spark.driver.blockManager.port": "7079",
+        "spark.kubernetes.namespace": pod.namespace,
+        "spark.kubernetes.driver.pod.name": pod.name,
+        "spark.kubernetes.authenticate.oauthTokenFile": f"{_ACCOUNT}/token",
+        "spark.kubernetes.authenticate.caCertFile": f"{_ACCOUNT}/ca.crt",
+        "spark.kubernetes.executor.podTemplateFile": _TEMPLATE,
+        "spark.kubernetes.executor.podTemplateContainerName": "executor",
+    }
+
+
+class ClusterEnvironment:
+    """See `moorage.driver.environment.Environment`.
+
+    Args:
+        ordered: Spark settings that the operator decides; `spark.master` may be one of them.
+        token: what state servers ask for.
+        pod: the driver's; None where Spark's own processes are on this machine.
+        find: where the state servers of an executor are; by default in its pod.
+        patience: how long to wait for executors and servers.
+    """
+
+    def __init__(
+        self,
+        ordered: Mapping[str, str],
+        token: str,
+        *,
+        pod: Pod | None = None,
+        find: Callable[[Executor], ServerPlace] | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self._ordered = dict(ordered)
+        self._token = token
+        self._pod = pod
+        self._find = find or self._in_its_pod
+        self._patience = patience
+        self._executors: SparkExecutors | None = None
+
+    def __repr__(self) -> str:
+        return f"ClusterEnvironment(pod={self._pod!r})"
+
+    @contextlib.contextmanager
+    def open(
+        self,
+        settings: JobSettings,
+        lineage: str,
+        options: RunOptions,
+        tell: Callable[[str], None],
+    ) -> Iterator[Platform]:
+        """See `Environment.open`."""
+        scratch = Scratch(settings.checkpoint_dir, options.local_dir)
+        with contextlib.ExitStack() as stack:
+            stack.callback(scratch.remove)
+            spark = self._session(settings)
+            stack.callback(spark.stop)
+            context = spark.sparkContext
+            self._executors = SparkExecutors(context, self._wanted())
+            placement = AnchoredPlacement(context)
+            servers = ClusterServers(
+                self._executors,
+                self._find,
+                self._token,
+                lineage,
+                pin=placement.pin,
+                tell=tell,
+                stop=options.stop,
+                patience=self._patience,
+            )
+            stack.callback(servers.close)
+            yield Platform(spark, servers, self._token, placement, scratch.path)
+
+    def scale(self, executors: int) -> None:
+        """See `Environment.scale`."""
+        if self._executors is None:
+            raise UserError("the job has not begun: ask again when it runs")
+        self._executors.scale(executors)
+
+    def executors(self) -> ExecutorsView:
+        """See `Environment.executors`."""
+        return self._executors.view() if self._executors else ExecutorsView()
+
+    def _session(self, settings: JobSettings) -> SparkSession:
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        conf = cluster_conf(settings, self._ordered, self._pod)
+        return start_session(settings, self._master, conf, "its log is the driver's")
+
+    @property
+    def _master(self) -> str:
+        return self._ordered.get("spark.master", _MASTER)
+
+    def _wanted(self) -> int:
+        """How many executors Spark was told to begin with."""
+        local = _LOCAL_CLUSTER.fullmatch(self._master)
+        if local:
+            return int(local[1])
+        return int(self._ordered.get("spark.executor.instances", "2"))
+
+    def _in_its_pod(self, executor: Executor) -> ServerPlace:
+        count = int(self._ordered.get("spark.executor.cores", "1"))
+        return ServerPlace(executor.host, SERVER_PORT, count, VOLUME)

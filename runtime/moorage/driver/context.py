@@ -1,0 +1,42 @@
+"""What a driver has in its hands while its process lives, across the runs of the stream."""
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from moorage.driver.environment import Environment
+from moorage.driver.reporter import Reporter
+from moorage.driver.requests import Requests
+from moorage.driver.settings import JobSettings
+from moorage.engine.fleet import RangeFleet
+from moorage.engine.plan import EpochPlanner
+from moorage.graph import JobGraph
+from moorage_state.snapshots import CheckpointStore, LogWriter
+
+__all__ = ["DriverContext"]
+
+
+@dataclass(frozen=True, slots=True)
+class DriverContext:
+    """What lasts for the whole process, across runs."""
+
+    settings: JobSettings
+    spark: SparkSession
+    graph: JobGraph
+    planner: EpochPlanner
+    fleet: RangeFleet
+    token: str
+    writer: LogWriter
+    store: CheckpointStore
+    scratch: Path
+    reporter: Reporter
+    stop: threading.Event
+    requests: Requests
+    environment: Environment
+
+    @property
+    def input_uids(self) -> list[str]:
+        """Inputs in the order of Spark's sources."""
+        return [node.uid for node in self.graph.inputs]

@@ -1,0 +1,97 @@
+"""Holding a job's lineage: the lock on its checkpoint directory, then the fence.
+
+Decides what a directory that cannot be used is called. Called by `run_job` as the first thing: no
+restore point is chosen before the fence is claimed, so that the choice cannot move.
+"""
+
+import contextlib
+import datetime
+import os
+import socket
+from collections.abc import Iterator
+
+from moorage.driver.directories import make_last_part
+from moorage.driver.refusals import (
+    AdoptRequired,
+    DirectoryConflict,
+    StoreAccessRefused,
+    StoreRefused,
+)
+from moorage.driver.reporter import Reporter
+from moorage.driver.settings import JobSettings
+from moorage.driver.types import RunOptions
+from moorage_state.errors import StoreDenied, UserError
+from moorage_state.snapshots import (
+    AdoptionNeeded,
+    CheckpointStore,
+    LockHolder,
+    LogWriter,
+    NotOwner,
+    Owner,
+    acquire_lock,
+)
+from moorage_state.stores import open_store
+
+__all__ = ["hold_lineage"]
+
+
+@contextlib.contextmanager
+def hold_lineage(
+    settings: JobSettings, options: RunOptions, reporter: Reporter
+) -> Iterator[tuple[LogWriter, CheckpointStore]]:
+    """Hold the checkpoint directory's lock and fence.
+
+    Raises:
+        StoreRefused: the directory is missing, unreadable, held or owned by another.
+        CorruptState: the lineage's log is damaged.
+        StoreUnavailable: the store does not answer.
+    """
+    with _lock(settings, options, reporter):
+        writer, store = _claim(settings, options)
+        reporter.claimed(writer.lineage, writer.fence)
+        if options.claimed is not None:
+            options.claimed(writer)
+        yield writer, store
+
+
+def _claim(settings: JobSettings, options: RunOptions) -> tuple[LogWriter, CheckpointStore]:
+    orders = options.orders
+    holder = orders.holder if orders else f"{socket.gethostname()}:{os.getpid()}"
+    try:
+        objects = open_store(settings.checkpoint_dir)
+        owner = Owner(settings.cluster, settings.namespace, settings.name, settings.uid)
+        adopt = orders.adopt_lineage if orders else ""
+        writer = LogWriter.claim(objects, owner, holder, adopt=adopt, fenced=options.fenced)
+    except UserError as error:
+        raise _refusal(error) from error
+    return writer, CheckpointStore(objects)
+
+
+def _lock(
+    settings: JobSettings, options: RunOptions, reporter: Reporter
+) -> contextlib.AbstractContextManager[object]:
+    """The lock on the checkpoint directory; on a file system its last part is made.
+
+    An operator knows that the driver before is gone, or means to end it: the lock then only keeps
+    away people's tools.
+    """
+    make_last_part("state.checkpointDir", settings.checkpoint_dir)
+    holder = LockHolder.current(settings.name, datetime.datetime.now(datetime.UTC))
+    insist = options.take_over or options.orders is not None
+    try:
+        store = open_store(settings.checkpoint_dir)
+        return acquire_lock(store, holder, take_over=insist, watching=reporter.message)
+    except UserError as error:
+        raise _refusal(error) from error
+
+
+def _refusal(error: UserError) -> StoreRefused:
+    match error:
+        case AdoptionNeeded():
+            return AdoptRequired(*error.args)
+        case NotOwner():
+            return DirectoryConflict(*error.args)
+        case StoreDenied():
+            return StoreAccessRefused(*error.args)
+        case _:
+            return StoreRefused(*error.args)

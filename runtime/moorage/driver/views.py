@@ -1,0 +1,123 @@
+"""What the driver reports of checkpoints and savepoints: plain values, for people and for programs.
+
+Called by everything that shows a run: the command line, the cluster's endpoint, tests.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+__all__ = [
+    "CheckpointRecord",
+    "CheckpointView",
+    "ExecutorsView",
+    "FailureView",
+    "RestoredView",
+    "SavepointView",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointView:
+    """A completed checkpoint.
+
+    Attributes:
+        checkpoint_id: its number in the lineage.
+        epoch: the last epoch it contains.
+        completed_at: when its log entry was written; with a time zone.
+        bytes_total: the size of the state it holds.
+        bytes_uploaded: how much of that was not in the store before.
+        duration_seconds: from trigger to completion.
+        objects_written: how many objects the upload made, beside the manifest.
+    """
+
+    checkpoint_id: int
+    epoch: int
+    completed_at: datetime
+    bytes_total: int
+    bytes_uploaded: int
+    duration_seconds: float
+    objects_written: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointView:
+    """A completed savepoint: what to name to restore it, and what it cost.
+
+    Attributes:
+        manifest_digest: of its manifest; who restores it may insist on it.
+        max_parallelism: the number of its key groups.
+        completed_at: with a time zone; None where the asked program did not say.
+    """
+
+    name: str
+    url: str
+    checkpoint_id: int
+    epoch: int
+    bytes_total: int
+    duration_seconds: float
+    manifest_digest: str = ""
+    max_parallelism: int = 0
+    completed_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailureView:
+    """Why something failed.
+
+    Attributes:
+        code: a stable word: the code of an error, or the name of a checkpoint failure reason.
+        message: for people.
+    """
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredView:
+    """What a run began from.
+
+    Attributes:
+        path: `chk-<id>`, or the address of a savepoint or of another lineage's checkpoint.
+        own: it is a checkpoint of the job's own lineage.
+    """
+
+    path: str
+    checkpoint_id: int
+    completed_at: datetime
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorsView:
+    """The processes that do the work.
+
+    Attributes:
+        lost: how many went since the driver began.
+    """
+
+    desired: int = 0
+    ready: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """A checkpoint or savepoint of this driver, completed or not.
+
+    Attributes:
+        triggered_at: with a time zone, as is `completed_at`, which is None unless it completed.
+        duration_seconds: from trigger to end, whichever end it was; 0 while it is under way.
+    """
+
+    checkpoint_id: int
+    kind: Literal["Checkpoint", "Savepoint"]
+    state: Literal["InProgress", "Completed", "Failed"]
+    triggered_at: datetime
+    completed_at: datetime | None = None
+    duration_seconds: float = 0.0
+    bytes_total: int = 0
+    bytes_uploaded: int = 0
+    objects_written: int = 0
+    failure: FailureView | None = None

@@ -1,0 +1,177 @@
+"""What a run does of what it is asked for: checkpoints, savepoints, to stop, to rescale.
+
+Decides what follows when a wish cannot be granted, and what becomes of those that are not granted
+yet when the run ends. Called by the run: at epoch boundaries, under its lock, and at its end.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from moorage.driver.asked import stopped
+from moorage.driver.checkpointer import Boundary, Checkpointer
+from moorage.driver.context import DriverContext
+from moorage.driver.requests import (
+    CheckpointRequest,
+    Request,
+    RescaleRequest,
+    RestartNeeded,
+    SavepointRequest,
+    Stopped,
+    StopRequest,
+)
+from moorage.driver.views import SavepointView
+from moorage_state.errors import Bug, Fenced, MoorageError, StoreUnavailable, UserError
+from moorage_state.snapshots import Released
+
+__all__ = ["JobStopping", "Wishes"]
+
+
+class JobStopping(UserError):
+    """The job is being stopped already."""
+
+    code = "job_stopping"
+
+
+class Wishes:
+    """The wishes of one run.
+
+    Args:
+        at: what a checkpoint that begins now holds.
+        last_checkpoint: publishes all output with a checkpoint, and takes no more by itself.
+    """
+
+    def __init__(
+        self,
+        context: DriverContext,
+        checkpointer: Checkpointer,
+        at: Callable[[], Boundary],
+        last_checkpoint: Callable[[], None],
+    ) -> None:
+        self._c = context
+        self._checkpointer = checkpointer
+        self._at = at
+        self._last_checkpoint = last_checkpoint
+        self._stop: StopRequest | None = None
+        self._granted: tuple[StopRequest, Stopped] | None = None
+
+    def take_up(self, request: Request) -> None:
+        """At a boundary: begin what is asked for; a stop waits for `stopped`."""
+        match request:
+            case StopRequest():
+                self._take_up_stop(request)
+            case SavepointRequest(stop=True):
+                self._take_up_stop(StopRequest(mode="Savepoint", savepoint=request))
+            case SavepointRequest():
+                self._checkpointer.savepoint(request, self._at)
+            case CheckpointRequest():
+                self._checkpointer.checkpoint(request, self._at)
+            case RescaleRequest():
+                self._rescale(request)
+            case _:
+                request.answer(Bug(f"nobody carries out such a request: kind={request.kind}"))
+
+    def stopped(self) -> bool:
+        """Whether the job was asked to stop, and now has: nothing may come after it.
+
+        All output is published, then the savepoint is taken if one was asked for. If any of that
+        fails, the job goes on.
+
+        Raises:
+            MoorageError: it cannot go on either.
+        """
+        request, self._stop = self._stop, None
+        if request is None:
+            return False
+        try:
+            self._last_checkpoint()
+            savepoint = self._last_savepoint(request.savepoint) if request.savepoint else None
+        except MoorageError as error:
+            _refuse(request, error)
+            if isinstance(error, (Fenced, Bug)) or self._checkpointer.broken:
+                raise
+            what = "savepoint" if request.savepoint else "last checkpoint"
+            self._c.reporter.phase("running", f"the job goes on without its {what}: {error}")
+            self._checkpointer.go_on()
+            self.hand_back(job_ends=False)
+            return False
+        self._granted = request, Stopped(self._c.reporter.progress.last_checkpoint, savepoint)
+        return True
+
+    def stop_at_once(self, request: StopRequest) -> None:
+        """The job ends without a checkpoint: not even the epoch under way is waited for."""
+        self._c.reporter.phase("stopping")
+        request.running()
+        self._granted = request, Stopped(self._c.reporter.progress.last_checkpoint)
+
+    def hand_back(self, *, job_ends: bool) -> None:
+        """What was asked for and is not done: the next run takes it up, if there is one."""
+        waiting = self._checkpointer.take_suspended()
+        if self._stop is not None:
+            waiting.append(self._stop)
+        for request in waiting:
+            if job_ends:
+                request.answer(stopped(request))
+            else:
+                self._c.requests.put_back(request)
+
+    def let_go(self) -> None:
+        """The last thing of a job that was asked to stop: release the lineage, and answer.
+
+        Raises:
+            Fenced: another driver took over; nothing was released.
+        """
+        if self._granted is None:
+            return
+        request, result = self._granted
+        try:
+            if request.release:
+                self._release(request)
+                result = replace(result, released=True)
+        except StoreUnavailable as error:
+            request.answer(error)
+        request.answer(result)
+
+    def _take_up_stop(self, request: StopRequest) -> None:
+        if self._stop is None:
+            request.running()
+            self._stop = request
+        else:
+            _refuse(request, JobStopping("the job is being stopped already: wait for that"))
+
+    def _rescale(self, request: RescaleRequest) -> None:
+        now = self._c.settings.parallelism
+        try:
+            if request.parallelism not in {None, now}:
+                raise RestartNeeded(
+                    f"the number of subtasks of a running job is fixed: parallelism={now} "
+                    f"asked={request.parallelism}; start the job anew, from its last checkpoint"
+                )
+            if request.executors is not None:
+                self._c.environment.scale(request.executors)
+            request.answer(None)
+        except MoorageError as error:
+            request.answer(error)
+
+    def _last_savepoint(self, request: SavepointRequest) -> SavepointView | None:
+        """The savepoint that the job stops with; given up when the process must end."""
+        self._checkpointer.savepoint(request, self._at)
+        for report in self._checkpointer.wait(self._at, give_up=self._c.stop.is_set):
+            self._c.reporter.checkpoint(report)
+        for given_up in self._checkpointer.take_suspended():
+            given_up.answer(stopped(given_up))
+        return request.wait()
+
+    def _release(self, request: StopRequest) -> None:
+        writer = self._c.writer
+        entry = Released(writer.fence, f"asked to stop: request={request.request_id}")
+        try:
+            writer.append(entry)
+        except StoreUnavailable:
+            writer.append(entry)  # once more: it may be in the log, and then this finds it
+        self._c.reporter.released()
+
+
+def _refuse(request: StopRequest, error: MoorageError) -> None:
+    request.answer(error)
+    if request.savepoint is not None:
+        request.savepoint.answer(error)

@@ -1,0 +1,215 @@
+"""What the operator, the runtime and Spark rely on in a pod, whatever a user's template says."""
+
+import json
+
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from moorage_testing.attempts import META, ORDER, REVISION, SMALL
+
+from moorage_api import JobSpec, parse_manifest
+from moorage_api.driver import RestoreOrder, StartOrder
+from moorage_api.pods import LOCAL_DIR, TOKEN_DIR
+from moorage_operator.children import bodies, config_map, driver_pod, executor_template
+
+TOKEN = "t0ken-of-the-job"  # noqa: S105
+NAMES = st.sampled_from(
+    ["driver", "executor", "state-server", "logs", "moorage-config", "moorage-local", "other"]
+)
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=6,
+)
+ENV = st.fixed_dictionaries(
+    {"name": st.sampled_from(["MOORAGE_POD_IP", "MODE", "AWS_ACCESS_KEY_ID", "TZ"])},
+    optional={"value": st.text(max_size=3), "valueFrom": JUNK},
+)
+MOUNT = st.fixed_dictionaries(
+    {
+        "name": NAMES,
+        "mountPath": st.sampled_from([TOKEN_DIR, LOCAL_DIR, "/etc/moorage/config", "/models"]),
+    }
+)
+CONTAINER = st.fixed_dictionaries(
+    {"name": NAMES},
+    optional={
+        "image": st.just("evil:1"),
+        "command": st.just(["sh"]),
+        "args": st.just(["-c", "true"]),
+        "env": st.lists(ENV, max_size=4) | JUNK,
+        "ports": st.just([{"containerPort": 7780, "name": "mine"}]) | JUNK,
+        "volumeMounts": st.lists(MOUNT, max_size=4) | JUNK,
+        "readinessProbe": st.just({"exec": {"command": ["false"]}}),
+        "restartPolicy": st.just("OnFailure"),
+        "terminationMessagePolicy": st.just("FallbackToLogsOnError"),
+        "resources": st.just({"limits": {"memory": "1Mi", "gpu": "1"}}) | JUNK,
+        "securityContext": st.just({"runAsUser": 0}) | JUNK,
+    },
+)
+TEMPLATE = st.fixed_dictionaries(
+    {},
+    optional={
+        "metadata": st.fixed_dictionaries(
+            {"name": st.just("mine")},
+            optional={
+                "namespace": st.just("theirs"),
+                "labels": st.just({"moorage.dev/job-uid": "forged", "team": "web"}) | JUNK,
+                "ownerReferences": JUNK,
+            },
+        )
+        | JUNK,
+        "spec": st.fixed_dictionaries(
+            {},
+            optional={
+                "containers": st.lists(CONTAINER, max_size=3) | JUNK,
+                "initContainers": st.lists(CONTAINER, max_size=3) | JUNK,
+                "volumes": st.lists(
+                    st.fixed_dictionaries({"name": NAMES, "emptyDir": st.just({})}), max_size=4
+                )
+                | JUNK,
+                "restartPolicy": st.just("Always"),
+                "serviceAccountName": st.just("admin"),
+                "automountServiceAccountToken": st.booleans(),
+                "terminationGracePeriodSeconds": st.integers(0, 600) | JUNK,
+                "activeDeadlineSeconds": st.just(60),
+                "securityContext": JUNK,
+            },
+        )
+        | JUNK,
+    },
+)
+UNTOUCHED = (
+    "image",
+    "imagePullPolicy",
+    "command",
+    "readinessProbe",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "restartPolicy",
+)
+
+
+def spec_with(part, template):
+    return JobSpec.model_validate({**SMALL, part: {"podTemplate": template}})
+
+
+def by(items, key):
+    found = {item[key]: item for item in items}
+    assert len(found) == len(items), f"two of one {key}"
+    return found
+
+
+def assert_contains(container, ours):
+    """The container does all that ours does; only variables, mounts and the like are added."""
+    for field in UNTOUCHED:
+        assert container.get(field) == ours.get(field), field
+    assert "args" not in container
+    for field, key in (("env", "name"), ("ports", "containerPort"), ("volumeMounts", "mountPath")):
+        merged = by(container.get(field, []), key)
+        for name, item in by(ours.get(field, []), key).items():
+            assert merged[name] == item
+    for bound, amounts in ours.get("resources", {}).items():
+        assert amounts.items() <= container["resources"][bound].items()
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEMPLATE)
+def test_no_template_changes_what_the_driver_pod_is_for(template):
+    ours = driver_pod(META, spec_with("driver", {}), REVISION, ORDER)
+    pod = driver_pod(META, spec_with("driver", template), REVISION, ORDER)
+    assert {k: v for k, v in pod["metadata"].items() if k not in ("labels", "annotations")} == {
+        k: v for k, v in ours["metadata"].items() if k not in ("labels", "annotations")
+    }
+    assert ours["metadata"]["labels"].items() <= pod["metadata"]["labels"].items()
+    for field in ("restartPolicy", "serviceAccountName", "automountServiceAccountToken"):
+        assert pod["spec"][field] == ours["spec"][field]
+    assert pod["spec"]["terminationGracePeriodSeconds"] >= ORDER.grace_seconds
+    assert "activeDeadlineSeconds" not in pod["spec"]
+    assert pod["spec"]["containers"][0]["name"] == "driver"
+    assert_contains(pod["spec"]["containers"][0], ours["spec"]["containers"][0])
+    volumes = by(pod["spec"]["volumes"], "name")
+    assert all(volumes[volume["name"]] == volume for volume in ours["spec"]["volumes"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEMPLATE)
+def test_no_template_changes_what_an_executor_is_for(template):
+    ours = executor_template(META, spec_with("executor", {}), REVISION, 7)
+    pod = executor_template(META, spec_with("executor", template), REVISION, 7)
+    assert set(pod["metadata"]) <= {"labels", "annotations"}
+    assert ours["metadata"]["labels"].items() <= pod["metadata"]["labels"].items()
+    for field in ("containers", "initContainers"):
+        merged = by(pod["spec"][field], "name")
+        for container in ours["spec"][field]:
+            assert_contains(merged[container["name"]], container)
+    assert pod["spec"]["initContainers"][-1]["name"] == "state-server"
+    volumes = by(pod["spec"]["volumes"], "name")
+    assert all(volumes[volume["name"]] == volume for volume in ours["spec"]["volumes"])
+
+
+@settings(max_examples=50, deadline=None)
+@given(TEMPLATE)
+def test_a_template_is_not_changed_by_being_merged(template):
+    spec = spec_with("driver", template)
+    before = json.dumps(spec.driver.pod_template, default=str)
+    driver_pod(META, spec, REVISION, ORDER)["spec"]["containers"][0]["env"].append("mine")
+    assert json.dumps(spec.driver.pod_template, default=str) == before
+
+
+def test_the_job_file_is_the_job_itself(meta, spec, order):
+    wanted = spec({"executor.memory": "6Gi", "state.local": {"type": "EmptyDir", "size": "20Gi"}})
+    files = config_map(meta, wanted, REVISION, order)["data"]
+    job = parse_manifest(files["job.yaml"].encode(), "job.yaml")
+    assert (job.name, job.namespace, job.metadata.uid) == (meta.name, meta.namespace, meta.uid)
+    assert job.spec == wanted
+
+
+def test_the_order_is_read_as_it_was_given(meta, spec, order):
+    files = config_map(meta, spec(), REVISION, order)["data"]
+    assert StartOrder.model_validate_json(files["start.json"]) == order
+    assert order.restore == RestoreOrder(mode="Path", path="s3://saves/clicks/v1", order_id="4-2")
+
+
+def test_the_executor_template_is_read_as_it_was_made(meta, spec, order):
+    odd = {"metadata": {"annotations": {"a": "1e3", "b": "0x1f", "c": "yes", "d": "1_000"}}}
+    wanted = spec({"executor.podTemplate": odd})
+    text = config_map(meta, wanted, REVISION, order)["data"]["executor.yaml"]
+    assert yaml.safe_load(text) == executor_template(meta, wanted, REVISION, order.attempt)
+    for value in ("1e3", "0x1f", "1_000"):
+        assert f'"{value}"' in text
+
+
+def test_the_token_is_in_the_secret_and_nowhere_else(meta, spec, order):
+    secret, *others = bodies(meta, spec(), REVISION, order, token=TOKEN)
+    assert secret["stringData"] == {"token": TOKEN}
+    assert TOKEN not in json.dumps(others)
+    assert [body["kind"] for body in others] == ["Service", "ConfigMap", "Pod"]
+
+
+def test_a_secret_that_exists_is_left_alone(meta, spec, order):
+    assert [body["kind"] for body in bodies(meta, spec(), REVISION, order)] == [
+        "Service",
+        "ConfigMap",
+        "Pod",
+    ]
+
+
+def test_credentials_are_named_and_never_copied(meta, spec, order):
+    made = bodies(meta, spec({"state.credentialsSecretRef": {"name": "s3"}}), REVISION, order)
+    env = by(made[-1]["spec"]["containers"][0]["env"], "name")
+    assert env["AWS_SECRET_ACCESS_KEY"]["valueFrom"] == {
+        "secretKeyRef": {"name": "s3", "key": "AWS_SECRET_ACCESS_KEY"}
+    }
+    assert env["AWS_SESSION_TOKEN"]["valueFrom"]["secretKeyRef"]["optional"] is True
+
+
+def test_the_same_job_gives_the_same_bytes(meta, spec, order):
+    one, other = (bodies(meta, spec(), REVISION, order, token=TOKEN) for _ in range(2))
+    assert json.dumps(one) == json.dumps(other)
+
+
+def test_a_longer_last_checkpoint_has_a_longer_grace_period(meta, spec, order):
+    patient = order.model_copy(update={"grace_seconds": 300.5})
+    pod = driver_pod(meta, spec(), REVISION, patient)
+    assert pod["spec"]["terminationGracePeriodSeconds"] > 300.5

@@ -1,0 +1,136 @@
+"""A driver's endpoint over a job that the test plays."""
+
+import http.client
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import yaml
+
+from moorage.cluster.board import Attempt, Board
+from moorage.cluster.endpoint import Endpoint
+from moorage.cluster.metrics import DriverMetrics
+from moorage.cluster.orders import Places
+from moorage.cluster.secrets import Redactor
+from moorage.driver.requests import Requests
+from moorage.driver.types import Progress
+
+TOKEN = "a-token-of-twenty-chars"  # noqa: S105
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@dataclass
+class Played:
+    """The endpoint, and what stands behind it."""
+
+    endpoint: Endpoint
+    board: Board
+    requests: Requests
+    clock: list[float]
+
+    def say(self, **fields: Any) -> None:
+        """The driver's progress."""
+        self.board(Progress(**fields))
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | dict[str, Any] | None = None,
+        token: str | None = TOKEN,
+        **headers: str,
+    ) -> tuple[int, Any]:
+        """One request; its status, and its answer as JSON where it is JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.endpoint.port, timeout=10)
+        try:
+            if token is not None:
+                headers["Authorization"] = f"Bearer {token}"
+            data = json.dumps(body).encode() if isinstance(body, dict) else body
+            connection.request(method, path, body=data, headers=headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            plain = not text or answer.headers.get_content_type() != "application/json"
+            return answer.status, text if plain else json.loads(text)
+        finally:
+            connection.close()
+
+
+def play(**options: Any) -> Played:
+    requests, metrics, clock = Requests(), DriverMetrics("clicks", "team"), [100.0]
+    attempt = Attempt(3, "clicks", "team", "uid-1", "s3://state/clicks")
+    board = Board(
+        attempt,
+        requests,
+        Redactor({"AWS_SECRET_ACCESS_KEY": "very-secret-key"}, TOKEN),
+        observe=metrics,
+        clock=lambda: clock[0],
+        wall_clock=lambda: AT,
+    )
+    metrics.show(board)
+    endpoint = Endpoint(board, requests, metrics, TOKEN, port=0, host="127.0.0.1", **options)
+    return Played(endpoint, board, requests, clock)
+
+
+@pytest.fixture
+def played() -> Iterator[Played]:
+    made = play()
+    yield made
+    made.endpoint.close()
+
+
+@pytest.fixture
+def hasty() -> Iterator[Played]:
+    """An endpoint that waits half a second for a request."""
+    made = play(seconds=0.5)
+    yield made
+    made.endpoint.close()
+
+
+@pytest.fixture
+def mount(tmp_path) -> Callable[..., Places]:
+    """Writes what an operator mounts; an argument replaces or (None) leaves out a file."""
+
+    def make(**files: str | None) -> Places:
+        config = tmp_path / "config"
+        config.mkdir(exist_ok=True)
+        for name, text in {**mounted_files(), **files}.items():
+            file = tmp_path / "token" if name == "token" else config / name.replace("_", ".")
+            if text is None:
+                file.unlink(missing_ok=True)
+            else:
+                file.write_text(text)
+        return Places(
+            config=config,
+            token=tmp_path / "token",
+            termination=tmp_path / "end",
+            host="127.0.0.1",
+            port=0,
+            local=True,
+        )
+
+    return make
+
+
+def mounted_files() -> dict[str, str]:
+    job = {
+        "apiVersion": "moorage.dev/v1alpha1",
+        "kind": "StatefulSparkJob",
+        "metadata": {"name": "clicks", "namespace": "team", "uid": "uid-1"},
+        "spec": {
+            "image": "registry/clicks:1",
+            "application": {"mainFile": "local:///app/job.py"},
+            "scaling": {"parallelism": 2},
+            "state": {"checkpointDir": "s3://state/clicks"},
+            "upgrade": {"mode": "LastCheckpoint"},
+        },
+    }
+    start = {"format": 0, "attempt": 3, "clusterId": "prod", "jobUid": "uid-1", "graceSeconds": 5}
+    return {
+        "job_yaml": yaml.safe_dump(job),
+        "start_json": json.dumps(start),
+        "spark_json": json.dumps({"spark.executor.cores": "2"}),
+        "token": f"{TOKEN}\n",
+    }

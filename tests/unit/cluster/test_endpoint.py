@@ -1,0 +1,509 @@
+"""The endpoint is a doorbell: it lets in who may, takes what is asked, and never hangs."""
+
+import contextlib
+import http.client
+import json
+import socket
+import string
+import threading
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from moorage_testing.jobs import wait_until
+
+from moorage.cluster.endpoint import MAX_BODY_BYTES
+from moorage.driver.requests import (
+    CheckpointRequest,
+    RescaleRequest,
+    RestartNeeded,
+    SavepointRequest,
+    Stopped,
+    StopRequest,
+)
+from moorage.driver.types import CheckpointView
+from moorage.driver.views import RestoredView, SavepointView
+from moorage_api.driver import DriverState, RequestView
+from moorage_state.errors import StoreUnavailable
+
+from .conftest import AT, TOKEN, play
+
+VIEW = CheckpointView(7, 41, AT, 1234, 200, 0.5, 3)
+SAVEPOINT = SavepointView("before", "s3://sp/before", 8, 41, 99, 1.5, "sha256:abc", 128, AT)
+POSTS = {
+    "/checkpoints": {"requestId": "a"},
+    "/savepoints": {"requestId": "a", "name": "before"},
+    "/stop": {"requestId": "a"},
+    "/rescale": {"requestId": "a", "executors": 3},
+}
+
+
+def test_health_needs_no_token_and_says_nothing(played):
+    assert played.call("GET", "/healthz", token=None) == (200, b"ok\n")
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN[:-1], f"{TOKEN}x", f" {TOKEN}x"])
+@pytest.mark.parametrize("path", ["/state", "/metrics", "/checkpoints", "/requests/a", "/nowhere"])
+def test_everything_else_needs_the_token(played, path, token):
+    status, answer = played.call("GET", path, token=token)
+    assert (status, answer["error"]["code"]) == (401, "unauthorized")
+
+
+def test_two_authorizations_are_none(played):
+    connection = http.client.HTTPConnection("127.0.0.1", played.endpoint.port, timeout=10)
+    connection.putrequest("GET", "/state")
+    connection.putheader("Authorization", "Bearer wrong")
+    connection.putheader("Authorization", f"Bearer {TOKEN}")
+    connection.endheaders()
+    assert connection.getresponse().status == 401
+    connection.close()
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_what_is_asked_for_reaches_the_driver_once(played, path):
+    first, second = (played.call("POST", path, POSTS[path]) for _ in range(2))
+    assert first == second
+    assert first[0] == 202
+    assert first[1]["state"] == "Pending"
+    assert len(played.requests.take()) == 1
+
+
+def test_requests_arrive_as_they_were_asked(played):
+    played.call("POST", "/checkpoints", {"requestId": "c"})
+    played.call("POST", "/savepoints", {"requestId": "s", "name": "x", "format": "native"})
+    stop = {"requestId": "t", "mode": "Savepoint", "name": "y", "release": True}
+    played.call("POST", "/stop", stop)
+    played.call("POST", "/rescale", {"requestId": "r", "parallelism": 4})
+    one, two, three, four = played.requests.take()
+    assert isinstance(one, CheckpointRequest)
+    assert isinstance(two, SavepointRequest)
+    assert (two.request_id, two.name, two.format, two.stop) == ("s", "x", "native", False)
+    assert isinstance(three, StopRequest)
+    assert (three.mode, three.release) == ("Savepoint", True)
+    assert three.savepoint is not None
+    assert (three.savepoint.request_id, three.savepoint.name) == ("t", "y")
+    assert isinstance(four, RescaleRequest)
+    assert (four.parallelism, four.executors) == (4, None)
+
+
+def test_the_answer_can_be_fetched_again_when_it_was_lost(played):
+    played.call("POST", "/checkpoints", {"requestId": "a"})
+    (request,) = played.requests.take()
+    request.running()
+    assert played.call("GET", "/requests/a")[1]["state"] == "Running"
+    request.answer(VIEW)
+    for method, path, body in (
+        ("GET", "/requests/a", None),
+        ("POST", "/checkpoints", {"requestId": "a"}),
+    ):
+        status, answer = played.call(method, path, body)
+        view = RequestView.model_validate(answer)
+        assert (status, view.state) == (200, "Completed")
+        assert view.checkpoint is not None
+        assert view.checkpoint.path == "s3://state/clicks/chk-7"
+        assert (view.checkpoint.size_bytes, view.checkpoint.uploaded_bytes) == (1234, 200)
+    assert played.requests.take() == []
+
+
+def test_a_savepoint_says_all_that_its_restore_needs(played):
+    played.call("POST", "/savepoints", POSTS["/savepoints"])
+    played.requests.take()[0].answer(SAVEPOINT)
+    view = RequestView.model_validate(played.call("GET", "/requests/a")[1])
+    assert view.savepoint is not None
+    assert view.savepoint.manifest_digest == "sha256:abc"
+    assert (view.savepoint.max_parallelism, view.savepoint.checkpoint_id) == (128, 8)
+    assert view.savepoint.completed_at == AT
+
+
+def test_a_stop_says_with_what(played):
+    played.say(last_checkpoint=VIEW, completed_checkpoints=1)
+    played.call("POST", "/stop", POSTS["/stop"])
+    played.requests.take()[0].answer(Stopped(VIEW, SAVEPOINT, released=True))
+    view = RequestView.model_validate(played.call("GET", "/requests/a")[1])
+    assert view.savepoint is not None
+    assert view.savepoint.name == "before"
+    assert view.checkpoint is not None
+    assert view.checkpoint.id == 7
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StoreUnavailable("the store is away"), "store_unavailable"),
+        (RestartNeeded("no"), "restart_needed"),
+    ],
+)
+def test_why_a_request_failed_has_a_stable_code(played, error, code):
+    played.call("POST", "/rescale", POSTS["/rescale"])
+    played.requests.take()[0].answer(error)
+    status, answer = played.call("POST", "/rescale", POSTS["/rescale"])
+    assert (status, answer["state"], answer["error"]["code"]) == (200, "Failed", code)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/savepoints", {"requestId": "a", "name": "other"}),
+        ("/checkpoints", {"requestId": "a"}),
+        ("/stop", {"requestId": "a"}),
+    ],
+)
+def test_an_id_is_of_one_request(played, path, body):
+    played.call("POST", "/savepoints", POSTS["/savepoints"])
+    status, answer = played.call("POST", path, body)
+    assert (status, answer["error"]["code"]) == (409, "request_conflict")
+    assert len(played.requests.take()) == 1
+
+
+def test_a_driver_that_ends_takes_nothing_new_and_still_answers(played):
+    played.call("POST", "/checkpoints", {"requestId": "a"})
+    played.requests.refuse("the driver is ending")
+    status, answer = played.call("POST", "/checkpoints", {"requestId": "b"})
+    assert (status, answer["error"]["code"]) == (503, "driver_ending")
+    assert played.call("POST", "/checkpoints", {"requestId": "a"})[0] == 202
+
+
+def test_a_hundred_requests_are_remembered_and_unanswered_ones_never_forgotten(played):
+    for number in range(100):
+        assert played.call("POST", "/checkpoints", {"requestId": f"r{number}"})[0] == 202
+    assert played.call("POST", "/checkpoints", {"requestId": "more"})[0] == 429
+    played.requests.get("r50").answer(VIEW)
+    assert played.call("POST", "/checkpoints", {"requestId": "more"})[0] == 202
+    assert played.call("GET", "/requests/r50")[0] == 404
+    assert played.call("GET", "/requests/r0")[0] == 200
+    assert len(played.board.state().requests) == 100
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/state/", 404),
+        ("GET", "/requests/none", 404),
+        ("GET", "/requests/", 404),
+        ("POST", "/requests/a", 405),
+        ("POST", "/state", 405),
+        ("GET", "/stop", 405),
+        ("DELETE", "/checkpoints", 405),
+        ("PUT", "/healthz", 405),
+        ("HEAD", "/state", 405),
+        ("OPTIONS", "/metrics", 405),
+    ],
+)
+def test_paths_and_methods_that_are_not(played, method, path, status):
+    assert played.call(method, path)[0] == status
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "part"),
+    [
+        ("/checkpoints", b"", "body"),
+        ("/checkpoints", b"{", "body"),
+        ("/checkpoints", b"[]", "body"),
+        ("/checkpoints", b"\xff\xfe", "body"),
+        ("/checkpoints", b"[" * 9_000, "body"),
+        ("/checkpoints", b"{}", "requestId"),
+        ("/checkpoints", b'{"requestId": 7}', "requestId"),
+        ("/checkpoints", b'{"requestId": "../x"}', "requestId"),
+        ("/checkpoints", b'{"requestId": "a", "more": 1}', "more"),
+        ("/savepoints", b'{"requestId": "a", "name": "../x"}', "name"),
+        ("/savepoints", b'{"requestId": "a", "name": "x", "format": "xml"}', "format"),
+        ("/stop", b'{"requestId": "a", "mode": "Savepoint"}', "name"),
+        ("/stop", b'{"requestId": "a", "name": "x"}', "name"),
+        ("/stop", b'{"requestId": "a", "release": "yes"}', "release"),
+        ("/rescale", b'{"requestId": "a"}', "parallelism"),
+        ("/rescale", b'{"requestId": "a", "executors": 0}', "executors"),
+        ("/rescale", b'{"requestId": "a", "executors": 1.5}', "executors"),
+    ],
+)
+def test_a_wrong_body_is_named_by_its_field_and_does_nothing(played, path, body, part):
+    status, answer = played.call("POST", path, body)
+    assert (status, answer["error"]["code"]) == (400, "bad_request")
+    assert f"{part}: " in answer["error"]["message"]
+    assert played.requests.take() == []
+
+
+def test_a_body_that_is_too_long_is_not_read(played):
+    body = b'{"requestId": "' + b"a" * MAX_BODY_BYTES + b'"}'
+    assert played.call("POST", "/checkpoints", body)[0] == 413
+    connection = http.client.HTTPConnection("127.0.0.1", played.endpoint.port, timeout=10)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        pieces = (b"x" * 1000 for _ in range(5_000))
+        connection.request("POST", "/stop", pieces, headers, encode_chunked=True)
+    with contextlib.suppress(ConnectionResetError):
+        assert connection.getresponse().status == 413
+    connection.close()
+    assert played.requests.take() == []
+
+
+def test_the_state_is_that_of_the_contract_without_secrets(played):
+    played.say(
+        phase="running",
+        message="could not reach s3://user:password@host with very-secret-key",
+        lineage="lin",
+        fence=4,
+        epoch=41,
+        rows_total=10,
+        parallelism=2,
+        max_parallelism=128,
+        restored_from="chk-6",
+        restored=RestoredView("chk-6", 6, AT, own=True),
+        last_checkpoint=VIEW,
+        storage_error=f"asked with {TOKEN}",
+    )
+    status, answer = played.call("GET", "/state")
+    assert status == 200
+    text = json.dumps(answer)
+    assert not [s for s in ("password", "very-secret-key", TOKEN) if s in text]
+    state = DriverState.model_validate(answer)
+    assert (state.attempt, state.job_uid, state.fence) == (3, "uid-1", 4)
+    assert state.restored_from is not None
+    assert state.restored_from.path == "s3://state/clicks/chk-6"
+    assert state.running_since == AT
+    assert state.last_checkpoint is not None
+    assert state.last_checkpoint.id == 7
+
+
+def test_a_restored_savepoint_is_not_the_lineages_last_checkpoint(played):
+    restored = RestoredView("s3://other/before", 6, AT, own=False)
+    played.say(restored_from=restored.path, restored=restored, last_checkpoint=VIEW)
+    state = DriverState.model_validate(played.call("GET", "/state")[1])
+    assert state.last_checkpoint is None
+    assert state.restored_from is not None
+    assert state.restored_from.path == "s3://other/before"
+
+
+def test_busy_ratio_and_rates_are_of_the_last_minute_and_fade(played):
+    played.say(phase="running")
+    for second in range(1, 21):
+        played.clock[0] = 100.0 + second
+        played.say(phase="running", epochs=second, epoch_seconds=0.5, epoch_rows=100)
+    state = played.board.state()
+    assert state.busy_ratio == pytest.approx(0.5, abs=0.05)
+    assert state.rows_per_second == pytest.approx(100, rel=0.1)
+    assert state.last_progress_time == AT
+    played.clock[0] = 300.0
+    state = played.board.state()
+    assert (state.busy_ratio, state.rows_per_second) == (0.0, 0.0)
+
+
+def test_who_is_slow_to_ask_is_hung_up_on_and_others_are_served(hasty):
+    slow = []
+    for start in (b"", b"GET /state HT", b"POST /stop HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"):
+        peer = socket.create_connection(("127.0.0.1", hasty.endpoint.port), timeout=10)
+        peer.sendall(start)
+        slow.append(peer)
+    keep = http.client.HTTPConnection("127.0.0.1", hasty.endpoint.port, timeout=10)
+    keep.request("GET", "/healthz")
+    keep.getresponse().read()
+    stop = threading.Event()
+
+    def drip() -> None:
+        while not stop.wait(0.05):
+            with contextlib.suppress(OSError):
+                slow[1].sendall(b"x")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        for peer in slow:
+            with contextlib.suppress(ConnectionResetError):
+                while peer.recv(1000):
+                    pass
+        assert hasty.call("GET", "/healthz", token=None)[0] == 200
+        with contextlib.suppress(ConnectionResetError):
+            assert keep.sock.recv(10) == b""  # the idle one was closed, too
+    finally:
+        stop.set()
+        thread.join()
+        keep.close()
+        for peer in slow:
+            peer.close()
+
+
+def test_a_connection_that_asks_in_time_is_kept(hasty):
+    keep = http.client.HTTPConnection("127.0.0.1", hasty.endpoint.port, timeout=10)
+    keep.connect()
+    sock = keep.sock
+    began = time.monotonic()
+    while time.monotonic() - began < 1.5:
+        keep.request("GET", "/healthz")
+        assert keep.getresponse().read() == b"ok\n"
+    assert keep.sock is sock
+    keep.close()
+
+
+def test_many_connections_do_not_keep_others_out(played):
+    idle = [
+        socket.create_connection(("127.0.0.1", played.endpoint.port), timeout=10)
+        for _ in range(200)
+    ]
+    assert played.call("GET", "/state")[0] == 200
+
+    def closed() -> bool:
+        count = 0
+        for peer in idle:
+            peer.setblocking(False)
+            try:
+                count += peer.recv(1) == b""
+            except BlockingIOError:
+                continue
+            except OSError:
+                count += 1
+        return count >= 130
+
+    wait_until(closed, 10, "the slowest connections to be closed")
+    for peer in idle:
+        peer.close()
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        from moorage.cluster.endpoint import Endpoint
+
+        made = play()
+        with pytest.raises(Exception, match=r"port=\d+ error=.*in use"):
+            Endpoint(
+                made.board,
+                made.requests,
+                made.endpoint._metrics,
+                TOKEN,
+                port=taken.getsockname()[1],
+                host="127.0.0.1",
+            )
+        made.endpoint.close()
+
+
+# -- whatever is sent ---------------------------------------------------------------------------
+
+PATHS = st.one_of(
+    st.sampled_from([*POSTS, "/state", "/metrics", "/requests/a", "/healthz", "*", "//", "/%00"]),
+    st.text(string.printable, max_size=40).map(lambda s: f"/{s}"),
+)
+HEADERS = st.lists(
+    st.tuples(
+        st.one_of(
+            st.sampled_from(
+                [
+                    "Authorization",
+                    "Content-Length",
+                    "Transfer-Encoding",
+                    "Expect",
+                    "Upgrade",
+                    "Connection",
+                    "Content-Encoding",
+                    "Content-Type",
+                    "Host",
+                ]
+            ),
+            st.text(string.printable, max_size=20),
+        ),
+        st.one_of(
+            st.sampled_from(
+                [
+                    "Bearer wrong",
+                    "Bearer",
+                    "chunked",
+                    "100-continue",
+                    "websocket",
+                    "upgrade",
+                    "gzip",
+                    "-1",
+                    "5",
+                    "99999999999999999999",
+                    "keep-alive",
+                ]
+            ),
+            st.text(max_size=60),
+        ),
+    ),
+    max_size=8,
+)
+RAW = st.builds(
+    lambda method, path, version, headers, body, cut: (
+        (
+            f"{method} {path} {version}\r\n"
+            + "".join(f"{name}: {value}\r\n" for name, value in headers)
+            + "\r\n"
+        ).encode("utf-8", errors="surrogateescape")
+        + body
+    )[: None if cut > 400 else cut],
+    st.one_of(
+        st.sampled_from(["GET", "POST", "PUT", "HEAD", "CONNECT", "TRACE", "PRI", "get"]),
+        st.text(max_size=12),
+    ),
+    PATHS,
+    st.sampled_from(["HTTP/1.1", "HTTP/1.0", "HTTP/2", "HTTP/9.9", "", "FTP/1.1"]),
+    HEADERS,
+    st.one_of(st.binary(max_size=300), st.just(b"x" * 70_000), st.just(b"5\r\nhello\r\n0\r\n\r\n")),
+    st.integers(0, 500),
+)
+
+
+@pytest.fixture(scope="module")
+def target():
+    made = play(seconds=1.0)
+    yield made
+    made.endpoint.close()
+
+
+@settings(
+    max_examples=250,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(raw=st.one_of(RAW, st.binary(max_size=2000)))
+def test_nothing_sent_without_the_token_changes_or_breaks_anything(target, raw):
+    answer = b""
+    with socket.create_connection(("127.0.0.1", target.endpoint.port), timeout=10) as peer:
+        with contextlib.suppress(OSError):
+            peer.sendall(raw)
+            peer.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            while piece := peer.recv(65536):
+                answer += piece
+    for line in answer.split(b"\r\n"):
+        if line.startswith(b"HTTP/1."):
+            assert line.split()[1] in {b"200", b"400", b"401"}, (raw, answer)
+    if b"200" in answer[:20]:
+        assert answer.endswith(b"ok\n")
+    assert target.requests.latest() == []
+
+
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(
+    method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH"]),
+    path=st.one_of(
+        st.sampled_from([*POSTS, "/state", "/checkpoints", "/metrics", "/healthz"]),
+        st.text(string.ascii_letters + "/%._-?&#", max_size=30).map(lambda s: f"/{s}"),
+    ),
+    body=st.one_of(
+        st.binary(max_size=200),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+            lambda inner: (
+                st.lists(inner, max_size=4)
+                | st.dictionaries(
+                    st.one_of(
+                        st.sampled_from(["requestId", "name", "mode", "executors", "format"]),
+                        st.text(max_size=9),
+                    ),
+                    inner,
+                    max_size=5,
+                )
+            ),
+            max_leaves=12,
+        ).map(lambda value: json.dumps(value).encode()),
+    ),
+)
+def test_whatever_is_sent_with_the_token_gets_an_answer(target, method, path, body):
+    status, _ = target.call(method, path, body)
+    assert status < 500
+    for request in target.requests.latest():
+        request.answer(VIEW)

@@ -1,0 +1,317 @@
+"""Whatever becomes of a job, its driver ends with a status and a report, in time."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moorage_testing.jobs import wait_until
+
+from moorage.cluster.fence import FenceWatch
+from moorage.cluster.main import Driver
+from moorage.cluster.orders import read_orders
+from moorage.cluster.secrets import Redactor
+from moorage.cluster.termination import Termination
+from moorage.driver.refusals import AdoptRequired, RestorePointCorrupt, RestorePointNotFound
+from moorage.driver.requests import CheckpointRequest, JobEnding, Stopped, StopRequest
+from moorage.driver.types import CheckpointView, Outcome, Progress, RunOptions, RunResult
+from moorage.driver.views import SavepointView
+from moorage.engine.failures import UserFunctionError
+from moorage_api.driver import DriverEnd
+from moorage_state.errors import Bug, Fenced, LocalDiskError, MoorageError, StoreUnavailable
+from moorage_state.snapshots import LogWriter, Owner
+from moorage_state.stores import MemoryStore
+
+from .conftest import AT, TOKEN, mounted_files
+
+DONE = RunResult(Outcome.FINISHED, 41, 10, 1.0)
+STOPPED = RunResult(Outcome.STOPPED, 41, 10, 1.0)
+Play = Callable[[RunOptions, Callable[[Progress], None]], RunResult]
+
+
+class Attempt:
+    """A driver whose job the test plays, run as its main thread runs it."""
+
+    def __init__(self, driver: Driver, end: Path, left: list[int]) -> None:
+        self.driver = driver
+        self.left = left
+        self._end = end
+        self._status: list[int] = []
+        self._thread = threading.Thread(target=lambda: self._status.append(driver.run()))
+        self._thread.start()
+
+    def status(self) -> int:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return self._status[0]
+
+    def end(self) -> DriverEnd:
+        return DriverEnd.model_validate_json(self._end.read_text())
+
+
+@pytest.fixture
+def attempt(mount) -> Callable[..., Attempt]:
+
+    def make(play: Play, grace: float = 60.0, port: int = 0) -> Attempt:
+        start = {**json.loads(mounted_files()["start_json"]), "graceSeconds": grace}
+        places = mount(start_json=json.dumps(start))
+        places = type(places)(
+            places.config, places.token, places.termination, "127.0.0.1", port, local=True
+        )
+        redact, left = Redactor({"DB_PASSWORD": "open-sesame"}, TOKEN), list[int]()
+
+        def runner(_job: Any, _dir: Path, options: RunOptions, listener: Any) -> RunResult:
+            return play(options, listener)
+
+        driver = Driver(
+            read_orders(places, {}),
+            places,
+            Termination(places.termination, redact),
+            redact,
+            runner,
+            leave=left.append,
+        )
+        return Attempt(driver, places.termination, left)
+
+    return make
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Lets a job that hangs go on when the test ends."""
+    made = threading.Event()
+    yield made
+    made.set()
+
+
+def test_a_finished_job_says_what_it_did(attempt):
+    def play(options: RunOptions, listen: Callable[[Progress], None]) -> RunResult:
+        assert options.orders is not None
+        assert options.environment is None
+        view = CheckpointView(7, 41, AT, 10, 10, 0.1)
+        listen(Progress(phase="running", lineage="lin", fence=2, epoch=41))
+        listen(
+            Progress(
+                phase="finished",
+                lineage="lin",
+                fence=2,
+                epoch=41,
+                last_checkpoint=view,
+                completed_checkpoints=1,
+            )
+        )
+        return DONE
+
+    made = attempt(play)
+    assert made.status() == 0
+    end = made.end()
+    assert (end.outcome, end.attempt, end.lineage, end.fence, end.epoch) == (
+        "Finished",
+        3,
+        "lin",
+        2,
+        41,
+    )
+    assert end.last_checkpoint is not None
+    assert end.last_checkpoint.path == "s3://state/clicks/chk-7"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (UserFunctionError("process failed: key=7"), 3, "user_function"),
+        (StoreUnavailable("away"), 4, "store_unavailable"),
+        (AdoptRequired("owner"), 4, "adopt_required"),
+        (RestorePointNotFound("none"), 2, "restore_point_not_found"),
+        (RestorePointCorrupt("damaged", "s3://x/y"), 5, "restore_point_corrupt"),
+        (Fenced("taken over"), 6, "fenced"),
+        (LocalDiskError("full"), 7, "local_disk_error"),
+        (Bug("a rule"), 1, "bug"),
+        (ZeroDivisionError("in somebody's library"), 1, "internal"),
+        (KeyboardInterrupt(), 130, "internal"),
+    ],
+)
+def test_every_failure_has_its_status_and_code(attempt, error, status, code):
+    def play(*_args: Any) -> RunResult:
+        raise error
+
+    made = attempt(play)
+    assert made.status() == status
+    end = made.end()
+    assert (end.outcome, end.code) == ("Failed", code)
+    assert end.message
+
+
+def test_no_secret_is_in_the_end(attempt):
+    def play(*_args: Any) -> RunResult:
+        raise ValueError(f"open-sesame {TOKEN} s3://me:mine@host")
+
+    made = attempt(play)
+    assert made.status() == 1
+    assert made.end().message == "*** *** s3://***@host"
+
+
+def test_a_signal_lets_the_job_take_its_last_checkpoint(attempt):
+    made = attempt(lambda options, _listen: (options.stop.wait(20), STOPPED)[1])
+    made.driver.signalled(signal.SIGTERM)
+    assert made.status() == 0
+    assert made.end().outcome == "Stopped"
+
+
+def test_after_the_signal_nothing_new_is_taken(attempt, gate):
+    made = attempt(lambda _options, _listen: (gate.wait(20), STOPPED)[1])
+    made.driver.signalled(signal.SIGTERM)
+    wait_until(lambda: made.driver.requests.ended, 10, "the signal to be heard")
+    with pytest.raises(JobEnding, match="SIGTERM"):
+        made.driver.requests.ask(CheckpointRequest())
+    gate.set()
+    assert made.status() == 0
+
+
+def test_a_second_signal_waits_for_nothing(attempt, gate):
+    made = attempt(lambda _options, _listen: (gate.wait(20), STOPPED)[1])
+    made.driver.signalled(signal.SIGTERM)
+    made.driver.signalled(signal.SIGTERM)
+    assert made.status() == 130
+    assert (made.end().outcome, made.end().code) == ("Failed", "interrupted")
+    assert not gate.is_set()
+
+
+def test_the_time_for_the_last_checkpoint_is_limited(attempt, gate):
+    made = attempt(lambda _options, _listen: (gate.wait(20), STOPPED)[1], grace=0.2)
+    made.driver.signalled(signal.SIGTERM)
+    assert made.status() == 130
+    assert "not complete in time: seconds=0.2" in made.end().message
+
+
+def test_a_lost_fence_ends_the_process_before_anything_else(attempt, gate):
+    at_that_moment: list[str] = []
+    ready = threading.Event()
+
+    def play(options: RunOptions, _listen: Any) -> RunResult:
+        assert options.fenced is not None
+        assert ready.wait(20)
+        options.fenced("another driver: fence=5")
+        at_that_moment.append(made.end().code)
+        gate.wait(20)
+        raise StoreUnavailable("what came of it later")
+
+    made = attempt(play)
+    ready.set()
+    wait_until(lambda: at_that_moment, 10, "the report")
+    assert (made.left, at_that_moment) == ([6], ["fenced"])
+    gate.set()
+    made.status()
+    assert made.end().code == "fenced"
+    assert "fence=5" in made.end().message
+
+
+def test_who_still_waits_is_told_that_the_driver_has_ended(attempt, gate):
+    made = attempt(lambda _options, _listen: (gate.wait(20), STOPPED)[1])
+    request = made.driver.requests.ask(CheckpointRequest())
+    gate.set()
+    assert made.status() == 0
+    with pytest.raises(JobEnding):
+        request.wait(0)
+
+
+def test_the_end_names_the_savepoint_that_the_job_was_stopped_with(attempt):
+    savepoint = SavepointView("last", "s3://sp/last", 8, 41, 99, 1.5, "sha256:abc", 128, AT)
+
+    def play(options: RunOptions, listen: Callable[[Progress], None]) -> RunResult:
+        request = options.requests.ask(StopRequest(release=True))
+        listen(Progress(released=True))
+        request.answer(Stopped(None, savepoint, released=True))
+        return STOPPED
+
+    made = attempt(play)
+    assert made.status() == 0
+    end = made.end()
+    assert end.released
+    assert end.savepoint is not None
+    assert end.savepoint.manifest_digest == "sha256:abc"
+
+
+def test_a_port_that_is_taken_ends_the_driver_before_the_job(attempt):
+    started: list[bool] = []
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        made = attempt(lambda *_args: started.append(True) or DONE, port=taken.getsockname()[1])
+        assert made.status() == 2
+    assert "cannot listen" in made.end().message
+    assert not started
+
+
+def test_broken_orders_end_the_process_with_a_report(tmp_path):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "MOORAGE_CONFIG_DIR": str(tmp_path),
+        "MOORAGE_TERMINATION_LOG": str(tmp_path / "end"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "moorage.cluster"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    end = DriverEnd.model_validate_json((tmp_path / "end").read_text())
+    assert (end.outcome, end.code) == ("Failed", "bad_orders")
+    assert "start.json" in end.message
+
+
+# -- the fence of a job that does nothing ---------------------------------------------------------
+
+
+def test_an_idle_driver_finds_out_that_it_was_replaced():
+    store, said, storage = MemoryStore("fence-watch"), list[str](), list[str]()
+    owner = Owner("c", "n", "j", "u")
+    writer = LogWriter.claim(store, owner, "first", fenced=said.append)
+    watch = FenceWatch(writer, storage.append, seconds=0.01)
+    wait_until(lambda: storage, 10, "a look")
+    assert said == []
+    LogWriter.claim(store, owner, "second")
+    wait_until(lambda: said, 10, "the other to be seen")
+    assert "second" in said[0]
+    watch.close()
+
+
+def test_an_idle_driver_finds_out_that_its_store_is_away(monkeypatch):
+    storage: list[str] = []
+    writer = LogWriter.claim(MemoryStore("fence-watch-2"), Owner("c", "n", "j", "u"), "first")
+    error: list[MoorageError] = [StoreUnavailable("away"), Bug("something else")]
+
+    def watch_log() -> None:
+        if error:
+            raise error.pop(0)
+
+    monkeypatch.setattr(writer, "watch", watch_log)
+    watch = FenceWatch(writer, storage.append, seconds=0.01)
+    wait_until(lambda: len(storage) >= 2, 10, "two looks")
+    watch.close()
+    assert storage[:2] == ["away", ""]
+
+
+def test_a_fence_that_is_lost_after_the_end_changes_nothing(attempt):
+    fenced: list[Callable[[str], object]] = []
+
+    def play(options: RunOptions, _listen: Any) -> RunResult:
+        assert options.fenced is not None
+        fenced.append(options.fenced)
+        return DONE
+
+    made = attempt(play)
+    assert made.status() == 0
+    fenced[0]("too late")
+    assert (made.end().outcome, made.left) == ("Finished", [])

@@ -1,0 +1,94 @@
+"""What the driver measures is what its documentation lists."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from moorage.cluster.metrics import METRICS, metrics_table
+from moorage.driver.types import CheckpointView
+from moorage.driver.views import CheckpointRecord, ExecutorsView, FailureView
+
+from .conftest import AT, Played
+
+DOC = Path(__file__).parents[3] / "docs" / "driver-endpoint.md"
+
+
+def samples(played: Played) -> dict[str, float]:
+    """By name and the labels beside job and namespace, which all of them have."""
+    text = played.call("GET", "/metrics")[1].decode()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            assert (labels.pop("job"), labels.pop("namespace")) == ("clicks", "team")
+            found[f"{sample.name}{labels or ''}"] = sample.value
+    return found
+
+
+def record(checkpoint_id: int, state: str, **more: object) -> CheckpointRecord:
+    return CheckpointRecord(checkpoint_id, "Checkpoint", state, AT, **more)  # type: ignore[arg-type]
+
+
+def test_the_documentation_lists_them_all():
+    assert metrics_table() in DOC.read_text()
+
+
+def test_every_metric_is_there_once_there_is_something_to_measure(played):
+    view = CheckpointView(7, 41, AT, 1000, 100, 2.0)
+    done = record(7, "Completed", duration_seconds=2.0, bytes_total=1000, bytes_uploaded=100)
+    played.say(
+        phase="running",
+        fence=4,
+        epochs=1,
+        epoch_seconds=0.3,
+        last_checkpoint=view,
+        completed_checkpoints=1,
+        restore_seconds=1.5,
+        executors=ExecutorsView(3, 2, 1),
+        checkpoints=(done,),
+    )
+    found = {name.partition("{")[0] for name in samples(played)}
+    for measure in METRICS:
+        suffix = "_bucket" if measure.kind == "histogram" else ""
+        assert f"{measure.name}{suffix}" in found, measure.name
+
+
+def test_an_unknown_value_is_left_out_and_not_zero(played):
+    found = samples(played)
+    assert "moorage_last_checkpoint_id" not in found
+    assert "moorage_restore_seconds" not in found
+    assert found["moorage_epochs_total"] == 0
+
+
+def test_every_checkpoint_is_counted_once_however_often_progress_comes(played):
+    begun = (record(8, "InProgress"), record(7, "InProgress"))
+    failed = record(7, "Failed", failure=FailureView("CHECKPOINT_EXPIRED", "late"))
+    done = record(
+        8,
+        "Completed",
+        completed_at=AT + timedelta(seconds=2),
+        duration_seconds=2.0,
+        bytes_total=1000,
+        bytes_uploaded=100,
+    )
+    played.say(checkpoints=begun)
+    played.say(checkpoints=(begun[0], failed), failed_checkpoints=1)
+    for _ in range(3):
+        played.say(checkpoints=(done, failed), failed_checkpoints=1, completed_checkpoints=1)
+    found = samples(played)
+    assert found["moorage_checkpoint_duration_seconds_count{'kind': 'checkpoint'}"] == 1
+    assert found["moorage_checkpoint_bytes_sum{'kind': 'incremental'}"] == 100
+    assert found["moorage_checkpoint_bytes_sum{'kind': 'full'}"] == 1000
+    assert found["moorage_checkpoints_total{'result': 'failed'}"] == 1
+    listed = played.call("GET", "/checkpoints")[1]["checkpoints"]
+    assert [(c["id"], c["state"]) for c in listed] == [(8, "Completed"), (7, "Failed")]
+    assert listed[0]["durationMs"] == 2000
+    assert listed[1]["failure"] == {"code": "CHECKPOINT_EXPIRED", "message": "late"}
+
+
+def test_the_phase_is_one_of_those_that_are_listed(played):
+    played.say(phase="rewinding")
+    found = samples(played)
+    assert found["moorage_phase{'phase': 'rewinding'}"] == 1
+    assert sum(value for name, value in found.items() if name.startswith("moorage_phase")) == 1

@@ -1,0 +1,81 @@
+"""What ends a job whose runs end early, and what does not: executors come and go."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from moorage.driver import runner
+from moorage.driver.environment import NoExecutors, RangesMove, SparkEnded, StoppedWaiting
+from moorage.driver.types import Outcome
+from moorage.engine.servers import ExecutorLost
+from moorage_state.errors import VersionGone
+
+LOST, GONE = ExecutorLost("executor=1"), VersionGone("a delta")
+
+
+@pytest.fixture
+def drive(monkeypatch):
+    """`drive(*ends)`: runs end in this way, one after the other, with or without a checkpoint."""
+
+    def go(*ends):
+        left = list(ends)
+
+        class Run:
+            def __init__(self, *_):
+                if isinstance(left[0], StoppedWaiting | NoExecutors):
+                    raise left.pop(0)
+                end, checkpoint = left.pop(0)
+                self.end, self.checkpointer = end, SimpleNamespace(last=checkpoint)
+
+            def drive(self):
+                if isinstance(self.end, Outcome):
+                    return self.end
+                raise self.end
+
+        monkeypatch.setattr(runner, "StreamRun", Run)
+        told: list[str] = []
+        choice: Any = SimpleNamespace(manifest=None, explicit=False, path="")
+        reporter: Any = SimpleNamespace(
+            message=told.append, phase=lambda phase, _message="": told.append(phase)
+        )
+        monkeypatch.setattr(runner, "_choose_again", lambda *_: choice)
+        context: Any = SimpleNamespace(reporter=reporter)
+        outcome, run = runner._drive(context, choice)
+        assert not left
+        return outcome, run, told
+
+    return go
+
+
+def test_lost_executors_never_end_a_job_that_makes_progress(drive):
+    outcome, _, told = drive(*[(LOST, "chk")] * 12, (Outcome.FINISHED, None))
+    assert outcome is Outcome.FINISHED
+    assert told.count("rewinding") == 12
+
+
+def test_lost_executors_end_a_job_that_makes_none(drive):
+    with pytest.raises(ExecutorLost):
+        drive(*[(LOST, None)] * 4)
+
+
+def test_progress_forgives_what_came_before_it(drive):
+    ends = [(LOST, None)] * 3 + [(LOST, "chk")] + [(GONE, None)] * 3
+    assert drive(*ends, (Outcome.STOPPED, None))[0] is Outcome.STOPPED
+
+
+def test_moves_are_no_rewinds(drive):
+    ends = [(RangesMove(), "chk")] * 9
+    outcome, _, told = drive(*ends, (Outcome.FINISHED, None))
+    assert outcome is Outcome.FINISHED
+    assert told == ["subtasks move to other executors"] * 9
+
+
+def test_a_job_that_is_stopped_while_it_waits_for_executors_has_stopped(drive):
+    assert drive((LOST, "chk"), StoppedWaiting())[:2] == (Outcome.STOPPED, None)
+
+
+@pytest.mark.parametrize("error", [NoExecutors("none came"), SparkEnded("too many failed")])
+def test_without_executors_and_without_spark_the_job_ends(drive, error):
+    with pytest.raises(type(error)):
+        drive(error if isinstance(error, NoExecutors) else (error, "chk"))

@@ -1,0 +1,316 @@
+"""Which executor has which subtask, what is waited for, and when an executor counts as lost."""
+
+import threading
+
+import pytest
+
+from moorage.cluster.servers import Patience
+from moorage.driver.environment import NoExecutors, StoppedWaiting
+from moorage.engine.fleet import RangeFleet
+from moorage.engine.range_access import connect_to
+from moorage.engine.servers import ExecutorLost
+from moorage_state.deltas import encode_frame
+from moorage_state.errors import UserError
+from moorage_state.server.client import StateClient
+from moorage_state.server.wire import AnotherServer
+
+
+def owners(cluster):
+    return "".join(cluster.pinned[-1][subtask] for subtask in sorted(cluster.pinned[-1]))
+
+
+def executors_of(cluster, placed):
+    return "".join(cluster.servers._servers[index].executor for index in placed)
+
+
+def test_subtasks_are_shared_and_the_scheduler_is_told_the_same(cluster):
+    cluster.add("0")
+    cluster.add("1")
+    placed = cluster.servers.place(4)
+    assert executors_of(cluster, placed) == owners(cluster) == "0101"
+    for index in set(placed):
+        with cluster.servers.connect(index) as client:
+            assert client.ping() in [pod.group.pids[0] for pod in cluster.made]
+
+
+def test_a_replaced_executor_gets_the_lost_subtasks_and_no_others(cluster):
+    cluster.add("0")
+    cluster.add("1")
+    before = cluster.servers.place(4)
+    cluster.lose("1")
+    cluster.add("2", wanted=False)
+    after = cluster.servers.place(4)
+    assert owners(cluster) == "0202"
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, True, False]
+    assert not set(after) & {before[1]}, "an index is never that of another server"
+
+
+def test_of_two_executors_at_one_address_the_newest_counts(cluster):
+    """Spark has not noticed yet that the older one is gone."""
+    cluster.add("9")
+    cluster.pool.pods["10"] = cluster.pool.pods["9"]
+    cluster.servers.place(2)
+    assert owners(cluster) == "1010"
+
+
+def test_it_waits_for_the_wanted_executors_and_tells_why(cluster):
+    cluster.servers = cluster.new_servers(patience=Patience())
+    cluster.add("0")
+    cluster.pool.desired = 2
+    late = threading.Timer(1.0, cluster.add, ["1"], {"wanted": False})
+    late.start()
+    cluster.servers.place(4)
+    late.join()
+    assert owners(cluster) == "0101"
+    (told,) = cluster.told
+    assert "ready=1 wanted=2" in told
+    assert "executor 9 was lost last: node gone" in told
+
+
+def test_after_a_while_it_goes_on_with_fewer_and_says_so(cluster):
+    cluster.add("0")
+    cluster.pool.desired = 3
+    cluster.servers.place(4)
+    assert owners(cluster) == "0000"
+    assert "going on with fewer executors: ready=1 wanted=3" in cluster.told[-1]
+
+
+def test_without_any_executor_it_gives_up_and_says_why(cluster):
+    cluster.pool.desired = 3
+    with pytest.raises(NoExecutors, match=r"wanted=3 .*node gone"):
+        cluster.servers.place(4)
+
+
+def test_an_executor_whose_servers_refuse_the_token_is_named(cluster):
+    cluster.servers = cluster.new_servers(token="another")  # noqa: S106
+    cluster.add("0")
+    with pytest.raises(NoExecutors, match=r"executor 0: .*token is wrong"):
+        cluster.servers.place(2)
+
+
+def test_to_stop_ends_the_wait(cluster):
+    cluster.servers = cluster.new_servers(patience=Patience())
+    cluster.pool.desired = 1
+    threading.Timer(0.3, cluster.stop.set).start()
+    with pytest.raises(StoppedWaiting):
+        cluster.servers.place(2)
+
+
+def test_a_server_that_died_is_waited_for(cluster):
+    cluster.servers = cluster.new_servers(patience=Patience())
+    pod = cluster.add("0")
+    (index, _) = cluster.servers.place(2)
+    pod.group.close()
+    back = threading.Timer(0.5, pod.start)
+    back.start()
+    assert cluster.servers.ensure_alive() == []
+    back.join()
+    with cluster.servers.connect(index) as client:
+        assert client.ping() == pod.group.pids[0]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_executor_that_is_gone_is_lost_whether_spark_knows_it_or_not(cluster, known):
+    cluster.add("0")
+    cluster.add("1")
+    cluster.servers.place(4)
+    cluster.lose("1", known=known)
+    with pytest.raises(ExecutorLost, match=r"executor=1 subtasks=\[1, 3\]"):
+        cluster.servers.ensure_alive()
+
+
+def test_an_executor_that_spark_lost_is_lost_though_its_servers_still_answer(cluster):
+    cluster.add("0")
+    cluster.servers.place(2)
+    del cluster.pool.pods["0"]
+    with pytest.raises(ExecutorLost, match="executor=0"):
+        cluster.servers.ensure_alive()
+
+
+def test_another_executor_at_the_same_address_is_not_taken_for_the_lost_one(cluster):
+    lost = cluster.add("0")
+    (index,) = cluster.servers.place(1)
+    door = cluster.servers.door(index)
+    cluster.lose("0", known=False)
+    cluster.add("0", port=lost.port, wanted=False)
+    with pytest.raises(AnotherServer):
+        cluster.servers.connect(index)
+    with pytest.raises(AnotherServer):
+        connect_to(door, "secret")
+    with pytest.raises(ExecutorLost, match="another state server"):
+        cluster.servers.ensure_alive()
+    (new,) = cluster.servers.place(1)
+    assert new != index
+
+
+def test_a_task_takes_the_socket_of_its_own_executor_only(cluster, monkeypatch):
+    here, there = cluster.add("0"), cluster.add("1")
+    placed = cluster.servers.place(2)
+    near, far = (cluster.servers.door(index) for index in placed)
+    addresses: list[str] = []
+    connect = StateClient.connect
+
+    def noting(address, token, **more):
+        addresses.append(address)
+        return connect(address, token, **more)
+
+    monkeypatch.setattr(StateClient, "connect", noting)
+    with connect_to(near, "secret") as client:
+        assert client.ping() == here.group.pids[0]
+    # On another executor there is another volume at the same path.
+    there.volume.rename(there.volume.with_name("elsewhere"))
+    there.volume.symlink_to(here.volume)
+    with connect_to(far, "secret") as client:
+        assert client.ping() == there.group.pids[0]
+    there.volume.unlink()
+    with connect_to(far, "secret") as client:
+        assert client.ping() == there.group.pids[0]
+    assert addresses == [f"unix:{near.socket}", far.address, far.address]
+    with pytest.raises(UserError, match="token is wrong"):
+        connect_to(far, "guess")
+
+
+def test_a_joined_executor_is_worth_a_move_once_it_has_settled(cluster):
+    clock = [100.0]
+    cluster.add("0")
+    cluster.servers = cluster.new_servers(
+        patience=Patience(settle=5.0, between_moves=20.0, look=1.0), clock=lambda: clock[0]
+    )
+    cluster.servers.place(4)
+    assert not cluster.servers.wants_to_move()
+    cluster.add("1")
+    wishes = []
+    for now in (110.0, 114.0, 119.0, 121.0, 121.5, 123.0, 142.0):
+        clock[0] = now
+        wishes.append(cluster.servers.wants_to_move())
+    # Not before 20 s are over, not twice in 20 s.
+    assert wishes == [False, False, False, True, False, False, True]
+    cluster.servers.place(4)
+    assert owners(cluster) == "0101" or sorted(owners(cluster)) == ["0", "0", "1", "1"]
+    clock[0] = 300.0
+    assert not cluster.servers.wants_to_move()
+
+
+def test_subtasks_flee_from_an_executor_that_leaves_and_then_it_is_dismissed(cluster):
+    cluster.add("0")
+    cluster.add("1")
+    cluster.servers.place(4)
+    cluster.pool.going, cluster.pool.desired = {"1"}, 1
+    assert cluster.servers.wants_to_move()
+    assert cluster.pool.dismissed == []
+    cluster.servers.place(4)
+    assert owners(cluster) == "0000"
+    assert cluster.pool.dismissed == ["1"]
+
+
+def test_an_executor_that_spark_lost_is_fled_from_while_its_servers_answer(cluster):
+    cluster.add("0")
+    gone = cluster.add("1")
+    cluster.servers.place(4)
+    del cluster.pool.pods["1"]
+    assert cluster.servers.wants_to_move()
+    gone.end()
+    with pytest.raises(ExecutorLost, match="executor=1"):
+        cluster.servers.wants_to_move()
+
+
+def test_one_that_leaves_without_subtasks_is_dismissed_without_a_move(cluster):
+    cluster.add("0")
+    cluster.servers.place(2)
+    cluster.add("1", wanted=False)
+    cluster.pool.going = {"1"}
+    assert not cluster.servers.wants_to_move()
+    assert cluster.pool.dismissed == ["1"]
+
+
+class Fleet:
+    """One operator of four subtasks on the cluster's servers."""
+
+    def __init__(self, cluster, store):
+        self.fleet = RangeFleet(cluster.servers, ["counts"], 4, 4, f"file://{store}")
+        self.epoch = 0
+
+    def write(self, value):
+        self.epoch += 1
+        digests = {}
+        for subtask, leased in enumerate(self.fleet.leased("counts")):
+            frame = encode_frame([], [key_of(subtask)], [value])
+            at = (leased.uid, leased.start, leased.run)
+            with connect_to(leased.door, "secret") as client:
+                client.stage(*at, self.epoch, "a", frame, 0)
+                prepared = client.prepare(*at, self.epoch, "a", leased.version.digest, 1)
+            digests["counts", subtask] = prepared.digest
+        self.fleet.commit(self.epoch, digests)
+
+    def read(self):
+        found = []
+        for subtask, leased in enumerate(self.fleet.leased("counts")):
+            with connect_to(leased.door, "secret") as client:
+                at = (leased.uid, leased.start, leased.run)
+                found += client.get_many(*at, leased.version, [key_of(subtask)])
+        return found
+
+    def checkpoint(self, checkpoint_id):
+        self.fleet.snapshot(checkpoint_id)
+        upload = self.fleet.upload(checkpoint_id, {})
+        self.fleet.complete(checkpoint_id, self.epoch, upload.handles)
+        return upload.handles
+
+
+def key_of(subtask):
+    return subtask.to_bytes(2, "big") + b"\x01" + b"only"
+
+
+@pytest.fixture
+def fleet(cluster, tmp_path):
+    (tmp_path / "store").mkdir()
+    cluster.add("0")
+    cluster.add("1")
+    made = Fleet(cluster, tmp_path / "store")
+    yield made
+    made.fleet.close()
+
+
+def test_after_a_loss_only_the_lost_ranges_come_from_the_store(cluster, fleet):
+    fleet.fleet.open("f1r0", 0, {}, 0)
+    fleet.write(b"one")
+    handles = fleet.checkpoint(1)
+    fleet.write(b"two")
+    cluster.lose("1")
+    with pytest.raises(ExecutorLost):
+        fleet.fleet.recover()
+    cluster.add("2", wanted=False)
+    results = fleet.fleet.open("f1r1", 1, handles, 1)
+    assert sorted(result.source for result in results) == ["local", "local", "store", "store"]
+    assert fleet.read() == [b"one"] * 4
+    fleet.epoch = 1
+    fleet.write(b"three")
+    assert fleet.read() == [b"three"] * 4
+
+
+def test_a_server_that_died_alone_is_opened_in_place_with_all_that_was_committed(cluster, fleet):
+    fleet.fleet.open("f1r0", 0, {}, 0)
+    fleet.write(b"one")
+    fleet.checkpoint(1)
+    fleet.write(b"two")
+    pod = cluster.pool.pods["1"]
+    pod.group.close()
+    pod.start()
+    fleet.fleet.recover()
+    assert fleet.read() == [b"two"] * 4
+    fleet.write(b"three")
+    assert fleet.read() == [b"three"] * 4
+
+
+def test_ranges_are_let_go_where_they_were_when_they_move(cluster, fleet):
+    fleet.fleet.open("f1r0", 0, {}, 0)
+    fleet.write(b"one")
+    handles = fleet.checkpoint(1)
+    cluster.add("2")
+    fleet.fleet.open("f1r1", 1, handles, 1)
+    assert fleet.read() == [b"one"] * 4
+    held = []
+    for index in set(cluster.servers._placed):
+        with cluster.servers.connect(index) as client:
+            held += [stats.start for stats in client.stats()]
+    assert sorted(held) == [0, 1, 2, 3]

@@ -1,0 +1,91 @@
+"""Spark's settings in a driver's pod: who decides which."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from moorage.cluster.session import ClusterEnvironment, Pod, cluster_conf
+from moorage.driver.environment import Environment
+from moorage.driver.local import LocalEnvironment
+from moorage_state.errors import UserError
+
+POD = Pod("clicks-3-driver", "team", "10.0.0.7")
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return SimpleNamespace(
+        main_file=tmp_path / "job.py",
+        py_files=(),
+        parallelism=4,
+        driver_memory_mb=1024,
+        spark_conf={
+            "spark.sql.adaptive.enabled": "true",
+            "spark.executor.memory": "1g",
+            "spark.sql.session.timeZone": "Europe/Berlin",
+            "spark.executorEnv.PYTHONPATH": "/mine",
+            "spark.executor.extraJavaOptions": "-XX:+UseZGC",
+            "spark.kubernetes.namespace": "elsewhere",
+            "spark.custom": "kept",
+        },
+    )
+
+
+def test_the_jobs_settings_yield_to_the_operators_and_those_to_the_engine(settings):
+    ordered = {
+        "spark.executor.memory": "2g",
+        "spark.driver.port": "17078",
+        "spark.dynamicAllocation.enabled": "true",
+    }
+    conf = cluster_conf(settings, ordered, POD)
+    assert conf["spark.custom"] == "kept"
+    assert conf["spark.executor.memory"] == "2g"
+    assert conf["spark.driver.port"] == "17078"
+    assert conf["spark.kubernetes.namespace"] == "team"
+    assert conf["spark.sql.adaptive.enabled"] == "false"
+    assert conf["spark.sql.session.timeZone"] == "UTC"
+    assert conf["spark.dynamicAllocation.enabled"] == "false"
+
+
+def test_executors_find_the_driver_by_its_address_and_the_jobs_modules(settings, tmp_path):
+    conf = cluster_conf(settings, {}, POD)
+    assert conf["spark.driver.host"] == "10.0.0.7"
+    assert conf["spark.kubernetes.driver.pod.name"] == "clicks-3-driver"
+    path = conf["spark.executorEnv.PYTHONPATH"].split(":")
+    assert (path[0], path[-1]) == (str(tmp_path), "/mine")
+
+
+def test_a_collector_that_the_job_names_stays(settings):
+    conf = cluster_conf(settings, {}, POD)
+    for process, collector in (("executor", "-XX:+UseZGC"), ("driver", "-XX:+UseParallelGC")):
+        options = conf[f"spark.{process}.extraJavaOptions"].split()
+        assert [option for option in options if option.endswith("GC")] == [collector]
+
+
+def test_without_a_pod_nothing_of_kubernetes_is_set(settings):
+    conf = cluster_conf(settings, {}, None)
+    assert "spark.driver.host" not in conf
+    assert [key for key in conf if key.startswith("spark.kubernetes.")] == [
+        "spark.kubernetes.namespace"
+    ]
+
+
+def test_a_driver_that_does_not_know_its_pod_names_the_variable():
+    known = {"MOORAGE_POD_NAME": "a", "MOORAGE_NAMESPACE": "b", "MOORAGE_POD_IP": "10.0.0.7"}
+    assert Pod.of(known) == Pod("a", "b", "10.0.0.7")
+    with pytest.raises(UserError, match="MOORAGE_POD_IP"):
+        Pod.of(known | {"MOORAGE_POD_IP": ""})
+
+
+def test_no_token_shows_in_an_environments_text():
+    assert "s3cr3t" not in repr(ClusterEnvironment({}, "s3cr3t", pod=POD))
+
+
+def test_what_has_no_executors_says_so_when_it_is_scaled():
+    local: Environment = LocalEnvironment()
+    with pytest.raises(UserError, match="no executors on this machine"):
+        local.scale(3)
+    cluster: Environment = ClusterEnvironment({}, "token")
+    with pytest.raises(UserError, match="has not begun"):
+        cluster.scale(3)
+    assert (local.executors().desired, cluster.executors().desired) == (0, 0)

@@ -1,0 +1,273 @@
+"""Every rule of the definitions on objects and edits that keep it and that break it."""
+
+import pytest
+from moorage_testing.crd import nodes
+
+from moorage_api.crd import job_crd, snapshot_crd
+
+S = "spec."
+EMPTY = {"mode": "Empty", "acknowledgeStateLoss": True, "nonce": 1}
+WIDE = {"parallelism": 8, "maxParallelism": 256}
+
+REFUSED = {
+    "spec.scaling.parallelism": {"spec.scaling": {"parallelism": 9, "maxParallelism": 8}},
+    "spec.scaling.autoscaler.min": {"spec.scaling.autoscaler": {"min": 5, "max": 4}},
+    "spec.scaling.autoscaler.max": {"spec.scaling.autoscaler": {"enabled": True, "max": 200}},
+    "spec.state.savepointDir": {"spec.state.savepointDir": None},
+    "spec.checkpoint.cron": {"spec.checkpoint": {"interval": "60s", "cron": "@daily"}},
+    "spec.restore.snapshotName": {"spec.restore.mode": "Snapshot"},
+    "spec.restore.path": {"spec.restore.mode": "Path"},
+    "spec.restore.uidMapping": {"spec.restore.uidMapping": {"a b": "c"}},
+    "spec.state.local.size": {"spec.state.local": {"type": "EphemeralPVC"}},
+    "spec.state.local.path": {"spec.state.local": {"type": "HostPath"}},
+    "spec.state.local.storageClassName": {"spec.state.local": {"type": "ReusedPVC", "size": "1Gi"}},
+    "spec.failurePolicy.backoff.initial": {"spec.failurePolicy.backoff": {"initial": "10m"}},
+    "spec.application.env[0].value": {
+        "spec.application.env": [{"name": "A", "value": "", "valueFrom": {"fieldRef": {}}}]
+    },
+    "spec.epoch.interval": {"spec.epoch.interval": "87601h"},
+    "spec.checkpoint.interval": {"spec.checkpoint.interval": "900ms"},
+    "spec.driver.memory": {"spec.driver.memory": "400Mi"},
+    "spec.executor.memory": {"spec.executor.memory": 1024},
+    "spec.executor.sidecar.resources": {
+        "spec.executor.sidecar.resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}
+    },
+    "spec.executor.sidecar.resources.requests.cpu": {
+        "spec.executor.sidecar.resources": {"requests": {"cpu": -1}}
+    },
+}
+
+
+@pytest.mark.parametrize("field", REFUSED)
+def test_a_job_that_breaks_one_rule_is_refused_at_its_field(field, jobs, job):
+    (fault,) = jobs.faults(job(REFUSED[field]))
+    assert fault.startswith(f".{field}: ")
+
+
+DIRECTORIES = [
+    "s3:///b/k",
+    "s3://b/k ",
+    "s3://bucket//k",
+    "s3://bucket/k/",
+    "s3://bucket/a/../k",
+    "s3://bucket/.",
+    "s3://bucket/k\n",
+    "file://relative",
+    "file://./relative",
+    "memory://x",
+    "",
+]
+
+
+@pytest.mark.parametrize("url", DIRECTORIES)
+def test_a_directory_that_no_store_has_is_refused(url, jobs, job):
+    assert jobs.faults(job({"spec.state.checkpointDir": url}))
+
+
+@pytest.mark.parametrize(
+    "savepoints",
+    ["s3://state/clicks", "s3://state/clicks/saves", "s3://state"],
+)
+def test_savepoints_in_or_around_checkpoints_are_refused(savepoints, jobs, job):
+    (fault,) = jobs.faults(job({"spec.state.savepointDir": savepoints}))
+    assert "side by side" in fault
+
+
+def test_a_directory_that_only_begins_alike_is_another_one(jobs, job):
+    assert jobs.faults(job({"spec.state.savepointDir": "s3://state/clicks-saves"})) == []
+
+
+CONF = {
+    "spark.sql.ansi.enabled": True,
+    "spark.executorEnv.A_B": True,
+    "spark.kubernetes.executor.node.selector.topology.kubernetes.io/zone": True,
+    "spark.master": False,
+    "spark.master ": False,
+    "sparkmaster": False,
+    "spark.executor.memory": False,
+    "spark.kubernetes.executor.label.moorage.dev/role": False,
+}
+
+
+@pytest.mark.parametrize("key", CONF)
+def test_settings_that_the_operator_decides_are_refused(key, jobs, job):
+    assert (jobs.faults(job({"spec.sparkConf": {key: "x"}})) == []) == CONF[key]
+
+
+ACCEPTED = {
+    "the smallest job": {},
+    "a cron in place of an interval": {"spec.checkpoint": {"cron": "*/5 * * * *"}},
+    "a whole number for a quantity": {
+        "spec.driver.memory": 4294967296,
+        "spec.driver.cpuRequest": 1,
+    },
+    "a request equal to the limit in another unit": {
+        "spec.executor.sidecar.resources": {
+            "requests": {"cpu": "2000m", "memory": "1Gi"},
+            "limits": {"cpu": 2, "memory": "1024Mi"},
+        }
+    },
+    "any pod template": {"spec.driver.podTemplate": {"spec": {"x": [1, {"y": None}]}}},
+    "no savepoints, as upgrades do not take them": {
+        "spec.state.savepointDir": None,
+        "spec.upgrade.mode": "LastCheckpoint",
+    },
+    "no wait": {"spec.epoch.interval": "0s"},
+}
+
+
+@pytest.mark.parametrize("what", ACCEPTED)
+def test_what_is_right_is_accepted(what, jobs, job):
+    assert jobs.faults(job(ACCEPTED[what])) == []
+
+
+EDITS = [
+    ("maxParallelism alone", {}, {"spec.scaling": WIDE}, "spec.scaling.maxParallelism"),
+    (
+        "maxParallelism, rewriting the state",
+        {},
+        {"spec.scaling": {**WIDE, "repartition": "Offline"}},
+        "",
+    ),
+    ("maxParallelism, starting empty", {}, {"spec.scaling": WIDE, "spec.restore": EMPTY}, ""),
+    (
+        "maxParallelism, starting empty without a new nonce",
+        {"spec.restore": EMPTY},
+        {"spec.restore": EMPTY, "spec.scaling": WIDE},
+        "spec.scaling.maxParallelism",
+    ),
+    (
+        "maxParallelism by leaving it out",
+        {"spec.scaling": WIDE},
+        {},
+        "spec.scaling.maxParallelism",
+    ),
+    (
+        "the hash of keys",
+        {},
+        {"spec.scaling": {"parallelism": 8, "keyHash": "flink-murmur"}},
+        "spec.scaling.keyHash",
+    ),
+    ("the directory", {}, {"spec.state.checkpointDir": "s3://new/dir"}, "spec.state.checkpointDir"),
+    (
+        "the directory, saying what to begin from",
+        {},
+        {"spec.state.checkpointDir": "s3://new/dir", "spec.restore": {"nonce": 1}},
+        "",
+    ),
+    ("a higher nonce", {"spec.restore.nonce": 1}, {"spec.restore.nonce": 2}, ""),
+    ("a lower nonce", {"spec.restore.nonce": 2}, {"spec.restore.nonce": 1}, "spec.restore.nonce"),
+    ("the restore block taken out", {"spec.restore.nonce": 2}, {}, "spec.restore.nonce"),
+    ("the image", {}, {"spec.image": "clicks:2"}, ""),
+    (
+        "a cron later on",
+        {"spec.checkpoint": {"timeout": "5m"}},
+        {"spec.checkpoint.cron": "@daily"},
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "refused"), [e[1:] for e in EDITS], ids=[e[0] for e in EDITS]
+)
+def test_an_edit_of_a_job(before, after, refused, jobs, job):
+    assert jobs.faults(job(before)) == []
+    faults = jobs.faults(job(after), job(before))
+    assert [fault.partition(":")[0] for fault in faults] == ([f".{refused}"] if refused else [])
+
+
+SNAPSHOT_EDITS = {
+    "jobRef": {"name": "other"},
+    "type": "Checkpoint",
+    "name": "after",
+    "format": "native",
+    "existingPath": "s3://saves/x",
+    "backoffLimit": 5,
+    "startDeadline": "1h",
+}
+
+
+@pytest.mark.parametrize("field", SNAPSHOT_EDITS)
+def test_a_snapshot_is_fixed_once_made(field, snapshots, snapshot):
+    edited = snapshot({f"spec.{field}": SNAPSHOT_EDITS[field]})
+    assert snapshots.faults(edited) == []
+    (fault,) = snapshots.faults(edited, snapshot())
+    assert "is fixed" in fault
+
+
+def test_a_snapshots_name_cannot_be_taken_out(snapshots, snapshot):
+    assert snapshots.faults(snapshot({"spec.name": None}), snapshot())
+
+
+@pytest.mark.parametrize("edit", [{"spec.pinned": True}, {"spec.deletionPolicy": "Retain"}])
+def test_a_snapshot_can_be_pinned_and_its_data_kept(edit, snapshots, snapshot):
+    assert snapshots.faults(snapshot(edit), snapshot()) == []
+
+
+def test_only_a_savepoint_can_be_registered(snapshots, snapshot):
+    given = {"spec.type": "Checkpoint", "spec.existingPath": "s3://saves/x"}
+    (fault,) = snapshots.faults(snapshot(given))
+    assert "Savepoint" in fault
+
+
+@pytest.mark.parametrize("crd", [job_crd(), snapshot_crd()], ids=["job", "snapshot"])
+def test_a_rule_sits_on_the_lowest_node_that_sees_all_it_needs(crd):
+    """A stored object that breaks a new rule is judged again when that node changes, not before."""
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for path, node in nodes(schema):
+        for rule in node.get("x-kubernetes-validations", []):
+            children = node.get("properties", {})
+            used = {name for name in children if f"self.{name}" in rule["rule"]}
+            inner = [name for name in used if children[name].get("properties")]
+            assert not (len(used) == 1 and inner and "oldSelf" not in rule["rule"]), (path, rule)
+
+
+def test_every_rule_of_a_job_is_broken_by_an_example(jobs, job):
+    broken = [fault for changes in REFUSED.values() for fault in jobs.faults(job(changes))]
+    for _, before, after, _ in EDITS:
+        broken += jobs.faults(job(after), job(before))
+    for changes in OTHERS:
+        broken += jobs.faults(job(changes))
+    shown = {fault.partition(": ")[2] for fault in broken}
+    rules = [r for _, n in nodes(jobs.schema) for r in n.get("x-kubernetes-validations", [])]
+    assert {rule["message"] for rule in rules} - shown == set()
+
+
+OTHERS = [
+    {"spec.sparkConf": {"spark.master": "x"}},
+    {"spec.state.checkpointDir": "s3://bucket/a/../k"},
+    {"spec.state.savepointDir": "s3://bucket/a/../k"},
+    {"spec.state.savepointDir": "s3://state"},
+    {"spec.checkpoint.timeout": "0s"},
+    {"spec.driver.cpuRequest": 0},
+    {"spec.state.local": {"type": "EmptyDir", "size": "1k"}},
+    {
+        "spec.executor.sidecar.resources": {
+            "requests": {"memory": "2Gi"},
+            "limits": {"memory": "1Gi"},
+        }
+    },
+    {"spec.savepoint.schedule": {"cron": "@daily", "startingDeadline": "0s"}},
+    {"spec.scaling.autoscaler": {"window": "0s"}},
+]
+
+
+@pytest.mark.parametrize("name", ["a.b", "1x", "Clicks", "x" * 46, "x-"])
+def test_a_name_that_pods_cannot_be_made_from_is_refused(name, jobs, job):
+    assert jobs.faults(job({"metadata.name": name}))
+
+
+def test_defaults_are_those_of_the_models(jobs, job):
+    from moorage_api import JobSpec
+
+    given = job()["spec"]
+    wanted = JobSpec.model_validate(given).model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert _without_empty(jobs.stored(job())["spec"]) == _without_empty(wanted)
+
+
+def _without_empty(value):
+    if isinstance(value, dict):
+        inner = {key: _without_empty(part) for key, part in value.items()}
+        return {key: part for key, part in inner.items() if part not in ({}, [])}
+    return value

@@ -1,0 +1,443 @@
+"""Scenarios of failing for good, health, finishing, and deletion."""
+
+from datetime import timedelta
+
+import pytest
+from moorage_testing.worlds import Stage, job_spec, store_of
+
+from moorage_api.driver import RequestError
+from moorage_api.lifecycle import Backoff
+from moorage_api.values import Duration
+from moorage_operator.decide.failures import backoff
+from moorage_operator.plan import DeletePod, RunErrand, StartDriver
+from moorage_operator.world import ErrandView, Unreadable
+
+
+def _stage(**spec):
+    stage = Stage(spec=job_spec(**spec))
+    stage.run()
+    return stage
+
+
+def _fail(stage, code="user_function"):
+    stage.end("Failed", code, message="it broke")
+    stage.settle()
+
+
+# -- failures ----------------------------------------------------------------------------------
+
+
+def test_scenario_60_the_wait_doubles_up_to_its_bound_and_jobs_are_spread():
+    rules = Backoff(initial=Duration("10s"), max=Duration("5m"))
+    waits = [backoff(rules, level, "job-1").total_seconds() for level in range(8)]
+    for level, wait in enumerate(waits):
+        full = min(10 * 2**level, 300)
+        assert 0.8 * full <= wait <= full
+    assert backoff(rules, 10_000, "job-1") <= timedelta(minutes=5)
+    assert backoff(rules, 3, "job-1") != backoff(rules, 3, "job-2")
+
+
+def test_scenario_60_every_failure_counts_once_and_waits_longer():
+    stage = _stage()
+    waits = []
+    for _ in range(4):
+        _fail(stage)
+        assert stage.status.phase == "BackOff"
+        waits.append((stage.status.restarts.next_retry_at - stage.now).total_seconds())
+        stage.wait(400)
+        stage.say_running()
+        stage.settle()
+    assert waits == sorted(waits)
+    assert stage.status.restarts.total == 4
+    assert stage.started() == [1, 2, 3, 4, 5]
+    assert len(stage.told("RestartScheduled")) == 4
+
+
+def test_scenario_60_a_good_run_begins_the_wait_anew():
+    stage = _stage(failurePolicy={"backoff": {"resetAfter": "30m"}})
+    _fail(stage)
+    stage.wait(30)
+    stage.say_running()
+    stage.settle()
+    assert stage.status.restarts.backoff_level == 1
+    for _ in range(31):
+        stage.go_on(60)
+    assert stage.status.restarts.backoff_level == 0
+
+
+def test_scenario_60_after_max_restarts_the_job_fails_keeps_its_pods_and_says_what_to_do():
+    stage = _stage(failurePolicy={"maxRestarts": 2})
+    for _ in range(2):
+        _fail(stage)
+        stage.wait(60)
+        stage.say_running()
+        stage.settle()
+    _fail(stage)
+    assert stage.status.phase == "Failed"
+    assert "failurePolicy.maxRestarts" in stage.status.message
+    assert stage.driver.terminal
+    stage.wait(86_400)
+    assert stage.started() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("act", ["edit", "restart"])
+def test_complaint_03_a_failed_job_starts_again_when_a_person_does_something(act):
+    stage = _stage(failurePolicy={"maxRestarts": 0})
+    _fail(stage)
+    assert stage.status.phase == "Failed"
+    if act == "edit":
+        stage.edit(image="registry.example/clicks:2")
+    else:
+        stage.annotate(restart="1")
+    stage.run()
+    assert stage.started() == [1, 2]
+    assert stage.status.restarts.window == ()
+    assert stage.orders[-1].restore.mode == "Latest"
+
+
+def test_restarts_outside_the_window_do_not_count():
+    stage = _stage(failurePolicy={"maxRestarts": 1, "window": "10m"})
+    for _ in range(3):
+        _fail(stage)
+        stage.wait(60)
+        stage.say_running()
+        stage.settle()
+        stage.wait(700)
+    assert stage.status.phase != "Failed"
+
+
+@pytest.mark.parametrize("act", ["edit", "policy", "restart"])
+def test_a_person_ends_the_wait(act):
+    stage = _stage()
+    _fail(stage)
+    if act == "edit":
+        stage.edit(image="registry.example/clicks:2")
+    elif act == "policy":
+        stage.edit(failurePolicy={"maxRestarts": 7})
+    else:
+        stage.annotate(restart="1")
+    stage.settle()
+    assert stage.started() == [1, 2]
+    assert len(stage.asked) == 0
+
+
+def test_scenario_24_a_driver_that_could_not_reach_its_store_is_tried_for_ever():
+    stage = _stage(failurePolicy={"maxRestarts": 0})
+    for _ in range(3):
+        _fail(stage, "store_unavailable")
+        assert stage.status.phase == "BackOff"
+        assert stage.status.restarts.window == ()
+        stage.wait(400)
+        stage.say_running()
+        stage.settle()
+
+
+# -- health ------------------------------------------------------------------------------------
+
+
+def test_a_job_without_progress_is_restarted_after_a_while():
+    stage = _stage()
+    stage.wait(899)
+    assert stage.driver.deleted_at is None
+    stage.wait(2)
+    assert stage.driver.deleted_at is not None
+    assert stage.condition("Degraded") == "True/NoProgress"
+    stage.end("Stopped")
+    stage.run()
+    assert stage.started() == [1, 2]
+    assert stage.status.restarts.total == 1
+
+
+def test_a_job_without_progress_is_only_shown_where_the_policy_says_alert():
+    stage = _stage(failurePolicy={"health": {"action": "Alert"}})
+    stage.wait(3600)
+    assert stage.started() == [1]
+    assert stage.condition("Degraded") == "True/NoProgress"
+    assert stage.condition("Ready") == "False/NoProgress"
+
+
+def test_a_job_with_progress_and_no_checkpoint_is_restarted():
+    stage = _stage()
+    for _ in range(20):
+        stage.now += timedelta(seconds=60)
+        stage.say(last_progress_time=stage.now)
+        stage.settle()
+    assert DeletePod("clicks-1-driver", "pod-1-1") in stage.effects
+    assert len(stage.told("NoCheckpoint")) == 1
+
+
+def test_a_long_checkpoint_interval_is_no_trouble():
+    stage = _stage(checkpoint={"interval": "2h"})
+    for _ in range(30):
+        stage.now += timedelta(seconds=60)
+        stage.say(last_progress_time=stage.now)
+        stage.settle()
+    assert stage.driver.deleted_at is None
+    assert stage.condition("Checkpointing") == "True/InTime"
+
+
+def test_scenario_24_a_job_whose_store_is_away_is_not_restarted():
+    stage = _stage()
+    stage.say(storage_error="no route")
+    stage.wait(7200)
+    assert stage.started() == [1]
+    assert stage.driver.deleted_at is None
+    assert stage.condition("StorageReachable") == "False/StoreUnavailable"
+    stage.say(storage_error="", last_progress_time=stage.now)
+    stage.settle()
+    assert stage.condition("StorageReachable") == "True/Reachable"
+
+
+def test_scenario_16_27_a_failed_checkpoint_is_told_once():
+    stage = _stage()
+    why = RequestError(code="no_space", message="volume local is 100 % full")
+    for failures in (1, 1, 2):
+        stage.say(consecutive_failed_checkpoints=failures, last_checkpoint_failure=why)
+        stage.settle()
+    first, _ = stage.told("CheckpointFailed")
+    assert "volume local is 100 % full" in first.message
+    assert stage.condition("Checkpointing") == "False/CheckpointFailed"
+
+
+def test_scenario_17_a_checkpoint_slower_than_the_interval_is_told_once():
+    stage = _stage()
+    last = stage.report.last_checkpoint.model_copy(update={"duration_ms": 61_000})
+    stage.say(last_checkpoint=last)
+    stage.settle()
+    stage.settle()
+    assert len(stage.told("CheckpointLagging")) == 1
+
+
+def test_a_version_is_stable_after_its_time_and_its_checkpoints():
+    stage = _stage()
+    assert stage.status.phase == "Running"
+    stage.wait(121)
+    assert stage.status.phase == "Stable"
+    assert stage.condition("Stable") == "True/Stable"
+    assert stage.status.reconciliation.stable_revision == stage.status.attempt.revision
+
+
+def test_missing_executors_degrade_the_job():
+    stage = _stage()
+    stage.say(executors_desired=4, executors_ready=3)
+    stage.settle()
+    assert stage.condition("Degraded") == "True/ExecutorsMissing"
+    assert (stage.status.executors.desired, stage.status.executors.ready) == (4, 3)
+
+
+# -- finishing ---------------------------------------------------------------------------------
+
+
+def test_scenario_59_a_finished_job_stays_finished_and_its_pods_go_after_their_time():
+    stage = _stage(bounded=True, ttlAfterFinished="1h")
+    stage.end("Finished")
+    stage.settle()
+    assert stage.status.phase == "Finished"
+    assert stage.condition("Ready") == "False/Finished"
+    stage.wait(3599)
+    assert stage.drivers
+    stage.wait(2)
+    assert not stage.drivers
+    stage.wait(86_400)
+    assert stage.started() == [1]
+    assert stage.status.phase == "Finished"
+
+
+def test_scenario_59_a_policy_edit_starts_no_finished_job_and_a_new_version_does():
+    stage = _stage(bounded=True)
+    stage.end("Finished")
+    stage.settle()
+    stage.edit(ttlAfterFinished="2h")
+    stage.settle()
+    assert stage.status.phase == "Finished"
+    stage.edit(image="registry.example/clicks:2")
+    stage.run()
+    assert stage.orders[-1].restore.mode == "Latest"
+
+
+# -- deletion ----------------------------------------------------------------------------------
+
+
+def _answer_errands(stage, **view):
+    for name, known in list(stage.errands.items()):
+        if known.state == "Pending":
+            stage.errands[name] = ErrandView(**{"state": "Completed", **view})
+
+
+def test_deleting_a_running_job_takes_a_last_savepoint_and_releases_the_lineage():
+    stage = _stage()
+    stage.delete()
+    stage.settle()
+    (body,) = stage.asked.values()
+    assert (body.mode, body.release) == ("Savepoint", True)
+    assert not stage.gone
+    stage.stop_as_asked()
+    stage.settle()
+    assert stage.gone
+    assert stage.snapshots
+
+
+def test_scenario_61_a_savepoint_under_way_is_finished_and_used():
+    stage = _stage()
+    stage.edit(image="registry.example/clicks:2")
+    stage.settle()
+    (first,) = stage.asked.values()
+    stage.delete()
+    stage.settle()
+    assert list(stage.asked.values()) == [first]
+    stage.stop_as_asked()
+    stage.settle()
+    assert isinstance(stage.effects[-1], RunErrand)
+    assert stage.effects[-1].errand.kind == "Release"
+    _answer_errands(stage)
+    stage.settle()
+    assert stage.gone
+
+
+@pytest.mark.parametrize("policy", ["Proceed", "Block"])
+def test_scenario_62_a_store_that_is_down_holds_the_object_no_longer_than_the_policy(policy):
+    stage = _stage(deletion={"timeout": "10m", "onTimeout": policy})
+    stage.delete()
+    stage.settle()
+    for _ in range(20):
+        if not stage.gone and stage.driver.deleted_at is None:
+            stage.fail_request("the store is down")
+        stage.settle()
+        stage.wait(60)
+    if policy == "Block":
+        assert not stage.gone
+        assert "skip-final-savepoint" in stage.status.message
+        assert stage.condition("Blocked") == "True/FinalSnapshotFailed"
+        stage.annotate(skip_final_savepoint="true")
+        stage.settle()
+    assert len(stage.told("FinalSnapshotSkipped")) == 1
+    assert "checkpoint 101 is" in stage.told("FinalSnapshotSkipped")[0].message
+    if stage.drivers:
+        stage.end("Stopped")
+    stage.settle()
+    _answer_errands(stage, state="Failed", message="down", retryable=True)
+    for _ in range(12):
+        stage.wait(60)
+    assert stage.gone
+
+
+def test_complaint_21_a_broken_job_is_deleted_without_waiting():
+    stage = _stage()
+    _fail(stage)
+    stage.delete()
+    stage.settle()
+    _answer_errands(stage)
+    stage.settle()
+    assert stage.gone
+    assert stage.told("FinalSnapshotSkipped")
+
+
+def test_a_blocked_job_is_deleted():
+    stage = _stage()
+    _fail(stage, "restore_point_corrupt")
+    stage.delete()
+    stage.settle()
+    _answer_errands(stage)
+    stage.settle()
+    assert stage.gone
+
+
+def test_a_job_that_never_started_is_deleted_without_touching_the_store():
+    stage = Stage()
+    stage.pass_()
+    stage.pass_()
+    stage.delete()
+    stage.settle()
+    assert stage.gone
+    assert not stage.errands
+
+
+def test_a_job_that_was_refused_a_foreign_lineage_never_deletes_it():
+    stage = Stage(
+        spec=job_spec(deletion={"policy": "Delete"}), store=store_of("another-uid", newest=7)
+    )
+    stage.settle()
+    assert stage.status.blocked_reason == "AdoptRequired"
+    stage.delete()
+    stage.settle()
+    assert stage.gone
+    assert not stage.errands
+
+
+def test_deletion_policy_delete_deletes_the_lineage_after_the_driver_is_gone():
+    stage = _stage(deletion={"policy": "Delete", "finalSnapshot": "None"})
+    stage.delete()
+    stage.settle()
+    assert not stage.errands
+    stage.end("Stopped")
+    stage.settle()
+    (errand,) = stage.errands
+    assert next(e.errand.kind for e in stage.effects if isinstance(e, RunErrand)) == "DeleteLineage"
+    assert not stage.gone
+    stage.errands[errand] = ErrandView("Completed")
+    stage.settle()
+    assert stage.gone
+
+
+def test_a_wrong_edit_never_makes_deletion_delete_state_that_was_to_stay():
+    stage = _stage(deletion={"policy": "Delete"})
+    stage.edit(deletion={"policy": "Retain"})
+    stage.settle()
+    stage.spec = None
+    stage.generation += 1
+    stage.settle()
+    stage.delete()
+    stage.settle()
+    stage.stop_as_asked()
+    stage.settle()
+    _answer_errands(stage)
+    stage.settle()
+    assert stage.gone
+    assert not [
+        e for e in stage.effects if isinstance(e, RunErrand) and e.errand.kind == "DeleteLineage"
+    ]
+
+
+def test_scenario_48_in_a_terminating_namespace_the_finalizer_goes_at_once():
+    stage = _stage()
+    stage.annotate(paused="true")
+    stage.namespace_terminating = True
+    stage.delete()
+    stage.settle()
+    assert stage.gone
+    assert not stage.asked
+    assert not stage.errands
+
+
+def test_the_skip_annotation_deletes_at_once():
+    stage = _stage()
+    stage.annotate(skip_final_savepoint="true")
+    stage.delete()
+    stage.settle()
+    assert not stage.asked
+    assert stage.driver.deleted_at is not None
+    stage.end("Stopped")
+    stage.settle()
+    _answer_errands(stage)
+    stage.settle()
+    assert stage.gone
+
+
+def test_a_driver_that_hangs_is_deleted_by_force_in_the_end():
+    stage = _stage(deletion={"timeout": "1m"})
+    stage.delete()
+    stage.report = Unreadable("EndpointUnreachable", "no answer", stage.now)
+    for _ in range(20):
+        stage.wait(60)
+        _answer_errands(stage)
+    assert stage.gone
+    assert any(isinstance(e, DeletePod) and e.grace_seconds == 0 for e in stage.effects)
+
+
+def test_nothing_is_started_while_an_object_is_being_deleted():
+    stage = _stage()
+    _fail(stage)
+    stage.delete()
+    done = len(stage.effects)
+    stage.wait(600)
+    assert not [e for e in stage.effects[done:] if isinstance(e, StartDriver)]

@@ -1,0 +1,298 @@
+"""Scenarios of drivers, nodes and odd pods."""
+
+from datetime import timedelta
+
+import pytest
+from moorage_testing.worlds import START, Stage, job_spec
+
+from moorage_api.driver import DriverEnd
+from moorage_operator.decide.failures import Kind, judge, kind_of
+from moorage_operator.plan import DeletePod
+from moorage_operator.world import ContainerEnd, PodView, Unreadable
+
+
+def _pod(**changes):
+    return PodView("clicks-1-driver", "u", "driver", 1, **{"phase": "Failed", **changes})
+
+
+def _end(outcome="Failed", code="", **said):
+    return DriverEnd(attempt=1, outcome=outcome, code=code, message="it broke", **said)
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason", "kind"),
+    [
+        (_pod(reason="Evicted"), "DriverEvicted", Kind.INFRASTRUCTURE),
+        (_pod(reason="Preempting"), "DriverPreempted", Kind.INFRASTRUCTURE),
+        (_pod(reason="Shutdown"), "NodeShutdown", Kind.INFRASTRUCTURE),
+        (_pod(reason="OutOfcpu"), "DriverRejected", Kind.INFRASTRUCTURE),
+        (_pod(disrupted="EvictionByEvictionAPI"), "DriverEvicted", Kind.INFRASTRUCTURE),
+        (_pod(disrupted="Kubernetes: preempting"), "DriverPreempted", Kind.INFRASTRUCTURE),
+        (_pod(ended=ContainerEnd(137, "OOMKilled")), "DriverOOMKilled", Kind.APPLICATION),
+        (_pod(ended=ContainerEnd(137, "Error")), "DriverKilled", Kind.APPLICATION),
+        (_pod(ended=ContainerEnd(1, "Error")), "DriverFailed", Kind.APPLICATION),
+        (_pod(ended=ContainerEnd(6, "Error")), "Fenced", Kind.REFUSED),
+        (_pod(ended=ContainerEnd(128, "StartError")), "ContainerCannotRun", Kind.APPLICATION),
+        (_pod(), "DriverFailed", Kind.APPLICATION),
+        (_pod(phase="Succeeded"), "NoResultRecord", Kind.APPLICATION),
+        (_pod(ended=ContainerEnd(0, "Completed")), "NoResultRecord", Kind.APPLICATION),
+        (_pod(end=_end(code="user_function")), "UserCodeFailed", Kind.APPLICATION),
+        (_pod(end=_end(code="something_new")), "DriverFailed", Kind.APPLICATION),
+        (_pod(end=_end(code="store_unavailable")), "StoreUnavailable", Kind.STORE),
+        (_pod(end=_end(code="store_denied")), "StoreDenied", Kind.REFUSED),
+        (_pod(end=_end(code="adopt_required")), "AdoptRequired", Kind.REFUSED),
+        (_pod(end=_end(code="fenced")), "Fenced", Kind.REFUSED),
+        (_pod(end=_end(code="restore_point_corrupt")), "RestorePointCorrupt", Kind.REFUSED),
+        (_pod(end=_end("Stopped")), "DriverStopped", Kind.INFRASTRUCTURE),
+        (_pod(end=_end("Stopped"), disrupted="evict"), "DriverEvicted", Kind.INFRASTRUCTURE),
+        (
+            _pod(deleted_at=START, ended=ContainerEnd(137, "Error", finished_at=START)),
+            "DriverDeleted",
+            Kind.INFRASTRUCTURE,
+        ),
+        (
+            _pod(
+                deleted_at=START,
+                ended=ContainerEnd(1, "Error", finished_at=START - timedelta(seconds=5)),
+            ),
+            "DriverFailed",
+            Kind.APPLICATION,
+        ),
+    ],
+)
+def test_scenario_38_39_how_a_driver_ended_is_told_from_its_pod(pod, reason, kind):
+    end = judge(pod)
+    assert (end.reason, kind_of(end.reason)) == (reason, kind)
+
+
+def test_scenario_38_an_evicted_driver_is_back_at_once_and_counts_towards_nothing():
+    stage = Stage(spec=job_spec(failurePolicy={"maxRestarts": 0}))
+    stage.run()
+    stage.go_on(60)
+    stage.end_pod(143, reason="Error", disrupted="EvictionByEvictionAPI")
+    stage.settle()
+    assert stage.started() == [1, 2]
+    assert stage.status.restarts.window == ()
+    assert stage.told("DriverEvicted")
+
+
+def test_scenario_38_infrastructure_counts_where_the_policy_says_so():
+    policy = {"maxRestarts": 0, "infrastructure": {"countAsRestart": True}}
+    stage = Stage(spec=job_spec(failurePolicy=policy))
+    stage.run()
+    stage.go_on(60)
+    stage.end_pod(143, disrupted="EvictionByEvictionAPI")
+    stage.settle()
+    assert stage.status.phase == "Failed"
+
+
+def test_a_driver_that_is_evicted_again_and_again_before_it_runs_waits():
+    stage = Stage()
+    stage.settle()
+    stage.end_pod(1, reason="Error", disrupted="EvictionByEvictionAPI")
+    stage.settle()
+    assert stage.status.phase == "BackOff"
+
+
+def test_scenario_39_an_oom_kill_waits_and_names_the_field():
+    stage = Stage()
+    stage.run()
+    stage.end_pod(137, reason="OOMKilled")
+    stage.settle()
+    assert stage.status.phase == "BackOff"
+    assert "spec.driver.memory" in stage.told("DriverOOMKilled")[0].message
+    assert stage.condition("Degraded") == "True/DriverOOMKilled"
+
+
+def test_a_driver_that_has_ended_beside_a_living_sidecar_is_over():
+    stage = Stage()
+    stage.run()
+    stage.end_pod(1, phase="Running")
+    stage.settle()
+    stage.wait(30)
+    assert DeletePod("clicks-1-driver", stage.drivers["clicks-1-driver"].uid) in stage.effects
+    assert stage.started() == [1], "not beside a pod that is not terminal"
+    stage.change_driver(phase="Failed")
+    stage.settle()
+    assert stage.started() == [1, 2]
+
+
+def test_scenario_17_48_a_pod_deleted_by_hand_is_replaced_after_a_grace():
+    stage = Stage()
+    stage.run()
+    stage.go_on(60)
+    stage.drivers.clear()
+    stage.report = None
+    stage.settle()
+    assert stage.started() == [1], "a list may be stale"
+    assert stage.condition("Ready") == "False/DriverLost"
+    stage.wait(10)
+    assert stage.started() == [1, 2]
+    assert stage.told("DriverLost")
+
+
+def test_a_pod_that_was_missing_for_a_moment_is_not_replaced():
+    stage = Stage()
+    stage.run()
+    kept = dict(stage.drivers)
+    stage.drivers.clear()
+    stage.settle()
+    stage.drivers.update(kept)
+    stage.wait(60)
+    assert stage.started() == [1]
+    assert stage.status.phase == "Running"
+
+
+def test_scenario_42_a_lost_node_is_waited_for_then_forced_and_the_job_starts_elsewhere():
+    stage = Stage()
+    stage.run()
+    stage.go_on(60)
+    stage.change_driver(node_ready=False, phase="Unknown")
+    stage.report = Unreadable("EndpointUnreachable", "no answer", stage.now)
+    stage.settle()
+    stage.wait(100)
+    assert stage.started() == [1]
+    stage.wait(30)
+    pod = "clicks-1-driver"
+    graces = [e.grace_seconds for e in stage.effects if isinstance(e, DeletePod) and e.name == pod]
+    assert graces == [None, 0]
+    assert stage.started() == [1, 2]
+    assert stage.told("NodeLost")
+
+
+def test_scenario_42_a_driver_that_answers_is_not_lost_whatever_its_node_says():
+    stage = Stage()
+    stage.run()
+    stage.change_driver(node_ready=False)
+    for _ in range(10):
+        stage.go_on(60)
+    assert stage.started() == [1]
+
+
+def test_scenario_42_a_pod_that_hangs_in_terminating_is_forced_after_grace_and_timeout():
+    stage = Stage()
+    stage.run()
+    stage.change_driver(deleted_at=stage.now, grace_seconds=30)
+    stage.report = Unreadable("EndpointUnreachable", "no answer", stage.now)
+    stage.wait(20)
+    assert stage.started() == [1]
+    stage.wait(20)
+    stage.wait(200)
+    assert stage.started() == [1, 2]
+
+
+def test_scenario_05_old_executors_hold_the_next_driver():
+    stage = Stage()
+    stage.run()
+    stage.executors["e1"] = PodView("e1", "u1", "executor", 1, "Running", node="node-2")
+    stage.end("Failed", "user_function")
+    stage.settle()
+    stage.wait(30)
+    assert stage.started() == [1]
+    assert stage.executors["e1"].deleted_at is not None
+    del stage.executors["e1"]
+    stage.settle()
+    assert stage.started() == [1, 2]
+
+
+def test_an_executor_that_never_goes_is_forced():
+    stage = Stage()
+    stage.run()
+    stage.executors["e1"] = PodView("e1", "u1", "executor", 1, "Running", node="node-2")
+    stage.end("Failed", "user_function")
+    stage.settle()
+    stage.wait(30)
+    stage.wait(300)
+    assert stage.started() == [1, 2]
+
+
+def test_several_living_drivers_are_all_ended_before_the_next_start():
+    stage = Stage()
+    stage.run()
+    stage.end("Failed", "user_function")
+    stage.drivers["clicks-0-odd"] = PodView("clicks-0-odd", "odd", "driver", 0, "Running")
+    stage.settle()
+    stage.wait(30)
+    assert DeletePod("clicks-0-odd", "odd") in stage.effects
+    assert stage.started() == [1]
+    del stage.drivers["clicks-0-odd"]
+    stage.settle()
+    assert stage.started() == [1, 2]
+
+
+def test_a_living_foreign_pod_of_our_name_blocks_until_it_is_gone():
+    stage = Stage()
+    name = "clicks-1-driver"
+    stage.drivers[name] = PodView(name, "foreign", "driver", 1, "Running", owned=False)
+    stage.settle()
+    assert stage.status.blocked_reason == "ForeignDriver"
+    assert name in stage.status.message
+    del stage.drivers[name]
+    stage.settle()
+    assert stage.orders[0].attempt == 2, "numbers never come again"
+
+
+def test_an_ended_foreign_pod_of_our_name_is_stepped_over():
+    stage = Stage()
+    name = "clicks-1-driver"
+    stage.drivers[name] = PodView(name, "foreign", "driver", 1, "Failed", owned=False)
+    stage.settle()
+    assert stage.orders[0].attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"waiting": "ImagePullBackOff", "waiting_message": "no such image"}, "ImagePullBackOff"),
+        ({"waiting": "CreateContainerConfigError"}, "CreateContainerConfigError"),
+        ({"unschedulable": "0/3 nodes are available"}, "Unschedulable"),
+    ],
+)
+def test_scenario_46_47_a_pod_that_cannot_start_makes_no_storm_and_says_why(change, reason):
+    stage = Stage()
+    stage.settle()
+    stage.change_driver(**change)
+    for _ in range(30):
+        stage.wait(120)
+    assert stage.started() == [1]
+    assert stage.condition("Progressing") == f"False/{reason}"
+    assert len(stage.told(reason)) == 1
+    stage.edit(image="registry.example/clicks:2")
+    stage.run()
+    assert stage.started() == [1, 2]
+
+
+def test_a_start_that_hangs_without_a_word_is_tried_again():
+    stage = Stage()
+    stage.settle()
+    stage.change_driver(phase="Running")
+    stage.report = Unreadable("EndpointUnreachable", "no answer", stage.now)
+    stage.wait(599)
+    assert stage.started() == [1]
+    stage.wait(2)
+    stage.drivers.clear()
+    stage.wait(20)
+    assert stage.started() == [1, 2]
+    assert stage.told("StartTimedOut")
+
+
+def test_a_long_restore_is_left_alone_while_its_driver_answers():
+    stage = Stage()
+    stage.settle()
+    stage.say_running(running_since=None, phase="restoring")
+    for _ in range(100):
+        stage.wait(60)
+    assert stage.started() == [1]
+    assert stage.status.phase == "Restoring"
+    assert stage.condition("Degraded") == "True/StartSlow"
+
+
+def test_scenario_49_a_driver_that_does_not_answer_is_believed_in_for_a_while():
+    stage = Stage()
+    stage.run()
+    stage.report = Unreadable("EndpointUnreachable", "no answer", stage.now)
+    stage.wait(30)
+    assert stage.condition("Ready") == "True/Running"
+    stage.wait(60)
+    assert stage.condition("Ready") == "False/DriverUnreachable"
+    assert stage.started() == [1]

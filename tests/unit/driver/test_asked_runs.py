@@ -1,0 +1,311 @@
+"""What a running job does of what it is asked for; the query and its epochs are played."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from moorage.driver.environment import RangesMove
+from moorage.driver.requests import (
+    CheckpointRequest,
+    Request,
+    Requests,
+    RescaleRequest,
+    SavepointRequest,
+    StopRequest,
+)
+from moorage.driver.stream_run import StreamRun
+from moorage.driver.types import CheckpointView, Outcome
+from moorage.driver.views import ExecutorsView, SavepointView
+from moorage.driver.wishes import Wishes
+from moorage_state.errors import Fenced, MoorageError, Retryable, StoreUnavailable, UserError
+from moorage_state.snapshots import LineageLog, LogWriter, Owner, Released
+from moorage_state.stores import MemoryStore
+
+from .test_savepoints import NOW
+
+LAST = CheckpointView(7, 41, NOW, 10, 10, 0.1)
+VIEW = SavepointView("last", "s3://sp/last", 8, 41, 99, 1.5)
+
+
+class Checkpoints:
+    """A checkpointer that does what the test says, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.finish_error: MoorageError | None = None
+        self.savepoint_answer: Any = VIEW
+        self.suspended: list[Request] = []
+        self.broken = False
+        self.last = None
+        self.job_ends: bool | None = None
+
+    def poll(self, *_args: Any) -> list[Any]:
+        return []
+
+    def checkpoint(self, request: CheckpointRequest, _at: Any) -> None:
+        self.did.append("checkpoint")
+        request.running()
+        self.suspended.append(request)
+
+    def savepoint(self, request: SavepointRequest, _at: Any) -> None:
+        self.did.append(f"savepoint {request.name}")
+        request.running()
+        if self.savepoint_answer is None:
+            self.suspended.append(request)
+        else:
+            request.answer(self.savepoint_answer)
+
+    def wait(self, _at: Any, give_up: Any = None) -> list[Any]:
+        if self.savepoint_answer is None:
+            assert give_up()
+        return []
+
+    def finish(self, *_args: Any, **_kwargs: Any) -> list[Any]:
+        self.did.append("finish")
+        if self.finish_error is not None:
+            error, self.finish_error = self.finish_error, None
+            raise error
+        return []
+
+    def go_on(self) -> None:
+        self.did.append("go on")
+
+    def abandon(self, *, job_ends: bool = False) -> None:
+        self.job_ends = job_ends
+
+    def take_suspended(self) -> list[Request]:
+        suspended, self.suspended = self.suspended, []
+        return suspended
+
+
+class Environment:
+    """Remembers what it is scaled to."""
+
+    def __init__(self) -> None:
+        self.scaled: list[int] = []
+
+    def scale(self, executors: int) -> None:
+        if executors > 9:
+            raise UserError("not so many")
+        self.scaled.append(executors)
+
+    def executors(self) -> ExecutorsView:
+        return ExecutorsView()
+
+
+class Reports:
+    """Remembers phases."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+        self.was_released = False
+        self.progress = SimpleNamespace(last_checkpoint=LAST)
+
+    def phase(self, phase: str, message: str = "") -> None:
+        self.phases.append(f"{phase} {message}".strip())
+
+    def released(self) -> None:
+        self.was_released = True
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_args, **_kwargs: None
+
+
+class Query:
+    """A query that runs until it is stopped, and goes on for so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+        self.stopped = False
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+        self.looks -= 1
+        return self.looks > 0 and not self.stopped
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def exception(self) -> None:
+        return None
+
+
+class Running:
+    """A run whose stream does nothing."""
+
+    def __init__(self, looks: int = 50) -> None:
+        self.store = MemoryStore(f"asked-{id(self)}")
+        self.writer = LogWriter.claim(self.store, Owner("c", "n", "j", "u"), "test")
+        self.requests, self.environment = Requests(), Environment()
+        self.checkpoints, self.reports = Checkpoints(), Reports()
+        self.stop = threading.Event()
+        self.moves = False
+        self.query = Query(looks)
+        run: Any = object.__new__(StreamRun)
+        run._c = SimpleNamespace(
+            settings=SimpleNamespace(parallelism=4, bounded=False, epoch_seconds=9.0),
+            fleet=SimpleNamespace(wants_to_move=lambda: self.moves),
+            writer=self.writer,
+            reporter=self.reports,
+            stop=self.stop,
+            requests=self.requests,
+            environment=self.environment,
+        )
+        run._lock = threading.RLock()
+        run._failure = None
+        run._halted, run._timers = False, False
+        run._last_epoch = run._last_look = float("inf")
+        run._runner = SimpleNamespace(
+            epoch=41, watermarks=SimpleNamespace(current=0, floor=0), run=lambda _frame: None
+        )
+        run._checkpointer = self.checkpoints
+        run._wishes = Wishes(run._c, run._checkpointer, run._boundary, run._last_checkpoint)
+        run._start_query = lambda: self.query
+        self.run: StreamRun = run
+
+    def drive(self) -> Outcome:
+        return self.run.drive()
+
+    def ask(self, request: Any) -> Any:
+        return self.requests.ask(request)
+
+    def entries(self) -> list[Any]:
+        return [entry for _, entry in LineageLog.open(self.store).read()]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr("moorage.driver.stream_run._POLL_SECONDS", 0)
+
+
+@pytest.fixture
+def running():
+    return Running()
+
+
+def test_a_stop_takes_a_last_checkpoint_and_ends(running):
+    request = running.ask(StopRequest())
+    assert running.drive() is Outcome.STOPPED
+    assert running.checkpoints.did == ["finish"]
+    assert (request.wait(0).checkpoint, request.wait(0).savepoint) == (LAST, None)
+    assert running.checkpoints.job_ends
+    assert not [e for e in running.entries() if isinstance(e, Released)]
+
+
+def test_a_stop_with_a_savepoint_publishes_first(running):
+    request = running.ask(StopRequest("Savepoint", SavepointRequest("last", stop=True)))
+    assert running.drive() is Outcome.STOPPED
+    assert running.checkpoints.did == ["finish", "savepoint last"]
+    assert request.wait(0).savepoint == VIEW
+
+
+def test_the_release_is_the_last_thing_in_the_log(running):
+    request = running.ask(StopRequest(release=True, request_id="r-1"))
+    running.drive()
+    assert running.entries()[-1] == Released(1, "asked to stop: request=r-1")
+    assert request.wait(0).released
+    assert running.reports.was_released
+
+
+def test_a_release_that_may_not_be_written_is_a_failure_and_the_job_has_ended(running, monkeypatch):
+    def away(_entry: Any) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(running.writer, "append", away)
+    request = running.ask(StopRequest(release=True))
+    assert running.drive() is Outcome.STOPPED
+    with pytest.raises(StoreUnavailable):
+        request.wait(0)
+    assert not running.reports.was_released
+
+
+def test_a_driver_that_was_replaced_releases_nothing(running):
+    request = running.ask(StopRequest(release=True))
+    LogWriter.claim(running.store, Owner("c", "n", "j", "u"), "the next")
+    with pytest.raises(Fenced):
+        running.drive()
+    assert request.wait(0) is None
+    assert not [e for e in running.entries() if isinstance(e, Released)]
+
+
+def test_a_stop_at_once_takes_nothing_and_waits_for_no_epoch(running):
+    request = running.ask(StopRequest("None", release=True))
+    held = threading.Event()
+    done = threading.Event()
+
+    def epoch() -> None:
+        with running.run._lock:
+            held.set()
+            done.wait(20)
+
+    thread = threading.Thread(target=epoch)
+    thread.start()
+    held.wait(20)
+    assert running.drive() is Outcome.STOPPED
+    done.set()
+    thread.join()
+    assert running.checkpoints.did == []
+    assert running.query.stopped
+    assert request.wait(0).released
+
+
+@pytest.mark.parametrize("savepoint", [None, SavepointRequest("last", stop=True)])
+def test_a_stop_whose_checkpoint_fails_lets_the_job_go_on(running, savepoint):
+    running.checkpoints.finish_error = Retryable("the store is away")
+    request = running.ask(StopRequest("Savepoint" if savepoint else "Checkpoint", savepoint))
+    again = running.ask(StopRequest(request_id="again"))
+    running.drive()
+    with pytest.raises(UserError, match="stopped already"):
+        again.wait(0)
+    with pytest.raises(Retryable, match="away"):
+        request.wait(0)
+    assert running.checkpoints.did[:2] == ["finish", "go on"]
+    assert any("goes on without" in phase for phase in running.reports.phases)
+
+
+def test_a_signal_during_a_stop_with_a_savepoint_gives_the_savepoint_up(running):
+    running.checkpoints.savepoint_answer = None
+    request = running.ask(StopRequest("Savepoint", SavepointRequest("last", stop=True)))
+    # The signal comes while the savepoint is on its way.
+    running.checkpoints.wait = lambda *_args, **_kwargs: (running.stop.set(), [])[1]
+    assert running.drive() is Outcome.STOPPED
+    with pytest.raises(UserError, match="before the savepoint was complete"):
+        request.wait(0)
+
+
+def test_the_number_of_subtasks_needs_a_restart_and_executors_do_not(running):
+    fewer = running.ask(RescaleRequest(parallelism=2))
+    same = running.ask(RescaleRequest(parallelism=4, executors=3))
+    many = running.ask(RescaleRequest(executors=10))
+    running.ask(StopRequest())
+    running.drive()
+    assert fewer.error.code == "restart_needed"
+    assert same.state == "Completed"
+    assert many.error.code == "user_error"
+    assert running.environment.scaled == [3]
+
+
+def test_what_was_asked_for_outlives_a_move_of_ranges(running):
+    running.moves = True
+    request = running.ask(CheckpointRequest())
+    with pytest.raises(RangesMove):
+        running.drive()
+    assert running.checkpoints.job_ends is False
+    assert request.state == "Pending"
+    assert running.requests.take() == [request]
+
+
+def test_what_was_asked_for_and_not_done_is_answered_when_the_job_ends(running):
+    request = running.ask(CheckpointRequest())
+    running.ask(StopRequest())
+    running.drive()
+    with pytest.raises(UserError, match="the job was stopped"):
+        request.wait(0)
+
+
+def test_a_savepoint_of_the_command_line_may_end_the_job(running):
+    request = running.ask(SavepointRequest("last", stop=True))
+    assert running.drive() is Outcome.STOPPED
+    assert request.wait(0) == VIEW

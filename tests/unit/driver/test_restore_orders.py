@@ -1,0 +1,305 @@
+"""What a start begins from when an operator orders it, and why it is refused."""
+
+import contextlib
+import datetime
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moorage.driver.lineage import hold_lineage
+from moorage.driver.refusals import (
+    AdoptRequired,
+    DirectoryConflict,
+    RestorePointChanged,
+    RestorePointCorrupt,
+    RestorePointIncompatible,
+    RestorePointNotFound,
+    StoreAccessRefused,
+    StoreRefused,
+)
+from moorage.driver.reporter import Reporter
+from moorage.driver.restore import Choice, choose
+from moorage.driver.settings import JobSettings
+from moorage.driver.types import Orders, Progress, RunOptions
+from moorage_api import StatefulSparkJob
+from moorage_state.errors import StoreDenied, UserError
+from moorage_state.snapshots import (
+    CheckpointStore,
+    Fence,
+    LineageLog,
+    LogWriter,
+    Manifest,
+    Owner,
+    Released,
+    Run,
+    SavepointStore,
+    encode_manifest,
+    manifest_digest,
+)
+from moorage_state.stores import LocalStore
+
+NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+ORDERS = Orders(cluster="prod", uid="uid-1", holder="clicks-3-driver attempt 3")
+
+
+class Lineage:
+    """A job's directory with a few checkpoints, and starts of the job under orders."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "job.py").touch()
+        (path / "state").mkdir()
+        self.objects = LocalStore(path / "state")
+        self.store = CheckpointStore(self.objects)
+
+    def settings(self, orders: Orders = ORDERS, **restore: Any) -> JobSettings:
+        spec = {
+            "application": {"mainFile": f"local://{self.path}/job.py"},
+            "scaling": {"parallelism": 1},
+            "state": {
+                "checkpointDir": f"file://{self.path}/state",
+                "savepointDir": f"file://{self.path}/savepoints",
+            },
+            "restore": restore,
+            "upgrade": {"mode": "LastCheckpoint"},
+        }
+        job = {
+            "apiVersion": "moorage.dev/v1alpha1",
+            "kind": "StatefulSparkJob",
+            "metadata": {"name": "clicks", "namespace": "team"},
+            "spec": spec,
+        }
+        return JobSettings.of(StatefulSparkJob.model_validate(job), self.path, None, orders)
+
+    def claim(self, orders: Orders = ORDERS, **options: Any) -> LogWriter:
+        """Hold the lineage for a moment, as a start does."""
+        settings = self.settings(orders)
+        given = RunOptions(orders=orders, **options)
+        with hold_lineage(settings, given, Reporter(lambda _p: None)) as (writer, _):
+            return writer
+
+    def checkpoints(self, writer: LogWriter, *ids: int) -> None:
+        for checkpoint_id in ids:
+            self.store.complete(writer, manifest(writer, checkpoint_id), NOW)
+
+    def choose(self, writer: LogWriter, orders: Orders, **restore: Any) -> Choice:
+        return choose(self.store, writer.entries, self.settings(orders, **restore))
+
+    def follow(self, writer: LogWriter, choice: Choice, orders: Orders) -> None:
+        """What a run writes when it has restored."""
+        order_id = orders.order_id if choice.explicit else ""
+        writer.append(
+            Run(writer.fence, 0, choice.path, explicit=choice.explicit, order_id=order_id)
+        )
+
+    def savepoint(self, writer: LogWriter) -> str:
+        """A savepoint; its address."""
+        url = f"file://{self.path}/savepoint"
+        store = SavepointStore(url, create=True)
+        store.begin("attempt")
+        made = manifest(writer, 9)
+        store.create(_as_savepoint(made))
+        return url
+
+
+def manifest(writer: LogWriter, checkpoint_id: int) -> Manifest:
+    return Manifest(
+        kind="checkpoint",
+        name="",
+        lineage=writer.lineage,
+        checkpoint_id=checkpoint_id,
+        epoch=checkpoint_id,
+        fence=writer.fence,
+        run=0,
+        created_at=NOW,
+        job_name="clicks",
+        moorage_version="0",
+        max_parallelism=128,
+        key_hash="spark-xxhash64",
+        operators={},
+        source={},
+        watermarks={},
+        sinks={},
+        extra={},
+    )
+
+
+def _as_savepoint(made: Manifest) -> Manifest:
+    from msgspec.structs import replace as changed
+
+    return changed(made, kind="savepoint", name="savepoint")
+
+
+@pytest.fixture
+def lineage(tmp_path) -> Lineage:
+    return Lineage(tmp_path)
+
+
+@pytest.fixture
+def started(lineage) -> LogWriter:
+    writer = lineage.claim()
+    lineage.checkpoints(writer, 1, 2, 3)
+    return writer
+
+
+def test_an_order_to_go_back_is_followed_once(lineage, started):
+    orders = replace(ORDERS, mode="Path", path="chk-1", order_id="o-1")
+    choice = lineage.choose(started, orders)
+    assert (choice.path, choice.explicit) == ("chk-1", True)
+    lineage.follow(started, choice, orders)
+    lineage.checkpoints(started, 4)
+    again = lineage.choose(started, orders)
+    assert (again.path, again.explicit) == ("chk-4", False)
+    assert "o-1" in again.warnings[0]
+    other = lineage.choose(started, replace(orders, order_id="o-2"))
+    assert (other.path, other.explicit) == ("chk-1", True)
+
+
+def test_a_start_that_fails_before_it_restored_follows_the_order_again(lineage, started):
+    orders = replace(ORDERS, mode="Path", path="chk-1", order_id="o-1")
+    lineage.choose(started, orders)
+    started.append(Run(started.fence, 0, "chk-3"))
+    assert lineage.choose(started, orders).path == "chk-1"
+
+
+def test_an_order_that_was_followed_without_a_checkpoint_since_still_holds(lineage, started):
+    orders = replace(ORDERS, mode="Path", path="chk-1", order_id="o-1")
+    lineage.follow(started, lineage.choose(started, orders), orders)
+    assert lineage.choose(started, orders).path == "chk-1"
+    assert lineage.choose(started, ORDERS).path == "chk-1"
+
+
+def test_the_manifests_own_restore_does_not_count_beside_an_order(lineage, started):
+    choice = lineage.choose(started, ORDERS, mode="Path", path="chk-1", nonce=5)
+    assert choice.path == "chk-3"
+
+
+def test_an_empty_start_needs_a_word_of_a_person(lineage, started):
+    orders = replace(ORDERS, mode="Empty", order_id="o-1")
+    with pytest.raises(UserError, match="acknowledgeStateLoss"):
+        lineage.choose(started, orders)
+    choice = lineage.choose(started, orders, acknowledgeStateLoss=True)
+    assert (choice.manifest, choice.explicit) == (None, True)
+    lineage.follow(started, choice, orders)
+    assert lineage.choose(started, orders).manifest is None
+    lineage.checkpoints(started, 4)
+    assert lineage.choose(started, orders).path == "chk-4"
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "savepoint"])
+def test_the_chosen_point_must_be_the_one_that_lies_there(lineage, started, kind):
+    path, made = "chk-2", manifest(started, 2)
+    if kind == "savepoint":
+        path, made = lineage.savepoint(started), _as_savepoint(manifest(started, 9))
+    digest = manifest_digest(encode_manifest(made))
+    orders = replace(ORDERS, mode="Path", path=path, digest=digest, order_id="o")
+    assert lineage.choose(started, orders).manifest == made
+    with pytest.raises(RestorePointChanged, match=r"chosen=sha256:other; choose again"):
+        lineage.choose(started, replace(orders, digest="sha256:other"))
+
+
+@pytest.mark.parametrize("path", ["chk-77", "nowhere", "file:///none/here"])
+def test_a_point_that_is_not_there_is_named(lineage, started, path):
+    orders = replace(ORDERS, mode="Path", path=path, order_id="o")
+    with pytest.raises(RestorePointNotFound, match=path.removeprefix("file://")):
+        lineage.choose(started, orders)
+
+
+def test_a_damaged_point_has_a_code_of_its_own(lineage, started):
+    (lineage.path / "state" / "chk-3" / "MANIFEST").write_bytes(b"damaged")
+    with pytest.raises(RestorePointCorrupt, match="chk-3"):
+        lineage.choose(started, ORDERS, maxFallbackAge="0s")
+    orders = replace(ORDERS, mode="Path", path="chk-3", order_id="o")
+    with pytest.raises(RestorePointCorrupt):
+        lineage.choose(started, orders)
+
+
+def test_a_point_of_a_newer_moorage_is_incompatible(lineage, started):
+    url = lineage.savepoint(started)
+    file = lineage.path / "savepoint" / "MANIFEST"
+    body = file.read_bytes().split(b"\n", 1)[1].replace(b'"format": 0', b'"format": 9', 1)
+    import hashlib
+
+    header = f"MOORAGE-MANIFEST 9 sha256:{hashlib.sha256(body).hexdigest()} {len(body)}\n"
+    file.write_bytes(header.encode() + body)
+    orders = replace(ORDERS, mode="Path", path=url, order_id="o")
+    with pytest.raises(RestorePointIncompatible, match="newer moorage"):
+        lineage.choose(started, orders)
+
+
+# -- who may use the directory -------------------------------------------------------------------
+
+
+def test_a_new_object_takes_a_released_lineage_and_no_other(lineage, started):
+    other = replace(ORDERS, uid="uid-2")
+    with pytest.raises(AdoptRequired, match=rf"uid-1.*lineage={started.lineage}"):
+        lineage.claim(other)
+    with pytest.raises(AdoptRequired):
+        lineage.claim(replace(other, adopt_lineage="another"))
+    started.append(Released(started.fence))
+    assert lineage.claim(other).owner.uid == "uid-2"
+
+
+def test_a_lineage_that_is_named_is_adopted(lineage, started):
+    other = replace(ORDERS, uid="uid-2", adopt_lineage=started.lineage)
+    assert lineage.claim(other).lineage == started.lineage
+    assert lineage.claim(other).fence == 3
+
+
+def test_another_cluster_is_another_job(lineage, started):
+    with pytest.raises(DirectoryConflict, match=r"prod/team/clicks.*asking=test/team/clicks"):
+        lineage.claim(replace(ORDERS, cluster="test", adopt_lineage=started.lineage))
+
+
+def test_an_operators_driver_takes_the_directory_from_a_living_one(lineage):
+    settings, options = lineage.settings(), RunOptions(orders=ORDERS)
+    said: list[Progress] = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(hold_lineage(settings, options, Reporter(said.append)))
+        with (
+            pytest.raises(StoreRefused, match="in use by another run"),
+            hold_lineage(settings, RunOptions(), Reporter(said.append)),
+        ):
+            pass
+    fences = [e for _, e in LineageLog.open(lineage.objects).read() if isinstance(e, Fence)]
+    assert [(f.fence, f.holder) for f in fences] == [(1, ORDERS.holder), (2, ORDERS.holder)]
+    assert (said[-1].fence, said[-1].lineage != "") == (2, True)
+
+
+def test_whoever_asked_gets_the_writer_and_hears_that_the_fence_is_lost(lineage):
+    writers: list[LogWriter] = []
+    said: list[str] = []
+    first = lineage.claim(claimed=writers.append, fenced=said.append)
+    assert writers == [first]
+    lineage.claim()
+    with pytest.raises(Exception, match="took over"):
+        first.refresh()
+    assert len(said) == 1
+
+
+def test_a_store_that_refuses_has_a_code_of_its_own(lineage, monkeypatch):
+    def denied(*_args: Any, **_kwargs: Any) -> None:
+        raise StoreDenied("s3 store refuses: code=AccessDenied")
+
+    monkeypatch.setattr(LogWriter, "claim", denied)
+    with pytest.raises(StoreAccessRefused, match="AccessDenied") as caught:
+        lineage.claim()
+    assert caught.value.code == "store_denied"
+
+
+def test_a_directory_that_is_not_mounted_is_no_empty_one(lineage):
+    settings = replace(lineage.settings(), checkpoint_dir=f"file://{lineage.path}/none/state")
+    with (
+        pytest.raises(StoreRefused, match="mount or make"),
+        hold_lineage(settings, RunOptions(orders=ORDERS), Reporter(lambda _p: None)),
+    ):
+        pass
+
+
+def test_an_owner_is_who_the_order_names(lineage):
+    assert lineage.claim().owner == Owner(
+        "prod", "team", "clicks", "uid-1", lineage.claim().lineage
+    )

@@ -1,0 +1,399 @@
+"""The operator's own way to a store, and that by pods: asked for alike, answered alike."""
+
+import asyncio
+import base64
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from moorage_testing.fault_proxy import Fault, FaultProxy
+from moorage_testing.kube import ApiStore, MemoryCluster
+from moorage_testing.s3_server import ACCESS_KEY, SECRET_KEY
+from moorage_testing.savepoint_dirs import OWNER, checkpoint, lineage, make_savepoint
+from moorage_testing.snapshot_worlds import job_meta, job_spec
+from moorage_testing.world.clock import FakeClock
+
+from moorage.errand import main
+from moorage_operator.lineages import (
+    ChosenLineages,
+    DirectLineages,
+    ErrandLineages,
+    LineageSettings,
+)
+from moorage_operator.lineages.pod import ERRAND_ENV, errand_pod, pod_name
+from moorage_operator.lineages.requests import request_of
+from moorage_operator.plan import Errand
+from moorage_operator.ports import ApiUnavailable, JobRefs
+from moorage_operator.world import StoreView, Unreadable
+from moorage_state.snapshots.errands import Answer, decode_request, encode_answer
+from moorage_state.stores import open_store
+
+VERIFY = Errand("v-1", "Verify", "s3://savepoints/clicks/a")
+ROOT = Path(__file__).parents[3]
+
+
+def refs(uid="job-uid", **spec):
+    return JobRefs(job_meta(uid=uid), job_spec(**spec))
+
+
+def state(directory, **more):
+    return {"checkpointDir": directory, **more}
+
+
+def secret(cluster, **data):
+    body = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "s3-creds", "namespace": "default"},
+        "data": {name: base64.b64encode(text.encode()).decode() for name, text in data.items()},
+    }
+    cluster.api.create(body)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def cluster(clock):
+    return MemoryCluster(ApiStore(now=clock.now))
+
+
+@pytest.fixture
+async def direct(cluster, clock):
+    schemes = frozenset({"s3", "file"})
+    way = DirectLineages(
+        cluster, clock, "test", schemes=schemes, inspect_seconds=5.0, errand_seconds=5.0
+    )
+    yield way
+    await way.close()
+
+
+async def answered(way, job, errand):
+    view = await way.run(job, errand)
+    for _ in range(500):
+        if view.state != "Pending":
+            return view
+        await asyncio.sleep(0.01)
+        view = await way.look(job, errand.id)
+    raise AssertionError("no answer")
+
+
+# -- the operator itself -----------------------------------------------------------------------
+
+
+def on_s3(server, endpoint=None):
+    spec = state(
+        "s3://moorage/ways",
+        credentialsSecretRef={"name": "s3-creds"},
+        s3={"endpoint": endpoint or server.endpoint, "region": "us-east-1", "pathStyle": True},
+    )
+    return refs(state=spec, upgrade={"mode": "LastCheckpoint"})
+
+
+async def test_a_store_is_read_with_the_credentials_of_the_jobs_secret(
+    cluster, direct, s3_server, monkeypatch
+):
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    store = open_store(s3_server.url("ways"))
+    secret(cluster, AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY)
+    view = await direct.inspect(on_s3(s3_server))
+    assert isinstance(view, StoreView)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    assert view.exists is any(True for _ in store.list("log/"))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (None, "there is no such Secret: secret=default/s3-creds"),
+        ({"AWS_ACCESS_KEY_ID": "someone"}, "lacks AWS_SECRET_ACCESS_KEY"),
+    ],
+)
+async def test_credentials_that_are_missing_are_told_without_a_request(
+    cluster, direct, s3_server, data, words
+):
+    if data is not None:
+        secret(cluster, **data)
+    view = await direct.inspect(on_s3(s3_server))
+    assert view.reason == "CredentialsMissing"
+    assert words in view.message
+    assert "someone" not in view.message
+
+
+async def test_scenario_25_wrong_credentials_are_denied_and_never_shown(
+    cluster, direct, s3_server, caplog
+):
+    caplog.set_level(logging.DEBUG, logger="moorage_operator")
+    wrong = "wrong-secret-value"
+    secret(cluster, AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=wrong)
+    view = await direct.inspect(on_s3(s3_server))
+    assert view.reason == "StoreDenied"
+    assert wrong not in f"{view}{caplog.text}"
+
+
+async def test_scenario_24_a_store_that_is_down_is_unavailable_and_not_empty(
+    cluster, direct, s3_server
+):
+    secret(cluster, AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY)
+    with FaultProxy(s3_server.endpoint) as proxy:
+        proxy.inject(Fault.ERROR, "GET", times=50)
+        view = await direct.inspect(on_s3(s3_server, proxy.endpoint))
+    assert isinstance(view, Unreadable)
+    assert view.reason == "StoreUnavailable"
+
+
+async def test_credentials_are_sent_to_no_other_server_than_the_jobs(cluster, direct, s3_server):
+    secret(cluster, AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY)
+    with FaultProxy(s3_server.endpoint) as proxy:
+        path = f"s3://moorage/any?endpoint={proxy.endpoint}&path_style=true"
+        view = await answered(direct, on_s3(s3_server), Errand("v", "Verify", path))
+        assert proxy.seen == []
+    assert (view.code, view.retryable) == ("store_denied", False)
+
+
+async def test_without_a_secret_the_operators_own_credentials_are_not_used(direct):
+    job = refs(state=state("s3://moorage/ways"), upgrade={"mode": "LastCheckpoint"})
+    view = await direct.inspect(job)
+    assert view.reason == "StoreDenied"
+    assert "credentialsSecretRef" in view.message
+
+
+async def test_an_errand_is_one_however_often_it_is_asked_for(direct, tmp_path, clock):
+    url = f"file://{tmp_path}/sp"
+    digest = make_savepoint(open_store(url, create=True))
+    job = refs(state=state(f"file://{tmp_path}/state"), upgrade={"mode": "LastCheckpoint"})
+    errand = Errand("d-1", "Delete", url, digest, "ssnap-1")
+    assert await direct.look(job, "d-1") is None
+    first = await answered(direct, job, errand)
+    assert first.result["deleted"] == 5
+    assert await direct.run(job, errand) == first
+    clock.advance(601)
+    await direct.run(job, Errand("v-2", "Verify", url))
+    assert await direct.look(job, "d-1") is None
+
+
+async def test_a_store_that_hangs_holds_up_nobody_for_ever(cluster, clock, tmp_path, monkeypatch):
+    go_on = threading.Event()
+    monkeypatch.setattr(
+        "moorage_operator.lineages.direct.run_errand", lambda *_, **__: go_on.wait(20)
+    )
+    monkeypatch.setattr("moorage_operator.lineages.direct._PATIENCE", 0.1)
+    way = DirectLineages(cluster, clock, "test", schemes=frozenset({"file"}), inspect_seconds=0.1)
+    job = refs(state=state(f"file://{tmp_path}/state"), upgrade={"mode": "LastCheckpoint"})
+    try:
+        view = await way.inspect(job)
+        assert view.reason == "StoreUnavailable"
+    finally:
+        go_on.set()
+        await way.close()
+
+
+# -- pods --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pods(cluster, clock):
+    return ErrandLineages(cluster, clock, "test", seconds=300)
+
+
+def the_pod(cluster):
+    (pod,) = cluster.api.list("Pod")
+    return pod
+
+
+def ends(cluster, clock, answer=None, phase="Succeeded", **status):
+    pod = the_pod(cluster)
+    message = encode_answer(answer) if answer is not None else ""
+    terminated = {
+        "exitCode": 0,
+        "message": message,
+        "finishedAt": clock.now().isoformat().replace("+00:00", "Z"),
+    }
+    cluster.api.set_status(
+        "Pod",
+        "default",
+        pod["metadata"]["name"],
+        phase=phase,
+        containerStatuses=[{"name": "errand", "state": {"terminated": terminated}}],
+        **status,
+    )
+
+
+FOUND = Answer(id="v-1", state="Completed", result={"found": True})
+
+
+async def test_an_errand_is_a_pod_under_the_jobs_account_found_again_by_its_name(
+    cluster, pods, clock
+):
+    job = refs()
+    assert (await pods.run(job, VERIFY)).state == "Pending"
+    pod = the_pod(cluster)
+    assert pod["metadata"]["name"] == pod_name("clicks", "v-1")
+    assert pod["metadata"]["labels"]["moorage.dev/role"] == "errand"
+    assert pod["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
+    assert pod["spec"]["serviceAccountName"] == "spark"
+    another = ErrandLineages(cluster, clock, "test")
+    assert (await another.run(job, VERIFY)).state == "Pending"
+    assert len(cluster.api.list("Pod")) == 1
+    ends(cluster, clock, FOUND)
+    assert (await another.look(job, "v-1")).result == {"found": True}
+    assert (await pods.run(job, VERIFY)).result == {"found": True}
+
+
+async def test_a_lost_reply_to_the_creation_makes_no_second_pod(cluster, pods):
+    cluster.fail(ApiUnavailable("cut"), verb="create", kind="Pod", when="after")
+    with pytest.raises(ApiUnavailable):
+        await pods.run(refs(), VERIFY)
+    assert (await pods.run(refs(), VERIFY)).state == "Pending"
+    assert len(cluster.api.list("Pod")) == 1
+
+
+async def test_a_pod_that_ended_without_an_answer_may_go_well_later(cluster, pods, clock):
+    await pods.run(refs(), VERIFY)
+    ends(cluster, clock, phase="Failed", reason="Evicted", message="the node was low on memory")
+    view = await pods.look(refs(), "v-1")
+    assert (view.state, view.retryable) == ("Failed", True)
+    assert "Evicted" in view.message
+    clock.advance(11)
+    assert (await pods.run(refs(), VERIFY)).state == "Pending"
+
+
+async def test_a_pod_of_a_former_object_of_the_name_is_not_believed(cluster, pods, clock):
+    await pods.run(refs(uid="old-uid"), VERIFY)
+    ends(cluster, clock, FOUND)
+    assert await pods.look(refs(), "v-1") is None
+    assert (await pods.run(refs(), VERIFY)).state == "Pending"
+
+
+async def test_an_inspection_is_read_once_its_pod_has_ended_and_not_when_it_is_old(
+    cluster, pods, clock
+):
+    assert await pods.inspect(refs()) is None
+    assert await pods.inspect(refs()) is None
+    result = {"exists": False, "read_at": clock.now().isoformat()}
+    ends(cluster, clock, Answer(id="inspect", state="Completed", result=result))
+    view = await pods.inspect(refs())
+    assert isinstance(view, StoreView)
+    assert not view.exists
+    clock.advance(61)
+    assert await pods.inspect(refs()) is None
+
+
+async def test_an_inspection_from_before_the_driver_ended_does_not_count(cluster, pods, clock):
+    await pods.inspect(refs())
+    result = {"exists": False, "read_at": clock.now().isoformat()}
+    clock.advance(5)
+    ended = clock.now()
+    ends(cluster, clock, Answer(id="inspect", state="Completed", result=result))
+    assert await pods.inspect(refs(), since=ended) is None
+
+
+async def test_a_failed_inspection_says_nothing_about_what_there_is(cluster, pods, clock):
+    await pods.inspect(refs())
+    denied = Answer(id="inspect", state="Failed", code="store_denied", message="403")
+    ends(cluster, clock, denied)
+    view = await pods.inspect(refs())
+    assert (view.reason, view.message) == ("StoreDenied", "403")
+
+
+async def test_pods_that_answered_long_ago_are_removed(cluster, pods, clock):
+    await pods.run(refs(), VERIFY)
+    ends(cluster, clock, FOUND)
+    clock.advance(1000)
+    await pods.run(refs(), Errand("v-2", "Verify", "s3://bucket/b"))
+    names = [pod["metadata"]["name"] for pod in cluster.api.list("Pod")]
+    alive = [
+        pod["metadata"]["name"]
+        for pod in cluster.api.list("Pod")
+        if "deletionTimestamp" not in pod["metadata"]
+    ]
+    assert alive == [pod_name("clicks", "v-2")], names
+
+
+def test_the_pod_takes_volumes_and_places_from_the_drivers_template_and_nothing_that_runs():
+    template = {
+        "spec": {
+            "nodeSelector": {"zone": "a"},
+            "volumes": [{"name": "state", "hostPath": {"path": "/data"}}],
+            "initContainers": [{"name": "prepare", "image": "x"}],
+            "containers": [
+                {"name": "driver", "volumeMounts": [{"name": "state", "mountPath": "/data"}]},
+                {"name": "proxy", "image": "x"},
+            ],
+        }
+    }
+    job = refs(driver={"podTemplate": template})
+    spec = errand_pod(job, request_of(job, VERIFY, "test"), 300)["spec"]
+    assert [c["name"] for c in spec["containers"]] == ["errand"]
+    assert "initContainers" not in spec
+    assert spec["nodeSelector"] == {"zone": "a"}
+    assert spec["containers"][0]["volumeMounts"][0]["mountPath"] == "/data"
+    assert spec["activeDeadlineSeconds"] == 300
+    env = {one["name"]: one for one in spec["containers"][0]["env"]}
+    assert env["AWS_SECRET_ACCESS_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "s3-creds"
+    assert decode_request(env[ERRAND_ENV]["value"]).path == VERIFY.path
+    assert "securityContext" in spec["containers"][0]
+
+
+def test_the_process_in_the_pod_answers_in_its_termination_message(tmp_path):
+    store = open_store(f"file://{tmp_path}/state", create=True)
+    checkpoint(store, lineage(store), 1)
+    job = refs(state=state(f"file://{tmp_path}/state"), upgrade={"mode": "LastCheckpoint"})
+    pod = errand_pod(job, request_of(job, Errand("inspect", "Inspect"), "test"), 300)
+    order = pod["spec"]["containers"][0]["env"][-1]
+    environ = {
+        **os.environ,
+        order["name"]: order["value"],
+        "MOORAGE_TERMINATION_LOG": str(tmp_path / "message"),
+        "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("backends", "runtime")),
+    }
+    command = [*pod["spec"]["containers"][0]["command"][3:]]
+    command[0] = sys.executable
+    done = subprocess.run(command, env=environ, check=False, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads((tmp_path / "message").read_text())
+    assert answer["result"]["newest"]["checkpoint_id"] == 1
+    assert answer["result"]["owner"][3] == OWNER.uid
+
+
+def test_the_process_refuses_what_is_no_errand(tmp_path):
+    environ = {"MOORAGE_ERRAND": "?", "MOORAGE_TERMINATION_LOG": str(tmp_path / "message")}
+    assert main(environ) == 2
+    assert json.loads((tmp_path / "message").read_text())["code"] == "user_error"
+
+
+# -- the choice --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "directory", "named", "expected"),
+    [
+        (LineageSettings(), "s3://bucket/b", True, True),
+        (LineageSettings(), "s3://bucket/b", False, False),
+        (LineageSettings(read_secrets=False), "s3://bucket/b", True, False),
+        (LineageSettings(own_chain=True), "s3://bucket/b", False, True),
+        (LineageSettings(), "file:///a/b", True, False),
+        (LineageSettings(local_files=True), "file:///a/b", False, True),
+    ],
+)
+def test_the_way_follows_from_the_jobs_spec_and_the_settings(settings, directory, named, expected):
+    spec = state(directory)
+    if named:
+        spec["credentialsSecretRef"] = {"name": "s3-creds"}
+    job = refs(state=spec, upgrade={"mode": "LastCheckpoint"})
+    assert settings.is_direct(job) is expected
+
+
+async def test_the_chosen_way_is_taken_for_everything(direct, pods, cluster):
+    chosen = ChosenLineages(direct, pods, LineageSettings(read_secrets=False))
+    await chosen.run(refs(), VERIFY)
+    assert await chosen.look(refs(), "v-1") is not None
+    assert await chosen.inspect(refs()) is None
+    assert len(cluster.api.list("Pod")) == 2

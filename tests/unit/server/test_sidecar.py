@@ -1,0 +1,322 @@
+"""The parent of an executor's servers, as a process: what it survives, and what it leaves."""
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from moorage_state.errors import LocalDiskError, MoorageError, Retryable, UserError
+from moorage_state.server import StateClient
+from moorage_state.server.sidecar import main, options_for
+from moorage_state.server.slots import Slot, socket_path
+from moorage_state.server.wire import AnotherServer
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+TOKEN = "secret"  # noqa: S105
+SMALL = (
+    '{"block_cache_bytes": 16777216, "write_buffers_bytes": 16777216, '
+    '"write_buffer_bytes": 1048576}'
+)
+
+
+def wait_until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+    return value
+
+
+def free_ports(count):
+    """The first of `count` neighbouring ports that nobody uses."""
+    for first in range(21_000 + os.getpid() % 8000, 32_000, count):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(contextlib.closing(socket.create_server(("127.0.0.1", port))))
+            return first
+    raise AssertionError("no free ports")
+
+
+class Started:
+    """A sidecar with two servers, on ports of its own."""
+
+    def __init__(self, volume, token_file, *arguments):
+        self.volume, self.port = volume, free_ports(3)
+        command = [sys.executable, "-m", "moorage_state.server.sidecar", "--dir", str(volume)]
+        command += ["--servers", "2", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--health-port", str(self.port + 2), "--token-file", str(token_file)]
+        self.command = [*command, "--options", SMALL, *arguments]
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, env=ENVIRONMENT)
+
+    @property
+    def health(self):
+        """Status and text of /healthz; 0 when nobody answers."""
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port + 2}/healthz", timeout=5
+            ) as r:
+                return r.status, r.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def wait_until_ready(self):
+        wait_until(lambda: self.health[0] == 200 or self.process.poll() is not None)
+        assert self.process.poll() is None
+        return self
+
+    def connect(self, index=0, server="", timeout=20.0):
+        return StateClient.connect(f"tcp:127.0.0.1:{self.port + index}", TOKEN, timeout, server)
+
+    def pid(self, index=0):
+        """The process id of a server that answers, or None."""
+        try:
+            with self.connect(index) as client:
+                return client.ping()
+        except Retryable:
+            return None
+
+    def end(self):
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def token_file(tmp_path):
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    return path
+
+
+@pytest.fixture
+def sidecar(tmp_path, token_file):
+    made = []
+
+    def make(*arguments, volume=None):
+        made.append(Started(volume or tmp_path / "volume", token_file, *arguments))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.process.kill()
+        one.process.wait()
+    for one in made:
+        wait_until(lambda one=one: one.pid(0) is None and one.pid(1) is None)
+
+
+def test_servers_listen_where_the_contract_says_and_all_ends_within_a_second_of_sigterm(sidecar):
+    one = sidecar().wait_until_ready()
+    for index in (0, 1):
+        with one.connect(index) as near:
+            path = socket_path(str(one.volume), near.server)
+            assert path == f"{one.volume}/run/{index}.sock"
+            with StateClient.connect(f"unix:{path}", TOKEN, server=near.server) as same:
+                assert same.ping() == near.ping() != one.process.pid
+    pids = [one.pid(0), one.pid(1)]
+    began = time.monotonic()
+    assert one.end() == 0
+    assert time.monotonic() - began < 2.0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not list(one.volume.glob("run/*.sock"))
+
+
+def test_a_killed_server_is_back_at_its_address_with_its_identity_and_its_state(
+    sidecar, drive, key
+):
+    one = sidecar().wait_until_ready()
+    with one.connect() as client:
+        op = drive(client)
+        op.open()
+        op.epoch({key(1, 1): b"kept"})
+        before, identity = client.ping(), client.server
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: (pid := one.pid()) and pid != before)
+    with one.connect(server=identity) as client:
+        op.api = client
+        op.open()
+        assert op.read() == {key(1, 1): b"kept"}
+    wait_until(lambda: "restarts=1" in one.health[1])
+
+
+def test_a_killed_parent_takes_its_servers_with_it_and_its_successor_finds_the_volume(
+    sidecar, drive, key
+):
+    one = sidecar("--grace", "60").wait_until_ready()
+    with one.connect() as client:
+        op = drive(client)
+        op.open()
+        op.epoch({key(1, 1): b"kept"})
+        identity = client.server
+    one.process.kill()
+    one.process.wait()
+    one.start()
+    one.wait_until_ready()
+    with one.connect(server=identity) as client:
+        op.api = client
+        op.open()
+        assert op.read() == {key(1, 1): b"kept"}
+
+
+def test_a_server_that_hangs_is_killed_and_started_again(sidecar):
+    one = sidecar("--hung-after", "2").wait_until_ready()
+    before = one.pid(1)
+    os.kill(before, signal.SIGSTOP)
+    wait_until(lambda: not Path(f"/proc/{before}").exists())
+    assert wait_until(lambda: one.pid(1)) != before
+    assert one.health[0] == 200
+
+
+def test_a_server_that_only_paused_is_left_alone(sidecar):
+    one = sidecar("--hung-after", "30").wait_until_ready()
+    before = one.pid(1)
+    os.kill(before, signal.SIGSTOP)
+    looked = one.health
+    with contextlib.suppress(MoorageError), one.connect(1, timeout=0.5) as client:
+        client.ping()
+    os.kill(before, signal.SIGCONT)
+    assert wait_until(lambda: one.pid(1)) == before
+    assert looked[0] == 200
+
+
+def test_a_full_volume_costs_the_attempt_and_not_the_server(sidecar, drive, key):
+    one = sidecar().wait_until_ready()
+    with one.connect() as client:
+        op = drive(client)
+        op.open()
+        op.epoch({key(1, 1): b"before"})
+        for pid in (one.process.pid, one.pid()):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (64_000, resource.RLIM_INFINITY))
+        with pytest.raises(LocalDiskError, match="delta"):
+            op.prepare({key(1, 2): bytes(100_000)})
+        assert op.read() == {key(1, 1): b"before"}
+    assert one.health[0] == 200
+    before = one.pid()
+    os.kill(before, signal.SIGKILL)  # on a full volume, too, a server comes back
+    assert wait_until(one.pid) != before
+    with one.connect() as client:
+        op.api = client
+        op.open()
+        assert op.read() == {key(1, 1): b"before"}
+
+
+def test_two_sidecars_of_one_volume_have_places_of_their_own(sidecar, drive, key):
+    one = sidecar().wait_until_ready()
+    two = sidecar().wait_until_ready()
+    with one.connect() as first, two.connect() as second:
+        assert socket_path("v", first.server) == "v/run/0.sock"
+        assert socket_path("v", second.server) == "v/slot-1/run/0.sock"
+        here, there = drive(first), drive(second)
+        here.open()
+        there.open()
+        here.epoch({key(1, 1): b"first"})
+        there.epoch({key(1, 1): b"second"})
+        assert (here.read(), there.read()) == ({key(1, 1): b"first"}, {key(1, 1): b"second"})
+        identity = first.server
+    assert one.end() == 0
+    three = sidecar().wait_until_ready()
+    with three.connect(server=identity) as client:
+        assert client.server == identity
+
+
+def test_another_server_at_the_address_is_recognised_before_the_token_is_used(sidecar):
+    one = sidecar().wait_until_ready()
+    with one.connect() as client:
+        identity = client.server
+    address = f"tcp:127.0.0.1:{one.port + 1}"
+    for token in (TOKEN, "that of another job"):
+        with pytest.raises(AnotherServer, match="another state server"):
+            StateClient.connect(address, token, server=identity)
+    with pytest.raises(UserError, match="token is wrong"):
+        StateClient.connect(address, "guess")
+
+
+def test_only_the_health_path_is_answered(sidecar):
+    one = sidecar().wait_until_ready()
+    with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+        urllib.request.urlopen(f"http://127.0.0.1:{one.port + 2}/", timeout=5)
+    refused.value.close()
+    with socket.create_connection(("127.0.0.1", one.port + 2)) as slow:
+        slow.sendall(b"GET /hea")
+        assert one.health[0] == 200
+
+
+def test_what_another_lineage_left_on_the_volume_is_deleted(host, drive, key):
+    op = drive(host)
+    op.open()
+    op.epoch({key(1, 1): b"old"})
+    with pytest.raises(Retryable, match="open"):
+        host.adopt("new")
+    host.release_range(*op.address)
+    assert host.adopt("new")
+    assert not host.adopt("new")
+    op = drive(host, run="f2r0")
+    op.open()
+    op.epoch({key(1, 1): b"new"})
+    host.release_range(*op.address)
+    assert not host.adopt("new")
+    assert list((host._local_dir / "ranges").glob("*/*"))
+    assert host.adopt("other")
+    assert not list((host._local_dir / "ranges").glob("*/*"))
+
+
+def test_a_place_keeps_its_identity_and_is_free_when_its_holder_ends(tmp_path):
+    with Slot.take(tmp_path) as one, Slot.take(tmp_path) as two:
+        names = [one.identity, two.identity]
+        assert (one.number, two.number, two.root) == (0, 1, tmp_path / "slot-1")
+    with Slot.take(tmp_path) as one, Slot.take(tmp_path) as two:
+        assert [one.identity, two.identity] == names
+    (tmp_path / "run" / "ID").write_text("half")
+    with Slot.take(tmp_path) as one:
+        assert one.identity != names[0]
+        assert one.identity.endswith("-0")
+
+
+@pytest.mark.parametrize("server", ["", "abc", "abc.0", "abc-x.0", "abc-0.x"])
+def test_a_server_that_is_in_no_place_has_no_socket_on_a_volume(server):
+    assert socket_path("v", server) == ""
+
+
+def test_memory_is_shared_among_the_servers_and_explicit_options_win():
+    options = options_for('{"compression": "zstd", "block_bytes": 4096}', 1024, 4)
+    assert options.block_cache_bytes == 256 << 20
+    assert options.write_buffers_bytes == 128 << 20
+    assert (options.compression, options.block_bytes) == ("zstd", 4096)
+    assert options_for('{"block_cache_bytes": 1048576}', 1024, 4).block_cache_bytes == 1 << 20
+    assert options_for("{}", 1, 64).block_cache_bytes == 8 << 20
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [('{"blockCache": 1}', "not known"), ("[", "not understood")]
+)
+def test_options_that_are_none_are_refused(given, told):
+    with pytest.raises(UserError, match=told):
+        options_for(given, None, 1)
+
+
+def test_what_keeps_a_sidecar_from_starting_is_told(tmp_path, token_file, capsys, monkeypatch):
+    monkeypatch.setattr("moorage_state.server.sidecar.end_signals", lambda: None)
+    common = ["--servers", "1", "--token-file"]
+    for arguments, told in [
+        (["--dir", str(tmp_path), *common, str(tmp_path / "none")], "No such file"),
+        (["--dir", f"{tmp_path}/{'x' * 100}", *common, str(token_file)], "too long"),
+        (["--dir", str(token_file), *common, str(token_file)], "could not make a place"),
+    ]:
+        assert main(arguments) == 2
+        assert told in capsys.readouterr().err
+    (tmp_path / "empty").write_text("\n")
+    assert main(["--dir", str(tmp_path), *common, str(tmp_path / "empty")]) == 2
+    assert "token file is empty" in capsys.readouterr().err

@@ -1,0 +1,328 @@
+"""Each effect: that it is done, that doing it again does no harm, and what it refuses to touch."""
+
+from base64 import b64decode
+
+import pytest
+
+from moorage_api.driver import CheckpointBody, StartOrder
+from moorage_api.status import read_status
+from moorage_operator.plan import (
+    AskDriver,
+    DeleteObject,
+    DeletePod,
+    Errand,
+    KeepSnapshot,
+    Plan,
+    RunErrand,
+    SaveRevision,
+    SetFinalizer,
+    StartDriver,
+    TidyAttempt,
+    TidyRevisions,
+)
+from moorage_operator.ports import EndpointRefused, EndpointUnreachable
+
+RUNNING = {"phase": "Running", "podIP": "10.0.0.1"}
+
+
+def always(shell, *effects):
+    """Decide for these effects in every pass, whatever is there."""
+    shell.decide = lambda world: Plan(world.status, effects)
+
+
+def start(shell, attempt=1):
+    uid = shell.job()["metadata"]["uid"]
+    order = StartOrder(attempt=attempt, cluster_id="test", job_uid=uid)
+    return SaveRevision("clicks-abc", attempt, "hash"), StartDriver("clicks-abc", order)
+
+
+def intend(shell, attempt=1):
+    shell.api.set_status("StatefulSparkJob", "here", "clicks", attempt={"number": attempt})
+
+
+def names(shell, kind):
+    return [found["metadata"]["name"] for found in shell.api.list(kind)]
+
+
+# -- starting --------------------------------------------------------------------------------------
+
+
+async def test_a_start_makes_everything_with_the_pod_last(shell):
+    shell.make_job()
+    intend(shell)
+    always(shell, *start(shell))
+    await shell.settle()
+    made = [call.kind for call in shell.cluster.effects]
+    assert made.index("Pod") == max(
+        made.index(kind) for kind in ("Secret", "Service", "ConfigMap", "Pod")
+    )
+    assert names(shell, "Pod") == ["clicks-1-driver"]
+    assert names(shell, "ConfigMap") == ["clicks-1-config"]
+
+
+async def test_a_second_start_keeps_the_token(shell):
+    shell.make_job()
+    intend(shell)
+    always(shell, *start(shell))
+    await shell.settle()
+    token = shell.api.get("Secret", "here", "clicks-token")["data"]["token"]
+    shell.api.delete("Pod", "here", "clicks-1-driver", grace=0)
+    intend(shell, 2)
+    always(shell, *start(shell, 2))
+    await shell.settle()
+    assert shell.api.get("Secret", "here", "clicks-token")["data"]["token"] == token
+    assert len(b64decode(token)) >= 32
+
+
+async def test_nothing_is_started_that_the_status_does_not_name(shell):
+    shell.make_job()
+    intend(shell, 7)
+    always(shell, *start(shell, 1))
+    done = await shell.reconcile()
+    assert "another attempt" in done.problem
+    assert names(shell, "Pod") == []
+
+
+async def test_nothing_is_started_beside_an_earlier_driver(shell):
+    shell.make_job()
+    shell.make_pod(1, status=RUNNING)
+    intend(shell, 2)
+    with shell.cluster.frozen("StatefulSparkSnapshot"):
+        always(shell, *start(shell, 2))
+        done = await shell.reconcile()
+    assert "clicks-1-driver" in done.problem
+    assert names(shell, "Pod") == ["clicks-1-driver"]
+
+
+async def test_an_ended_driver_is_no_hindrance(shell):
+    shell.make_job()
+    shell.make_pod(1, status={"phase": "Failed"})
+    intend(shell, 2)
+    always(shell, *start(shell, 2))
+    await shell.settle()
+    assert names(shell, "Pod") == ["clicks-1-driver", "clicks-2-driver"]
+
+
+@pytest.mark.parametrize("kind", ["Pod", "ConfigMap", "Service", "Secret"])
+async def test_another_ones_object_of_our_name_is_not_taken_over(shell, kind):
+    shell.make_job()
+    intend(shell)
+    name = {
+        "Pod": "clicks-1-driver",
+        "ConfigMap": "clicks-1-config",
+        "Service": "clicks-driver",
+        "Secret": "clicks-token",
+    }[kind]
+    theirs = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "here"}}
+    before = shell.api.create({**theirs, "spec": {}} if kind != "Secret" else theirs)
+    always(shell, *start(shell))
+    done = await shell.reconcile()
+    assert name in done.problem
+    assert shell.api.get(kind, "here", name) == before
+
+
+async def test_a_revision_that_is_gone_cannot_be_started(shell):
+    shell.make_job()
+    intend(shell)
+    always(shell, start(shell)[1])
+    done = await shell.reconcile()
+    assert "revision=clicks-abc" in done.problem
+
+
+# -- revisions -------------------------------------------------------------------------------------
+
+
+async def test_a_revision_keeps_the_spec_with_its_defaults(shell):
+    shell.make_job()
+    always(shell, SaveRevision("clicks-abc", 1, "hash"))
+    await shell.settle()
+    shell.api.set_status(
+        "StatefulSparkJob", "here", "clicks", reconciliation={"currentRevision": "clicks-abc"}
+    )
+    await shell.settle()
+    found = shell.world.revisions["clicks-abc"]
+    assert (found.number, found.spec_hash) == (1, "hash")
+    assert found.spec == shell.world.spec
+
+
+async def test_a_spec_that_comes_back_gets_a_new_number(shell):
+    shell.make_job()
+    for number in (1, 3, 2):
+        always(shell, SaveRevision("clicks-abc", number, "hash"))
+        await shell.settle()
+    assert shell.api.get("ControllerRevision", "here", "clicks-abc")["revision"] == 3
+
+
+async def test_a_revision_of_a_former_object_makes_way(shell):
+    shell.make_job()
+    always(shell, SaveRevision("clicks-abc", 1, "hash"))
+    await shell.settle()
+    shell.api.delete("StatefulSparkJob", "here", "clicks")
+    uid = shell.make_job()["metadata"]["uid"]
+    for _ in range(3):
+        await shell.reconcile()
+    owners = shell.api.get("ControllerRevision", "here", "clicks-abc")["metadata"][
+        "ownerReferences"
+    ]
+    assert [owner["uid"] for owner in owners] == [uid]
+
+
+async def test_tidying_keeps_what_it_is_told_to(shell):
+    shell.make_job()
+    for name in ("clicks-a", "clicks-b"):
+        always(shell, SaveRevision(name, 1, "hash"))
+        await shell.settle()
+    always(shell, TidyRevisions(frozenset({"clicks-b"})))
+    await shell.settle()
+    assert names(shell, "ControllerRevision") == ["clicks-b"]
+
+
+# -- drivers ---------------------------------------------------------------------------------------
+
+
+async def test_a_driver_is_asked_with_its_token_and_once_counts_as_a_change(shell, a_state):
+    shell.make_job()
+    intend(shell)
+    always(shell, *start(shell))
+    await shell.settle()
+    shell.api.set_status("Pod", "here", "clicks-1-driver", **RUNNING)
+    shell.drivers.answer = a_state(shell)
+    always(shell, AskDriver(1, "/checkpoints", CheckpointBody(request_id="r-1")))
+    await shell.settle()
+    token = shell.api.get("Secret", "here", "clicks-token")["data"]["token"]
+    assert {asked[:3] for asked in shell.drivers.asked} == {
+        ("10.0.0.1", b64decode(token).decode(), "/checkpoints")
+    }
+    assert {asked[3].request_id for asked in shell.drivers.asked} == {"r-1"}
+
+
+@pytest.mark.parametrize(
+    "error", [EndpointUnreachable("silence"), EndpointRefused("request_conflict", "another body")]
+)
+async def test_a_driver_that_does_not_take_it_ends_the_pass(shell, error):
+    shell.make_job()
+    intend(shell)
+    always(shell, *start(shell))
+    await shell.settle()
+    shell.api.set_status("Pod", "here", "clicks-1-driver", **RUNNING)
+    shell.drivers.answer = error
+    always(shell, AskDriver(1, "/checkpoints", CheckpointBody(request_id="r-1")))
+    assert str(error) in (await shell.reconcile()).problem
+
+
+async def test_a_driver_that_does_not_run_cannot_be_asked(shell):
+    shell.make_job()
+    always(shell, AskDriver(1, "/checkpoints", CheckpointBody(request_id="r-1")))
+    assert "does not run" in (await shell.reconcile()).problem
+
+
+# -- pods ------------------------------------------------------------------------------------------
+
+
+async def test_only_the_pod_of_the_uid_is_deleted(shell):
+    shell.make_job()
+    shell.make_pod(1)
+    always(shell, DeletePod("clicks-1-driver", "another-uid"), DeletePod("gone", "u"))
+    assert not (await shell.reconcile()).problem
+    assert "deletionTimestamp" not in shell.api.get("Pod", "here", "clicks-1-driver")["metadata"]
+
+
+async def test_a_pod_of_a_lost_node_is_deleted_without_grace(shell):
+    shell.make_job()
+    uid = shell.make_pod(1)["metadata"]["uid"]
+    always(shell, DeletePod("clicks-1-driver", uid, 0))
+    await shell.settle()
+    assert names(shell, "Pod") == []
+
+
+async def test_tidying_keeps_the_newest_ended_pods_and_living_ones(shell):
+    shell.make_job()
+    for attempt in (1, 2, 3, 4):
+        shell.make_pod(attempt, status={"phase": "Running" if attempt == 1 else "Failed"})
+        shell.make_pod(attempt, role="executor", name=f"e-{attempt}", status={"phase": "Succeeded"})
+    always(shell, TidyAttempt(below=4, keep=1))
+    await shell.settle()
+    assert names(shell, "Pod") == [
+        "clicks-1-driver",
+        "clicks-3-driver",
+        "clicks-4-driver",
+        "e-3",
+        "e-4",
+    ]
+
+
+async def test_tidying_removes_the_config_of_old_attempts_only(shell):
+    shell.make_job()
+    for attempt in (1, 2):
+        intend(shell, attempt)
+        always(shell, *start(shell, attempt))
+        await shell.settle()
+        shell.api.set_status("Pod", "here", f"clicks-{attempt}-driver", phase="Failed")
+    always(shell, TidyAttempt(below=2))
+    await shell.settle()
+    assert names(shell, "ConfigMap") == ["clicks-2-config"]
+
+
+# -- objects and errands ---------------------------------------------------------------------------
+
+
+async def test_the_finalizer_is_added_beside_others_and_removed_alone(shell):
+    shell.make_job(meta={"finalizers": ["theirs.example/x"]})
+    always(shell, SetFinalizer(present=True))
+    await shell.settle()
+    assert shell.job()["metadata"]["finalizers"] == ["theirs.example/x", "moorage.dev/operator"]
+    always(shell, SetFinalizer(present=False))
+    await shell.settle()
+    assert shell.job()["metadata"]["finalizers"] == ["theirs.example/x"]
+
+
+async def test_a_dying_object_gets_no_finalizer(shell):
+    shell.make_job(meta={"finalizers": ["theirs.example/x"]})
+    shell.api.delete("StatefulSparkJob", "here", "clicks")
+    always(shell, SetFinalizer(present=True))
+    assert not (await shell.reconcile()).problem
+
+
+async def test_the_object_goes_with_its_last_finalizer(shell):
+    shell.make_job(meta={"finalizers": ["moorage.dev/operator"]})
+    shell.api.delete("StatefulSparkJob", "here", "clicks")
+    always(shell, SetFinalizer(present=False))
+    await shell.settle()
+    assert shell.job() is None
+
+
+async def test_an_object_of_another_uid_is_not_deleted(shell):
+    shell.make_job()
+    always(shell, DeleteObject("StatefulSparkJob", "clicks", "another-uid"))
+    assert not (await shell.reconcile()).changed
+    assert shell.job() is not None
+
+
+async def test_a_snapshot_is_kept_once_and_has_no_owner(shell):
+    shell.make_job()
+    spec = {"jobRef": {"name": "clicks"}, "type": "Savepoint", "name": "a"}
+    always(shell, KeepSnapshot("clicks-a", spec, "Manual", "a"))
+    await shell.settle()
+    [made] = shell.api.list("StatefulSparkSnapshot")
+    assert made["spec"] == spec
+    assert made["metadata"]["labels"] == {
+        "moorage.dev/job": "clicks",
+        "moorage.dev/trigger": "Manual",
+        "moorage.dev/type": "Savepoint",
+    }
+    assert "ownerReferences" not in made["metadata"]
+
+
+async def test_an_errands_outcome_is_seen_by_the_next_pass(shell):
+    shell.make_job()
+    always(shell, RunErrand(Errand("e-1", "Release")))
+    await shell.settle()
+    assert shell.world.errands["e-1"].state == "Pending"
+
+
+async def test_a_status_is_only_ever_the_models(shell):
+    shell.make_job()
+    shell.api.set_status("StatefulSparkJob", "here", "clicks", format=0, ofTheFuture=1)
+    always(shell)
+    await shell.settle()
+    assert read_status(shell.status()).format == 0

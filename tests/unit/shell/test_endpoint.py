@@ -1,0 +1,134 @@
+"""The client of drivers, against a server that does what drivers and worse things do."""
+
+import asyncio
+import gzip
+import json
+
+import pytest
+from aiohttp import web
+
+from moorage_api.driver import StopBody
+from moorage_operator.endpoint import HttpDrivers
+from moorage_operator.ports import DriverTarget, EndpointRefused, EndpointUnreachable
+
+STATE = {"attempt": 1, "jobUid": "u", "phase": "running", "epoch": 5, "ofTheFuture": {}}
+
+
+class Driver:
+    """Answers as a test says."""
+
+    def __init__(self):
+        self.answer = lambda _: web.json_response(STATE)
+        self.seen = []
+        self.target = None
+
+    async def handle(self, request):
+        self.seen.append(
+            (request.method, request.path, dict(request.headers), await request.read())
+        )
+        answer = self.answer(request)
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+
+@pytest.fixture
+async def driver():
+    driver = Driver()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", driver.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    driver.target = DriverTarget("127.0.0.1", runner.addresses[0][1], "s3cret")
+    yield driver
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def client():
+    client = HttpDrivers(timeout=0.5)
+    yield client
+    await client.close()
+
+
+async def test_a_state_is_read_leniently(client, driver):
+    assert (await client.state(driver.target)).epoch == 5
+
+
+async def test_the_token_is_in_the_header_and_nowhere_else(client, driver):
+    await client.state(driver.target)
+    method, path, headers, _ = driver.seen[0]
+    assert (method, path, headers["Authorization"]) == ("GET", "/state", "Bearer s3cret")
+    assert "s3cret" not in repr(driver.target)
+
+
+async def test_a_request_is_sent_as_json(client, driver):
+    view = {"requestId": "r", "kind": "Stop", "state": "Pending"}
+    driver.answer = lambda _: web.json_response(view, status=202)
+    found = await client.ask(driver.target, "/stop", StopBody(request_id="r", mode="Checkpoint"))
+    assert found.state == "Pending"
+    sent = json.loads(driver.seen[0][3])
+    assert (sent["requestId"], sent["mode"]) == ("r", "Checkpoint")
+    assert "name" not in sent
+
+
+@pytest.mark.parametrize(("code", "status"), [("request_conflict", 409), ("unauthorized", 401)])
+async def test_a_refusal_has_the_drivers_code(client, driver, code, status):
+    error = {"error": {"code": code, "message": "no"}}
+    driver.answer = lambda _: web.json_response(error, status=status)
+    with pytest.raises(EndpointRefused, match="no") as refused:
+        await client.state(driver.target)
+    assert refused.value.code == code
+
+
+def ending(_):
+    return web.json_response({"error": {"code": "ending", "message": "ends"}}, status=503)
+
+
+def redirect(_):
+    return web.Response(status=302, headers={"Location": "http://example.invalid/"})
+
+
+def bomb(_):
+    body = gzip.compress(b"0" * 10_000_000)
+    return web.Response(body=body, headers={"Content-Encoding": "gzip"})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ending,
+        redirect,
+        bomb,
+        lambda _: web.Response(text="<html>mesh</html>"),
+        lambda _: web.Response(text="<html>mesh</html>", status=502),
+        lambda _: web.json_response([1]),
+        lambda _: web.json_response({"attempt": "x"}),
+        lambda _: web.Response(body=b'{"a":"' + b"0" * 400_000 + b'"}'),
+        lambda _: asyncio.sleep(30),
+    ],
+)
+async def test_everything_else_is_no_answer(client, driver, answer):
+    driver.answer = answer
+    with pytest.raises(EndpointUnreachable) as silence:
+        await client.state(driver.target)
+    assert "s3cret" not in str(silence.value)
+    assert len(str(silence.value)) < 500
+
+
+async def test_an_answer_that_trickles_is_cut_off(client, driver):
+    async def trickle(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(100):
+            await response.write(b" ")
+            await asyncio.sleep(0.05)
+        return response
+
+    driver.answer = trickle
+    with pytest.raises(EndpointUnreachable):
+        await asyncio.wait_for(client.state(driver.target), 3)
+
+
+async def test_nobody_there_is_no_answer(client):
+    with pytest.raises(EndpointUnreachable):
+        await client.state(DriverTarget("127.0.0.1", 1, "t"))

@@ -1,0 +1,85 @@
+"""What Prometheus sees, and that it goes with the object."""
+
+from pathlib import Path
+
+import pytest
+from prometheus_client.exposition import generate_latest
+
+from moorage_api.status import read_status
+from moorage_operator.loop import Ref
+from moorage_operator.metrics import Metrics
+
+DOCS = Path(__file__).parents[3] / "docs" / "operator.md"
+CLICKS = Ref("StatefulSparkJob", "n", "clicks")
+BODY = {"kind": "StatefulSparkJob", "metadata": {"name": "clicks", "namespace": "n"}}
+CHECKPOINT = {
+    "id": 1,
+    "completedAt": "2026-03-01T12:00:00Z",
+    "sizeBytes": 7,
+    "durationMs": 1500,
+}
+
+
+@pytest.fixture
+def metrics():
+    return Metrics(version="1.2.3")
+
+
+def text(metrics):
+    return generate_latest(metrics.registry).decode()
+
+
+def see(metrics, **status):
+    metrics.job_seen(BODY, read_status(status))
+
+
+def test_a_job_is_in_one_phase_at_a_time(metrics):
+    see(metrics, phase="Running")
+    see(metrics, phase="Failed")
+    assert [
+        line for line in text(metrics).splitlines() if line.startswith("moorage_job_phase{")
+    ] == ['moorage_job_phase{job="clicks",namespace="n",phase="Failed"} 1.0']
+
+
+def test_a_newer_operators_phase_does_not_make_a_new_label(metrics):
+    see(metrics, phase="Levitating")
+    assert 'phase="Other"' in text(metrics)
+
+
+def test_a_checkpoint_is_shown_once_there_is_one(metrics):
+    see(metrics)
+    assert "moorage_job_last_checkpoint_bytes{" not in text(metrics)
+    see(metrics, snapshots={"lastCheckpoint": CHECKPOINT})
+    assert 'moorage_job_last_checkpoint_duration_seconds{job="clicks",namespace="n"} 1.5' in text(
+        metrics
+    )
+
+
+def test_a_gone_object_has_no_series(metrics):
+    see(metrics, phase="Running", snapshots={"lastCheckpoint": CHECKPOINT})
+    metrics.gone(CLICKS)
+    assert 'job="clicks"' not in text(metrics)
+
+
+def test_passes_and_transitions_are_counted(metrics):
+    metrics.pass_ended(CLICKS, 0.02, "changed")
+    metrics.moved(CLICKS, "Created", "Deploying")
+    metrics.conflicted(CLICKS)
+    shown = text(metrics)
+    assert 'moorage_operator_reconcile_seconds_count{kind="job",outcome="changed"} 1.0' in shown
+    assert 'moorage_operator_transitions_total{kind="job",to="Deploying"} 1.0' in shown
+    assert "moorage_operator_status_conflicts_total 1.0" in shown
+
+
+def test_snapshots_are_counted_by_state(metrics):
+    for name, state in (("a", "Completed"), ("b", "Completed"), ("c", "Failed")):
+        meta = {"name": name, "namespace": "n"}
+        metrics.snapshot_seen({"kind": "StatefulSparkSnapshot", "metadata": meta}, state)
+    assert 'moorage_snapshots{namespace="n",state="Completed"} 2.0' in text(metrics)
+
+
+def test_every_metric_is_in_the_docs(metrics):
+    see(metrics)
+    docs = DOCS.read_text()
+    missing = [family.name for family in metrics.registry.collect() if family.name not in docs]
+    assert not missing

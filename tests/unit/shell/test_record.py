@@ -1,0 +1,67 @@
+"""What is written stays within what the API server takes."""
+
+import json
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moorage_api.status import Condition, JobStatus, Restarts, read_status
+from moorage_operator.plan import Event
+from moorage_operator.record import STATUS_BUDGET, event_body, fitted
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ABOUT = {
+    "apiVersion": "moorage.dev/v1alpha1",
+    "kind": "StatefulSparkJob",
+    "metadata": {"name": "clicks", "namespace": "n", "uid": "u", "resourceVersion": "5"},
+}
+
+
+def large(length, letter="x"):
+    conditions = [
+        Condition(
+            type=f"T{n}",
+            status="True",
+            reason="R",
+            message=letter * length,
+            last_transition_time=NOW,
+        )
+        for n in range(10)
+    ]
+    restarts = Restarts(window=tuple(NOW for _ in range(64)), last_message=letter * length)
+    return JobStatus(
+        phase="Failed", message=letter * length, conditions=tuple(conditions), restarts=restarts
+    )
+
+
+@given(st.integers(0, 60_000), st.sampled_from(["x", "é", "\U0001f30a", '"']))
+def test_a_status_never_outgrows_its_budget_and_can_be_read_again(length, letter):
+    data = fitted(large(length, letter))
+    assert len(json.dumps(data)) <= STATUS_BUDGET
+    assert read_status(data).phase == "Failed"
+
+
+def test_a_status_within_its_budget_is_left_as_it_is():
+    status = large(500)
+    assert fitted(status) == status.to_json()
+
+
+def test_cutting_is_stable_so_that_a_cut_status_is_not_written_again():
+    once = fitted(large(50_000))
+    assert fitted(read_status(once)) == once
+
+
+def test_an_events_name_follows_from_object_reason_and_key():
+    one = event_body(ABOUT, Event("Normal", "Restored", "a", "1"), NOW)
+    same = event_body(ABOUT, Event("Normal", "Restored", "b", "1"), NOW)
+    other = event_body(ABOUT, Event("Normal", "Restored", "a", "2"), NOW)
+    names = [event["metadata"]["name"] for event in (one, same, other)]
+    assert names[0] == names[1] != names[2]
+    assert one["involvedObject"]["uid"] == "u"
+
+
+@given(st.text(max_size=3000))
+def test_an_events_message_fits_and_is_text(message):
+    note = event_body(ABOUT, Event("Warning", "R", message, "k"), NOW)["message"]
+    assert len(note.encode()) <= 1024

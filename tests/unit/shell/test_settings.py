@@ -1,0 +1,57 @@
+"""Settings: flags over environment over defaults, and nothing misspelt goes unnoticed."""
+
+from pathlib import Path
+
+import pytest
+
+from moorage_operator.settings import Settings, SettingsError, flag_of, read_settings
+
+DOCS = Path(__file__).parents[3] / "docs" / "operator.md"
+
+
+def test_nothing_need_be_set():
+    assert read_settings([], {"PATH": "/bin"}) == Settings()
+
+
+def test_flags_win_over_the_environment():
+    found = read_settings(["--workers", "3"], {"MOORAGE_WORKERS": "5", "MOORAGE_RESYNC": "7.5"})
+    assert (found.workers, found.resync) == (3, 7.5)
+
+
+def test_namespaces_are_a_list_with_commas():
+    assert read_settings(["--watch-namespaces", "a, b,"], {}).watch_namespaces == ("a", "b")
+
+
+@pytest.mark.parametrize(("text", "value"), [("false", False), ("1", True), ("off", False)])
+def test_switches_are_words(text, value):
+    assert read_settings([], {"MOORAGE_LEADER_ELECTION": text}).leader_election is value
+
+
+def test_a_misspelt_variable_is_refused():
+    with pytest.raises(SettingsError, match="MOORAGE_WORKER: is not a setting"):
+        read_settings([], {"MOORAGE_WORKER": "3"})
+
+
+def test_what_kubernetes_puts_there_is_passed_over():
+    noise = {"MOORAGE_OPERATOR_SERVICE_HOST": "10.0.0.1", "MOORAGE_POD_NAME": "p"}
+    assert read_settings([], noise) == Settings()
+
+
+def test_a_misspelt_flag_ends_with_usage(capsys):
+    with pytest.raises(SystemExit):
+        read_settings(["--worker", "3"], {})
+    assert "--worker" in capsys.readouterr().err
+
+
+def test_every_wrong_value_is_named_with_both_names():
+    with pytest.raises(SettingsError) as wrong:
+        read_settings([], {"MOORAGE_WORKERS": "many", "MOORAGE_HEALTH_PORT": "99999"})
+    text = str(wrong.value)
+    assert "--workers (MOORAGE_WORKERS)" in text
+    assert "'99999'" in text
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_is_described_here_and_in_the_docs(name):
+    assert Settings.model_fields[name].description
+    assert f"`{flag_of(name)}`" in DOCS.read_text()

@@ -1,0 +1,499 @@
+"""A snapshot's way from its object to its data, scenario by scenario."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from moorage_testing.snapshot_worlds import (
+    DIGEST,
+    NOW,
+    after,
+    asked,
+    job,
+    job_meta,
+    job_spec,
+    report,
+    savepoint_info,
+    snapshot,
+    world,
+)
+
+from moorage_api import Problem
+from moorage_operator.plan import AskDriver, RunErrand, SetFinalizer
+from moorage_operator.snapshots import decide_snapshot
+from moorage_operator.snapshots.naming import trigger_of
+from moorage_operator.world import ErrandView, Unreadable
+
+FOUND = {
+    "found": True,
+    "kind": "savepoint",
+    "path": "s3://savepoints/clicks/a",
+    "attempt": "ssnap-uid-clicks-a",
+    "digest": DIGEST,
+    "checkpoint_id": 12,
+    "epoch": 99,
+    "max_parallelism": 128,
+    "size_bytes": 1000,
+    "completed_at": NOW.isoformat(),
+}
+
+
+def condition(plan, kind):
+    return plan.status.condition(kind)
+
+
+def kinds(plan):
+    return [type(effect) for effect in plan.effects]
+
+
+def reasons(plan):
+    return [event.reason for event in plan.events]
+
+
+def lost_driver(before):
+    """The driver that was asked has ended, and another one runs."""
+    other = job(attempt={"number": 4, "runningSince": NOW, "startedAt": NOW})
+    return replace(before, job=other, report=report(attempt=4))
+
+
+def with_errand(before, view):
+    return replace(before, errands={before.snapshot.status.errand: view})
+
+
+# -- asking ------------------------------------------------------------------------------------
+
+
+def test_the_finalizer_is_there_before_anything_else():
+    fresh = snapshot()
+    bare = replace(fresh, meta=replace(fresh.meta, finalizers=()))
+    plan = decide_snapshot(world(bare))
+    assert plan.effects == (SetFinalizer(present=True),)
+    assert plan.status.state == "Pending"
+
+
+def test_nothing_is_asked_before_siblings_can_find_it_by_its_label():
+    fresh = snapshot()
+    plan = decide_snapshot(world(replace(fresh, meta=replace(fresh.meta, labels={}))))
+    assert not plan.effects
+    assert plan.labels == {
+        "moorage.dev/job": "clicks",
+        "moorage.dev/type": "Savepoint",
+        "moorage.dev/trigger": "Manual",
+        "moorage.dev/state": "Pending",
+    }
+
+
+def test_a_running_job_is_asked_and_the_request_is_in_the_status_before():
+    plan = decide_snapshot(world())
+    ask = plan.effects[0]
+    assert isinstance(ask, AskDriver)
+    assert (plan.status.state, plan.status.request_id) == ("InProgress", "ssnap-uid-clicks-a")
+    assert (ask.attempt, ask.path, ask.body.request_id) == (3, "/savepoints", "ssnap-uid-clicks-a")
+    assert (ask.body.name, ask.body.attempt) == ("a", None)
+    assert plan.status.path == "s3://savepoints/clicks/a"
+    assert plan.status.access.image == "clicks:1"
+    assert reasons(plan) == ["SavepointStarted"]
+
+
+def test_scenario_01_an_operator_that_died_asks_again_with_the_same_id():
+    first = decide_snapshot(world())
+    again = decide_snapshot(asked())
+    assert again.effects == first.effects
+    assert not again.events
+
+
+def test_scenario_01_a_driver_that_is_at_work_is_only_waited_for():
+    request = {"requestId": "ssnap-uid-clicks-a", "kind": "Savepoint", "state": "Running"}
+    plan = decide_snapshot(asked(report=report(request)))
+    assert not plan.effects
+    assert plan.status.state == "InProgress"
+
+
+def test_a_completed_request_completes_the_snapshot():
+    request = {
+        "requestId": "ssnap-uid-clicks-a",
+        "kind": "Savepoint",
+        "state": "Completed",
+        "savepoint": savepoint_info(),
+    }
+    plan = decide_snapshot(asked(report=report(request)))
+    status = plan.status
+    assert (status.state, status.manifest_digest) == ("Completed", DIGEST)
+    assert (status.checkpoint_id, status.epoch) == (12, 99)
+    assert status.completed_at == NOW
+    assert condition(plan, "Complete").status == "True"
+    assert condition(plan, "Verified").status == "True"
+    assert condition(plan, "Failed").status == "False"
+    assert reasons(plan) == ["SavepointCompleted"]
+    assert plan.labels["moorage.dev/state"] == "Completed"
+
+
+def test_a_checkpoint_is_asked_for_and_completed_in_the_same_way():
+    view = snapshot(type="Checkpoint", name=None)
+    first = decide_snapshot(world(view))
+    assert first.effects[0].path == "/checkpoints"
+    done = {"id": 31, "path": "s3://state/clicks/chk-31", "completedAt": NOW}
+    request = {
+        "requestId": "ssnap-uid-clicks-a",
+        "kind": "Checkpoint",
+        "state": "Completed",
+        "checkpoint": done,
+    }
+    plan = decide_snapshot(asked(view, report=report(request)))
+    assert (plan.status.state, plan.status.checkpoint_id) == ("Completed", 31)
+    assert reasons(plan) == ["CheckpointCompleted"]
+
+
+def test_a_final_snapshot_is_left_as_it_is():
+    done = after(
+        asked(
+            report=report(
+                {
+                    "requestId": "ssnap-uid-clicks-a",
+                    "kind": "Savepoint",
+                    "state": "Completed",
+                    "savepoint": savepoint_info(),
+                }
+            )
+        )
+    )
+    plan = decide_snapshot(replace(done, report=None, now=NOW + timedelta(days=1)))
+    assert plan.status == done.snapshot.status
+    assert not plan.effects
+    assert not plan.events
+
+
+# -- a job that is not ready -------------------------------------------------------------------
+
+RECOVERY = {
+    "id": "1-1",
+    "type": "Recover",
+    "step": "Starting",
+    "startedAt": NOW,
+    "stepStartedAt": NOW,
+}
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"attempt": {"number": 0}},
+        {"attempt": {"number": 3, "outcome": "Stopped"}, "phase": "Suspended"},
+        {"attempt": {"number": 3}},
+        {"blockedReason": "RestorePointNotFound"},
+        {"operation": RECOVERY},
+    ],
+)
+def test_scenario_15_a_job_that_does_not_run_is_waited_for_and_then_given_up(status):
+    early = decide_snapshot(world(job=job(**status), report=None))
+    assert (early.status.state, early.effects) == ("Pending", ())
+    assert condition(early, "Complete").reason == "JobNotRunning"
+    late = decide_snapshot(
+        world(snapshot(age=601), job=job(**status), report=None),
+    )
+    assert late.status.state == "Abandoned"
+    assert "startDeadline=10m" in late.status.message
+    assert condition(late, "Failed").reason == "JobNotRunning"
+
+
+def test_scenario_15_a_suspended_job_has_the_checkpoint_that_is_asked_for_already():
+    last = {"id": 44, "path": "s3://state/clicks/chk-44", "completedAt": NOW}
+    still = job(
+        phase="Suspended",
+        attempt={"number": 3, "outcome": "Stopped"},
+        snapshots={"lastCheckpoint": last},
+    )
+    plan = decide_snapshot(world(snapshot(type="Checkpoint"), job=still, report=None))
+    assert (plan.status.state, plan.status.checkpoint_id) == ("Completed", 44)
+    assert not plan.effects
+
+
+def test_a_job_that_is_gone_or_going_is_not_waited_for_for_ever():
+    assert decide_snapshot(world(snapshot(age=10), job=None)).status.state == "Pending"
+    assert decide_snapshot(world(snapshot(age=700), job=None)).status.state == "Abandoned"
+    going = replace(job(), meta=job_meta(deleted_at=NOW))
+    assert decide_snapshot(world(job=going)).status.state == "Abandoned"
+
+
+def test_scenario_28_a_snapshot_is_held_while_the_job_is_rescaled_however_long():
+    operation = {
+        "id": "2-1",
+        "type": "Rescale",
+        "step": "Stopping",
+        "startedAt": NOW,
+        "stepStartedAt": NOW,
+    }
+    plan = decide_snapshot(world(snapshot(age=3600), job=job(operation=operation)))
+    assert (plan.status.state, plan.effects) == ("Pending", ())
+    assert condition(plan, "Complete").reason == "JobChanging"
+
+
+def test_scenario_28_a_request_that_did_not_arrive_before_a_rescale_is_held_again():
+    operation = {
+        "id": "2-1",
+        "type": "Rescale",
+        "step": "Stopping",
+        "startedAt": NOW,
+        "stepStartedAt": NOW,
+    }
+    plan = decide_snapshot(asked(job=job(operation=operation)))
+    assert (plan.status.state, plan.status.failures, plan.effects) == ("Pending", 0, ())
+
+
+def test_a_paused_job_is_not_asked():
+    paused = replace(job(), meta=job_meta(annotations={"moorage.dev/paused": "true"}))
+    plan = decide_snapshot(world(snapshot(age=3600), job=paused))
+    assert (plan.status.state, plan.effects) == ("Pending", ())
+
+
+def test_a_driver_that_does_not_answer_is_not_asked():
+    silent = Unreadable("EndpointUnreachable", "timed out")
+    assert decide_snapshot(world(report=silent)).effects == ()
+    waiting = decide_snapshot(asked(report=silent))
+    assert (waiting.status.state, waiting.effects) == ("InProgress", ())
+
+
+def test_a_job_without_a_place_for_savepoints_says_so():
+    spec = job_spec(
+        state={"checkpointDir": "s3://state/clicks"}, upgrade={"mode": "LastCheckpoint"}
+    )
+    plan = decide_snapshot(world(job=job(spec)))
+    assert plan.status.state == "Failed"
+    assert "savepointDir of clicks: is missing" in plan.status.message
+
+
+def test_a_spec_that_is_wrong_fails_with_the_problem():
+    problem = Problem("spec.type", "is not a type: 'Save'", "use Savepoint or Checkpoint")
+    plan = decide_snapshot(world(problems=(problem,)))
+    assert plan.status.state == "Failed"
+    assert "spec.type: is not a type: 'Save'; use Savepoint or Checkpoint" in plan.status.message
+    assert condition(plan, "Failed").reason == "InvalidSpec"
+
+
+def test_an_object_whose_name_no_directory_can_have_says_so():
+    view = snapshot("a" * 80, name=None)
+    plan = decide_snapshot(world(view))
+    assert plan.status.state == "Failed"
+    assert plan.status.message.startswith("spec.name: is missing")
+
+
+# -- one at a time -----------------------------------------------------------------------------
+
+
+def test_scenario_16_the_oldest_goes_first_and_the_others_wait():
+    older, newer = snapshot("clicks-a", age=90), snapshot("clicks-b", age=60)
+    first = decide_snapshot(world(older, siblings=(newer,)))
+    second = decide_snapshot(world(newer, siblings=(older,)))
+    assert kinds(first) == [AskDriver]
+    assert second.effects == ()
+    assert condition(second, "Complete").reason == "Queued"
+
+
+def test_scenario_16_one_that_is_under_way_holds_even_an_older_one():
+    busy = snapshot("clicks-b", age=30, status={"state": "InProgress", "requestId": "x"})
+    assert decide_snapshot(world(snapshot(age=90), siblings=(busy,))).effects == ()
+
+
+def test_scenario_16_a_periodic_one_gives_way_to_a_newer_periodic_one():
+    newer = snapshot("clicks-p2", age=10, trigger="Periodic")
+    older = snapshot("clicks-p1", age=90, trigger="Periodic")
+    plan = decide_snapshot(world(older, siblings=(newer,)))
+    assert (plan.status.state, condition(plan, "Failed").reason) == ("Abandoned", "Superseded")
+
+
+def test_siblings_that_cannot_be_read_may_be_under_way():
+    plan = decide_snapshot(world(siblings=Unreadable("ApiUnavailable", "429")))
+    assert (plan.status.state, plan.effects) == ("Pending", ())
+
+
+# -- names -------------------------------------------------------------------------------------
+
+
+def test_scenario_14_a_name_that_another_object_has_is_refused():
+    taken = snapshot("clicks-old", name="a", age=900, status={"state": "Completed"})
+    plan = decide_snapshot(world(siblings=(taken,)))
+    assert (plan.status.state, plan.effects) == ("Failed", ())
+    assert reasons(plan) == ["SavepointNameConflict"]
+    assert "name=a by=clicks-old" in plan.status.message
+
+
+def test_scenario_14_a_name_that_is_taken_in_the_store_is_refused_without_another_try():
+    request = {
+        "requestId": "ssnap-uid-clicks-a",
+        "kind": "Savepoint",
+        "state": "Failed",
+        "error": {"code": "savepoint_name_conflict", "message": "directory is not empty"},
+    }
+    plan = decide_snapshot(asked(report=report(request)))
+    assert (plan.status.state, reasons(plan)) == ("Failed", ["SavepointNameConflict"])
+
+
+def test_scenario_14_a_savepoint_of_another_request_is_never_taken_for_ours():
+    looking = after(lost_driver(asked()))
+    other = ErrandView("Completed", {**FOUND, "attempt": "ssnap-another"})
+    plan = decide_snapshot(with_errand(looking, other))
+    assert (plan.status.state, reasons(plan)) == ("Failed", ["SavepointNameConflict"])
+
+
+# -- drivers that vanish, and failures ---------------------------------------------------------
+
+
+def test_scenario_18_a_driver_that_died_does_not_mean_a_lost_savepoint():
+    plan = decide_snapshot(lost_driver(asked()))
+    assert plan.status.state == "Verifying"
+    errand = plan.effects[0].errand
+    assert (errand.kind, errand.path) == ("Verify", "s3://savepoints/clicks/a")
+    looking = after(lost_driver(asked()))
+    done = decide_snapshot(with_errand(looking, ErrandView("Completed", FOUND)))
+    assert (done.status.state, done.status.manifest_digest) == ("Completed", DIGEST)
+    assert condition(done, "Verified").reason == "ManifestRead"
+
+
+def test_scenario_18_without_a_manifest_the_next_driver_is_asked_under_the_same_id():
+    looking = after(lost_driver(asked()))
+    begun = ErrandView("Completed", {"found": False, "attempt": "ssnap-uid-clicks-a"})
+    failed = after(with_errand(looking, begun))
+    status = failed.snapshot.status
+    assert (status.state, status.failures) == ("Pending", 1)
+    assert status.next_retry_at == NOW + timedelta(seconds=10)
+    assert decide_snapshot(failed).effects == ()
+    retried = decide_snapshot(replace(failed, now=NOW + timedelta(seconds=10)))
+    assert retried.effects[0].body.request_id == "ssnap-uid-clicks-a"
+    assert retried.effects[0].attempt == 4
+
+
+def test_scenario_19_a_savepoint_of_a_driver_that_ended_otherwise_is_complete():
+    ended = replace(asked(), job=job(attempt={"number": 3, "outcome": "Failed"}), report=None)
+    looking = after(ended)
+    done = decide_snapshot(with_errand(looking, ErrandView("Completed", FOUND)))
+    assert done.status.state == "Completed"
+
+
+def failing(before):
+    request = {
+        "requestId": before.snapshot.status.request_id,
+        "kind": "Savepoint",
+        "state": "Failed",
+        "error": {"code": "io_exception", "message": "disk full"},
+    }
+    return after(replace(before, report=report(request)))
+
+
+def test_scenario_27_a_failed_try_is_tried_again_after_10_20_and_40_seconds_and_then_fails():
+    now, seen, current = NOW, [], world()
+    while current.snapshot.status.state == "Pending":
+        current = after(replace(current, now=now, report=report()))
+        assert current.snapshot.status.state == "InProgress"
+        seen.append(current.snapshot.status.request_id)
+        current = failing(current)
+        if current.snapshot.status.next_retry_at:
+            seen.append((current.snapshot.status.next_retry_at - now).total_seconds())
+            now = current.snapshot.status.next_retry_at
+    base = "ssnap-uid-clicks-a"
+    assert seen == [base, 10, f"{base}.1", 20, f"{base}.2", 40, f"{base}.3"]
+    assert current.snapshot.status.state == "Failed"
+    assert "io_exception: disk full; given up after 4 tries" in current.snapshot.status.message
+
+
+def test_a_later_try_carries_on_in_the_directory_that_the_first_one_began():
+    failed = failing(asked())
+    plan = decide_snapshot(replace(failed, now=NOW + timedelta(minutes=1), report=report()))
+    body = plan.effects[0].body
+    assert (body.request_id, body.attempt) == ("ssnap-uid-clicks-a.1", "ssnap-uid-clicks-a")
+
+
+def test_a_driver_that_takes_too_long_is_not_believed_in_for_ever():
+    request = {"requestId": "ssnap-uid-clicks-a", "kind": "Savepoint", "state": "Running"}
+    late = asked(report=report(request), now=NOW + timedelta(minutes=31, seconds=1))
+    plan = decide_snapshot(late)
+    assert (plan.status.state, kinds(plan)) == ("Verifying", [RunErrand])
+
+
+def test_scenario_24_a_store_that_is_down_says_nothing_about_the_savepoint():
+    looking = after(lost_driver(asked()))
+    down = ErrandView("Failed", {}, "store_unavailable", "no answer", retryable=True)
+    waiting = after(with_errand(looking, down))
+    status = waiting.snapshot.status
+    assert (status.state, status.failures, status.message) == ("Verifying", 0, "no answer")
+    again = decide_snapshot(replace(waiting, now=NOW + timedelta(seconds=10), errands={}))
+    assert again.effects[0].errand.id == "uid-clicks-a-verify-2"
+
+
+def test_scenario_25_a_closed_store_says_nothing_either():
+    looking = after(lost_driver(asked()))
+    denied = ErrandView("Failed", {}, "store_denied", "403", retryable=False)
+    assert after(with_errand(looking, denied)).snapshot.status.state == "Verifying"
+
+
+def test_a_savepoint_that_is_damaged_is_no_savepoint():
+    looking = after(lost_driver(asked()))
+    damaged = ErrandView("Failed", {}, "corrupt_state", "file is missing", retryable=False)
+    plan = decide_snapshot(with_errand(looking, damaged))
+    assert (plan.status.state, condition(plan, "Failed").reason) == ("Failed", "VerificationFailed")
+
+
+# -- imports and followers ---------------------------------------------------------------------
+
+
+def test_an_existing_snapshot_is_verified_and_registered_without_a_driver():
+    view = snapshot(existingPath="s3://elsewhere/old")
+    looking = world(view, job=job(attempt={"number": 0}), report=None)
+    plan = decide_snapshot(looking)
+    assert plan.effects[0].errand.path == "s3://elsewhere/old"
+    found = ErrandView("Completed", {**FOUND, "attempt": "who knows", "path": "s3://elsewhere/old"})
+    done = decide_snapshot(with_errand(after(looking), found))
+    assert (done.status.state, done.status.path) == ("Completed", "s3://elsewhere/old")
+
+
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [
+        (ErrandView("Completed", {"found": False, "attempt": ""}), "there is no savepoint"),
+        (ErrandView("Completed", {**FOUND, "kind": "checkpoint"}), "moorage snapshots copy"),
+        (ErrandView("Failed", {}, "newer_format", "format=7"), "format=7"),
+    ],
+)
+def test_scenario_29_an_existing_path_without_a_savepoint_fails_and_says_why(view, words):
+    looking = after(world(snapshot(existingPath="s3://elsewhere/old")))
+    plan = decide_snapshot(with_errand(looking, view))
+    assert plan.status.state == "Failed"
+    assert words in plan.status.message
+
+
+OPERATION = {
+    "id": "2-1",
+    "type": "Upgrade",
+    "step": "Snapshotting",
+    "snapshotRequestId": "2-1-stop",
+    "snapshotName": "upgrade-2-1",
+    "startedAt": NOW,
+    "stepStartedAt": NOW,
+}
+
+
+def follower(**changes):
+    return snapshot("clicks-upgrade-2-1", trigger="Upgrade", **changes)
+
+
+def test_the_savepoint_of_an_upgrade_is_followed_and_never_asked_for():
+    view = follower()
+    assert trigger_of(view) == "Upgrade"
+    under_way = world(view, job=job(operation=OPERATION))
+    plan = decide_snapshot(under_way)
+    assert (plan.status.state, plan.status.request_id) == ("InProgress", "2-1-stop")
+    assert plan.effects == ()
+    last = savepoint_info("upgrade-2-1")
+    over = job(snapshots={"lastSavepoint": last}, attempt={"number": 3, "outcome": "Stopped"})
+    done = decide_snapshot(after(under_way, job=over))
+    assert (done.status.state, done.status.manifest_digest) == ("Completed", DIGEST)
+
+
+def test_the_savepoint_of_an_upgrade_that_fell_back_is_looked_for_once():
+    looking = after(after(world(follower(), job=job(operation=OPERATION)), job=job()))
+    assert looking.snapshot.status.state == "Verifying"
+    missing = ErrandView("Completed", {"found": False, "attempt": ""})
+    plan = decide_snapshot(with_errand(looking, missing))
+    assert (plan.status.state, condition(plan, "Failed").reason) == ("Failed", "NotTaken")
+    there = {**FOUND, "attempt": "2-1-stop", "path": "s3://savepoints/clicks/upgrade-2-1"}
+    done = decide_snapshot(with_errand(looking, ErrandView("Completed", there)))
+    assert done.status.state == "Completed"

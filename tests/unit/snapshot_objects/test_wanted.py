@@ -1,0 +1,179 @@
+"""What a job asks for by annotation and by schedule."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from moorage_testing.snapshot_worlds import CONFIG, NOW, job_meta, job_spec, job_status, snapshot
+
+from moorage_operator.plan import DeleteObject
+from moorage_operator.snapshots import wanted
+from moorage_operator.snapshots.naming import (
+    TRIGGER_ANNOTATION,
+    directory_name,
+    is_directory_name,
+    object_name,
+)
+from moorage_operator.world import JobWorld, Unreadable
+
+NIGHTLY = {"schedule": {"cron": "0 3 * * *", "startingDeadline": "1h"}}
+
+
+def job_world(annotations=None, *, savepoint=None, views=(), now=NOW, **status):
+    meta = job_meta(
+        annotations={f"moorage.dev/{name}": value for name, value in (annotations or {}).items()}
+    )
+    spec = job_spec(savepoint=savepoint or {})
+    return JobWorld(now, CONFIG, meta, spec, "h", (), job_status(**status), snapshots=views)
+
+
+def made(effect, **changes):
+    """The object as the API server has it after the effect."""
+    view = snapshot(effect.name, trigger=effect.trigger, age=0, **effect.spec | changes)
+    notes = {TRIGGER_ANNOTATION: effect.trigger_value}
+    return replace(view, meta=replace(view.meta, annotations=notes))
+
+
+def handled(savepoint="", checkpoint=""):
+    return {"snapshots": {"lastTrigger": {"savepoint": savepoint, "checkpoint": checkpoint}}}
+
+
+def test_scenario_12_a_new_value_of_the_annotation_is_one_savepoint_of_that_name():
+    found = wanted(job_world({"savepoint": "before-friday"}))
+    (effect,) = found.effects
+    assert (effect.name, effect.trigger) == ("clicks-before-friday", "Manual")
+    assert effect.spec == {
+        "jobRef": {"name": "clicks"},
+        "type": "Savepoint",
+        "name": "before-friday",
+    }
+
+
+def test_a_trigger_counts_as_handled_when_its_object_is_seen_and_not_before():
+    asking = job_world({"savepoint": "a"})
+    first = wanted(asking)
+    assert first.triggers.savepoint == ""
+    seen = wanted(replace(asking, snapshots=(made(first.effects[0]),)))
+    assert (seen.triggers.savepoint, seen.effects, seen.events) == ("a", (), ())
+
+
+def test_scenario_13_a_value_that_was_handled_is_asked_for_no_more():
+    found = wanted(job_world({"savepoint": "a"}, **handled("a")))
+    assert (found.effects, found.triggers.savepoint) == ((), "a")
+
+
+@pytest.mark.parametrize("value", ["", "  "])
+def test_an_empty_value_asks_for_nothing_and_forgets_nothing(value):
+    found = wanted(job_world({"savepoint": value}, **handled("a")))
+    assert (found.effects, found.triggers.savepoint) == ((), "a")
+
+
+def test_scenario_14_going_back_to_an_earlier_value_is_told_and_takes_nothing():
+    first = made(wanted(job_world({"savepoint": "a"})).effects[0])
+    again = wanted(job_world({"savepoint": "a"}, views=(first,), **handled("b")))
+    assert (again.effects, again.triggers.savepoint) == ((), "a")
+    assert [event.reason for event in again.events] == ["SavepointNameConflict"]
+    assert "'a' was asked for before" in again.events[0].message
+
+
+def test_scenario_16_both_annotations_at_once_are_two_objects():
+    found = wanted(job_world({"savepoint": "a", "checkpoint": "2026-11-20T10:00Z"}))
+    first, second = found.effects
+    assert (first.spec["type"], second.spec["type"]) == ("Savepoint", "Checkpoint")
+    assert "name" not in second.spec
+    assert first.name != second.name
+
+
+@pytest.mark.parametrize("value", ["2026-11-20T10:00Z", "a b", "ä", "x" * 200, "../up", "-", ".a"])
+def test_a_value_that_is_no_name_becomes_one(value):
+    name = directory_name(value)
+    assert is_directory_name(name)
+    assert name != directory_name(f"{value}!")
+    assert len(object_name("c" * 45, name)) <= 63
+
+
+def test_names_that_differ_never_share_an_object():
+    names = ["foo", "Foo", "FOO", "foo-", "foo_", "foo."]
+    assert len({object_name("clicks", name) for name in names}) == len(names)
+
+
+def test_nothing_is_asked_for_while_it_is_unknown_what_is_there():
+    blind = job_world({"savepoint": "a"}, views=Unreadable("ApiUnavailable", "429"))
+    assert wanted(blind).effects == ()
+    paused = job_world({"savepoint": "a", "paused": "true"})
+    assert wanted(paused).effects == ()
+    going = job_world({"savepoint": "a"})
+    assert wanted(replace(going, meta=replace(going.meta, deleted_at=NOW))).effects == ()
+
+
+# -- the schedule ------------------------------------------------------------------------------
+
+
+def scheduled(last, now=NOW, **changes):
+    status = {"snapshots": {"lastScheduledTime": last}, **changes}
+    return job_world(savepoint=NIGHTLY, now=now, **status)
+
+
+AT_THREE = NOW.replace(hour=3)
+
+
+def test_a_schedule_begins_when_it_is_first_seen():
+    found = wanted(job_world(savepoint=NIGHTLY, now=AT_THREE + timedelta(minutes=1)))
+    assert found.effects == ()
+    assert found.last_scheduled_time == AT_THREE + timedelta(minutes=1)
+    assert found.next_at == AT_THREE + timedelta(days=1)
+
+
+def test_a_tick_is_one_savepoint_named_after_it_and_handled_once_it_is_seen():
+    due = scheduled(AT_THREE - timedelta(hours=5), AT_THREE + timedelta(minutes=10))
+    found = wanted(due)
+    (effect,) = found.effects
+    assert (effect.name, effect.trigger) == ("clicks-periodic-20260504-0300", "Periodic")
+    assert effect.spec["startDeadline"] == "3000s"
+    assert found.last_scheduled_time == AT_THREE - timedelta(hours=5)
+    seen = wanted(replace(due, snapshots=(made(effect),)))
+    assert (seen.last_scheduled_time, seen.effects) == (AT_THREE, ())
+
+
+def test_scenario_11_missed_ticks_coalesce_to_the_newest():
+    found = wanted(scheduled(AT_THREE - timedelta(days=5), AT_THREE + timedelta(minutes=10)))
+    assert [effect.name for effect in found.effects] == ["clicks-periodic-20260504-0300"]
+
+
+def test_scenario_11_a_tick_that_is_too_late_is_told_and_passed_over():
+    found = wanted(scheduled(AT_THREE - timedelta(days=1), AT_THREE + timedelta(hours=2)))
+    assert (found.effects, found.last_scheduled_time) == ((), AT_THREE)
+    assert [event.reason for event in found.events] == ["SavepointMissed"]
+
+
+def test_scenario_11_a_clock_that_goes_back_brings_no_tick_twice():
+    found = wanted(scheduled(AT_THREE, AT_THREE - timedelta(minutes=5)))
+    assert (found.effects, found.last_scheduled_time) == ((), AT_THREE)
+
+
+def test_a_suspended_job_needs_no_periodic_savepoints():
+    found = wanted(scheduled(AT_THREE - timedelta(days=1), AT_THREE, phase="Suspended"))
+    assert (found.effects, found.events, found.last_scheduled_time) == ((), (), AT_THREE)
+
+
+def test_a_time_zone_that_is_not_known_here_is_told():
+    zone = {"schedule": {"cron": "0 3 * * *", "timeZone": "Europe/Atlantis"}}
+    found = wanted(job_world(savepoint=zone))
+    assert [event.reason for event in found.events] == ["ScheduleInvalid"]
+    assert "Europe/Atlantis" in found.events[0].message
+
+
+def test_retention_deletes_the_objects_whose_data_may_go():
+    old = [
+        snapshot(
+            f"clicks-p{day}",
+            trigger="Periodic",
+            status={"state": "Completed", "completedAt": NOW - timedelta(days=day)},
+        )
+        for day in range(4)
+    ]
+    found = wanted(job_world(savepoint={"retain": {"count": 2}}, views=tuple(old)))
+    assert found.effects == (
+        DeleteObject("StatefulSparkSnapshot", "clicks-p2", "uid-clicks-p2"),
+        DeleteObject("StatefulSparkSnapshot", "clicks-p3", "uid-clicks-p3"),
+    )
