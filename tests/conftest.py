@@ -22,6 +22,12 @@ def pytest_addoption(parser):
         metavar="TIME",
         help="how long each soak test may go on, such as 90s or 2h (make soak TIME=2h)",
     )
+    parser.addoption(
+        "--kubeconfig",
+        metavar="FILE",
+        help="a real API server to run the control plane's suites on as well; only contexts kind-*",
+    )
+    parser.addoption("--kube-context", metavar="NAME", help="the context of --kubeconfig to use")
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ It must not know any of them, nor Spark, Kubernetes or a store: pydantic, YAML a
 library are all it imports.
 """
 
+from moorage_api.cluster import cluster_problems
 from moorage_api.compute import (
     Application,
     Autoscaler,
@@ -20,7 +21,7 @@ from moorage_api.compute import (
 from moorage_api.job import API_VERSION, KIND, JobSpec, ObjectMeta, StatefulSparkJob
 from moorage_api.lifecycle import Deletion, FailurePolicy, Observability, Upgrade
 from moorage_api.manifest import load_manifest, parse_manifest
-from moorage_api.places import LocalRunReport, cluster_problems, local_run_report
+from moorage_api.places import LocalRunReport, local_run_report
 from moorage_api.problems import ManifestError, Problem
 from moorage_api.state import S3, Checkpoint, LocalVolume, Restore, Savepoint, Schedule, State
 from moorage_api.values import Duration, Quantity

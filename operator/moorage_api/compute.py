@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
-from moorage_api.model import Items, Model, RawMapping, Violation
-from moorage_api.names import MainFile
+from moorage_api.model import MAX_INT, Cel, Items, Model, OnChange, RawMapping, Violation
+from moorage_api.names import CLUSTER_PY_FILE, MainFile
 from moorage_api.values import Duration, Quantity, at_least
 
 __all__ = [
@@ -28,10 +28,27 @@ MAX_PARALLELISM_LIMIT = 32768
 _Memory = Annotated[Quantity, at_least(Quantity("450Mi"))]
 _Cpu = Annotated[Quantity, at_least(Quantity("1m"))]
 _Cores = Annotated[int, Field(ge=1, le=1024)]
+_Width = Annotated[int, Field(ge=1, le=MAX_PARALLELISM_LIMIT)]
+_Amount = Annotated[Quantity, at_least(Quantity("0"))]
+_Share = Annotated[str, Field(pattern=r"^(0\.[0-9]{1,3}|1(\.0{1,3})?)$", max_length=5)]
+_Argument = Annotated[str, Field(max_length=4096)]
+_PyFile = Annotated[
+    str,
+    Field(max_length=1024),
+    WithJsonSchema({"type": "string", "pattern": CLUSTER_PY_FILE, "maxLength": 1024}),
+]
 
 
 class EnvVar(Model):
     """An environment variable of driver and executors, as Kubernetes writes it."""
+
+    cel: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "!(has(self.value) && has(self.valueFrom))",
+            "value is given beside valueFrom; keep one of them",
+            "value",
+        ),
+    )
 
     name: Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=256)]
     """The variable's name."""
@@ -53,13 +70,13 @@ class Application(Model):
     main_file: MainFile
     """The job file: local:///path/in/the/image/job.py, or a path relative to the manifest."""
 
-    args: Items[str] = ()
+    args: Annotated[Items[_Argument], Field(max_length=256)] = ()
     """What the job file finds in `env.args`."""
 
-    py_files: Items[str] = ()
+    py_files: Annotated[Items[_PyFile], Field(max_length=128)] = ()
     """More Python files, zips or wheels for driver and executors; paths like mainFile's."""
 
-    env: Items[EnvVar] = ()
+    env: Annotated[Items[EnvVar], Field(max_length=128)] = ()
     """Environment variables of driver and executors."""
 
     def _rules(self) -> Iterator[Violation]:
@@ -76,19 +93,23 @@ class Application(Model):
 class Autoscaler(Model):
     """Parallelism that follows the load."""
 
+    cel: ClassVar[tuple[Cel, ...]] = (
+        Cel("self.min <= self.max", "min is above max; lower min or raise max", "min"),
+    )
+
     enabled: bool = False
     """Whether it decides at all."""
 
     dry_run: bool = True
     """Only report what it would do."""
 
-    min: Annotated[int, Field(ge=1)] = 2
+    min: _Width = 2
     """The least parallelism it goes to."""
 
-    max: Annotated[int, Field(ge=1)] = 32
+    max: _Width = 32
     """The greatest parallelism it goes to."""
 
-    target_utilization: Annotated[str, Field(pattern=r"^(0\.[0-9]{1,3}|1(\.0{1,3})?)$")] = "0.7"
+    target_utilization: _Share = "0.7"
     """The busy share of an epoch it steers to, a decimal in quotes: "0.7"."""
 
     scale_down_delay: Annotated[Duration, at_least(Duration("0s"))] = Duration("1h")
@@ -107,22 +128,37 @@ class Autoscaler(Model):
 class Scaling(Model):
     """How many subtasks share the keys."""
 
-    parallelism: Annotated[int, Field(ge=1, le=MAX_PARALLELISM_LIMIT)]
+    cel: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "self.parallelism <= self.maxParallelism",
+            "parallelism is above maxParallelism; lower it",
+            "parallelism",
+            "'parallelism %d is above maxParallelism %d; lower it'"
+            ".format([self.parallelism, self.maxParallelism])",
+        ),
+        Cel(
+            "!self.autoscaler.enabled || self.autoscaler.max <= self.maxParallelism",
+            "autoscaler.max is above maxParallelism; lower it",
+            "autoscaler.max",
+        ),
+    )
+
+    parallelism: Annotated[_Width, OnChange("Rescale")]
     """Subtasks of every stateful operator; executors = ceil(parallelism / executor.cores)."""
 
-    max_parallelism: Annotated[int, Field(ge=1, le=MAX_PARALLELISM_LIMIT)] = 128
+    max_parallelism: _Width = 128
     """Key groups, the most subtasks there can ever be; fixed for a lineage."""
 
     key_hash: Literal["spark-xxhash64", "flink-murmur"] = "spark-xxhash64"
     """The hash that puts keys into key groups; fixed for a lineage."""
 
-    mode: Literal["InPlace", "Restart"] = "InPlace"
+    mode: Annotated[Literal["InPlace", "Restart"], OnChange("Live")] = "InPlace"
     """How parallelism changes: at an epoch boundary (else by restart), or always by restart."""
 
-    repartition: Literal["Forbidden", "Offline"] = "Forbidden"
+    repartition: Annotated[Literal["Forbidden", "Offline"], OnChange("Live")] = "Forbidden"
     """Whether maxParallelism may change, by rewriting all state while the job is stopped."""
 
-    autoscaler: Autoscaler = Autoscaler()
+    autoscaler: Annotated[Autoscaler, OnChange("Live")] = Autoscaler()
     """Parallelism that follows the load."""
 
     def _rules(self) -> Iterator[Violation]:
@@ -146,17 +182,27 @@ class Epoch(Model):
     interval: Annotated[Duration, at_least(Duration("0s"))] = Duration("1s")
     """The time from the start of one epoch to the next; 0s starts the next at once."""
 
-    max_records_per_epoch: Annotated[int, Field(ge=1, le=2**31 - 1)] = 200_000
+    max_records_per_epoch: Annotated[int, Field(ge=1, le=MAX_INT)] = 200_000
     """The most records one input gives to one epoch, so that a backlog does not come at once."""
 
 
 class Resources(Model):
     """CPU and memory of a container, as Kubernetes writes them."""
 
-    requests: dict[Literal["cpu", "memory"], Quantity] = Field(default_factory=dict)
+    cel: ClassVar[tuple[Cel, ...]] = tuple(
+        Cel(
+            f"!(has(self.requests) && has(self.requests.{name}) && has(self.limits)"
+            f" && has(self.limits.{name})) || {Quantity.cel(f'self.requests.{name}')}"
+            f".compareTo({Quantity.cel(f'self.limits.{name}')}) <= 0",
+            f"requests.{name} is above limits.{name}; lower it or raise the limit",
+        )
+        for name in ("cpu", "memory")
+    )
+
+    requests: dict[Literal["cpu", "memory"], _Amount] = Field(default_factory=dict)
     """What the scheduler sets aside."""
 
-    limits: dict[Literal["cpu", "memory"], Quantity] = Field(default_factory=dict)
+    limits: dict[Literal["cpu", "memory"], _Amount] = Field(default_factory=dict)
     """What the container cannot exceed."""
 
     def _rules(self) -> Iterator[Violation]:
@@ -196,7 +242,7 @@ class Driver(Model):
 class Executor(Model):
     """The executors' pods."""
 
-    instances: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    instances: Annotated[Annotated[int, Field(ge=1, le=10_000)] | None, OnChange("Rescale")] = None
     """How many; by default ceil(parallelism / cores)."""
 
     cores: _Cores = 2

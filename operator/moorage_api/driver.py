@@ -6,10 +6,10 @@ runtime writes and the operator reads them, or the other way round; both import 
 Orders are strict. Reports are read leniently, since a newer driver may say more.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from moorage_api.model import Items, Model
@@ -31,6 +31,7 @@ __all__ = [
     "CheckpointInfo",
     "DriverEnd",
     "DriverState",
+    "Moment",
     "Report",
     "RequestError",
     "RequestView",
@@ -60,6 +61,8 @@ METRICS_PATH = "/metrics"
 HEALTH_PATH = "/healthz"
 
 RequestId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+Moment = Annotated[datetime, AfterValidator(lambda at: at if at.tzinfo else at.replace(tzinfo=UTC))]
+"""A time with a zone; one without is taken as UTC, so that times can always be compared."""
 SnapshotName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -142,6 +145,10 @@ class SavepointBody(Model):
     """As above. It is also the attempt id in the savepoint's directory: another driver that is
     asked with the same id carries on with what an ended one began."""
 
+    attempt: RequestId | None = None
+    """The attempt id in the directory where that is not the request's: a request that failed is
+    followed by another one, which carries on with what it began."""
+
     name: SnapshotName
     """The directory's name below the job's savepointDir."""
 
@@ -188,7 +195,7 @@ class CheckpointInfo(Report):
     path: str = ""
     """Its address: the checkpoint directory and `chk-<id>`."""
     epoch: int = 0
-    completed_at: datetime
+    completed_at: Moment
     size_bytes: int = 0
     uploaded_bytes: int = 0
     duration_ms: int = 0
@@ -206,7 +213,7 @@ class SavepointInfo(Report):
     duration_ms: int = 0
     manifest_digest: str = ""
     max_parallelism: int = 0
-    completed_at: datetime | None = None
+    completed_at: Moment | None = None
 
 
 class RequestError(Report):
@@ -233,7 +240,7 @@ class RestoredFrom(Report):
 
     path: str
     checkpoint_id: int = 0
-    completed_at: datetime | None = None
+    completed_at: Moment | None = None
 
 
 class DriverState(Report):
@@ -261,9 +268,9 @@ class DriverState(Report):
     """Since the attempt began."""
     rewinds: int = 0
     """Since the attempt began."""
-    last_progress_time: datetime | None = None
+    last_progress_time: Moment | None = None
     """When the last epoch was committed."""
-    running_since: datetime | None = None
+    running_since: Moment | None = None
     """When the stream first ran in this attempt; none while it starts or restores."""
     restored_from: RestoredFrom | None = None
     last_checkpoint: CheckpointInfo | None = None

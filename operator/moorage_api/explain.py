@@ -186,6 +186,10 @@ def _too_long(_path: Path, given: Any, context: dict[str, Any]) -> _Phrase:
     return f"has {len(given)} characters", f"use {context['max_length']} or less"
 
 
+def _too_many(_path: Path, given: Any, context: dict[str, Any]) -> _Phrase:
+    return f"has {len(given)} entries", f"use {context['max_length']} or less"
+
+
 def _too_short(_path: Path, _given: Any, _context: dict[str, Any]) -> _Phrase:
     return "is empty", ""
 
@@ -214,6 +218,7 @@ _PHRASES: dict[str, Callable[[Path, Any, dict[str, Any]], _Phrase]] = {
     "string_too_long": _too_long,
     "string_too_short": _too_short,
     "string_type": _text,
+    "too_long": _too_many,
     "tuple_type": _list,
 }
 

@@ -1,14 +1,30 @@
 """The StatefulSparkJob resource: the one truth about what a job's manifest may say."""
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
 from moorage_api.compute import Application, Driver, Epoch, Executor, Scaling
 from moorage_api.lifecycle import Deletion, FailurePolicy, Observability, Upgrade
-from moorage_api.model import Items, Model, RawMapping, TextMapping, Violation, refuse
-from moorage_api.names import JobName
+from moorage_api.model import (
+    Cel,
+    Items,
+    Model,
+    OnChange,
+    RawMapping,
+    TextMapping,
+    Violation,
+    refuse,
+)
+from moorage_api.names import OBJECT_NAME, JobName
+from moorage_api.sparkconf import (
+    CLUSTER_SPARK_CONF,
+    CLUSTER_SPARK_PREFIXES,
+    DENIED_SPARK_CONF,
+    SPARK_KEY_PATTERN,
+)
 from moorage_api.state import Checkpoint, Restore, Savepoint, State
 from moorage_api.values import Duration, at_least
 
@@ -24,24 +40,12 @@ __all__ = [
 API_VERSION = "moorage.dev/v1alpha1"
 KIND = "StatefulSparkJob"
 
-# Each of these is decided by another field of the spec, or by the cluster.
-DENIED_SPARK_CONF: dict[str, str] = {
-    "spark.app.id": "leave it out: each run has its own",
-    "spark.dynamicAllocation.enabled": "use scaling.autoscaler",
-    "spark.executor.instances": "use executor.instances or scaling.parallelism",
-    "spark.kubernetes.driver.pod.name": "leave it out: it follows from metadata.name",
-    "spark.kubernetes.namespace": "use metadata.namespace",
-    "spark.master": "leave it out: it follows from where the job runs",
-    "spark.sql.shuffle.partitions": "use scaling.parallelism",
-    "spark.submit.deployMode": "leave it out: it follows from where the job runs",
-}
-
 
 def _denied(conf: TextMapping) -> Iterator[Violation]:
     for key in sorted(conf):
         if key.strip() in DENIED_SPARK_CONF:
             yield Violation((key,), "is not the job's to set", DENIED_SPARK_CONF[key.strip()])
-        elif not key.startswith("spark.") or key != key.strip():
+        elif not re.fullmatch(SPARK_KEY_PATTERN, key):
             yield Violation((key,), "is not a Spark setting", "write a key spark.*")
 
 
@@ -50,7 +54,30 @@ def _spark_conf(conf: TextMapping) -> TextMapping:
     return conf
 
 
-SparkConf = Annotated[TextMapping, AfterValidator(_spark_conf)]
+def _spark_conf_rule() -> dict[str, str]:
+    """The rule that the API server applies; it sees a cluster's jobs only."""
+    owned = [*DENIED_SPARK_CONF, *CLUSTER_SPARK_CONF]
+    names = ", ".join(f"'{name}'" for name in sorted(owned))
+    prefixes = " && ".join(f"!k.startsWith('{prefix}')" for prefix in CLUSTER_SPARK_PREFIXES)
+    return {
+        "rule": f"self.all(k, k.matches('{SPARK_KEY_PATTERN}') && !(k in [{names}]) && {prefixes})",
+        "message": "sparkConf has a key that is no Spark setting, or one that other fields decide: "
+        "images, ports, memory, cores, executors, authentication; use the fields of the spec",
+    }
+
+
+SparkConf = Annotated[
+    Mapping[str, Annotated[str, Field(max_length=16_384)]],
+    Field(max_length=256),
+    AfterValidator(_spark_conf),
+    Field(json_schema_extra={"x-kubernetes-validations": [_spark_conf_rule()]}),
+]
+
+
+_STARTS_EMPTY = (
+    "(self.restore.mode == 'Empty' && self.restore.acknowledgeStateLoss"
+    " && self.restore.nonce != oldSelf.restore.nonce)"
+)
 
 
 class ObjectMeta(Model):
@@ -99,6 +126,40 @@ class ObjectMeta(Model):
 class JobSpec(Model):
     """What the job is and how it is to run."""
 
+    cel: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "self.upgrade.mode != 'Savepoint' || has(self.state.savepointDir)",
+            "state.savepointDir is missing, and upgrade.mode is Savepoint; add it, or choose "
+            "upgrade.mode LastCheckpoint",
+            "state.savepointDir",
+        ),
+        Cel(
+            "self.scaling.maxParallelism == oldSelf.scaling.maxParallelism"
+            f" || self.scaling.repartition == 'Offline' || {_STARTS_EMPTY}",
+            "maxParallelism is fixed for a lineage; set it back, or start anew with restore.mode "
+            "Empty, acknowledgeStateLoss and a higher nonce",
+            "scaling.maxParallelism",
+        ),
+        Cel(
+            f"self.scaling.keyHash == oldSelf.scaling.keyHash || {_STARTS_EMPTY}",
+            "keyHash is fixed for a lineage; set it back, or start anew with restore.mode Empty, "
+            "acknowledgeStateLoss and a higher nonce",
+            "scaling.keyHash",
+        ),
+        Cel(
+            "self.state.checkpointDir == oldSelf.state.checkpointDir"
+            " || self.restore.nonce != oldSelf.restore.nonce",
+            "checkpointDir is where the job's state is; set it back, or say with restore and a "
+            "higher restore.nonce what to begin from in the new one",
+            "state.checkpointDir",
+        ),
+        Cel(
+            "self.restore.nonce >= oldSelf.restore.nonce",
+            "restore.nonce never goes down; keep it, or raise it to restore again",
+            "restore.nonce",
+        ),
+    )
+
     image: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^\S+$")] | None = None
     """The container image; needed on a cluster, not used on one machine."""
 
@@ -111,7 +172,7 @@ class JobSpec(Model):
     spark_conf: SparkConf = Field(default_factory=dict)
     """More Spark settings; values in quotes. Keys that other fields decide are refused."""
 
-    desired_state: Literal["Running", "Suspended"] = "Running"
+    desired_state: Annotated[Literal["Running", "Suspended"], OnChange("Live")] = "Running"
     """Whether the job is to run."""
 
     bounded: bool = False
@@ -129,7 +190,7 @@ class JobSpec(Model):
     executor: Executor = Executor()
     """The executors' pods."""
 
-    service_account_name: Annotated[str, Field(max_length=253)] = "spark"
+    service_account_name: Annotated[str, Field(pattern=OBJECT_NAME, max_length=253)] = "spark"
     """The service account of driver and executors."""
 
     state: State
@@ -138,25 +199,27 @@ class JobSpec(Model):
     checkpoint: Checkpoint = Checkpoint()
     """When checkpoints are taken."""
 
-    savepoint: Savepoint = Savepoint()
+    savepoint: Annotated[Savepoint, OnChange("Live")] = Savepoint()
     """Periodic savepoints."""
 
-    restore: Restore = Restore()
+    restore: Annotated[Restore, OnChange("Ignore")] = Restore()
     """What the job begins from."""
 
-    upgrade: Upgrade = Upgrade()
+    upgrade: Annotated[Upgrade, OnChange("Live")] = Upgrade()
     """How a new version takes over."""
 
-    failure_policy: FailurePolicy = FailurePolicy()
+    failure_policy: Annotated[FailurePolicy, OnChange("Live")] = FailurePolicy()
     """What is done when the job fails."""
 
-    deletion: Deletion = Deletion()
+    deletion: Annotated[Deletion, OnChange("Live")] = Deletion()
     """What stays when the object is deleted."""
 
-    ttl_after_finished: Annotated[Duration, at_least(Duration("0s"))] = Duration("24h")
+    ttl_after_finished: Annotated[Duration, at_least(Duration("0s")), OnChange("Live")] = Duration(
+        "24h"
+    )
     """How long a finished job's object stays."""
 
-    observability: Observability = Observability()
+    observability: Annotated[Observability, OnChange("Live")] = Observability()
     """How the job is watched."""
 
 

@@ -1,11 +1,11 @@
 """What happens to a job over its life: upgrades, failures, deletion, how it is watched."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from moorage_api.model import Model, Violation
+from moorage_api.model import MAX_INT, Cel, Model, OnChange, Violation
 from moorage_api.values import Duration, at_least
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 _Positive = Annotated[Duration, at_least(Duration("1ms"))]
-_Natural = Annotated[int, Field(ge=0)]
+_Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
 
 
 class StableAfter(Model):
@@ -71,6 +71,14 @@ class Upgrade(Model):
 
 class Backoff(Model):
     """The wait between restarts, doubling."""
+
+    cel: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "duration(self.initial) <= duration(self.max)",
+            "initial is above max; lower initial or raise max",
+            "initial",
+        ),
+    )
 
     initial: _Positive = Duration("10s")
     """The first wait."""
@@ -126,7 +134,7 @@ class Health(Model):
 class FailurePolicy(Model):
     """What is done when the job fails."""
 
-    max_restarts: Annotated[int, Field(ge=-1)] = -1
+    max_restarts: Annotated[int, Field(ge=-1, le=MAX_INT)] = -1
     """How many restarts within the window; -1 is without end."""
 
     window: _Positive = Duration("1h")
@@ -138,7 +146,7 @@ class FailurePolicy(Model):
     infrastructure: Infrastructure = Infrastructure()
     """Failures that are not the job's."""
 
-    executor_failures: ExecutorFailures = ExecutorFailures()
+    executor_failures: Annotated[ExecutorFailures, OnChange("Upgrade")] = ExecutorFailures()
     """Lost executors that are tolerated."""
 
     health: Health = Health()

@@ -7,15 +7,36 @@ manifest's line can be shown beside it.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from moorage_api.problems import field_name
 
-__all__ = ["Items", "Model", "RawMapping", "TextMapping", "Violation", "refuse"]
+__all__ = [
+    "MAX_INT",
+    "Cel",
+    "ChangeKind",
+    "Items",
+    "Model",
+    "OnChange",
+    "RawMapping",
+    "TextMapping",
+    "Violation",
+    "refuse",
+]
+
+MAX_INT = 2**31 - 1
+"""The greatest number of a field that needs no other bound."""
 
 _Item = TypeVar("_Item")
 
@@ -23,6 +44,42 @@ _Item = TypeVar("_Item")
 Items = Annotated[tuple[_Item, ...], Field(strict=False)]
 TextMapping = Mapping[str, str]
 RawMapping = Mapping[str, Any]
+
+ChangeKind = Literal["Ignore", "Live", "Rescale", "Upgrade", "Redeploy"]
+"""What changing a field of a running job's spec means; see `moorage_api.changes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnChange:
+    """Annotates a field of the spec, and all below it that say nothing themselves."""
+
+    kind: ChangeKind
+
+
+@dataclass(frozen=True, slots=True)
+class Cel:
+    """A rule as the API server evaluates it; it stands beside the Python form in `_rules`.
+
+    Attributes:
+        rule: in CEL; `self` is the model that declares it, with all defaults filled in.
+        message: what is wrong and what to write.
+        field: the manifest's field below the model that the message is about; empty for itself.
+        show: a CEL expression that gives a better message, if it can be evaluated.
+    """
+
+    rule: str
+    message: str
+    field: str = ""
+    show: str = ""
+
+    def to_schema(self) -> dict[str, str]:
+        """As an item of x-kubernetes-validations."""
+        return {
+            "rule": self.rule,
+            "message": self.message,
+            **({"messageExpression": self.show} if self.show else {}),
+            **({"fieldPath": f".{self.field}"} if self.field else {}),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +124,22 @@ class Model(BaseModel):
         validate_by_name=True,
     )
 
+    cel: ClassVar[tuple[Cel, ...]] = ()
+    """The rules across fields that the API server checks too."""
+
     def _rules(self) -> Iterator[Violation]:
         """Yield every rule across fields that does not hold; a model without rules has none."""
         yield from ()
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core)
+        if cls.cel:
+            rules = [rule.to_schema() for rule in cls.cel]
+            handler.resolve_ref_schema(schema)["x-kubernetes-validations"] = rules
+        return schema
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:

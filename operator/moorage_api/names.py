@@ -8,19 +8,40 @@ import re
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-__all__ = ["CronExpression", "JobName", "MainFile", "OperatorUid", "StorageUrl", "ZoneName"]
+__all__ = [
+    "CLUSTER_PY_FILE",
+    "JOB_NAME_LENGTH",
+    "JOB_NAME_PATTERN",
+    "OBJECT_NAME",
+    "OPERATOR_UID_PATTERN",
+    "CronExpression",
+    "JobName",
+    "MainFile",
+    "OperatorUid",
+    "StorageUrl",
+    "ZoneName",
+]
 
-_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_ZONE = re.compile(r"[A-Za-z_]+([/+-][A-Za-z0-9_+-]+)*")
-_URL = re.compile(
-    r"s3://[a-z0-9][-.a-z0-9]{1,61}[a-z0-9](/[A-Za-z0-9._=+@-]+)*"
-    r"|file://[.]?(/[A-Za-z0-9._=+@-]+)+"
-    r"|memory://[A-Za-z0-9._-]+"
+JOB_NAME_LENGTH = 45
+JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+OPERATOR_UID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+OBJECT_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+"""Of a Secret, a service account, a snapshot."""
+_ZONE_PATTERN = r"^[A-Za-z_]+([/+-][A-Za-z0-9_+-]+)*$"
+# A cluster has no directory beside the manifest, and no memory that outlives a process.
+_CLUSTER_URL = (
+    r"s3://[a-z0-9][-.a-z0-9]{1,61}[a-z0-9](/[A-Za-z0-9._=+@-]+)*|file://(/[A-Za-z0-9._=+@-]+)+"
 )
+_CLUSTER_MAIN_FILE = r"^local:///.*\.py$"
+CLUSTER_PY_FILE = r"^local:///.+$"
+
+_NAME = re.compile(JOB_NAME_PATTERN)
+_UID = re.compile(OPERATOR_UID_PATTERN)
+_ZONE = re.compile(_ZONE_PATTERN)
+_URL = re.compile(rf"{_CLUSTER_URL}|file://[.](/[A-Za-z0-9._=+@-]+)+|memory://[A-Za-z0-9._-]+")
 _MACROS = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -38,10 +59,10 @@ def _refuse(reason: str, fix: str) -> PydanticCustomError:
 
 
 def _job_name(text: str) -> str:
-    if len(text) > 45:
+    if len(text) > JOB_NAME_LENGTH:
         raise _refuse(
             f"is {len(text)} characters long",
-            "use at most 45: the names of pods, services and volumes are made from it",
+            f"use at most {JOB_NAME_LENGTH}: names of pods, services and volumes are made from it",
         )
     if not _NAME.fullmatch(text):
         raise _refuse(
@@ -138,9 +159,24 @@ def _zone(text: str) -> str:
     return text
 
 
-JobName = Annotated[str, AfterValidator(_job_name)]
-OperatorUid = Annotated[str, AfterValidator(_operator_uid)]
-StorageUrl = Annotated[str, Field(max_length=512), AfterValidator(_storage_url)]
-MainFile = Annotated[str, Field(max_length=1024), AfterValidator(_main_file)]
-CronExpression = Annotated[str, Field(max_length=256), AfterValidator(_cron)]
-ZoneName = Annotated[str, Field(max_length=64), AfterValidator(_zone)]
+def _schema(pattern: str, length: int) -> WithJsonSchema:
+    """What the API server is given for a text; it refuses no less than a cluster does."""
+    return WithJsonSchema({"type": "string", "pattern": pattern, "maxLength": length})
+
+
+# Whether a range in it goes upwards is beyond a pattern: the operator says so.
+_CRON_PART = r"[0-9A-Za-z*,/-]+"
+_CRON_PATTERN = rf"^({'|'.join(_MACROS)}|\s*{_CRON_PART}(\s+{_CRON_PART}){{4}}\s*)$"
+
+JobName = Annotated[str, AfterValidator(_job_name), _schema(JOB_NAME_PATTERN, JOB_NAME_LENGTH)]
+OperatorUid = Annotated[str, AfterValidator(_operator_uid), _schema(OPERATOR_UID_PATTERN, 63)]
+StorageUrl = Annotated[
+    str, Field(max_length=512), AfterValidator(_storage_url), _schema(f"^({_CLUSTER_URL})$", 512)
+]
+MainFile = Annotated[
+    str, Field(max_length=1024), AfterValidator(_main_file), _schema(_CLUSTER_MAIN_FILE, 1024)
+]
+CronExpression = Annotated[
+    str, Field(max_length=256), AfterValidator(_cron), _schema(_CRON_PATTERN, 256)
+]
+ZoneName = Annotated[str, Field(max_length=64), AfterValidator(_zone), _schema(_ZONE_PATTERN, 64)]

@@ -1,4 +1,4 @@
-"""What a job needs of the place it runs in: rules of a cluster, limits of one machine.
+"""What becomes of a job on one machine; what a cluster asks of it is in `cluster`.
 
 Pure functions over a valid job. The models themselves allow what either place allows, so that one
 manifest serves `moorage run` on a laptop and `kubectl apply`.
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from moorage_api.job import StatefulSparkJob
 from moorage_api.model import Model
 from moorage_api.problems import Problem
+from moorage_api.unsupported import unsupported_anywhere
 
-__all__ = ["LocalRunReport", "cluster_problems", "local_run_report"]
+__all__ = ["LocalRunReport", "local_run_report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,43 +58,7 @@ _CLUSTER_ONLY = (
 
 _Rule = tuple[str, Callable[[StatefulSparkJob], bool], str, str]
 
-_NOT_YET: tuple[_Rule, ...] = (
-    (
-        "spec.state.backend",
-        lambda job: job.spec.state.backend != "rocksdb",
-        "is a backend that this release does not have",
-        "use rocksdb",
-    ),
-    (
-        "spec.state.changelog",
-        lambda job: job.spec.state.changelog,
-        "is true, and this release has no changelog",
-        "leave it out: a failure then rewinds to the last checkpoint",
-    ),
-    (
-        "spec.state.options",
-        lambda job: bool(job.spec.state.options),
-        "tunes the backend, which this release cannot",
-        "leave it out",
-    ),
-    (
-        "spec.scaling.keyHash",
-        lambda job: job.spec.scaling.key_hash != "spark-xxhash64",
-        "is a hash that this release does not have",
-        "use spark-xxhash64",
-    ),
-    (
-        "spec.scaling.autoscaler.enabled",
-        lambda job: job.spec.scaling.autoscaler.enabled,
-        "is true, and this release has no autoscaler",
-        "leave it out",
-    ),
-    (
-        "spec.checkpoint.cron",
-        lambda job: job.spec.checkpoint.cron is not None,
-        "is set, and this release takes checkpoints by interval only",
-        "use checkpoint.interval",
-    ),
+_NOT_HERE: tuple[_Rule, ...] = (
     (
         "spec.savepoint.schedule",
         lambda job: job.spec.savepoint.schedule is not None,
@@ -113,8 +78,8 @@ def local_run_report(job: StatefulSparkJob) -> LocalRunReport:
     """Say which fields one machine ignores and which ask for what this release cannot do."""
     ignored = [_camel(path) for path in _CLUSTER_ONLY if _is_set(job, path.split("."))]
     ignored += _environment_of_cluster(job)
-    unsupported = [Problem(f, reason, fix) for f, applies, reason, fix in _NOT_YET if applies(job)]
-    return LocalRunReport(tuple(ignored), tuple(unsupported))
+    here = [Problem(f, reason, fix) for f, applies, reason, fix in _NOT_HERE if applies(job)]
+    return LocalRunReport(tuple(ignored), (*unsupported_anywhere(job), *here))
 
 
 def _environment_of_cluster(job: StatefulSparkJob) -> Iterator[str]:
@@ -139,34 +104,3 @@ def _camel(path: str) -> str:
         names.append(field.alias or name)
         model = field.annotation
     return ".".join(names)
-
-
-def cluster_problems(job: StatefulSparkJob) -> list[Problem]:
-    """Return what a cluster needs and this manifest lacks."""
-    spec, problems = job.spec, []
-    if spec.image is None:
-        problems.append(Problem("spec.image", "is missing", "name the image with the job file"))
-    for field, path in _code_paths(job):
-        if not path.startswith("local://"):
-            reason = "is relative to the manifest, which a cluster does not have"
-            problems.append(Problem(field, reason, "write local:///path/in/the/image"))
-    for field, url in (
-        ("spec.state.checkpointDir", spec.state.checkpoint_dir),
-        ("spec.state.savepointDir", spec.state.savepoint_dir or ""),
-    ):
-        if url.startswith("memory://"):
-            problems.append(Problem(field, "is in the memory of one process", "use s3://"))
-        if url.startswith("file://."):
-            reason = "is relative to the manifest, which a cluster does not have"
-            problems.append(Problem(field, reason, "use s3:// or file:///absolute/path"))
-    if spec.upgrade.mode == "Savepoint" and spec.state.savepoint_dir is None:
-        fix = "add it, or choose upgrade.mode LastCheckpoint"
-        reason = "is missing, and upgrade.mode is Savepoint"
-        problems.append(Problem("spec.state.savepointDir", reason, fix))
-    return problems
-
-
-def _code_paths(job: StatefulSparkJob) -> Iterator[tuple[str, str]]:
-    yield "spec.application.mainFile", job.spec.application.main_file
-    for index, path in enumerate(job.spec.application.py_files):
-        yield f"spec.application.pyFiles[{index}]", path

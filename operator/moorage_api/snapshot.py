@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from moorage_api.driver import Report, SnapshotName
 from moorage_api.job import ObjectMeta
-from moorage_api.model import Items, Model, RawMapping, Violation
+from moorage_api.model import Cel, Items, Model, RawMapping, Violation
 from moorage_api.names import JobName
 from moorage_api.status import Condition
 from moorage_api.values import Duration, at_least
@@ -20,6 +20,7 @@ __all__ = [
     "SnapshotState",
     "SnapshotStatus",
     "StatefulSparkSnapshot",
+    "StoreAccess",
 ]
 
 SNAPSHOT_KIND = "StatefulSparkSnapshot"
@@ -39,13 +40,31 @@ class JobRef(Model):
 class SnapshotSpec(Model):
     """What is asked for; fixed once made, but for pinned and deletionPolicy."""
 
+    cel: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "!has(self.existingPath) || self.existingPath == '' || self.type == 'Savepoint'",
+            "existingPath is given, and type is Checkpoint; use type Savepoint",
+            "existingPath",
+        ),
+        Cel(
+            "self.jobRef == oldSelf.jobRef && self.type == oldSelf.type"
+            " && self.format == oldSelf.format && self.backoffLimit == oldSelf.backoffLimit"
+            " && self.startDeadline == oldSelf.startDeadline"
+            " && has(self.name) == has(oldSelf.name)"
+            " && (!has(self.name) || self.name == oldSelf.name)"
+            " && has(self.existingPath) == has(oldSelf.existingPath)"
+            " && (!has(self.existingPath) || self.existingPath == oldSelf.existingPath)",
+            "a snapshot's spec is fixed, but for pinned and deletionPolicy; make another snapshot",
+        ),
+    )
+
     job_ref: JobRef
     """Of which job."""
 
     type: Literal["Savepoint", "Checkpoint"] = "Savepoint"
     """A savepoint of its own, or the job's next checkpoint."""
 
-    name: SnapshotName | None = None
+    name: Annotated[SnapshotName, Field(max_length=63)] | None = None
     """The savepoint's directory below the job's savepointDir; the object's name if not given."""
 
     format: Literal["canonical", "native"] = "canonical"
@@ -73,6 +92,23 @@ class SnapshotSpec(Model):
             )
 
 
+class StoreAccess(Report):
+    """How the snapshot's data are reached: what an errand needs when the job is gone."""
+
+    image: str = ""
+    """The job's image."""
+    service_account_name: str = ""
+    """The job's service account."""
+    credentials_secret: str = ""
+    """The Secret with credentials; empty if none was named."""
+    endpoint: str = ""
+    """The S3 server's URL; empty for AWS."""
+    region: str = ""
+    """The S3 region, if one was named."""
+    path_style: bool = False
+    """Whether the bucket stands in the path."""
+
+
 class SnapshotStatus(Report):
     """How far it is."""
 
@@ -96,8 +132,14 @@ class SnapshotStatus(Report):
     in_use_by: Items[str] = ()
     """Why its deletion waits, such as `restore of clicks`."""
     errand: str = ""
-    """The pod that verifies or deletes its data."""
+    """The errand that verifies or deletes its data."""
+    access: StoreAccess | None = None
+    """Of the job, as it was when its data were last dealt with."""
     conditions: Items[Condition] = ()
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of this type."""
+        return next((c for c in self.conditions if c.type == kind), None)
 
 
 class StatefulSparkSnapshot(Model):

@@ -1,14 +1,21 @@
 """Where state lives and how it is kept: backend, directories, checkpoints, savepoints, restore."""
 
 import re
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from moorage_api.model import Model, TextMapping, Violation
-from moorage_api.names import CronExpression, OperatorUid, StorageUrl, ZoneName
+from moorage_api.model import MAX_INT, Cel, Model, OnChange, Violation
+from moorage_api.names import (
+    OBJECT_NAME,
+    OPERATOR_UID_PATTERN,
+    CronExpression,
+    OperatorUid,
+    StorageUrl,
+    ZoneName,
+)
 from moorage_api.values import Duration, Quantity, at_least
 
 __all__ = [
@@ -31,11 +38,14 @@ BACKENDS = ("rocksdb", "hashmap", "forst", "batch", "jobmanager", "filesystem")
 
 _Positive = Annotated[Duration, at_least(Duration("1ms"))]
 _Count = Annotated[int, Field(ge=1, le=10_000)]
+_NameOrNone = Annotated[str, Field(pattern=rf"^({OBJECT_NAME[1:-1]})?$", max_length=253)]
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_BACKEND = rf"^({'|'.join(BACKENDS)}|({_NAME}[.])+{_NAME})$"
+_ENDPOINT = r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?$"
 
 
 def _backend(text: str) -> str:
-    factory = re.fullmatch(r"([A-Za-z_]\w*\.)+[A-Za-z_]\w*", text)
-    if text not in BACKENDS and not factory:
+    if not re.fullmatch(_BACKEND, text):
         raise PydanticCustomError(
             "moorage_value",
             "{reason}",
@@ -50,7 +60,7 @@ def _backend(text: str) -> str:
 
 
 def _endpoint(text: str) -> str:
-    if not re.fullmatch(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?", text):
+    if not re.fullmatch(_ENDPOINT, text):
         # Not repeated: people paste user:password@ into URLs.
         raise PydanticCustomError(
             "moorage_value",
@@ -63,13 +73,28 @@ def _endpoint(text: str) -> str:
     return text
 
 
+Backend = Annotated[
+    str,
+    Field(max_length=256),
+    AfterValidator(_backend),
+    WithJsonSchema({"type": "string", "pattern": _BACKEND, "maxLength": 256}),
+]
+Endpoint = Annotated[
+    str,
+    Field(max_length=512),
+    AfterValidator(_endpoint),
+    WithJsonSchema({"type": "string", "pattern": _ENDPOINT, "maxLength": 512}),
+]
+_Options = Annotated[Mapping[str, Annotated[str, Field(max_length=1024)]], Field(max_length=64)]
+
+
 class S3(Model):
     """How S3 is reached; credentials come from credentialsSecretRef or boto3's usual chain."""
 
-    endpoint: Annotated[str, Field(max_length=512), AfterValidator(_endpoint)] | None = None
+    endpoint: Endpoint | None = None
     """The server's URL; AWS by default."""
 
-    region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")] | None = None
+    region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$", max_length=63)] | None = None
     """The region; by default what boto3 finds."""
 
     path_style: bool = False
@@ -80,12 +105,31 @@ class S3(Model):
 class SecretRef(Model):
     """A Secret in the job's namespace."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+    name: Annotated[str, Field(pattern=OBJECT_NAME, max_length=253)]
     """The Secret's name."""
 
 
 class LocalVolume(Model):
     """The volume with the working databases of an executor: always only a cache."""
+
+    cel: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "!(self.type in ['EphemeralPVC', 'ReusedPVC']) || has(self.size)",
+            "size is missing, and type is a PVC; add a size",
+            "size",
+        ),
+        Cel(
+            "self.type != 'HostPath' || has(self.path)",
+            "path is missing, and type is HostPath; add a path",
+            "path",
+        ),
+        Cel(
+            "self.type != 'ReusedPVC' || (has(self.storageClassName)"
+            " && self.storageClassName != '')",
+            "storageClassName is missing, and type is ReusedPVC; name a storage class",
+            "storageClassName",
+        ),
+    )
 
     type: Literal["EmptyDir", "EphemeralPVC", "ReusedPVC", "HostPath"] = "EmptyDir"
     """What kind of volume."""
@@ -97,7 +141,7 @@ class LocalVolume(Model):
     """The PVC's storage class; the cluster's default if not given."""
 
     path: Annotated[str, Field(pattern=r"^/[^\s:]+$", max_length=1024)] | None = None
-    """The directory on the node; needed for HostPath."""
+    """The directory on the node, for HostPath: there, and writable for user 185, on every node."""
 
     def _rules(self) -> Iterator[Violation]:
         if self.type in ("EphemeralPVC", "ReusedPVC") and self.size is None:
@@ -109,10 +153,31 @@ class LocalVolume(Model):
 class State(Model):
     """The state of the job, and the directories that are the truth about it."""
 
-    backend: Annotated[str, Field(max_length=256), AfterValidator(_backend)] = "rocksdb"
+    cel: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "!self.checkpointDir.matches('/[.]{1,2}(/|$)')",
+            "checkpointDir has a step '.' or '..'; write the directory itself",
+            "checkpointDir",
+        ),
+        Cel(
+            "!has(self.savepointDir) || !self.savepointDir.matches('/[.]{1,2}(/|$)')",
+            "savepointDir has a step '.' or '..'; write the directory itself",
+            "savepointDir",
+        ),
+        Cel(
+            "!has(self.savepointDir)"
+            " || !((self.savepointDir + '/').startsWith(self.checkpointDir + '/')"
+            " || (self.checkpointDir + '/').startsWith(self.savepointDir + '/'))",
+            "savepointDir is the same as checkpointDir, or one lies in the other; use two "
+            "directories side by side",
+            "savepointDir",
+        ),
+    )
+
+    backend: Backend = "rocksdb"
     """The state backend: a known name, or the full name of a factory class."""
 
-    options: TextMapping = Field(default_factory=dict)
+    options: _Options = Field(default_factory=dict)
     """Settings of the backend, by their names in its documentation; values in quotes."""
 
     changelog: bool = False
@@ -156,6 +221,15 @@ class CheckpointRetention(Model):
 class Checkpoint(Model):
     """When checkpoints are taken, and what is done when they fail."""
 
+    # Neither has a default: a stored one would make the other one impossible to add.
+    cel: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "!(has(self.interval) && has(self.cron))",
+            "cron is given beside interval; keep one of them",
+            "cron",
+        ),
+    )
+
     interval: Annotated[Duration, at_least(Duration("1s"))] | None = None
     """The time between the starts of two; 60s if there is no cron either."""
 
@@ -174,7 +248,7 @@ class Checkpoint(Model):
     min_pause: Annotated[Duration, at_least(Duration("0s"))] = Duration("5s")
     """The least time between the end of one and the start of the next."""
 
-    tolerable_failures: Annotated[int, Field(ge=0)] = 3
+    tolerable_failures: Annotated[int, Field(ge=0, le=MAX_INT)] = 3
     """How many in a row may fail before onToleranceExceeded."""
 
     on_tolerance_exceeded: Literal["Degrade", "FailJob"] = "Degrade"
@@ -237,16 +311,34 @@ class Savepoint(Model):
 class Restore(Model):
     """What the job begins from: at its first start, and whenever nonce grows."""
 
+    cel: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "self.mode != 'Snapshot' || (has(self.snapshotName) && self.snapshotName != '')",
+            "snapshotName is missing for mode Snapshot; name one",
+            "snapshotName",
+        ),
+        Cel(
+            "self.mode != 'Path' || (has(self.path) && self.path != '')",
+            "path is missing for mode Path; write a snapshot's URL",
+            "path",
+        ),
+        Cel(
+            f"!has(self.uidMapping) || self.uidMapping.all(k, k.matches('{OPERATOR_UID_PATTERN}'))",
+            "uidMapping has a key that is no operator uid; use letters, digits and ._-",
+            "uidMapping",
+        ),
+    )
+
     mode: Literal["Latest", "Snapshot", "Path", "Empty"] = "Latest"
     """The newest checkpoint or start, a snapshot object, a path in a store, or nothing at all."""
 
-    snapshot_name: Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$")] = ""
+    snapshot_name: _NameOrNone = ""
     """The StatefulSparkSnapshot, for mode Snapshot."""
 
     path: Annotated[str, Field(max_length=1024)] = ""
     """A checkpoint's or savepoint's URL, for mode Path."""
 
-    nonce: Annotated[int, Field(ge=0)] = 0
+    nonce: Annotated[int, Field(ge=0, le=MAX_INT), OnChange("Redeploy")] = 0
     """Raise it to restore again; it never goes down."""
 
     max_fallback_age: Annotated[Duration, at_least(Duration("0s"))] = Duration("30m")
@@ -261,7 +353,7 @@ class Restore(Model):
     allow_non_restored_state: bool = False
     """Whether state of operators and offsets of inputs that the job has no longer may be left."""
 
-    uid_mapping: dict[OperatorUid, OperatorUid] = Field(default_factory=dict)
+    uid_mapping: dict[OperatorUid, OperatorUid] = Field(default_factory=dict, max_length=64)
     """Operator uids of the snapshot, and what they are called in the job."""
 
     def _rules(self) -> Iterator[Violation]:

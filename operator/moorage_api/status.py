@@ -6,10 +6,9 @@ the driver's report) is here for people only. Read leniently: a newer operator's
 of sight; `format` tells whether this one may act on them at all.
 """
 
-from datetime import datetime
 from typing import Any, Literal
 
-from moorage_api.driver import CheckpointInfo, Report, RestoredFrom, SavepointInfo
+from moorage_api.driver import CheckpointInfo, Moment, Report, RestoredFrom, SavepointInfo
 from moorage_api.model import Items
 
 __all__ = [
@@ -69,7 +68,7 @@ class Condition(Report):
     reason: str
     message: str = ""
     observed_generation: int = 0
-    last_transition_time: datetime
+    last_transition_time: Moment
 
 
 class RestorePoint(Report):
@@ -81,7 +80,7 @@ class RestorePoint(Report):
     order_id: str = ""
     """See `RestoreOrder.order_id`."""
     checkpoint_id: int = 0
-    completed_at: datetime | None = None
+    completed_at: Moment | None = None
 
 
 class Operation(Report):
@@ -100,13 +99,17 @@ class Operation(Report):
     """The id under which the driver is asked for the last savepoint or checkpoint."""
     snapshot_name: str = ""
     """The savepoint's name."""
+    stop_mode: Literal["", "Checkpoint", "Savepoint", "None"] = ""
+    """What the driver is asked to take before it ends."""
+    not_before: Moment | None = None
+    """When it is asked again, after a snapshot that failed."""
     mode_used: Literal["", "Savepoint", "LastCheckpoint", "Stateless"] = ""
     """How state is really carried over, after fallbacks."""
     restore_point: RestorePoint | None = None
     """Decided before Starting."""
-    started_at: datetime
-    step_started_at: datetime
-    deadline: datetime | None = None
+    started_at: Moment
+    step_started_at: Moment
+    deadline: Moment | None = None
     """Of the step."""
     retries: int = 0
     reason: str = ""
@@ -126,8 +129,8 @@ class AttemptStatus(Report):
     """What it was told to begin from."""
     driver_pod: str = ""
     driver_uid: str = ""
-    started_at: datetime | None = None
-    running_since: datetime | None = None
+    started_at: Moment | None = None
+    running_since: Moment | None = None
     fence: int = 0
     """As the driver reports it."""
     restored_from: RestoredFrom | None = None
@@ -135,7 +138,14 @@ class AttemptStatus(Report):
     outcome: Literal["", "Finished", "Stopped", "Failed"] = ""
     """Set when it has ended; never unset."""
     outcome_reason: str = ""
-    ended_at: datetime | None = None
+    outcome_message: str = ""
+    missing_since: Moment | None = None
+    """Since when its pod is not there."""
+    node_lost_since: Moment | None = None
+    """Since when nobody hears of its pod's node."""
+    stable_since: Moment | None = None
+    """When it met upgrade.rollback.stableAfter."""
+    ended_at: Moment | None = None
 
 
 class Reconciliation(Report):
@@ -145,10 +155,14 @@ class Reconciliation(Report):
     """The ControllerRevision that runs, or is being brought to run."""
     stable_revision: str = ""
     """The last one that became stable."""
+    running_revision: str = ""
+    """The last one whose stream ran."""
     rejected_spec_hash: str = ""
     """A spec that was rolled back and is not tried again."""
     restore_nonce: int = 0
     """The spec's restore.nonce that was last followed."""
+    desired_state: Literal["", "Running", "Suspended"] = ""
+    """The spec's desiredState that was last acted on."""
 
 
 class JobView(Report):
@@ -157,7 +171,7 @@ class JobView(Report):
     state: str = ""
     message: str = ""
     epoch: int = 0
-    last_progress_time: datetime | None = None
+    last_progress_time: Moment | None = None
     input_rows_per_second: str = ""
     busy_ratio: str = ""
     state_bytes: int = 0
@@ -195,7 +209,7 @@ class SnapshotsStatus(Report):
     last_checkpoint: CheckpointInfo | None = None
     last_savepoint: SavepointInfo | None = None
     last_trigger: Triggers = Triggers()
-    last_scheduled_time: datetime | None = None
+    last_scheduled_time: Moment | None = None
     """The newest tick of savepoint.schedule that was acted on."""
     in_progress: str = ""
     """The StatefulSparkSnapshot that is being taken."""
@@ -206,14 +220,14 @@ class Restarts(Report):
     """How often the job was brought back."""
 
     total: int = 0
-    window: Items[datetime] = ()
+    window: Items[Moment] = ()
     """When, for those that count towards failurePolicy.maxRestarts; at most 64, newest last."""
     backoff_level: int = 0
     """How often the wait was doubled."""
     last_reason: str = ""
     last_message: str = ""
-    last_time: datetime | None = None
-    next_retry_at: datetime | None = None
+    last_time: Moment | None = None
+    next_retry_at: Moment | None = None
     restore_failures: int = 0
     """Starts in a row that ended in restore; reset when the stream runs."""
 
@@ -237,12 +251,16 @@ class JobStatus(Report):
     scaling: ScalingStatus = ScalingStatus()
     snapshots: SnapshotsStatus = SnapshotsStatus()
     restarts: Restarts = Restarts()
+    next_restore: RestorePoint | None = None
+    """What the next start begins from, where the end of the last driver decided that."""
     blocked_reason: str = ""
     """CamelCase; while set nothing is started or stopped until the spec, an annotation or the
     cause changes."""
     blocked_generation: int = 0
     """The generation that was current when the job became blocked."""
-    finished_at: datetime | None = None
+    blocked_adopt: str = ""
+    """The value of the adopt-lineage annotation at that time."""
+    finished_at: Moment | None = None
     conditions: Items[Condition] = ()
 
     def condition(self, kind: str) -> Condition | None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, ClassVar, Self
 
-from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -53,10 +53,14 @@ class _Text:
         )
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def text_schema(cls) -> JsonSchemaValue:
+        """What the API server is given for its text."""
         return {"type": "string", "pattern": cls.pattern, "maxLength": _MAX_TEXT}
+
+    @classmethod
+    def least_rule(cls, minimum: object) -> dict[str, str]:
+        """The rule "not below `minimum`" as the API server evaluates it."""
+        raise NotImplementedError
 
     @classmethod
     def _validate(cls, value: object) -> Self:
@@ -102,6 +106,24 @@ class Duration(_Text):
         if not isinstance(text, str):
             raise ValueError("is not a duration")  # noqa: TRY004
         return cls(text)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, _core: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        rule = {
+            "rule": f"duration(self) <= duration('{_MAX_SECONDS // 3600}h')",
+            "message": "is longer than ten years",
+        }
+        return {**cls.text_schema(), "x-kubernetes-validations": [rule]}
+
+    @classmethod
+    def least_rule(cls, minimum: object) -> dict[str, str]:
+        """The rule "not below `minimum`" as the API server evaluates it."""
+        return {
+            "rule": f"duration(self) >= duration('{minimum}')",
+            "message": f"is below {minimum}",
+        }
 
     @property
     def timedelta(self) -> timedelta:
@@ -152,6 +174,30 @@ class Quantity(_Text):
             raise ValueError("is not a quantity")  # noqa: TRY004
         return cls(text)
 
+    @staticmethod
+    def cel(field: str) -> str:
+        """The CEL expression for the quantity in `field`, which may be a number without quotes.
+
+        Not `quantity(string(x))`: the API server cannot bound what that costs, and refuses it.
+        """
+        return f"(type({field}) == int ? quantity('0').add({field}) : quantity({field}))"
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, _core: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        either = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+        text = {name: value for name, value in cls.text_schema().items() if name != "type"}
+        return {**either, "x-kubernetes-int-or-string": True, **text}
+
+    @classmethod
+    def least_rule(cls, minimum: object) -> dict[str, str]:
+        """The rule "not below `minimum`" as the API server evaluates it."""
+        return {
+            "rule": f"{cls.cel('self')}.compareTo(quantity('{minimum}')) >= 0",
+            "message": f"is below {minimum}",
+        }
+
     @property
     def bytes(self) -> int:
         """The amount as a whole number, rounded up."""
@@ -170,19 +216,41 @@ class Quantity(_Text):
         return hash(self.value)
 
 
-def at_least(minimum: Duration | Quantity) -> AfterValidator:
-    """Return the constraint "not below `minimum`" for an annotated duration or quantity."""
+@dataclass(frozen=True, slots=True)
+class at_least:  # noqa: N801  reads as a function where it is used
+    """The constraint "not below `minimum`" for an annotated duration or quantity."""
 
-    def check(value: Any) -> Any:
-        if value < minimum:
+    minimum: Duration | Quantity
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core)
+        rules = schema.setdefault("x-kubernetes-validations", [])
+        if self._says_anything():
+            rules.append(self.minimum.least_rule(self.minimum))
+        return schema
+
+    def _says_anything(self) -> bool:
+        """No duration is below nothing."""
+        return not (isinstance(self.minimum, Duration) and self.minimum.seconds == 0)
+
+    def _check(self, value: Any) -> Any:
+        if value < self.minimum:
             raise PydanticCustomError(
                 "moorage_value",
                 "{reason}",
-                {"reason": f"{value} is below {minimum}", "fix": f"write {minimum} or more"},
+                {
+                    "reason": f"{value} is below {self.minimum}",
+                    "fix": f"write {self.minimum} or more",
+                },
             )
         return value
-
-    return AfterValidator(check)
 
 
 def _shown(text: str) -> str:

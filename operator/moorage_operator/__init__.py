@@ -2,6 +2,6 @@
 
 Runs on Kopf, one reconcile loop per object. It decides when a job is deployed, recovered,
 upgraded, rescaled and deleted; `kubectl`, Helm and GitOps are its callers. It must not know Spark,
-and of the state layer only snapshots, stores and errors. No behaviour is in this package yet:
-`moorage run` drives the same manifests on one machine without it.
+and of the state layer only snapshots, stores and errors. `python -m moorage_operator` starts it;
+docs/operator.md says how a pass goes.
 """

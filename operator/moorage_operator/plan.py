@@ -99,12 +99,14 @@ class Errand:
             DeleteLineage (all of the checkpoint directory's objects, by what the log names).
         path: the snapshot's address, for Verify and Delete.
         digest: the manifest's, for Delete: another snapshot at the same address is left alone.
+        attempt: who began the snapshot, for Delete: what that left without a manifest goes too.
     """
 
     id: str
     kind: Literal["Inspect", "Verify", "Delete", "Release", "DeleteLineage"]
     path: str = ""
     digest: str = ""
+    attempt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

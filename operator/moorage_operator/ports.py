@@ -44,6 +44,7 @@ Kind = Literal[
     "StatefulSparkSnapshot",
     "Pod",
     "Service",
+    "ServiceAccount",
     "Secret",
     "ConfigMap",
     "PersistentVolumeClaim",
@@ -176,8 +177,14 @@ class JobRefs:
 class Lineages(Protocol):
     """Checkpoint directories and savepoints in object stores."""
 
-    async def inspect(self, job: JobRefs) -> StoreView | Unreadable | None:
-        """What the checkpoint directory says now; None while an errand for it is under way."""
+    async def inspect(
+        self, job: JobRefs, since: datetime | None = None
+    ) -> StoreView | Unreadable | None:
+        """What the checkpoint directory says now; None while an errand for it is under way.
+
+        Args:
+            since: what was read before that does not count, such as the end of a driver.
+        """
 
     async def run(self, job: JobRefs, errand: Errand) -> ErrandView:
         """Begin an errand, or say how it stands; by its id it is idempotent."""

@@ -111,6 +111,7 @@ class PodView:
         disrupted: the message of a True DisruptionTarget condition, else empty.
         unschedulable: the message of a PodScheduled=False condition, else empty.
         node_ready: whether its node answers; None when not known or not scheduled.
+        revision: the ControllerRevision that it was made from; empty if it does not say.
     """
 
     name: str
@@ -130,6 +131,7 @@ class PodView:
     end: DriverEnd | None = None
     disrupted: str = ""
     unschedulable: str = ""
+    revision: str = ""
     node_ready: bool | None = None
     created_at: datetime | None = None
     started_at: datetime | None = None
@@ -168,6 +170,7 @@ class StoreView:
         released: the owner gave it up.
         newest: the restore point that a start from Latest would take; None if the lineage never
             completed a checkpoint.
+        previous: the restore point before that one, if there is one.
         order_ids: ids of restore orders that runs have followed.
         savepoints: completed savepoints that the log announced, by the address of the directory.
     """
@@ -178,6 +181,7 @@ class StoreView:
     released: bool = False
     fence: int = 0
     newest: LogPoint | None = None
+    previous: LogPoint | None = None
     order_ids: frozenset[str] = frozenset()
     savepoints: Mapping[str, LogPoint] = field(default_factory=dict)
     read_at: datetime | None = None
@@ -307,3 +311,5 @@ class JobFacts:
     spec: JobSpec | None
     """The spec that runs (of the current revision), else the newest."""
     status: JobStatus
+    newest: JobSpec | None = None
+    """The newest spec, where it is another one: what it restores from is in use too."""

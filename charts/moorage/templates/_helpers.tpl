@@ -1,0 +1,106 @@
+{{/* The chart's name, or what stands in its place. */}}
+{{- define "moorage.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* What names of objects begin with; 50 characters leave room for endings. */}}
+{{- define "moorage.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- else if contains (include "moorage.name" .) .Release.Name }}
+{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "moorage.name" .) | trunc 50 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{/* Names of objects without a namespace must differ between namespaces. */}}
+{{- define "moorage.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "moorage.fullname" .) }}
+{{- end }}
+
+{{- define "moorage.chart" -}}
+{{- printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* What a selector rests on: never changes. */}}
+{{- define "moorage.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "moorage.name" . }}-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "moorage.labels" -}}
+helm.sh/chart: {{ include "moorage.chart" . }}
+{{ include "moorage.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: moorage
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The annotations of an object; takes (dict "root" $ "more" map). */}}
+{{- define "moorage.annotations" -}}
+{{- $all := merge (dict) (default (dict) .more) .root.Values.commonAnnotations }}
+{{- if $all -}}
+annotations:
+  {{- toYaml $all | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "moorage.image" -}}
+{{- $image := .Values.image }}
+{{- $name := ternary (printf "%s/%s" $image.registry $image.repository) $image.repository (ne $image.registry "") }}
+{{- if $image.digest }}
+{{- printf "%s@%s" $name $image.digest }}
+{{- else }}
+{{- printf "%s:%s" $name (default .Chart.AppVersion $image.tag) }}
+{{- end }}
+{{- end }}
+
+{{- define "moorage.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "moorage.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "moorage.leaseName" -}}
+{{- printf "%s-leader" (include "moorage.fullname" .) }}
+{{- end }}
+
+{{/* The namespaces with jobs, as a JSON list. */}}
+{{- define "moorage.jobNamespaces" -}}
+{{- $given := .Values.jobs.namespaces | default .Values.watchNamespaces | default (list .Release.Namespace) }}
+{{- $given | uniq | toJson }}
+{{- end }}
+
+{{/* What a schema cannot say. */}}
+{{- define "moorage.validate" -}}
+{{- if and .Values.rbac.create (not .Values.rbac.clusterScoped) }}
+{{- if not .Values.watchNamespaces }}
+{{- fail "rbac.clusterScoped is false, and watchNamespaces is empty: an operator of all namespaces needs a ClusterRole; list the namespaces in watchNamespaces" }}
+{{- end }}
+{{- if not .Values.clusterId }}
+{{- fail "rbac.clusterScoped is false, and clusterId is empty: the operator may not read the uid of kube-system then; choose a name for the cluster and set clusterId" }}
+{{- end }}
+{{- end }}
+{{- if and .Values.watchNamespaces .Values.jobs.namespaces }}
+{{- range .Values.jobs.namespaces }}
+{{- if not (has . $.Values.watchNamespaces) }}
+{{- fail (printf "jobs.namespaces names %s, which is not in watchNamespaces: no operator would look after its jobs; add it to watchNamespaces" .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and .Values.metrics.serviceMonitor.enabled .Values.metrics.podMonitor.enabled }}
+{{- fail "metrics.serviceMonitor.enabled and metrics.podMonitor.enabled are both true: everything would be counted twice; set one of them to false" }}
+{{- end }}
+{{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.service.enabled) }}
+{{- fail "metrics.serviceMonitor.enabled is true, and metrics.service.enabled is false: there is nothing to monitor; set it to true, or use metrics.podMonitor" }}
+{{- end }}
+{{- if le (int .Values.terminationGracePeriodSeconds) (int .Values.settings.stopGrace) }}
+{{- fail (printf "terminationGracePeriodSeconds is %v, and settings.stopGrace is %v: the pod would be killed before what was begun may end; raise the first or lower the second" .Values.terminationGracePeriodSeconds .Values.settings.stopGrace) }}
+{{- end }}
+{{- end }}

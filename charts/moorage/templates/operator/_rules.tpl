@@ -1,0 +1,41 @@
+{{/*
+What the operator does in a namespace with jobs. Server-side apply takes patch and create; events of
+a namespace that is being deleted are refused, which the operator bears.
+*/}}
+{{- define "moorage.operatorRules" -}}
+- apiGroups: [moorage.dev]
+  resources: [statefulsparkjobs]
+  verbs: [get, list, watch, patch, delete]
+- apiGroups: [moorage.dev]
+  resources: [statefulsparksnapshots]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [moorage.dev]
+  resources: [statefulsparkjobs/status, statefulsparksnapshots/status]
+  verbs: [update]
+# Objects that block their owner's deletion may be made only by who may write its finalizers.
+- apiGroups: [moorage.dev]
+  resources: [statefulsparkjobs/finalizers]
+  verbs: [update]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, create, patch]
+# The token of a job's endpoint, and the credentials that its spec names.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create]
+- apiGroups: [""]
+  resources: [serviceaccounts, namespaces]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [get, list, create, patch, delete]
+{{- end }}

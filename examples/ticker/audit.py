@@ -1,0 +1,64 @@
+"""Judges the ticker from outside: its newest state, and everything it has published.
+
+    python audit.py s3://bucket/checkpoints s3://bucket/counts
+
+Prints one line of JSON and ends with status 1 if a tick was lost or counted twice anywhere.
+"""
+
+import io
+import json
+import sys
+from collections import defaultdict
+from typing import Any
+
+import pyarrow.parquet as pq
+from job import COUNTERS
+
+import moorage.state
+from moorage import FileSink
+from moorage_state.stores import open_store
+from moorage_state.stores.addresses import address, parent_and_name
+
+
+def judge_state(path: str) -> dict[str, Any]:
+    """What the state says, by the sums that a clock without gaps must give."""
+    rows = moorage.state.read(path, "counter", "seen").to_pylist()
+    wrong = 0
+    for row in rows:
+        key, seen = row["key"], row["value"]
+        ticks = (seen["last"] - key) // COUNTERS + 1
+        total = sum(range(key, seen["last"] + 1, COUNTERS))
+        wrong += (seen["ticks"], seen["total"], seen["wrong"]) != (ticks, total, 0)
+    return {"counters": len(rows), "wrong_counters": wrong}
+
+
+def judge_output(path: str) -> dict[str, Any]:
+    """What was published: every tick up to some moment, each once."""
+    seen: dict[int, list[int]] = defaultdict(list)
+    for url in FileSink(path).files():
+        for row in pq.read_table(io.BytesIO(_bytes_of(url))).to_pylist():
+            seen[row["counter"]].append(row["last"])
+    lost = twice = 0
+    for key, values in seen.items():
+        distinct = set(values)
+        twice += len(values) - len(distinct)
+        lost += (max(distinct) - key) // COUNTERS + 1 - len(distinct)
+    return {"rows": sum(map(len, seen.values())), "lost": lost, "twice": twice}
+
+
+def _bytes_of(url: str) -> bytes:
+    folder, name = parent_and_name(address(url)) or ("", "")
+    return open_store(folder).get(name)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the judgement."""
+    checkpoints, out = arguments
+    found = {**judge_state(checkpoints), **judge_output(out)}
+    found["right"] = not (found["wrong_counters"] or found["lost"] or found["twice"])
+    print(json.dumps(found))
+    return 0 if found["right"] and found["counters"] == COUNTERS else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,162 @@
+"""What an edit of a running job's spec means, and when two specs are the same.
+
+The models say it field by field (`OnChange`); a field that says nothing, and has nothing above it
+that does, is an Upgrade. The operator calls this to decide what to do about a new generation, and
+to name what it has acted on. Knows no status, no pods, no clock.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from moorage_api.job import JobSpec
+from moorage_api.model import ChangeKind, Model, OnChange
+from moorage_api.values import Duration, Quantity
+
+__all__ = ["KINDS", "Change", "ChangeKind", "classify", "declared", "refreshed", "spec_hash"]
+
+KINDS: dict[ChangeKind, str] = {
+    "Ignore": "nothing; it is looked at when something else makes the job start anew",
+    "Live": "the operator goes by the new value at once; the job runs on undisturbed",
+    "Rescale": "the job goes on with another width",
+    "Upgrade": "the job is stopped and started again from its state, as spec.upgrade says",
+    "Redeploy": "the job is stopped and started again from what spec.restore names",
+}
+"""What each kind of change does, the weakest first; the strongest of an edit decides."""
+
+_ORDER = tuple(KINDS)
+_UNHASHED = ("Ignore", "Live")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The difference between two specs.
+
+    Attributes:
+        kind: the strongest kind among the fields; Ignore if there are none.
+        fields: what differs, as `spec.scaling.parallelism`, in the order of the models.
+    """
+
+    kind: ChangeKind
+    fields: tuple[str, ...]
+
+
+def classify(old: JobSpec, new: JobSpec) -> Change:
+    """Say what it means to go from `old` to `new`.
+
+    Values count, not spellings: `1Gi` and `1024Mi` are no change, nor is a default written out.
+    """
+    differences = list(_differences(old, new, "spec", "Upgrade"))
+    kinds = [kind for _, kind in differences]
+    strongest = max(kinds, key=_ORDER.index, default=_ORDER[0])
+    return Change(strongest, tuple(field for field, _ in differences))
+
+
+def spec_hash(spec: JobSpec) -> str:
+    """Return 64 hexadecimal digits that are equal for specs that ask for the same job.
+
+    Fields whose change is Ignore or Live do not count, nor does how a value is spelt. Values that
+    are the models' defaults are left out before hashing: whether the API server has filled them in
+    makes no difference, and a field that a later release adds does not change old specs' hashes.
+    """
+    plain = _plain(spec, "Upgrade")
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def refreshed(stored: JobSpec, newest: JobSpec) -> JobSpec:
+    """Return `stored` with those values of `newest` that need no new revision.
+
+    A revision keeps the spec of the moment it was made. What was edited since and is only Ignore or
+    Live (a failure policy, restore.allowNonRestoredState) holds for its next start all the same,
+    unless `stored` would be no valid spec with it.
+    """
+    mixed = _refreshed(stored, newest, "Upgrade")
+    try:
+        return JobSpec.model_validate(mixed.model_dump(by_alias=True, exclude_none=True))
+    except ValidationError:
+        # An autoscaler for a maxParallelism that is not there yet: each whole only with its own.
+        return stored
+
+
+def declared(
+    model: type[Model] = JobSpec, above: str = "spec", kind: ChangeKind = "Upgrade"
+) -> Iterator[tuple[str, ChangeKind]]:
+    """Yield every field of the spec with its kind, in the order of the models."""
+    for name, field in model.model_fields.items():
+        path, here = f"{above}.{field.alias or name}", _kind(field, kind)
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Model):
+            yield from declared(inner, path, here)
+        else:
+            yield path, here
+
+
+def _kind(field: FieldInfo, above: ChangeKind) -> ChangeKind:
+    own = [mark.kind for mark in field.metadata if isinstance(mark, OnChange)]
+    return own[-1] if own else above
+
+
+def _differences(
+    old: Model, new: Model, above: str, kind: ChangeKind
+) -> Iterator[tuple[str, ChangeKind]]:
+    for name, field in type(old).model_fields.items():
+        one, other = getattr(old, name), getattr(new, name)
+        path, here = f"{above}.{field.alias or name}", _kind(field, kind)
+        if isinstance(one, Model) and isinstance(other, Model):
+            yield from _differences(one, other, path, here)
+        elif _json(one) != _json(other):
+            yield path, here
+
+
+def _plain(model: Model, kind: ChangeKind) -> dict[str, Any]:
+    """Return the model as JSON data of canonical values, without defaults and unhashed fields."""
+    plain: dict[str, Any] = {}
+    for name, field in type(model).model_fields.items():
+        value, here = getattr(model, name), _kind(field, kind)
+        default = field.get_default(call_default_factory=True)
+        if isinstance(value, Model) and isinstance(default, Model):
+            below = _plain(value, here)
+            if below:
+                plain[field.alias or name] = below
+        elif isinstance(value, Model):
+            # Without a default of its own kind its presence says something, even if it is empty.
+            below = _plain(value, here)
+            if below or here not in _UNHASHED:
+                plain[field.alias or name] = below
+        elif here not in _UNHASHED and (
+            default is PydanticUndefined or _json(value) != _json(default)
+        ):
+            plain[field.alias or name] = _json(value)
+    return plain
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Duration):
+        return f"{value.seconds:.6f}s"
+    if isinstance(value, Quantity):
+        return format(value.value.normalize(), "f")
+    if isinstance(value, Model):
+        return {name: _json(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        return {str(key): _json(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_json(inner) for inner in value]
+    return value
+
+
+def _refreshed(stored: Model, newest: Model, kind: ChangeKind) -> Model:
+    values = {}
+    for name, field in type(stored).model_fields.items():
+        one, other, here = getattr(stored, name), getattr(newest, name), _kind(field, kind)
+        if isinstance(one, Model) and isinstance(other, Model):
+            values[name] = _refreshed(one, other, here)
+        elif here in _UNHASHED:
+            values[name] = other
+    return stored.model_copy(update=values)

@@ -1,0 +1,249 @@
+"""Carries out effects, each so that doing it again does no harm.
+
+What an effect led to is seen by the next pass; here only failures count. Each says whether it
+changed anything, so that a pass without a change is the last one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from moorage_api import API_VERSION
+from moorage_operator.attempts import Attempts
+from moorage_operator.children import names
+from moorage_operator.observe import Observer
+from moorage_operator.plan import (
+    AskDriver,
+    DeleteObject,
+    DeletePod,
+    Effect,
+    KeepSnapshot,
+    RunErrand,
+    SaveRevision,
+    SetFinalizer,
+    StartDriver,
+    TidyAttempt,
+    TidyRevisions,
+)
+from moorage_operator.ports import (
+    AlreadyExists,
+    ApiUnavailable,
+    Cluster,
+    ClusterError,
+    Conflict,
+    DriverClient,
+    EndpointRefused,
+    EndpointUnreachable,
+    Lineages,
+    NotFound,
+    Object,
+)
+from moorage_operator.revisions import revision_body
+from moorage_operator.scene import ActionFailed, Scene
+from moorage_operator.snapshots.naming import TRIGGER_ANNOTATION, TRIGGER_LABEL, TYPE_LABEL
+from moorage_operator.world import Meta
+
+__all__ = ["Actor"]
+
+
+@dataclass(slots=True)
+class Actor:
+    """The acting half of a pass.
+
+    Attributes:
+        may_act: asked before every effect; False once another process may be the leader.
+    """
+
+    cluster: Cluster
+    drivers: DriverClient
+    lineages: Lineages
+    observer: Observer
+    attempts: Attempts
+    finalizer: str
+    may_act: Callable[[], bool] = lambda: True
+    _errands: dict[str, set[str]] = field(default_factory=dict)
+    _asked: set[tuple[str, str]] = field(default_factory=set)
+
+    def errands_of(self, uid: str) -> frozenset[str]:
+        """Ids of errands that were begun for an object in this process's life."""
+        return frozenset(self._errands.get(uid, ()))
+
+    def forget(self, uid: str) -> None:
+        """The object is gone."""
+        self._errands.pop(uid, None)
+        self._asked = {known for known in self._asked if known[0] != uid}
+
+    async def carry_out(self, effect: Effect, scene: Scene) -> bool:
+        """Do it; say whether that changed anything.
+
+        Raises:
+            ActionFailed: it could not be done now.
+        """
+        if not self.may_act():
+            raise ActionFailed("this process does not lead any more")
+        try:
+            return await self._do(effect, scene)
+        except ApiUnavailable as error:
+            raise ActionFailed(_failed(effect, str(error)), error.retry_after) from error
+        except (ClusterError, EndpointUnreachable) as error:
+            raise ActionFailed(_failed(effect, str(error))) from error
+        except EndpointRefused as error:
+            why = f"the driver refused: code={error.code}: {error}"
+            raise ActionFailed(_failed(effect, why)) from error
+
+    async def _do(self, effect: Effect, scene: Scene) -> bool:  # noqa: C901, PLR0911
+        match effect:
+            case SaveRevision():
+                return await self._save_revision(effect, scene)
+            case TidyRevisions():
+                return await self._tidy_revisions(effect, scene.meta)
+            case StartDriver():
+                return await self.attempts.start(effect, scene)
+            case DeletePod():
+                return await self.attempts.delete_pod(effect, scene)
+            case TidyAttempt():
+                return await self.attempts.tidy(effect, scene)
+            case AskDriver():
+                return await self._ask(effect, scene)
+            case RunErrand():
+                return await self._run_errand(effect, scene)
+            case SetFinalizer():
+                return await self._set_finalizer(effect, scene)
+            case DeleteObject():
+                return await self._delete_object(effect, scene.meta)
+            case KeepSnapshot():
+                return await self._keep_snapshot(effect, scene)
+
+    # -- revisions -----------------------------------------------------------------------------
+
+    async def _save_revision(self, effect: SaveRevision, scene: Scene) -> bool:
+        if scene.spec is None:
+            raise ActionFailed("there is no valid spec to keep as a revision")
+        meta = scene.meta
+        body = revision_body(meta, effect.name, effect.number, effect.spec_hash, scene.spec)
+        try:
+            await self.cluster.create(body)
+        except AlreadyExists:
+            return await self._renumber(effect, meta)
+        return True
+
+    async def _renumber(self, effect: SaveRevision, meta: Meta) -> bool:
+        """A spec that comes back gets a new number; one of a dead former object makes way."""
+        kind = "ControllerRevision"
+        found = await self.cluster.get("ControllerRevision", meta.namespace, effect.name)
+        if found is None:
+            raise ActionFailed(f"a revision was just deleted: name={effect.name}")
+        uid = found["metadata"]["uid"]
+        if not _owned(found, meta.uid):
+            if found["metadata"].get("labels", {}).get(names.JOB_LABEL) != meta.name:
+                raise ActionFailed(
+                    f"a ControllerRevision that is not this job's has the name: {effect.name}; "
+                    "delete or rename it"
+                )
+            await self.cluster.delete("ControllerRevision", meta.namespace, effect.name, uid=uid)
+            raise ActionFailed(f"a revision of a deleted job had the name: {kind} {effect.name}")
+        if int(found.get("revision") or 0) >= effect.number:
+            return False
+        patch = {"metadata": {"uid": uid}, "revision": effect.number}
+        await self.cluster.patch("ControllerRevision", meta.namespace, effect.name, patch)
+        return True
+
+    async def _tidy_revisions(self, effect: TidyRevisions, meta: Meta) -> bool:
+        labels = {names.JOB_UID_LABEL: meta.uid}
+        found = await self.cluster.list("ControllerRevision", meta.namespace, labels)
+        doomed = [body["metadata"] for body in found if body["metadata"]["name"] not in effect.keep]
+        for one in doomed:
+            await self.cluster.delete(
+                "ControllerRevision", meta.namespace, one["name"], uid=one["uid"]
+            )
+        return bool(doomed)
+
+    # -- driver and store ----------------------------------------------------------------------
+
+    async def _ask(self, effect: AskDriver, scene: Scene) -> bool:
+        """Only the first time counts as a change: its outcome may take long to be seen."""
+        if scene.job is None:
+            raise ActionFailed("there is no job whose driver could be asked")
+        target = await self.observer.target(scene.job, effect.attempt)
+        if target is None:
+            raise ActionFailed(f"the driver does not run: attempt={effect.attempt}")
+        await self.drivers.ask(target, effect.path, effect.body)
+        mark = (scene.meta.uid, f"{effect.attempt}/{effect.body.request_id}")
+        fresh = mark not in self._asked
+        self._asked.add(mark)
+        return fresh
+
+    async def _run_errand(self, effect: RunErrand, scene: Scene) -> bool:
+        if scene.refs is None:
+            raise ActionFailed("nothing is known of the job's store: there is no valid spec")
+        known = self._errands.setdefault(scene.meta.uid, set())
+        fresh = effect.errand.id not in known
+        # Known first: should this process be cancelled in between, the errand is looked for.
+        known.add(effect.errand.id)
+        await self.lineages.run(scene.refs, effect.errand)
+        return fresh
+
+    # -- our own objects -----------------------------------------------------------------------
+
+    async def _set_finalizer(self, effect: SetFinalizer, scene: Scene) -> bool:
+        meta = scene.meta
+        wanted = [one for one in meta.finalizers if one != self.finalizer]
+        if effect.present:
+            wanted.append(self.finalizer)
+        if tuple(wanted) == meta.finalizers or (effect.present and meta.deleted_at is not None):
+            return False
+        version = scene.body["metadata"]["resourceVersion"]
+        patch = {"metadata": {"uid": meta.uid, "resourceVersion": version, "finalizers": wanted}}
+        try:
+            await self.cluster.patch(scene.kind, meta.namespace, meta.name, patch)
+        except NotFound:
+            return True
+        return True
+
+    async def _delete_object(self, effect: DeleteObject, meta: Meta) -> bool:
+        found = await self.cluster.get(effect.kind, meta.namespace, effect.name)
+        if found is None or found["metadata"].get("deletionTimestamp"):
+            return False
+        try:
+            await self.cluster.delete(effect.kind, meta.namespace, effect.name, uid=effect.uid)
+        except Conflict:
+            return False
+        return True
+
+    async def _keep_snapshot(self, effect: KeepSnapshot, scene: Scene) -> bool:
+        """It has no owner: savepoints outlive their job."""
+        if scene.job is None:
+            raise ActionFailed("there is no job whose snapshot could be kept")
+        try:
+            await self.cluster.create(_snapshot_body(effect, scene.job))
+        except AlreadyExists:
+            return False
+        return True
+
+
+def _snapshot_body(effect: KeepSnapshot, job: Meta) -> Object:
+    kind = str(effect.spec.get("type", "Savepoint"))
+    notes = {TRIGGER_ANNOTATION: effect.trigger_value} if effect.trigger_value else {}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "StatefulSparkSnapshot",
+        "metadata": {
+            "name": effect.name,
+            "namespace": job.namespace,
+            "labels": {
+                names.JOB_LABEL: job.name,
+                TRIGGER_LABEL: effect.trigger,
+                TYPE_LABEL: kind,
+            },
+            "annotations": notes,
+        },
+        "spec": dict(effect.spec),
+    }
+
+
+def _owned(found: Object, uid: str) -> bool:
+    owners = found["metadata"].get("ownerReferences") or ()
+    return any(owner.get("uid") == uid for owner in owners)
+
+
+def _failed(effect: Effect, why: str) -> str:
+    return f"{type(effect).__name__} did not go through: {why}"

@@ -1,0 +1,270 @@
+"""The operator's process: what is made of which settings, what runs beside what, how it ends.
+
+One process leads and does everything; others stand by, with open health ports. When leading is
+lost, everything is cancelled at once and the process ends: whoever starts it anew begins with an
+empty memory. SIGTERM lets passes under way end, gives the Lease back, and goes.
+"""
+
+import asyncio
+import logging
+import random
+import signal
+import socket
+import uuid
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+from kubernetes.aio.client import Configuration
+
+from moorage_operator.decide import decide_job
+from moorage_operator.endpoint import HttpDrivers
+from moorage_operator.health import health_server
+from moorage_operator.kube.client import KubeCluster, configuration
+from moorage_operator.leader import Leader, LeaseTimes
+from moorage_operator.lineages import (
+    ChosenLineages,
+    DirectLineages,
+    ErrandLineages,
+    LineageSettings,
+)
+from moorage_operator.loop import Reconciler, Ref
+from moorage_operator.metrics import Metrics
+from moorage_operator.ports import Clock, Cluster, ClusterError, Kind
+from moorage_operator.settings import Settings, SettingsError
+from moorage_operator.snapshots import decide_snapshot
+from moorage_operator.wakeups import Wakeups
+from moorage_operator.watching import Watching
+from moorage_operator.workqueue import WorkQueue
+from moorage_operator.world import Config
+
+__all__ = ["App", "LeadershipLost", "SystemClock", "serve"]
+
+_log = logging.getLogger("moorage.operator")
+
+_STUCK = 300.0
+_KINDS: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot")
+_SPREAD = 10.0
+
+
+class LeadershipLost(Exception):
+    """Another process may lead by now: this one must end."""
+
+
+class SystemClock:
+    """The machine's time."""
+
+    def now(self) -> datetime:
+        """See `Clock.now`."""
+        return datetime.now(UTC)
+
+
+@dataclass(slots=True)
+class App:
+    """Everything that one process has, put together. It runs until it is cancelled.
+
+    Attributes:
+        found: how the API server is reached, for the watches.
+        leader: None if there is only ever one process.
+    """
+
+    settings: Settings
+    found: Configuration
+    cluster: Cluster
+    reconciler: Reconciler
+    queue: WorkQueue
+    metrics: Metrics
+    leader: Leader | None
+    listed_at: float = float("-inf")
+
+    async def run(self) -> None:
+        """Lead and work, once the Lease is this process's.
+
+        Raises:
+            ExceptionGroup: with `LeadershipLost`, or with whatever ended the watches.
+        """
+        if self.leader is not None:
+            await self.leader.acquire()
+        await self.prime()
+        wakeups = Wakeups(self.queue.wake)
+        watching = Watching(self.found, self.settings.watch_namespaces, wakeups.seen)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.queue.run())
+            group.create_task(watching.run())
+            group.create_task(self._relist())
+            if self.leader is not None:
+                group.create_task(self._hold(self.leader))
+
+    async def stop(self) -> None:
+        """Let passes under way end, and the next process in. `run` is then to be cancelled."""
+        if not await self.queue.drain(self.settings.stop_grace):
+            _log.warning("passes are cut short: seconds=%s", self.settings.stop_grace)
+        if self.leader is not None:
+            await self.leader.release()
+
+    async def prime(self) -> None:
+        """Look at all objects once: which directory is whose must be known before any decision."""
+        while True:
+            try:
+                await self._list_all(spread=0.0)
+            except ClusterError as error:
+                _log.warning("the objects cannot be listed: error=%s", error)
+                await asyncio.sleep(random.uniform(1.0, 3.0))  # noqa: S311
+            else:
+                return
+
+    def trouble(self) -> str:
+        """Why the process should be started anew; empty if it should not."""
+        longest = self.queue.longest()
+        return f"a pass takes {longest:.0f} s" if longest > _STUCK else ""
+
+    async def _hold(self, leader: Leader) -> None:
+        await leader.hold()
+        raise LeadershipLost("another process may lead: this one ends, to be started anew")
+
+    async def _relist(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.relist)
+            try:
+                await self._list_all(spread=_SPREAD)
+            except ClusterError as error:
+                _log.warning("the objects cannot be listed: error=%s", error)
+
+    async def _list_all(self, spread: float) -> None:
+        """Wake every object, in the course of so many seconds."""
+        for namespace in self.settings.watch_namespaces or (None,):
+            for kind in _KINDS:
+                for body in await self.cluster.list(kind, namespace):
+                    meta = body["metadata"]
+                    if kind == "StatefulSparkJob":
+                        self.reconciler.directories.note(body)
+                    ref = Ref(kind, meta["namespace"], meta["name"])
+                    self.queue.wake(ref, random.uniform(0.0, spread))  # noqa: S311
+
+
+async def serve(settings: Settings) -> None:
+    """Run the operator until SIGTERM or SIGINT.
+
+    Raises:
+        ExceptionGroup: as `App.run`.
+        ConfigException, SettingsError: the API server cannot be found.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    found = await configuration(settings.kubeconfig, settings.context)
+    async with AsyncExitStack() as stack:
+        cluster = KubeCluster(found, timeout=settings.request_timeout)
+        stack.push_async_callback(cluster.close)
+        app = await build(settings, found, cluster, stack)
+        health = health_server(
+            settings.health_host,
+            settings.health_port,
+            trouble=app.trouble,
+            ready=lambda: True,
+            registry=app.metrics.registry,
+        )
+        await stack.enter_async_context(health)
+        await run_until(app, stop)
+
+
+async def run_until(app: App, stop: asyncio.Event) -> None:
+    """Run the app until `stop` is set, or until it ends by an error."""
+    running = asyncio.create_task(app.run(), name="app")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            await app.stop()
+    finally:
+        stopping.cancel()
+        running.cancel()
+        results = await asyncio.gather(running, return_exceptions=True)
+    if isinstance(results[0], Exception):
+        raise results[0]
+
+
+async def build(
+    settings: Settings, found: Configuration, cluster: Cluster, stack: AsyncExitStack
+) -> App:
+    """Put everything together; what must be closed is left to `stack`.
+
+    Raises:
+        SettingsError: the cluster has no name and cannot be given one.
+    """
+    config = Config(
+        cluster_id=settings.cluster_id or await _cluster_uid(cluster),
+        resync=settings.resync,
+        endpoint_patience=settings.endpoint_patience,
+        start_timeout=settings.start_timeout,
+        stop_timeout=settings.stop_timeout,
+    )
+    leader = _leader(settings, cluster) if settings.leader_election else None
+    clock: Clock = SystemClock()
+    drivers = HttpDrivers()
+    stack.push_async_callback(drivers.close)
+    lineages = _lineages(settings, cluster, clock, config.cluster_id, stack)
+    leads = (lambda: leader.leads) if leader is not None else (lambda: True)
+    metrics = Metrics(waiting=lambda: queue.waiting, leads=leads, version=_version())
+    reconciler = Reconciler(
+        cluster,
+        drivers,
+        lineages,
+        clock,
+        config,
+        decide_job,
+        decide_snapshot,
+        may_act=leads,
+        telemetry=metrics,
+    )
+    queue = WorkQueue(reconciler.reconcile, settings.workers)
+    return App(settings, found, cluster, reconciler, queue, metrics, leader)
+
+
+def _lineages(
+    settings: Settings, cluster: Cluster, clock: Clock, cluster_id: str, stack: AsyncExitStack
+) -> ChosenLineages:
+    chosen = LineageSettings(
+        read_secrets=settings.read_secrets,
+        own_chain=settings.own_credentials,
+        local_files=settings.local_files,
+    )
+    direct = DirectLineages(
+        cluster, clock, cluster_id, own_chain=chosen.own_chain, schemes=chosen.schemes
+    )
+    stack.push_async_callback(direct.close)
+    return ChosenLineages(direct, ErrandLineages(cluster, clock, cluster_id), chosen)
+
+
+def _leader(settings: Settings, cluster: Cluster) -> Leader:
+    duration = settings.lease_duration
+    times = LeaseTimes(duration, give_up=duration * 2 / 3, retry=duration * 2 / 15)
+    # A process that was started anew under the same name is another one.
+    identity = f"{settings.identity or socket.gethostname()}_{uuid.uuid4()}"
+    tick = asyncio.get_running_loop().time
+    where = (settings.namespace, settings.lease_name)
+    return Leader(cluster, *where, identity, times=times, tick=tick)
+
+
+async def _cluster_uid(cluster: Cluster) -> str:
+    while True:
+        try:
+            found = await cluster.get("Namespace", "", "kube-system")
+        except ClusterError as error:
+            _log.warning("the cluster's id cannot be read: error=%s", error)
+            await asyncio.sleep(2.0)
+            continue
+        if found is None:
+            raise SettingsError(
+                "there is no namespace kube-system to name the cluster by; set MOORAGE_CLUSTER_ID"
+            )
+        return str(found["metadata"]["uid"])
+
+
+def _version() -> str:
+    try:
+        return version("moorage")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,165 @@
+"""Starts drivers and clears up after them: the effects that make and delete pods.
+
+A start is a handful of objects with names that follow from the attempt's number, the pod last. An
+operator that died half way is followed by one that finds what is there and goes on. Objects of
+these names that are not the job's are never taken over.
+"""
+
+from dataclasses import dataclass
+
+from moorage_api.changes import refreshed
+from moorage_api.status import read_status
+from moorage_operator.children import bodies, names
+from moorage_operator.plan import DeletePod, StartDriver, TidyAttempt
+from moorage_operator.podviews import pod_view
+from moorage_operator.ports import AlreadyExists, Cluster, Conflict, Kind, NotFound, Object
+from moorage_operator.scene import ActionFailed, Scene
+from moorage_operator.tokens import Tokens
+from moorage_operator.world import Meta
+
+__all__ = ["Attempts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Pods, ConfigMaps, Service and Secret of a job's attempts."""
+
+    cluster: Cluster
+    tokens: Tokens
+
+    async def start(self, effect: StartDriver, scene: Scene) -> bool:
+        """Make everything that the attempt needs; say whether the pod is new.
+
+        Raises:
+            ActionFailed: it must not be started (any more), or a name is taken.
+            ClusterError: as for any write.
+        """
+        revision = scene.revisions.get(effect.revision)
+        if revision is None:
+            raise ActionFailed(
+                f"the spec to start is not there: revision={effect.revision}; "
+                "it was deleted or a newer operator wrote it: edit the spec to make a new one"
+            )
+        spec = refreshed(revision.spec, scene.spec) if scene.spec is not None else revision.spec
+        await self._must_still_be_wanted(effect, scene.meta)
+        await self._must_be_alone(effect.order.attempt, scene.meta)
+        await self.tokens.ensure(scene.meta)
+        *others, pod = bodies(scene.meta, spec, effect.revision, effect.order)
+        for body in others:
+            await self._keep(body, scene.meta)
+        return await self._make_pod(pod, scene.meta)
+
+    async def delete_pod(self, effect: DeletePod, scene: Scene) -> bool:
+        """Delete the pod of this uid; another one of its name is not meant."""
+        return await self._delete("Pod", scene.meta, effect.name, effect.uid, effect.grace_seconds)
+
+    async def tidy(self, effect: TidyAttempt, scene: Scene) -> bool:
+        """Delete what ended attempts left, but for the pods of the newest of them."""
+        labels = {names.JOB_UID_LABEL: scene.meta.uid}
+        found = await self.cluster.list("Pod", scene.meta.namespace, labels)
+        pods = [pod for body in found if (pod := pod_view(body, scene.meta.uid)).owned]
+        ended = [pod for pod in pods if pod.terminal and 0 < pod.attempt < effect.below]
+        kept = sorted({pod.attempt for pod in ended if pod.role == "driver"}, reverse=True)
+        doomed = [
+            pod
+            for pod in ended
+            if pod.role in {"driver", "executor"}
+            and pod.attempt not in kept[: effect.keep]
+            and pod.deleted_at is None
+        ]
+        deleted = [await self._delete("Pod", scene.meta, pod.name, pod.uid) for pod in doomed]
+        return any(deleted) | await self._tidy_maps(effect, scene.meta)
+
+    async def _tidy_maps(self, effect: TidyAttempt, meta: Meta) -> bool:
+        labels = {names.JOB_UID_LABEL: meta.uid}
+        found = [
+            body["metadata"]
+            for body in await self.cluster.list("ConfigMap", meta.namespace, labels)
+            if names.ATTEMPT_LABEL in body["metadata"]["labels"]
+        ]
+        old = [one for one in found if _attempt(one["labels"]) < effect.below]
+        deleted = [
+            await self._delete("ConfigMap", meta, one["name"], one["uid"])
+            for one in old
+            if not one.get("deletionTimestamp")
+        ]
+        return any(deleted)
+
+    async def _must_still_be_wanted(self, effect: StartDriver, meta: Meta) -> None:
+        """The status in the API server, now, still names this attempt."""
+        found = await self.cluster.get("StatefulSparkJob", meta.namespace, meta.name)
+        if found is None or found["metadata"]["uid"] != meta.uid:
+            raise ActionFailed("the job's object is gone: nothing is started")
+        number = read_status(found.get("status")).attempt.number
+        if number != effect.order.attempt:
+            raise ActionFailed(
+                f"the status names another attempt by now: wanted={effect.order.attempt} "
+                f"found={number}"
+            )
+
+    async def _must_be_alone(self, attempt: int, meta: Meta) -> None:
+        """No driver of a lower attempt lives: a last look right before the start."""
+        labels = {names.JOB_LABEL: meta.name, names.ROLE_LABEL: "driver"}
+        found = await self.cluster.list("Pod", meta.namespace, labels)
+        for pod in (pod_view(body, meta.uid) for body in found):
+            if pod.owned and not pod.terminal and pod.attempt < attempt:
+                raise ActionFailed(f"an earlier driver is still there: pod={pod.name}")
+
+    async def _keep(self, body: Object, meta: Meta) -> None:
+        kind, name = body["kind"], body["metadata"]["name"]
+        found = await self.cluster.get(kind, meta.namespace, name)
+        if found is not None and not _is_of(found, meta):
+            raise ActionFailed(_taken(kind, name))
+        await self.cluster.apply(body)
+
+    async def _make_pod(self, body: Object, meta: Meta) -> bool:
+        name = body["metadata"]["name"]
+        try:
+            await self.cluster.create(body)
+        except AlreadyExists as error:
+            found = await self.cluster.get("Pod", meta.namespace, name)
+            if found is None:
+                raise ActionFailed(f"a pod of this name was just deleted: pod={name}") from error
+            if not _is_of(found, meta):
+                raise ActionFailed(_taken("Pod", name)) from error
+            return False
+        return True
+
+    async def _delete(
+        self, kind: Kind, meta: Meta, name: str, uid: str, grace_seconds: int | None = None
+    ) -> bool:
+        """Delete it, unless it is gone or going as fast already; say whether that was needed."""
+        found = await self.cluster.get(kind, meta.namespace, name)
+        if found is None or found["metadata"]["uid"] != uid or _goes(found, grace_seconds):
+            return False
+        try:
+            await self.cluster.delete(
+                kind, meta.namespace, name, uid=uid, grace_seconds=grace_seconds
+            )
+        except (Conflict, NotFound):
+            return False
+        return True
+
+
+def _goes(found: Object, grace_seconds: int | None) -> bool:
+    meta = found["metadata"]
+    if not meta.get("deletionTimestamp"):
+        return False
+    return grace_seconds is None or meta.get("deletionGracePeriodSeconds", 0) <= grace_seconds
+
+
+def _is_of(found: Object, meta: Meta) -> bool:
+    owners = found["metadata"].get("ownerReferences") or ()
+    return any(owner.get("controller") and owner.get("uid") == meta.uid for owner in owners)
+
+
+def _taken(kind: str, name: str) -> str:
+    return (
+        f"an object that is not this job's has the name: kind={kind} name={name}; "
+        "delete or rename it (one of a deleted job goes by itself)"
+    )
+
+
+def _attempt(labels: dict[str, str]) -> int:
+    text = labels[names.ATTEMPT_LABEL]
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,162 @@
+"""The objects of one attempt, as complete desired bodies for server-side apply.
+
+Decides what a driver's pod and what is mounted into it look like. Pure: the same job, spec,
+revision and order give the same bytes, so that applying them again after a crash changes nothing.
+The loop carries the bodies out in their order; the pod is the last, since it needs the others.
+"""
+
+import json
+from typing import Any
+
+import yaml
+
+from moorage_api import API_VERSION, KIND, JobSpec
+from moorage_api.driver import ENDPOINT_PORT, StartOrder
+from moorage_operator.children.driver import driver_pod
+from moorage_operator.children.executor import executor_template
+from moorage_operator.children.names import (
+    config_map_name,
+    driver_pod_name,
+    executor_prefix,
+    labels,
+    owner_reference,
+    selector,
+    service_name,
+    token_secret_name,
+)
+from moorage_operator.children.settings import spark_settings
+from moorage_operator.world import Meta
+
+__all__ = [
+    "bodies",
+    "config_map",
+    "config_map_name",
+    "driver_pod",
+    "driver_pod_name",
+    "executor_prefix",
+    "executor_template",
+    "labels",
+    "owner_reference",
+    "selector",
+    "service",
+    "service_name",
+    "spark_settings",
+    "token_secret",
+    "token_secret_name",
+]
+
+Object = dict[str, Any]
+
+
+def bodies(
+    meta: Meta, spec: JobSpec, revision: str, order: StartOrder, *, token: str | None = None
+) -> list[Object]:
+    """Return what an attempt needs, in the order of making it: Secret, Service, ConfigMap, pod.
+
+    Args:
+        meta: of the job.
+        spec: what is to run: the revision's, not the newest.
+        revision: the ControllerRevision's name.
+        order: what the driver is told.
+        token: for the Secret; None if there is one already: a running driver knows its token.
+    """
+    secret = [] if token is None else [token_secret(meta, token)]
+    return [
+        *secret,
+        service(meta),
+        config_map(meta, spec, revision, order),
+        driver_pod(meta, spec, revision, order),
+    ]
+
+
+def token_secret(meta: Meta, token: str) -> Object:
+    """The bearer token of the driver's endpoint and of the state servers."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(meta, token_secret_name(meta.name)),
+        "type": "Opaque",
+        "stringData": {"token": token},
+    }
+
+
+def service(meta: Meta) -> Object:
+    """A name for the endpoint of whichever driver is ready: for metrics and people."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(meta, service_name(meta.name)),
+        "spec": {
+            "clusterIP": "None",
+            "selector": selector(meta.uid, "driver"),
+            "ports": [
+                {
+                    "name": "endpoint",
+                    "port": ENDPOINT_PORT,
+                    "protocol": "TCP",
+                    "targetPort": ENDPOINT_PORT,
+                }
+            ],
+        },
+    }
+
+
+def config_map(meta: Meta, spec: JobSpec, revision: str, order: StartOrder) -> Object:
+    """The files that the driver reads: the job, its orders, Spark's settings, the template."""
+    name = config_map_name(meta.name, order.attempt)
+    made = _metadata(meta, name)
+    made["labels"] = labels(meta, attempt=order.attempt)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": made,
+        "data": {
+            "job.yaml": _yaml(_job(meta, spec)),
+            "start.json": _json(order.model_dump(mode="json", by_alias=True)),
+            "spark.json": _json(spark_settings(meta, spec, order)),
+            "executor.yaml": _yaml(executor_template(meta, spec, revision, order.attempt)),
+        },
+    }
+
+
+def _job(meta: Meta, spec: JobSpec) -> Object:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+        "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }
+
+
+def _metadata(meta: Meta, name: str) -> Object:
+    return {
+        "name": name,
+        "namespace": meta.namespace,
+        "labels": labels(meta),
+        "ownerReferences": [owner_reference(meta)],
+    }
+
+
+def _yaml(data: Object) -> str:
+    text: str = yaml.dump(data, Dumper=_Plain, sort_keys=True, default_flow_style=False, width=100)
+    return text
+
+
+class _Plain(yaml.SafeDumper):
+    """YAML that Spark's reader takes as we mean it: no anchors, and no text that is a number."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  the base class's signature
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Quote what a reader of another YAML version may take for a number, such as 1e3."""
+    style = None if text[:1].isalpha() or text.startswith("/") else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Plain.add_representer(str, _text)
+
+
+def _json(data: object) -> str:
+    return json.dumps(data, indent=1, sort_keys=True) + "\n"

@@ -1,0 +1,92 @@
+"""What the objects of a job are called and how they are labelled.
+
+Names are made from the job's name and the attempt's number alone, so that an operator that was
+ended half way finds what it had begun.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from moorage_api.job import API_VERSION, KIND
+from moorage_operator.world import Meta
+
+__all__ = [
+    "ATTEMPT_LABEL",
+    "JOB_LABEL",
+    "JOB_UID_LABEL",
+    "REVISION_ANNOTATION",
+    "ROLE_LABEL",
+    "config_map_name",
+    "driver_pod_name",
+    "executor_prefix",
+    "labels",
+    "owner_reference",
+    "selector",
+    "service_name",
+    "token_secret_name",
+]
+
+JOB_LABEL = "moorage.dev/job"
+JOB_UID_LABEL = "moorage.dev/job-uid"
+ROLE_LABEL = "moorage.dev/role"
+ATTEMPT_LABEL = "moorage.dev/attempt"
+REVISION_ANNOTATION = "moorage.dev/revision"
+
+
+def driver_pod_name(job: str, attempt: int) -> str:
+    """The driver's pod of an attempt."""
+    return f"{job}-{attempt}-driver"
+
+
+def config_map_name(job: str, attempt: int) -> str:
+    """The ConfigMap of an attempt."""
+    return f"{job}-{attempt}-config"
+
+
+def executor_prefix(job: str, attempt: int) -> str:
+    """What Spark puts before `-exec-<id>` in the names of executor pods."""
+    return f"{job}-{attempt}"
+
+
+def service_name(job: str) -> str:
+    """The Service in front of whichever driver lives."""
+    return f"{job}-driver"
+
+
+def token_secret_name(job: str) -> str:
+    """The Secret with the token of the driver's endpoint and the state servers."""
+    return f"{job}-token"
+
+
+def labels(meta: Meta, role: str = "", attempt: int = 0) -> dict[str, str]:
+    """The labels of an object of the job; those of pods have a role and an attempt."""
+    found = {
+        "app.kubernetes.io/name": "moorage",
+        "app.kubernetes.io/instance": meta.name,
+        "app.kubernetes.io/managed-by": "moorage-operator",
+        JOB_LABEL: meta.name,
+        JOB_UID_LABEL: meta.uid,
+    }
+    if role:
+        found |= {"app.kubernetes.io/component": role, ROLE_LABEL: role}
+    if attempt:
+        found[ATTEMPT_LABEL] = str(attempt)
+    return found
+
+
+def selector(uid: str, role: str, attempt: int = 0) -> dict[str, str]:
+    """The labels that find the pods of a job in one role, of one attempt or of all."""
+    found = {JOB_UID_LABEL: uid, ROLE_LABEL: role}
+    return {**found, ATTEMPT_LABEL: str(attempt)} if attempt else found
+
+
+def owner_reference(meta: Meta) -> Mapping[str, Any]:
+    """Makes an object go with the job."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": meta.name,
+        "uid": meta.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

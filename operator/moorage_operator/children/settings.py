@@ -1,0 +1,90 @@
+"""`spark.json`: the settings of Spark that follow from the spec and from how the pods are made.
+
+They win over the job's own sparkConf; what the engine needs wins over both. The runtime adds what
+only the driver's pod knows: the master's address and its own.
+"""
+
+from moorage_api import JobSpec
+from moorage_api.driver import CONFIG_DIR, TOKEN_FILE, StartOrder
+from moorage_api.pods import BLOCK_MANAGER_PORT, DRIVER_PORT, EXECUTOR_CONTAINER
+from moorage_api.sizing import driver_memory, executor_count, executor_memory
+from moorage_operator.children.names import driver_pod_name, executor_prefix, labels
+from moorage_operator.children.volumes import local_settings
+from moorage_operator.world import Meta
+
+__all__ = ["spark_settings"]
+
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def spark_settings(meta: Meta, spec: JobSpec, order: StartOrder) -> dict[str, str]:
+    """Return the settings, sorted by name."""
+    settings = {
+        **_width(spec),
+        **_pods(meta, spec, order),
+        **_security(),
+        **local_settings(spec.state.local),
+        **_failures(spec),
+        "spark.blockManager.port": str(BLOCK_MANAGER_PORT),
+        "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104  the pod's own network
+        "spark.driver.port": str(DRIVER_PORT),
+        "spark.ui.enabled": spec.spark_conf.get("spark.ui.enabled", "false"),
+    }
+    return dict(sorted(settings.items()))
+
+
+def _width(spec: JobSpec) -> dict[str, str]:
+    executor = executor_memory(spec.executor)
+    count = executor_count(spec.executor, spec.scaling.parallelism)
+    return {
+        "spark.driver.memory": f"{driver_memory(spec.driver).heap}m",
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.executor.cores": str(spec.executor.cores),
+        "spark.executor.instances": str(count),
+        "spark.executor.memory": f"{executor.heap}m",
+        "spark.executor.memoryOverhead": f"{executor.besides}m",
+        "spark.kubernetes.executor.request.cores": str(
+            spec.executor.cpu_request or spec.executor.cores
+        ),
+        # A task for each core: the state servers are counted by cores too.
+        "spark.task.cpus": "1",
+    }
+
+
+def _pods(meta: Meta, spec: JobSpec, order: StartOrder) -> dict[str, str]:
+    marks = {
+        f"spark.kubernetes.executor.label.{name}": value
+        for name, value in labels(meta, "executor", order.attempt).items()
+    }
+    return {
+        **marks,
+        "spark.kubernetes.container.image": spec.image or "",
+        "spark.kubernetes.container.image.pullPolicy": spec.image_pull_policy,
+        "spark.kubernetes.driver.pod.name": driver_pod_name(meta.name, order.attempt),
+        "spark.kubernetes.executor.container.image": spec.image or "",
+        # The sidecar of an executor that ends may live on for a last upload.
+        "spark.kubernetes.executor.checkAllContainers": "false",
+        "spark.kubernetes.executor.podNamePrefix": executor_prefix(meta.name, order.attempt),
+        "spark.kubernetes.executor.podTemplateContainerName": EXECUTOR_CONTAINER,
+        "spark.kubernetes.executor.podTemplateFile": f"{CONFIG_DIR}/executor.yaml",
+        "spark.kubernetes.namespace": meta.namespace,
+    }
+
+
+def _security() -> dict[str, str]:
+    """Spark's processes know each other by the token's file: no secret in a setting or variable."""
+    return {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret.file": TOKEN_FILE,
+        "spark.kubernetes.authenticate.caCertFile": f"{_ACCOUNT}/ca.crt",
+        "spark.kubernetes.authenticate.oauthTokenFile": f"{_ACCOUNT}/token",
+    }
+
+
+def _failures(spec: JobSpec) -> dict[str, str]:
+    policy = spec.failure_policy.executor_failures
+    return {
+        "spark.decommission.enabled": "true",
+        "spark.executor.failuresValidityInterval": f"{round(policy.window.seconds * 1000)}ms",
+        "spark.executor.maxNumFailures": str(policy.max),
+    }

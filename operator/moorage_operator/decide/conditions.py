@@ -1,0 +1,226 @@
+"""The ten conditions, for people, `kubectl wait` and GitOps tools. Pure.
+
+A condition's time is that of its last change of status. Messages carry no ages and no counters that
+run: a status that says the same is not written again.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Literal, NamedTuple
+
+from moorage_api.status import Condition
+from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.health import checkpoint_due, trouble
+from moorage_operator.decide.phase import is_suspended, stuck
+from moorage_operator.decide.specs import newest_name, policy, running_spec
+from moorage_operator.world import StoreView, Unreadable
+
+__all__ = ["TYPES", "conditions"]
+
+
+class _Said(NamedTuple):
+    """A condition without its times."""
+
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str = ""
+
+
+def conditions(draft: Draft) -> tuple[Condition, ...]:
+    """All conditions as they are now, in a fixed order."""
+    return tuple(_condition(draft, kind, say) for kind, say in TYPES.items())
+
+
+def _condition(draft: Draft, kind: str, say: Callable[[Draft], _Said]) -> Condition:
+    said, old = say(draft), draft.world.status.condition(kind)
+    own = draft.world.status.lineage_owner_uid == draft.meta.uid
+    same = old is not None and own and old.status == said.status
+    return Condition(
+        type=kind,
+        status=said.status,
+        reason=said.reason,
+        message=said.message[:1024],
+        observed_generation=draft.meta.generation,
+        last_transition_time=old.last_transition_time if same and old is not None else draft.now,
+    )
+
+
+def _ready(draft: Draft) -> _Said:
+    if not draft.lives:
+        return _Said("False", _why_nothing_runs(draft))
+    if draft.attempt.running_since is None:
+        held = stuck(draft)
+        return _Said("False", *held) if held is not None else _Said("False", "Starting")
+    if draft.status.operation is not None and draft.status.operation.step != "Verifying":
+        return _Said("False", draft.status.operation.type)
+    if draft.attempt.missing_since is not None or draft.attempt.node_lost_since is not None:
+        return _Said("False", "DriverLost", "the driver's pod or its node does not answer")
+    silent = _silent(draft)
+    if silent is not None:
+        return silent
+    found = trouble(draft)
+    return _Said("False", found.reason, found.message) if found else _Said("True", "Running")
+
+
+def _silent(draft: Draft) -> _Said | None:
+    """A driver that does not answer is believed in for a while."""
+    report = draft.world.report
+    if not isinstance(report, Unreadable):
+        return None
+    patience = timedelta(seconds=draft.config.endpoint_patience)
+    if report.since is not None and draft.now >= report.since + patience:
+        return _Said("False", "DriverUnreachable", "the driver's pod runs and does not answer")
+    old = draft.world.status.condition("Ready")
+    return _Said(old.status, old.reason, old.message) if old is not None else None
+
+
+def _why_nothing_runs(draft: Draft) -> str:
+    status = draft.status
+    if status.blocked_reason:
+        return status.blocked_reason
+    if status.finished_at is not None:
+        return "Finished"
+    if is_suspended(draft):
+        return "Suspended"
+    return status.operation.type if status.operation is not None else "NotStarted"
+
+
+def _progressing(draft: Draft) -> _Said:
+    operation = draft.status.operation
+    if operation is None:
+        return _Said("False", "Idle")
+    held = stuck(draft)
+    if held is not None:
+        return _Said("False", *held)
+    if draft.status.blocked_reason:
+        return _Said("False", draft.status.blocked_reason, draft.status.message)
+    waits = draft.status.restarts.next_retry_at
+    if operation.type == "Recover" and waits is not None and draft.now < waits:
+        return _Said("True", "BackOff", operation.message)
+    return _Said("True", operation.type, operation.message)
+
+
+def _degraded(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
+    status = draft.status
+    if status.blocked_reason:
+        return _Said("True", status.blocked_reason, status.message)
+    operation = status.operation
+    if operation is not None and operation.type == "Recover":
+        return _Said("True", operation.reason or "Recovering", operation.message)
+    found = trouble(draft)
+    if found is not None:
+        return _Said("True", found.reason, found.message)
+    if draft.lives and draft.attempt.running_since is not None:
+        executors = status.executors
+        if executors.ready < executors.desired:
+            return _Said("True", "ExecutorsMissing", "fewer executors are ready than are wanted")
+        spec = running_spec(draft)
+        tolerable = spec.checkpoint.tolerable_failures if spec is not None else 3
+        if status.snapshots.consecutive_failures > tolerable:
+            return _Said("True", "CheckpointsFailing", "more checkpoints failed than tolerated")
+    late = operation is not None and operation.step == "Verifying" and operation.deadline
+    if late and draft.now >= late:
+        return _Said("True", "StartSlow", "the stream does not run yet")
+    return _Said("False", "Healthy")
+
+
+def _suspended(draft: Draft) -> _Said:
+    if is_suspended(draft):
+        return _Said("True", "Suspended", "spec.desiredState is Suspended")
+    return _Said("False", "NotSuspended")
+
+
+def _reconciled(draft: Draft) -> _Said:
+    status, newest = draft.status, newest_name(draft)
+    if not newest:
+        return _Said("False", "SpecInvalid", "the newest spec is wrong; see condition SpecValid")
+    if status.reconciliation.rejected_spec_hash == draft.world.spec_hash:
+        text = "this spec was given up; change it, or set the annotation moorage.dev/restart"
+        return _Said("False", "Rejected", text)
+    if status.blocked_reason:
+        return _Said("False", status.blocked_reason, status.message)
+    if status.operation is not None:
+        return _Said("False", "OperationUnderWay", f"{status.operation.type} is under way")
+    if is_suspended(draft) or draft.attempt.revision == newest:
+        return _Said("True", "UpToDate")
+    return _Said("False", "Waiting", "another revision runs")
+
+
+def _spec_valid(draft: Draft) -> _Said:
+    if not draft.problems:
+        return _Said("True", "Valid")
+    shown = "; ".join(str(one) for one in draft.problems[:5])
+    more = len(draft.problems) - 5
+    return _Said("False", "Invalid", f"{shown}; and {more} more" if more > 0 else shown)
+
+
+def _storage(draft: Draft) -> _Said:
+    report, store = draft.report, draft.world.store
+    if report is not None and report.storage_error:
+        return _Said("False", "StoreUnavailable", report.storage_error)
+    if isinstance(store, Unreadable) and report is None:
+        return _Said("False", store.reason, store.message)
+    if isinstance(store, StoreView) or (report is not None and report.running_since is not None):
+        return _Said("True", "Reachable")
+    last = draft.attempt.outcome_reason
+    if last in ("StoreUnavailable", "StoreDenied"):
+        return _Said("False", last, draft.attempt.outcome_message)
+    return _kept(draft, "StorageReachable", "NotRead")
+
+
+def _checkpointing(draft: Draft) -> _Said:
+    snapshots, attempt = draft.status.snapshots, draft.attempt
+    if not draft.lives or attempt.running_since is None:
+        return _Said("Unknown", "NotRunning")
+    due = checkpoint_due(draft)
+    if due is not None and draft.now >= due:
+        return _Said("False", "CheckpointOverdue", "no checkpoint was completed in time")
+    if snapshots.consecutive_failures > 0:
+        return _Said("False", "CheckpointFailed", "the last checkpoint failed; see the events")
+    last = snapshots.last_checkpoint
+    if last is None or last.completed_at < attempt.running_since:
+        return _Said("Unknown", "NoneYet", "no checkpoint was completed since the start")
+    spec = running_spec(draft)
+    interval = spec.checkpoint.effective_interval if spec is not None else None
+    if interval is not None and last.duration_ms > interval.seconds * 1000:
+        return _Said("True", "CheckpointLagging", "a checkpoint takes longer than the interval")
+    return _Said("True", "InTime")
+
+
+def _stable(draft: Draft) -> _Said:
+    if draft.lives and draft.attempt.stable_since is not None:
+        return _Said("True", "Stable")
+    if not draft.lives or draft.attempt.running_since is None:
+        return _Said("False", "NotRunning")
+    spec = policy(draft)
+    after = spec.upgrade.rollback.stable_after if spec is not None else None
+    wanted = f"{after.duration} and {after.completed_checkpoints} checkpoints" if after else ""
+    return _Said("False", "NotYet", f"it must run for {wanted}" if wanted else "")
+
+
+def _blocked(draft: Draft) -> _Said:
+    status = draft.status
+    if not status.blocked_reason:
+        return _Said("False", "NotBlocked")
+    return _Said("True", status.blocked_reason, status.message)
+
+
+def _kept(draft: Draft, kind: str, reason: str) -> _Said:
+    """As it was said last; nobody knows better."""
+    old = draft.world.status.condition(kind)
+    return _Said(old.status, old.reason, old.message) if old else _Said("Unknown", reason)
+
+
+TYPES: dict[str, Callable[[Draft], _Said]] = {
+    "Ready": _ready,
+    "Progressing": _progressing,
+    "Degraded": _degraded,
+    "Suspended": _suspended,
+    "Reconciled": _reconciled,
+    "SpecValid": _spec_valid,
+    "StorageReachable": _storage,
+    "Checkpointing": _checkpointing,
+    "Stable": _stable,
+    "Blocked": _blocked,
+}
+"""The types, in the order in which they are shown, and who says them."""

@@ -1,0 +1,117 @@
+"""`decide_job`: the order in which the questions about a job are asked. Pure.
+
+1. May this operator act on the object at all? 2. Could its pods be read? 3. Is the status this
+object's own? 4. Which spec is good? 5. What has become of the attempt? 6. Is the job paused,
+deleted, blocked? 7. The operation under way, else what to begin. 8. Snapshots. 9. What to show.
+"""
+
+from collections.abc import Callable
+
+from moorage_api.status import OperationStep
+from moorage_operator.decide.blocked import leave_block
+from moorage_operator.decide.change import tell_edit
+from moorage_operator.decide.conditions import conditions
+from moorage_operator.decide.delete import delete
+from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.learn import learn
+from moorage_operator.decide.phase import message, phase
+from moorage_operator.decide.rebuild import rebuild
+from moorage_operator.decide.specs import desired, is_valid
+from moorage_operator.decide.start import fencing, starting, verifying
+from moorage_operator.decide.steady import bring_up, idle
+from moorage_operator.decide.stop import snapshotting, stopping
+from moorage_operator.decide.tellings import tell_changes
+from moorage_operator.decide.validate import validate
+from moorage_operator.decide.view import show_pods
+from moorage_operator.plan import Event, Plan, SetFinalizer
+from moorage_operator.snapshots import wanted
+from moorage_operator.world import JobWorld, Unreadable
+
+__all__ = ["decide_job"]
+
+_STEPS: dict[OperationStep, Callable[[Draft], None]] = {
+    "Preflight": snapshotting,
+    "Snapshotting": snapshotting,
+    "Stopping": stopping,
+    "Fencing": fencing,
+    "Starting": starting,
+    "Verifying": verifying,
+}
+
+
+def decide_job(world: JobWorld) -> Plan:
+    """Return what to write, do and tell about the job that `world` shows."""
+    if world.operator_too_old:
+        return _hands_off(world)
+    draft = Draft(world, world.status, again=world.config.resync)
+    if isinstance(world.drivers, Unreadable):
+        draft.wake(world.config.busy_resync)
+        return draft.plan()
+    foreign = rebuild(draft)
+    validate(draft)
+    if not foreign:
+        learn(draft)
+        _act(draft)
+    _describe(draft)
+    return draft.plan()
+
+
+def _hands_off(world: JobWorld) -> Plan:
+    """A newer operator's object: nothing is written, as what this one cannot read would go."""
+    text = f"{world.operator_too_old}; upgrade the operator"
+    event = Event("Warning", "OperatorTooOld", text, f"OperatorTooOld-{world.meta.uid}")
+    return Plan(world.status, (), (event,), world.config.resync)
+
+
+def _act(draft: Draft) -> None:
+    if draft.meta.deleted_at is not None:
+        if not _paused(draft) or draft.world.namespace_terminating:
+            delete(draft)
+        return
+    if _paused(draft):
+        return
+    if draft.config.finalizer not in draft.meta.finalizers:
+        draft.do(SetFinalizer(present=True))
+    _work(draft)
+    _snapshots(draft)
+
+
+def _work(draft: Draft) -> None:
+    was_blocked = bool(draft.status.blocked_reason)
+    if not leave_block(draft):
+        return
+    operation = draft.status.operation
+    if operation is not None:
+        _STEPS[operation.step](draft)
+    elif was_blocked and not draft.lives and desired(draft) == "Running":
+        bring_up(draft)
+    else:
+        idle(draft)
+
+
+def _paused(draft: Draft) -> bool:
+    return draft.meta.annotation("paused") == "true"
+
+
+def _snapshots(draft: Draft) -> None:
+    """What annotations and the schedule ask for; a snapshot's own decisions do the rest."""
+    found = wanted(draft.world)
+    draft.put_triggers(savepoint=found.triggers.savepoint, checkpoint=found.triggers.checkpoint)
+    draft.put_snapshots(last_scheduled_time=found.last_scheduled_time)
+    for effect in found.effects:
+        draft.do(effect)
+    draft.events.extend(found.events)
+    if found.next_at is not None:
+        draft.wake_at(found.next_at)
+
+
+def _describe(draft: Draft) -> None:
+    """Derive what people and tools read."""
+    show_pods(draft)
+    if is_valid(draft) and draft.status.observed_generation != draft.meta.generation:
+        tell_edit(draft)
+    draft.put(observed_generation=draft.meta.generation)
+    draft.put(phase=phase(draft), message=message(draft))
+    before = draft.world.status.conditions
+    draft.put(conditions=conditions(draft))
+    tell_changes(draft, before, draft.status.conditions)

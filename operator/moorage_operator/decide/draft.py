@@ -1,0 +1,177 @@
+"""The decision in the making: a status that changes step by step, effects, events.
+
+The only mutable thing of the package, and it lives for one decision. It offers what every step
+needs and decides nothing itself.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from moorage_api import Problem
+from moorage_api.driver import DriverState
+from moorage_api.status import AttemptStatus, JobStatus, Operation, OperationStep
+from moorage_operator.children.names import driver_pod_name
+from moorage_operator.plan import Effect, Event, Plan
+from moorage_operator.world import Config, JobWorld, Meta, PodView, Unreadable
+
+__all__ = ["Draft", "later"]
+
+_SOONEST = 0.2
+
+
+@dataclass(slots=True)
+class Draft:
+    """What a decision about one job has come to so far.
+
+    Attributes:
+        problems: what keeps the newest spec from being acted on.
+        again: seconds until the next look.
+    """
+
+    world: JobWorld
+    status: JobStatus
+    problems: tuple[Problem, ...] = ()
+    effects: list[Effect] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    again: float = 30.0
+
+    # -- what there is -------------------------------------------------------------------------
+
+    @property
+    def now(self) -> datetime:
+        """The time of this decision."""
+        return self.world.now
+
+    @property
+    def meta(self) -> Meta:
+        """Of the object."""
+        return self.world.meta
+
+    @property
+    def config(self) -> Config:
+        """Of the operator."""
+        return self.world.config
+
+    @property
+    def attempt(self) -> AttemptStatus:
+        """The current one."""
+        return self.status.attempt
+
+    @property
+    def operation(self) -> Operation:
+        """The one under way; only where there is one."""
+        operation = self.status.operation
+        if operation is None:
+            raise LookupError(f"no operation is under way: job={self.meta.name}")
+        return operation
+
+    @property
+    def drivers(self) -> tuple[PodView, ...]:
+        """Driver pods; a decision that gets this far could read them."""
+        drivers = self.world.drivers
+        return () if isinstance(drivers, Unreadable) else drivers
+
+    @property
+    def pod(self) -> PodView | None:
+        """The current attempt's driver."""
+        number = self.attempt.number
+        own = (p for p in self.drivers if p.owned and p.attempt == number and number > 0)
+        return next(own, None)
+
+    @property
+    def report(self) -> DriverState | None:
+        """What the current attempt's driver says, if it does."""
+        report = self.world.report
+        if not isinstance(report, DriverState) or report.attempt != self.attempt.number:
+            return None
+        if report.job_uid not in ("", self.meta.uid) or self.attempt.outcome:
+            return None
+        return report
+
+    @property
+    def lives(self) -> bool:
+        """Whether there is a current attempt that has not ended, as far as anybody knows."""
+        return self.attempt.number > 0 and not self.attempt.outcome
+
+    @property
+    def is_unmade(self) -> bool:
+        """Whether there is no driver to be stopped, and none that could be waited for."""
+        if self.attempt.number == 0:
+            return True
+        return self.lives and self.pod is None and not self.attempt.driver_uid
+
+    @property
+    def tag(self) -> str:
+        """Tells this object's names from those of another object of its name."""
+        return "".join(c for c in self.meta.uid if c.isalnum())[:8]
+
+    def pod_name(self, number: int) -> str:
+        """The name of an attempt's driver."""
+        return driver_pod_name(self.meta.name, number)
+
+    # -- what is to be -------------------------------------------------------------------------
+
+    def put(self, **changes: Any) -> None:
+        """Change the status."""
+        self.status = self.status.model_copy(update=changes)
+
+    def put_attempt(self, **changes: Any) -> None:
+        """Change the attempt."""
+        self.put(attempt=self.status.attempt.model_copy(update=changes))
+
+    def put_operation(self, **changes: Any) -> None:
+        """Change the operation under way."""
+        self.put(operation=self.operation.model_copy(update=changes))
+
+    def put_reconciliation(self, **changes: Any) -> None:
+        """Change what was acted on."""
+        self.put(reconciliation=self.status.reconciliation.model_copy(update=changes))
+
+    def put_restarts(self, **changes: Any) -> None:
+        """Change the account of restarts."""
+        self.put(restarts=self.status.restarts.model_copy(update=changes))
+
+    def put_snapshots(self, **changes: Any) -> None:
+        """Change what is known of snapshots."""
+        self.put(snapshots=self.status.snapshots.model_copy(update=changes))
+
+    def put_triggers(self, **changes: Any) -> None:
+        """Change which values of annotations were handled."""
+        old = self.status.snapshots.last_trigger
+        self.put_snapshots(last_trigger=old.model_copy(update=changes))
+
+    def move(
+        self, step: OperationStep, *, deadline: datetime | None = None, **changes: Any
+    ) -> None:
+        """The operation goes on to its next step."""
+        self.put_operation(step=step, step_started_at=self.now, deadline=deadline, **changes)
+        self.wake(self.config.busy_resync)
+
+    def do(self, effect: Effect) -> None:
+        """Ask for an effect, after those before it."""
+        if effect not in self.effects:
+            self.effects.append(effect)
+
+    def tell(self, kind: Literal["Normal", "Warning"], reason: str, message: str, key: str) -> None:
+        """Tell an event."""
+        self.events.append(Event(kind, reason, message, f"{reason}-{key}"))
+
+    def wake(self, seconds: float) -> None:
+        """Look again after so many seconds at the latest."""
+        self.again = min(self.again, max(seconds, _SOONEST))
+
+    def wake_at(self, moment: datetime) -> None:
+        """Look again at that time at the latest."""
+        self.wake((moment - self.now).total_seconds())
+
+    def plan(self) -> Plan:
+        """The decision."""
+        return Plan(self.status, tuple(self.effects), tuple(self.events), self.again)
+
+
+def later(one: datetime | None, other: datetime | None) -> datetime | None:
+    """The later of two times, of which either may be unknown."""
+    if one is None or other is None:
+        return one or other
+    return max(one, other)

@@ -1,0 +1,93 @@
+"""The one word and the one sentence for people, derived from everything else. Pure."""
+
+from moorage_api.status import OperationType, Phase
+from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.health import trouble
+from moorage_operator.decide.operations import FAILED
+from moorage_operator.decide.specs import desired
+
+__all__ = ["is_suspended", "message", "phase", "stuck"]
+
+_OF_OPERATION: dict[OperationType, Phase] = {
+    "Deploy": "Deploying",
+    "Resume": "Deploying",
+    "Upgrade": "Upgrading",
+    "Redeploy": "Upgrading",
+    "Rescale": "Rescaling",
+    "Rollback": "RollingBack",
+    "Suspend": "Suspending",
+    "Recover": "Recovering",
+    "Delete": "Deleting",
+}
+
+
+def phase(draft: Draft) -> Phase:  # noqa: PLR0911  one line a phase
+    """The phase of the job."""
+    status = draft.status
+    if draft.meta.deleted_at is not None:
+        return "Deleting"
+    if status.blocked_reason:
+        return "Failed" if status.blocked_reason == FAILED else "Blocked"
+    if status.operation is not None:
+        return _of_operation(draft)
+    if status.finished_at is not None:
+        return "Finished"
+    if is_suspended(draft):
+        return "Suspended"
+    if status.attempt.number == 0:
+        return "Created"
+    if not draft.lives:
+        return "Recovering"
+    return "Stable" if status.attempt.stable_since is not None else "Running"
+
+
+def is_suspended(draft: Draft) -> bool:
+    """Whether nothing runs because nothing is to run."""
+    status = draft.status
+    idle = status.operation is None and not draft.lives and status.finished_at is None
+    return idle and desired(draft) == "Suspended" and not status.blocked_reason
+
+
+def stuck(draft: Draft) -> tuple[str, str] | None:
+    """Why a driver's pod does not start, as the kubelet or the scheduler says; None if it does."""
+    pod = draft.pod
+    if not draft.lives or pod is None or pod.phase != "Pending":
+        return None
+    if pod.waiting:
+        return _word(pod.waiting), f"{pod.name}: {pod.waiting_message or pod.waiting}"
+    if pod.unschedulable:
+        return "Unschedulable", f"{pod.name}: {pod.unschedulable}"
+    return None
+
+
+def message(draft: Draft) -> str:
+    """The one thing to know now; for a blocked job, the one thing to do."""
+    status = draft.status
+    if status.blocked_reason:
+        return status.message
+    if draft.problems and draft.meta.deleted_at is None:
+        return f"the spec is not acted on: {draft.problems[0]}"
+    held = stuck(draft)
+    if held is not None:
+        return held[1]
+    if status.operation is not None:
+        return status.operation.message
+    found = trouble(draft)
+    return found.message if found is not None else ""
+
+
+def _of_operation(draft: Draft) -> Phase:
+    operation, status = draft.operation, draft.status
+    waits = status.restarts.next_retry_at
+    if operation.type == "Recover" and operation.step == "Fencing" and waits is not None:
+        return "BackOff" if draft.now < waits else "Recovering"
+    starting = operation.type in ("Deploy", "Resume") and operation.step == "Verifying"
+    if starting and status.job.state == "restoring":
+        return "Restoring"
+    return _OF_OPERATION[operation.type]
+
+
+def _word(text: str) -> str:
+    """A kubelet's reason as a condition's: letters and digits, beginning with a letter."""
+    found = "".join(c for c in text if c.isascii() and c.isalnum())
+    return found if found[:1].isalpha() else f"Waiting{found}"

@@ -1,0 +1,55 @@
+"""The barrier before a start: no driver and no executor of an earlier attempt is left. Pure.
+
+What is left is asked to end, and what does not end is deleted by force once its node is known to be
+silent or its grace is long over. The fence in the store makes a zombie harmless then.
+"""
+
+from datetime import timedelta
+
+from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.learn import lost_patience
+from moorage_operator.plan import DeletePod
+from moorage_operator.world import PodView, Unreadable
+
+__all__ = ["cleared", "remove", "strangers"]
+
+
+def cleared(draft: Draft) -> bool:
+    """Whether no pod of any attempt can still run; asks for the end of those that can."""
+    executors = draft.world.executors
+    if isinstance(draft.world.drivers, Unreadable) or isinstance(executors, Unreadable):
+        return False
+    left = [p for p in draft.drivers if p.owned and not p.terminal]
+    # Executors end with their driver; they are helped along only once that is gone.
+    if not left:
+        left = [p for p in executors if not p.terminal]
+    for pod in left:
+        remove(draft, pod)
+    if left:
+        draft.wake(draft.config.busy_resync)
+    return not left
+
+
+def remove(draft: Draft, pod: PodView) -> None:
+    """See to it that a pod ends: by asking, and where nobody listens, by force."""
+    if pod.deleted_at is None:
+        draft.do(DeletePod(pod.name, pod.uid))
+    elif _is_abandoned(draft, pod):
+        draft.do(DeletePod(pod.name, pod.uid, grace_seconds=0))
+
+
+def strangers(draft: Draft) -> list[PodView]:
+    """Living pods that are not this object's and have names of its drivers."""
+    return [pod for pod in draft.drivers if not pod.owned and not pod.terminal]
+
+
+def _is_abandoned(draft: Draft, pod: PodView) -> bool:
+    deleted = pod.deleted_at
+    if deleted is None:
+        return False
+    over = deleted + timedelta(seconds=pod.grace_seconds)
+    silent = pod.node_ready is False or pod.phase == "Unknown"
+    lost = draft.attempt.outcome_reason == "NodeLost" and pod.attempt == draft.attempt.number
+    if silent and lost:
+        return True
+    return draft.now >= over + lost_patience(draft)

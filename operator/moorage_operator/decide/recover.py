@@ -1,0 +1,159 @@
+"""What follows when a driver has ended without being asked to. Pure.
+
+A failure is counted once: in the write that takes note of it, the operation that answers it begins.
+"""
+
+from datetime import datetime, timedelta
+
+from moorage_api.lifecycle import FailurePolicy
+from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.failures import Kind, backoff, kind_of, ran_for
+from moorage_operator.decide.operations import FAILED, begin, block
+from moorage_operator.decide.specs import policy
+from moorage_operator.world import StoreView
+
+__all__ = ["after_end", "finish", "restart"]
+
+_MOST_COUNTED = 64
+_RESTORE_TRIES = 3
+
+_FIXES = {
+    "AdoptRequired": "make sure that the other object is gone, then annotate this one with "
+    "moorage.dev/adopt-lineage=LINEAGE",
+    "CheckpointDirConflict": "give this job its own spec.state.checkpointDir",
+    "Fenced": "make sure that nothing else runs on spec.state.checkpointDir, then set the "
+    "annotation moorage.dev/restart to a new value",
+    "InvalidJob": "correct the spec or the job's code",
+    "RestorePointChanged": "name a restore point that exists: raise spec.restore.nonce",
+    "RestorePointNotFound": "name a restore point that exists: correct spec.restore and raise its "
+    "nonce",
+    "SourceOffsetsLost": "the source no longer has what the job must read next; restore from a "
+    "newer point or accept the loss in the job's code, and raise spec.restore.nonce",
+    "StoreDenied": "give the job read, write, list and delete rights on its directories, then set "
+    "the annotation moorage.dev/restart to a new value",
+}
+_FIX = "correct what it says, then change the spec or set the annotation moorage.dev/restart"
+
+
+def after_end(draft: Draft, reason: str = "", message: str = "") -> None:
+    """Answer the end of the current attempt.
+
+    Args:
+        draft: the decision.
+        reason: why, if the operator itself found it wanting; else as the attempt says.
+        message: likewise, for people.
+    """
+    attempt = draft.attempt
+    if attempt.outcome == "Finished" and not reason:
+        finish(draft)
+        return
+    reason = reason or attempt.outcome_reason or "DriverLost"
+    message = message or attempt.outcome_message
+    kind = kind_of(reason)
+    draft.put_restarts(last_reason=reason, last_message=message, last_time=draft.now)
+    draft.tell("Warning", reason, message or reason, f"{attempt.number}")
+    if _ended_in_restore(draft, reason):
+        draft.put_restarts(restore_failures=draft.status.restarts.restore_failures + 1)
+    if kind is Kind.REFUSED:
+        block(draft, reason, f"{message}; {_FIXES.get(reason, _FIX)}")
+    elif draft.status.restarts.restore_failures >= _RESTORE_TRIES:
+        block(draft, "RestoreFailing", _restore_failing(draft, message))
+    else:
+        restart(draft, kind, reason, message)
+
+
+def finish(draft: Draft) -> None:
+    """The job's input has ended, and with it the job."""
+    attempt = draft.attempt
+    ended = attempt.ended_at or draft.now
+    draft.put(operation=None, finished_at=ended)
+    draft.put_restarts(next_retry_at=None)
+    draft.put_triggers(restart=draft.meta.annotation("restart"))
+    draft.tell("Normal", "Finished", "The job has read all its input", f"{attempt.number}")
+    draft.wake(draft.config.busy_resync)
+
+
+def restart(draft: Draft, kind: Kind, reason: str, message: str) -> None:
+    """Bring the job back, at once or after a wait; or give up, if the policy says so."""
+    spec = policy(draft)
+    rules = spec.failure_policy if spec is not None else FailurePolicy()
+    _reset_if_it_ran_well(draft, rules)
+    counts = kind is Kind.APPLICATION or (
+        kind is Kind.INFRASTRUCTURE and rules.infrastructure.count_as_restart
+    )
+    window = _window(draft, rules)
+    if counts and 0 <= rules.max_restarts <= len(window):
+        _give_up(draft, rules, message)
+        return
+    restarts = draft.status.restarts
+    wait = _wait(draft, kind, rules)
+    draft.put_restarts(
+        total=restarts.total + 1,
+        window=(*window, draft.now)[-_MOST_COUNTED:] if counts else window,
+        backoff_level=min(restarts.backoff_level + 1, 64) if wait else restarts.backoff_level,
+        next_retry_at=draft.now + wait if wait else None,
+    )
+    begin(draft, "Recover", "Fencing", reason, message)
+    when = f"in {wait.total_seconds():.0f} s" if wait else "at once"
+    text = f"The job is started again {when}: {message or reason}"
+    draft.tell("Normal", "RestartScheduled", text, draft.operation.id)
+
+
+def _wait(draft: Draft, kind: Kind, rules: FailurePolicy) -> timedelta:
+    """How long to wait. What the job could not help is mended at once, unless it never ran."""
+    attempt = draft.attempt
+    lived = ran_for(attempt.running_since, draft.now)
+    if kind is Kind.INFRASTRUCTURE and lived >= rules.backoff.initial.timedelta:
+        return timedelta(0)
+    seed = f"{draft.meta.uid}-{attempt.number}"
+    return backoff(rules.backoff, draft.status.restarts.backoff_level, seed)
+
+
+def _reset_if_it_ran_well(draft: Draft, rules: FailurePolicy) -> None:
+    attempt = draft.attempt
+    until = attempt.ended_at or draft.now
+    if ran_for(attempt.running_since, until) >= rules.backoff.reset_after.timedelta:
+        draft.put_restarts(backoff_level=0)
+
+
+def _window(draft: Draft, rules: FailurePolicy) -> tuple[datetime, ...]:
+    since = draft.now - rules.window.timedelta
+    return tuple(at for at in draft.status.restarts.window if at > since)
+
+
+def _give_up(draft: Draft, rules: FailurePolicy, message: str) -> None:
+    text = (
+        f"the job was started again {rules.max_restarts} times within {rules.window}, as often as "
+        f"failurePolicy.maxRestarts allows; the last time: {message}; correct it, then change the "
+        "spec or set the annotation moorage.dev/restart"
+    )
+    block(draft, FAILED, text)
+
+
+def _ended_in_restore(draft: Draft, reason: str) -> bool:
+    attempt = draft.attempt
+    if attempt.running_since is not None:
+        return False
+    held_the_lineage = attempt.fence > 0 and reason == "DriverFailed"
+    return held_the_lineage or draft.status.job.state == "restoring" or reason == "StateCorrupt"
+
+
+def _restore_failing(draft: Draft, message: str) -> str:
+    """What a person can do: go back by hand, to a point that is named."""
+    point = draft.attempt.restored_from or draft.attempt.restore_point
+    tried = point.path if point is not None and point.path else "the newest checkpoint"
+    text = f"restoring from {tried} failed {_RESTORE_TRIES} times: {message}; "
+    older = _older_point(draft, tried)
+    if not older:
+        return f"{text}correct the job, then change the spec or set moorage.dev/restart"
+    return (
+        f"{text}correct the job, or go back to {older} by spec.restore.mode Path and a higher nonce"
+    )
+
+
+def _older_point(draft: Draft, tried: str) -> str:
+    store = draft.world.store
+    if isinstance(store, StoreView) and store.previous is not None:
+        return store.previous.path
+    last = draft.status.snapshots.last_savepoint
+    return last.path if last is not None and last.path != tried else ""

@@ -1,0 +1,191 @@
+"""What the next start begins from, and what keeps it from beginning. Pure.
+
+State never becomes empty by itself: the only ways to an empty start are an explicit Empty that is
+acknowledged or whose store proves that there is nothing to lose, and a driver that finds under its
+fence that the lineage never completed a checkpoint. What could not be read proves nothing.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from moorage_api import JobSpec
+from moorage_api.status import RestorePoint
+from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.pods import strangers
+from moorage_operator.decide.specs import is_new_nonce, policy
+from moorage_operator.world import SnapshotView, StoreView, Unreadable
+
+__all__ = ["Obstacle", "first_order", "named_snapshot", "next_restore", "obstacle"]
+
+LATEST = RestorePoint(mode="Latest")
+_BY_SPEC = "nonce-"
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why nothing is started now.
+
+    Attributes:
+        passes: it goes away by itself, so that waiting is right; else a person must act.
+    """
+
+    reason: str
+    message: str
+    passes: bool = False
+
+
+def obstacle(draft: Draft) -> Obstacle | None:
+    """What keeps a driver from being started, whatever it would begin from."""
+    rival = draft.world.directory_rival
+    if rival:
+        text = (
+            f"spec.state.checkpointDir is already that of {rival}; "
+            "give this job its own directory, or delete the other one"
+        )
+        return Obstacle("CheckpointDirConflict", text)
+    for pod in strangers(draft):
+        if pod.deleted_at is not None:
+            return Obstacle("ForeignDriver", f"waits for the end of foreign pod {pod.name}", True)
+        text = f"pod {pod.name} runs and is not of this object; delete it"
+        return Obstacle("ForeignDriver", text)
+    return _ownership(draft)
+
+
+def next_restore(draft: Draft) -> RestorePoint | Obstacle:
+    """What the next start begins from.
+
+    An order of spec.restore is followed once: its id is kept in the lineage's log, and a start that
+    repeats it goes on from the newest checkpoint.
+    """
+    attempt, spec = draft.attempt, policy(draft)
+    point = attempt.restore_point
+    never_ran = attempt.running_since is None
+    by_spec = never_ran and point is not None and point.order_id.startswith(_BY_SPEC)
+    begun = attempt.number > 0 and bool(attempt.revision)
+    fresh = attempt.number == 0 or (not begun and draft.status.next_restore is None)
+    if spec is not None and (is_new_nonce(draft) or (fresh and not _followed(draft)) or by_spec):
+        return _by_spec(draft, spec)
+    operation = draft.status.operation
+    if operation is not None and operation.mode_used == "Stateless" and spec is not None:
+        return _stateless(spec, f"{operation.id}-{draft.tag}")
+    if draft.status.next_restore is not None:
+        return draft.status.next_restore
+    if never_ran and point is not None:
+        return point
+    return LATEST
+
+
+def first_order(spec: JobSpec) -> str:
+    """Names an explicit choice of spec.restore: the same choice under the same nonce is one."""
+    restore = spec.restore
+    chosen = f"{restore.mode}\0{restore.path}\0{restore.snapshot_name}"
+    digest = hashlib.sha256(chosen.encode()).hexdigest()[:8]
+    return f"{_BY_SPEC}{restore.nonce}-{digest}"
+
+
+def named_snapshot(draft: Draft, spec: JobSpec) -> SnapshotView | Obstacle:
+    """The completed snapshot that spec.restore names."""
+    name, known = spec.restore.snapshot_name, draft.world.snapshots
+    if isinstance(known, Unreadable):
+        return Obstacle("SnapshotsUnreadable", f"snapshots cannot be read: {known.message}", True)
+    found = next((one for one in known if one.meta.name == name), None)
+    where = f"spec.restore.snapshotName names {name}, "
+    if found is None:
+        fix = "name one that `kubectl get ssnap` shows for this job"
+        return Obstacle("RestorePointNotFound", f"{where}which is not there; {fix}")
+    if found.meta.deleted_at is not None:
+        return Obstacle("RestorePointNotFound", f"{where}which is being deleted; name another one")
+    status = found.status
+    if status.state != "Completed" or not status.path:
+        fix = "wait for it, or name another one"
+        text = f"{where}which is not completed: state={status.state}; {fix}"
+        return Obstacle("RestorePointNotFound", text)
+    return found
+
+
+def _followed(draft: Draft) -> bool:
+    """Whether the status, if it came from a backup, says that this nonce was followed already."""
+    spec = draft.world.spec
+    done = draft.status.reconciliation.restore_nonce
+    inherited = draft.attempt.number > 0 and bool(draft.status.snapshots.lineage_id)
+    return inherited and spec is not None and spec.restore.nonce <= done
+
+
+def _by_spec(draft: Draft, spec: JobSpec) -> RestorePoint | Obstacle:
+    restore, order = spec.restore, first_order(spec)
+    if restore.mode == "Latest":
+        return RestorePoint(mode="Latest", order_id=order)
+    if restore.mode == "Path":
+        return RestorePoint(mode="Path", path=restore.path, order_id=order)
+    if restore.mode == "Empty":
+        return _empty(draft, spec, order)
+    found = named_snapshot(draft, spec)
+    if isinstance(found, Obstacle):
+        return found
+    return RestorePoint(
+        mode="Path",
+        path=found.status.path,
+        digest=found.status.manifest_digest,
+        order_id=order,
+        checkpoint_id=found.status.checkpoint_id,
+        completed_at=found.status.completed_at,
+    )
+
+
+def _empty(draft: Draft, spec: JobSpec, order: str) -> RestorePoint | Obstacle:
+    point = RestorePoint(mode="Empty", order_id=order)
+    if spec.restore.acknowledge_state_loss:
+        return point
+    store = draft.world.store
+    field = "spec.restore.acknowledgeStateLoss"
+    if isinstance(store, Unreadable) and store.reason == "StoreDenied":
+        fix = f"set {field} to true if that is meant, or let the operator read the store"
+        return Obstacle("StoreDenied", f"whether there is state cannot be read; {fix}")
+    if not isinstance(store, StoreView):
+        why = store.message if isinstance(store, Unreadable) else "it is being read"
+        text = f"waits for the store to show whether there is state: {why}"
+        return Obstacle("StoreUnavailable", text, passes=True)
+    if not _has_state(store) or order in store.order_ids:
+        return point
+    text = (
+        f"spec.restore.mode is Empty, and {spec.state.checkpoint_dir} has state; "
+        f"set {field} to true to leave it behind, or use mode Latest"
+    )
+    return Obstacle("StateLossNotAcknowledged", text)
+
+
+def _stateless(spec: JobSpec, order: str) -> RestorePoint | Obstacle:
+    if spec.restore.acknowledge_state_loss:
+        return RestorePoint(mode="Empty", order_id=order)
+    text = (
+        "spec.upgrade.mode is Stateless, and spec.restore.acknowledgeStateLoss is false; "
+        "set it to true to leave the state behind, or choose another mode"
+    )
+    return Obstacle("StateLossNotAcknowledged", text)
+
+
+def _has_state(store: StoreView) -> bool:
+    return store.exists and (store.newest is not None or bool(store.savepoints))
+
+
+def _ownership(draft: Draft) -> Obstacle | None:
+    """Whose lineage it is, where that was read; the driver asks again under its fence."""
+    store = draft.world.store
+    if not isinstance(store, StoreView) or not store.exists or store.owner is None:
+        return None
+    meta = draft.meta
+    cluster, namespace, name, uid = store.owner
+    if (cluster, namespace, name) != (draft.config.cluster_id, meta.namespace, meta.name):
+        text = (
+            f"spec.state.checkpointDir belongs to job {cluster}/{namespace}/{name}; "
+            "give this job its own directory"
+        )
+        return Obstacle("CheckpointDirConflict", text)
+    if uid == meta.uid or store.released or meta.annotation("adopt-lineage") == store.lineage:
+        return None
+    text = (
+        f"spec.state.checkpointDir holds the state of another object of this name (uid {uid}) that "
+        f"did not give it up; make sure that it is gone, then annotate this one with "
+        f"moorage.dev/adopt-lineage={store.lineage}"
+    )
+    return Obstacle("AdoptRequired", text)

@@ -1,0 +1,124 @@
+"""Which spec is meant: the newest, the one that runs, the one to start next. Pure.
+
+An edit that is wrong changes nothing of what runs: everything here then goes by the last good spec,
+which its ControllerRevision keeps. Values that need no new revision (policies, desiredState) are
+those of the newest good spec.
+"""
+
+from typing import Literal
+
+from moorage_api import Deletion, JobSpec
+from moorage_operator.decide.draft import Draft
+from moorage_operator.plan import SaveRevision
+from moorage_operator.world import Revision
+
+__all__ = [
+    "deletion",
+    "desired",
+    "is_new_nonce",
+    "is_valid",
+    "keep_revision",
+    "newest_name",
+    "policy",
+    "revision_name",
+    "running_spec",
+    "target",
+]
+
+_HASH = 10
+
+
+def revision_name(job: str, spec_hash: str) -> str:
+    """The name of the ControllerRevision of a spec."""
+    return f"{job}-{spec_hash[:_HASH]}"
+
+
+def is_valid(draft: Draft) -> bool:
+    """Whether the newest spec may be acted on."""
+    return draft.world.spec is not None and not draft.problems
+
+
+def newest_name(draft: Draft) -> str:
+    """The revision of the newest spec; empty if that is wrong."""
+    return revision_name(draft.meta.name, draft.world.spec_hash) if is_valid(draft) else ""
+
+
+def policy(draft: Draft) -> JobSpec | None:
+    """The spec whose policies hold: the newest good one; None if there never was one."""
+    if is_valid(draft):
+        return draft.world.spec
+    good = _last_good(draft)
+    return good.spec if good is not None else None
+
+
+def running_spec(draft: Draft) -> JobSpec | None:
+    """The spec that the current attempt runs."""
+    found = draft.world.revisions.get(draft.attempt.revision)
+    return found.spec if found is not None else policy(draft)
+
+
+def desired(draft: Draft) -> Literal["Running", "Suspended"]:
+    """What the job is to do; after a wrong edit, what it did before."""
+    if is_valid(draft) and draft.world.spec is not None:
+        return draft.world.spec.desired_state
+    return draft.status.reconciliation.desired_state or "Running"
+
+
+def target(draft: Draft) -> str:
+    """The revision to start next; empty if no good spec is known."""
+    newest = newest_name(draft)
+    if newest and not _rejected(draft) and not _holds_back(draft):
+        return newest
+    good = _last_good(draft)
+    return good.name if good is not None else newest
+
+
+def is_new_nonce(draft: Draft) -> bool:
+    """Whether spec.restore is to be followed again: of the newest spec, or the last good one."""
+    spec = policy(draft)
+    return spec is not None and spec.restore.nonce > draft.status.reconciliation.restore_nonce
+
+
+def keep_revision(draft: Draft, name: str) -> bool:
+    """See to it that the revision to start is kept; say whether it is."""
+    if name in draft.world.revisions:
+        return True
+    if name == newest_name(draft):
+        draft.do(SaveRevision(name, draft.meta.generation, draft.world.spec_hash))
+    return False
+
+
+def deletion(draft: Draft) -> Deletion:
+    """What stays when the object is deleted: the newest word, as far as it can be read.
+
+    Where only an older one is known, state is kept: it may say Delete and have been taken back.
+    """
+    if draft.world.spec is not None:
+        return draft.world.spec.deletion
+    good = _last_good(draft)
+    known = good.spec.deletion if good is not None else Deletion()
+    return known.model_copy(update={"policy": "Retain"})
+
+
+def _last_good(draft: Draft) -> Revision | None:
+    status, known = draft.status, draft.world.revisions
+    wanted = [status.operation.target_revision] if status.operation is not None else []
+    if _rejected(draft):
+        wanted.clear()
+    wanted += [draft.attempt.revision, status.reconciliation.current_revision]
+    return next((known[name] for name in wanted if name in known), None)
+
+
+def _rejected(draft: Draft) -> bool:
+    rejected = draft.status.reconciliation.rejected_spec_hash
+    return bool(rejected) and rejected == draft.world.spec_hash
+
+
+def _holds_back(draft: Draft) -> bool:
+    """Whether a new version waits until the old one runs again, to take a savepoint of it."""
+    operation, spec = draft.status.operation, draft.world.spec
+    if operation is None or operation.type != "Recover" or spec is None:
+        return False
+    patient = spec.upgrade.mode == "Savepoint" and spec.upgrade.fallback != "LastCheckpoint"
+    once_ran = draft.status.reconciliation.running_revision == draft.attempt.revision
+    return patient and once_ran and not is_new_nonce(draft)

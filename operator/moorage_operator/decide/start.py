@@ -1,0 +1,282 @@
+"""From a cleared place to a running stream: Fencing, Starting, Verifying. Pure.
+
+The number of an attempt is written before its pod is made, so that an operator that dies in between
+makes the same pod again. What a start begins from is decided once, with the number.
+"""
+
+from datetime import timedelta
+
+from moorage_api.driver import RestoreOrder, StartOrder
+from moorage_api.status import AttemptStatus, RestorePoint
+from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.operations import begin, block, end
+from moorage_operator.decide.pods import cleared
+from moorage_operator.decide.recover import after_end, finish
+from moorage_operator.decide.restore_point import Obstacle, next_restore, obstacle
+from moorage_operator.decide.specs import (
+    desired,
+    is_new_nonce,
+    is_valid,
+    keep_revision,
+    newest_name,
+    policy,
+    target,
+)
+from moorage_operator.decide.stop import keep_snapshot
+from moorage_operator.decide.view import fresh_view
+from moorage_operator.plan import StartDriver, TidyAttempt, TidyRevisions
+
+__all__ = ["fencing", "starting", "verifying"]
+
+
+def fencing(draft: Draft) -> None:
+    """Wait until nothing of earlier attempts is left, then start, or rest."""
+    keep_snapshot(draft)
+    if not cleared(draft):
+        return
+    _close_attempt(draft)
+    if _finished_instead(draft):
+        finish(draft)
+    elif desired(draft) == "Suspended":
+        _rest(draft)
+    elif not _waits(draft):
+        _launch(draft)
+
+
+def starting(draft: Draft) -> None:
+    """Make the pod, again and again until it is seen."""
+    attempt = draft.attempt
+    if attempt.outcome:
+        after_end(draft)
+    elif attempt.driver_uid:
+        draft.move("Verifying", deadline=draft.operation.deadline)
+    elif _is_outdated(draft):
+        draft.move("Fencing")
+    elif cleared(draft):
+        draft.do(StartDriver(attempt.revision, _order(draft)))
+        draft.wake(draft.config.busy_resync)
+
+
+def verifying(draft: Draft) -> None:
+    """Wait until the stream runs."""
+    attempt = draft.attempt
+    draft.wake(draft.config.busy_resync)
+    if attempt.outcome:
+        after_end(draft)
+    elif attempt.running_since is not None:
+        _done(draft)
+    elif desired(draft) == "Suspended":
+        begin(draft, "Suspend", "Fencing", "SpecChanged", "desiredState is Suspended")
+    elif target(draft) not in ("", attempt.revision) or is_new_nonce(draft):
+        _supersede(draft)
+    elif _new_restart(draft):
+        draft.put_triggers(restart=draft.meta.annotation("restart"))
+        _supersede(draft)
+    elif _hangs(draft):
+        text = f"the stream did not run within {draft.config.start_timeout:.0f} s"
+        after_end(draft, reason="StartTimedOut", message=f"{text}, and the driver does not answer")
+
+
+# -- Fencing -----------------------------------------------------------------------------------
+
+
+def _close_attempt(draft: Draft) -> None:
+    """An attempt whose pod is gone, or was never made, is over."""
+    if draft.lives:
+        draft.put_attempt(
+            outcome="Stopped",
+            outcome_reason="Superseded",
+            ended_at=draft.now,
+            missing_since=None,
+        )
+
+
+def _finished_instead(draft: Draft) -> bool:
+    """The job came to its end while it was to be stopped, and nothing new is asked of it."""
+    attempt = draft.attempt
+    if attempt.outcome != "Finished":
+        return False
+    return target(draft) in ("", attempt.revision) and not is_new_nonce(draft)
+
+
+def _rest(draft: Draft) -> None:
+    """Nothing is to run."""
+    operation = draft.operation
+    draft.put_reconciliation(desired_state="Suspended")
+    draft.put_restarts(next_retry_at=None, backoff_level=0)
+    draft.put_triggers(restart=draft.meta.annotation("restart"))
+    end(draft)
+    point = draft.status.next_restore
+    last = draft.status.snapshots.last_checkpoint
+    where = point.path if point is not None else last.path if last is not None else "its beginning"
+    draft.tell("Normal", "Suspended", f"The job is stopped; it goes on from {where}", operation.id)
+
+
+def _waits(draft: Draft) -> bool:
+    """Whether a wait after a failure is not over. What a person does ends it."""
+    retry_at = draft.status.restarts.next_retry_at
+    if retry_at is None or draft.now >= retry_at:
+        return False
+    edited = is_valid(draft) and draft.meta.generation > _generation(draft)
+    if edited or _new_restart(draft):
+        return False
+    draft.wake_at(retry_at)
+    return True
+
+
+def _generation(draft: Draft) -> int:
+    """The object's generation when the operation began."""
+    return int(draft.operation.id.partition("-")[0])
+
+
+def _launch(draft: Draft) -> None:
+    _reject_if_asked(draft)
+    name = target(draft)
+    if not name:
+        block(draft, "InvalidSpec", "there is no valid spec to start; correct the spec")
+        return
+    if name != draft.operation.target_revision:
+        draft.put_operation(target_revision=name)
+    hindrance = obstacle(draft)
+    point = hindrance if hindrance is not None else next_restore(draft)
+    if isinstance(point, Obstacle):
+        _stay(draft, point)
+    elif keep_revision(draft, name):
+        _count_up(draft, name, point)
+    else:
+        draft.wake(draft.config.busy_resync)
+
+
+def _reject_if_asked(draft: Draft) -> None:
+    """No savepoint can be taken of a failed job: with fallback Fail the edit is refused."""
+    operation, spec = draft.operation, policy(draft)
+    if operation.type != "Recover" or spec is None or not is_valid(draft):
+        return
+    held = target(draft) != newest_name(draft)
+    rejected = draft.status.reconciliation.rejected_spec_hash == draft.world.spec_hash
+    if held and not rejected and spec.upgrade.fallback == "Fail":
+        draft.put_reconciliation(rejected_spec_hash=draft.world.spec_hash)
+        text = (
+            "the job is failing, so no savepoint can be taken, and upgrade.fallback is Fail; the "
+            "old version is brought back. Change the spec or set moorage.dev/restart to try again"
+        )
+        draft.tell("Warning", "UpgradeFailed", text, operation.id)
+
+
+def _stay(draft: Draft, hindrance: Obstacle) -> None:
+    if hindrance.passes:
+        draft.put_operation(message=hindrance.message)
+        draft.wake(draft.config.busy_resync)
+    else:
+        block(draft, hindrance.reason, hindrance.message)
+
+
+def _count_up(draft: Draft, revision: str, point: RestorePoint) -> None:
+    """Write the next attempt, and have it made."""
+    number = _next_number(draft)
+    spec = draft.world.revisions[revision].spec
+    old = draft.status.reconciliation
+    draft.put(
+        next_restore=None,
+        job=fresh_view(),
+        attempt=AttemptStatus(
+            number=number,
+            revision=revision,
+            restore_point=point,
+            driver_pod=draft.pod_name(number),
+            started_at=draft.now,
+        ),
+    )
+    followed = max(old.restore_nonce, spec.restore.nonce)
+    draft.put_reconciliation(
+        current_revision=revision, restore_nonce=followed, desired_state="Running"
+    )
+    draft.put_restarts(next_retry_at=None)
+    draft.put_triggers(restart=draft.meta.annotation("restart"))
+    deadline = draft.now + timedelta(seconds=draft.config.start_timeout)
+    draft.move("Starting", deadline=deadline, restore_point=point, not_before=None)
+    draft.do(StartDriver(revision, _order(draft)))
+    text = f"Driver {draft.attempt.driver_pod} of revision {revision} begins from {_from(point)}"
+    draft.tell("Normal", "Submitted", text, f"{number}")
+
+
+def _next_number(draft: Draft) -> int:
+    """One more than any attempt that left a trace."""
+    return max([draft.attempt.number, *(pod.attempt for pod in draft.drivers)]) + 1
+
+
+def _from(point: RestorePoint) -> str:
+    if point.mode == "Path":
+        return point.path
+    return "the newest checkpoint" if point.mode == "Latest" else "nothing"
+
+
+# -- Starting and Verifying --------------------------------------------------------------------
+
+
+def _is_outdated(draft: Draft) -> bool:
+    """Whether the attempt is no longer the one to make."""
+    attempt = draft.attempt
+    if desired(draft) == "Suspended" or attempt.revision not in draft.world.revisions:
+        return True
+    return target(draft) not in ("", attempt.revision) or is_new_nonce(draft)
+
+
+def _order(draft: Draft) -> StartOrder:
+    attempt = draft.attempt
+    point = attempt.restore_point or RestorePoint(mode="Latest")
+    restore = RestoreOrder(
+        mode=point.mode, path=point.path, digest=point.digest, order_id=point.order_id
+    )
+    return StartOrder(
+        attempt=attempt.number,
+        cluster_id=draft.config.cluster_id,
+        job_uid=draft.meta.uid,
+        restore=restore,
+        adopt_lineage=draft.meta.annotation("adopt-lineage"),
+    )
+
+
+def _new_restart(draft: Draft) -> bool:
+    asked = draft.meta.annotation("restart")
+    return bool(asked) and asked != draft.status.snapshots.last_trigger.restart
+
+
+def _supersede(draft: Draft) -> None:
+    """The spec is another one by now, and the stream has not run: begin again with that."""
+    operation = draft.operation
+    kind = operation.type if operation.type != "Recover" else "Upgrade"
+    text = "the spec changed before the stream ran"
+    begin(draft, kind, "Fencing", "SpecChanged", text, mode_used=operation.mode_used)
+    draft.tell("Normal", "SpecChanged", text, draft.operation.id)
+
+
+def _hangs(draft: Draft) -> bool:
+    """Whether a driver whose container runs says nothing for too long.
+
+    One that answers takes the time it needs; one that waits for an image or a node has its reason
+    in the conditions, and starting it anew would not help.
+    """
+    deadline, pod = draft.operation.deadline, draft.pod
+    if deadline is None or draft.now < deadline or pod is None or draft.report is not None:
+        return False
+    return pod.phase == "Running" and draft.world.report is not None
+
+
+def _done(draft: Draft) -> None:
+    operation, attempt = draft.operation, draft.attempt
+    end(draft)
+    draft.tell("Normal", "DriverReady", f"The stream runs in {attempt.driver_pod}", operation.id)
+    restored = attempt.restored_from
+    if restored is not None:
+        age = ""
+        if restored.completed_at is not None:
+            seconds = (draft.now - restored.completed_at).total_seconds()
+            age = f", {max(0.0, seconds):.0f} s old"
+        draft.tell("Normal", "Restored", f"Restored from {restored.path}{age}", operation.id)
+    if operation.type == "Resume":
+        draft.tell("Normal", "Resumed", "The job runs again", operation.id)
+    status = draft.status.reconciliation
+    keep = {status.current_revision, status.stable_revision, attempt.revision} - {""}
+    draft.do(TidyAttempt(below=attempt.number))
+    draft.do(TidyRevisions(frozenset(keep)))

@@ -1,0 +1,49 @@
+"""Events that follow from a condition's change, told in the pass that writes it. Pure."""
+
+import hashlib
+
+from moorage_api.status import Condition
+from moorage_operator.decide.draft import Draft
+
+__all__ = ["tell_changes"]
+
+_ON_FALSE = {
+    "SpecValid": "ValidationFailed",
+    "StorageReachable": "StoreUnreachable",
+}
+_LAGGING = "CheckpointLagging"
+
+
+def tell_changes(draft: Draft, before: tuple[Condition, ...], after: tuple[Condition, ...]) -> None:
+    """Tell what a person should hear of."""
+    old = {one.type: one for one in before}
+    for new in after:
+        reason = _reason(draft, new)
+        if reason and _is_news(old.get(new.type), new):
+            draft.tell("Warning", reason, new.message or new.reason, _key(draft, new))
+
+
+def _reason(draft: Draft, new: Condition) -> str:
+    """The event's reason; empty if there is nothing to tell."""
+    if new.status == "False" and new.type in _ON_FALSE:
+        return _ON_FALSE[new.type]
+    stuck = new.type == "Progressing" and _is_stuck(draft, new)
+    return new.reason if stuck or new.reason == _LAGGING else ""
+
+
+def _is_news(was: Condition | None, new: Condition) -> bool:
+    """Whether it says something else; a spec that is wrong in another way is news as well."""
+    if was is None or was.status != new.status or was.reason != new.reason:
+        return True
+    return new.type == "SpecValid" and was.message != new.message
+
+
+def _is_stuck(draft: Draft, new: Condition) -> bool:
+    operation = draft.status.operation
+    waits = new.status == "False" and operation is not None and not draft.status.blocked_reason
+    return waits and new.reason != "Idle"
+
+
+def _key(draft: Draft, new: Condition) -> str:
+    digest = hashlib.sha256(f"{new.reason}{new.message}".encode()).hexdigest()[:8]
+    return f"{draft.meta.generation}-{draft.attempt.number}-{digest}"

@@ -1,0 +1,83 @@
+"""What keeps a readable spec from being acted on, beyond what models and cluster say. Pure.
+
+Found before anything is stopped, so that a wrong edit leaves the running job running.
+"""
+
+from collections.abc import Iterator
+
+from moorage_api import JobSpec, Problem
+from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.restore_point import Obstacle, named_snapshot
+from moorage_operator.decide.specs import revision_name
+
+__all__ = ["validate"]
+
+_SNAPSHOT = "spec.restore.snapshotName"
+_ACKNOWLEDGE = "spec.restore.acknowledgeStateLoss"
+
+
+def validate(draft: Draft) -> None:
+    """Find everything that is wrong with the newest spec."""
+    world = draft.world
+    if world.spec is None:
+        draft.problems = world.problems or (
+            Problem("spec", "cannot be read", "correct it as `kubectl describe` says"),
+        )
+        return
+    # Whether a snapshot must be there depends on whether it is still to be restored from.
+    known = [one for one in world.problems if one.field != _SNAPSHOT]
+    draft.problems = (*known, *_found(draft, world.spec))
+
+
+def _found(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
+    attempt, done = draft.attempt, draft.status.reconciliation
+    if attempt.number == 0:
+        return
+    if spec.restore.nonce > done.restore_nonce:
+        yield from _restore(draft, spec)
+    elif attempt.revision and attempt.revision != revision_name(
+        draft.meta.name, draft.world.spec_hash
+    ):
+        yield from _stateless(spec)
+    yield from _fixed(draft, spec)
+
+
+def _restore(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
+    if spec.restore.mode == "Snapshot":
+        found = named_snapshot(draft, spec)
+        if isinstance(found, Obstacle):
+            reason = found.message.removeprefix(f"{_SNAPSHOT} ")
+            what, _, fix = reason.partition("; ")
+            yield Problem(_SNAPSHOT, what, fix or "look again later")
+    began = draft.attempt.running_since is not None or draft.status.snapshots.last_checkpoint
+    if spec.restore.mode == "Empty" and began and not spec.restore.acknowledge_state_loss:
+        what = "is false, restore.mode is Empty, and the job has state"
+        yield Problem(_ACKNOWLEDGE, what, "set it to true to leave the state behind")
+
+
+def _stateless(spec: JobSpec) -> Iterator[Problem]:
+    if spec.upgrade.mode == "Stateless" and not spec.restore.acknowledge_state_loss:
+        what = "is false, and upgrade.mode is Stateless"
+        yield Problem(_ACKNOWLEDGE, what, "set it to true, or choose another upgrade.mode")
+
+
+def _fixed(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
+    """What a lineage cannot change; the API server refuses it first, where its rules are in force.
+
+    An acknowledged empty start, or another directory under a new nonce, is another lineage.
+    """
+    known = draft.world.revisions.get(draft.attempt.revision)
+    if known is None or draft.status.snapshots.last_checkpoint is None:
+        return
+    old, scaling = known.spec, spec.scaling
+    anew = spec.restore.nonce > draft.status.reconciliation.restore_nonce
+    other_dir = old.state.checkpoint_dir != spec.state.checkpoint_dir
+    if other_dir and not anew:
+        what = f"is {spec.state.checkpoint_dir}, and the job's state is in another directory"
+        fix = f"write {old.state.checkpoint_dir}, or raise spec.restore.nonce"
+        yield Problem("spec.state.checkpointDir", what, fix)
+    emptied = anew and spec.restore.mode == "Empty"
+    if old.scaling.max_parallelism != scaling.max_parallelism and not (emptied or other_dir):
+        what = f"is {scaling.max_parallelism}, and the job's state has another number of key groups"
+        fix = f"write {old.scaling.max_parallelism}; it is fixed for a lineage"
+        yield Problem("spec.scaling.maxParallelism", what, fix)

@@ -1,0 +1,143 @@
+"""What people and tools read in the status: the stream, executors, scaling, checkpoints. Pure.
+
+The driver's figures change all the time. They are shown anew with each checkpoint, when something
+happens, and once a minute: a status is written for that, and etcd is not a dashboard.
+"""
+
+from datetime import timedelta
+
+from moorage_api.driver import CheckpointInfo, DriverState
+from moorage_api.status import ExecutorStatus, JobView, ScalingStatus
+from moorage_operator.children.names import JOB_UID_LABEL, ROLE_LABEL
+from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.specs import policy, running_spec
+from moorage_operator.world import Unreadable
+
+__all__ = ["fresh_view", "show_pods", "show_report"]
+
+_SHOWN_EVERY = timedelta(seconds=60)
+
+
+def show_report(draft: Draft, report: DriverState) -> None:
+    """Take the driver's report into the status."""
+    attempt, began = draft.attempt, draft.attempt.running_since is None
+    draft.put_attempt(
+        running_since=attempt.running_since or report.running_since,
+        fence=report.fence or attempt.fence,
+        restored_from=report.restored_from or attempt.restored_from,
+    )
+    if began and report.running_since is not None:
+        draft.put_restarts(restore_failures=0)
+        draft.put_reconciliation(running_revision=attempt.revision)
+    moved = _show_checkpoints(draft, report)
+    if moved or _is_stale(draft.status.job, report):
+        draft.put(job=_job(report))
+    draft.put(scaling=_scaling(draft, report))
+    _note_stable(draft, report)
+
+
+def show_pods(draft: Draft) -> None:
+    """Show executors; where there is no driver, that nothing runs."""
+    report = draft.report
+    if not draft.lives and draft.status.job.state:
+        draft.put(job=draft.status.job.model_copy(update={"state": ""}))
+    ready, failed = 0, 0
+    if isinstance(draft.world.executors, Unreadable):
+        return
+    window = _failure_window(draft)
+    for pod in draft.world.executors:
+        ready += pod.phase == "Running" and pod.ready
+        ended = pod.ended.finished_at if pod.ended is not None else None
+        failed += pod.phase == "Failed" and (ended is None or ended + window > draft.now)
+    desired = report.executors_desired if report is not None else 0
+    if report is None and draft.lives:
+        desired = draft.status.executors.desired
+    shown = report.executors_ready if report is not None else ready
+    draft.put(
+        executors=ExecutorStatus(desired=desired, ready=shown, failed_in_window=failed),
+        scaling=draft.status.scaling.model_copy(update={"selector": _selector(draft)}),
+    )
+
+
+def fresh_view() -> JobView:
+    """Of an attempt that has said nothing yet."""
+    return JobView()
+
+
+def _show_checkpoints(draft: Draft, report: DriverState) -> bool:
+    """Take over checkpoints and savepoints; say whether there is anything new to tell."""
+    snapshots = draft.status.snapshots
+    old = snapshots.last_checkpoint
+    newest = _newer(old, report.last_checkpoint)
+    draft.put_snapshots(
+        lineage_id=report.lineage or snapshots.lineage_id,
+        last_checkpoint=newest,
+        last_savepoint=report.last_savepoint or snapshots.last_savepoint,
+        consecutive_failures=report.consecutive_failed_checkpoints,
+    )
+    failures = report.consecutive_failed_checkpoints
+    if failures > snapshots.consecutive_failures:
+        why = report.last_checkpoint_failure
+        text = f"{why.message} (code {why.code})" if why else "nobody said why"
+        key = f"{draft.attempt.number}-{newest.id if newest else 0}-{failures}"
+        draft.tell("Warning", "CheckpointFailed", f"{failures} in a row: {text}", key)
+    return newest != old or failures != snapshots.consecutive_failures
+
+
+def _newer(old: CheckpointInfo | None, new: CheckpointInfo | None) -> CheckpointInfo | None:
+    """The driver's word is newer, even where a restore went back to a lower id."""
+    return new or old
+
+
+def _is_stale(shown: JobView, report: DriverState) -> bool:
+    if (shown.state, shown.message) != (report.phase, report.message):
+        return True
+    new, old = report.last_progress_time, shown.last_progress_time
+    return new is not None and (old is None or abs(new - old) >= _SHOWN_EVERY)
+
+
+def _job(report: DriverState) -> JobView:
+    return JobView(
+        state=report.phase,
+        message=report.message,
+        epoch=report.epoch,
+        last_progress_time=report.last_progress_time,
+        input_rows_per_second=f"{report.rows_per_second:.1f}",
+        busy_ratio=f"{report.busy_ratio:.2f}",
+        state_bytes=report.state_bytes,
+    )
+
+
+def _scaling(draft: Draft, report: DriverState) -> ScalingStatus:
+    old = draft.status.scaling
+    return ScalingStatus(
+        observed_parallelism=report.parallelism or old.observed_parallelism,
+        max_parallelism=report.max_parallelism or old.max_parallelism,
+        selector=_selector(draft),
+    )
+
+
+def _selector(draft: Draft) -> str:
+    return f"{JOB_UID_LABEL}={draft.meta.uid},{ROLE_LABEL}=executor"
+
+
+def _failure_window(draft: Draft) -> timedelta:
+    spec = running_spec(draft)
+    window = spec.failure_policy.executor_failures.window if spec is not None else None
+    return window.timedelta if window is not None else timedelta(minutes=10)
+
+
+def _note_stable(draft: Draft, report: DriverState) -> None:
+    """A version is good once it has run and completed checkpoints as the policy wants."""
+    attempt, spec = draft.attempt, policy(draft)
+    if attempt.stable_since is not None or attempt.running_since is None or spec is None:
+        return
+    wanted = spec.upgrade.rollback.stable_after
+    good_at = attempt.running_since + wanted.duration.timedelta
+    if report.completed_checkpoints < wanted.completed_checkpoints:
+        return
+    if draft.now < good_at:
+        draft.wake_at(good_at)
+        return
+    draft.put_attempt(stable_since=draft.now)
+    draft.put_reconciliation(stable_revision=attempt.revision)

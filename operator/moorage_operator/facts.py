@@ -1,0 +1,73 @@
+"""What a spec names and the cluster lacks: Secrets, service accounts, snapshots.
+
+A failed look proves nothing: only what the API server says is not there becomes a `Problem`.
+"""
+
+from collections.abc import Iterable
+
+from moorage_api import JobSpec, Problem
+from moorage_operator.objects import job_name_of
+from moorage_operator.ports import Cluster, Forbidden
+from moorage_operator.world import Meta
+
+__all__ = ["fact_problems"]
+
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+
+
+async def fact_problems(cluster: Cluster, meta: Meta, spec: JobSpec) -> tuple[Problem, ...]:
+    """Everything that the spec names and that is not there.
+
+    Raises:
+        ClusterError: the API server could not say.
+    """
+    return (
+        *await _account(cluster, meta.namespace, spec),
+        *await _credentials(cluster, meta.namespace, spec),
+        *await _snapshot(cluster, meta, spec),
+    )
+
+
+async def _account(cluster: Cluster, namespace: str, spec: JobSpec) -> Iterable[Problem]:
+    name = spec.service_account_name
+    try:
+        if await cluster.get("ServiceAccount", namespace, name) is not None:
+            return ()
+    except Forbidden:
+        # Reading accounts is a convenience; without it the pod's own refusal says the same.
+        return ()
+    field = "spec.serviceAccountName"
+    reason = f"names a service account that is not there: {name}"
+    return (Problem(field, reason, f"create it in namespace {namespace}, or name another one"),)
+
+
+async def _credentials(cluster: Cluster, namespace: str, spec: JobSpec) -> Iterable[Problem]:
+    reference = spec.state.credentials_secret_ref
+    if reference is None:
+        return ()
+    field = "spec.state.credentialsSecretRef.name"
+    found = await cluster.get("Secret", namespace, reference.name)
+    if found is None:
+        reason = f"names a Secret that is not there: {reference.name}"
+        return (Problem(field, reason, f"create it in namespace {namespace}"),)
+    missing = [key for key in _KEYS if key not in (found.get("data") or {})]
+    if missing:
+        reason = f"names a Secret without {' and '.join(missing)}: {reference.name}"
+        return (Problem(field, reason, "add what is missing to the Secret"),)
+    return ()
+
+
+async def _snapshot(cluster: Cluster, meta: Meta, spec: JobSpec) -> Iterable[Problem]:
+    name = spec.restore.snapshot_name
+    if spec.restore.mode != "Snapshot" or not name:
+        return ()
+    field = "spec.restore.snapshotName"
+    found = await cluster.get("StatefulSparkSnapshot", meta.namespace, name)
+    if found is None:
+        reason = f"names a StatefulSparkSnapshot that is not there: {name}"
+        return (Problem(field, reason, "name one that `kubectl get ssnap` shows for this job"),)
+    job = job_name_of(found.get("spec") or {})
+    if job != meta.name:
+        reason = f"names a snapshot of another job: {name} is of {job}"
+        return (Problem(field, reason, "use restore.mode Path with the snapshot's path"),)
+    return ()

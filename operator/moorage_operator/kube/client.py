@@ -1,0 +1,230 @@
+"""The `Cluster` port on the official asynchronous client: dicts in, dicts out.
+
+Of the client it uses the configuration (where the server is, whom it believes, who we are) and the
+connection; requests are made here, so that bodies are sent as `encoding` writes them and no request
+is repeated behind the loop's back. A request without an answer may have happened: the loop looks.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+from kubernetes.aio.config import load_incluster_config, load_kube_config
+
+from moorage_operator.kube.encoding import encoded
+from moorage_operator.kube.errors import cluster_error
+from moorage_operator.kube.resources import MANAGER, Resource, resource_of
+from moorage_operator.ports import ApiUnavailable, Kind, NotFound, Object
+
+__all__ = ["KubeCluster", "configuration"]
+
+Objects = list[Object]
+"""As annotations in a class that has a method `list` must write it."""
+
+_PAGE = "500"
+_APPLY = "application/apply-patch+yaml"
+_MERGE = "application/merge-patch+json"
+_JSON = "application/json"
+_GONE = 410
+_PAGES_ANEW = 3
+
+
+async def configuration(
+    kubeconfig: Path | None = None, context: str | None = None
+) -> Configuration:
+    """How the API server is reached: by a kubeconfig file, else as a pod of the cluster.
+
+    Raises:
+        kubernetes.aio.config.ConfigException: neither is there or whole.
+    """
+    found = Configuration()
+    if kubeconfig is not None:
+        await load_kube_config(str(kubeconfig), context, found)  # type: ignore[no-untyped-call]
+    else:
+        await asyncio.to_thread(load_incluster_config, found)
+    return found
+
+
+class _Connection(RESTClientObject):
+    """The client's session: TLS, proxies and pools as its configuration says."""
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        if self.pool_manager is None:
+            self.pool_manager = self._create_pool_manager()
+        session: aiohttp.ClientSession = self.pool_manager
+        return session
+
+    @property
+    def extras(self) -> dict[str, Any]:
+        """What each request needs besides, by configuration."""
+        wanted = {
+            "server_hostname": self.configuration.tls_server_name,
+            "proxy": self.proxy,
+            "proxy_headers": self.proxy_headers,
+        }
+        return {name: value for name, value in wanted.items() if value}
+
+
+class KubeCluster:
+    """The API server, over HTTP. Open it in the loop that uses it, and close it there.
+
+    Args:
+        found: how it is reached.
+        timeout: seconds that a request may take, all in all.
+    """
+
+    def __init__(self, found: Configuration, *, timeout: float = 20.0) -> None:
+        self._configuration = found
+        self._connection = _Connection(found)
+        self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, 10.0))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._connection.close()
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """See `Cluster.get`."""
+        try:
+            return await self._send("GET", resource_of(kind).path(namespace, name))
+        except NotFound:
+            return None
+
+    async def list(
+        self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> list[Object]:
+        """See `Cluster.list`."""
+        for _ in range(_PAGES_ANEW):
+            try:
+                return await self._pages(resource_of(kind), namespace, labels or {})
+            except NotFound as error:
+                # A list that took too long cannot be gone on with: its version is too old.
+                if error.reason != "Expired":
+                    raise
+        raise ApiUnavailable(f"lists of {kind} expire before their last page", "Expired")
+
+    async def apply(self, body: Object) -> Object:
+        """See `Cluster.apply`."""
+        params = {"fieldManager": MANAGER, "force": "true"}
+        return await self._send("PATCH", _path_of(body), body, params=params, form=_APPLY)
+
+    async def create(self, body: Object) -> Object:
+        """See `Cluster.create`."""
+        path = resource_of(body["kind"]).path(body["metadata"].get("namespace"))
+        return await self._send("POST", path, body, params={"fieldManager": MANAGER})
+
+    async def replace_status(self, body: Object) -> Object:
+        """See `Cluster.replace_status`."""
+        path = _path_of(body, "status")
+        return await self._send("PUT", path, body, params={"fieldManager": MANAGER})
+
+    async def patch(self, kind: Kind, namespace: str, name: str, patch: Object) -> Object:
+        """See `Cluster.patch`."""
+        path = resource_of(kind).path(namespace, name)
+        params = {"fieldManager": MANAGER}
+        return await self._send("PATCH", path, patch, params=params, form=_MERGE)
+
+    async def delete(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        grace_seconds: int | None = None,
+        foreground: bool = False,
+    ) -> None:
+        """See `Cluster.delete`."""
+        options: Object = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Foreground" if foreground else "Background",
+        }
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        try:
+            await self._send("DELETE", resource_of(kind).path(namespace, name), options)
+        except NotFound:
+            return
+
+    async def _pages(
+        self, resource: Resource, namespace: str | None, labels: Mapping[str, str]
+    ) -> Objects:
+        """All pages of a list, each item with its kind, which lists leave out."""
+        params = {"limit": _PAGE}
+        if labels:
+            params["labelSelector"] = ",".join(f"{k}={v}" for k, v in sorted(labels.items()))
+        items: Objects = []
+        while True:
+            page = await self._send("GET", resource.path(namespace), params=params)
+            items += page.get("items") or ()
+            params["continue"] = (page.get("metadata") or {}).get("continue") or ""
+            if not params["continue"]:
+                named = {"apiVersion": resource.api_version, "kind": resource.kind}
+                return [{**named, **item} for item in items]
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        form: str = _JSON,
+    ) -> Object:
+        headers = {"Accept": _JSON, **await self._who()}
+        data = encoded(body) if body is not None else None
+        if data is not None:
+            headers["Content-Type"] = form
+        try:
+            async with self._connection.session.request(
+                method,
+                self._configuration.host.rstrip("/") + path,
+                params=params,
+                data=data,
+                headers=headers,
+                timeout=self._timeout,
+                allow_redirects=False,
+                **self._connection.extras,
+            ) as response:
+                return _answer(
+                    response.status, await response.read(), response.headers.get("Retry-After")
+                )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            why = str(error) or type(error).__name__
+            raise ApiUnavailable(
+                f"no answer from the API server: {method} {path}: {why}"
+            ) from error
+
+    async def _who(self) -> dict[str, str]:
+        settings: dict[str, Any] = dict(await self._configuration.auth_settings())
+        wanted = (one for one in settings.values() if one and one["in"] == "header")
+        return {one["key"]: one["value"] for one in wanted if one["value"]}
+
+
+def _path_of(body: Object, subresource: str = "") -> str:
+    meta = body["metadata"]
+    return resource_of(body["kind"]).path(meta.get("namespace"), meta["name"], subresource)
+
+
+def _answer(code: int, text: bytes, retry_after: str | None) -> Object:
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = None
+    if 200 <= code < 300 and isinstance(body, dict):
+        return body
+    status = body if isinstance(body, dict) else None
+    if code == _GONE:
+        status = {**(status or {}), "reason": "Expired"}
+    if 200 <= code < 400:
+        raise ApiUnavailable(f"the API server's answer is no JSON object: status={code}")
+    seconds = float(retry_after) if retry_after and retry_after.isdecimal() else None
+    raise cluster_error(code, status, seconds)

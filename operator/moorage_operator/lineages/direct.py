@@ -1,0 +1,186 @@
+"""Errands by the operator's own process: the quickest way, where it has the credentials.
+
+Blocking code runs in threads of its own, a bounded number for each server, so that one that hangs
+holds up nobody else. Results of errands are kept in memory for a while: a process that dies takes
+them along, and the errand is begun again under its id, which is harmless.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from moorage_operator.lineages.requests import (
+    INSPECT,
+    PENDING,
+    errand_view,
+    request_of,
+    store_view,
+)
+from moorage_operator.lineages.stores import CredentialsMissing, credentials_of, opener
+from moorage_operator.plan import Errand
+from moorage_operator.ports import Clock, Cluster, ClusterError, JobRefs
+from moorage_operator.world import ErrandView, StoreView, Unreadable
+from moorage_state.snapshots.errands import Answer, Request, run_errand
+from moorage_state.stores import ObjectStore
+
+__all__ = ["DirectLineages"]
+
+_log = logging.getLogger(__name__)
+
+_KEPT = timedelta(minutes=10)
+_AGAIN = timedelta(seconds=10)
+_PATIENCE = 5.0
+"""Seconds for which a place among a server's threads is waited for."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """An errand that was begun in this process's life."""
+
+    task: "asyncio.Task[Answer]"
+    ended: datetime | None = None
+
+
+class DirectLineages:
+    """See `moorage_operator.ports.Lineages`.
+
+    Args:
+        cluster: where Secrets are read.
+        clock: the time.
+        cluster_id: names the cluster in lineages.
+        own_chain: whether jobs without a Secret may use the operator's own credentials.
+        schemes: the kinds of stores that may be opened.
+        inspect_seconds: how long an inspection may take.
+        errand_seconds: how long any other errand may take.
+        threads: how many errands run at once; half of them for one server.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        cluster_id: str,
+        *,
+        own_chain: bool = False,
+        schemes: frozenset[str] = frozenset({"s3"}),
+        inspect_seconds: float = 30.0,
+        errand_seconds: float = 600.0,
+        threads: int = 8,
+    ) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._cluster_id = cluster_id
+        self._own_chain = own_chain
+        self._schemes = schemes
+        self._inspect_seconds = inspect_seconds
+        self._errand_seconds = errand_seconds
+        self._pool = ThreadPoolExecutor(threads, "store")
+        self._per_server = max(threads // 2, 1)
+        self._lanes: dict[str, asyncio.Semaphore] = {}
+        self._known: dict[tuple[str, str, str, str], _Known] = {}
+
+    async def inspect(
+        self,
+        job: JobRefs,
+        since: datetime | None = None,  # noqa: ARG002 - everything is read now
+    ) -> StoreView | Unreadable | None:
+        """See `Lineages.inspect`."""
+        request = request_of(job, INSPECT, self._cluster_id)
+        return store_view(await self._answer(job, request, self._inspect_seconds))
+
+    async def run(self, job: JobRefs, errand: Errand) -> ErrandView:
+        """See `Lineages.run`."""
+        self._forget_old()
+        key = _key(job, errand.id)
+        known = self._known.get(key)
+        if known is None or self._may_begin_again(known):
+            request = request_of(job, errand, self._cluster_id)
+            answer = self._answer(job, request, self._errand_seconds)
+            known = self._known[key] = _Known(asyncio.create_task(answer))
+        return self._view(known)
+
+    async def look(self, job: JobRefs, errand_id: str) -> ErrandView | None:
+        """See `Lineages.look`."""
+        known = self._known.get(_key(job, errand_id))
+        return self._view(known) if known is not None else None
+
+    async def close(self) -> None:
+        """Wait for nobody: what is under way is begun again by whoever comes next."""
+        for known in self._known.values():
+            known.task.cancel()
+        await asyncio.gather(*(k.task for k in self._known.values()), return_exceptions=True)
+        self._known.clear()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _view(self, known: _Known) -> ErrandView:
+        if not known.task.done():
+            return PENDING
+        known.ended = known.ended or self._clock.now()
+        if known.task.cancelled():
+            return ErrandView("Failed", {}, "errand_failed", "was cancelled", retryable=True)
+        return errand_view(known.task.result())
+
+    def _may_begin_again(self, known: _Known) -> bool:
+        view = self._view(known)
+        if view.state != "Failed" or not view.retryable or known.ended is None:
+            return False
+        return self._clock.now() - known.ended > _AGAIN
+
+    def _forget_old(self) -> None:
+        now = self._clock.now()
+        for known in self._known.values():
+            self._view(known)
+        self._known = {
+            key: known
+            for key, known in self._known.items()
+            if known.ended is None or now - known.ended < _KEPT
+        }
+
+    async def _answer(self, job: JobRefs, request: Request, seconds: float) -> Answer:
+        """Run it in a thread; whatever goes wrong is an answer too."""
+        try:
+            credentials = await credentials_of(self._cluster, job)
+        except CredentialsMissing as error:
+            return _failure(request, "credentials_missing", str(error), retryable=True)
+        except ClusterError as error:
+            text = f"the Secret with credentials cannot be read: {error}"
+            return _failure(request, "errand_failed", text, retryable=True)
+        open_ = opener(job, credentials, self._schemes, seconds, own_chain=self._own_chain)
+        try:
+            async with asyncio.timeout(seconds + _PATIENCE):
+                return await self._in_thread(job, request, open_)
+        except TimeoutError:
+            text = f"the store did not answer in time: seconds={seconds:g}; see that it is up"
+            return _failure(request, "store_unavailable", text, retryable=True)
+
+    async def _in_thread(
+        self, job: JobRefs, request: Request, open_: Callable[[str], ObjectStore]
+    ) -> Answer:
+        lane = self._lane(job)
+        await lane.acquire()
+        try:
+            future = asyncio.get_running_loop().run_in_executor(
+                self._pool, lambda: run_errand(request, open_, clock=self._clock.now)
+            )
+        except BaseException:
+            lane.release()
+            raise
+        # The place is taken as long as the thread is, also when nobody waits for it any more.
+        future.add_done_callback(lambda _: lane.release())
+        return await asyncio.shield(future)
+
+    def _lane(self, job: JobRefs) -> asyncio.Semaphore:
+        state = job.spec.state
+        server = state.s3.endpoint or state.checkpoint_dir.partition("://")[0]
+        return self._lanes.setdefault(server, asyncio.Semaphore(self._per_server))
+
+
+def _key(job: JobRefs, errand_id: str) -> tuple[str, str, str, str]:
+    return job.meta.namespace, job.meta.name, job.meta.uid, errand_id
+
+
+def _failure(request: Request, code: str, message: str, *, retryable: bool) -> Answer:
+    return Answer(id=request.id, state="Failed", code=code, message=message, retryable=retryable)

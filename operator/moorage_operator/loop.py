@@ -1,0 +1,348 @@
+"""One pass for one object: observe, decide, persist, act, tell. The whole control plane is this.
+
+The status is the write-ahead log: what is going to be done stands there before it is done, and the
+next pass sees what came of it. So a pass may end anywhere, and the next one, of this process or of
+another, goes on from there. Passes of one object never overlap; the queue sees to that.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from moorage_operator.act import Actor
+from moorage_operator.attempts import Attempts
+from moorage_operator.directories import Directories
+from moorage_operator.memory import Memory
+from moorage_operator.objects import meta_of, read_snapshot
+from moorage_operator.observe import Observer, running_spec
+from moorage_operator.plan import Effect, Event, Plan, SaveRevision, SnapshotPlan
+from moorage_operator.ports import (
+    ApiUnavailable,
+    Clock,
+    Cluster,
+    ClusterError,
+    DriverClient,
+    JobRefs,
+    Kind,
+    Lineages,
+    Object,
+)
+from moorage_operator.record import Written, tell, write_status
+from moorage_operator.scene import ActionFailed, Scene
+from moorage_operator.snapshots.access import errand_refs
+from moorage_operator.telemetry import Telemetry
+from moorage_operator.tokens import Tokens
+from moorage_operator.world import Config, JobWorld, Revision, SnapshotWorld
+
+__all__ = ["Pass", "Reconciler", "Ref"]
+
+_log = logging.getLogger("moorage.operator")
+
+_WHOLE_PASSES = 4
+_FIRST_WAIT = 0.5
+_LONGEST_WAIT = 60.0
+_AFTER_CONFLICT = 1.0
+_WHILE_FOLLOWING = 5.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ref:
+    """An object that passes are for: a StatefulSparkJob or a StatefulSparkSnapshot."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What came of a pass.
+
+    Attributes:
+        changed: something was written or done: the next pass should follow at once.
+        again_after: seconds until the next look without an event; None if the object is gone.
+        problem: why it ended early; empty if it did not.
+    """
+
+    changed: bool
+    again_after: float | None
+    problem: str = ""
+
+
+class Reconciler:
+    """Passes, and what one process remembers between them; losing that loses nothing.
+
+    Args:
+        cluster: the API server.
+        drivers: the drivers' endpoints.
+        lineages: the stores.
+        clock: time.
+        config: how decisions are set up.
+        decide_job: the decision about a job.
+        decide_snapshot: the decision about a snapshot.
+        may_act: False while another process may be the leader.
+        telemetry: listens.
+        chance: for the jitter of waits.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        drivers: DriverClient,
+        lineages: Lineages,
+        clock: Clock,
+        config: Config,
+        decide_job: Callable[[JobWorld], Plan],
+        decide_snapshot: Callable[[SnapshotWorld], SnapshotPlan],
+        *,
+        may_act: Callable[[], bool] = lambda: True,
+        telemetry: Telemetry | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._cluster, self._clock = cluster, clock
+        self._decide_job, self._decide_snapshot = decide_job, decide_snapshot
+        self._may_act = may_act
+        self._telemetry = telemetry or Telemetry()
+        self._chance = chance or random.Random()  # noqa: S311  spreads waits, guards nothing
+        self._memory: dict[Ref, Memory] = {}
+        self.directories = Directories()
+        self._tokens = Tokens(cluster)
+        self._observer = Observer(
+            cluster, drivers, lineages, clock, config, self._tokens, self.directories
+        )
+        self._actor = Actor(
+            cluster,
+            drivers,
+            lineages,
+            self._observer,
+            Attempts(cluster, self._tokens),
+            config.finalizer,
+            may_act,
+        )
+
+    async def reconcile(self, ref: Ref) -> Pass:
+        """One pass. Failures of the API server end it; only bugs in decisions are raised."""
+        if not self._may_act():
+            return Pass(changed=False, again_after=_WHILE_FOLLOWING, problem="not the leader")
+        begun = asyncio.get_running_loop().time()
+        memory = self._memory.setdefault(ref, Memory())
+        try:
+            done = await self._pass(ref, memory)
+        except (ActionFailed, ClusterError) as error:
+            done = self._failed(ref, memory, error)
+        else:
+            memory.failures, memory.trouble = 0, ""
+        seconds = asyncio.get_running_loop().time() - begun
+        self._telemetry.pass_ended(ref, seconds, _outcome(done))
+        return done
+
+    async def settle(self, ref: Ref, limit: int = 50) -> Pass:
+        """Passes until one changes nothing.
+
+        Raises:
+            RuntimeError: after `limit` passes something still changes.
+        """
+        for _ in range(limit):
+            done = await self.reconcile(ref)
+            if not done.changed:
+                return done
+        raise RuntimeError(f"no end of passes: object={ref} passes={limit}")
+
+    # -- one pass ------------------------------------------------------------------------------
+
+    async def _pass(self, ref: Ref, memory: Memory) -> Pass:
+        """Whole passes, until what was decided about is what is there."""
+        for _ in range(_WHOLE_PASSES):
+            body = await self._cluster.get(ref.kind, ref.namespace, ref.name)
+            if body is None:
+                return self._gone(ref)
+            memory.begin(body["metadata"]["uid"])
+            one_pass = self._job if ref.kind == "StatefulSparkJob" else self._snapshot
+            done = await one_pass(ref, body, memory)
+            if done is not None:
+                return done
+        return Pass(changed=True, again_after=0.0)
+
+    async def _job(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
+        world = await self._observer.job(body, self._actor.errands_of(memory.uid))
+        plan = self._decide_job(world)
+        if world.operator_too_old:
+            # Writing a status that this operator cannot read whole would take parts out of it.
+            await self._tell(body, memory, plan.events)
+            return Pass(changed=False, again_after=plan.again_after)
+        status = plan.status
+        if memory.trouble and not status.blocked_reason:
+            status = status.model_copy(update={"message": memory.trouble})
+        written, body = await write_status(self._cluster, body, world.status, status)
+        if written not in {Written.UNCHANGED, Written.WRITTEN}:
+            return await self._overtaken(ref, written, body)
+        self._note_phase(ref, world.status.phase, status.phase)
+        self._telemetry.job_seen(body, status)
+        await self._tell_rival(world, memory)
+        return await self._finish(body, memory, _job_scene(body, world, plan), plan, written)
+
+    async def _snapshot(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
+        _, _, left_alone = read_snapshot(body)
+        world = await self._observer.snapshot(body, self._actor.errands_of(memory.uid))
+        if world is None:
+            return Pass(changed=False, again_after=_LONGEST_WAIT, problem=left_alone)
+        plan = self._decide_snapshot(world)
+        old = world.snapshot.status
+        status = plan.status
+        if memory.trouble and not status.message:
+            status = status.model_copy(update={"message": memory.trouble})
+        written, body = await write_status(self._cluster, body, old, status)
+        if written not in {Written.UNCHANGED, Written.WRITTEN}:
+            return await self._overtaken(ref, written, body)
+        self._note_phase(ref, old.state, status.state)
+        self._telemetry.snapshot_seen(body, status.state)
+        labelled, body = await self._label(body, plan.labels or {})
+        scene = _snapshot_scene(body, world)
+        written = Written.WRITTEN if labelled else written
+        return await self._finish(body, memory, scene, plan, written)
+
+    async def _finish(
+        self,
+        body: Object,
+        memory: Memory,
+        scene: Scene,
+        plan: Plan | SnapshotPlan,
+        written: Written,
+    ) -> Pass:
+        """Carry out the effects, and tell the events whatever came of those."""
+        try:
+            changed = await self._act(plan.effects, scene)
+        except ActionFailed:
+            await self._tell(body, memory, plan.events)
+            raise
+        await self._tell(body, memory, plan.events)
+        return Pass(changed or written is Written.WRITTEN, plan.again_after)
+
+    async def _act(self, effects: Iterable[Effect], scene: Scene) -> bool:
+        changed = [await self._actor.carry_out(effect, scene) for effect in effects]
+        return any(changed)
+
+    async def _label(self, body: Object, labels: Mapping[str, str]) -> tuple[bool, Object]:
+        meta = body["metadata"]
+        if all((meta.get("labels") or {}).get(key) == value for key, value in labels.items()):
+            return False, body
+        patch = {"metadata": {"uid": meta["uid"], "labels": dict(labels)}}
+        where = (body["kind"], meta["namespace"], meta["name"])
+        return True, await self._cluster.patch(*where, patch)
+
+    # -- when it goes another way --------------------------------------------------------------
+
+    async def _overtaken(self, ref: Ref, written: Written, body: Object) -> Pass | None:
+        """The object changed between reading and writing; None to decide anew at once."""
+        if written is Written.MOVED:
+            return None
+        if written is Written.GONE:
+            return Pass(changed=True, again_after=0.0)
+        self._telemetry.conflicted(ref)
+        _log.warning("somebody else wrote the status: object=%s", ref)
+        conflict = Event(
+            "Warning",
+            "StatusConflict",
+            "somebody else wrote the status: another operator is alive, or it was edited by hand; "
+            "see that one operator is responsible for this namespace",
+            key=meta_of(body).resource_version,
+        )
+        await self._tell(body, Memory(), [conflict])
+        return Pass(changed=False, again_after=_AFTER_CONFLICT, problem="status conflict")
+
+    def _failed(self, ref: Ref, memory: Memory, error: ActionFailed | ClusterError) -> Pass:
+        memory.failures += 1
+        if isinstance(error, ActionFailed) and memory.failures > 1:
+            memory.trouble = str(error)
+        wait = min(_FIRST_WAIT * 2.0 ** (memory.failures - 1), _LONGEST_WAIT)
+        wait *= self._chance.uniform(0.75, 1.25)
+        if isinstance(error, ActionFailed | ApiUnavailable):
+            wait = max(wait, error.retry_after or 0.0)
+        _log.warning(
+            "a pass ended early: object=%s failures=%d again_after=%.1fs error=%s",
+            ref,
+            memory.failures,
+            wait,
+            error,
+        )
+        return Pass(changed=False, again_after=wait, problem=str(error))
+
+    def _gone(self, ref: Ref) -> Pass:
+        memory = self._memory.pop(ref, None)
+        if memory is not None and memory.uid:
+            self._actor.forget(memory.uid)
+            self._tokens.drop(memory.uid)
+        if ref.kind == "StatefulSparkJob":
+            self._observer.forget(f"{ref.namespace}/{ref.name}")
+        self._telemetry.gone(ref)
+        return Pass(changed=False, again_after=None)
+
+    async def _tell(self, body: Object, memory: Memory, events: Iterable[Event]) -> None:
+        """Events are told once; one that cannot be told now is told with a later pass."""
+        waiting = memory.untold(events)
+        while waiting and self._may_act():
+            try:
+                await tell(self._cluster, body, waiting[:1], self._clock.now())
+            except ClusterError as error:
+                _log.warning("an event was not told: reason=%s error=%s", waiting[0].reason, error)
+                if isinstance(error, ApiUnavailable):
+                    return
+            memory.told(waiting.pop(0))
+
+    async def _tell_rival(self, world: JobWorld, memory: Memory) -> None:
+        """The other job with this one's directory is told as well, once; its status is its own."""
+        rival, meta = world.directory_rival, world.meta
+        if rival == memory.rival:
+            return
+        namespace, _, name = rival.partition("/")
+        text = (
+            f"{meta.namespace}/{meta.name} names this job's checkpoint directory and is refused; "
+            "give it one of its own, or delete one of the two"
+        )
+        event = Event("Warning", "CheckpointDirConflict", text, key=meta.uid)
+        try:
+            body = await self._cluster.get("StatefulSparkJob", namespace, name) if rival else None
+            if body is not None:
+                await tell(self._cluster, body, [event], self._clock.now())
+        except ClusterError as error:
+            _log.warning("a rival was not told: object=%s error=%s", rival, error)
+            return
+        memory.rival = rival
+
+    def _note_phase(self, ref: Ref, before: str, after: str) -> None:
+        if before != after:
+            self._telemetry.moved(ref, before, after)
+            _log.info("phase: object=%s from=%s to=%s", ref, before, after)
+
+
+def _outcome(done: Pass) -> str:
+    if done.again_after is None:
+        return "gone"
+    if done.problem:
+        return "conflict" if done.problem == "status conflict" else "failed"
+    return "changed" if done.changed else "unchanged"
+
+
+def _job_scene(body: Object, world: JobWorld, plan: Plan) -> Scene:
+    """Revisions that the plan saves first can be started from in the same pass."""
+    meta, spec = meta_of(body), running_spec(world)
+    revisions = dict(world.revisions)
+    for effect in plan.effects:
+        if isinstance(effect, SaveRevision) and world.spec is not None:
+            saved = Revision(effect.name, effect.number, effect.spec_hash, world.spec)
+            revisions.setdefault(effect.name, saved)
+    refs = JobRefs(meta, spec) if spec is not None else None
+    return Scene("StatefulSparkJob", body, meta, meta, world.spec, refs, revisions)
+
+
+def _snapshot_scene(body: Object, world: SnapshotWorld) -> Scene:
+    job = world.job
+    spec = job.spec if job is not None else None
+    job_meta = job.meta if job is not None else None
+    refs = errand_refs(world)
+    return Scene("StatefulSparkSnapshot", body, meta_of(body), job_meta, spec, refs)

@@ -1,0 +1,49 @@
+"""What a process remembers of an object between passes: only conveniences, never truth."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from moorage_operator.plan import Event
+
+__all__ = ["Memory"]
+
+_MOST = 64
+
+
+@dataclass(slots=True)
+class Memory:
+    """Of one object.
+
+    Attributes:
+        uid: of the object that the rest is about.
+        failures: passes in a row that ended early.
+        trouble: what effects fail with, for the status to show; empty when they go through.
+        rival: the job that was told of a directory that both have; empty if none.
+    """
+
+    uid: str = ""
+    failures: int = 0
+    trouble: str = ""
+    rival: str = ""
+    _told: dict[tuple[str, str], None] = field(default_factory=dict)
+    _waiting: list[Event] = field(default_factory=list)
+
+    def begin(self, uid: str) -> None:
+        """A pass is about this object; of another one nothing is remembered."""
+        if uid != self.uid:
+            self.uid, self.failures, self.trouble, self.rival = uid, 0, "", ""
+            self._told, self._waiting = {}, []
+
+    def untold(self, events: Iterable[Event]) -> list[Event]:
+        """What is still to be told, the oldest first; kept until it is `told`."""
+        known = {(event.reason, event.key) for event in self._waiting} | self._told.keys()
+        self._waiting += [event for event in events if (event.reason, event.key) not in known]
+        self._waiting = self._waiting[-_MOST:]
+        return list(self._waiting)
+
+    def told(self, event: Event) -> None:
+        """It has been told, or never will be."""
+        self._waiting = [one for one in self._waiting if one is not event]
+        self._told[event.reason, event.key] = None
+        while len(self._told) > _MOST:
+            del self._told[next(iter(self._told))]

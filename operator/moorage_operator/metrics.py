@@ -1,0 +1,198 @@
+"""What Prometheus reads: gauges from what was last seen of each object, counters of what happened.
+
+Gauges of an object are made at the scrape from the newest status that a pass has seen, and go with
+the object; so none is ever stale or wrong after a restart. Labels other than an object's name have
+few values.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from moorage_api.status import JobStatus, Phase
+from moorage_operator.loop import Ref
+from moorage_operator.ports import Object
+from moorage_operator.telemetry import Telemetry
+
+__all__ = ["Metrics"]
+
+_PHASES = get_args(Phase)
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_KINDS = {"StatefulSparkJob": "job", "StatefulSparkSnapshot": "snapshot"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    phase: str
+    ready: bool
+    degraded: bool
+    blocked: bool
+    restarts: int
+    checkpoint_at: datetime | None
+    checkpoint_bytes: int
+    checkpoint_seconds: float
+    failed_checkpoints: int
+
+
+class Metrics(Telemetry):
+    """The operator's metrics, in a registry of their own.
+
+    Args:
+        waiting: how many objects are due.
+        leads: whether this process leads.
+        version: of this release.
+    """
+
+    def __init__(
+        self,
+        *,
+        waiting: Callable[[], int] = lambda: 0,
+        leads: Callable[[], bool] = lambda: True,
+        version: str = "",
+    ) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._jobs: dict[Ref, _Job] = {}
+        self._snapshots: dict[Ref, str] = {}
+        prefix = "moorage_operator"
+        self._seconds = Histogram(
+            f"{prefix}_reconcile_seconds",
+            "How long passes take.",
+            ["kind", "outcome"],
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._moves = Counter(
+            f"{prefix}_transitions",
+            "Phases of jobs and states of snapshots that were entered.",
+            ["kind", "to"],
+            registry=registry,
+        )
+        self._conflicts = Counter(
+            f"{prefix}_status_conflicts",
+            "Times that somebody else had written a status: another operator may be alive.",
+            registry=registry,
+        )
+        depth = Gauge(f"{prefix}_queue_depth", "Objects that are due.", registry=registry)
+        depth.set_function(waiting)
+        leading = Gauge(f"{prefix}_leading", "1 if this process leads.", registry=registry)
+        leading.set_function(lambda: float(leads()))
+        build = Gauge(f"{prefix}_build_info", "Always 1.", ["version"], registry=registry)
+        build.labels(version=version).set(1)
+        registry.register(_Objects(self._jobs, self._snapshots))
+
+    def pass_ended(self, ref: Ref, seconds: float, outcome: str) -> None:
+        """See `Telemetry`."""
+        self._seconds.labels(kind=_KINDS[ref.kind], outcome=outcome).observe(seconds)
+
+    def job_seen(self, body: Object, status: JobStatus) -> None:
+        """See `Telemetry`."""
+        self._jobs[_ref(body)] = _job(status)
+
+    def snapshot_seen(self, body: Object, state: str) -> None:
+        """See `Telemetry`."""
+        self._snapshots[_ref(body)] = state
+
+    def gone(self, ref: Ref) -> None:
+        """See `Telemetry`."""
+        self._jobs.pop(ref, None)
+        self._snapshots.pop(ref, None)
+
+    def moved(self, ref: Ref, before: str, after: str) -> None:  # noqa: ARG002
+        """See `Telemetry`."""
+        self._moves.labels(kind=_KINDS[ref.kind], to=after).inc()
+
+    def conflicted(self, ref: Ref) -> None:  # noqa: ARG002
+        """See `Telemetry`."""
+        self._conflicts.inc()
+
+
+class _Objects(Collector):
+    """Gauges of jobs and snapshots, made at each scrape."""
+
+    def __init__(self, jobs: dict[Ref, _Job], snapshots: dict[Ref, str]) -> None:
+        self._jobs, self._snapshots = jobs, snapshots
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._phases()
+        yield self._states()
+        for name, text, value in _GAUGES:
+            family = GaugeMetricFamily(f"moorage_job_{name}", text, labels=["namespace", "job"])
+            for ref, job in list(self._jobs.items()):
+                number = value(job)
+                if number is not None:
+                    family.add_metric([ref.namespace, ref.name], number)
+            yield family
+
+    def _phases(self) -> Metric:
+        """One series a job: the phase that it is in."""
+        text = "1 for the phase that a job is in."
+        family = GaugeMetricFamily("moorage_job_phase", text, labels=["namespace", "job", "phase"])
+        for ref, job in list(self._jobs.items()):
+            phase = job.phase if job.phase in _PHASES else "Other"
+            family.add_metric([ref.namespace, ref.name, phase], 1)
+        return family
+
+    def _states(self) -> Metric:
+        text = "How many snapshots are in a state."
+        family = GaugeMetricFamily("moorage_snapshots", text, labels=["namespace", "state"])
+        counts: dict[tuple[str, str], int] = {}
+        for ref, state in list(self._snapshots.items()):
+            key = (ref.namespace, state)
+            counts[key] = counts.get(key, 0) + 1
+        for (namespace, state), count in sorted(counts.items()):
+            family.add_metric([namespace, state], count)
+        return family
+
+
+_GAUGES: tuple[tuple[str, str, Callable[[_Job], float | None]], ...] = (
+    ("ready", "1 if a job is Ready.", lambda job: float(job.ready)),
+    ("degraded", "1 if a job is Degraded.", lambda job: float(job.degraded)),
+    ("blocked", "1 if a job waits for a person.", lambda job: float(job.blocked)),
+    ("restarts", "How often a job was brought back.", lambda job: float(job.restarts)),
+    (
+        "last_checkpoint_timestamp_seconds",
+        "When a job's newest checkpoint was completed.",
+        lambda job: job.checkpoint_at.timestamp() if job.checkpoint_at else None,
+    ),
+    (
+        "last_checkpoint_bytes",
+        "How large a job's newest checkpoint is.",
+        lambda job: float(job.checkpoint_bytes) if job.checkpoint_at else None,
+    ),
+    (
+        "last_checkpoint_duration_seconds",
+        "How long a job's newest checkpoint took.",
+        lambda job: job.checkpoint_seconds if job.checkpoint_at else None,
+    ),
+    (
+        "failed_checkpoints_in_a_row",
+        "How many checkpoints have failed since the last one that did not.",
+        lambda job: float(job.failed_checkpoints),
+    ),
+)
+
+
+def _job(status: JobStatus) -> _Job:
+    conditions = {one.type: one.status == "True" for one in status.conditions}
+    last = status.snapshots.last_checkpoint
+    return _Job(
+        phase=str(status.phase),
+        ready=conditions.get("Ready", False),
+        degraded=conditions.get("Degraded", False),
+        blocked=bool(status.blocked_reason),
+        restarts=status.restarts.total,
+        checkpoint_at=last.completed_at if last else None,
+        checkpoint_bytes=last.size_bytes if last else 0,
+        checkpoint_seconds=last.duration_ms / 1000 if last else 0.0,
+        failed_checkpoints=status.snapshots.consecutive_failures,
+    )
+
+
+def _ref(body: Object) -> Ref:
+    meta = body["metadata"]
+    return Ref(body["kind"], meta["namespace"], meta["name"])

@@ -1,0 +1,387 @@
+"""Reads everything that a decision rests on, and writes nothing.
+
+Each pass begins with the object itself, live from the API server. What else could not be read
+becomes `Unreadable`, never absence. What costs a request to a store, a node or a namespace is read
+only where a decision depends on it (`needs`).
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from moorage_api import JobSpec, Problem
+from moorage_api.changes import spec_hash
+from moorage_api.driver import ENDPOINT_PORT, DriverState
+from moorage_api.status import JobStatus
+from moorage_operator.children import names
+from moorage_operator.directories import Directories
+from moorage_operator.facts import fact_problems
+from moorage_operator.needs import Need, current_driver, needs
+from moorage_operator.objects import meta_of, read_job_spec, read_job_status, read_snapshot
+from moorage_operator.podviews import pod_view
+from moorage_operator.ports import (
+    Clock,
+    Cluster,
+    ClusterError,
+    DriverClient,
+    DriverTarget,
+    EndpointRefused,
+    EndpointUnreachable,
+    Forbidden,
+    JobRefs,
+    Lineages,
+    Object,
+)
+from moorage_operator.revisions import read_revision
+from moorage_operator.snapshots.access import errand_refs
+from moorage_operator.tokens import Tokens
+from moorage_operator.world import (
+    Config,
+    ErrandView,
+    JobFacts,
+    JobWorld,
+    Meta,
+    PodView,
+    Revision,
+    SnapshotView,
+    SnapshotWorld,
+    StoreView,
+    Unreadable,
+)
+
+__all__ = ["Observer", "running_spec"]
+
+_ACTIVE = ("Pending", "InProgress", "Verifying")
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A spec of one generation of one object."""
+
+    which: tuple[str, int]
+    spec: JobSpec | None
+    digest: str
+    problems: tuple[Problem, ...]
+
+
+@dataclass(slots=True)
+class Observer:
+    """The reading half of a pass.
+
+    Attributes:
+        directories: which job has which checkpoint directory, as far as this process has seen.
+        report_timeout: seconds that a driver has to say how it is.
+    """
+
+    cluster: Cluster
+    drivers: DriverClient
+    lineages: Lineages
+    clock: Clock
+    config: Config
+    tokens: Tokens
+    directories: Directories
+    report_timeout: float = 3.0
+    _failing: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    _revisions: dict[tuple[str, str], Revision] = field(default_factory=dict)
+    _specs: dict[str, "_Judged"] = field(default_factory=dict)
+
+    async def job(self, body: Object, errand_ids: Iterable[str] = ()) -> JobWorld:
+        """The world of a StatefulSparkJob, whose object was just read.
+
+        Args:
+            body: the object.
+            errand_ids: errands that this process knows to be under way for it.
+        """
+        meta = meta_of(body)
+        self.directories.note(body)
+        status, too_old = read_job_status(body)
+        spec, digest, problems = self._spec_of(meta, body)
+        world = JobWorld(
+            now=self.clock.now(),
+            config=self.config,
+            meta=meta,
+            spec=spec,
+            spec_hash=digest,
+            problems=problems,
+            status=status,
+            directory_rival=self.directories.rival(f"{meta.namespace}/{meta.name}"),
+            operator_too_old=too_old,
+        )
+        if too_old:
+            return world
+        drivers, executors = await self._pods(meta, status)
+        world = replace(
+            world,
+            drivers=drivers,
+            executors=executors,
+            revisions=await self._revisions_of(meta, status),
+            snapshots=await self._snapshots(meta.namespace, meta.name),
+        )
+        world = replace(world, report=await self._report(meta, current_driver(world)))
+        return await self._dear(world, errand_ids)
+
+    async def snapshot(self, body: Object, errand_ids: Iterable[str] = ()) -> SnapshotWorld | None:
+        """The world of a StatefulSparkSnapshot; None if its status must be left alone.
+
+        Raises:
+            ClusterError: its job could not be read.
+        """
+        view, problems, _ = read_snapshot(body)
+        if view is None:
+            return None
+        meta, name = view.meta, view.spec.job_ref.name
+        found = await self.cluster.get("StatefulSparkJob", meta.namespace, name) if name else None
+        job = await self._job_facts(found) if found is not None else None
+        report: DriverState | Unreadable | None = None
+        if job is not None and view.status.state in _ACTIVE:
+            report = await self._report_of(job)
+        siblings = await self._snapshots(meta.namespace, name)
+        if not isinstance(siblings, Unreadable):
+            siblings = tuple(one for one in siblings if one.meta.uid != meta.uid)
+        world = SnapshotWorld(
+            now=self.clock.now(),
+            config=self.config,
+            snapshot=view,
+            problems=problems,
+            job=job,
+            report=report,
+            siblings=siblings,
+            namespace_terminating=meta.deleted_at is not None
+            and await self._terminating(meta.namespace),
+        )
+        ids = {*errand_ids, view.status.errand} - {""}
+        return replace(world, errands=await self._errands(errand_refs(world), ids))
+
+    async def target(self, meta: Meta, attempt: int) -> DriverTarget | None:
+        """Where the driver of an attempt listens; None if it does not run.
+
+        Raises:
+            ClusterError: the API server could not say.
+        """
+        name = names.driver_pod_name(meta.name, attempt)
+        body = await self.cluster.get("Pod", meta.namespace, name)
+        pod = pod_view(body, meta.uid) if body is not None else None
+        return await self._target(meta, pod)
+
+    def forget(self, meta_key: str) -> None:
+        """An object, as `namespace/name`, is gone."""
+        self.directories.forget(meta_key)
+        self._specs.pop(meta_key, None)
+        for key in [key for key in self._failing if key[0] == meta_key]:
+            del self._failing[key]
+        for revision in [key for key in self._revisions if key[0] == meta_key]:
+            del self._revisions[revision]
+
+    def _spec_of(self, meta: Meta, body: Object) -> tuple[JobSpec | None, str, tuple[Problem, ...]]:
+        """The spec, its hash and its problems; judged once a generation, which is what costs."""
+        key, which = f"{meta.namespace}/{meta.name}", (meta.uid, meta.generation)
+        known = self._specs.get(key)
+        if known is None or known.which != which:
+            spec, problems = read_job_spec(body)
+            digest = spec_hash(spec) if spec is not None else ""
+            known = self._specs[key] = _Judged(which, spec, digest, problems)
+        return known.spec, known.digest, known.problems
+
+    # -- pods and their drivers ----------------------------------------------------------------
+
+    async def _pods(
+        self, meta: Meta, status: JobStatus
+    ) -> tuple[tuple[PodView, ...] | Unreadable, tuple[PodView, ...] | Unreadable]:
+        try:
+            found = await self._listed(meta, status)
+        except ClusterError as error:
+            failed = self._unreadable(meta, "pods", _reason(error), str(error))
+            return failed, failed
+        self._readable(meta, "pods")
+        drivers = tuple([await self._with_node(pod) for pod in found if pod.role == "driver"])
+        number = status.attempt.number
+        executors = (p for p in found if p.role == "executor" and p.owned and p.attempt == number)
+        return drivers, tuple(executors)
+
+    async def _listed(self, meta: Meta, status: JobStatus) -> list[PodView]:
+        """All pods that claim to be the job's, of a former object of this name as well."""
+        labels = {names.JOB_LABEL: meta.name}
+        bodies = await self.cluster.list("Pod", meta.namespace, labels)
+        found = {body["metadata"]["name"]: body for body in bodies}
+        name = names.driver_pod_name(meta.name, status.attempt.number)
+        if status.attempt.number > 0 and not status.attempt.outcome and name not in found:
+            # A list may be old, and labels may be taken off: missing is what a get says.
+            body = await self.cluster.get("Pod", meta.namespace, name)
+            if body is not None:
+                view = pod_view(body, meta.uid)
+                known = replace(view, role="driver", attempt=status.attempt.number)
+                return [*(pod_view(body, meta.uid) for body in bodies), known]
+        return [pod_view(body, meta.uid) for body in bodies]
+
+    async def _with_node(self, pod: PodView) -> PodView:
+        """With the health of its node, where the pod itself gives no sign of life."""
+        silent = pod.deleted_at is not None or pod.phase == "Unknown" or pod.reason == "NodeLost"
+        unready = pod.phase == "Running" and not pod.ready
+        if pod.terminal or not pod.node or not (silent or unready):
+            return pod
+        try:
+            node = await self.cluster.get("Node", "", pod.node)
+        except ClusterError:
+            return pod
+        return replace(pod, node_ready=node is not None and _node_ready(node))
+
+    async def _report(self, meta: Meta, pod: PodView | None) -> DriverState | Unreadable | None:
+        """What the driver in the pod says; None if there is none to ask."""
+        if pod is None or pod.phase != "Running" or not pod.ip:
+            self._readable(meta, "driver")
+            return None
+        try:
+            state = await self._ask(meta, pod)
+        except (EndpointUnreachable, TimeoutError) as error:
+            why = str(error) or "no answer in time"
+            return self._unreadable(meta, "driver", "EndpointUnreachable", why)
+        except EndpointRefused as error:
+            self.tokens.drop(meta.uid)
+            return self._unreadable(meta, "driver", "EndpointRefused", f"{error.code}: {error}")
+        except ClusterError as error:
+            return self._unreadable(meta, "driver", _reason(error), str(error))
+        if state.job_uid != meta.uid or state.attempt != pod.attempt:
+            why = f"another driver answers there: attempt={state.attempt}"
+            return self._unreadable(meta, "driver", "EndpointForeign", why)
+        self._readable(meta, "driver")
+        return state
+
+    async def _ask(self, meta: Meta, pod: PodView) -> DriverState:
+        target = await self._target(meta, pod)
+        if target is None:
+            raise EndpointRefused("no_token", "there is no token to speak to the driver with")
+        async with asyncio.timeout(self.report_timeout):
+            return await self.drivers.state(target)
+
+    async def _report_of(self, job: JobFacts) -> DriverState | Unreadable | None:
+        number = job.status.attempt.number
+        if number == 0:
+            return None
+        name = names.driver_pod_name(job.meta.name, number)
+        try:
+            body = await self.cluster.get("Pod", job.meta.namespace, name)
+        except ClusterError as error:
+            return self._unreadable(job.meta, "driver", _reason(error), str(error))
+        pod = pod_view(body, job.meta.uid) if body is not None else None
+        return await self._report(job.meta, pod if pod is not None and pod.owned else None)
+
+    async def _target(self, meta: Meta, pod: PodView | None) -> DriverTarget | None:
+        if pod is None or not pod.owned or not pod.ip or pod.phase != "Running":
+            return None
+        token = await self.tokens.of(meta)
+        return DriverTarget(pod.ip, ENDPOINT_PORT, token) if token else None
+
+    # -- everything else -----------------------------------------------------------------------
+
+    async def _revisions_of(self, meta: Meta, status: JobStatus) -> Mapping[str, Revision]:
+        """Those that the status names, as far as they are there and can be read."""
+        operation = status.operation
+        wanted = {
+            status.reconciliation.current_revision,
+            status.reconciliation.stable_revision,
+            status.attempt.revision,
+            operation.target_revision if operation else "",
+        } - {""}
+        found = {name: await self._revision(meta, name) for name in sorted(wanted)}
+        return {name: revision for name, revision in found.items() if revision is not None}
+
+    async def _revision(self, meta: Meta, name: str) -> Revision | None:
+        key = (f"{meta.namespace}/{meta.name}", f"{meta.uid}/{name}")
+        if key not in self._revisions:
+            body = await self.cluster.get("ControllerRevision", meta.namespace, name)
+            revision = read_revision(body) if body is not None else None
+            if revision is None:
+                return None
+            self._revisions[key] = revision
+        return self._revisions[key]
+
+    async def _snapshots(self, namespace: str, job: str) -> tuple[SnapshotView, ...] | Unreadable:
+        labels = {names.JOB_LABEL: job}
+        try:
+            bodies = await self.cluster.list("StatefulSparkSnapshot", namespace, labels)
+        except ClusterError as error:
+            return Unreadable(_reason(error), str(error))
+        views = [read_snapshot(body)[0] for body in bodies]
+        return tuple(view for view in views if view is not None and view.spec.job_ref.name == job)
+
+    async def _dear(self, world: JobWorld, errand_ids: Iterable[str]) -> JobWorld:
+        wanted, meta = needs(world), world.meta
+        if Need.FACTS in wanted and world.spec is not None:
+            found = await fact_problems(self.cluster, meta, world.spec)
+            world = replace(world, problems=(*world.problems, *found))
+        refs = _refs(JobFacts(meta, running_spec(world), world.status))
+        return replace(
+            world,
+            store=await self._store(refs, world) if Need.STORE in wanted and refs else None,
+            errands=await self._errands(refs, set(errand_ids)),
+            namespace_terminating=Need.NAMESPACE in wanted
+            and await self._terminating(meta.namespace),
+        )
+
+    async def _store(self, refs: JobRefs, world: JobWorld) -> StoreView | Unreadable | None:
+        found = await self.lineages.inspect(refs, _since(world))
+        if isinstance(found, Unreadable):
+            return self._unreadable(refs.meta, "store", found.reason, found.message)
+        self._readable(refs.meta, "store")
+        return found
+
+    async def _errands(self, refs: JobRefs | None, ids: set[str]) -> Mapping[str, ErrandView]:
+        if refs is None:
+            return {}
+        found = {one: await self.lineages.look(refs, one) for one in sorted(ids)}
+        return {one: view for one, view in found.items() if view is not None}
+
+    async def _terminating(self, namespace: str) -> bool:
+        try:
+            found = await self.cluster.get("Namespace", "", namespace)
+        except Forbidden:
+            return False
+        return found is None or bool(found["metadata"].get("deletionTimestamp"))
+
+    async def _job_facts(self, body: Object) -> JobFacts:
+        meta = meta_of(body)
+        status, _ = read_job_status(body)
+        spec, _ = read_job_spec(body)
+        current = status.reconciliation.current_revision
+        revision = await self._revision(meta, current) if current else None
+        return JobFacts(meta, revision.spec if revision else spec, status, newest=spec)
+
+    # -- since when ----------------------------------------------------------------------------
+
+    def _unreadable(self, meta: Meta, what: str, reason: str, message: str) -> Unreadable:
+        key = (f"{meta.namespace}/{meta.name}", what)
+        since = self._failing.setdefault(key, self.clock.now())
+        return Unreadable(reason, message, since)
+
+    def _readable(self, meta: Meta, what: str) -> None:
+        self._failing.pop((f"{meta.namespace}/{meta.name}", what), None)
+
+
+def _reason(error: ClusterError) -> str:
+    return error.reason or type(error).__name__
+
+
+def _node_ready(node: Object) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+
+
+def running_spec(world: JobWorld) -> JobSpec | None:
+    """The newest spec, else the last one that was acted on: both lead to the same directories."""
+    if world.spec is not None:
+        return world.spec
+    current = world.revisions.get(world.status.reconciliation.current_revision)
+    return current.spec if current else None
+
+
+def _since(world: JobWorld) -> datetime | None:
+    """When the lineage's last writer ended: what was read of the store before may lack its end."""
+    pod = current_driver(world)
+    ended = pod.ended.finished_at if pod is not None and pod.ended is not None else None
+    found = [at for at in (ended, world.status.attempt.ended_at) if at is not None]
+    return max(found).replace(microsecond=0) if found else None
+
+
+def _refs(job: JobFacts | None) -> JobRefs | None:
+    return JobRefs(job.meta, job.spec) if job is not None and job.spec is not None else None

@@ -1,0 +1,160 @@
+"""What is written about an object: its status, and events. Nothing is written twice.
+
+A status is written by PUT with the resourceVersion that was read, so that whoever wrote in between
+is noticed. It is kept far below what the API server takes: a status that could not be written would
+stop the job's operator.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from moorage_api.driver import Report
+from moorage_operator.plan import Event
+from moorage_operator.ports import AlreadyExists, Cluster, Conflict, Forbidden, NotFound, Object
+
+__all__ = ["STATUS_BUDGET", "Written", "event_body", "fitted", "tell", "write_status"]
+
+STATUS_BUDGET = 32_768
+"""Bytes of JSON that a status may have."""
+
+_COMPONENT = "moorage-operator"
+_LONGEST_NOTE = 1024
+_SHORTER = (1024, 256, 64, 16)
+
+
+class Written(Enum):
+    """What came of writing a status."""
+
+    UNCHANGED = "unchanged"
+    WRITTEN = "written"
+    MOVED = "moved"
+    """The object changed meanwhile, but not its status: look again, and decide anew."""
+    FOREIGN = "foreign"
+    """Somebody else wrote the status."""
+    GONE = "gone"
+
+
+async def write_status(
+    cluster: Cluster, body: Object, old: Report, new: Report
+) -> tuple[Written, Object]:
+    """Write `new` over the status in `body`, if it says anything else than `old`.
+
+    Args:
+        cluster: the API server.
+        body: the object as it was read.
+        old: its status.
+        new: the status to be.
+
+    Returns:
+        What came of it, and the object as it is now.
+
+    Raises:
+        ClusterError: the API server refused or did not answer; it may have been written.
+    """
+    data = fitted(new)
+    if data == old.to_json():
+        return Written.UNCHANGED, body
+    try:
+        return Written.WRITTEN, await cluster.replace_status(_status_body(body, data))
+    except NotFound:
+        return Written.GONE, body
+    except Conflict:
+        meta = body["metadata"]
+        found = await cluster.get(body["kind"], meta["namespace"], meta["name"])
+    if found is None or found["metadata"]["uid"] != meta["uid"]:
+        return Written.GONE, body
+    if found.get("status") == data:
+        # An earlier try had gone through, and only its answer was lost.
+        return Written.WRITTEN, found
+    same = (found.get("status") or {}) == (body.get("status") or {})
+    return (Written.MOVED if same else Written.FOREIGN), found
+
+
+def fitted(status: Report) -> dict[str, Any]:
+    """The status as JSON data, its texts cut shorter and shorter until it fits the budget."""
+    data: dict[str, Any] = status.to_json()
+    for longest in _SHORTER:
+        if len(json.dumps(data)) <= STATUS_BUDGET:
+            break
+        data = _cut(data, longest)
+    return data
+
+
+def _cut(value: Any, longest: int, key: str = "") -> Any:
+    """Shorten messages, at any depth; names, times and paths stay as they are."""
+    if isinstance(value, dict):
+        return {name: _cut(inner, longest, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_cut(inner, longest, key) for inner in value]
+    is_message = isinstance(value, str) and key.lower().endswith("message")
+    return f"{value[: longest - 1]}…" if is_message and len(value) > longest else value
+
+
+def _status_body(body: Object, data: dict[str, Any]) -> Object:
+    meta = body["metadata"]
+    identity = ("name", "namespace", "uid", "resourceVersion")
+    return {
+        "apiVersion": body["apiVersion"],
+        "kind": body["kind"],
+        "metadata": {key: meta[key] for key in identity},
+        "spec": body.get("spec", {}),
+        "status": data,
+    }
+
+
+async def tell(cluster: Cluster, about: Object, events: Iterable[Event], now: datetime) -> None:
+    """Make the events; those that are there already are left as they are.
+
+    Raises:
+        ClusterError: as for any write; events that were made stay made.
+    """
+    for event in events:
+        try:
+            await cluster.create(event_body(about, event, now))
+        except AlreadyExists:
+            continue
+        except Forbidden as error:
+            # In a namespace that goes away nobody reads them.
+            if error.reason != "NamespaceTerminating":
+                raise
+
+
+def event_body(about: Object, event: Event, now: datetime) -> Object:
+    """The Kubernetes Event; its name follows from the object and the event's key."""
+    meta = about["metadata"]
+    mark = hashlib.sha256(f"{meta['uid']}/{event.reason}/{event.key}".encode()).hexdigest()[:16]
+    at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{meta['name']}.{mark}", "namespace": meta["namespace"]},
+        "involvedObject": {
+            "apiVersion": about["apiVersion"],
+            "kind": about["kind"],
+            "name": meta["name"],
+            "namespace": meta["namespace"],
+            "uid": meta["uid"],
+            "resourceVersion": meta["resourceVersion"],
+        },
+        "type": event.kind,
+        "reason": event.reason[:128],
+        "message": _note(event.message),
+        "source": {"component": _COMPONENT},
+        "reportingComponent": _COMPONENT,
+        "reportingInstance": "",
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }
+
+
+def _note(message: str) -> str:
+    """At most 1,024 bytes, since that is how the API server counts."""
+    text = message.encode()
+    if len(text) <= _LONGEST_NOTE:
+        return message
+    return text[: _LONGEST_NOTE - 3].decode(errors="ignore") + "…"

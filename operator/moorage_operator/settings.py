@@ -1,0 +1,168 @@
+"""How one operator process is set up: flags, else environment, else what is written here.
+
+`--watch-namespaces a,b` and `MOORAGE_WATCH_NAMESPACES=a,b` are the same. What no setting is called
+is refused, so that a misspelt name does not go unnoticed.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+__all__ = ["Settings", "SettingsError", "read_settings"]
+
+_PREFIX = "MOORAGE_"
+# What others put into a pod's environment under our prefix, each read elsewhere or by nobody.
+_NOT_OURS = ("MOORAGE_POD_", "MOORAGE_SERVICE_", "MOORAGE_PORT", "MOORAGE_OPERATOR_")
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+
+
+def _names(value: object) -> object:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; the message names each, its value and the fix."""
+
+
+class Settings(BaseModel):
+    """Everything that can be set."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    cluster_id: Annotated[str, Field(max_length=253)] = ""
+    """Names this cluster in the owner records of stores; it must never change. Empty: the uid of
+    the namespace kube-system."""
+
+    watch_namespaces: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    """The namespaces whose jobs this operator runs, with commas; empty for all."""
+
+    namespace: Annotated[str, Field(max_length=63)] = "moorage-system"
+    """The operator's own namespace, where its Lease is."""
+
+    identity: str = ""
+    """Names this process in the Lease; the pod's name is good. Empty: the host's name."""
+
+    kubeconfig: Path | None = None
+    """A file with how the API server is reached. None: as a pod of the cluster."""
+
+    context: str | None = None
+    """The context in the kubeconfig. None: its current one."""
+
+    leader_election: bool = True
+    """Whether several processes may be started, of which one leads."""
+
+    lease_name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = (
+        "moorage-operator"
+    )
+    """The Lease. Operators of different namespaces that share a namespace of their own need
+    different ones."""
+
+    lease_duration: Annotated[float, Field(ge=3, le=300)] = 15.0
+    """Seconds for which a leader that does not renew its Lease keeps others out. It acts for two
+    thirds of them."""
+
+    workers: Annotated[int, Field(ge=1, le=256)] = 16
+    """How many objects are looked at at once."""
+
+    resync: Seconds = 30.0
+    """Seconds after which a job is looked at again without anything having happened."""
+
+    relist: Seconds = 300.0
+    """Seconds after which all objects are listed, whatever the watches say."""
+
+    endpoint_patience: Seconds = 60.0
+    """Seconds for which a driver that does not answer is still believed in while its pod runs."""
+
+    start_timeout: Seconds = 600.0
+    """Seconds a driver may take until the stream runs, where no policy says otherwise."""
+
+    stop_timeout: Seconds = 180.0
+    """Seconds a driver may take to end after it was told to, before its pod is deleted."""
+
+    request_timeout: Annotated[float, Field(ge=1, le=300)] = 20.0
+    """Seconds a request to the API server may take."""
+
+    read_secrets: bool = True
+    """Whether the operator reads the Secrets that jobs name, to look into their stores itself.
+    Else a pod of the job's does."""
+
+    own_credentials: bool = False
+    """Whether stores of jobs that name no Secret are read with the operator's own credentials."""
+
+    local_files: bool = False
+    """Whether `file://` directories are read here; they must be mounted as in the jobs."""
+
+    health_port: Port = 8080
+    """The port of /healthz, /readyz and /metrics."""
+
+    health_host: str = "0.0.0.0"  # noqa: S104  a kubelet asks from outside of the pod
+    """The address that it listens on."""
+
+    stop_grace: Seconds = 20.0
+    """Seconds that passes under way have to end when the operator is stopped."""
+
+    log_format: Literal["json", "text"] = "json"
+    """How log lines look."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Which log lines there are."""
+
+
+def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    """Settings from flags and environment; flags win.
+
+    Raises:
+        SettingsError: one of them is unknown or wrong.
+        SystemExit: help was asked for, or a flag is unknown.
+    """
+    flags = vars(_parser().parse_args(list(arguments)))
+    given = _from_environment(environment) | {k: v for k, v in flags.items() if v is not None}
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        lines = [_line(details) for details in error.errors()]
+        raise SettingsError("\n".join(lines)) from error
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in environment.items():
+        if not key.startswith(_PREFIX) or key.startswith(_NOT_OURS):
+            continue
+        name = key.removeprefix(_PREFIX).lower()
+        if name not in Settings.model_fields:
+            raise SettingsError(f"{key}: is not a setting; see --help, or unset it")
+        found[name] = value
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m moorage_operator",
+        description="Run StatefulSparkJobs. Each flag is also an environment variable MOORAGE_*.",
+        allow_abbrev=False,
+    )
+    for name, field in Settings.model_fields.items():
+        text = " ".join((field.description or "").split()).replace("%", "%%")
+        usual = "" if field.default in (None, "", ()) else f" (default: {field.default})"
+        parser.add_argument(flag_of(name), dest=name, help=text + usual, metavar="VALUE")
+    return parser
+
+
+def _line(details: Any) -> str:
+    name = str(details["loc"][0])
+    value = str(details["input"])[:80]
+    key = f"{_PREFIX}{name.upper()}"
+    return f"{flag_of(name)} ({key}): {details['msg']}: value={value!r}; correct it"

@@ -1,0 +1,63 @@
+"""`decide_snapshot`: from what was seen of a StatefulSparkSnapshot to what is done about it.
+
+    Pending -> InProgress -> [Verifying] -> Completed
+       ^           |             |
+       +-----------+-------------+--> Failed, Abandoned
+    an object that is being deleted -> Deleting -> gone
+
+Pure: no I/O, no clock but the world's. The status is kept before an effect is carried out, and what
+came of it is seen by the next pass, so that an operator may die anywhere in between.
+"""
+
+from collections.abc import Callable, Mapping
+
+from moorage_operator.plan import SetFinalizer, SnapshotPlan
+from moorage_operator.snapshots.asking import in_progress
+from moorage_operator.snapshots.deleting import deleting
+from moorage_operator.snapshots.following import following
+from moorage_operator.snapshots.naming import JOB_LABEL, is_follower
+from moorage_operator.snapshots.pending import pending
+from moorage_operator.snapshots.step import Step, changed, plan_of
+from moorage_operator.snapshots.verifying import begin_verifying, verifying
+from moorage_operator.world import SnapshotWorld
+
+__all__ = ["decide_snapshot"]
+
+
+def decide_snapshot(world: SnapshotWorld) -> SnapshotPlan:
+    """Decide what is next for the snapshot; the same world gives the same plan."""
+    return plan_of(world, _step(world))
+
+
+def _step(world: SnapshotWorld) -> Step:
+    meta, status = world.snapshot.meta, world.snapshot.status
+    if meta.deleted_at is not None:
+        return deleting(world)
+    if world.config.finalizer not in meta.finalizers:
+        # Before anything is written anywhere that would have to be deleted.
+        effects = () if world.namespace_terminating else (SetFinalizer(present=True),)
+        return Step(status, effects)
+    if meta.labels.get(JOB_LABEL) != world.snapshot.spec.job_ref.name and not world.problems:
+        # The label is how its siblings find it.
+        return Step(status)
+    if status.state in ("Pending", "InProgress") and is_follower(world.snapshot):
+        return following(world)
+    decision = _DECISIONS.get(status.state)
+    return decision(world) if decision is not None else Step(status)
+
+
+def _revived(world: SnapshotWorld) -> Step:
+    """A status that says Deleting on an object that is not: a backup was restored."""
+    status = world.snapshot.status
+    if not status.path:
+        return Step(changed(status, state="Pending", message=""), reason="Pending")
+    return begin_verifying(world, status, "it was being deleted in another life")
+
+
+_DECISIONS: Mapping[str, Callable[[SnapshotWorld], Step]] = {
+    "Pending": pending,
+    "InProgress": in_progress,
+    "Verifying": verifying,
+    "Deleting": _revived,
+}
+"""What is not here is final."""

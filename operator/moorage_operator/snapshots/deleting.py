@@ -1,0 +1,157 @@
+"""A snapshot whose object is being deleted: its data first, then the finalizer. Pure.
+
+It works whether the job runs or not, and without the job at all. Nothing is deleted that something
+needs, that was there before the object, or of which it is not certain that it is this snapshot's.
+"""
+
+from moorage_api.snapshot import SnapshotStatus
+from moorage_operator.plan import Errand, Event, RunErrand, SetFinalizer
+from moorage_operator.snapshots.access import errand_refs
+from moorage_operator.snapshots.asking import answer_of, answered, is_overdue
+from moorage_operator.snapshots.naming import (
+    attempt_of,
+    is_follower,
+    is_imported,
+    next_errand,
+    number_of,
+)
+from moorage_operator.snapshots.readiness import driver_is_gone
+from moorage_operator.snapshots.retrying import pause
+from moorage_operator.snapshots.step import Step, changed, waiting
+from moorage_operator.snapshots.use import uses
+from moorage_operator.world import ErrandView, SnapshotWorld
+
+__all__ = ["deleting"]
+
+KIND = "delete"
+_LONGEST_PAUSE = 300.0
+_KEEP = "to let the object go and keep its data set spec.deletionPolicy: Retain"
+
+
+def deleting(world: SnapshotWorld) -> Step:
+    """Hold it, delete its data, or let it go."""
+    status = world.snapshot.status
+    if world.config.finalizer not in world.snapshot.meta.finalizers:
+        return Step(status)
+    if world.namespace_terminating:
+        return _let_go(world, "the namespace is being deleted; data stay", "Retained")
+    if status.state == "Deleting":
+        return _deletion(world) if _has_data(world) else _let_go(world, "data stay", "Retained")
+    return _not_begun(world)
+
+
+def _not_begun(world: SnapshotWorld) -> Step:
+    if world.job is not None and world.job.meta.annotation("paused") == "true":
+        return waiting(world, "JobPaused", f"{world.job.meta.name} is paused by an annotation")
+    if _driver_works(world):
+        return _until_answered(world)
+    if needed := uses(world.snapshot, world.job):
+        return _held(world, needed)
+    if not _has_data(world):
+        return _let_go(world, "it has no data to delete", "NoData")
+    return _begin(world, world.snapshot.status)
+
+
+def _driver_works(world: SnapshotWorld) -> bool:
+    """Whether a driver may be writing it at this moment."""
+    status = world.snapshot.status
+    if status.state != "InProgress" or is_follower(world.snapshot):
+        return False
+    return not driver_is_gone(world) and not is_overdue(world)
+
+
+def _until_answered(world: SnapshotWorld) -> Step:
+    """A request cannot be taken back: what it makes is deleted when it is answered."""
+    view = answer_of(world)
+    if view is not None and view.state in ("Completed", "Failed"):
+        return answered(world, view)
+    return waiting(
+        world,
+        "InProgress",
+        "deletion waits for the driver, which is at work on it",
+        world.config.busy_resync,
+    )
+
+
+def _held(world: SnapshotWorld, needed: tuple[str, ...]) -> Step:
+    text = f"deletion waits, it is needed: {', '.join(needed)}"
+    told = Event("Warning", "SnapshotInUse", text, "in-use")
+    status = changed(world.snapshot.status, message=text)
+    return Step(status, (), (told,))
+
+
+def _has_data(world: SnapshotWorld) -> bool:
+    """Whether there may be data that are its own and go with it."""
+    snapshot, status = world.snapshot, world.snapshot.status
+    if snapshot.spec.type != "Savepoint" or snapshot.spec.deletion_policy != "Delete":
+        return False
+    asked = bool(status.manifest_digest or status.request_id)
+    return asked and bool(status.path) and not is_imported(snapshot)
+
+
+def _begin(world: SnapshotWorld, status: SnapshotStatus) -> Step:
+    if errand_refs(world) is None:
+        text = f"the job is gone, and how its store is reached; data stay: path={status.path}"
+        return _let_go(world, text, "Retained")
+    errand = next_errand(world.snapshot.meta.uid, KIND, status.errand)
+    going = changed(status, state="Deleting", errand=errand, next_retry_at=None)
+    return Step(going, _errand(going), reason="Deleting", again_after=world.config.busy_resync)
+
+
+def _errand(status: SnapshotStatus) -> tuple[RunErrand, ...]:
+    attempt = attempt_of(status.request_id)
+    errand = Errand(status.errand, "Delete", status.path, status.manifest_digest, attempt)
+    return (RunErrand(errand),)
+
+
+def _deletion(world: SnapshotWorld) -> Step:
+    """Errand after errand, until one says that it is done."""
+    status = world.snapshot.status
+    view = world.errands.get(status.errand)
+    if view is not None and view.state == "Completed":
+        return _deleted(world, view)
+    if view is not None and view.state == "Pending":
+        return Step(status, again_after=world.config.busy_resync)
+    if view is not None and status.next_retry_at is None:
+        return _again(world, view)
+    return _sent_again(world)
+
+
+def _sent_again(world: SnapshotWorld) -> Step:
+    """No errand is under way. What has come to be needed meanwhile may still be whole: it stays."""
+    status = world.snapshot.status
+    if needed := uses(world.snapshot, world.job):
+        return _held(world, needed)
+    retry = status.next_retry_at
+    if retry is not None and retry > world.now:
+        return Step(status, again_after=(retry - world.now).total_seconds())
+    if retry is not None or errand_refs(world) is None:
+        return _begin(world, status)
+    return Step(status, _errand(status), again_after=world.config.busy_resync)
+
+
+def _deleted(world: SnapshotWorld, view: ErrandView) -> Step:
+    path, left = world.snapshot.status.path, str(view.result.get("left", ""))
+    if left in ("other", "foreign", "checkpoint"):
+        return _let_go(world, f"what lies there is not this snapshot's: path={path}", "NotOurs")
+    if left == "missing":
+        return _let_go(world, f"there were no data: path={path}", "NoData")
+    count = view.result.get("deleted", 0)
+    return _let_go(world, f"deleted its data: path={path} objects={count}", "Deleted")
+
+
+def _again(world: SnapshotWorld, view: ErrandView) -> Step:
+    """A store that is down or closed does not end a deletion, nor does it lose it."""
+    wait = pause(number_of(world.snapshot.status.errand), _LONGEST_PAUSE)
+    later = changed(
+        world.snapshot.status,
+        next_retry_at=world.now + wait,
+        message=f"its data are not deleted yet: {view.message}; {_KEEP}",
+    )
+    return Step(later, reason="DeletionFailed", again_after=wait.total_seconds())
+
+
+def _let_go(world: SnapshotWorld, message: str, reason: str) -> Step:
+    status = changed(world.snapshot.status, message=message)
+    told = Event("Normal", "SnapshotDisposed", message, "disposed")
+    return Step(status, (SetFinalizer(present=False),), (told,), reason, again_after=0.0)

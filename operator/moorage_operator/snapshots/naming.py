@@ -1,0 +1,162 @@
+"""What snapshots and their requests are called, and where their data lie. Pure.
+
+Names are made from what asks (a trigger's value, a tick of the schedule, an object's uid), so that
+an operator that died half way finds what it had begun.
+"""
+
+import hashlib
+import re
+from datetime import UTC, datetime
+
+from moorage_api import JobSpec
+from moorage_operator.world import SnapshotView
+from moorage_state.stores import store_url
+from moorage_state.stores.addresses import child
+
+__all__ = [
+    "JOB_LABEL",
+    "STATE_LABEL",
+    "TRIGGER_ANNOTATION",
+    "TRIGGER_LABEL",
+    "TYPE_LABEL",
+    "attempt_of",
+    "directory_name",
+    "is_directory_name",
+    "is_follower",
+    "is_imported",
+    "is_periodic",
+    "next_errand",
+    "number_of",
+    "object_name",
+    "order",
+    "periodic_name",
+    "reach",
+    "request_id",
+    "same_place",
+    "savepoint_path",
+    "trigger_id",
+    "trigger_of",
+]
+
+JOB_LABEL = "moorage.dev/job"
+TYPE_LABEL = "moorage.dev/type"
+TRIGGER_LABEL = "moorage.dev/trigger"
+STATE_LABEL = "moorage.dev/state"
+TRIGGER_ANNOTATION = "moorage.dev/trigger-value"
+
+_DIRECTORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_LONGEST_OBJECT = 63
+_HASH = 8
+
+
+def directory_name(value: str) -> str:
+    """The name of a savepoint's directory for a trigger's value: itself, if it is a name.
+
+    Else what of it may stand in a name, and a hash, so that other values have other names.
+    """
+    if is_directory_name(value):
+        return value
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("-._")
+    return f"{plain[: 62 - _HASH] or 'savepoint'}-{_hash(value)}"
+
+
+def is_directory_name(text: str) -> bool:
+    """Whether a savepoint's directory may be called so."""
+    return _DIRECTORY.fullmatch(text) is not None
+
+
+def object_name(job: str, name: str) -> str:
+    """The name of the object for the snapshot `name`: `<job>-<name>`, with a hash if it cannot be.
+
+    Two names never share an object.
+    """
+    wanted = f"{job}-{name}"
+    if _OBJECT.fullmatch(wanted) and len(wanted) <= _LONGEST_OBJECT:
+        return wanted
+    plain = re.sub(r"[^a-z0-9]+", "-", wanted.lower())[: _LONGEST_OBJECT - _HASH - 1].strip("-")
+    return f"{plain}-{_hash(name)}"
+
+
+def periodic_name(tick: datetime) -> str:
+    """The name of the savepoint of this tick of the schedule."""
+    return f"periodic-{tick.astimezone(UTC):%Y%m%d-%H%M}"
+
+
+def trigger_id(kind: str, previous: str, value: str) -> str:
+    """Names one change of a trigger's value: going back to an earlier value is another trigger."""
+    return _hash(f"{kind}\0{previous}\0{value}")
+
+
+def request_id(uid: str) -> str:
+    """The id under which the driver is asked first, and the attempt id in the directory."""
+    return f"ssnap-{uid}"
+
+
+def attempt_of(request: str) -> str:
+    """The attempt id that a request writes under: later tries are `<attempt>.<n>`."""
+    return request.partition(".")[0]
+
+
+def next_errand(uid: str, kind: str, latest: str) -> str:
+    """The id of the errand after the latest one: results of earlier ones do not count any more."""
+    same = latest.startswith(f"{uid}-{kind}-")
+    return f"{uid}-{kind}-{number_of(latest) + 1 if same else 1}"
+
+
+def number_of(errand: str) -> int:
+    """How many errands of its kind there were, with it."""
+    tail = errand.rpartition("-")[2]
+    return int(tail) if tail.isdigit() else 0
+
+
+def reach(url: str, spec: JobSpec | None) -> str:
+    """The whole address of a directory that somebody named, with how the job reaches S3."""
+    if spec is None:
+        return url
+    s3 = spec.state.s3
+    return store_url(url, s3.endpoint, s3.region, path_style=s3.path_style)
+
+
+def savepoint_path(spec: JobSpec, name: str) -> str:
+    """The address of a savepoint's directory; empty if the job has no place for savepoints."""
+    directory = spec.state.savepoint_dir
+    return child(reach(directory, spec), name) if directory else ""
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two addresses name one directory, however its server is reached."""
+    return bool(one) and _place(one) == _place(other)
+
+
+def trigger_of(snapshot: SnapshotView) -> str:
+    """Why it was made: Manual, Periodic, Upgrade or Final; Manual if nobody says."""
+    return snapshot.meta.labels.get(TRIGGER_LABEL, "") or "Manual"
+
+
+def is_follower(snapshot: SnapshotView) -> bool:
+    """Whether it is taken by an operation of its job, which asks the driver itself."""
+    return trigger_of(snapshot) in ("Upgrade", "Final") and not is_imported(snapshot)
+
+
+def is_periodic(snapshot: SnapshotView) -> bool:
+    """Whether the schedule asked for it."""
+    return trigger_of(snapshot) == "Periodic" and not is_imported(snapshot)
+
+
+def is_imported(snapshot: SnapshotView) -> bool:
+    """Whether it was there before its object."""
+    return bool(snapshot.spec.existing_path)
+
+
+def order(snapshot: SnapshotView) -> tuple[datetime, str]:
+    """Oldest first."""
+    return snapshot.meta.created_at or datetime.min.replace(tzinfo=UTC), snapshot.meta.name
+
+
+def _place(url: str) -> str:
+    return (url.partition("?")[0] if url.startswith("s3://") else url).rstrip("/")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH]

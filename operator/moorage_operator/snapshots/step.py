@@ -1,0 +1,172 @@
+"""One step of a snapshot's life, and what it becomes: conditions, labels, the plan. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from moorage_api.snapshot import SnapshotStatus
+from moorage_api.status import Condition
+from moorage_operator.plan import Effect, Event, SnapshotPlan
+from moorage_operator.snapshots.naming import (
+    JOB_LABEL,
+    STATE_LABEL,
+    TRIGGER_LABEL,
+    TYPE_LABEL,
+    trigger_of,
+)
+from moorage_operator.snapshots.use import uses
+from moorage_operator.world import SnapshotWorld
+
+__all__ = ["Step", "changed", "event_name", "failed", "finished", "plan_of", "waiting"]
+
+COMPLETE, VERIFIED, IN_USE, FAILED = "Complete", "Verified", "InUse", "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a state's own decision says.
+
+    Attributes:
+        status: without conditions.
+        reason: of the conditions Complete and Failed, CamelCase; empty leaves them as they are.
+        verified: why the data are known to be whole; empty leaves the condition as it is.
+        again_after: None for the usual time.
+    """
+
+    status: SnapshotStatus
+    effects: tuple[Effect, ...] = ()
+    events: tuple[Event, ...] = ()
+    reason: str = ""
+    verified: str = ""
+    again_after: float | None = None
+
+
+def changed(status: SnapshotStatus, **fields: Any) -> SnapshotStatus:
+    """The status with other values in these fields."""
+    return status.model_copy(update=fields)
+
+
+def waiting(
+    world: SnapshotWorld, reason: str, message: str, again_after: float | None = None
+) -> Step:
+    """Nothing is done yet, and why."""
+    status = changed(world.snapshot.status, message=message)
+    return Step(status, reason=reason, again_after=again_after)
+
+
+def failed(
+    world: SnapshotWorld,
+    reason: str,
+    message: str,
+    *,
+    state: str = "Failed",
+    event: str = "",
+    **fields: Any,
+) -> Step:
+    """It comes to nothing, for good.
+
+    Args:
+        state: Failed or Abandoned.
+        event: the event's reason; that of the snapshot's type by default.
+    """
+    status = changed(
+        world.snapshot.status, state=state, message=message, next_retry_at=None, **fields
+    )
+    told = Event("Warning", event or event_name(world, "Failed"), message, f"{state}-{reason}")
+    return Step(status, events=(told,), reason=reason)
+
+
+def finished(
+    world: SnapshotWorld, verified: str, status: SnapshotStatus, message: str = ""
+) -> Step:
+    """It is complete: its data are there."""
+    done = changed(status, state="Completed", message="", next_retry_at=None)
+    text = message or f"{done.path or 'snapshot'} is complete"
+    told = Event("Normal", event_name(world, "Completed"), text, "completed")
+    return Step(done, events=(told,), reason="Completed", verified=verified)
+
+
+def event_name(world: SnapshotWorld, what: str) -> str:
+    """`SavepointStarted`, `CheckpointFailed` and so on."""
+    return f"{world.snapshot.spec.type}{what}"
+
+
+def plan_of(world: SnapshotWorld, step: Step) -> SnapshotPlan:
+    """The step with conditions, labels and what is in use."""
+    in_use = uses(world.snapshot, world.job)
+    # A person's pin is no news to that person.
+    status = changed(step.status, in_use_by=in_use)
+    status = changed(status, conditions=tuple(_conditions(world, status, step, in_use)))
+    return SnapshotPlan(
+        status=status,
+        effects=step.effects,
+        events=step.events,
+        labels=_labels(world, status),
+        again_after=world.config.resync if step.again_after is None else step.again_after,
+    )
+
+
+def _labels(world: SnapshotWorld, status: SnapshotStatus) -> Mapping[str, str] | None:
+    snapshot = world.snapshot
+    wanted = {
+        JOB_LABEL: snapshot.spec.job_ref.name,
+        TYPE_LABEL: snapshot.spec.type,
+        TRIGGER_LABEL: trigger_of(snapshot),
+        STATE_LABEL: str(status.state),
+    }
+    same = all(snapshot.meta.labels.get(name) == value for name, value in wanted.items())
+    return None if same else wanted
+
+
+def _conditions(
+    world: SnapshotWorld, status: SnapshotStatus, step: Step, in_use: tuple[str, ...]
+) -> Iterator[Condition]:
+    before = {condition.type: condition for condition in world.snapshot.status.conditions}
+    ended, complete = status.state in ("Failed", "Abandoned"), _is_complete(status)
+    reason = step.reason or str(status.state)
+    facts = (
+        (COMPLETE, "True" if complete else "False", "Completed" if complete else reason),
+        (FAILED, "True" if ended else "False", reason if ended else "NotFailed"),
+    )
+    for kind, truth, why in facts:
+        message = status.message if kind == (FAILED if ended else COMPLETE) else ""
+        yield _condition(world, before.get(kind), kind, truth, why, message, keep=not step.reason)
+    was = before.get(VERIFIED)
+    if step.verified or was is None:
+        truth, why = ("True", step.verified) if step.verified else ("Unknown", "NotVerified")
+        yield _condition(world, was, VERIFIED, truth, why, "")
+    else:
+        yield was
+    truth, why = ("True", "Needed") if in_use else ("False", "NotNeeded")
+    yield _condition(world, before.get(IN_USE), IN_USE, truth, why, "; ".join(in_use))
+
+
+def _is_complete(status: SnapshotStatus) -> bool:
+    """While it is deleted it is not: what is there may be a part."""
+    return status.state == "Completed"
+
+
+def _condition(
+    world: SnapshotWorld,
+    before: Condition | None,
+    kind: str,
+    truth: str,
+    reason: str,
+    message: str,
+    *,
+    keep: bool = False,
+) -> Condition:
+    """The condition; as long as its truth stays, so does its time, and with `keep` its reason."""
+    since: datetime = world.now
+    if before is not None and before.status == truth:
+        since = before.last_transition_time
+        reason = before.reason if keep else reason
+    return Condition.model_validate({
+        "type": kind,
+        "status": truth,
+        "reason": reason,
+        "message": message[:1024],
+        "observed_generation": world.snapshot.meta.generation,
+        "last_transition_time": since,
+    })  # fmt: skip

@@ -1,0 +1,225 @@
+"""Which snapshots a job asks for: by annotations, by its schedule; and which it may let go. Pure.
+
+A trigger counts as handled once its object is *seen*: until then making the object is asked for
+again and again, under the one name that the trigger has. So an operator that dies in between loses
+none and takes none twice. checkpoint.cron is not looked at here: checkpoints are the driver's.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from zoneinfo import ZoneInfoNotFoundError
+
+from moorage_api import JobSpec
+from moorage_api.state import Schedule
+from moorage_api.status import Triggers
+from moorage_operator.plan import DeleteObject, Event, KeepSnapshot
+from moorage_operator.snapshots.cron import next_tick, previous_tick
+from moorage_operator.snapshots.naming import (
+    TRIGGER_ANNOTATION,
+    directory_name,
+    object_name,
+    periodic_name,
+    trigger_id,
+)
+from moorage_operator.snapshots.retention import victims
+from moorage_operator.snapshots.use import uses
+from moorage_operator.world import JobFacts, JobWorld, SnapshotView, Unreadable
+
+__all__ = ["Wanted", "wanted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What follows from annotations, schedule and retention.
+
+    Attributes:
+        triggers: for `status.snapshots.lastTrigger`.
+        last_scheduled_time: for `status.snapshots.lastScheduledTime`.
+        effects: snapshots to make, then those to delete.
+        next_at: when the schedule is due next, to be woken then; None without one.
+    """
+
+    triggers: Triggers
+    last_scheduled_time: datetime | None
+    effects: tuple[KeepSnapshot | DeleteObject, ...] = ()
+    events: tuple[Event, ...] = ()
+    next_at: datetime | None = None
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What is gathered on the way."""
+
+    made: list[KeepSnapshot] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+
+def wanted(world: JobWorld) -> Wanted:
+    """Return what the job asks for now; the same world gives the same answer.
+
+    Nothing is asked for while the job's snapshots cannot be read, while the object is being deleted
+    and while it is paused.
+    """
+    before = world.status.snapshots
+    quiet = Wanted(before.last_trigger, before.last_scheduled_time)
+    if isinstance(world.snapshots, Unreadable) or world.meta.deleted_at is not None:
+        return quiet
+    if world.meta.annotation("paused") == "true":
+        return quiet
+    draft = _Draft()
+    triggers = before.last_trigger.model_copy(
+        update={
+            "savepoint": _trigger(world, draft, world.snapshots, "Savepoint"),
+            "checkpoint": _trigger(world, draft, world.snapshots, "Checkpoint"),
+        }
+    )
+    spec = _spec(world)
+    schedule = spec.savepoint.schedule if spec is not None else None
+    last, next_at = before.last_scheduled_time, None
+    if schedule is not None:
+        last, next_at = _scheduled(world, draft, world.snapshots, schedule)
+    gone = _surplus(world, world.snapshots, spec) if spec is not None else ()
+    return Wanted(triggers, last, (*draft.made, *gone), tuple(draft.events), next_at)
+
+
+def _spec(world: JobWorld) -> JobSpec | None:
+    """The newest spec; where that is wrong, the one that runs."""
+    if world.spec is not None and not world.problems:
+        return world.spec
+    current = world.revisions.get(world.status.reconciliation.current_revision)
+    return current.spec if current is not None else world.spec
+
+
+# -- annotations -------------------------------------------------------------------------------
+
+
+def _trigger(
+    world: JobWorld,
+    draft: _Draft,
+    snapshots: Sequence[SnapshotView],
+    kind: Literal["Savepoint", "Checkpoint"],
+) -> str:
+    """The value that is handled after this; what there is to do goes to `draft`."""
+    annotation = kind.lower()
+    value = world.meta.annotation(annotation)
+    handled: str = getattr(world.status.snapshots.last_trigger, annotation)
+    if not value or value == handled:
+        return handled
+    mine = trigger_id(kind, handled, value)
+    name = directory_name(value)
+    prefix = "" if kind == "Savepoint" else "checkpoint-"
+    name_of_object = object_name(world.meta.name, f"{prefix}{name}")
+    found = next((s for s in snapshots if s.meta.name == name_of_object), None)
+    if found is None:
+        spec = _snapshot_spec(world, kind, name)
+        draft.made.append(KeepSnapshot(name_of_object, spec, "Manual", mine))
+        return handled
+    if found.meta.annotations.get(TRIGGER_ANNOTATION, mine) != mine:
+        draft.events.append(_taken(annotation, value, found))
+    return value
+
+
+def _snapshot_spec(world: JobWorld, kind: str, name: str) -> Mapping[str, Any]:
+    spec: dict[str, Any] = {"jobRef": {"name": world.meta.name}, "type": kind}
+    return {**spec, "name": name} if kind == "Savepoint" else spec
+
+
+def _taken(annotation: str, value: str, found: SnapshotView) -> Event:
+    text = (
+        f"moorage.dev/{annotation}: {value!r} was asked for before and is {found.meta.name} "
+        f"({found.status.state}); nothing is taken: use a new value"
+    )
+    reason = "SavepointNameConflict" if annotation == "savepoint" else "CheckpointNameConflict"
+    return Event("Warning", reason, text, f"{annotation}-{trigger_id(annotation, value, '')}")
+
+
+# -- the schedule ------------------------------------------------------------------------------
+
+
+def _scheduled(
+    world: JobWorld, draft: _Draft, snapshots: Sequence[SnapshotView], schedule: Schedule
+) -> tuple[datetime | None, datetime | None]:
+    """The newest tick that is handled after this, and the next one.
+
+    Ticks that were missed coalesce to the newest. One that is seen for the first time starts with
+    the next tick: a schedule does not reach back to before it was there.
+    """
+    last = world.status.snapshots.last_scheduled_time
+    try:
+        due = previous_tick(schedule.cron, schedule.time_zone, world.now)
+        following = next_tick(schedule.cron, schedule.time_zone, world.now)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        draft.events.append(_no_zone(schedule.time_zone))
+        return last, None
+    if last is None:
+        return world.now, following
+    if due is None or due <= last:
+        return last, following
+    return _tick(world, draft, snapshots, schedule, due), following
+
+
+def _tick(
+    world: JobWorld,
+    draft: _Draft,
+    snapshots: Sequence[SnapshotView],
+    schedule: Schedule,
+    due: datetime,
+) -> datetime | None:
+    last = world.status.snapshots.last_scheduled_time
+    name = periodic_name(due)
+    name_of_object = object_name(world.meta.name, name)
+    if any(s.meta.name == name_of_object for s in snapshots) or _is_idle(world):
+        return due
+    deadline = schedule.starting_deadline
+    if world.now - due > deadline.timedelta:
+        draft.events.append(_missed(due, str(deadline)))
+        return due
+    spec = {
+        **_snapshot_spec(world, "Savepoint", name),
+        "startDeadline": _left(due + deadline.timedelta - world.now),
+    }
+    draft.made.append(KeepSnapshot(name_of_object, spec, "Periodic", due.isoformat()))
+    return last
+
+
+def _is_idle(world: JobWorld) -> bool:
+    """Whether the job stands still on purpose: what it has is kept already."""
+    spec = world.spec
+    suspended = spec is not None and spec.desired_state == "Suspended"
+    return suspended or world.status.phase in ("Suspended", "Finished")
+
+
+def _left(time: timedelta) -> str:
+    return f"{max(int(time.total_seconds()), 1)}s"
+
+
+def _missed(due: datetime, deadline: str) -> Event:
+    text = f"no savepoint for {due.isoformat()}: later than startingDeadline={deadline}"
+    return Event("Warning", "SavepointMissed", text, f"missed-{due.isoformat()}")
+
+
+def _no_zone(zone: str) -> Event:
+    text = (
+        f"spec.savepoint.schedule.timeZone: is not known here: {zone!r}; write UTC, or one of the "
+        "IANA database such as Europe/Paris"
+    )
+    return Event("Warning", "ScheduleInvalid", text, f"zone-{zone}")
+
+
+# -- retention ---------------------------------------------------------------------------------
+
+
+def _surplus(
+    world: JobWorld, snapshots: Sequence[SnapshotView], spec: JobSpec
+) -> Iterator[DeleteObject]:
+    job = JobFacts(world.meta, _running(world), world.status, newest=world.spec)
+    in_use = {s.meta.name for s in snapshots if uses(s, job)}
+    for one in victims(snapshots, spec.savepoint.retain, world.now, in_use):
+        yield DeleteObject("StatefulSparkSnapshot", one.meta.name, one.meta.uid)
+
+
+def _running(world: JobWorld) -> JobSpec | None:
+    current = world.revisions.get(world.status.reconciliation.current_revision)
+    return current.spec if current is not None else world.spec

@@ -1,0 +1,166 @@
+"""Who is looked at next: one pass at a time for each object, many objects at once.
+
+Wake-ups of an object that waits already are one; those that come while it is being looked at lead
+to another look after that. So nothing is lost, and nothing is done twice at the same time.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from moorage_operator.loop import Pass, Ref
+
+__all__ = ["WorkQueue"]
+
+_log = logging.getLogger("moorage.operator")
+
+_BUSY_LIMIT = 10
+_BUSY_WAIT = 1.0
+_BUG_WAITS = (1.0, 5.0, 30.0, 120.0)
+
+
+@dataclass(slots=True)
+class _Entry:
+    running: bool = False
+    ready: bool = False
+    again: bool = False
+    """Woken while running."""
+    timer: asyncio.TimerHandle | None = None
+    in_a_row: int = 0
+    bugs: int = 0
+
+
+@dataclass(slots=True)
+class WorkQueue:
+    """Passes for objects, by wake-up and by time.
+
+    Attributes:
+        handle: one pass.
+        workers: passes at once.
+        chance: spreads what would fall together.
+    """
+
+    handle: Callable[[Ref], Awaitable[Pass]]
+    workers: int = 16
+    chance: random.Random = field(default_factory=random.Random)
+    _entries: dict[Ref, _Entry] = field(default_factory=dict)
+    _running: dict[Ref, float] = field(default_factory=dict)
+    _stopping: bool = False
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _ready: asyncio.Queue[Ref] = field(default_factory=asyncio.Queue)
+
+    def wake(self, ref: Ref, after: float = 0.0) -> None:
+        """See to it that the object is looked at, at the latest after so many seconds."""
+        entry = self._entries.setdefault(ref, _Entry())
+        if after <= 0:
+            self._wake_now(ref, entry)
+            return
+        loop = asyncio.get_running_loop()
+        if entry.timer is not None:
+            if entry.timer.when() <= loop.time() + after:
+                return
+            entry.timer.cancel()
+        entry.timer = loop.call_later(after, self._ring, ref)
+
+    @property
+    def waiting(self) -> int:
+        """Objects that are due and not yet looked at."""
+        return self._ready.qsize()
+
+    @property
+    def known(self) -> int:
+        """Objects that are looked at from time to time."""
+        return len(self._entries)
+
+    def longest(self) -> float:
+        """Seconds that the oldest pass under way has taken."""
+        now = asyncio.get_running_loop().time()
+        return max((now - begun for begun in self._running.values()), default=0.0)
+
+    async def drain(self, seconds: float) -> bool:
+        """Begin no more passes, and let those under way end; say whether they did in time."""
+        self._stopping = True
+        if not self._running:
+            return True
+        self._idle.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Work until cancelled; a pass under way is cancelled with it."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self.workers):
+                    group.create_task(self._work())
+        finally:
+            for entry in self._entries.values():
+                if entry.timer is not None:
+                    entry.timer.cancel()
+
+    # -- inside
+
+    def _ring(self, ref: Ref) -> None:
+        entry = self._entries.get(ref)
+        if entry is not None:
+            entry.timer = None
+            self._wake_now(ref, entry)
+
+    def _wake_now(self, ref: Ref, entry: _Entry) -> None:
+        if entry.running:
+            entry.again = True
+        elif not entry.ready:
+            entry.ready = True
+            self._ready.put_nowait(ref)
+
+    async def _work(self) -> None:
+        while True:
+            ref = await self._ready.get()
+            if self._stopping:
+                continue
+            entry = self._entries[ref]
+            entry.ready, entry.running, entry.again = False, True, False
+            if entry.timer is not None:
+                entry.timer.cancel()
+                entry.timer = None
+            self._running[ref] = asyncio.get_running_loop().time()
+            try:
+                wait = await self._once(ref, entry)
+            finally:
+                entry.running = False
+                del self._running[ref]
+                if not self._running:
+                    self._idle.set()
+            self._plan(ref, entry, wait)
+
+    async def _once(self, ref: Ref, entry: _Entry) -> float | None:
+        """One pass; seconds until the next, None if the object is gone."""
+        try:
+            done = await self.handle(ref)
+        except Exception:  # noqa: BLE001  a bug about one object must not stop the others
+            _log.exception("a pass ended in an error of the operator's own: object=%s", ref)
+            wait = _BUG_WAITS[min(entry.bugs, len(_BUG_WAITS) - 1)]
+            entry.bugs += 1
+            return wait * self.chance.uniform(0.75, 1.25)
+        entry.bugs = 0
+        entry.in_a_row = entry.in_a_row + 1 if done.changed else 0
+        if done.changed:
+            return 0.0 if entry.in_a_row < _BUSY_LIMIT else _BUSY_WAIT
+        if done.again_after is None:
+            return None
+        return max(done.again_after, 0.05)
+
+    def _plan(self, ref: Ref, entry: _Entry, wait: float | None) -> None:
+        if wait is None:
+            if not entry.again:
+                del self._entries[ref]
+                return
+            wait = 0.0
+        if entry.again and entry.in_a_row < _BUSY_LIMIT and not entry.bugs:
+            wait = 0.0
+        self.wake(ref, wait)

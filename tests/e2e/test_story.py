@@ -1,0 +1,205 @@
+"""The whole story on a real cluster: whatever is killed, every tick is counted exactly once.
+
+After each misfortune the auditor, a pod beside the job, compares all state and all published output
+with what a clock without gaps must give.
+"""
+
+import time
+import uuid
+
+import pytest
+from e2e_cluster import wait_until
+from ticker import Ticker
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster, artifacts, operator, job_account):  # noqa: ARG001 - it must run
+    with cluster.namespace(f"moorage-story-{uuid.uuid4().hex[:6]}", artifacts) as namespace:
+        job_account(namespace)
+        yield namespace
+
+
+@pytest.fixture(scope="module")
+def ticker(namespace, images, pull_policy, s3):
+    """A job that runs and has completed a checkpoint; the tests below take turns on it."""
+    ticker = Ticker(namespace, images["job"], pull_policy, s3, "spark")
+    ticker.start()
+    ticker.wait_ready()
+    ticker.wait_checkpoints()
+    return ticker
+
+
+@pytest.fixture(autouse=True)
+def ready_before(ticker):
+    ticker.wait_ready()
+
+
+def executor_with(ticker, container):
+    pods = ticker.namespace.pods("executor")
+    assert pods, "there are no executors"
+    return pods[0]["metadata"]["name"], container
+
+
+def test_a_job_is_ready_and_completes_checkpoints(ticker):
+    ticker.wait_checkpoints(2)
+    status = ticker.namespace.status()
+    assert status["phase"] in ("Running", "Stable")
+    assert status["snapshots"]["lastCheckpoint"]["path"].startswith(ticker.root)
+    assert status["executors"]["ready"] == 2
+    assert ticker.audit()["counters"] == 100
+
+
+def test_a_savepoint_is_taken_when_an_annotation_asks(ticker):
+    ticker.namespace.annotate({"savepoint": "first"})
+
+    def completed():
+        found = ticker.namespace.get("StatefulSparkSnapshot", "ticker-first") or {}
+        return found.get("status", {}).get("state") == "Completed"
+
+    wait_until(completed, 180, "the savepoint completes")
+    assert ticker.attempt == 1
+
+
+KILLS = {
+    "a Python worker": ("executor", "pkill -9 -f pyspark.daemon || true"),
+    "the executor's JVM": ("executor", "pkill -9 java"),
+    "a state server": ("state-server", "pkill -9 -f 'moorage_state.server --dir' || true"),
+    "the state server's container": ("state-server", "pkill -9 -f moorage_state.server.sidecar"),
+}
+
+
+@pytest.mark.parametrize("what", KILLS)
+def test_what_is_killed_in_an_executor_comes_back_and_nothing_is_lost(ticker, what):
+    container, command = KILLS[what]
+    pod, _ = executor_with(ticker, container)
+    ticker.namespace.run_in(pod, container, "sh", "-c", command)
+    ticker.wait_checkpoints(2, seconds=420)
+    ticker.audit()
+
+
+def test_a_deleted_executor_pod_is_replaced_and_nothing_is_lost(ticker):
+    pod, _ = executor_with(ticker, "executor")
+    ticker.namespace.delete("Pod", pod, "v1", grace_period_seconds=0)
+    ticker.wait_checkpoints(2, seconds=420)
+    ticker.audit()
+
+
+def test_a_deleted_driver_pod_is_replaced_and_goes_on_from_its_last_checkpoint(ticker):
+    before = ticker.attempt
+    (driver,) = ticker.namespace.pods("driver")
+    ticker.namespace.delete("Pod", driver["metadata"]["name"], "v1")
+    ticker.wait_ready(attempt=before + 1)
+    ticker.wait_checkpoints()
+    ticker.audit()
+
+
+def test_a_driver_killed_at_once_is_replaced_and_nothing_is_lost(ticker):
+    before = ticker.attempt
+    (driver,) = ticker.namespace.pods("driver")
+    ticker.namespace.run_in(
+        driver["metadata"]["name"], "driver", "sh", "-c", "pkill -9 -f moorage.cluster"
+    )
+    ticker.wait_ready(attempt=before + 1)
+    ticker.wait_checkpoints()
+    ticker.audit()
+
+
+def test_an_evicted_driver_is_back_and_was_not_blamed(ticker):
+    before = ticker.attempt
+    (driver,) = ticker.namespace.pods("driver")
+    name = driver["metadata"]["name"]
+    ticker.namespace.cluster.core.create_namespaced_pod_eviction(
+        name, ticker.namespace.name, {"metadata": {"name": name}}
+    )
+    ticker.wait_ready(attempt=before + 1)
+    assert ticker.namespace.status()["restarts"].get("backoffLevel", 0) == 0
+    ticker.wait_checkpoints()
+    ticker.audit()
+
+
+def test_a_minute_without_the_store_costs_no_restart(ticker, system, request):
+    if request.config.getoption("--s3-endpoint"):
+        pytest.skip("the S3 server is not ours to stop")
+    before = ticker.attempt
+    system.run_in("s3", "s3", "sh", "-c", "pkill -STOP weed")
+    try:
+        time.sleep(60)  # the minute is what is tested
+    finally:
+        system.run_in("s3", "s3", "sh", "-c", "pkill -CONT weed")
+    ticker.wait_checkpoints(2, seconds=300)
+    assert ticker.attempt == before
+    ticker.audit()
+
+
+def test_the_operator_can_be_killed_and_the_job_does_not_notice(ticker, system):
+    before = ticker.attempt
+    for pod in system.every("Pod", "app.kubernetes.io/name=moorage"):
+        system.delete("Pod", pod["metadata"]["name"], "v1", grace_period_seconds=0)
+    ticker.namespace.annotate({"checkpoint": f"after-{time.time():.0f}"})
+    ticker.wait_checkpoints(1)
+    assert ticker.attempt == before
+
+
+@pytest.mark.parametrize("parallelism", [4, 1, 2])
+def test_a_rescale_keeps_every_tick(ticker, parallelism):
+    ticker.namespace.edit({"scaling": {"parallelism": parallelism}})
+
+    def rescaled():
+        status = ticker.namespace.status()
+        return status["scaling"]["observedParallelism"] == parallelism
+
+    wait_until(rescaled, 420, f"parallelism {parallelism}")
+    ticker.wait_ready()
+    ticker.wait_checkpoints()
+    ticker.audit()
+
+
+def test_an_upgrade_goes_by_a_savepoint(ticker):
+    before = ticker.attempt
+    args = [*ticker.manifest()["spec"]["application"]["args"][:1], "300"]
+    ticker.namespace.edit({"application": {"args": args}})
+    ticker.wait_ready(attempt=before + 1)
+    restored = ticker.namespace.status()["attempt"]["restoredFrom"]
+    assert "/savepoints/" in restored["path"]
+    ticker.wait_checkpoints()
+    ticker.audit()
+
+
+def test_suspend_and_resume(ticker):
+    ticker.namespace.edit({"desiredState": "Suspended"})
+    wait_until(
+        lambda: ticker.namespace.status()["phase"] == "Suspended", 300, "the job is suspended"
+    )
+    wait_until(lambda: not ticker.namespace.pods("executor"), 120, "no executors")
+    ticker.audit()
+    ticker.namespace.edit({"desiredState": "Running"})
+    ticker.wait_ready()
+    ticker.wait_checkpoints()
+    ticker.audit()
+
+
+def test_a_named_savepoint_starts_a_second_job(ticker, namespace, images, pull_policy, s3):
+    found = namespace.get("StatefulSparkSnapshot", "ticker-first")
+    assert found is not None
+    second = Ticker(namespace, images["job"], pull_policy, s3, "spark", name="second")
+    second.start(
+        restore={"mode": "Path", "path": found["status"]["path"]},
+        scaling={"parallelism": 1, "maxParallelism": 16},
+        executor={**ticker.manifest()["spec"]["executor"], "instances": 1},
+    )
+    second.wait_ready()
+    second.wait_checkpoints()
+    namespace.delete("StatefulSparkJob", "second")
+    wait_until(lambda: namespace.get("StatefulSparkJob", "second") is None, 300, "second goes")
+
+
+def test_a_deleted_job_keeps_its_state_for_one_that_is_made_again(ticker):
+    namespace = ticker.namespace
+    namespace.delete("StatefulSparkJob", "ticker")
+    wait_until(lambda: namespace.get("StatefulSparkJob", "ticker") is None, 300, "ticker goes")
+    wait_until(lambda: not namespace.pods("driver"), 120, "no driver")
+    before = ticker.audit()["rows"]
+    ticker.start()
+    ticker.wait_ready()
+    ticker.wait_checkpoints()
+    assert ticker.audit()["rows"] > before

@@ -1,0 +1,148 @@
+"""The ticker on a cluster: its manifest, and the auditor that judges it from inside."""
+
+import json
+from typing import Any
+
+from e2e_cluster import Namespace, wait_until
+
+__all__ = ["Ticker"]
+
+
+class Ticker:
+    """One ticker job in a namespace of its own."""
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        image: str,
+        pull_policy: str,
+        s3: dict[str, str],
+        service_account: str,
+        name: str = "ticker",
+    ) -> None:
+        self.namespace = namespace
+        self.image = image
+        self.pull_policy = pull_policy
+        self.s3 = s3
+        self.service_account = service_account
+        self.name = name
+        self.root = f"s3://{s3['bucket']}/{namespace.name}/{name}"
+
+    def manifest(self, **spec: Any) -> dict[str, Any]:
+        """The job; small enough for one node of two cores."""
+        return {
+            "apiVersion": "moorage.dev/v1alpha1",
+            "kind": "StatefulSparkJob",
+            "metadata": {"name": self.name},
+            "spec": {
+                "image": self.image,
+                "imagePullPolicy": self.pull_policy,
+                "application": {
+                    "mainFile": "local:///app/job.py",
+                    "args": [f"{self.root}/counts?{self._query()}", "200"],
+                },
+                "serviceAccountName": self.service_account,
+                "scaling": {"parallelism": 2, "maxParallelism": 16},
+                "driver": {"cpuRequest": "50m", "memory": "1200Mi"},
+                "executor": {
+                    "instances": 2,
+                    "cores": 1,
+                    "cpuRequest": "50m",
+                    "memory": "1200Mi",
+                    "sidecar": {
+                        "resources": {
+                            "requests": {"cpu": "20m", "memory": "256Mi"},
+                            "limits": {"memory": "512Mi"},
+                        }
+                    },
+                },
+                "state": {
+                    "checkpointDir": f"{self.root}/checkpoints",
+                    "savepointDir": f"{self.root}/savepoints",
+                    "s3": {
+                        "endpoint": self.s3["endpoint"],
+                        "region": "us-east-1",
+                        "pathStyle": True,
+                    },
+                    "credentialsSecretRef": {"name": "s3"},
+                },
+                "checkpoint": {"interval": "10s", "minPause": "1s"},
+                "failurePolicy": {
+                    "backoff": {"initial": "2s", "max": "20s"},
+                    "infrastructure": {"nodeLostTimeout": "30s"},
+                },
+                **spec,
+            },
+        }
+
+    def start(self, **spec: Any) -> None:
+        """Apply it, and the Secret that it needs."""
+        data = {"AWS_ACCESS_KEY_ID": self.s3["access"], "AWS_SECRET_ACCESS_KEY": self.s3["secret"]}
+        self.namespace.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "s3"},
+                "stringData": data,
+            }
+        )
+        self.namespace.apply(self.manifest(**spec))
+
+    def wait_ready(self, *, attempt: int = 0, generation: int = 0, seconds: float = 420) -> None:
+        """Wait until the stream runs."""
+        wait_until(
+            lambda: self.namespace.is_ready(self.name, attempt=attempt, generation=generation),
+            seconds,
+            f"{self.name} is ready: {self.namespace.status(self.name).get('message')}",
+        )
+
+    def wait_checkpoints(self, more: int = 1, seconds: float = 240) -> None:
+        """Wait until so many more checkpoints are complete."""
+        wanted = self.namespace.checkpoint_id(self.name) + more
+        wait_until(
+            lambda: self.namespace.checkpoint_id(self.name) >= wanted,
+            seconds,
+            f"checkpoint {wanted} of {self.name}",
+        )
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
+        return int(self.namespace.status(self.name).get("attempt", {}).get("number", 0))
+
+    def audit(self) -> dict[str, Any]:
+        """Judge state and output from a pod in the cluster; fails if anything is wrong."""
+        query = self._query()
+        spec = {
+            "restartPolicy": "Never",
+            "containers": [
+                {
+                    "name": "audit",
+                    "image": self.image,
+                    "imagePullPolicy": self.pull_policy,
+                    "workingDir": "/app",
+                    "command": [
+                        "python",
+                        "audit.py",
+                        f"{self.root}/checkpoints?{query}",
+                        f"{self.root}/counts?{query}",
+                    ],
+                    "env": [
+                        {
+                            "name": key,
+                            "valueFrom": {"secretKeyRef": {"name": "s3", "key": key}},
+                        }
+                        for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+                    ],
+                    "resources": {"requests": {"cpu": "20m", "memory": "128Mi"}},
+                }
+            ],
+        }
+        phase, log = self.namespace.run_pod(f"audit-{self.name}", spec)
+        assert phase == "Succeeded", log
+        found: dict[str, Any] = json.loads(log.strip().splitlines()[-1])
+        assert found["right"], found
+        return found
+
+    def _query(self) -> str:
+        return f"endpoint={self.s3['endpoint']}&region=us-east-1&path_style=true"

@@ -1,0 +1,207 @@
+"""Savepoints and checkpoints that are asked for, collide, fail and are deleted."""
+
+import pytest
+from moorage_testing.world.scene import CHECKPOINTS, SAVEPOINTS
+
+pytestmark = pytest.mark.scenarios
+
+
+def state_of(world, name):
+    found = world.snapshots().get(name)
+    return (found.get("status") or {}).get("state") if found else None
+
+
+@pytest.mark.scenario(14)
+async def test_a_name_that_another_request_used_is_refused_and_its_data_are_untouched(running):
+    running.snapshot("first", name="same")
+    await running.until(lambda: state_of(running, "first") == "Completed")
+    before = dict(running.buckets.store(f"{SAVEPOINTS}/same")._objects)
+    running.snapshot("second", name="same")
+    await running.until(lambda: state_of(running, "second") == "Failed")
+    assert "SavepointNameConflict" in running.events("second")
+    assert dict(running.buckets.store(f"{SAVEPOINTS}/same")._objects) == before
+
+
+@pytest.mark.scenario(15)
+async def test_a_savepoint_of_a_suspended_job_waits_and_is_given_up_at_its_deadline(running):
+    running.edit(desiredState="Suspended")
+    await running.until(lambda: running.phase() == "Suspended")
+    running.snapshot("late", startDeadline="60s")
+    await running.run(20)
+    assert state_of(running, "late") == "Pending"
+    await running.run(60)
+    assert state_of(running, "late") == "Abandoned"
+
+
+@pytest.mark.scenario(15)
+async def test_a_savepoint_asked_for_while_the_job_starts_is_taken_when_it_runs(world):
+    world.apply()
+    world.snapshot("early")
+    await world.until(lambda: state_of(world, "early") == "Completed")
+    assert world.buckets.has_savepoint(f"{SAVEPOINTS}/early")
+
+
+@pytest.mark.scenario(16)
+async def test_of_several_savepoints_one_is_in_flight_at_a_time(running):
+    running.drivers.habits.snapshot = 10.0
+    for name in ("a", "b", "c"):
+        running.snapshot(name)
+    most = 0
+    for _ in range(80):
+        await running.run(1)
+        states = [state_of(running, name) for name in ("a", "b", "c")]
+        most = max(most, states.count("InProgress"))
+    assert states == ["Completed"] * 3
+    assert most == 1
+
+
+@pytest.mark.scenario(18)
+async def test_a_savepoint_whose_driver_dies_is_taken_again_when_the_job_is_back(running):
+    running.drivers.habits.snapshot = 20.0
+    running.snapshot("torn")
+    await running.until(lambda: state_of(running, "torn") == "InProgress")
+    await running.run(3)
+    running.drivers.newest.kill()
+    running.drivers.habits.snapshot = 2.0
+    await running.until(lambda: state_of(running, "torn") == "Completed")
+    assert len(running.drivers.by_pod) == 2
+
+
+@pytest.mark.scenario(18)
+async def test_a_savepoint_that_keeps_failing_is_given_up_and_the_job_runs_on(running):
+    running.drivers.habits.savepoints_fail = 99
+    running.snapshot("never", backoffLimit=2)
+    await running.until(lambda: state_of(running, "never") == "Failed")
+    assert running.snapshots()["never"]["status"]["failures"] == 3
+    assert running.is_running()
+    assert len(running.drivers.by_pod) == 1
+
+
+@pytest.mark.scenario(19)
+async def test_a_savepoint_that_was_written_counts_though_the_job_failed_to_stop(running):
+    running.edit(image="registry.example/clicks:2")
+    await running.until(lambda: running.report().requests)
+    name = running.status().operation.snapshot_name
+    await running.until(lambda: running.buckets.has_savepoint(f"{SAVEPOINTS}/{name}"))
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    assert running.drivers.restored[-1].path == f"{SAVEPOINTS}/{name}"
+
+
+@pytest.mark.scenario(20)
+async def test_a_snapshot_deleted_in_flight_leaves_no_finalizer_behind(running):
+    running.drivers.habits.snapshot = 15.0
+    running.snapshot("gone")
+    await running.until(lambda: state_of(running, "gone") == "InProgress")
+    running.api.delete("StatefulSparkSnapshot", "default", "gone")
+    await running.until(lambda: "gone" not in running.snapshots())
+    assert running.is_running()
+
+
+@pytest.mark.scenario(21)
+async def test_a_pinned_snapshot_is_held_until_it_is_let_go(running):
+    running.snapshot("kept", pinned=True)
+    await running.until(lambda: state_of(running, "kept") == "Completed")
+    running.api.delete("StatefulSparkSnapshot", "default", "kept")
+    await running.run(30)
+    found = running.snapshots()["kept"]
+    assert found["status"]["inUseBy"]
+    assert running.buckets.has_savepoint(f"{SAVEPOINTS}/kept")
+    running.api.patch("StatefulSparkSnapshot", "default", "kept", {"spec": {"pinned": False}})
+    await running.until(lambda: "kept" not in running.snapshots())
+    assert not running.buckets.has_savepoint(f"{SAVEPOINTS}/kept")
+
+
+@pytest.mark.scenario(21)
+async def test_the_savepoint_that_a_suspended_job_would_resume_from_is_held(running):
+    running.edit(desiredState="Suspended")
+    await running.until(lambda: running.phase() == "Suspended")
+    (name,) = [n for n, s in running.snapshots().items() if s["status"]["state"] == "Completed"]
+    running.api.delete("StatefulSparkSnapshot", "default", name)
+    await running.run(20)
+    assert name in running.snapshots()
+    running.edit(desiredState="Running")
+    await running.until(running.is_running)
+    assert running.drivers.restored[-1].epoch > 0
+
+
+async def test_a_snapshot_of_a_dead_job_is_deleted_from_the_store_without_it(running):
+    running.snapshot("old")
+    await running.until(lambda: state_of(running, "old") == "Completed")
+    running.edit(desiredState="Suspended")
+    await running.until(lambda: running.phase() == "Suspended")
+    running.api.delete("StatefulSparkSnapshot", "default", "old")
+    await running.until(lambda: "old" not in running.snapshots())
+    assert not running.buckets.has_savepoint(f"{SAVEPOINTS}/old")
+
+
+async def test_a_retained_snapshot_leaves_its_data(running):
+    running.snapshot("data", deletionPolicy="Retain")
+    await running.until(lambda: state_of(running, "data") == "Completed")
+    running.api.delete("StatefulSparkSnapshot", "default", "data")
+    await running.until(lambda: "data" not in running.snapshots())
+    assert running.buckets.has_savepoint(f"{SAVEPOINTS}/data")
+
+
+async def test_an_existing_savepoint_is_registered_after_it_was_verified(running):
+    running.snapshot("made")
+    await running.until(lambda: state_of(running, "made") == "Completed")
+    running.snapshot("imported", existingPath=f"{SAVEPOINTS}/made")
+    running.snapshot("missing", existingPath=f"{SAVEPOINTS}/nowhere")
+    await running.until(lambda: state_of(running, "imported") == "Completed")
+    await running.until(lambda: state_of(running, "missing") == "Failed")
+    imported = running.snapshots()["imported"]["status"]
+    made = running.snapshots()["made"]["status"]
+    assert imported["manifestDigest"] == made["manifestDigest"]
+
+
+@pytest.mark.scenario(24)
+async def test_while_the_store_is_away_the_job_runs_and_says_so(running):
+    running.buckets.down = True
+    await running.run(60)
+    assert len(running.drivers.by_pod) == 1
+    assert running.condition("StorageReachable").startswith("False")
+    running.buckets.down = False
+    await running.run(60)
+    assert running.condition("StorageReachable").startswith("True")
+    assert running.status().restarts.total == 0
+
+
+@pytest.mark.scenario(25)
+async def test_a_store_that_denies_blocks_with_clear_words(world):
+    world.buckets.denied = True
+    world.apply()
+    await world.until(lambda: world.phase() == "Blocked")
+    assert "AccessDenied" in world.status().message or "access" in world.status().message
+    world.buckets.denied = False
+    world.annotate(restart="now")
+    await world.until(world.is_running)
+
+
+@pytest.mark.scenario(28)
+async def test_a_savepoint_asked_for_during_a_rescale_waits_for_the_job(running):
+    running.edit(scaling__parallelism=4)
+    await running.until(lambda: running.status().operation is not None)
+    running.snapshot("meanwhile")
+    await running.until(lambda: state_of(running, "meanwhile") == "Completed")
+    assert running.status().scaling.observed_parallelism == 4
+    assert len(running.drivers.by_pod) == 2
+
+
+async def test_a_checkpoint_is_taken_when_the_annotation_asks(running):
+    running.drivers.newest.manifest["spec"]["checkpoint"]["interval"] = "10000s"
+    await running.run(15)
+    before = len(running.buckets.completed(CHECKPOINTS))
+    running.annotate(checkpoint="now")
+    await running.until(lambda: len(running.buckets.completed(CHECKPOINTS)) == before + 1)
+
+
+async def test_periodic_savepoints_are_kept_by_count_and_others_are_never_deleted(running):
+    running.annotate(savepoint="mine")
+    running.edit(savepoint={"schedule": {"cron": "* * * * *"}, "retain": {"count": 2}})
+    await running.run(400)
+    triggers = [
+        s["metadata"]["labels"]["moorage.dev/trigger"] for s in running.snapshots().values()
+    ]
+    assert 2 <= triggers.count("Periodic") <= 3
+    assert triggers.count("Manual") == 1
+    assert len(running.drivers.by_pod) == 1

@@ -1,0 +1,110 @@
+"""New versions, other parallelism."""
+
+import pytest
+from moorage_testing.world.scene import SAVEPOINTS
+
+pytestmark = pytest.mark.scenarios
+
+
+@pytest.mark.scenario(52)
+async def test_a_rescale_goes_by_a_checkpoint_and_loses_nothing(running):
+    running.edit(scaling__parallelism=5)
+    await running.until(
+        lambda: running.is_running() and running.status().scaling.observed_parallelism == 5
+    )
+    assert running.drivers.restored[-1].epoch == running.drivers.restored[-1].newest
+    assert len(running.drivers.by_pod) == 2
+    running.edit(scaling__parallelism=5)
+    await running.run(30)
+    assert len(running.drivers.by_pod) == 2
+
+
+@pytest.mark.scenario(52)
+async def test_of_two_rescales_the_last_one_wins(running):
+    running.edit(scaling__parallelism=3)
+    await running.run(2)
+    running.edit(scaling__parallelism=7)
+    await running.until(
+        lambda: running.is_running() and running.status().scaling.observed_parallelism == 7
+    )
+    assert len(running.drivers.by_pod) == 2
+
+
+@pytest.mark.scenario(55)
+async def test_a_savepoint_upgrade_of_a_failing_job_falls_back_to_its_last_checkpoint(running):
+    running.drivers.habits.savepoints_fail = 99
+    running.edit(image="registry.example/clicks:2")
+    await running.until(
+        lambda: len(running.drivers.by_pod) == 2 and running.is_running(), seconds=1800
+    )
+    assert "UpgradeModeFallback" in running.events()
+    assert running.drivers.restored[-1].epoch == running.drivers.restored[-1].newest > 0
+
+
+@pytest.mark.scenario(55)
+async def test_without_fallback_an_upgrade_waits_for_a_savepoint(running):
+    running.edit(upgrade={"mode": "Savepoint", "fallback": "Wait"})
+    await running.run(5)
+    running.drivers.habits.savepoints_fail = 3
+    running.edit(image="registry.example/clicks:2")
+    await running.until(
+        lambda: len(running.drivers.by_pod) == 2 and running.is_running(), seconds=1800
+    )
+    assert running.drivers.restored[-1].path.startswith(SAVEPOINTS)
+
+
+async def test_an_upgrade_by_the_last_checkpoint_takes_no_savepoint(running):
+    running.edit(upgrade={"mode": "LastCheckpoint"})
+    await running.run(5)
+    running.edit(image="registry.example/clicks:2")
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    assert not running.snapshots()
+    assert running.drivers.restored[-1].epoch == running.drivers.restored[-1].newest > 0
+
+
+async def test_a_restart_is_asked_for_by_annotation(running):
+    running.annotate(restart="1")
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    await running.run(60)
+    assert len(running.drivers.by_pod) == 2
+
+
+async def test_an_edit_that_concerns_the_operator_alone_restarts_nothing(running):
+    running.edit(failurePolicy={"maxRestarts": 7}, ttlAfterFinished="1h")
+    await running.run(30)
+    assert len(running.drivers.by_pod) == 1
+    assert running.status().observed_generation == running.object()["metadata"]["generation"]
+    assert running.condition("Reconciled").startswith("True")
+
+
+async def test_a_driver_that_ignores_the_stop_is_ended_and_nothing_is_lost(running):
+    running.drivers.habits.ignore_stop = True
+    running.edit(image="registry.example/clicks:2")
+    await running.until(
+        lambda: len(running.drivers.by_pod) == 2 and running.is_running(), seconds=3600
+    )
+    assert running.drivers.restored[-1].epoch == running.drivers.restored[-1].newest > 0
+
+
+async def test_suspend_and_resume_keep_every_epoch(running):
+    running.edit(desiredState="Suspended")
+    await running.until(lambda: running.phase() == "Suspended")
+    assert not running.drivers.living
+    assert not running.pods("executor")
+    stopped_at = running.drivers.newest.epoch
+    assert running.condition("Suspended").startswith("True")
+    await running.run(600)
+    running.edit(desiredState="Running")
+    await running.until(running.is_running)
+    assert running.drivers.restored[-1].epoch == stopped_at
+
+
+async def test_a_job_that_is_suspended_from_the_start_starts_nothing(world):
+    from moorage_testing.world.scene import job
+
+    world.apply(job(desiredState="Suspended"))
+    await world.run(60)
+    assert world.phase() == "Suspended"
+    assert not world.pods()
+    world.edit(desiredState="Running")
+    await world.until(world.is_running)

@@ -1,0 +1,41 @@
+"""Where the chart is, its cases, and small questions to what Helm makes of it."""
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+__all__ = ["CASES", "CHART", "NAMESPACE", "RELEASE", "ROOT", "chart_docs", "find_helm", "of_kind"]
+
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "charts" / "moorage"
+CASES = sorted(path.name.removesuffix("-values.yaml") for path in (CHART / "ci").iterdir())
+RELEASE = "boat"
+NAMESPACE = "control"
+
+Object = dict[str, Any]
+
+
+def find_helm() -> str | None:
+    """The program: as HELM says, on PATH, or where `make helm` puts it."""
+    beside = Path(sys.executable).parent / "helm"
+    found = os.environ.get("HELM") or shutil.which("helm")
+    return found or (str(beside) if beside.exists() else None)
+
+
+def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
+    """Those of these kinds."""
+    return [one for one in objects if one["kind"] in kinds]
+
+
+def chart_docs() -> ModuleType:
+    """The script that writes the chart's generated files."""
+    spec = importlib.util.spec_from_file_location("chart_docs", ROOT / "scripts" / "chart_docs.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

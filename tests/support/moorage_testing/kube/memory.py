@@ -1,0 +1,156 @@
+"""The `Cluster` port in memory: the API server's semantics, a journal, and faults on request."""
+
+import asyncio
+from contextlib import contextmanager
+from copy import deepcopy
+
+from moorage_operator.kube import cluster_error
+from moorage_operator.ports import ClusterError
+from moorage_testing.kube.api import ApiStore
+from moorage_testing.kube.faults import Call, CrashPoints, Fault
+from moorage_testing.kube.merging import matches
+from moorage_testing.kube.refusals import ApiRefusal
+
+__all__ = ["MemoryCluster"]
+
+
+class MemoryCluster:
+    """One operator's client of one `ApiStore`.
+
+    Everything that tests do on behalf of others goes to `api` and is neither counted nor disturbed.
+    Two of these on one store are two operators.
+
+    Attributes:
+        api: the server itself.
+        points: the death of this operator; share it with the stand-ins for drivers and stores.
+        journal: every call, in order.
+        chaos: called with each `Call`; a `Fault` that it returns strikes the call.
+    """
+
+    def __init__(self, api=None, *, points=None):
+        self.api = api or ApiStore()
+        self.points = points or CrashPoints()
+        self.journal = []
+        self.chaos = None
+        self._faults = []
+        self._frozen = {}
+
+    # -- for tests
+
+    def fail(self, error, **where):
+        """Let calls meet an error: verb, kind, name, when, times, skip as in `Fault`."""
+        self._faults.append(Fault(error, **where))
+
+    def heal(self):
+        """Forget all faults and frozen views."""
+        self._faults, self._frozen, self.chaos = [], {}, None
+
+    @contextmanager
+    def frozen(self, *kinds):
+        """Within it, lists of these kinds show what was there at its beginning."""
+        self._frozen |= {kind: self.api.list(kind) for kind in kinds}
+        try:
+            yield
+        finally:
+            for kind in kinds:
+                self._frozen.pop(kind, None)
+
+    @property
+    def effects(self):
+        """The journal's calls that may have changed something."""
+        return [call for call in self.journal if call.effect]
+
+    def watch(self, callback):
+        """Call back with (ADDED|MODIFIED|DELETED, object) after every change."""
+        self.api.watchers.append(callback)
+
+    # -- the port
+
+    async def get(self, kind, namespace, name):
+        return await self._read("get", kind, namespace, name, self._get)
+
+    async def list(self, kind, namespace, labels=None):
+        return await self._read(
+            "list", kind, namespace, "", lambda *_: self._list(kind, namespace, labels)
+        )
+
+    async def apply(self, body):
+        return await self._write("apply", body, lambda: self.api.apply(body))
+
+    async def create(self, body):
+        return await self._write("create", body, lambda: self.api.create(body))
+
+    async def replace_status(self, body):
+        return await self._write("replace_status", body, lambda: self.api.replace_status(body))
+
+    async def patch(self, kind, namespace, name, patch):
+        body = {**patch, "kind": kind}
+        body["metadata"] = {**patch.get("metadata", {}), "namespace": namespace, "name": name}
+        return await self._write(
+            "patch", body, lambda: self.api.patch(kind, namespace, name, patch)
+        )
+
+    async def delete(
+        self, kind, namespace, name, *, uid=None, grace_seconds=None, foreground=False
+    ):
+        body = {"kind": kind, "metadata": {"namespace": namespace, "name": name}}
+        propagation = "Foreground" if foreground else "Background"
+
+        def delete():
+            if self.api.get(kind, namespace, name) is not None:
+                self.api.delete(
+                    kind, namespace, name, uid=uid, grace=grace_seconds, propagation=propagation
+                )
+
+        await self._write("delete", body, delete)
+
+    # -- how calls go
+
+    def _get(self, kind, namespace, name):
+        return self.api.get(kind, namespace, name)
+
+    def _list(self, kind, namespace, labels):
+        if kind not in self._frozen:
+            return self.api.list(kind, namespace, labels)
+        return [
+            deepcopy(found)
+            for found in self._frozen[kind]
+            if namespace in {None, found["metadata"].get("namespace")}
+            and matches(found["metadata"].get("labels"), labels)
+        ]
+
+    async def _read(self, verb, kind, namespace, name, read):
+        await asyncio.sleep(0)
+        self.points.check()
+        fault = self._note(Call(len(self.journal) + 1, verb, kind, namespace or "", name, False))
+        if fault is not None:
+            raise fault.error
+        return _answered(lambda: read(kind, namespace, name))
+
+    async def _write(self, verb, body, write):
+        await asyncio.sleep(0)
+        meta = body["metadata"]
+        where = (body["kind"], meta.get("namespace") or "", meta.get("name") or "")
+        call = Call(len(self.journal) + 1, verb, *where, True, body)
+        self.points.check()
+        fault = self._note(call)
+        with self.points.effect(str(call)):
+            if fault is not None and fault.when == "before":
+                raise fault.error
+            answer = _answered(write)
+        if fault is not None:
+            raise fault.error
+        return answer
+
+    def _note(self, call):
+        self.journal.append(call)
+        found = next((fault for fault in self._faults if fault.meets(call)), None)
+        return found or (self.chaos(call) if self.chaos else None)
+
+
+def _answered(act):
+    try:
+        return act()
+    except ApiRefusal as refusal:
+        error: ClusterError = cluster_error(refusal.code, refusal.status)
+        raise error from refusal

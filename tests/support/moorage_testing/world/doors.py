@@ -1,0 +1,80 @@
+"""The operator's other doors: what goes through them is counted, so that a sweep can kill there."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from pydantic import BaseModel
+
+from moorage_api.driver import DriverState, RequestView
+from moorage_operator.lineages.requests import INSPECT, errand_view, request_of, store_view
+from moorage_operator.plan import Errand
+from moorage_operator.ports import DriverTarget, JobRefs
+from moorage_operator.world import ErrandView, StoreView, Unreadable
+from moorage_state.snapshots.errands import Answer, Request, run_errand
+from moorage_state.stores import ObjectStore
+from moorage_testing.kube import CrashPoints
+from moorage_testing.world.buckets import Buckets
+from moorage_testing.world.drivers import Drivers
+
+__all__ = ["CountedDrivers", "CountedLineages"]
+
+
+class CountedDrivers:
+    """The drivers' endpoints, as one operator reaches them."""
+
+    def __init__(self, drivers: Drivers, points: CrashPoints) -> None:
+        self._drivers = drivers
+        self._points = points
+
+    async def state(self, target: DriverTarget) -> DriverState:
+        """See `moorage_operator.ports.DriverClient`."""
+        self._points.check()
+        return await self._drivers.state(target)
+
+    async def ask(self, target: DriverTarget, path: str, body: BaseModel) -> RequestView:
+        """See `moorage_operator.ports.DriverClient`."""
+        with self._points.effect(f"ask {path}"):
+            return await self._drivers.ask(target, path, body)
+
+
+class CountedLineages:
+    """The stores, read and changed by real errands, at once."""
+
+    def __init__(self, buckets: Buckets, now: Callable[[], datetime], points: CrashPoints) -> None:
+        self._buckets = buckets
+        self._now = now
+        self._points = points
+        self._known: dict[tuple[str, str], ErrandView] = {}
+
+    async def inspect(
+        self,
+        job: JobRefs,
+        since: datetime | None = None,  # noqa: ARG002 - everything is read now
+    ) -> StoreView | Unreadable | None:
+        """See `moorage_operator.ports.Lineages`."""
+        self._points.check()
+        return store_view(self._answer(request_of(job, INSPECT, "test")))
+
+    async def run(self, job: JobRefs, errand: Errand) -> ErrandView:
+        """See `moorage_operator.ports.Lineages`."""
+        key = (job.meta.uid, errand.id)
+        known = self._known.get(key)
+        if known is None or (known.state == "Failed" and known.retryable):
+            with self._points.effect(f"errand {errand.kind} {errand.id}"):
+                answer = self._answer(request_of(job, errand, "test"))
+                self._known[key] = errand_view(answer)
+        return self._known[key]
+
+    async def look(self, job: JobRefs, errand_id: str) -> ErrandView | None:
+        """See `moorage_operator.ports.Lineages`."""
+        self._points.check()
+        return self._known.get((job.meta.uid, errand_id))
+
+    def _answer(self, request: Request) -> Answer:
+        return run_errand(request, self._open, clock=self._now)
+
+    def _open(self, url: str) -> ObjectStore:
+        self._buckets.check()
+        if url.startswith("memory://"):
+            return self._buckets.named(url)
+        return self._buckets.store(url.partition("?")[0])

@@ -1,0 +1,242 @@
+"""Nodes, as far as pods of jobs notice them: a scheduler, a kubelet and their misfortunes."""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from moorage_testing.world.drivers import Drivers, FakeDriver, address_of
+
+__all__ = ["Kubelet"]
+
+ROLE = "moorage.dev/role"
+ATTEMPT = "moorage.dev/attempt"
+
+
+@dataclass(slots=True)
+class Kubelet:
+    """Walks pods through their life, one step a tick.
+
+    Attributes:
+        nodes: which are there, and whether they answer.
+        image_error: the reason with which driver containers wait, instead of starting.
+        unschedulable: the reason why new pods get no node.
+    """
+
+    api: Any
+    drivers: Drivers
+    now: Callable[[], datetime]
+    nodes: dict[str, bool] = field(default_factory=lambda: {"node-1": True})
+    image_error: str = ""
+    unschedulable: str = ""
+
+    def tick(self) -> None:
+        """One step for every pod."""
+        for pod in self.api.list("Pod"):
+            if pod["metadata"].get("labels", {}).get(ROLE):
+                self._step(pod)
+        self.api.collect()
+
+    def lose_node(self, name: str = "node-1") -> None:
+        """The node is silent; what runs there runs on, and nobody hears of it."""
+        self.nodes[name] = False
+        self.nodes["node-2"] = True
+        self._tell_nodes()
+        self._cut_off()
+
+    def find_node(self, name: str = "node-1") -> None:
+        """The node is back."""
+        self.nodes[name] = True
+        self._tell_nodes()
+        self._cut_off()
+
+    def _cut_off(self) -> None:
+        """Nobody outside reaches what runs on a lost node."""
+        for pod in self.api.list("Pod"):
+            driver = self.drivers.by_pod.get(pod["metadata"]["uid"])
+            if driver is not None:
+                driver.cut_off = not self.nodes.get(pod["spec"].get("nodeName"), True)
+                if driver.cut_off:
+                    self._not_ready(pod)
+
+    def _not_ready(self, pod: dict[str, Any]) -> None:
+        """What the node controller says of pods on a silent node."""
+        meta = pod["metadata"]
+        conditions = [
+            {**c, "status": "False"} if c["type"] == "Ready" else c
+            for c in pod["status"]["conditions"]
+        ]
+        self.api.set_status("Pod", meta["namespace"], meta["name"], conditions=conditions)
+
+    def drain(self, pod: str, namespace: str = "default") -> None:
+        """Evict a pod, as a drain does: a DisruptionTarget condition, then the deletion."""
+        self.api.set_status(
+            "Pod",
+            namespace,
+            pod,
+            conditions=[
+                {
+                    "type": "DisruptionTarget",
+                    "status": "True",
+                    "reason": "EvictionByEvictionAPI",
+                    "message": "Eviction API: evicting",
+                }
+            ],
+        )
+        self.api.delete("Pod", namespace, pod)
+
+    def kill_container(
+        self, pod: str, reason: str = "OOMKilled", namespace: str = "default"
+    ) -> None:
+        """SIGKILL the container; the pod stays, failed."""
+        found = self.api.get("Pod", namespace, pod)
+        driver = self.drivers.by_pod[found["metadata"]["uid"]]
+        driver.kill()
+        self._ended(found, driver, reason)
+
+    def _tell_nodes(self) -> None:
+        for name, ready in self.nodes.items():
+            if self.api.get("Node", None, name) is None:
+                self.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+            status = "True" if ready else "Unknown"
+            reason = "KubeletReady" if ready else "NodeStatusUnknown"
+            stamp = self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+            condition = {"type": "Ready", "status": status, "reason": reason}
+            self.api.set_status(
+                "Node", None, name, conditions=[condition | {"lastTransitionTime": stamp}]
+            )
+
+    def _step(self, pod: dict[str, Any]) -> None:
+        node = pod["spec"].get("nodeName")
+        if node and not self.nodes.get(node, False):
+            return
+        phase = pod.get("status", {}).get("phase", "Pending")
+        driver = self.drivers.by_pod.get(pod["metadata"]["uid"])
+        if pod["metadata"].get("deletionTimestamp"):
+            self._end(pod, driver)
+        elif not node:
+            self._schedule(pod)
+        elif phase == "Pending":
+            self._begin(pod)
+        elif phase == "Running" and driver is not None:
+            self._watch(pod, driver)
+
+    def _schedule(self, pod: dict[str, Any]) -> None:
+        meta = pod["metadata"]
+        if self.unschedulable:
+            condition = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": self.unschedulable,
+            }
+            self.api.set_status("Pod", meta["namespace"], meta["name"], conditions=[condition])
+            return
+        node = next(name for name, ready in self.nodes.items() if ready)
+        self._tell_nodes()
+        self.api.patch("Pod", meta["namespace"], meta["name"], {"spec": {"nodeName": node}})
+
+    def _begin(self, pod: dict[str, Any]) -> None:
+        meta = pod["metadata"]
+        name = pod["spec"]["containers"][0]["name"]
+        if self.image_error and meta["labels"][ROLE] == "driver":
+            waiting = {"reason": self.image_error, "message": "the image cannot be had"}
+            self._status(pod, "Pending", [{"name": name, "state": {"waiting": waiting}}])
+            return
+        if meta["labels"][ROLE] == "driver":
+            data = self._config_of(pod)
+            if data is None:
+                return  # the kubelet waits for the volume
+            self.drivers.start(pod, *data)
+        self._status(
+            pod,
+            "Running",
+            [{"name": name, "ready": True, "state": {"running": {"startedAt": self._stamp()}}}],
+        )
+
+    def _config_of(self, pod: dict[str, Any]) -> tuple[dict[str, str], str] | None:
+        meta = pod["metadata"]
+        names = {}
+        for volume in pod["spec"].get("volumes", []):
+            if "configMap" in volume:
+                names["config"] = volume["configMap"]["name"]
+            if "secret" in volume:
+                names["secret"] = volume["secret"]["secretName"]
+            for source in volume.get("projected", {}).get("sources", []):
+                names |= {"config": source["configMap"]["name"]} if "configMap" in source else {}
+                names |= {"secret": source["secret"]["name"]} if "secret" in source else {}
+        config = self.api.get("ConfigMap", meta["namespace"], names["config"])
+        secret = self.api.get("Secret", meta["namespace"], names["secret"])
+        if config is None or secret is None:
+            return None
+        return config["data"], b64decode(secret["data"]["token"]).decode()
+
+    def _watch(self, pod: dict[str, Any], driver: FakeDriver) -> None:
+        if not driver.alive:
+            self._ended(pod, driver)
+        elif driver.running_since is not None:
+            self._executor_of(pod)
+
+    def _executor_of(self, pod: dict[str, Any]) -> None:
+        """What Spark does: an executor's pod, which belongs to the driver's."""
+        meta = pod["metadata"]
+        name = f"{meta['name'].removesuffix('-driver')}-exec-1"
+        if self.api.get("Pod", meta["namespace"], name) is not None:
+            return
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+        self.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": name,
+                    "namespace": meta["namespace"],
+                    "labels": {**meta["labels"], ROLE: "executor"},
+                    "ownerReferences": [owner | {"controller": True}],
+                },
+                "spec": {"containers": [{"name": "executor", "image": "x"}]},
+            }
+        )
+
+    def _end(self, pod: dict[str, Any], driver: FakeDriver | None) -> None:
+        meta = pod["metadata"]
+        if driver is not None and driver.alive:
+            driver.terminate(self.now())
+            if self.now() < datetime.fromisoformat(meta["deletionTimestamp"]):
+                return
+            driver.kill()
+        self.api.delete("Pod", meta["namespace"], meta["name"], uid=meta["uid"], grace=0)
+
+    def _ended(self, pod: dict[str, Any], driver: FakeDriver, reason: str = "") -> None:
+        name = pod["spec"]["containers"][0]["name"]
+        message = json.dumps(driver.end.to_json()) if driver.end else ""
+        words = "Completed" if driver.exit_code == 0 else "Error"
+        terminated = {
+            "exitCode": driver.exit_code,
+            "reason": reason or words,
+            "message": message,
+            "finishedAt": self._stamp(),
+        }
+        phase = "Succeeded" if driver.exit_code == 0 else "Failed"
+        self._status(pod, phase, [{"name": name, "state": {"terminated": terminated}}])
+
+    def _status(self, pod: dict[str, Any], phase: str, containers: list[dict[str, Any]]) -> None:
+        meta = pod["metadata"]
+        ready = any(container.get("ready") for container in containers)
+        self.api.set_status(
+            "Pod",
+            meta["namespace"],
+            meta["name"],
+            phase=phase,
+            podIP=address_of(meta["uid"]),
+            containerStatuses=containers,
+            conditions=[
+                {"type": "PodScheduled", "status": "True"},
+                {"type": "Ready", "status": "True" if ready else "False"},
+            ],
+        )
+
+    def _stamp(self) -> str:
+        return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")

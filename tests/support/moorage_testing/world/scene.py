@@ -1,0 +1,292 @@
+"""`World`: everything around the operator, and one operator or two in it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from moorage_api.driver import DriverState
+from moorage_api.status import JobStatus, read_status
+from moorage_operator.decide import decide_job
+from moorage_operator.loop import Reconciler, Ref
+from moorage_operator.snapshots import decide_snapshot
+from moorage_operator.world import Config
+from moorage_testing.kube import ApiStore, CrashPoints, MemoryCluster, OperatorKilled
+from moorage_testing.world.buckets import Buckets
+from moorage_testing.world.clock import FakeClock
+from moorage_testing.world.doors import CountedDrivers, CountedLineages
+from moorage_testing.world.drivers import Drivers, FakeDriver
+from moorage_testing.world.kubelet import Kubelet
+
+__all__ = ["CHECKPOINTS", "SAVEPOINTS", "Operator", "World", "job"]
+
+CHECKPOINTS = "s3://state/clicks"
+SAVEPOINTS = "s3://savepoints/clicks"
+JOB = ("StatefulSparkJob", "default", "clicks")
+SNAPSHOT = "StatefulSparkSnapshot"
+_MOST_PASSES = 30
+
+
+def job(name: str = "clicks", **spec: Any) -> dict[str, Any]:
+    """A job that is right; keyword arguments replace or add parts of its spec."""
+    return {
+        "apiVersion": "moorage.dev/v1alpha1",
+        "kind": "StatefulSparkJob",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "image": "registry.example/clicks:1",
+            "application": {"mainFile": "local:///app/job.py"},
+            "scaling": {"parallelism": 2, "maxParallelism": 16},
+            "state": {
+                "checkpointDir": f"s3://state/{name}",
+                "savepointDir": f"s3://savepoints/{name}",
+            },
+            "checkpoint": {"interval": "10s"},
+            **spec,
+        },
+    }
+
+
+class Operator:
+    """One operator process: what it knows besides the cluster is gone when it dies."""
+
+    def __init__(self, world: "World", points: CrashPoints) -> None:
+        self.points = points
+        self.cluster = MemoryCluster(world.api, points=points)
+        self.reconciler = Reconciler(
+            cluster=self.cluster,
+            drivers=CountedDrivers(world.drivers, points),
+            lineages=CountedLineages(world.buckets, world.clock.now, points),
+            clock=world.clock,
+            config=Config(cluster_id="test"),
+            decide_job=decide_job,
+            decide_snapshot=decide_snapshot,
+        )
+        self.due: dict[Ref, float] = {}
+        self._world = world
+        world.api.watchers.append(self._changed)
+
+    def retire(self) -> None:
+        """Stop listening."""
+        self._world.api.watchers.remove(self._changed)
+
+    async def work(self, elapsed: float) -> None:
+        """All passes that are due."""
+        for ref in [ref for ref, at in self.due.items() if at <= elapsed]:
+            self.due.pop(ref, None)
+            for _ in range(_MOST_PASSES):
+                done = await self.reconciler.reconcile(ref)
+                if not done.changed:
+                    break
+            else:
+                raise AssertionError(f"no end of passes: {ref}\n{self._world.describe()}")
+            if done.again_after is not None:
+                after = elapsed + max(done.again_after, 0.1)
+                self.due[ref] = min(after, self.due.get(ref, after))
+
+    def look_at_everything(self) -> None:
+        """What a new process begins with."""
+        for kind in ("StatefulSparkJob", "StatefulSparkSnapshot"):
+            for found in self._world.api.list(kind):
+                self._wake(found)
+
+    def _changed(self, _event: str, found: dict[str, Any]) -> None:
+        self._wake(found)
+
+    def _wake(self, found: dict[str, Any]) -> None:
+        meta, kind = found["metadata"], found["kind"]
+        if kind in ("StatefulSparkJob", "StatefulSparkSnapshot"):
+            self.due[Ref(kind, meta["namespace"], meta["name"])] = 0.0
+        owner = found["spec"].get("jobRef", {}).get("name") if kind == SNAPSHOT else None
+        owner = owner or meta.get("labels", {}).get("moorage.dev/job")
+        if owner:
+            self.due[Ref("StatefulSparkJob", meta["namespace"], owner)] = 0.0
+
+
+class World:
+    """A cluster with drivers, stores, a clock, and an operator.
+
+    `run` lets time pass; everything else happens at once. The operator is woken by changes of what
+    it watches, and by its own wish.
+    """
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.buckets = Buckets()
+        self.api = ApiStore(now=self.clock.now)
+        self.drivers = Drivers(self.buckets, self.clock.now)
+        self.kubelet = Kubelet(self.api, self.drivers, self.clock.now)
+        self.points = CrashPoints()
+        self.elapsed = 0.0
+        self.deaths = 0
+        self.operators = [Operator(self, self.points)]
+
+    # -- the operator --------------------------------------------------------------------------
+
+    @property
+    def operator(self) -> Operator:
+        """The first one."""
+        return self.operators[0]
+
+    def restart_operator(self) -> None:
+        """The process dies, and another one takes over."""
+        self.operators[0].retire()
+        self.points.revive()
+        self.operators[0] = Operator(self, self.points)
+        self.operators[0].look_at_everything()
+
+    def second_operator(self) -> Operator:
+        """A zombie: another process that believes to be the leader."""
+        other = Operator(self, CrashPoints())
+        other.look_at_everything()
+        self.operators.append(other)
+        return other
+
+    # -- time ----------------------------------------------------------------------------------
+
+    async def run(self, seconds: float, step: float = 1.0) -> None:
+        """Let time pass; a killed operator is replaced at once."""
+        end = self.elapsed + seconds
+        while self.elapsed < end - 1e-9:
+            await self.work()
+            self.clock.advance(step)
+            self.elapsed += step
+            self.drivers.tick()
+            self.kubelet.tick()
+            self.check()
+        await self.work()
+
+    async def work(self) -> None:
+        """Let operators do what is due, without time passing."""
+        for index, operator in enumerate(list(self.operators)):
+            try:
+                await operator.work(self.elapsed)
+            except OperatorKilled:
+                self.deaths += 1
+                operator.points.revive()
+                operator.retire()
+                self.operators[index] = Operator(self, operator.points)
+                self.operators[index].look_at_everything()
+
+    async def until(self, there: Callable[[], bool], seconds: float = 300.0) -> None:
+        """Let time pass until something is the case."""
+        end = self.elapsed + seconds
+        while not there():
+            assert self.elapsed < end, f"it never came true\n{self.describe()}"
+            await self.run(1.0)
+
+    # -- what must always hold -----------------------------------------------------------------
+
+    def check(self) -> None:
+        """Nothing that was completed is lost without a word."""
+        for restored in self.drivers.restored:
+            assert restored.explicit or restored.epoch >= restored.newest, (
+                f"state was lost: {restored}\n{self.describe()}"
+            )
+
+    # -- what people do ------------------------------------------------------------------------
+
+    def apply(self, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """`kubectl apply`."""
+        made: dict[str, Any] = self.api.apply(body or job(), manager="kubectl")
+        return made
+
+    def edit(self, name: str = "clicks", **spec: Any) -> None:
+        """Change parts of the spec; a dotted path is written with double underscores."""
+        patch: dict[str, Any] = {}
+        for path, value in spec.items():
+            inner = patch
+            *parents, last = path.split("__")
+            for part in parents:
+                inner = inner.setdefault(part, {})
+            inner[last] = value
+        self.api.patch("StatefulSparkJob", "default", name, {"spec": patch})
+
+    def annotate(self, name: str = "clicks", **values: str | None) -> None:
+        """Set `moorage.dev/<name>` annotations; underscores are dashes."""
+        notes = {f"moorage.dev/{key.replace('_', '-')}": value for key, value in values.items()}
+        self.api.patch("StatefulSparkJob", "default", name, {"metadata": {"annotations": notes}})
+
+    def delete(self, name: str = "clicks") -> None:
+        """`kubectl delete`."""
+        self.api.delete("StatefulSparkJob", "default", name)
+
+    def snapshot(self, object_name: str, /, **spec: Any) -> None:
+        """Make a StatefulSparkSnapshot."""
+        self.api.create(
+            {
+                "apiVersion": "moorage.dev/v1alpha1",
+                "kind": "StatefulSparkSnapshot",
+                "metadata": {"name": object_name, "namespace": "default"},
+                "spec": {"jobRef": {"name": "clicks"}, **spec},
+            }
+        )
+
+    # -- what people see -----------------------------------------------------------------------
+
+    def object(self, name: str = "clicks") -> dict[str, Any] | None:
+        """The job's object."""
+        found: dict[str, Any] | None = self.api.get("StatefulSparkJob", "default", name)
+        return found
+
+    def status(self, name: str = "clicks") -> JobStatus:
+        """The job's status."""
+        return read_status((self.object(name) or {}).get("status"))
+
+    def phase(self, name: str = "clicks") -> str:
+        """The job's phase."""
+        return self.status(name).phase
+
+    def condition(self, kind: str, name: str = "clicks") -> str:
+        """A condition as `Status/Reason`, empty if there is none."""
+        found = self.status(name).condition(kind)
+        return f"{found.status}/{found.reason}" if found else ""
+
+    def is_running(self, name: str = "clicks") -> bool:
+        """Whether the stream of the job runs, and its status says so."""
+        return self.phase(name) in ("Running", "Stable") and self.driver(name) is not None
+
+    def driver(self, name: str = "clicks") -> FakeDriver | None:
+        """The living driver whose stream runs."""
+        return next(
+            (
+                d
+                for d in self.drivers.living
+                if d.manifest["metadata"]["name"] == name and d.running_since
+            ),
+            None,
+        )
+
+    def report(self, name: str = "clicks") -> DriverState:
+        """What the running driver says."""
+        driver = self.driver(name)
+        assert driver is not None, self.describe()
+        return driver.state()
+
+    def events(self, name: str = "clicks") -> list[str]:
+        """Reasons of the events about an object, in order of their making."""
+        found = [
+            event
+            for event in self.api.list("Event")
+            if (event.get("regarding") or event.get("involvedObject"))["name"] == name
+        ]
+        found.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
+        return [str(event["reason"]) for event in found]
+
+    def pods(self, role: str = "driver") -> list[dict[str, Any]]:
+        """Pods by role."""
+        return list(self.api.list("Pod", "default", {"moorage.dev/role": role}))
+
+    def snapshots(self) -> dict[str, dict[str, Any]]:
+        """StatefulSparkSnapshots by name."""
+        return {o["metadata"]["name"]: o for o in self.api.list(SNAPSHOT)}
+
+    def describe(self) -> str:
+        """Everything, for the message of a failed test."""
+        lines = [f"at {self.elapsed:.0f} s"]
+        lines += [f"job: {o['metadata']} {o.get('status')}" for o in self.api.list(JOB[0])]
+        lines += [f"snapshot: {o['metadata']} {o.get('status')}" for o in self.api.list(SNAPSHOT)]
+        lines += [f"pod: {o['metadata']['name']} {o.get('status')}" for o in self.api.list("Pod")]
+        lines += [
+            f"event: {o['reason']}: {o.get('note') or o.get('message')}"
+            for o in self.api.list("Event")
+        ]
+        return "\n".join(lines)

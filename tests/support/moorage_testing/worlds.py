@@ -1,0 +1,421 @@
+"""Worlds for decisions about jobs: a builder of one, and a stage on which plans are carried out."""
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from moorage_api import JobSpec, Problem
+from moorage_api.changes import spec_hash
+from moorage_api.driver import (
+    CheckpointInfo,
+    DriverEnd,
+    DriverState,
+    RequestError,
+    RequestView,
+    SavepointInfo,
+    StartOrder,
+    StopBody,
+)
+from moorage_api.snapshot import SnapshotSpec, SnapshotStatus
+from moorage_api.status import JobStatus
+from moorage_operator.decide import decide_job, revision_name
+from moorage_operator.plan import (
+    AskDriver,
+    DeletePod,
+    Effect,
+    Event,
+    KeepSnapshot,
+    Plan,
+    RunErrand,
+    SaveRevision,
+    SetFinalizer,
+    StartDriver,
+    TidyAttempt,
+)
+from moorage_operator.world import (
+    Config,
+    ContainerEnd,
+    ErrandView,
+    JobWorld,
+    LogPoint,
+    Meta,
+    PodView,
+    Revision,
+    SnapshotView,
+    StoreView,
+    Unreadable,
+)
+
+__all__ = ["CLUSTER", "START", "Stage", "checkpoint", "job_spec", "store_of"]
+
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+CLUSTER = "test"
+CHECKPOINTS = "s3://state/clicks"
+SAVEPOINTS = "s3://savepoints/clicks"
+UID = "0a1b2c3d-0000-4000-8000-000000000001"
+
+
+def job_spec(**spec: Any) -> JobSpec:
+    """A spec that is right; keyword arguments replace its parts."""
+    return JobSpec.model_validate(
+        {
+            "image": "registry.example/clicks:1",
+            "application": {"mainFile": "local:///app/job.py"},
+            "scaling": {"parallelism": 2, "maxParallelism": 16},
+            "state": {"checkpointDir": CHECKPOINTS, "savepointDir": SAVEPOINTS},
+            "checkpoint": {"interval": "60s"},
+            **spec,
+        }
+    )
+
+
+def checkpoint(number: int, at: datetime) -> CheckpointInfo:
+    """A completed checkpoint."""
+    return CheckpointInfo(
+        id=number, path=f"{CHECKPOINTS}/chk-{number}", epoch=number * 10, completed_at=at
+    )
+
+
+def store_of(uid: str = UID, newest: int = 0, **changes: Any) -> StoreView:
+    """A lineage of this object, with its newest checkpoint (none if 0)."""
+    point = LogPoint(f"{CHECKPOINTS}/chk-{newest}", newest, newest * 10, START) if newest else None
+    view = StoreView(
+        exists=True,
+        lineage="lineage-1",
+        owner=(CLUSTER, "default", "clicks", uid),
+        newest=point,
+    )
+    return replace(view, **changes)
+
+
+@dataclass
+class Stage:
+    """A job in a small cluster: what plans ask for happens here, as far as tests want it to.
+
+    Everything is a plain attribute that a test may change between passes. `pass_` decides once and
+    carries the plan out; `settle` goes on until a pass changes nothing.
+    """
+
+    spec: JobSpec | None = field(default_factory=job_spec)
+    now: datetime = START
+    uid: str = UID
+    generation: int = 1
+    status: JobStatus = field(default_factory=JobStatus)
+    annotations: dict[str, str] = field(default_factory=dict)
+    finalizers: tuple[str, ...] = ()
+    deleted_at: datetime | None = None
+    problems: tuple[Problem, ...] = ()
+    revisions: dict[str, Revision] = field(default_factory=dict)
+    drivers: dict[str, PodView] = field(default_factory=dict)
+    executors: dict[str, PodView] = field(default_factory=dict)
+    drivers_unreadable: Unreadable | None = None
+    executors_unreadable: Unreadable | None = None
+    report: DriverState | Unreadable | None = None
+    store: StoreView | Unreadable | None = field(default_factory=lambda: StoreView(exists=False))
+    snapshots: dict[str, SnapshotView] = field(default_factory=dict)
+    errands: dict[str, ErrandView] = field(default_factory=dict)
+    rival: str = ""
+    too_old: str = ""
+    namespace_terminating: bool = False
+    config: Config = field(default_factory=lambda: Config(cluster_id=CLUSTER))
+    gone: bool = False
+    events: list[Event] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    orders: list[StartOrder] = field(default_factory=list)
+    asked: dict[str, StopBody] = field(default_factory=dict)
+    deaf: bool = False
+
+    # -- deciding ------------------------------------------------------------------------------
+
+    def world(self) -> JobWorld:
+        """What a pass sees now."""
+        notes = {f"moorage.dev/{key}": value for key, value in self.annotations.items()}
+        meta = Meta(
+            name="clicks",
+            namespace="default",
+            uid=self.uid,
+            generation=self.generation,
+            resource_version="1",
+            annotations=notes,
+            finalizers=self.finalizers,
+            created_at=START,
+            deleted_at=self.deleted_at,
+        )
+        number = self.status.attempt.number
+        executors = tuple(p for p in self.executors.values() if p.attempt == number)
+        return JobWorld(
+            now=self.now,
+            config=self.config,
+            meta=meta,
+            spec=self.spec,
+            spec_hash=spec_hash(self.spec) if self.spec is not None else "",
+            problems=self.problems,
+            status=self.status,
+            revisions=dict(self.revisions),
+            drivers=self.drivers_unreadable or tuple(self.drivers.values()),
+            executors=self.executors_unreadable or executors,
+            report=self.report,
+            store=self.store,
+            snapshots=tuple(self.snapshots.values()),
+            errands=dict(self.errands),
+            directory_rival=self.rival,
+            operator_too_old=self.too_old,
+            namespace_terminating=self.namespace_terminating,
+        )
+
+    def decide(self) -> Plan:
+        """The decision, without carrying it out."""
+        return decide_job(self.world())
+
+    def pass_(self, *, crash: str = "") -> bool:
+        """One pass; say whether it changed anything.
+
+        Args:
+            crash: `status`: the operator dies after writing the status; `first`: after the first
+                effect.
+        """
+        before = self._seen()
+        plan = self.decide()
+        self.status = plan.status
+        if crash == "status":
+            return True
+        self.events += plan.events
+        for effect in plan.effects:
+            self.effects.append(effect)
+            self._carry_out(effect)
+            if crash == "first":
+                return True
+        return self._seen() != before
+
+    def settle(self, most: int = 25) -> None:
+        """Passes until one changes nothing."""
+        for _ in range(most):
+            if not self.pass_():
+                return
+        raise AssertionError(f"no end of passes: {self.status}")
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, then settle."""
+        self.now += timedelta(seconds=seconds)
+        self.settle()
+
+    def _seen(self) -> Any:
+        return (
+            self.status,
+            self.finalizers,
+            dict(self.revisions),
+            dict(self.drivers),
+            dict(self.executors),
+            dict(self.snapshots),
+            dict(self.errands),
+            dict(self.asked),
+            self.gone,
+        )
+
+    # -- what people do ------------------------------------------------------------------------
+
+    def edit(self, **spec: Any) -> None:
+        """A new generation."""
+        assert self.spec is not None
+        plain = self.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        self.spec = JobSpec.model_validate({**plain, **spec})
+        self.problems = ()
+        self.generation += 1
+
+    def edit_badly(self, *problems: Problem) -> None:
+        """A new generation that is wrong."""
+        self.problems = problems or (Problem("spec.image", "is missing", "name an image"),)
+        self.generation += 1
+
+    def delete(self) -> None:
+        """`kubectl delete`."""
+        self.deleted_at = self.now
+        self.generation += 1
+
+    def annotate(self, **values: str) -> None:
+        """Set annotations; underscores are dashes."""
+        self.annotations |= {key.replace("_", "-"): value for key, value in values.items()}
+
+    # -- what the cluster does -----------------------------------------------------------------
+
+    @property
+    def driver(self) -> PodView:
+        """The current attempt's pod."""
+        return self.drivers[f"clicks-{self.status.attempt.number}-driver"]
+
+    def change_driver(self, **changes: Any) -> None:
+        """The kubelet reports something about the current driver's pod."""
+        self.drivers[self.driver.name] = replace(self.driver, **changes)
+
+    def run(self, *, checkpoints: int = 1) -> None:
+        """Bring the job from nothing, or from a start, to a running stream."""
+        self.settle()
+        self.say_running(checkpoints=checkpoints)
+        self.settle()
+        assert self.status.phase in ("Running", "Stable"), self.status
+
+    def say_running(self, *, checkpoints: int = 1, **changes: Any) -> None:
+        """The current driver runs its stream and answers."""
+        self.change_driver(phase="Running", ready=True, node="node-1", ip="10.0.0.1")
+        number = self.status.attempt.number
+        self.asked = {}
+        last = checkpoint(number * 100 + checkpoints, self.now) if checkpoints else None
+        self.report = DriverState(
+            attempt=number,
+            job_uid=self.uid,
+            phase="running",
+            lineage="lineage-1",
+            fence=number,
+            parallelism=2,
+            max_parallelism=16,
+            executors_desired=1,
+            executors_ready=1,
+            running_since=self.now,
+            last_progress_time=self.now,
+            last_checkpoint=last,
+            completed_checkpoints=checkpoints,
+        ).model_copy(update=changes)
+        store = self.store if isinstance(self.store, StoreView) else store_of(self.uid)
+        newest = store_of(self.uid, last.id).newest if last else store.newest
+        self.store = store_of(self.uid, newest=0, savepoints=store.savepoints)
+        self.store = replace(self.store, newest=newest)
+
+    def say(self, **changes: Any) -> None:
+        """The driver reports something else."""
+        assert isinstance(self.report, DriverState)
+        self.report = self.report.model_copy(update=changes)
+
+    def go_on(self, seconds: float) -> None:
+        """Time passes, the stream makes progress and checkpoints."""
+        self.now += timedelta(seconds=seconds)
+        assert isinstance(self.report, DriverState)
+        last = self.report.last_checkpoint
+        number = last.id + 1 if last is not None else 1
+        done = self.report.completed_checkpoints + 1
+        newest = checkpoint(number, self.now)
+        self.say(last_progress_time=self.now, last_checkpoint=newest, completed_checkpoints=done)
+        self.settle()
+
+    def answer(self, state: str, **changes: Any) -> None:
+        """The driver answers the request that it was asked last."""
+        request_id = list(self.asked)[-1]
+        view = RequestView(request_id=request_id, kind="Stop", state=state)  # type: ignore[arg-type]
+        if not isinstance(self.report, DriverState):
+            return
+        others = [one for one in self.report.requests if one.request_id != request_id]
+        self.say(requests=(*others, view.model_copy(update=changes)))
+
+    def fail_request(self, why: str = "the store is full") -> None:
+        """The driver could not do what it was asked."""
+        self.answer("Failed", error=RequestError(code="io_exception", message=why))
+
+    def savepoint(self) -> SavepointInfo:
+        """What was asked for last, completed."""
+        body = list(self.asked.values())[-1]
+        assert body.name is not None
+        return SavepointInfo(
+            name=body.name,
+            path=f"{SAVEPOINTS}/{body.name}",
+            checkpoint_id=999,
+            epoch=500,
+            manifest_digest="sha256:ab",
+            completed_at=self.now,
+        )
+
+    def stop_as_asked(self) -> None:
+        """The driver does what it was asked, and ends."""
+        body = list(self.asked.values())[-1]
+        saved = self.savepoint() if body.mode == "Savepoint" else None
+        last = self.report.last_checkpoint if isinstance(self.report, DriverState) else None
+        self.end("Stopped", savepoint=saved, last_checkpoint=last, released=body.release)
+
+    def end(self, outcome: str = "Failed", code: str = "", exit_code: int = 1, **said: Any) -> None:
+        """The driver ends with its last words."""
+        words = DriverEnd(attempt=self.status.attempt.number, outcome=outcome, code=code, **said)  # type: ignore[arg-type]
+        done = outcome != "Failed"
+        self.end_pod(0 if done else exit_code, end=words, phase="Succeeded" if done else "Failed")
+
+    def end_pod(self, exit_code: int, reason: str = "Error", **changes: Any) -> None:
+        """The driver's container ends."""
+        ended = ContainerEnd(exit_code, reason, finished_at=self.now)
+        self.change_driver(**{"phase": "Failed", "ended": ended, **changes})
+        self.report = None
+
+    def told(self, reason: str) -> list[Event]:
+        """Events of this reason."""
+        return [event for event in self.events if event.reason == reason]
+
+    def started(self) -> list[int]:
+        """Attempts for which a driver was asked, each once."""
+        return sorted({order.attempt for order in self.orders})
+
+    def condition(self, kind: str) -> str:
+        """A condition as `Status/Reason`."""
+        found = self.status.condition(kind)
+        return f"{found.status}/{found.reason}" if found else ""
+
+    def add_snapshot(self, name: str, state: str = "Completed", **status: Any) -> None:
+        """A StatefulSparkSnapshot of the job."""
+        meta = Meta(name, "default", f"uid-{name}", 1, "1", created_at=self.now)
+        spec = SnapshotSpec.model_validate({"jobRef": {"name": "clicks"}})
+        known = {"path": f"{SAVEPOINTS}/{name}", "manifest_digest": "sha256:cd", **status}
+        view = SnapshotStatus(state=state).model_copy(update=known if state == "Completed" else {})
+        self.snapshots[name] = SnapshotView(meta, spec, view)
+
+    # -- carrying out --------------------------------------------------------------------------
+
+    def _carry_out(self, effect: Effect) -> None:  # noqa: C901  one case a kind
+        match effect:
+            case SetFinalizer(present):
+                self.finalizers = (self.config.finalizer,) if present else ()
+                self.gone = self.deleted_at is not None and not present
+            case SaveRevision(name, number, digest):
+                assert self.spec is not None
+                assert name == revision_name("clicks", digest)
+                self.revisions.setdefault(name, Revision(name, number, digest, self.spec))
+            case StartDriver():
+                self._start(effect)
+            case AskDriver(body=StopBody() as body) if not self.deaf:
+                if body.request_id not in self.asked:
+                    self.asked[body.request_id] = body
+                    self.answer("Pending")
+            case DeletePod():
+                self._delete_pod(effect)
+            case KeepSnapshot(name=name):
+                self.add_snapshot(name, state="Pending")
+            case RunErrand(errand):
+                self.errands.setdefault(errand.id, ErrandView("Pending"))
+            case TidyAttempt(below):
+                ended = [p for p in self.drivers.values() if p.terminal and p.attempt < below]
+                for pod in sorted(ended, key=lambda one: one.attempt)[:-1]:
+                    del self.drivers[pod.name]
+            case _:
+                pass
+
+    def _start(self, effect: StartDriver) -> None:
+        number = effect.order.attempt
+        name = f"clicks-{number}-driver"
+        others = [p for p in self.drivers.values() if p.owned and not p.terminal and p.name != name]
+        assert not others, f"two drivers at once: {others}"
+        assert effect.revision in self.revisions
+        if name not in self.drivers:
+            self.orders.append(effect.order)
+            self.drivers[name] = PodView(
+                name=name,
+                uid=f"pod-{number}-{len(self.orders)}",
+                role="driver",
+                attempt=number,
+                phase="Pending",
+                revision=effect.revision,
+                created_at=self.now,
+            )
+
+    def _delete_pod(self, effect: DeletePod) -> None:
+        for place in (self.drivers, self.executors):
+            pod = place.get(effect.name)
+            if pod is None or pod.uid != effect.uid:
+                continue
+            if effect.grace_seconds == 0 or pod.terminal or pod.phase == "Pending":
+                del place[effect.name]
+            elif pod.deleted_at is None:
+                place[effect.name] = replace(pod, deleted_at=self.now)
