@@ -146,7 +146,10 @@ class KeyCodec:
         return [t.ddl for t in self._types]
 
     def ordered(
-        self, groups: NDArray[Any], columns: Sequence[Sequence[Any]], current: bytes = b""
+        self,
+        groups: NDArray[Any],
+        columns: Sequence[Sequence[Any] | NDArray[Any]],
+        current: bytes = b"",
     ) -> "OrderedKeys":
         """What `key_prefix` gives for each key, in the order of these bytes, the last key last.
 

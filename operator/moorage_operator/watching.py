@@ -68,6 +68,8 @@ class Watching:
         await kopf.operator(
             registry=self._registry(loop),
             settings=_settings(),
+            # Else Kopf asks who the user is, which an image need not know; there is no peering.
+            identity="moorage",  # type: ignore[arg-type]
             stop_flag=self._stop,
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,

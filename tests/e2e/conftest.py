@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e_cluster import Cluster, Namespace, wait_until
-from e2e_install import install
+
+from .e2e_cluster import Cluster, Namespace, wait_until
+from .e2e_install import install, make_job_account
 
 ROOT = Path(__file__).parents[2]
 KIND_NAME = "moorage-e2e"
@@ -139,6 +140,12 @@ def operator(cluster, system, images, pull_policy) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def job_account(operator):  # noqa: ARG001 - its CRDs and roles come first
+    """Makes the drivers' service account in a namespace."""
+    return make_job_account
+
+
+@pytest.fixture(scope="session")
 def s3(request, system, images, pull_policy) -> dict[str, str]:
     """Where pods find S3: endpoint, bucket, access key, secret key."""
     option = request.config.getoption
@@ -205,6 +212,8 @@ def s3_pod(image: str, pull_policy: str) -> dict:
         "kind": "Pod",
         "metadata": {"name": "s3", "labels": {"app": "s3"}},
         "spec": {
+            # Else the service's own variables (S3_PORT) are taken for the program's options.
+            "enableServiceLinks": False,
             "containers": [
                 {
                     "name": "s3",

@@ -49,7 +49,8 @@ class Cluster:
     @contextmanager
     def namespace(self, name: str, artifacts: Path) -> Iterator["Namespace"]:
         """A namespace of a test's own; what is in it is written to `artifacts` and deleted."""
-        self.core.create_namespace({"metadata": {"name": name}})
+        meta = client.V1ObjectMeta(name=name)
+        self.core.create_namespace(client.V1Namespace(metadata=meta))
         namespace = Namespace(self, name)
         try:
             yield namespace

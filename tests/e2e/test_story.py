@@ -8,8 +8,9 @@ import time
 import uuid
 
 import pytest
-from e2e_cluster import wait_until
-from ticker import Ticker
+
+from .e2e_cluster import wait_until
+from .ticker import Ticker
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from e2e_cluster import Namespace, wait_until
+from .e2e_cluster import Namespace, wait_until
 
 __all__ = ["Ticker"]
 
@@ -51,7 +51,7 @@ class Ticker:
                     "memory": "1200Mi",
                     "sidecar": {
                         "resources": {
-                            "requests": {"cpu": "20m", "memory": "256Mi"},
+                            "requests": {"cpu": "20m", "memory": "384Mi"},
                             "limits": {"memory": "512Mi"},
                         }
                     },

@@ -30,7 +30,7 @@ class Operation:
     """
 
     begin: Callable[[World], Awaitable[None]]
-    act: Callable[[World], None]
+    act: Callable[[World], object]
     done: Callable[[World], bool]
     drivers: int
     savepoints: int = 0

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -70,7 +71,9 @@ class JobsLife(RuleBasedStateMachine):
         if self.deleted:
             await world.until(lambda: world.object() is None and not world.drivers.living, 3600)
             return
-        wanted = world.object()["spec"].get("desiredState", "Running")
+        job = world.object()
+        assert job is not None
+        wanted = job["spec"].get("desiredState", "Running")
         if wanted == "Suspended":
             await world.until(lambda: world.phase() == "Suspended", 3600)
             assert not world.drivers.living
@@ -172,7 +175,7 @@ class JobsLife(RuleBasedStateMachine):
             return
         self.edits += 1
         self.images += what == "image"
-        changes = {
+        changes: dict[str, dict[str, Any]] = {
             "image": {"image": f"registry.example/clicks:{self.images}"},
             "parallelism": {"scaling__parallelism": 1 + self.edits % 8},
             "suspend": {"desiredState": "Suspended"},
@@ -224,13 +227,13 @@ class JobsLife(RuleBasedStateMachine):
             assert restored.epoch >= restored.newest, restored
 
 
-class TestJobsLife(JobsLife.TestCase):
-    settings = settings(
-        max_examples=30,
-        stateful_step_count=25,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+TestJobsLife = JobsLife.TestCase
+TestJobsLife.settings = settings(
+    max_examples=30,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @pytest.mark.soak

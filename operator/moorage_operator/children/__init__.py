@@ -5,6 +5,7 @@ revision and order give the same bytes, so that applying them again after a cras
 The loop carries the bodies out in their order; the pod is the last, since it needs the others.
 """
 
+import base64
 import json
 from typing import Any
 
@@ -13,7 +14,7 @@ import yaml
 from moorage_api import API_VERSION, KIND, JobSpec
 from moorage_api.driver import ENDPOINT_PORT, StartOrder
 from moorage_operator.children.driver import driver_pod
-from moorage_operator.children.executor import executor_template
+from moorage_operator.children.executor import SPARK_SECRET_KEY, executor_template
 from moorage_operator.children.names import (
     config_map_name,
     driver_pod_name,
@@ -70,13 +71,18 @@ def bodies(
 
 
 def token_secret(meta: Meta, token: str) -> Object:
-    """The bearer token of the driver's endpoint and of the state servers."""
+    """The bearer token of the driver's endpoint and of the state servers.
+
+    Spark's processes prove that they know it too: the driver reads the file, and makes base64 of
+    it; executors, which cannot be told of a file, have that in their environment.
+    """
+    spark = base64.b64encode(token.encode()).decode()
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": _metadata(meta, token_secret_name(meta.name)),
         "type": "Opaque",
-        "stringData": {"token": token},
+        "stringData": {"token": token, SPARK_SECRET_KEY: spark},
     }
 
 

@@ -32,7 +32,9 @@ from moorage_operator.children.parts import (
 from moorage_operator.children.volumes import local_mounts, local_volumes
 from moorage_operator.world import Meta
 
-__all__ = ["executor_template"]
+__all__ = ["SPARK_SECRET_KEY", "executor_template"]
+
+SPARK_SECRET_KEY = "spark"  # noqa: S105  where it lies in the Secret
 
 _UPLOAD_SECONDS = 45
 _GRACE_SECONDS = 60
@@ -56,7 +58,7 @@ def executor_template(meta: Meta, spec: JobSpec, revision: str, attempt: int) ->
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
             "securityContext": pod_security(),
             "initContainers": [_sidecar(spec)],
-            "containers": [_executor(spec)],
+            "containers": [_executor(spec, token_secret_name(meta.name))],
             "volumes": [
                 token_volume(token_secret_name(meta.name)),
                 *local_volumes(meta, spec.state.local, attempt),
@@ -66,12 +68,17 @@ def executor_template(meta: Meta, spec: JobSpec, revision: str, attempt: int) ->
     return merged_pod(ours, spec.executor.pod_template)
 
 
-def _executor(spec: JobSpec) -> dict[str, Any]:
+def _spark_secret(secret: str) -> dict[str, Any]:
+    reference = {"name": secret, "key": SPARK_SECRET_KEY}
+    return {"name": "_SPARK_AUTH_SECRET", "valueFrom": {"secretKeyRef": reference}}
+
+
+def _executor(spec: JobSpec, secret: str) -> dict[str, Any]:
     return {
         "name": EXECUTOR_CONTAINER,
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
-        "env": environment(spec),
+        "env": [*environment(spec), _spark_secret(secret)],
         "securityContext": container_security(),
         "volumeMounts": [token_mount(), *local_mounts(spec.state.local, spark=True)],
     }

@@ -79,7 +79,7 @@ def cluster_conf(
         **(_pod_conf(pod) if pod else {}),
         **ordered,
         **engine_conf(settings),
-        **({"spark.driver.host": pod.ip, "spark.driver.bindAddress": "0.0.0.0"} if pod else {}),  # noqa: S104
+        **(_addresses(pod) if pod else {}),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(filter(None, path)),
         # Executors are asked for and dismissed by the driver, which knows what they hold.
         "spark.dynamicAllocation.enabled": "false",
@@ -99,6 +99,15 @@ def _pod_conf(pod: Pod) -> dict[str, str]:
         "spark.kubernetes.authenticate.caCertFile": f"{_ACCOUNT}/ca.crt",
         "spark.kubernetes.executor.podTemplateFile": _TEMPLATE,
         "spark.kubernetes.executor.podTemplateContainerName": "executor",
+    }
+
+
+def _addresses(pod: Pod) -> dict[str, str]:
+    return {
+        "spark.driver.host": pod.ip,
+        "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104  the pod's own network
+        # Else newer Sparks send executors to the address that the driver binds.
+        "spark.kubernetes.executor.useDriverPodIP": "false",
     }
 
 

@@ -107,12 +107,8 @@ class Driver:
         return (self.home / "log").read_text(errors="replace")
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
-        port = wait_until(
-            lambda: re.search(r"endpoint_listens: port=(\d+)", self.log) or self._ended(),
-            60,
-            f"the endpoint\n{self.log}",
-        )
-        connection = http.client.HTTPConnection("127.0.0.1", int(port[1]), timeout=20)
+        port = wait_until(self._port, 60, f"the endpoint\n{self.log}")
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
         try:
             data = json.dumps(body).encode() if body is not None else None
             headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -152,6 +148,12 @@ class Driver:
 
     def terminate(self) -> None:
         os.kill(self.process.pid, signal.SIGTERM)
+
+    def _port(self) -> int | None:
+        if found := re.search(r"endpoint_listens: port=(\d+)", self.log):
+            return int(found[1])
+        self._ended()
+        return None
 
     def _ended(self) -> None:
         if self.process.poll() is not None:

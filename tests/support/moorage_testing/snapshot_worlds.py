@@ -5,9 +5,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from moorage_api import JobSpec
-from moorage_api.driver import DriverState, RequestView
+from moorage_api.driver import DriverState, RequestView, SavepointBody
 from moorage_api.snapshot import SnapshotSpec, SnapshotStatus
 from moorage_api.status import JobStatus
+from moorage_operator.plan import AskDriver, Errand, RunErrand, SnapshotPlan
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.world import Config, JobFacts, Meta, SnapshotView, SnapshotWorld
 
@@ -121,6 +122,27 @@ def after(before: SnapshotWorld, **changes: Any) -> SnapshotWorld:
     """The world as the next pass finds it: the status was kept."""
     plan = decide_snapshot(before)
     return replace(before, snapshot=replace(before.snapshot, status=plan.status), **changes)
+
+
+def question_of(plan: SnapshotPlan) -> AskDriver:
+    """What the driver is asked, before anything else is done."""
+    effect = plan.effects[0]
+    assert isinstance(effect, AskDriver)
+    return effect
+
+
+def savepoint_body_of(plan: SnapshotPlan) -> SavepointBody:
+    """The body of the savepoint that the driver is asked for, before anything else is done."""
+    body = question_of(plan).body
+    assert isinstance(body, SavepointBody)
+    return body
+
+
+def errand_of(plan: SnapshotPlan) -> Errand:
+    """The errand that is run, before anything else is done."""
+    effect = plan.effects[0]
+    assert isinstance(effect, RunErrand)
+    return effect.errand
 
 
 def asked(view: SnapshotView | None = None, **changes: Any) -> SnapshotWorld:

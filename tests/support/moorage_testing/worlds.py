@@ -46,7 +46,7 @@ from moorage_operator.world import (
     Unreadable,
 )
 
-__all__ = ["CLUSTER", "START", "Stage", "checkpoint", "job_spec", "store_of"]
+__all__ = ["CLUSTER", "START", "Stage", "checkpoint", "job_spec", "restore_point", "store_of"]
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CLUSTER = "test"
@@ -76,14 +76,18 @@ def checkpoint(number: int, at: datetime) -> CheckpointInfo:
     )
 
 
+def restore_point(number: int) -> LogPoint:
+    """A completed checkpoint as the lineage's log names it."""
+    return LogPoint(f"{CHECKPOINTS}/chk-{number}", number, number * 10, START)
+
+
 def store_of(uid: str = UID, newest: int = 0, **changes: Any) -> StoreView:
     """A lineage of this object, with its newest checkpoint (none if 0)."""
-    point = LogPoint(f"{CHECKPOINTS}/chk-{newest}", newest, newest * 10, START) if newest else None
     view = StoreView(
         exists=True,
         lineage="lineage-1",
         owner=(CLUSTER, "default", "clicks", uid),
-        newest=point,
+        newest=restore_point(newest) if newest else None,
     )
     return replace(view, **changes)
 

@@ -1,5 +1,6 @@
 """What the operator, the runtime and Spark rely on in a pod, whatever a user's template says."""
 
+import base64
 import json
 
 import yaml
@@ -182,8 +183,10 @@ def test_the_executor_template_is_read_as_it_was_made(meta, spec, order):
 
 def test_the_token_is_in_the_secret_and_nowhere_else(meta, spec, order):
     secret, *others = bodies(meta, spec(), REVISION, order, token=TOKEN)
-    assert secret["stringData"] == {"token": TOKEN}
+    in_base64 = base64.b64encode(TOKEN.encode()).decode()
+    assert secret["stringData"] == {"token": TOKEN, "spark": in_base64}
     assert TOKEN not in json.dumps(others)
+    assert in_base64 not in json.dumps(others)
     assert [body["kind"] for body in others] == ["Service", "ConfigMap", "Pod"]
 
 

@@ -241,10 +241,15 @@ def test_the_end_names_the_savepoint_that_the_job_was_stopped_with(attempt):
 
 def test_a_port_that_is_taken_ends_the_driver_before_the_job(attempt):
     started: list[bool] = []
+
+    def play(*_args: Any) -> RunResult:
+        started.append(True)
+        return DONE
+
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        made = attempt(lambda *_args: started.append(True) or DONE, port=taken.getsockname()[1])
+        made = attempt(play, port=taken.getsockname()[1])
         assert made.status() == 2
     assert "cannot listen" in made.end().message
     assert not started

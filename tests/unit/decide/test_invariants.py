@@ -316,6 +316,10 @@ def test_in_a_random_life_numbers_only_grow_and_the_job_comes_back(life):
         _play(stage, act, number)
         stage.settle()
         orders = [order.attempt for order in stage.orders]
+        if act == "wipe" and not stage.drivers:
+            # With the status gone, and every pod, nothing can be taken for another of its number.
+            highest, stage.orders = 0, []
+            continue
         assert orders == sorted(orders)
         assert stage.status.attempt.number >= highest
         assert not [order for order in stage.orders if order.restore.mode == "Empty"]

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from moorage_testing.worlds import SAVEPOINTS, START, Stage, job_spec, store_of
+from moorage_testing.worlds import SAVEPOINTS, START, Stage, job_spec, restore_point, store_of
 
 from moorage_api import Problem
+from moorage_api.driver import DriverState, StopBody
 from moorage_api.status import JobStatus
 from moorage_operator.plan import AskDriver, SaveRevision, SetFinalizer, StartDriver
 from moorage_operator.world import Unreadable
@@ -55,7 +56,7 @@ def test_scenario_02_a_savepoint_whose_driver_ended_without_a_word_is_found_in_t
     stage.edit(image="registry.example/clicks:2")
     stage.settle()
     saved = stage.savepoint()
-    point = replace(store_of(newest=101).newest, path=saved.path, checkpoint_id=999)
+    point = replace(restore_point(101), path=saved.path, checkpoint_id=999)
     stage.store = store_of(newest=101, savepoints={saved.path: point})
     stage.end_pod(137)
     stage.run()
@@ -301,6 +302,7 @@ def test_figures_that_run_are_written_once_a_minute_and_not_more():
     writes = 0
     for _ in range(60):
         stage.now += (START.replace(minute=1) - START) / 60
+        assert isinstance(stage.report, DriverState)
         stage.say(epoch=stage.report.epoch + 1, last_progress_time=stage.now, busy_ratio=0.4)
         plan = stage.decide()
         writes += plan.status != stage.status
@@ -314,6 +316,8 @@ def test_asking_twice_is_the_same_request():
     stage.edit(image="registry.example/clicks:2")
     for _ in range(5):
         stage.pass_()
-    asked = [effect for effect in stage.effects if isinstance(effect, AskDriver)]
-    assert len({effect.body.request_id for effect in asked}) == 1
-    assert len({effect.body.name for effect in asked}) == 1
+    asked = [effect.body for effect in stage.effects if isinstance(effect, AskDriver)]
+    stops = [body for body in asked if isinstance(body, StopBody)]
+    assert stops == asked
+    assert len({body.request_id for body in stops}) == 1
+    assert len({body.name for body in stops}) == 1

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from moorage_testing.worlds import CHECKPOINTS, START, Stage, job_spec, store_of
+from moorage_testing.worlds import CHECKPOINTS, START, Stage, job_spec, restore_point, store_of
 
 from moorage_api.driver import RestoredFrom
 from moorage_operator.plan import DeletePod, KeepSnapshot
@@ -526,14 +526,14 @@ def test_scenario_25_30_31_32_36_what_the_driver_refuses_blocks_and_is_tried_whe
 
 def test_scenario_34_restoring_in_vain_ends_in_one_clear_instruction():
     stage = _stage()
-    stage.store = replace(store_of(newest=101), previous=replace(store_of(newest=90).newest))
+    stage.store = replace(store_of(newest=101), previous=restore_point(90))
     for _ in range(3):
         stage.end("Failed", "corrupt_state", message="a file is damaged")
         stage.settle()
         stage.wait(400)
         if not stage.status.blocked_reason:
             stage.say_running(running_since=None, phase="restoring", checkpoints=0)
-            stage.store = replace(store_of(newest=101), previous=store_of(newest=90).newest)
+            stage.store = replace(store_of(newest=101), previous=restore_point(90))
             stage.settle()
     if not stage.status.blocked_reason:
         stage.end("Failed", "corrupt_state", message="a file is damaged")

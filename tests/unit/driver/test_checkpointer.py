@@ -529,7 +529,8 @@ def test_a_checkpoint_that_is_asked_for_waits_its_turn(make_job):
     job.fleet.gated = False
     job.fleet.gates[1].set()
     job.settle()
-    assert [request.wait(0).checkpoint_id for request in requests] == [1, 2]
+    views = [request.wait(0) for request in requests]
+    assert [view and view.checkpoint_id for view in views] == [1, 2]
 
 
 def test_why_a_requested_checkpoint_failed_is_its_answer(make_job):
@@ -620,7 +621,7 @@ def make_filed_job(make_job, tmp_path):
             handle = replace(handle, files=[file], bytes_total=17)
             return FleetUpload({"count": [handle]}, objects=1, bytes_written=17, bytes_inline=0)
 
-        job.fleet.save = save  # type: ignore[method-assign]
+        job.fleet.save = save
         return job
 
     return make
@@ -689,7 +690,7 @@ def test_of_two_drivers_that_complete_one_savepoint_the_first_has_made_it(make_f
         return saved
 
     job.commit("a")
-    job.fleet.save = while_it_wakes  # type: ignore[method-assign]
+    job.fleet.save = while_it_wakes
     view = asked(job).wait(0)
     assert view is not None
     assert view.manifest_digest == SavepointStore(view.url).digest() == manifest_digest(made)
@@ -704,6 +705,6 @@ def test_another_lineages_savepoint_is_never_taken_for_ones_own(make_filed_job, 
     place.unlink()
     job = make_filed_job()
     ours = job.fleet.save
-    job.fleet.save = lambda *a, **k: (ours(*a, **k), place.write_bytes(made))[0]  # type: ignore[method-assign]
+    job.fleet.save = lambda *a, **k: (ours(*a, **k), place.write_bytes(made))[0]
     with pytest.raises(SavepointConflict):
         asked(job).wait(0)

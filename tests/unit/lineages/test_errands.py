@@ -348,6 +348,7 @@ def test_an_answer_fits_into_a_termination_message_whatever_was_found():
     assert len(line.encode()) <= ANSWER_BYTES
     assert "\n" not in line
     back = decode_answer(line)
+    assert back is not None
     assert back.result["fence"] == 3
     assert list(back.result["savepoints"])[:1] == list(savepoints)[:1]
     long = Answer(id="e", state="Failed", code="bug", message="ä" * 5000)

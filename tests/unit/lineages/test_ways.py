@@ -189,6 +189,7 @@ async def test_a_store_that_hangs_holds_up_nobody_for_ever(cluster, clock, tmp_p
     job = refs(state=state(f"file://{tmp_path}/state"), upgrade={"mode": "LastCheckpoint"})
     try:
         view = await way.inspect(job)
+        assert isinstance(view, Unreadable)
         assert view.reason == "StoreUnavailable"
     finally:
         go_on.set()
@@ -243,7 +244,9 @@ async def test_an_errand_is_a_pod_under_the_jobs_account_found_again_by_its_name
     assert (await another.run(job, VERIFY)).state == "Pending"
     assert len(cluster.api.list("Pod")) == 1
     ends(cluster, clock, FOUND)
-    assert (await another.look(job, "v-1")).result == {"found": True}
+    seen = await another.look(job, "v-1")
+    assert seen is not None
+    assert seen.result == {"found": True}
     assert (await pods.run(job, VERIFY)).result == {"found": True}
 
 

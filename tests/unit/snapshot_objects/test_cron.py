@@ -86,6 +86,8 @@ TIMES = st.datetimes(START, END, timezones=st.just(UTC))
 @given(CRONS, ZONES, TIMES)
 def test_the_next_tick_of_the_one_before_is_the_first_after_now(cron, zone, now):
     before, after = previous_tick(cron, zone, now), next_tick(cron, zone, now)
+    assert before is not None
+    assert after is not None
     assert before <= now < after
     assert next_tick(cron, zone, before) == after
     assert previous_tick(cron, zone, after) == after
@@ -97,6 +99,8 @@ def test_a_daily_schedule_is_due_once_on_every_day(zone, day):
     noon = datetime(day.year, day.month, day.day, 23, 59, tzinfo=ZoneInfo(zone))
     start = noon.replace(hour=0, minute=0) - timedelta(seconds=1)
     first = next_tick("30 2 * * *", zone, start)
+    assert first is not None
     second = next_tick("30 2 * * *", zone, first)
+    assert second is not None
     assert first.astimezone(ZoneInfo(zone)).date() == day
     assert second.astimezone(ZoneInfo(zone)).date() == day + timedelta(days=1)

@@ -9,10 +9,13 @@ from moorage_testing.snapshot_worlds import (
     NOW,
     after,
     asked,
+    errand_of,
     job,
     job_meta,
     job_spec,
+    question_of,
     report,
+    savepoint_body_of,
     savepoint_info,
     snapshot,
     world,
@@ -85,12 +88,12 @@ def test_nothing_is_asked_before_siblings_can_find_it_by_its_label():
 
 def test_a_running_job_is_asked_and_the_request_is_in_the_status_before():
     plan = decide_snapshot(world())
-    ask = plan.effects[0]
-    assert isinstance(ask, AskDriver)
+    ask, body = question_of(plan), savepoint_body_of(plan)
     assert (plan.status.state, plan.status.request_id) == ("InProgress", "ssnap-uid-clicks-a")
-    assert (ask.attempt, ask.path, ask.body.request_id) == (3, "/savepoints", "ssnap-uid-clicks-a")
-    assert (ask.body.name, ask.body.attempt) == ("a", None)
+    assert (ask.attempt, ask.path, body.request_id) == (3, "/savepoints", "ssnap-uid-clicks-a")
+    assert (body.name, body.attempt) == ("a", None)
     assert plan.status.path == "s3://savepoints/clicks/a"
+    assert plan.status.access is not None
     assert plan.status.access.image == "clicks:1"
     assert reasons(plan) == ["SavepointStarted"]
 
@@ -125,13 +128,14 @@ def test_a_completed_request_completes_the_snapshot():
     assert condition(plan, "Verified").status == "True"
     assert condition(plan, "Failed").status == "False"
     assert reasons(plan) == ["SavepointCompleted"]
+    assert plan.labels is not None
     assert plan.labels["moorage.dev/state"] == "Completed"
 
 
 def test_a_checkpoint_is_asked_for_and_completed_in_the_same_way():
     view = snapshot(type="Checkpoint", name=None)
     first = decide_snapshot(world(view))
-    assert first.effects[0].path == "/checkpoints"
+    assert question_of(first).path == "/checkpoints"
     done = {"id": 31, "path": "s3://state/clicks/chk-31", "completedAt": NOW}
     request = {
         "requestId": "ssnap-uid-clicks-a",
@@ -341,7 +345,7 @@ def test_scenario_14_a_savepoint_of_another_request_is_never_taken_for_ours():
 def test_scenario_18_a_driver_that_died_does_not_mean_a_lost_savepoint():
     plan = decide_snapshot(lost_driver(asked()))
     assert plan.status.state == "Verifying"
-    errand = plan.effects[0].errand
+    errand = errand_of(plan)
     assert (errand.kind, errand.path) == ("Verify", "s3://savepoints/clicks/a")
     looking = after(lost_driver(asked()))
     done = decide_snapshot(with_errand(looking, ErrandView("Completed", FOUND)))
@@ -358,8 +362,8 @@ def test_scenario_18_without_a_manifest_the_next_driver_is_asked_under_the_same_
     assert status.next_retry_at == NOW + timedelta(seconds=10)
     assert decide_snapshot(failed).effects == ()
     retried = decide_snapshot(replace(failed, now=NOW + timedelta(seconds=10)))
-    assert retried.effects[0].body.request_id == "ssnap-uid-clicks-a"
-    assert retried.effects[0].attempt == 4
+    assert question_of(retried).body.request_id == "ssnap-uid-clicks-a"
+    assert question_of(retried).attempt == 4
 
 
 def test_scenario_19_a_savepoint_of_a_driver_that_ended_otherwise_is_complete():
@@ -398,7 +402,7 @@ def test_scenario_27_a_failed_try_is_tried_again_after_10_20_and_40_seconds_and_
 def test_a_later_try_carries_on_in_the_directory_that_the_first_one_began():
     failed = failing(asked())
     plan = decide_snapshot(replace(failed, now=NOW + timedelta(minutes=1), report=report()))
-    body = plan.effects[0].body
+    body = savepoint_body_of(plan)
     assert (body.request_id, body.attempt) == ("ssnap-uid-clicks-a.1", "ssnap-uid-clicks-a")
 
 
@@ -416,7 +420,7 @@ def test_scenario_24_a_store_that_is_down_says_nothing_about_the_savepoint():
     status = waiting.snapshot.status
     assert (status.state, status.failures, status.message) == ("Verifying", 0, "no answer")
     again = decide_snapshot(replace(waiting, now=NOW + timedelta(seconds=10), errands={}))
-    assert again.effects[0].errand.id == "uid-clicks-a-verify-2"
+    assert errand_of(again).id == "uid-clicks-a-verify-2"
 
 
 def test_scenario_25_a_closed_store_says_nothing_either():
@@ -439,7 +443,7 @@ def test_an_existing_snapshot_is_verified_and_registered_without_a_driver():
     view = snapshot(existingPath="s3://elsewhere/old")
     looking = world(view, job=job(attempt={"number": 0}), report=None)
     plan = decide_snapshot(looking)
-    assert plan.effects[0].errand.path == "s3://elsewhere/old"
+    assert errand_of(plan).path == "s3://elsewhere/old"
     found = ErrandView("Completed", {**FOUND, "attempt": "who knows", "path": "s3://elsewhere/old"})
     done = decide_snapshot(with_errand(after(looking), found))
     assert (done.status.state, done.status.path) == ("Completed", "s3://elsewhere/old")

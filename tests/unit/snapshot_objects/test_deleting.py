@@ -8,6 +8,7 @@ from moorage_testing.snapshot_worlds import (
     DIGEST,
     NOW,
     after,
+    errand_of,
     job,
     job_spec,
     report,
@@ -66,6 +67,7 @@ def test_it_works_without_a_running_job_and_without_any():
     gone = world(deleted(), job=None, report=None)
     assert isinstance(decide_snapshot(gone).effects[0], RunErrand)
     refs = errand_refs(gone)
+    assert refs is not None
     assert (refs.spec.image, refs.spec.service_account_name) == ("clicks:1", "spark")
     assert (refs.meta.name, refs.meta.uid) == ("clicks", "")
 
@@ -81,6 +83,7 @@ def test_what_a_snapshot_remembers_leads_to_the_same_store():
     )
     asked = after(world(job=job(spec)))
     refs = errand_refs(replace(asked, job=None))
+    assert refs is not None
     assert refs.spec.state.s3 == spec.state.s3
     assert refs.spec.state.credentials_secret_ref == spec.state.credentials_secret_ref
 
@@ -114,14 +117,14 @@ def test_scenario_20_a_request_that_is_under_way_is_answered_first():
     assert (plan.status.state, plan.effects) == ("InProgress", ())
     answered = {**running, "state": "Completed", "savepoint": savepoint_info()}
     done = after(world(deleted(status), report=report(answered)))
-    assert decide_snapshot(done).effects[0].errand.digest == DIGEST
+    assert errand_of(decide_snapshot(done)).digest == DIGEST
 
 
 def test_scenario_20_what_a_driver_left_half_done_goes_too():
     status = {**COMPLETE, "state": "InProgress", "manifestDigest": "", "completedAt": None}
     status |= {"attempt": 2, "startedAt": NOW}
     plan = decide_snapshot(world(deleted(status)))
-    errand = plan.effects[0].errand
+    errand = errand_of(plan)
     assert (errand.digest, errand.attempt) == ("", "ssnap-uid-clicks-a")
 
 
@@ -194,7 +197,9 @@ def test_scenario_21_what_something_needs_is_held(needed_by, words):
     plan = decide_snapshot(world(view, **needed_by))
     assert plan.effects == ()
     assert words in plan.status.in_use_by
-    assert plan.status.condition("InUse").status == "True"
+    in_use = plan.status.condition("InUse")
+    assert in_use is not None
+    assert in_use.status == "True"
     assert words in plan.status.message
 
 
@@ -214,7 +219,7 @@ def test_scenario_24_a_store_that_is_down_delays_a_deletion_and_says_the_way_out
     assert "no answer; to let the object go and keep its data" in status.message
     assert decide_snapshot(waiting).effects == ()
     again = decide_snapshot(replace(waiting, now=NOW + timedelta(seconds=10)))
-    assert again.effects[0].errand.id == "uid-clicks-a-delete-2"
+    assert errand_of(again).id == "uid-clicks-a-delete-2"
     view = waiting.snapshot
     kept = replace(view, spec=view.spec.model_copy(update={"deletion_policy": "Retain"}))
     assert decide_snapshot(replace(waiting, snapshot=kept)).effects == LETTING_GO

@@ -7,7 +7,7 @@ final or gone.
 
 import random
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +36,7 @@ class Life:
 
     dice: random.Random
     calm: bool = False
-    now: object = NOW
+    now: datetime = NOW
     attempt: int = 3
     alive: bool = True
     store_up: bool = True

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from moorage_state.errors import StoreDenied, StoreUnavailable
-from moorage_state.snapshots import CheckpointStore, LineageLog, SavepointStore
+from moorage_state.snapshots import Checkpoint, CheckpointStore, LineageLog, SavepointStore
 from moorage_state.snapshots.entries import Entry
 from moorage_state.snapshots.savepoints import MANIFEST_KEY
 from moorage_state.stores import MemoryStore, open_store
@@ -75,7 +75,7 @@ class Buckets:
         return [
             (entry.completed_at, entry.checkpoint_id)
             for entry in self.entries(address)
-            if type(entry).__name__ == "Checkpoint"
+            if isinstance(entry, Checkpoint)
         ]
 
     def forget(self) -> None:
