@@ -17,7 +17,7 @@ from job import COUNTERS
 import moorage.state
 from moorage import FileSink
 from moorage_state.stores import open_store
-from moorage_state.stores.addresses import address, parent_and_name
+from moorage_state.stores.addresses import address
 
 
 def judge_state(path: str) -> dict[str, Any]:
@@ -35,8 +35,10 @@ def judge_state(path: str) -> dict[str, Any]:
 def judge_output(path: str) -> dict[str, Any]:
     """What was published: every tick up to some moment, each once."""
     seen: dict[int, list[int]] = defaultdict(list)
+    store, place = open_store(address(path)), _place(address(path))
     for url in FileSink(path).files():
-        for row in pq.read_table(io.BytesIO(_bytes_of(url))).to_pylist():
+        key = _place(url).removeprefix(f"{place}/")
+        for row in pq.read_table(io.BytesIO(store.get(key))).to_pylist():
             seen[row["counter"]].append(row["last"])
     lost = twice = 0
     for key, values in seen.items():
@@ -46,9 +48,9 @@ def judge_output(path: str) -> dict[str, Any]:
     return {"rows": sum(map(len, seen.values())), "lost": lost, "twice": twice}
 
 
-def _bytes_of(url: str) -> bytes:
-    folder, name = parent_and_name(address(url)) or ("", "")
-    return open_store(folder).get(name)
+def _place(url: str) -> str:
+    """An address without scheme (Spark says s3a) and options."""
+    return url.partition("?")[0].rpartition("://")[2]
 
 
 def main(arguments: list[str]) -> int:

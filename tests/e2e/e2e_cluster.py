@@ -14,7 +14,7 @@ from kubernetes.stream import stream
 __all__ = ["Cluster", "Namespace"]
 
 GROUP = "moorage.dev/v1alpha1"
-_APPLY = "application/apply-patch+yaml"
+_PROGRAM_SECONDS = 60
 
 
 class Cluster:
@@ -155,19 +155,23 @@ class Namespace:
 
     def run_in(self, pod: str, container: str, *command: str) -> str:
         """Run a program in a container; what it printed."""
-        return str(
-            stream(
-                self.cluster.core.connect_get_namespaced_pod_exec,
-                pod,
-                self.name,
-                container=container,
-                command=list(command),
-                stdout=True,
-                stderr=True,
-                stdin=False,
-                tty=False,
-            )
+        channel = stream(
+            self.cluster.core.connect_get_namespaced_pod_exec,
+            pod,
+            self.name,
+            container=container,
+            command=list(command),
+            stdout=True,
+            stderr=True,
+            stdin=False,
+            tty=False,
+            _preload_content=False,
         )
+        try:
+            channel.run_forever(timeout=_PROGRAM_SECONDS)
+            return str(channel.read_all())
+        finally:
+            channel.close()
 
     def run_pod(self, name: str, spec: dict[str, Any], seconds: float = 180) -> tuple[str, str]:
         """Run a pod to its end; its phase and its log."""
@@ -181,9 +185,16 @@ class Namespace:
             return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
         wait_until(ended, seconds, f"pod {name} ends")
-        log = self.cluster.core.read_namespaced_pod_log(name, self.name)
+        log = self.log(name)
         phase = (self.get("Pod", name, "v1") or {})["status"]["phase"]
-        return phase, str(log)
+        return phase, log
+
+    def log(self, pod: str, **options: Any) -> str:
+        """What a container has printed; as it is, for the client would read JSON in it."""
+        answer: Any = self.cluster.core.read_namespaced_pod_log(
+            pod, self.name, _preload_content=False, **options
+        )
+        return str(answer.data.decode(errors="replace"))
 
     # -- the end
 
@@ -211,12 +222,10 @@ class Namespace:
             for container in [*spec.get("initContainers", []), *spec.get("containers", [])]:
                 name = pod["metadata"]["name"]
                 try:
-                    log = self.cluster.core.read_namespaced_pod_log(
-                        name, self.name, container=container["name"]
-                    )
+                    log = self.log(name, container=container["name"])
                 except ApiException:
                     continue
-                (folder / f"{name}-{container['name']}.log").write_text(str(log))
+                (folder / f"{name}-{container['name']}.log").write_text(log)
 
     def remove(self) -> None:
         """Delete the jobs, then the namespace, and wait for that."""
