@@ -22,12 +22,14 @@ COPY runtime runtime
 FROM build AS build-operator
 RUN python -m pip install -q -c constraints.txt '.[operator]' \
     && python -m pip uninstall -q -y hatchling pip \
-    && find /opt/moorage -name '__pycache__' -prune -exec rm -rf {} +
+    && find /opt/moorage -name '__pycache__' -prune -exec rm -rf {} + \
+    && python -m compileall -q --invalidation-mode checked-hash /opt/moorage/lib
 
 FROM build AS build-runtime
 RUN python -m pip install -q -c constraints.txt '.[runtime,cli]' \
     && python -m pip uninstall -q -y hatchling pip \
-    && find /opt/moorage -name '__pycache__' -prune -exec rm -rf {} +
+    && find /opt/moorage -name '__pycache__' -prune -exec rm -rf {} + \
+    && python -m compileall -q --invalidation-mode checked-hash /opt/moorage/lib
 
 # -- the control plane: no Java, no Spark -----------------------------------------------------------
 FROM ${BASE_IMAGE} AS operator

@@ -134,7 +134,7 @@ class Health(Model):
 class FailurePolicy(Model):
     """What is done when the job fails."""
 
-    max_restarts: Annotated[int, Field(ge=-1, le=MAX_INT)] = -1
+    max_restarts: Annotated[int, Field(ge=-1, le=64)] = -1
     """How many restarts within the window; -1 is without end."""
 
     window: _Positive = Duration("1h")

@@ -128,6 +128,8 @@ class SnapshotStatus(Report):
     completed_at: datetime | None = None
     failures: int = 0
     next_retry_at: datetime | None = None
+    waiting_since: datetime | None = None
+    """From when startDeadline counts, while it waits for what may never come."""
     message: str = ""
     in_use_by: Items[str] = ()
     """Why its deletion waits, such as `restore of clicks`."""

@@ -66,6 +66,7 @@ CLUSTER_SPARK_CONF: dict[str, str] = {
     "spark.kubernetes.executor.podTemplateFile": _TEMPLATE,
     "spark.kubernetes.executor.request.cores": "use executor.cpuRequest",
     "spark.kubernetes.memoryOverheadFactor": _MEMORY,
+    "spark.network.crypto.enabled": _FIXED,
     "spark.task.cpus": _FIXED,
 }
 

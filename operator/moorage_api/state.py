@@ -286,7 +286,7 @@ class Schedule(Model):
 
 
 class SavepointRetention(Model):
-    """Which periodic savepoints are kept; those a person asked for are never deleted."""
+    """Which savepoints of the schedule, and of upgrades, are kept; a person's are never deleted."""
 
     count: _Count = 10
     """How many of the newest."""

@@ -127,6 +127,8 @@ class AttemptStatus(Report):
     """The ControllerRevision that it runs."""
     restore_point: RestorePoint | None = None
     """What it was told to begin from."""
+    adopt_lineage: str = ""
+    """The lineage that it was allowed to take over."""
     driver_pod: str = ""
     driver_uid: str = ""
     started_at: Moment | None = None

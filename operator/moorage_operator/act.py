@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from moorage_api import API_VERSION
 from moorage_operator.attempts import Attempts
 from moorage_operator.children import names
+from moorage_operator.objects import job_name_of
 from moorage_operator.observe import Observer
 from moorage_operator.plan import (
     AskDriver,
@@ -39,10 +40,18 @@ from moorage_operator.ports import (
 )
 from moorage_operator.revisions import revision_body
 from moorage_operator.scene import ActionFailed, Scene
-from moorage_operator.snapshots.naming import TRIGGER_ANNOTATION, TRIGGER_LABEL, TYPE_LABEL
+from moorage_operator.snapshots.naming import (
+    TRIGGER_ANNOTATION,
+    TRIGGER_LABEL,
+    TYPE_LABEL,
+    second_name,
+)
 from moorage_operator.world import Meta
 
 __all__ = ["Actor"]
+
+_MOST = 32
+"""How many errands and requests of one object are remembered."""
 
 
 @dataclass(slots=True)
@@ -60,17 +69,17 @@ class Actor:
     attempts: Attempts
     finalizer: str
     may_act: Callable[[], bool] = lambda: True
-    _errands: dict[str, set[str]] = field(default_factory=dict)
-    _asked: set[tuple[str, str]] = field(default_factory=set)
+    _errands: dict[str, dict[str, None]] = field(default_factory=dict)
+    _asked: dict[str, dict[str, None]] = field(default_factory=dict)
 
     def errands_of(self, uid: str) -> frozenset[str]:
-        """Ids of errands that were begun for an object in this process's life."""
+        """Ids of the newest errands that were begun for an object in this process's life."""
         return frozenset(self._errands.get(uid, ()))
 
     def forget(self, uid: str) -> None:
         """The object is gone."""
         self._errands.pop(uid, None)
-        self._asked = {known for known in self._asked if known[0] != uid}
+        self._asked.pop(uid, None)
 
     async def carry_out(self, effect: Effect, scene: Scene) -> bool:
         """Do it; say whether that changed anything.
@@ -167,18 +176,13 @@ class Actor:
         if target is None:
             raise ActionFailed(f"the driver does not run: attempt={effect.attempt}")
         await self.drivers.ask(target, effect.path, effect.body)
-        mark = (scene.meta.uid, f"{effect.attempt}/{effect.body.request_id}")
-        fresh = mark not in self._asked
-        self._asked.add(mark)
-        return fresh
+        return _is_new(self._asked, scene.meta.uid, f"{effect.attempt}/{effect.body.request_id}")
 
     async def _run_errand(self, effect: RunErrand, scene: Scene) -> bool:
         if scene.refs is None:
             raise ActionFailed("nothing is known of the job's store: there is no valid spec")
-        known = self._errands.setdefault(scene.meta.uid, set())
-        fresh = effect.errand.id not in known
         # Known first: should this process be cancelled in between, the errand is looked for.
-        known.add(effect.errand.id)
+        fresh = _is_new(self._errands, scene.meta.uid, effect.errand.id)
         await self.lineages.run(scene.refs, effect.errand)
         return fresh
 
@@ -213,21 +217,34 @@ class Actor:
         """It has no owner: savepoints outlive their job."""
         if scene.job is None:
             raise ActionFailed("there is no job whose snapshot could be kept")
-        try:
-            await self.cluster.create(_snapshot_body(effect, scene.job))
-        except AlreadyExists:
-            return False
-        return True
+        job = scene.job
+        second = second_name(job.name, effect.name)
+        for name in (effect.name, second):
+            try:
+                await self.cluster.create(_snapshot_body(effect, name, job))
+            except AlreadyExists:
+                if await self._is_mine(name, job):
+                    return False
+            else:
+                return True
+        raise ActionFailed(
+            f"other jobs' snapshots have the names: {effect.name} and {second}; delete one of them"
+        )
+
+    async def _is_mine(self, name: str, job: Meta) -> bool:
+        """Whether the snapshot is of this job, or is gone by now: the next pass looks again."""
+        found = await self.cluster.get("StatefulSparkSnapshot", job.namespace, name)
+        return found is None or job_name_of(found.get("spec") or {}) == job.name
 
 
-def _snapshot_body(effect: KeepSnapshot, job: Meta) -> Object:
+def _snapshot_body(effect: KeepSnapshot, name: str, job: Meta) -> Object:
     kind = str(effect.spec.get("type", "Savepoint"))
     notes = {TRIGGER_ANNOTATION: effect.trigger_value} if effect.trigger_value else {}
     return {
         "apiVersion": API_VERSION,
         "kind": "StatefulSparkSnapshot",
         "metadata": {
-            "name": effect.name,
+            "name": name,
             "namespace": job.namespace,
             "labels": {
                 names.JOB_LABEL: job.name,
@@ -238,6 +255,16 @@ def _snapshot_body(effect: KeepSnapshot, job: Meta) -> Object:
         },
         "spec": dict(effect.spec),
     }
+
+
+def _is_new(known: dict[str, dict[str, None]], uid: str, one: str) -> bool:
+    """Remember one more of an object, and forget the oldest; say whether it was new."""
+    of_object = known.setdefault(uid, {})
+    fresh = one not in of_object
+    of_object[one] = None
+    while len(of_object) > _MOST:
+        del of_object[next(iter(of_object))]
+    return fresh
 
 
 def _owned(found: Object, uid: str) -> bool:

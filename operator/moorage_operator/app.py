@@ -11,6 +11,7 @@ import random
 import signal
 import socket
 import uuid
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,7 +32,7 @@ from moorage_operator.lineages import (
 )
 from moorage_operator.loop import Reconciler, Ref
 from moorage_operator.metrics import Metrics
-from moorage_operator.ports import Clock, Cluster, ClusterError, Kind
+from moorage_operator.ports import Clock, Cluster, ClusterError, JobRefs, Kind
 from moorage_operator.settings import Settings, SettingsError
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.wakeups import Wakeups
@@ -205,7 +206,9 @@ async def build(
     clock: Clock = SystemClock()
     drivers = HttpDrivers()
     stack.push_async_callback(drivers.close)
-    lineages = _lineages(settings, cluster, clock, config.cluster_id, stack)
+    lineages = _lineages(
+        settings, cluster, clock, config.cluster_id, stack, lambda job: queue.wake(_ref_of(job))
+    )
     leads = (lambda: leader.leads) if leader is not None else (lambda: True)
     metrics = Metrics(waiting=lambda: queue.waiting, leads=leads, version=_version())
     reconciler = Reconciler(
@@ -224,7 +227,12 @@ async def build(
 
 
 def _lineages(
-    settings: Settings, cluster: Cluster, clock: Clock, cluster_id: str, stack: AsyncExitStack
+    settings: Settings,
+    cluster: Cluster,
+    clock: Clock,
+    cluster_id: str,
+    stack: AsyncExitStack,
+    answered: Callable[[JobRefs], None],
 ) -> ChosenLineages:
     chosen = LineageSettings(
         read_secrets=settings.read_secrets,
@@ -232,10 +240,19 @@ def _lineages(
         local_files=settings.local_files,
     )
     direct = DirectLineages(
-        cluster, clock, cluster_id, own_chain=chosen.own_chain, schemes=chosen.schemes
+        cluster,
+        clock,
+        cluster_id,
+        own_chain=chosen.own_chain,
+        schemes=chosen.schemes,
+        answered=answered,
     )
     stack.push_async_callback(direct.close)
     return ChosenLineages(direct, ErrandLineages(cluster, clock, cluster_id), chosen)
+
+
+def _ref_of(job: JobRefs) -> Ref:
+    return Ref("StatefulSparkJob", job.meta.namespace, job.meta.name)
 
 
 def _leader(settings: Settings, cluster: Cluster) -> Leader:

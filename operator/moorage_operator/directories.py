@@ -1,32 +1,66 @@
 """Which job has which checkpoint directory: two jobs with one directory would fence each other off.
 
 A quick answer from what this process has seen of all jobs; the owner record in the store is the
-authority. The older object is in the right.
+authority. In the right is the job that has a checkpoint there; if none or both have, the one that
+did not move there while this process looked on; else the older object.
 """
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
+from moorage_api import JobSpec
+from moorage_operator.objects import read_job_spec
 from moorage_operator.podviews import moment
 from moorage_operator.ports import Object
 
 __all__ = ["Directories"]
 
 _LATEST = datetime.max.replace(tzinfo=UTC)
+_PROVEN, _AT_HOME, _MOVED = range(3)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Claim:
+    """Of one job, on one directory; the smaller one is in the right.
+
+    Attributes:
+        folders: the directory and those above it, the widest first.
+        stands: whether it is held against others. A job that sleeps holds what it has a checkpoint
+            in, and no place that is only named in its spec.
+    """
+
+    rank: int
     created_at: datetime
     uid: str
     who: str
-    directory: str
+    folders: tuple[str, ...]
+    stands: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A spec that was judged.
+
+    Attributes:
+        home: the directory that the object named when this process saw it first.
+    """
+
+    uid: str
+    generation: object
+    folders: tuple[str, ...]
+    sleeps: bool
+    home: tuple[str, ...]
 
 
 class Directories:
-    """An index of all jobs' checkpointDirs; a directory inside another one counts as the same."""
+    """An index of all jobs' checkpointDirs; a directory inside another one counts as the same.
+
+    Only specs that the models accept count: of a job whose newest spec is wrong, the one before.
+    """
 
     def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
         self._claims: dict[str, _Claim] = {}
         self._inside: dict[str, set[str]] = {}
 
@@ -34,45 +68,87 @@ class Directories:
         """Take in what a job's object says."""
         meta = body["metadata"]
         who = f"{meta.get('namespace', '')}/{meta['name']}"
+        seen = self._judged(who, body)
         self.forget(who)
-        state = (body.get("spec") or {}).get("state")
-        directory = state.get("checkpointDir") if isinstance(state, dict) else None
-        if not isinstance(directory, str) or not directory:
+        if seen is None:
             return
+        self._seen[who] = seen
+        if not seen.folders:
+            return
+        proven = _is_proven(body, seen.folders)
+        rank = _PROVEN if proven else _AT_HOME if seen.folders == seen.home else _MOVED
         created = moment(meta.get("creationTimestamp")) or _LATEST
-        self._claims[who] = _Claim(created, str(meta.get("uid", "")), who, directory)
-        for folder in _folders(directory):
+        stands = proven or not seen.sleeps
+        self._claims[who] = _Claim(rank, created, seen.uid, who, seen.folders, stands)
+        for folder in seen.folders:
             self._inside.setdefault(folder, set()).add(who)
 
     def forget(self, who: str) -> None:
         """A job, as `namespace/name`, is gone."""
+        self._seen.pop(who, None)
         claim = self._claims.pop(who, None)
-        for folder in _folders(claim.directory) if claim else ():
+        for folder in claim.folders if claim else ():
             self._inside[folder].discard(who)
             if not self._inside[folder]:
                 del self._inside[folder]
 
     def rival(self, who: str) -> str:
-        """The oldest other job whose directory is, holds or lies in this one's, if it is older."""
+        """The other job whose directory is, holds or lies in this one's, if it is in the right."""
         mine = self._claims.get(who)
         if mine is None:
             return ""
-        own = _folders(mine.directory)
         above = {
             other
-            for folder in own
+            for folder in mine.folders
             for other in self._inside.get(folder, ())
-            if _folders(self._claims[other].directory)[-1] == folder
+            if self._claims[other].folders[-1] == folder
         }
-        others = (above | self._inside.get(own[-1], set())) - {who}
-        older = [self._claims[other] for other in others if self._claims[other] < mine]
-        return min(older).who if older else ""
+        others = (above | self._inside.get(mine.folders[-1], set())) - {who}
+        claims = (self._claims[other] for other in others)
+        better = [claim for claim in claims if claim.stands and claim < mine]
+        return min(better).who if better else ""
+
+    def _judged(self, who: str, body: Object) -> _Seen | None:
+        """What the newest good spec says, judged once a generation; None if there was none yet."""
+        uid, generation = str(body["metadata"].get("uid", "")), body["metadata"].get("generation")
+        known = self._seen.get(who)
+        if known is not None and known.uid != uid:
+            known = None
+        if known is not None and generation is not None and known.generation == generation:
+            return known
+        spec, problems = read_job_spec(body)
+        if spec is None or problems:
+            return known
+        folders = _folders(spec)
+        home = known.home if known is not None else folders
+        return _Seen(uid, generation, folders, spec.desired_state == "Suspended", home)
 
 
-def _folders(directory: str) -> list[str]:
-    """The directory and those above it, the widest first: `s3://b`, `s3://b/k`."""
-    scheme, _, path = directory.partition("://")
-    steps = [step for step in path.split("/") if step]
-    return [f"{scheme}://{'/'.join(steps[:count])}" for count in range(1, len(steps) + 1)] or [
-        directory
-    ]
+def _is_proven(body: Object, folders: tuple[str, ...]) -> bool:
+    """Whether the job's last checkpoint lies in the directory."""
+    found: Any = body.get("status")
+    for key in ("snapshots", "lastCheckpoint", "path"):
+        found = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(found, str) or not folders:
+        return False
+    above = _steps(found.partition("?")[0])[:-1]
+    return bool(above) and above[-1] == folders[-1].rpartition(" ")[2]
+
+
+def _folders(spec: JobSpec) -> tuple[str, ...]:
+    """The directory and those above it, the widest first: `s3://b`, `s3://b/k`.
+
+    Buckets are told apart by their server; two names of one server are found out by the store.
+    Files are the same in two pods only where they are those of the node.
+    """
+    state = spec.state
+    if state.checkpoint_dir.startswith("file://") and state.local.type != "HostPath":
+        return ()
+    server = f"{state.s3.endpoint.rstrip('/')} " if state.s3.endpoint else ""
+    return tuple(f"{server}{step}" for step in _steps(state.checkpoint_dir))
+
+
+def _steps(address: str) -> list[str]:
+    scheme, _, path = address.partition("://")
+    names = [name for name in path.split("/") if name]
+    return [f"{scheme}://{'/'.join(names[:count])}" for count in range(1, len(names) + 1)]

@@ -18,6 +18,8 @@ _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 async def fact_problems(cluster: Cluster, meta: Meta, spec: JobSpec) -> tuple[Problem, ...]:
     """Everything that the spec names and that is not there.
 
+    What this operator may not read counts as not known: the pod's own refusal says the same.
+
     Raises:
         ClusterError: the API server could not say.
     """
@@ -34,7 +36,6 @@ async def _account(cluster: Cluster, namespace: str, spec: JobSpec) -> Iterable[
         if await cluster.get("ServiceAccount", namespace, name) is not None:
             return ()
     except Forbidden:
-        # Reading accounts is a convenience; without it the pod's own refusal says the same.
         return ()
     field = "spec.serviceAccountName"
     reason = f"names a service account that is not there: {name}"
@@ -46,7 +47,10 @@ async def _credentials(cluster: Cluster, namespace: str, spec: JobSpec) -> Itera
     if reference is None:
         return ()
     field = "spec.state.credentialsSecretRef.name"
-    found = await cluster.get("Secret", namespace, reference.name)
+    try:
+        found = await cluster.get("Secret", namespace, reference.name)
+    except Forbidden:
+        return ()
     if found is None:
         reason = f"names a Secret that is not there: {reference.name}"
         return (Problem(field, reason, f"create it in namespace {namespace}"),)
@@ -62,7 +66,10 @@ async def _snapshot(cluster: Cluster, meta: Meta, spec: JobSpec) -> Iterable[Pro
     if spec.restore.mode != "Snapshot" or not name:
         return ()
     field = "spec.restore.snapshotName"
-    found = await cluster.get("StatefulSparkSnapshot", meta.namespace, name)
+    try:
+        found = await cluster.get("StatefulSparkSnapshot", meta.namespace, name)
+    except Forbidden:
+        return ()
     if found is None:
         reason = f"names a StatefulSparkSnapshot that is not there: {name}"
         return (Problem(field, reason, "name one that `kubectl get ssnap` shows for this job"),)

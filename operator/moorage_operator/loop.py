@@ -9,26 +9,26 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moorage_operator.act import Actor
 from moorage_operator.attempts import Attempts
 from moorage_operator.directories import Directories
 from moorage_operator.memory import Memory
 from moorage_operator.objects import meta_of, read_snapshot
-from moorage_operator.observe import Observer, running_spec
-from moorage_operator.plan import Effect, Event, Plan, SaveRevision, SnapshotPlan
+from moorage_operator.observe import Observer
+from moorage_operator.plan import Effect, Event, Plan, SaveRevision, SetFinalizer, SnapshotPlan
 from moorage_operator.ports import (
     ApiUnavailable,
     Clock,
     Cluster,
     ClusterError,
     DriverClient,
-    JobRefs,
     Kind,
     Lineages,
     Object,
 )
+from moorage_operator.reaching import store_refs
 from moorage_operator.record import Written, tell, write_status
 from moorage_operator.scene import ActionFailed, Scene
 from moorage_operator.snapshots.access import errand_refs
@@ -170,14 +170,11 @@ class Reconciler:
 
     async def _job(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
         world = await self._observer.job(body, self._actor.errands_of(memory.uid))
+        world = replace(world, trouble=memory.trouble)
         plan = self._decide_job(world)
         if world.operator_too_old:
-            # Writing a status that this operator cannot read whole would take parts out of it.
-            await self._tell(body, memory, plan.events)
-            return Pass(changed=False, again_after=plan.again_after)
+            return await self._hands_off(body, memory, world, plan)
         status = plan.status
-        if memory.trouble and not status.blocked_reason:
-            status = status.model_copy(update={"message": memory.trouble})
         written, body = await write_status(self._cluster, body, world.status, status)
         if written not in {Written.UNCHANGED, Written.WRITTEN}:
             return await self._overtaken(ref, written, body)
@@ -185,6 +182,15 @@ class Reconciler:
         self._telemetry.job_seen(body, status)
         await self._tell_rival(world, memory)
         return await self._finish(body, memory, _job_scene(body, world, plan), plan, written)
+
+    async def _hands_off(self, body: Object, memory: Memory, world: JobWorld, plan: Plan) -> Pass:
+        """Write nothing: a status that this operator cannot read whole would lose parts.
+
+        The one thing to do is to let the object go.
+        """
+        effects = tuple(e for e in plan.effects if e == SetFinalizer(present=False))
+        only, scene = replace(plan, effects=effects), _job_scene(body, world, plan)
+        return await self._finish(body, memory, scene, only, Written.UNCHANGED)
 
     async def _snapshot(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
         _, _, left_alone = read_snapshot(body)
@@ -250,7 +256,8 @@ class Reconciler:
             "StatusConflict",
             "somebody else wrote the status: another operator is alive, or it was edited by hand; "
             "see that one operator is responsible for this namespace",
-            key=meta_of(body).resource_version,
+            # Once an hour: two operators that disagree do so at every pass.
+            key=f"{self._clock.now():%Y-%m-%dT%H}",
         )
         await self._tell(body, Memory(), [conflict])
         return Pass(changed=False, again_after=_AFTER_CONFLICT, problem="status conflict")
@@ -330,14 +337,13 @@ def _outcome(done: Pass) -> str:
 
 def _job_scene(body: Object, world: JobWorld, plan: Plan) -> Scene:
     """Revisions that the plan saves first can be started from in the same pass."""
-    meta, spec = meta_of(body), running_spec(world)
+    meta = meta_of(body)
     revisions = dict(world.revisions)
     for effect in plan.effects:
         if isinstance(effect, SaveRevision) and world.spec is not None:
             saved = Revision(effect.name, effect.number, effect.spec_hash, world.spec)
             revisions.setdefault(effect.name, saved)
-    refs = JobRefs(meta, spec) if spec is not None else None
-    return Scene("StatefulSparkJob", body, meta, meta, world.spec, refs, revisions)
+    return Scene("StatefulSparkJob", body, meta, meta, world.spec, store_refs(world), revisions)
 
 
 def _snapshot_scene(body: Object, world: SnapshotWorld) -> Scene:

@@ -1,17 +1,21 @@
 """Which of the dear readings a decision about a job depends on. Pure.
 
 Reading a store takes a request to it, or a pod of the job's; so it is done while something is
-decided that rests on it, and not once a job runs, sleeps or is over.
+decided that rests on it, and not once a job runs and answers, sleeps, is over, or is blocked by
+what no store can mend.
 """
 
+from datetime import datetime
 from enum import Enum
 
+from moorage_api.driver import DriverState
 from moorage_api.status import JobStatus
 from moorage_operator.world import JobWorld, PodView, Unreadable
 
 __all__ = ["Need", "current_driver", "needs"]
 
 _STOPPING = ("Snapshotting", "Stopping")
+_LIFTED_BY_STORE = ("AdoptRequired", "CheckpointDirConflict")
 
 
 class Need(Enum):
@@ -71,10 +75,37 @@ def _store(world: JobWorld) -> bool:
     lives = _lives(current_driver(world))
     if status.operation is not None:
         driver_decides = status.operation.step in (*_STOPPING, "Verifying")
-        return not (driver_decides and lives)
+        return not (driver_decides and lives) or _is_overdue(world)
     if world.meta.deleted_at is not None:
         return not lives
-    return bool(status.blocked_reason) or (not lives and _to_be_started(world))
+    if status.blocked_reason:
+        return status.blocked_reason in _LIFTED_BY_STORE
+    return _is_overdue(world) if lives else _to_be_started(world)
+
+
+def _is_overdue(world: JobWorld) -> bool:
+    """Whether a driver lives, and nobody has heard of it for so long that the store must tell."""
+    status, pod = world.status, current_driver(world)
+    if isinstance(world.report, DriverState) or pod is None or pod.ready:
+        return False
+    if status.attempt.running_since is None:
+        operation = status.operation
+        late = operation.deadline if operation is not None else None
+        return operation is not None and operation.step == "Verifying" and _is_past(world, late)
+    current = world.revisions.get(status.reconciliation.current_revision)
+    spec = world.spec if world.spec is not None and not world.problems else None
+    spec = spec or (current.spec if current is not None else None)
+    if spec is None or status.operation is not None:
+        return False
+    last = status.snapshots.last_checkpoint
+    seen = [status.attempt.running_since, status.job.last_progress_time]
+    seen.append(last.completed_at if last is not None else None)
+    newest = max(at for at in seen if at is not None)
+    return _is_past(world, newest + spec.failure_policy.health.no_progress_for.timedelta)
+
+
+def _is_past(world: JobWorld, moment: datetime | None) -> bool:
+    return moment is not None and world.now >= moment
 
 
 def _to_be_started(world: JobWorld) -> bool:

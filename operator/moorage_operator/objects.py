@@ -18,7 +18,14 @@ from moorage_operator.podviews import moment
 from moorage_operator.ports import Object
 from moorage_operator.world import Meta, SnapshotView
 
-__all__ = ["job_name_of", "meta_of", "read_job_spec", "read_job_status", "read_snapshot"]
+__all__ = [
+    "is_newer",
+    "job_name_of",
+    "meta_of",
+    "read_job_spec",
+    "read_job_status",
+    "read_snapshot",
+]
 
 
 def meta_of(body: Object) -> Meta:
@@ -63,6 +70,11 @@ def read_job_status(body: Object) -> tuple[JobStatus, str]:
         return read_status(raw), ""
     except ValidationError as error:
         return JobStatus(), _garbled(error)
+
+
+def is_newer(body: Object) -> bool:
+    """Whether a newer operator wrote the object's status."""
+    return bool(_newer(body.get("status") or {}))
 
 
 def read_snapshot(body: Object) -> tuple[SnapshotView | None, tuple[Problem, ...], str]:

@@ -18,7 +18,13 @@ from moorage_operator.children import names
 from moorage_operator.directories import Directories
 from moorage_operator.facts import fact_problems
 from moorage_operator.needs import Need, current_driver, needs
-from moorage_operator.objects import meta_of, read_job_spec, read_job_status, read_snapshot
+from moorage_operator.objects import (
+    is_newer,
+    meta_of,
+    read_job_spec,
+    read_job_status,
+    read_snapshot,
+)
 from moorage_operator.podviews import pod_view
 from moorage_operator.ports import (
     Clock,
@@ -33,6 +39,7 @@ from moorage_operator.ports import (
     Lineages,
     Object,
 )
+from moorage_operator.reaching import last_end, store_refs
 from moorage_operator.revisions import read_revision
 from moorage_operator.snapshots.access import errand_refs
 from moorage_operator.tokens import Tokens
@@ -50,7 +57,7 @@ from moorage_operator.world import (
     Unreadable,
 )
 
-__all__ = ["Observer", "running_spec"]
+__all__ = ["Observer"]
 
 _ACTIVE = ("Pending", "InProgress", "Verifying")
 
@@ -107,9 +114,11 @@ class Observer:
             status=status,
             directory_rival=self.directories.rival(f"{meta.namespace}/{meta.name}"),
             operator_too_old=too_old,
+            status_garbled=bool(too_old) and not is_newer(body),
         )
         if too_old:
-            return world
+            going = meta.deleted_at is not None and await self._terminating(meta.namespace)
+            return replace(world, namespace_terminating=going)
         drivers, executors = await self._pods(meta, status)
         world = replace(
             world,
@@ -283,8 +292,15 @@ class Observer:
             status.attempt.revision,
             operation.target_revision if operation else "",
         } - {""}
+        self._keep_revisions(meta, wanted)
         found = {name: await self._revision(meta, name) for name in sorted(wanted)}
         return {name: revision for name, revision in found.items() if revision is not None}
+
+    def _keep_revisions(self, meta: Meta, wanted: set[str]) -> None:
+        """Forget those of the job that nothing names any more."""
+        who, keys = f"{meta.namespace}/{meta.name}", {f"{meta.uid}/{name}" for name in wanted}
+        for key in [key for key in self._revisions if key[0] == who and key[1] not in keys]:
+            del self._revisions[key]
 
     async def _revision(self, meta: Meta, name: str) -> Revision | None:
         key = (f"{meta.namespace}/{meta.name}", f"{meta.uid}/{name}")
@@ -310,7 +326,7 @@ class Observer:
         if Need.FACTS in wanted and world.spec is not None:
             found = await fact_problems(self.cluster, meta, world.spec)
             world = replace(world, problems=(*world.problems, *found))
-        refs = _refs(JobFacts(meta, running_spec(world), world.status))
+        refs = store_refs(world)
         return replace(
             world,
             store=await self._store(refs, world) if Need.STORE in wanted and refs else None,
@@ -320,7 +336,7 @@ class Observer:
         )
 
     async def _store(self, refs: JobRefs, world: JobWorld) -> StoreView | Unreadable | None:
-        found = await self.lineages.inspect(refs, _since(world))
+        found = await self.lineages.inspect(refs, last_end(world))
         if isinstance(found, Unreadable):
             return self._unreadable(refs.meta, "store", found.reason, found.message)
         self._readable(refs.meta, "store")
@@ -365,23 +381,3 @@ def _reason(error: ClusterError) -> str:
 def _node_ready(node: Object) -> bool:
     conditions = (node.get("status") or {}).get("conditions") or ()
     return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
-
-
-def running_spec(world: JobWorld) -> JobSpec | None:
-    """The newest spec, else the last one that was acted on: both lead to the same directories."""
-    if world.spec is not None:
-        return world.spec
-    current = world.revisions.get(world.status.reconciliation.current_revision)
-    return current.spec if current else None
-
-
-def _since(world: JobWorld) -> datetime | None:
-    """When the lineage's last writer ended: what was read of the store before may lack its end."""
-    pod = current_driver(world)
-    ended = pod.ended.finished_at if pod is not None and pod.ended is not None else None
-    found = [at for at in (ended, world.status.attempt.ended_at) if at is not None]
-    return max(found).replace(microsecond=0) if found else None
-
-
-def _refs(job: JobFacts | None) -> JobRefs | None:
-    return JobRefs(job.meta, job.spec) if job is not None and job.spec is not None else None

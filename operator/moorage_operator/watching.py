@@ -56,11 +56,14 @@ class Watching:
         raise RuntimeError("the watches ended by themselves; the process must start anew")
 
     def _thread(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-        failure: BaseException | None = None
+        failure: Exception | None = None
         try:
             asyncio.run(self._operator(loop))
         except Exception as error:  # noqa: BLE001  told to whoever awaits
             failure = error
+        except BaseException as error:  # noqa: BLE001  an exit of this thread is not the process's
+            failure = RuntimeError(f"the watches were ended: problem={error!r}")
+            failure.__cause__ = error
         if not loop.is_closed():
             loop.call_soon_threadsafe(_finish, ended, failure)
 
@@ -124,7 +127,7 @@ def _settings() -> kopf.OperatorSettings:
     return settings
 
 
-def _finish(ended: asyncio.Future[None], failure: BaseException | None) -> None:
+def _finish(ended: asyncio.Future[None], failure: Exception | None) -> None:
     if ended.done():
         return
     if failure is not None:

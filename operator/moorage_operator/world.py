@@ -4,6 +4,7 @@ Filled by `observe`, judged by `decide`. A thing that could not be read is told 
 that is not there: nothing is ever decided on a failed read. Times are aware, in UTC.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,6 +29,9 @@ __all__ = [
     "StoreView",
     "Unreadable",
 ]
+
+_LONGEST_VALUE = 256
+_MARK = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,16 @@ class Meta:
     deleted_at: datetime | None = None
 
     def annotation(self, name: str) -> str:
-        """The value of `moorage.dev/<name>`, empty if there is none."""
-        return self.annotations.get(f"moorage.dev/{name}", "").strip()
+        """The value of `moorage.dev/<name>`, empty if there is none.
+
+        Of a value longer than 256 characters a beginning and a hash: statuses keep what was
+        handled, and an annotation may have 256 KiB.
+        """
+        value = self.annotations.get(f"moorage.dev/{name}", "").strip()
+        if len(value) <= _LONGEST_VALUE:
+            return value
+        mark = hashlib.sha256(value.encode()).hexdigest()[:_MARK]
+        return f"{value[: _LONGEST_VALUE - _MARK - 1]}-{mark}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +270,10 @@ class JobWorld:
         store: None when it was not read in this pass, because nothing depended on it.
         snapshots: StatefulSparkSnapshots of this job.
         directory_rival: `namespace/name` of an older object with the same checkpointDir, or empty.
-        operator_too_old: why this operator must not act on this object (a newer status format).
+        operator_too_old: why this operator must not act on this object (a newer status format, or
+            a status that nobody can read).
+        status_garbled: it is the latter.
+        trouble: what effects fail with, pass after pass; empty when they go through.
         namespace_terminating: the namespace is being deleted.
     """
 
@@ -278,6 +293,8 @@ class JobWorld:
     errands: Mapping[str, ErrandView] = field(default_factory=dict)
     directory_rival: str = ""
     operator_too_old: str = ""
+    status_garbled: bool = False
+    trouble: str = ""
     namespace_terminating: bool = False
 
 

@@ -48,6 +48,8 @@ def pytest_collection_modifyitems(items):
         if Path(__file__).parent in Path(item.fspath).parents:
             item.add_marker(pytest.mark.e2e)
             item.add_marker(pytest.mark.timeout(1800))
+            # The client of `exec` leaves its socket to the garbage collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning"))
 
 
 @pytest.fixture(scope="session")

@@ -112,8 +112,11 @@ def test_an_evicted_driver_is_back_and_was_not_blamed(ticker):
     ticker.namespace.cluster.core.create_namespaced_pod_eviction(
         name, ticker.namespace.name, {"metadata": {"name": name}}
     )
+    blamed = len(ticker.namespace.status()["restarts"].get("window", []))
     ticker.wait_ready(attempt=before + 1)
-    assert ticker.namespace.status()["restarts"].get("backoffLevel", 0) == 0
+    restarts = ticker.namespace.status()["restarts"]
+    assert restarts["lastReason"] == "DriverEvicted"
+    assert len(restarts.get("window", [])) == blamed
     ticker.wait_checkpoints()
     ticker.audit()
 

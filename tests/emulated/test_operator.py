@@ -206,6 +206,9 @@ async def test_the_process_works_and_ends_well_on_sigterm(emulator, api, a_job, 
     try:
         api.create(a_job("here"))
         await until(lambda: status_of(api).get("observedGeneration") == 1, seconds=60.0)
+        # Kopf complains when it is ended while it begins: a second edit lets it go on meanwhile.
+        api.patch("StatefulSparkJob", "here", "clicks", {"spec": {"image": "clicks:2"}})
+        await until(lambda: status_of(api).get("observedGeneration") == 2, seconds=60.0)
         process.terminate()
         _, lines = await asyncio.wait_for(process.communicate(), 30)
     finally:

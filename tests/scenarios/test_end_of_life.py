@@ -131,3 +131,23 @@ async def test_with_policy_delete_the_checkpoints_go_and_savepoints_stay(running
     await running.until(lambda: running.object() is None, seconds=900)
     assert not list(running.buckets.store(CHECKPOINTS).list("chk-"))
     assert running.buckets.has_savepoint("s3://savepoints/clicks/mine")
+
+
+async def test_a_deletion_releases_the_directory_that_the_job_used(running):
+    running.edit(desiredState="Suspended")
+    await running.until(lambda: running.phase() == "Suspended")
+    running.edit(state__checkpointDir="s3://state/other", restore__nonce=1)
+    await running.run(5)
+    running.delete()
+    await running.until(lambda: running.object() is None, seconds=1200)
+    assert is_released(running.buckets.entries(CHECKPOINTS))
+
+
+async def test_a_job_whose_status_nobody_can_read_goes_when_a_person_says_so(running):
+    running.api.set_status("StatefulSparkJob", "default", "clicks", operation={"id": "x"})
+    running.delete()
+    await running.run(60)
+    assert running.object() is not None
+    assert "StatusUnreadable" in running.events()
+    running.annotate(skip_final_savepoint="true")
+    await running.until(lambda: running.object() is None)

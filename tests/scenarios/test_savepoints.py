@@ -1,7 +1,7 @@
 """Savepoints and checkpoints that are asked for, collide, fail and are deleted."""
 
 import pytest
-from moorage_testing.world.scene import CHECKPOINTS, SAVEPOINTS
+from moorage_testing.world.scene import CHECKPOINTS, SAVEPOINTS, job
 
 pytestmark = pytest.mark.scenarios
 
@@ -205,3 +205,55 @@ async def test_periodic_savepoints_are_kept_by_count_and_others_are_never_delete
     assert 2 <= triggers.count("Periodic") <= 3
     assert triggers.count("Manual") == 1
     assert len(running.drivers.by_pod) == 1
+
+
+async def test_two_jobs_that_want_one_object_name_both_get_their_savepoint(world):
+    for name in ("clicks", "clicks-eu"):
+        world.apply(job(name))
+        await world.until(lambda n=name: world.is_running(n))
+    world.annotate("clicks", savepoint="eu-final")
+    await world.until(lambda: state_of(world, "clicks-eu-final") == "Completed")
+    world.annotate("clicks-eu", savepoint="final")
+    place = "s3://savepoints/clicks-eu/final"
+    await world.until(lambda: world.buckets.has_savepoint(place))
+    await world.run(30)
+    owners = [o["spec"]["jobRef"]["name"] for o in world.snapshots().values()]
+    assert sorted(owners) == ["clicks", "clicks-eu"]
+    assert world.status("clicks-eu").snapshots.last_trigger.savepoint == "final"
+
+
+async def test_the_savepoints_of_upgrades_are_let_go_some_time(running):
+    for number in range(2, 6):
+        retain = {"retain": {"count": 1, "maxAge": "1m"}}
+        running.edit(image=f"registry.example/clicks:{number}", savepoint=retain)
+        await running.until(
+            lambda n=number: running.status().attempt.number == n and running.is_running()
+        )
+        await running.run(30)
+    await running.run(300, step=5.0)
+    assert len(running.snapshots()) <= 2
+
+
+async def test_waiting_for_what_passes_by_itself_leaves_the_whole_deadline_for_a_hiccup(running):
+    running.snapshot("mine", startDeadline="2m")
+    running.annotate(paused="true")
+    await running.run(180, step=5.0)
+    assert state_of(running, "mine") == "Pending"
+    running.drivers.habits.deaf = True
+    running.annotate(paused="false")
+    await running.run(35)
+    running.drivers.habits.deaf = False
+    await running.until(lambda: state_of(running, "mine") == "Completed")
+
+
+async def test_after_such_a_wait_the_deadline_counts_anew_and_once(running):
+    running.edit(desiredState="Suspended")
+    await running.until(lambda: running.phase() == "Suspended")
+    running.annotate(paused="true")
+    running.snapshot("mine", startDeadline="2m")
+    await running.run(180, step=5.0)
+    running.annotate(paused="false")
+    await running.run(90)
+    assert state_of(running, "mine") == "Pending"
+    await running.run(60)
+    assert state_of(running, "mine") == "Abandoned"

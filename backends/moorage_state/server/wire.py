@@ -272,7 +272,8 @@ def greet_server(connection: Connection, token: str, wanted: str = "") -> str:
         wanted: the identity that it must have; any if empty.
 
     Raises:
-        AnotherServer: it is not the wanted one.
+        AnotherServer: it is not the wanted one. One of its name that refuses, or does not know the
+            token, is another job's: it has the volume now.
         UserError: the server refuses, does not know the token, or is something else.
     """
     greeting = connection.receive_exactly(len(_MAGIC) + 1)
@@ -294,13 +295,21 @@ def greet_server(connection: Connection, token: str, wanted: str = "") -> str:
     connection.send_hello(_proof(token, _CLIENT, both), mine)
     error, payload = connection.receive_reply()
     if error is not None:
-        raise UserError(*[str(arg) for arg in error.get("args", ())])
+        raise _refusal("; ".join(str(arg) for arg in error.get("args", ())), wanted)
     if not hmac.compare_digest(_decode_proof(payload), _proof(token, _SERVER, both)):
-        raise UserError(
+        raise _refusal(
             f"peer does not know the token of this job's state servers: server={server}; another "
-            f"program answers at this address"
+            f"program answers at this address",
+            wanted,
         )
     return server
+
+
+def _refusal(text: str, wanted: str) -> MoorageError:
+    """One of the wanted name was this job's once; now another job has its place on the volume."""
+    if not wanted:
+        return UserError(text)
+    return AnotherServer(f"another job has the state server's place: wanted={wanted} ({text})")
 
 
 def _decode_proof(payload: bytearray) -> bytes:

@@ -37,7 +37,9 @@ __all__ = ["SPARK_SECRET_KEY", "executor_template"]
 SPARK_SECRET_KEY = "spark"  # noqa: S105  where it lies in the Secret
 
 _UPLOAD_SECONDS = 45
-_GRACE_SECONDS = 60
+# Spark's stop hook hands over shuffle files first; only then the sidecar is told to end.
+_HOOK_SECONDS = 60
+_GRACE_SECONDS = _HOOK_SECONDS + _UPLOAD_SECONDS + 5
 _MILLICORES_PER_SERVER = 100
 
 
@@ -69,7 +71,8 @@ def executor_template(meta: Meta, spec: JobSpec, revision: str, attempt: int) ->
 
 
 def _spark_secret(secret: str) -> dict[str, Any]:
-    reference = {"name": secret, "key": SPARK_SECRET_KEY}
+    # Not there in a Secret of an older operator: the image's entry point makes it of the token.
+    reference = {"name": secret, "key": SPARK_SECRET_KEY, "optional": True}
     return {"name": "_SPARK_AUTH_SECRET", "valueFrom": {"secretKeyRef": reference}}
 
 

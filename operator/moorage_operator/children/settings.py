@@ -78,6 +78,8 @@ def _security() -> dict[str, str]:
         "spark.authenticate.secret.file": TOKEN_FILE,
         "spark.kubernetes.authenticate.caCertFile": f"{_ACCOUNT}/ca.crt",
         "spark.kubernetes.authenticate.oauthTokenFile": f"{_ACCOUNT}/token",
+        # Else they only prove that they know it, and talk in the clear.
+        "spark.network.crypto.enabled": "true",
     }
 
 

@@ -35,17 +35,18 @@ def _person_acted(draft: Draft) -> bool:
 
 
 def _cause_is_gone(draft: Draft) -> bool:
+    """What a driver refused under its fence is not tried again on the word of a reader."""
     world, reason = draft.world, draft.status.blocked_reason
     store = world.store
     if reason == "InvalidSpec":
         return is_valid(draft)
     if reason == "ForeignDriver":
         return not strangers(draft)
-    if reason == "CheckpointDirConflict" and draft.attempt.number == 0:
+    if reason == "CheckpointDirConflict":
         foreign = isinstance(store, StoreView) and store.owner is not None and not _same_job(draft)
-        return not world.directory_rival and not foreign
+        refused = draft.attempt.outcome_reason == reason
+        return not world.directory_rival and not foreign and not refused
     if reason == "AdoptRequired" and draft.attempt.outcome_reason != reason:
-        # What a driver refused under its fence is not tried again on the word of a reader.
         return isinstance(store, StoreView) and store.released
     if reason == "RestorePointNotFound" and world.spec is not None:
         named = is_valid(draft) and world.spec.restore.mode == "Snapshot"

@@ -4,6 +4,7 @@ from moorage_api.changes import Change, classify
 from moorage_api.lifecycle import Upgrade
 from moorage_api.status import OperationType
 from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.restore_point import path_errand
 from moorage_operator.decide.specs import (
     desired,
     is_new_nonce,
@@ -14,6 +15,8 @@ from moorage_operator.decide.specs import (
     target,
 )
 from moorage_operator.decide.stop import RESTART, StopMode, begin_stop
+from moorage_operator.plan import RunErrand
+from moorage_operator.world import ErrandView
 
 __all__ = ["change_of", "follow_edit", "follow_restart", "tell_edit"]
 
@@ -32,6 +35,8 @@ def follow_edit(draft: Draft) -> bool:
         _suspend(draft)
         return True
     if is_new_nonce(draft):
+        if _looks_first(draft):
+            return True
         text = "spec.restore.nonce was raised"
         begin_stop(draft, "Redeploy", "Checkpoint", "SpecChanged", text, used="LastCheckpoint")
         return True
@@ -69,6 +74,25 @@ def tell_edit(draft: Draft) -> None:
     waits = newest_name(draft) != target(draft)
     text = f"{change.kind}: {fields}{more}" + ("; it waits for a savepoint" if waits else "")
     draft.tell("Normal", "SpecChanged", text, f"{draft.meta.uid}-{draft.meta.generation}")
+
+
+def _looks_first(draft: Draft) -> bool:
+    """Whether it is still looked for what spec.restore.path names; the job runs on meanwhile."""
+    spec = policy(draft)
+    if spec is None or spec.restore.mode != "Path":
+        return False
+    errand = path_errand(draft, spec)
+    view = draft.world.errands.get(errand.id)
+    # What the operator may not look at is for the driver to find.
+    if view is not None and (view.state == "Completed" or _is_final(view)):
+        return False
+    draft.do(RunErrand(errand))
+    draft.wake(draft.config.busy_resync)
+    return True
+
+
+def _is_final(view: ErrandView) -> bool:
+    return view.state == "Failed" and not view.retryable
 
 
 def _suspend(draft: Draft) -> None:

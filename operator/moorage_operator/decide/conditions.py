@@ -12,10 +12,18 @@ from moorage_api.status import Condition
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import checkpoint_due, trouble
 from moorage_operator.decide.phase import is_suspended, stuck
-from moorage_operator.decide.specs import newest_name, policy, running_spec
+from moorage_operator.decide.specs import is_new_nonce, newest_name, policy, running_spec
 from moorage_operator.world import StoreView, Unreadable
 
-__all__ = ["TYPES", "conditions"]
+__all__ = ["ACTION_FAILED", "PODS_UNREADABLE", "TYPES", "blind", "conditions"]
+
+ACTION_FAILED = "ActionFailed"
+"""What is to be done fails again and again, such as a pod that a quota refuses."""
+
+PODS_UNREADABLE = "PodsUnreadable"
+
+
+_UNREACHABLE = "DriverUnreachable"
 
 
 class _Said(NamedTuple):
@@ -29,6 +37,14 @@ class _Said(NamedTuple):
 def conditions(draft: Draft) -> tuple[Condition, ...]:
     """All conditions as they are now, in a fixed order."""
     return tuple(_condition(draft, kind, say) for kind, say in TYPES.items())
+
+
+def blind(draft: Draft, pods: Unreadable) -> tuple[Condition, ...]:
+    """All conditions as they were said last, but for Ready: the pods cannot be read."""
+    said = _Said("Unknown", PODS_UNREADABLE, f"the pods cannot be read: {pods.message}")
+    ready = _condition(draft, "Ready", lambda _: said)
+    rest = tuple(one for one in draft.world.status.conditions if one.type != "Ready")
+    return (ready, *rest)
 
 
 def _condition(draft: Draft, kind: str, say: Callable[[Draft], _Said]) -> Condition:
@@ -45,12 +61,11 @@ def _condition(draft: Draft, kind: str, say: Callable[[Draft], _Said]) -> Condit
     )
 
 
-def _ready(draft: Draft) -> _Said:
+def _ready(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     if not draft.lives:
         return _Said("False", _why_nothing_runs(draft))
     if draft.attempt.running_since is None:
-        held = stuck(draft)
-        return _Said("False", *held) if held is not None else _Said("False", "Starting")
+        return _starting(draft)
     if draft.status.operation is not None and draft.status.operation.step != "Verifying":
         return _Said("False", draft.status.operation.type)
     if draft.attempt.missing_since is not None or draft.attempt.node_lost_since is not None:
@@ -59,7 +74,18 @@ def _ready(draft: Draft) -> _Said:
     if silent is not None:
         return silent
     found = trouble(draft)
-    return _Said("False", found.reason, found.message) if found else _Said("True", "Running")
+    if found is None or (draft.report is not None and not found.curable):
+        return _Said("True", "Running")
+    return _Said("False", found.reason, found.message)
+
+
+def _starting(draft: Draft) -> _Said:
+    held = stuck(draft)
+    if held is not None:
+        return _Said("False", *held)
+    silent = _silent(draft)
+    unheard = silent is not None and silent.reason == _UNREACHABLE
+    return silent if silent is not None and unheard else _Said("False", "Starting")
 
 
 def _silent(draft: Draft) -> _Said | None:
@@ -69,7 +95,7 @@ def _silent(draft: Draft) -> _Said | None:
         return None
     patience = timedelta(seconds=draft.config.endpoint_patience)
     if report.since is not None and draft.now >= report.since + patience:
-        return _Said("False", "DriverUnreachable", "the driver's pod runs and does not answer")
+        return _Said("False", _UNREACHABLE, "the driver's pod runs and does not answer")
     old = draft.world.status.condition("Ready")
     return _Said(old.status, old.reason, old.message) if old is not None else None
 
@@ -94,6 +120,8 @@ def _progressing(draft: Draft) -> _Said:
         return _Said("False", *held)
     if draft.status.blocked_reason:
         return _Said("False", draft.status.blocked_reason, draft.status.message)
+    if draft.world.trouble:
+        return _Said("False", ACTION_FAILED, draft.world.trouble)
     waits = draft.status.restarts.next_retry_at
     if operation.type == "Recover" and waits is not None and draft.now < waits:
         return _Said("True", "BackOff", operation.message)
@@ -105,6 +133,8 @@ def _degraded(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     if status.blocked_reason:
         return _Said("True", status.blocked_reason, status.message)
     operation = status.operation
+    if draft.world.trouble:
+        return _Said("True", ACTION_FAILED, draft.world.trouble)
     if operation is not None and operation.type == "Recover":
         return _Said("True", operation.reason or "Recovering", operation.message)
     found = trouble(draft)
@@ -141,9 +171,12 @@ def _reconciled(draft: Draft) -> _Said:
         return _Said("False", status.blocked_reason, status.message)
     if status.operation is not None:
         return _Said("False", "OperationUnderWay", f"{status.operation.type} is under way")
-    if is_suspended(draft) or draft.attempt.revision == newest:
+    current = draft.attempt.revision == newest and not (draft.lives and is_new_nonce(draft))
+    if is_suspended(draft) or current:
         return _Said("True", "UpToDate")
-    return _Said("False", "Waiting", "another revision runs")
+    sought = is_new_nonce(draft) and draft.lives
+    text = "what spec.restore names is looked for in the store" if sought else "another one runs"
+    return _Said("False", "Waiting", text)
 
 
 def _spec_valid(draft: Draft) -> _Said:

@@ -179,8 +179,10 @@ def _store_is_settled(draft: Draft, rules: Deletion) -> bool:
         return True
     if found is not None and found.state == "Failed":
         return _errand_failed(draft, rules, found.message, retryable=found.retryable)
-    if draft.now >= _deadline(draft, rules):
-        return _errand_late(draft, rules, "it is not done in time")
+    waits = draft.status.blocked_reason == _STATE_STAYS
+    late = draft.now >= _deadline(draft, rules) and not waits
+    if late and _errand_late(draft, rules, "it is not done in time"):
+        return True
     if operation.not_before is None or draft.now >= operation.not_before:
         retain = rules.policy == "Retain"
         draft.do(RunErrand(Errand(errand_id, "Release" if retain else "DeleteLineage")))
@@ -189,8 +191,10 @@ def _store_is_settled(draft: Draft, rules: Deletion) -> bool:
 
 def _errand_failed(draft: Draft, rules: Deletion, why: str, *, retryable: bool) -> bool:
     operation = draft.operation
-    if not retryable or draft.now >= _deadline(draft, rules):
-        return _errand_late(draft, rules, why)
+    hopeless = not retryable or draft.now >= _deadline(draft, rules)
+    if hopeless and _errand_late(draft, rules, why):
+        return True
+    # A person is waited for, who may have mended the store by then.
     wait = timedelta(seconds=_FIRST_RETRY * 2 ** min(operation.retries, 5))
     draft.put_operation(retries=operation.retries + 1, not_before=draft.now + wait, message=why)
     return False

@@ -6,15 +6,17 @@ deleted, blocked? 7. The operation under way, else what to begin. 8. Snapshots. 
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 
 from moorage_api.status import OperationStep
 from moorage_operator.decide.blocked import leave_block
 from moorage_operator.decide.change import tell_edit
-from moorage_operator.decide.conditions import conditions
+from moorage_operator.decide.conditions import PODS_UNREADABLE, blind, conditions
 from moorage_operator.decide.delete import delete
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.learn import learn
 from moorage_operator.decide.phase import message, phase
+from moorage_operator.decide.pods import drop_strays
 from moorage_operator.decide.rebuild import rebuild
 from moorage_operator.decide.specs import desired, is_valid
 from moorage_operator.decide.start import fencing, starting, verifying
@@ -46,6 +48,7 @@ def decide_job(world: JobWorld) -> Plan:
     draft = Draft(world, world.status, again=world.config.resync)
     if isinstance(world.drivers, Unreadable):
         draft.wake(world.config.busy_resync)
+        _say_blind(draft, world.drivers)
         return draft.plan()
     foreign = rebuild(draft)
     validate(draft)
@@ -57,19 +60,31 @@ def decide_job(world: JobWorld) -> Plan:
 
 
 def _hands_off(world: JobWorld) -> Plan:
-    """A newer operator's object: nothing is written, as what this one cannot read would go."""
-    text = f"{world.operator_too_old}; upgrade the operator"
-    event = Event("Warning", "OperatorTooOld", text, f"OperatorTooOld-{world.meta.uid}")
-    return Plan(world.status, (), (event,), world.config.resync)
+    """A status that this operator cannot read: nothing is written, as parts of it would go.
+
+    An object that is deleted is let go where nobody can want more: with its namespace, or when a
+    person says so.
+    """
+    meta, text, reason = world.meta, world.operator_too_old, "StatusUnreadable"
+    if not world.status_garbled:
+        text, reason = f"{text}; upgrade the operator", "OperatorTooOld"
+    let_go = world.namespace_terminating or meta.annotation("skip-final-savepoint") == "true"
+    effects = (SetFinalizer(present=False),) if meta.deleted_at is not None and let_go else ()
+    if meta.deleted_at is not None and not let_go:
+        text += "; or set moorage.dev/skip-final-savepoint=true to delete it as it is"
+    event = Event("Warning", reason, text, f"{reason}-{meta.uid}-{bool(meta.deleted_at)}")
+    return Plan(world.status, effects, (event,), world.config.resync)
 
 
 def _act(draft: Draft) -> None:
     if draft.meta.deleted_at is not None:
         if not _paused(draft) or draft.world.namespace_terminating:
             delete(draft)
+            drop_strays(draft)
         return
     if _paused(draft):
         return
+    drop_strays(draft)
     if draft.config.finalizer not in draft.meta.finalizers:
         draft.do(SetFinalizer(present=True))
     _work(draft)
@@ -103,6 +118,21 @@ def _snapshots(draft: Draft) -> None:
     draft.events.extend(found.events)
     if found.next_at is not None:
         draft.wake_at(found.next_at)
+
+
+def _say_blind(draft: Draft, pods: Unreadable) -> None:
+    """Pods that cannot be read for a while: what was said of them last is not known any more."""
+    if draft.status.lineage_owner_uid != draft.meta.uid or pods.since is None:
+        return
+    over = pods.since + timedelta(seconds=draft.config.endpoint_patience)
+    if draft.now < over:
+        draft.wake_at(over)
+        return
+    before = draft.status.condition("Ready")
+    draft.put(conditions=blind(draft, pods))
+    if before is None or before.reason != PODS_UNREADABLE:
+        text = f"the job's pods cannot be read, so nothing is done about it: {pods.message}"
+        draft.tell("Warning", PODS_UNREADABLE, text, f"{draft.attempt.number}-{pods.since}")
 
 
 def _describe(draft: Draft) -> None:

@@ -12,7 +12,7 @@ from moorage_api import Problem
 from moorage_api.driver import DriverState
 from moorage_api.status import AttemptStatus, JobStatus, Operation, OperationStep
 from moorage_operator.children.names import driver_pod_name
-from moorage_operator.plan import Effect, Event, Plan
+from moorage_operator.plan import Effect, Event, KeepSnapshot, Plan
 from moorage_operator.world import Config, JobWorld, Meta, PodView, Unreadable
 
 __all__ = ["Draft", "later"]
@@ -166,8 +166,12 @@ class Draft:
         self.wake((moment - self.now).total_seconds())
 
     def plan(self) -> Plan:
-        """The decision."""
-        return Plan(self.status, tuple(self.effects), tuple(self.events), self.again)
+        """The decision.
+
+        Objects for snapshots are made last: that they cannot be made holds nothing else.
+        """
+        effects = sorted(self.effects, key=lambda effect: isinstance(effect, KeepSnapshot))
+        return Plan(self.status, tuple(effects), tuple(self.events), self.again)
 
 
 def later(one: datetime | None, other: datetime | None) -> datetime | None:

@@ -6,13 +6,13 @@ has ended and why. An outcome, once written, stays.
 
 from datetime import datetime, timedelta
 
-from moorage_api.driver import DriverEnd, SavepointInfo
+from moorage_api.driver import CheckpointInfo, DriverEnd, SavepointInfo
 from moorage_api.status import AttemptStatus, RestorePoint
 from moorage_operator.decide.draft import Draft, later
 from moorage_operator.decide.failures import End, judge
 from moorage_operator.decide.specs import policy
 from moorage_operator.decide.view import show_report
-from moorage_operator.world import PodView
+from moorage_operator.world import PodView, StoreView
 
 __all__ = ["adopt_pod", "learn", "lost_patience", "note_savepoint"]
 
@@ -34,6 +34,8 @@ def learn(draft: Draft) -> None:
         _node(draft, pod)
     if draft.report is not None:
         show_report(draft, draft.report)
+    elif draft.lives:
+        _look_at_store(draft)
 
 
 def adopt_pod(draft: Draft, pod: PodView) -> None:
@@ -102,6 +104,24 @@ def _is_silent(draft: Draft, pod: PodView) -> bool:
     if pod.deleted_at is None:
         return False
     return draft.now > pod.deleted_at + timedelta(seconds=pod.grace_seconds)
+
+
+def _look_at_store(draft: Draft) -> None:
+    """Of a driver that does not answer, the store shows the checkpoints."""
+    store, last = draft.world.store, draft.status.snapshots.last_checkpoint
+    if not isinstance(store, StoreView) or store.newest is None or store.newest.explicit:
+        return
+    if store.owner is None or store.owner[3] != draft.meta.uid:
+        return
+    newest = store.newest
+    if last is None or newest.completed_at > last.completed_at:
+        known = CheckpointInfo(
+            id=newest.checkpoint_id,
+            path=newest.path,
+            epoch=newest.epoch,
+            completed_at=newest.completed_at,
+        )
+        draft.put_snapshots(last_checkpoint=known)
 
 
 def _ended(draft: Draft, end: End, said: DriverEnd | None, at: datetime | None) -> None:

@@ -67,6 +67,8 @@ def message(draft: Draft) -> str:
         return status.message
     if draft.problems and draft.meta.deleted_at is None:
         return f"the spec is not acted on: {draft.problems[0]}"
+    if draft.world.trouble:
+        return draft.world.trouble
     held = stuck(draft)
     if held is not None:
         return held[1]

@@ -11,7 +11,7 @@ from moorage_operator.decide.learn import lost_patience
 from moorage_operator.plan import DeletePod
 from moorage_operator.world import PodView, Unreadable
 
-__all__ = ["cleared", "remove", "strangers"]
+__all__ = ["cleared", "drop_strays", "remove", "strangers"]
 
 
 def cleared(draft: Draft) -> bool:
@@ -30,6 +30,18 @@ def cleared(draft: Draft) -> bool:
     return not left
 
 
+def drop_strays(draft: Draft) -> None:
+    """See to the end of this object's drivers that no attempt waits for.
+
+    A request to make a pod may go through long after it was given up: what it makes would claim
+    the lineage from the driver that runs, or run unwatched.
+    """
+    for pod in draft.drivers:
+        if pod.owned and not pod.terminal and _is_stray(draft, pod):
+            remove(draft, pod)
+            draft.wake(draft.config.busy_resync)
+
+
 def remove(draft: Draft, pod: PodView) -> None:
     """See to it that a pod ends: by asking, and where nobody listens, by force."""
     if pod.deleted_at is None:
@@ -41,6 +53,11 @@ def remove(draft: Draft, pod: PodView) -> None:
 def strangers(draft: Draft) -> list[PodView]:
     """Living pods that are not this object's and have names of its drivers."""
     return [pod for pod in draft.drivers if not pod.owned and not pod.terminal]
+
+
+def _is_stray(draft: Draft, pod: PodView) -> bool:
+    attempt = draft.attempt
+    return pod.attempt != attempt.number or (bool(attempt.outcome) and pod.ended is None)
 
 
 def _is_abandoned(draft: Draft, pod: PodView) -> bool:

@@ -6,10 +6,12 @@ A failure is counted once: in the write that takes note of it, the operation tha
 from datetime import datetime, timedelta
 
 from moorage_api.lifecycle import FailurePolicy
+from moorage_api.status import OperationType
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.failures import Kind, backoff, kind_of, ran_for
 from moorage_operator.decide.operations import FAILED, begin, block
-from moorage_operator.decide.specs import policy
+from moorage_operator.decide.pods import remove
+from moorage_operator.decide.specs import desired, is_new_nonce, newest_name, policy
 from moorage_operator.world import StoreView
 
 __all__ = ["after_end", "finish", "restart"]
@@ -50,14 +52,16 @@ def after_end(draft: Draft, reason: str = "", message: str = "") -> None:
     reason = reason or attempt.outcome_reason or "DriverLost"
     message = message or attempt.outcome_message
     kind = kind_of(reason)
+    if reason == "Fenced" and _may_be_our_own(draft):
+        kind = Kind.STORE
     draft.put_restarts(last_reason=reason, last_message=message, last_time=draft.now)
     draft.tell("Warning", reason, message or reason, f"{attempt.number}")
     if _ended_in_restore(draft, reason):
         draft.put_restarts(restore_failures=draft.status.restarts.restore_failures + 1)
     if kind is Kind.REFUSED:
-        block(draft, reason, f"{message}; {_FIXES.get(reason, _FIX)}")
+        _refuse(draft, reason, f"{message}; {_FIXES.get(reason, _FIX)}", reason)
     elif draft.status.restarts.restore_failures >= _RESTORE_TRIES:
-        block(draft, "RestoreFailing", _restore_failing(draft, message))
+        _refuse(draft, "RestoreFailing", _restore_failing(draft, message), reason)
     else:
         restart(draft, kind, reason, message)
 
@@ -83,7 +87,7 @@ def restart(draft: Draft, kind: Kind, reason: str, message: str) -> None:
     )
     window = _window(draft, rules)
     if counts and 0 <= rules.max_restarts <= len(window):
-        _give_up(draft, rules, message)
+        _give_up(draft, rules, reason, message)
         return
     restarts = draft.status.restarts
     wait = _wait(draft, kind, rules)
@@ -121,13 +125,87 @@ def _window(draft: Draft, rules: FailurePolicy) -> tuple[datetime, ...]:
     return tuple(at for at in draft.status.restarts.window if at > since)
 
 
-def _give_up(draft: Draft, rules: FailurePolicy, message: str) -> None:
+def _give_up(draft: Draft, rules: FailurePolicy, reason: str, message: str) -> None:
     text = (
         f"the job was started again {rules.max_restarts} times within {rules.window}, as often as "
         f"failurePolicy.maxRestarts allows; the last time: {message}; correct it, then change the "
         "spec or set the annotation moorage.dev/restart"
     )
-    block(draft, FAILED, text)
+    _refuse(draft, FAILED, text, reason)
+
+
+def _refuse(draft: Draft, reason: str, message: str, cause: str) -> None:
+    """Block the job, unless a person has asked for something else already.
+
+    Args:
+        draft: the decision.
+        reason: of the block.
+        message: what a person should do.
+        cause: the reason of the end.
+    """
+    _close(draft, cause)
+    if not _follow_person(draft, cause):
+        block(draft, reason, message)
+
+
+def _close(draft: Draft, reason: str) -> None:
+    """A driver that is given up while it lives has ended as far as the job is concerned."""
+    if not draft.lives:
+        return
+    pod = draft.pod
+    draft.put_attempt(
+        outcome="Failed",
+        outcome_reason=reason,
+        outcome_message=draft.status.restarts.last_message,
+        ended_at=draft.now,
+        missing_since=None,
+    )
+    if pod is not None:
+        remove(draft, pod)
+
+
+def _follow_person(draft: Draft, cause: str) -> bool:
+    """Begin what was asked for before the end was seen, as it would end a block that came first."""
+    if desired(draft) == "Suspended":
+        begin(draft, "Suspend", "Fencing", "SpecChanged", "desiredState is Suspended")
+        return True
+    attempt, done = draft.attempt, draft.status.reconciliation
+    newest, asked = newest_name(draft), draft.meta.annotation("restart")
+    restarted = asked not in ("", draft.status.snapshots.last_trigger.restart)
+    refused_before = done.rejected_spec_hash == draft.world.spec_hash and not restarted
+    edited = newest not in ("", attempt.revision) and not refused_before
+    adopt = draft.meta.annotation("adopt-lineage")
+    adopted = cause == "AdoptRequired" and adopt not in ("", attempt.adopt_lineage)
+    if not (edited or is_new_nonce(draft) or restarted or adopted):
+        return False
+    draft.put_triggers(restart=asked)
+    draft.put_restarts(window=(), backoff_level=0, restore_failures=0, next_retry_at=None)
+    if restarted:
+        draft.put_reconciliation(rejected_spec_hash="")
+    spec = policy(draft)
+    kind: OperationType = "Redeploy" if is_new_nonce(draft) else "Upgrade"
+    stateless = kind == "Upgrade" and spec is not None and spec.upgrade.mode == "Stateless"
+    text = "the driver ended, and another start was asked for before that was seen"
+    why = "SpecChanged" if edited or is_new_nonce(draft) else "RestartRequested"
+    begin(draft, kind, "Fencing", why, text, mode_used="Stateless" if stateless else "")
+    draft.tell(
+        "Normal", "RestartScheduled", f"The job is started again: {text}", draft.operation.id
+    )
+    return True
+
+
+def _may_be_our_own(draft: Draft) -> bool:
+    """Whether a late driver of this very object took the lineage, which is removed by now.
+
+    That happens once; where it happens again, or the store names another owner, somebody else runs.
+    """
+    restarts, spec, store = draft.status.restarts, policy(draft), draft.world.store
+    rules = spec.failure_policy if spec is not None else FailurePolicy()
+    last = restarts.last_time if restarts.last_reason == "Fenced" else None
+    if last is not None and draft.now < last + rules.backoff.reset_after.timedelta:
+        return False
+    owner = store.owner if isinstance(store, StoreView) else None
+    return owner is None or owner[3] == draft.meta.uid
 
 
 def _ended_in_restore(draft: Draft, reason: str) -> bool:

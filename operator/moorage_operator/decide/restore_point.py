@@ -13,9 +13,19 @@ from moorage_api.status import RestorePoint
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.pods import strangers
 from moorage_operator.decide.specs import is_new_nonce, policy
+from moorage_operator.plan import Errand
 from moorage_operator.world import SnapshotView, StoreView, Unreadable
 
-__all__ = ["Obstacle", "first_order", "named_snapshot", "next_restore", "obstacle"]
+__all__ = [
+    "Obstacle",
+    "first_order",
+    "is_path_absent",
+    "moved",
+    "named_snapshot",
+    "next_restore",
+    "obstacle",
+    "path_errand",
+]
 
 LATEST = RestorePoint(mode="Latest")
 _BY_SPEC = "nonce-"
@@ -37,7 +47,7 @@ class Obstacle:
 def obstacle(draft: Draft) -> Obstacle | None:
     """What keeps a driver from being started, whatever it would begin from."""
     rival = draft.world.directory_rival
-    if rival:
+    if rival and not _is_holder(draft):
         text = (
             f"spec.state.checkpointDir is already that of {rival}; "
             "give this job its own directory, or delete the other one"
@@ -49,6 +59,22 @@ def obstacle(draft: Draft) -> Obstacle | None:
         text = f"pod {pod.name} runs and is not of this object; delete it"
         return Obstacle("ForeignDriver", text)
     return _ownership(draft)
+
+
+def _is_holder(draft: Draft) -> bool:
+    """Whether the lineage in this directory is this object's, whatever others say of it."""
+    spec, known = policy(draft), draft.world.revisions.get(draft.attempt.revision)
+    if spec is not None and known is not None and moved(known.spec, spec):
+        return False
+    store = draft.world.store
+    if isinstance(store, StoreView) and store.owner is not None:
+        return store.owner[3] == draft.meta.uid
+    return bool(draft.status.snapshots.lineage_id)
+
+
+def moved(old: JobSpec, new: JobSpec) -> bool:
+    """Whether the state lies in another directory by the new spec."""
+    return old.state.checkpoint_dir.rstrip("/") != new.state.checkpoint_dir.rstrip("/")
 
 
 def next_restore(draft: Draft) -> RestorePoint | Obstacle:
@@ -101,6 +127,17 @@ def named_snapshot(draft: Draft, spec: JobSpec) -> SnapshotView | Obstacle:
         text = f"{where}which is not completed: state={status.state}; {fix}"
         return Obstacle("RestorePointNotFound", text)
     return found
+
+
+def path_errand(draft: Draft, spec: JobSpec) -> Errand:
+    """Looks for what spec.restore.path names."""
+    return Errand(f"{draft.meta.uid}-{first_order(spec)}", "Verify", spec.restore.path)
+
+
+def is_path_absent(draft: Draft, spec: JobSpec) -> bool:
+    """Whether it was looked for and is not there; what could not be looked for may be."""
+    view = draft.world.errands.get(path_errand(draft, spec).id)
+    return view is not None and view.state == "Completed" and not view.result.get("found")
 
 
 def _followed(draft: Draft) -> bool:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from moorage_api.driver import RestoreOrder, StartOrder
 from moorage_api.status import AttemptStatus, RestorePoint
 from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.health import is_ready
 from moorage_operator.decide.operations import begin, block, end
 from moorage_operator.decide.pods import cleared
 from moorage_operator.decide.recover import after_end, finish
@@ -25,6 +26,7 @@ from moorage_operator.decide.specs import (
 from moorage_operator.decide.stop import keep_snapshot
 from moorage_operator.decide.view import fresh_view
 from moorage_operator.plan import StartDriver, TidyAttempt, TidyRevisions
+from moorage_operator.world import StoreView
 
 __all__ = ["fencing", "starting", "verifying"]
 
@@ -183,6 +185,7 @@ def _count_up(draft: Draft, revision: str, point: RestorePoint) -> None:
             number=number,
             revision=revision,
             restore_point=point,
+            adopt_lineage=draft.meta.annotation("adopt-lineage"),
             driver_pod=draft.pod_name(number),
             started_at=draft.now,
         ),
@@ -233,7 +236,7 @@ def _order(draft: Draft) -> StartOrder:
         cluster_id=draft.config.cluster_id,
         job_uid=draft.meta.uid,
         restore=restore,
-        adopt_lineage=draft.meta.annotation("adopt-lineage"),
+        adopt_lineage=attempt.adopt_lineage,
     )
 
 
@@ -255,12 +258,19 @@ def _hangs(draft: Draft) -> bool:
     """Whether a driver whose container runs says nothing for too long.
 
     One that answers takes the time it needs; one that waits for an image or a node has its reason
-    in the conditions, and starting it anew would not help.
+    in the conditions, and starting it anew would not help. One whose pod is ready, or that
+    completes checkpoints, only cannot be reached from here.
     """
     deadline, pod = draft.operation.deadline, draft.pod
     if deadline is None or draft.now < deadline or pod is None or draft.report is not None:
         return False
-    return pod.phase == "Running" and draft.world.report is not None
+    if pod.phase != "Running" or draft.world.report is None or is_ready(pod):
+        return False
+    store, began = draft.world.store, draft.attempt.started_at
+    if isinstance(store, StoreView):
+        newest = store.newest
+        return newest is None or began is None or newest.completed_at < began
+    return draft.now >= deadline + timedelta(seconds=draft.config.start_timeout)
 
 
 def _done(draft: Draft) -> None:

@@ -68,7 +68,7 @@ def _running(draft: Draft) -> None:
     found, spec = trouble(draft), policy(draft)
     if found is None or spec is None:
         _tidy(draft)
-    elif spec.failure_policy.health.action == "Restart":
+    elif found.curable and spec.failure_policy.health.action == "Restart":
         draft.put_restarts(
             last_reason=found.reason, last_message=found.message, last_time=draft.now
         )

@@ -23,7 +23,7 @@ from moorage_operator.decide.specs import (
     target,
 )
 from moorage_operator.plan import AskDriver, KeepSnapshot
-from moorage_operator.snapshots.naming import object_name, same_place, savepoint_path
+from moorage_operator.snapshots.naming import object_names, same_place, savepoint_path
 from moorage_operator.world import LogPoint, StoreView, Unreadable
 
 __all__ = [
@@ -115,12 +115,12 @@ def keep_snapshot(draft: Draft) -> None:
     name = operation.snapshot_name
     if not name or isinstance(known, Unreadable) or draft.world.namespace_terminating:
         return
-    wanted = object_name(draft.meta.name, name)
-    if any(one.meta.name == wanted for one in known):
+    can_be = object_names(draft.meta.name, name)
+    if any(one.meta.name in can_be for one in known):
         return
     spec = {"jobRef": {"name": draft.meta.name}, "type": "Savepoint", "name": name}
     trigger: Literal["Final", "Upgrade"] = "Final" if operation.type == "Delete" else "Upgrade"
-    draft.do(KeepSnapshot(wanted, spec, trigger, operation.id))
+    draft.do(KeepSnapshot(can_be[0], spec, trigger, operation.id))
 
 
 def age_of_checkpoint(draft: Draft) -> str:

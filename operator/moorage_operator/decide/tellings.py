@@ -3,6 +3,7 @@
 import hashlib
 
 from moorage_api.status import Condition
+from moorage_operator.decide.conditions import ACTION_FAILED
 from moorage_operator.decide.draft import Draft
 
 __all__ = ["tell_changes"]
@@ -27,6 +28,8 @@ def _reason(draft: Draft, new: Condition) -> str:
     """The event's reason; empty if there is nothing to tell."""
     if new.status == "False" and new.type in _ON_FALSE:
         return _ON_FALSE[new.type]
+    if new.reason == ACTION_FAILED:
+        return ACTION_FAILED if new.type == "Degraded" else ""
     stuck = new.type == "Progressing" and _is_stuck(draft, new)
     return new.reason if stuck or new.reason == _LAGGING else ""
 

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 
 from moorage_api import JobSpec, Problem
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.restore_point import Obstacle, named_snapshot
+from moorage_operator.decide.restore_point import (
+    Obstacle,
+    is_path_absent,
+    moved,
+    named_snapshot,
+)
 from moorage_operator.decide.specs import revision_name
 
 __all__ = ["validate"]
@@ -42,6 +47,20 @@ def _found(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
     yield from _fixed(draft, spec)
 
 
+def _left_behind(old: JobSpec, spec: JobSpec) -> Iterator[Problem]:
+    """The newest checkpoint of another directory: nobody knows that there is one."""
+    if not spec.restore.acknowledge_state_loss:
+        what = (
+            "is false, and the newest checkpoint of another spec.state.checkpointDir is not the "
+            f"state in {old.state.checkpoint_dir}"
+        )
+        fix = (
+            "name a savepoint by restore.mode Path or Snapshot to take the state along, or set it "
+            "to true to leave the state behind"
+        )
+        yield Problem(_ACKNOWLEDGE, what, fix)
+
+
 def _restore(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
     if spec.restore.mode == "Snapshot":
         found = named_snapshot(draft, spec)
@@ -49,10 +68,19 @@ def _restore(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
             reason = found.message.removeprefix(f"{_SNAPSHOT} ")
             what, _, fix = reason.partition("; ")
             yield Problem(_SNAPSHOT, what, fix or "look again later")
-    began = draft.attempt.running_since is not None or draft.status.snapshots.last_checkpoint
-    if spec.restore.mode == "Empty" and began and not spec.restore.acknowledge_state_loss:
+    if spec.restore.mode == "Path" and is_path_absent(draft, spec):
+        what = f"is {spec.restore.path}, where no completed savepoint or checkpoint is"
+        yield Problem("spec.restore.path", what, "name one that is there, and raise restore.nonce")
+    unwanted = spec.restore.mode == "Empty" and not spec.restore.acknowledge_state_loss
+    if unwanted and _has_begun(draft):
         what = "is false, restore.mode is Empty, and the job has state"
         yield Problem(_ACKNOWLEDGE, what, "set it to true to leave the state behind")
+
+
+def _has_begun(draft: Draft) -> bool:
+    """Whether there may be state: a stream that ran has some before its first checkpoint."""
+    last = draft.status.snapshots.last_checkpoint
+    return draft.attempt.running_since is not None or last is not None
 
 
 def _stateless(spec: JobSpec) -> Iterator[Problem]:
@@ -67,11 +95,16 @@ def _fixed(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
     An acknowledged empty start, or another directory under a new nonce, is another lineage.
     """
     known = draft.world.revisions.get(draft.attempt.revision)
-    if known is None or draft.status.snapshots.last_checkpoint is None:
+    if known is None or not _has_begun(draft):
         return
     old, scaling = known.spec, spec.scaling
     anew = spec.restore.nonce > draft.status.reconciliation.restore_nonce
-    other_dir = old.state.checkpoint_dir != spec.state.checkpoint_dir
+    other_dir = moved(old, spec)
+    if other_dir and draft.world.directory_rival:
+        what = f"is already that of {draft.world.directory_rival}"
+        yield Problem("spec.state.checkpointDir", what, "give this job its own directory")
+    if other_dir and anew and spec.restore.mode == "Latest":
+        yield from _left_behind(old, spec)
     if other_dir and not anew:
         what = f"is {spec.state.checkpoint_dir}, and the job's state is in another directory"
         fix = f"write {old.state.checkpoint_dir}, or raise spec.restore.nonce"

@@ -1,14 +1,15 @@
 """Errands by the operator's own process: the quickest way, where it has the credentials.
 
 Blocking code runs in threads of its own, a bounded number for each server, so that one that hangs
-holds up nobody else. Results of errands are kept in memory for a while: a process that dies takes
-them along, and the errand is begun again under its id, which is harmless.
+holds up nobody else, and no pass of the reconcile loop ever waits for a store. Results of errands
+are kept in memory for a while: a process that dies takes them along, and the errand is begun again
+under its id, which is harmless.
 """
 
 import asyncio
-import logging
+import contextlib
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -28,10 +29,10 @@ from moorage_state.stores import ObjectStore
 
 __all__ = ["DirectLineages"]
 
-_log = logging.getLogger(__name__)
-
 _KEPT = timedelta(minutes=10)
 _AGAIN = timedelta(seconds=10)
+_FRESH = timedelta(seconds=5)
+"""For how long what an inspection found counts as now."""
 _PATIENCE = 5.0
 """Seconds for which a place among a server's threads is waited for."""
 
@@ -42,6 +43,23 @@ class _Known:
 
     task: "asyncio.Task[Answer]"
     ended: datetime | None = None
+
+
+@dataclass(slots=True)
+class _Look:
+    """The inspections of one directory.
+
+    Attributes:
+        begun: when the latest one began; None if there was none.
+        ended: when it ended; None while it is under way.
+        failure: what the latest one that ended says, if it failed: it says nothing about what
+            there is, so that it does not grow old while the next one is under way.
+    """
+
+    task: "asyncio.Task[Answer] | None" = None
+    begun: datetime | None = None
+    ended: datetime | None = None
+    failure: Unreadable | None = None
 
 
 class DirectLineages:
@@ -56,6 +74,7 @@ class DirectLineages:
         inspect_seconds: how long an inspection may take.
         errand_seconds: how long any other errand may take.
         threads: how many errands run at once; half of them for one server.
+        answered: called when an inspection for a job has ended, so that the job is looked at.
     """
 
     def __init__(
@@ -69,6 +88,7 @@ class DirectLineages:
         inspect_seconds: float = 30.0,
         errand_seconds: float = 600.0,
         threads: int = 8,
+        answered: Callable[[JobRefs], None] = lambda _: None,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
@@ -77,19 +97,45 @@ class DirectLineages:
         self._schemes = schemes
         self._inspect_seconds = inspect_seconds
         self._errand_seconds = errand_seconds
-        self._pool = ThreadPoolExecutor(threads, "store")
+        self._answered = answered
+        self._threads = asyncio.Semaphore(threads)
         self._per_server = max(threads // 2, 1)
         self._lanes: dict[str, asyncio.Semaphore] = {}
         self._known: dict[tuple[str, str, str, str], _Known] = {}
+        self._looks: dict[tuple[str, str, str, str], _Look] = {}
 
     async def inspect(
-        self,
-        job: JobRefs,
-        since: datetime | None = None,  # noqa: ARG002 - everything is read now
+        self, job: JobRefs, since: datetime | None = None
     ) -> StoreView | Unreadable | None:
-        """See `Lineages.inspect`."""
+        """See `Lineages.inspect`; it never waits for the store.
+
+        What was found counts for a few seconds, and only if it was looked for after `since`. A
+        failure is told until another inspection has ended.
+        """
+        self._forget_old()
         request = request_of(job, INSPECT, self._cluster_id)
-        return store_view(await self._answer(job, request, self._inspect_seconds))
+        look = self._looks.setdefault(_key(job, request.checkpoint_dir), _Look())
+        if look.task is not None and look.ended is not None and look.begun is not None:
+            found = store_view(look.task.result())
+            look.failure = found if isinstance(found, Unreadable) else None
+            early = since is not None and look.begun < since
+            wait = _AGAIN if look.failure is not None else _FRESH
+            if not early and self._clock.now() - look.ended <= wait:
+                return found
+        if look.task is None or look.ended is not None:
+            look.begun, look.ended = self._clock.now(), None
+            look.task = asyncio.create_task(self._look(job, request, look))
+        return look.failure
+
+    async def _look(self, job: JobRefs, request: Request, look: _Look) -> Answer:
+        try:
+            return await self._answer(job, request, self._inspect_seconds)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is told as what it prevents
+            return _failure(request, "errand_failed", f"{error!r}", retryable=True)
+        finally:
+            look.ended = self._clock.now()
+            # Once the task is done: what is woken asks for its result.
+            asyncio.get_running_loop().call_soon(self._answered, job)
 
     async def run(self, job: JobRefs, errand: Errand) -> ErrandView:
         """See `Lineages.run`."""
@@ -109,11 +155,13 @@ class DirectLineages:
 
     async def close(self) -> None:
         """Wait for nobody: what is under way is begun again by whoever comes next."""
-        for known in self._known.values():
-            known.task.cancel()
-        await asyncio.gather(*(k.task for k in self._known.values()), return_exceptions=True)
+        tasks = [known.task for known in self._known.values()]
+        tasks += [look.task for look in self._looks.values() if look.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._known.clear()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._looks.clear()
 
     def _view(self, known: _Known) -> ErrandView:
         if not known.task.done():
@@ -138,6 +186,11 @@ class DirectLineages:
             for key, known in self._known.items()
             if known.ended is None or now - known.ended < _KEPT
         }
+        self._looks = {
+            key: look
+            for key, look in self._looks.items()
+            if look.ended is None or now - look.ended < _KEPT
+        }
 
     async def _answer(self, job: JobRefs, request: Request, seconds: float) -> Answer:
         """Run it in a thread; whatever goes wrong is an answer too."""
@@ -159,17 +212,14 @@ class DirectLineages:
     async def _in_thread(
         self, job: JobRefs, request: Request, open_: Callable[[str], ObjectStore]
     ) -> Answer:
-        lane = self._lane(job)
-        await lane.acquire()
-        try:
-            future = asyncio.get_running_loop().run_in_executor(
-                self._pool, lambda: run_errand(request, open_, clock=self._clock.now)
-            )
-        except BaseException:
-            lane.release()
-            raise
-        # The place is taken as long as the thread is, also when nobody waits for it any more.
-        future.add_done_callback(lambda _: lane.release())
+        """The places are taken as long as the thread is, also when nobody waits for it any more."""
+        with contextlib.ExitStack() as places:
+            for place in (self._lane(job), self._threads):
+                await place.acquire()
+                places.callback(place.release)
+            future = _in_daemon(lambda: run_errand(request, open_, clock=self._clock.now))
+            kept = places.pop_all()
+        future.add_done_callback(lambda _: kept.close())
         return await asyncio.shield(future)
 
     def _lane(self, job: JobRefs) -> asyncio.Semaphore:
@@ -178,8 +228,36 @@ class DirectLineages:
         return self._lanes.setdefault(server, asyncio.Semaphore(self._per_server))
 
 
-def _key(job: JobRefs, errand_id: str) -> tuple[str, str, str, str]:
-    return job.meta.namespace, job.meta.name, job.meta.uid, errand_id
+def _in_daemon(work: Callable[[], Answer]) -> "asyncio.Future[Answer]":
+    """Run it in a thread that a process which ends does not wait for."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Answer] = loop.create_future()
+
+    def end(answer: Answer | None, error: Exception | None) -> None:
+        if future.done():
+            return
+        if answer is not None:
+            future.set_result(answer)
+        else:
+            future.set_exception(error or RuntimeError("an errand gave no answer"))
+
+    def run() -> None:
+        answer, failure = None, None
+        try:
+            answer = work()
+        except Exception as error:  # noqa: BLE001  told to whoever awaits
+            failure = error
+        finally:
+            # The loop may be closed by now: then nobody asks any more.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(end, answer, failure)
+
+    threading.Thread(target=run, name="store", daemon=True).start()
+    return future
+
+
+def _key(job: JobRefs, what: str) -> tuple[str, str, str, str]:
+    return job.meta.namespace, job.meta.name, job.meta.uid, what
 
 
 def _failure(request: Request, code: str, message: str, *, retryable: bool) -> Answer:

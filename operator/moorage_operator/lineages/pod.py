@@ -19,6 +19,7 @@ __all__ = ["ERRAND_ENV", "ERRAND_ROLE", "PodAnswer", "errand_pod", "pod_answer",
 ERRAND_ROLE = "errand"
 ERRAND_ENV = "MOORAGE_ERRAND"
 ID_ANNOTATION = "moorage.dev/errand"
+_DIRECTORY = "moorage.dev/errand-directory"
 _CONTAINER = "errand"
 _COMMAND = ("tini", "-s", "--", "python", "-m", "moorage.errand")
 _MEMORY = "512Mi"
@@ -31,12 +32,14 @@ class PodAnswer:
     Attributes:
         uid: of the pod.
         ours: it is the pod of this errand of this object, and not another's of its name.
+        directory: the checkpoint directory that it was sent to.
         ended: when, for one that has ended.
         answer: of one that has ended.
     """
 
     uid: str
     ours: bool
+    directory: str
     created: datetime | None
     deleted: datetime | None
     ended: datetime | None
@@ -59,7 +62,7 @@ def errand_pod(job: JobRefs, request: Request, seconds: int) -> Object:
         "name": pod_name(meta.name, request.id),
         "namespace": meta.namespace,
         "labels": labels(meta, ERRAND_ROLE),
-        "annotations": {ID_ANNOTATION: request.id},
+        "annotations": {ID_ANNOTATION: request.id, _DIRECTORY: request.checkpoint_dir},
     }
     if meta.uid:
         metadata["ownerReferences"] = [owner_reference(meta)]
@@ -124,6 +127,7 @@ def pod_answer(body: Object, job: JobRefs, errand_id: str) -> PodAnswer:
     return PodAnswer(
         uid=str(meta.get("uid", "")),
         ours=ours and uid_label == job.meta.uid,
+        directory=(meta.get("annotations") or {}).get(_DIRECTORY, ""),
         created=moment(meta.get("creationTimestamp")),
         deleted=moment(meta.get("deletionTimestamp")),
         ended=_ended(body) if over else None,

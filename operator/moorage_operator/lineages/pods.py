@@ -113,7 +113,8 @@ class ErrandLineages:
         if found is None:
             await self._create(job, INSPECT)
             return None
-        if not found.ours or self._is_lost(found) or self._is_stale(found, since):
+        elsewhere = found.directory != request_of(job, INSPECT, self._cluster_id).checkpoint_dir
+        if not found.ours or elsewhere or self._is_lost(found) or self._is_stale(found, since):
             await self._remove(job, INSPECT.id, found)
             return None
         return store_view(found.answer) if found.answer is not None else None

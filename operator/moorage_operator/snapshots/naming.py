@@ -28,12 +28,14 @@ __all__ = [
     "next_errand",
     "number_of",
     "object_name",
+    "object_names",
     "order",
     "periodic_name",
     "reach",
     "request_id",
     "same_place",
     "savepoint_path",
+    "second_name",
     "trigger_id",
     "trigger_of",
 ]
@@ -69,13 +71,27 @@ def is_directory_name(text: str) -> bool:
 def object_name(job: str, name: str) -> str:
     """The name of the object for the snapshot `name`: `<job>-<name>`, with a hash if it cannot be.
 
-    Two names never share an object.
+    Two names of one job never share an object; of two jobs they may: see `second_name`.
     """
     wanted = f"{job}-{name}"
     if _OBJECT.fullmatch(wanted) and len(wanted) <= _LONGEST_OBJECT:
         return wanted
     plain = re.sub(r"[^a-z0-9]+", "-", wanted.lower())[: _LONGEST_OBJECT - _HASH - 1].strip("-")
     return f"{plain}-{_hash(name)}"
+
+
+def second_name(job: str, wanted: str) -> str:
+    """The name that the job's object has when another job's has the name `wanted` already.
+
+    A snapshot `final` of `clicks-eu` and a snapshot `eu-final` of `clicks` want the same.
+    """
+    return f"{wanted[: _LONGEST_OBJECT - _HASH - 1].strip('-')}-{_hash(f'{job}/{wanted}')}"
+
+
+def object_names(job: str, name: str) -> tuple[str, str]:
+    """The names that the object for the snapshot `name` can have."""
+    wanted = object_name(job, name)
+    return wanted, second_name(job, wanted)
 
 
 def periodic_name(tick: datetime) -> str:

@@ -29,7 +29,6 @@ from moorage_operator.snapshots.step import (
     event_name,
     failed,
     finished,
-    waiting,
 )
 from moorage_operator.snapshots.verifying import begin_verifying
 from moorage_operator.world import JobFacts, SnapshotView, SnapshotWorld, Unreadable
@@ -139,20 +138,34 @@ def _asked(world: SnapshotWorld) -> Step:
 
 def _wait(world: SnapshotWorld, reason: Obstacle) -> Step:
     """Wait, but not longer than startDeadline for what may never come."""
-    deadline = _since(world) + world.snapshot.spec.start_deadline.timedelta
-    if reason.patient or world.now < deadline:
-        left = (deadline - world.now).total_seconds()
-        again = min(world.config.resync, left) if left > 0 else None
-        return waiting(world, reason.reason, reason.message, again)
-    waited = world.snapshot.spec.start_deadline
+    if reason.patient:
+        status = changed(
+            world.snapshot.status, message=reason.message, waiting_since=None, next_retry_at=None
+        )
+        return Step(status, reason=reason.reason)
+    since, waited = _since(world), world.snapshot.spec.start_deadline
+    left = (since + waited.timedelta - world.now).total_seconds()
+    if left > 0:
+        status = changed(world.snapshot.status, message=reason.message, waiting_since=since)
+        return Step(status, reason=reason.reason, again_after=min(world.config.resync, left))
     text = f"{reason.message}; given up after startDeadline={waited}"
     return failed(world, reason.reason, text, state="Abandoned")
 
 
 def _since(world: SnapshotWorld) -> datetime:
-    """From when startDeadline counts: the object's time, or that of the last failure."""
+    """From when startDeadline counts.
+
+    From the object's making, the last try, or the end of a wait that passes by itself: what went
+    before that one does not count.
+    """
     status = world.snapshot.status
-    return status.next_retry_at or world.snapshot.meta.created_at or world.now
+    if status.waiting_since is not None:
+        return status.waiting_since
+    if status.next_retry_at is not None:
+        return status.next_retry_at
+    if status.message:
+        return world.now
+    return status.started_at or world.snapshot.meta.created_at or world.now
 
 
 def _ask(world: SnapshotWorld, job: JobFacts, spec: JobSpec) -> Step:
@@ -167,6 +180,7 @@ def _ask(world: SnapshotWorld, job: JobFacts, spec: JobSpec) -> Step:
         path=savepoint_path(spec, snapshot.directory) if savepoint else "",
         started_at=world.now,
         next_retry_at=None,
+        waiting_since=None,
         message="",
         access=access_of(spec),
     )

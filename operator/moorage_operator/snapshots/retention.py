@@ -1,13 +1,13 @@
-"""Which periodic savepoints may go. Pure; what asks for their deletion is the caller's.
+"""Which savepoints that no person asked for may go. Pure; deleting them is the caller's.
 
 Deleting the object deletes the data first: the object's finalizer stays until they are gone.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 
 from moorage_api.state import SavepointRetention
-from moorage_operator.snapshots.naming import is_periodic, order
+from moorage_operator.snapshots.naming import is_imported, order, trigger_of
 from moorage_operator.world import SnapshotView
 
 __all__ = ["victims"]
@@ -23,10 +23,11 @@ def victims(
 ) -> tuple[SnapshotView, ...]:
     """Return the snapshots whose objects to delete, oldest first.
 
-    Of the completed periodic savepoints the newest `retain.count` stay that are younger than
-    `retain.max_age`; of the periodic ones that came to nothing, as many. Never returned are those
-    that a person or an operation asked for, that are pinned, in use, still under way or being
-    deleted already, and the newest completed one, however old.
+    Of the completed savepoints of the schedule, and apart from them of those of upgrades, the
+    newest `retain.count` stay that are younger than `retain.max_age`; of those that came to
+    nothing, as many. Never returned are those that a person asked for or that a deleted job left,
+    that are pinned, in use, still under way or being deleted already, and the newest completed one
+    of each sort, however old.
 
     Args:
         snapshots: all of one job.
@@ -34,15 +35,25 @@ def victims(
         now: the time.
         in_use: names of the objects that something needs.
     """
-    periodic = [s for s in snapshots if is_periodic(s) and s.meta.deleted_at is None]
-    completed = sorted((s for s in periodic if s.status.state == "Completed"), key=_completed)
-    failed = sorted((s for s in periodic if s.status.state in ("Failed", "Abandoned")), key=order)
+    found: dict[str, SnapshotView] = {}
+    for trigger in ("Periodic", "Upgrade"):
+        same = [s for s in snapshots if trigger_of(s) == trigger and not is_imported(s)]
+        alive = [s for s in same if s.meta.deleted_at is None]
+        found |= {s.meta.name: s for s in _surplus(alive, retain, now)}
+    free = (s for s in found.values() if not s.spec.pinned and s.meta.name not in in_use)
+    return tuple(sorted(free, key=order))
+
+
+def _surplus(
+    snapshots: Sequence[SnapshotView], retain: SavepointRetention, now: datetime
+) -> Iterator[SnapshotView]:
+    completed = sorted((s for s in snapshots if s.status.state == "Completed"), key=_completed)
+    failed = sorted((s for s in snapshots if s.status.state in ("Failed", "Abandoned")), key=order)
     oldest = now - retain.max_age.timedelta
-    surplus = [s for s in completed[:-1] if _completed(s)[0] < oldest]
-    surplus += completed[: -retain.count]
-    surplus += [s for s in failed if order(s)[0] < oldest] + failed[: -retain.count]
-    unique = {s.meta.name: s for s in surplus if not s.spec.pinned and s.meta.name not in in_use}
-    return tuple(sorted(unique.values(), key=order))
+    yield from (s for s in completed[:-1] if _completed(s)[0] < oldest)
+    yield from completed[: -retain.count]
+    yield from (s for s in failed if order(s)[0] < oldest)
+    yield from failed[: -retain.count]
 
 
 def _completed(snapshot: SnapshotView) -> tuple[datetime, str]:

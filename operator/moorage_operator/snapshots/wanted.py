@@ -19,7 +19,7 @@ from moorage_operator.snapshots.cron import next_tick, previous_tick
 from moorage_operator.snapshots.naming import (
     TRIGGER_ANNOTATION,
     directory_name,
-    object_name,
+    object_names,
     periodic_name,
     trigger_id,
 )
@@ -110,11 +110,11 @@ def _trigger(
     mine = trigger_id(kind, handled, value)
     name = directory_name(value)
     prefix = "" if kind == "Savepoint" else "checkpoint-"
-    name_of_object = object_name(world.meta.name, f"{prefix}{name}")
-    found = next((s for s in snapshots if s.meta.name == name_of_object), None)
+    can_be = object_names(world.meta.name, f"{prefix}{name}")
+    found = next((s for s in snapshots if s.meta.name in can_be), None)
     if found is None:
         spec = _snapshot_spec(world, kind, name)
-        draft.made.append(KeepSnapshot(name_of_object, spec, "Manual", mine))
+        draft.made.append(KeepSnapshot(can_be[0], spec, "Manual", mine))
         return handled
     if found.meta.annotations.get(TRIGGER_ANNOTATION, mine) != mine:
         draft.events.append(_taken(annotation, value, found))
@@ -169,8 +169,8 @@ def _tick(
 ) -> datetime | None:
     last = world.status.snapshots.last_scheduled_time
     name = periodic_name(due)
-    name_of_object = object_name(world.meta.name, name)
-    if any(s.meta.name == name_of_object for s in snapshots) or _is_idle(world):
+    can_be = object_names(world.meta.name, name)
+    if any(s.meta.name in can_be for s in snapshots) or _is_idle(world):
         return due
     deadline = schedule.starting_deadline
     if world.now - due > deadline.timedelta:
@@ -180,7 +180,7 @@ def _tick(
         **_snapshot_spec(world, "Savepoint", name),
         "startDeadline": _left(due + deadline.timedelta - world.now),
     }
-    draft.made.append(KeepSnapshot(name_of_object, spec, "Periodic", due.isoformat()))
+    draft.made.append(KeepSnapshot(can_be[0], spec, "Periodic", due.isoformat()))
     return last
 
 

@@ -1,6 +1,14 @@
 """`python -m moorage.cluster`."""
 
-from moorage.cluster.main import main
+import signal
 
 if __name__ == "__main__":
-    main()
+    # Before the imports, which take seconds: a signal meanwhile must not end a process that has
+    # said nothing yet.
+    early: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, _frame: early.append(got))
+
+    from moorage.cluster.main import main
+
+    main(early)

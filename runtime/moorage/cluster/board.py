@@ -187,8 +187,10 @@ class Board:
     def stopped_with(self) -> SavepointInfo | None:
         """The savepoint that the job was stopped with."""
         for request in self._requests.latest():
-            if isinstance(request, StopRequest) and isinstance(request.result, Stopped):
-                return self.savepoint(request.result.savepoint)
+            if isinstance(request, StopRequest):
+                stopped = request.granted or request.result
+                if isinstance(stopped, Stopped):
+                    return self.savepoint(stopped.savepoint)
         return None
 
     def restored_from(self) -> RestoredFrom | None:

@@ -101,7 +101,9 @@ class Endpoint:
         port: int,
         host: str = "",
         seconds: float = _REQUEST_SECONDS,
+        lost: Callable[[str], object] = lambda _reason: None,
     ) -> None:
+        self._lost = lost
         self._board = board
         self._requests = requests
         self._metrics = metrics
@@ -112,13 +114,14 @@ class Endpoint:
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ready = threading.Event()
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         self.port = 0
         self._thread = threading.Thread(target=self._run, name="endpoint", daemon=True)
         self._thread.start()
         self._ready.wait(_START_SECONDS)
         if self._error is not None or self.port == 0:
-            reason = self._error.strerror if self._error else "it did not start in time"
+            reason = getattr(self._error, "strerror", None) or self._error
+            reason = reason or "it did not start in time"
             raise UserError(
                 f"the endpoint cannot listen: host={host or '*'} port={port} error={reason}; end "
                 f"what holds the port"
@@ -136,11 +139,15 @@ class Endpoint:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve())
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - the driver must hear of it, whatever it is
             self._error = error
         finally:
+            began = self._ready.is_set()
             self._ready.set()
             self._loop.close()
+        if began and not self._stop.is_set():
+            _log.error("endpoint_lost", exc_info=self._error)
+            self._lost(str(self._error) or type(self._error).__name__)
 
     async def _serve(self) -> None:
         server = web.Server(
@@ -159,7 +166,10 @@ class Endpoint:
         self._ready.set()
         try:
             while not self._stop.is_set():
-                self._drop_slow(server)
+                try:
+                    self._drop_slow(server)
+                except Exception:  # noqa: BLE001 - one connection's fault is not the others'
+                    _log.exception("endpoint_failed: slow connections are not dropped")
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), min(_LOOK_SECONDS, self._seconds / 4))
         finally:

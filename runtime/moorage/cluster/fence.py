@@ -49,5 +49,7 @@ class FenceWatch:
                 self._storage(str(error))
             except MoorageError as error:
                 _log.warning("fence_not_watched: %s", error)
+            except Exception:  # noqa: BLE001 - whatever it is, the next look may tell
+                _log.exception("fence_not_watched")
             else:
                 self._storage("")

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,12 +48,20 @@ Runner = Callable[
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _POLL_SECONDS = 1.0
+_TEARDOWN_SECONDS = 8.0
+"""For Spark and servers to end, once it is known how the job ended; a pod has a little more."""
 
 
 class Interrupted(MoorageError):
     """The process was told to end at once, or its time to end was over."""
 
     code = "interrupted"
+
+
+class EndpointLost(MoorageError):
+    """The driver's endpoint ended by itself."""
+
+    code = "endpoint_lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,10 @@ class _Signal:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
+    """How the job ended; `final` when nothing of it is left in this process."""
+
     result: RunResult | BaseException
+    final: bool = True
 
 
 class Driver:
@@ -72,6 +83,7 @@ class Driver:
     Args:
         runner: runs the job; `run_job` but for tests.
         leave: ends the process with a status, whatever still runs in it.
+        teardown: how long Spark and servers may take to end, in seconds.
         clock: seconds on a clock that only goes forward.
     """
 
@@ -85,7 +97,9 @@ class Driver:
         *,
         leave: Callable[[int], object] = os._exit,
         clock: Callable[[], float] = time.monotonic,
+        teardown: float = _TEARDOWN_SECONDS,
     ) -> None:
+        self._teardown = teardown
         self._mounted = mounted
         self._places = places
         self._termination = termination
@@ -95,6 +109,7 @@ class Driver:
         self._events: queue.SimpleQueue[_Signal | _Ended] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._watch: FenceWatch | None = None
+        self._left = 0.0
         job, start = mounted.job, mounted.start
         namespace = job.metadata.namespace or ""
         attempt = Attempt(
@@ -123,18 +138,28 @@ class Driver:
                 self._mounted.token,
                 port=self._places.port,
                 host=self._places.host,
+                lost=self._endpoint_lost,
             )
         except MoorageError as error:
             return self._end(error)
         _log.info("endpoint_listens: port=%d attempt=%d", endpoint.port, self.board.attempt.number)
         try:
             threading.Thread(target=self._work, name="moorage-job", daemon=True).start()
-            return self._end(self._wait())
+            result = self._wait()
+            status = self._end(result)
+            self.requests.refuse("the driver has ended")
+            self._tear_down()
+            return status
         finally:
             if self._watch is not None:
                 self._watch.close()
             self.requests.close("the driver has ended")
             endpoint.close()
+
+    def told_early(self, number: int) -> int:
+        """Instead of `run`: a signal came before there was anything to stop."""
+        name = signal.Signals(number).name
+        return self._end(Interrupted(f"told to end before the job began: signal={name}"))
 
     def signalled(self, number: int, _frame: FrameType | None = None) -> None:
         """A signal came; may be called within a handler."""
@@ -151,6 +176,7 @@ class Driver:
                 orders=self._mounted.orders,
                 claimed=self._claimed,
                 fenced=self._fenced,
+                ended=lambda result: self._events.put(_Ended(result, final=False)),
                 environment=_environment(self._mounted, self._places),
             )
             result = self._runner(self._mounted.job, Path.cwd(), options, self._heard)
@@ -178,6 +204,10 @@ class Driver:
         if self._say(error):  # else the end is known already, and what it says holds
             self._leave(exit_code(error))
 
+    def _endpoint_lost(self, reason: str) -> None:
+        """Nobody can ask this driver for anything any more: another one must go on."""
+        self._events.put(_Ended(EndpointLost(f"the endpoint has ended: {reason}")))
+
     # -- the main thread -------------------------------------------------------------------
 
     def _wait(self) -> RunResult | BaseException:
@@ -185,7 +215,8 @@ class Driver:
         while True:
             event = self._next(deadline)
             match event:
-                case _Ended(result):
+                case _Ended(result, final):
+                    self._left = 0.0 if final else self._teardown
                     return result
                 case _Signal(number) if deadline is None:
                     seconds = self._mounted.start.grace_seconds
@@ -206,6 +237,19 @@ class Driver:
                         f"seconds={self._mounted.start.grace_seconds:g}; the next start goes on "
                         f"from the one before"
                     )
+
+    def _tear_down(self) -> None:
+        """Give Spark and servers a little time to end; the report is written, whatever they do."""
+        deadline = self._clock() + self._left
+        while self._left and (event := self._next(deadline)) is not None:
+            if isinstance(event, _Signal):
+                return
+            if event.final:
+                if isinstance(event.result, BaseException):
+                    _log.warning("teardown_failed: %s", event.result)
+                return
+        if self._left:
+            _log.warning("teardown_not_waited_for: seconds=%g", self._left)
 
     def _next(self, deadline: float | None) -> _Signal | _Ended | None:
         """What happens next; None when the deadline comes first."""
@@ -254,34 +298,54 @@ class Driver:
         return end.model_copy(update={"outcome": outcome})
 
 
-def main() -> NoReturn:
-    """Run the attempt that is mounted, and end the process with its status."""
+def main(early: Sequence[int] = ()) -> NoReturn:
+    """Run the attempt that is mounted, and end the process with its status.
+
+    Args:
+        early: signals that came, and may come still, before the driver listens to them.
+    """
     redact = Redactor(os.environ)
     _log_to_stderr(redact)
     termination = Termination(Path("/dev/termination-log"), redact)
+    attempt = 0
     try:
         places = Places.of(os.environ)
         termination = Termination(places.termination, redact)
         mounted = read_orders(places)
-    except OrdersRefused as error:
-        _leave(_refused(termination, error))
-    redact = Redactor(os.environ, mounted.token)
-    _log_to_stderr(redact)
+        attempt = mounted.start.attempt
+        redact = Redactor(os.environ, mounted.token)
+        _log_to_stderr(redact)
+        termination = Termination(places.termination, redact)
+        status = _attempted(mounted, places, termination, redact, early)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the operator must hear of it
+        status = _not_begun(termination, attempt, error)
+    _leave(status)
+
+
+def _attempted(
+    mounted: Mounted,
+    places: Places,
+    termination: Termination,
+    redact: Redactor,
+    early: Sequence[int],
+) -> int:
     from moorage.driver import run_job
 
-    termination = Termination(places.termination, redact)
     driver = Driver(mounted, places, termination, redact, run_job)
     for number in _SIGNALS:
         signal.signal(number, driver.signalled)
-    _leave(driver.run())
+    return driver.told_early(early[0]) if early else driver.run()
 
 
-def _refused(termination: Termination, error: OrdersRefused) -> int:
-    _log.error("orders_refused: code=%s: %s", error.code, error)
+def _not_begun(termination: Termination, attempt: int, error: BaseException) -> int:
+    """The last words of a driver that could not say any by itself."""
+    known = isinstance(error, OrdersRefused)
+    attempt = error.attempt if isinstance(error, OrdersRefused) else attempt
+    code, text = error_code(error), str(error) or type(error).__name__
+    what = "orders_refused" if known else "driver_broken"
+    _log.error("%s: code=%s: %s", what, code, text, exc_info=None if known else error)
     with suppress(OSError):
-        termination.write(
-            DriverEnd(attempt=error.attempt, outcome="Failed", code=error.code, message=str(error))
-        )
+        termination.write(DriverEnd(attempt=attempt, outcome="Failed", code=code, message=text))
     return exit_code(error)
 
 

@@ -1,5 +1,6 @@
 """Keeps secrets out of everything a driver says: its log, its endpoint, its end."""
 
+import base64
 import logging
 from collections.abc import Mapping
 
@@ -9,10 +10,15 @@ __all__ = ["RedactingFormatter", "Redactor"]
 
 
 class Redactor:
-    """Takes the values of secret variables, the token, and credentials in URLs out of texts."""
+    """Takes the values of secret variables, the token, and credentials in URLs out of texts.
+
+    The token also in the form that Spark has it in.
+    """
 
     def __init__(self, environ: Mapping[str, str], token: str = "") -> None:
-        self._secrets = {**environ, "MOORAGE_ENDPOINT_TOKEN": token}
+        # Spark's processes have it as base64.
+        spark = base64.b64encode(token.encode()).decode()
+        self._secrets = {**environ, "MOORAGE_ENDPOINT_TOKEN": token, "SPARK_AUTH_SECRET": spark}
 
     def __call__(self, text: str) -> str:
         """The text without secrets."""

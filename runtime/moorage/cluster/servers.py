@@ -89,6 +89,7 @@ class ClusterServers:
         pin: told which executor has which subtask, when that changes.
         tell: takes sentences that a person should read.
         stop: set when the job is told to stop.
+        at_once: whether somebody asked for the job's end without a checkpoint.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class ClusterServers:
         pin: Callable[[Mapping[int, str]], None],
         tell: Callable[[str], None],
         stop: threading.Event,
+        at_once: Callable[[], bool] = lambda: False,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -111,6 +113,7 @@ class ClusterServers:
         self._pin = pin
         self._tell = tell
         self._stop = stop
+        self._at_once = at_once
         self._patience = patience or Patience()
         self._clock = clock
         self._servers: list[_Server] = []
@@ -177,11 +180,12 @@ class ClusterServers:
                 time.sleep(_POLL_SECONDS)
         return []
 
-    def wants_to_move(self) -> bool:
+    def wants_to_move(self, *, busy: bool = False) -> bool:
         """Whether subtasks should move: away from executors that leave, or to new ones.
 
         To new ones only when they have been there for a while, so that a batch of them makes one
-        move. Asks Spark now and then only; says so once, and again after a while.
+        move; and not while the run is `busy` with what a move would undo. Asks Spark now and then
+        only; says so once, and again after a while.
 
         Raises:
             ExecutorLost: one that has subtasks is gone, and its servers with it.
@@ -212,7 +216,7 @@ class ClusterServers:
         due = now - self._moved >= (
             self._patience.look if fleeing else self._patience.between_moves
         )
-        if not due or not (fleeing or settled):
+        if not due or not (fleeing or (settled and not busy)):
             return False
         new = [e for e in staying if e.id in {*wanted.values()} and e.id not in self._of]
         if not all(self._pool.map(self._greeted, new)):
@@ -247,7 +251,7 @@ class ClusterServers:
             if self._clock() - told >= _TELL_SECONDS or told == began:
                 told = self._clock()
                 self._tell(self._progress("waiting for executors", len(ready), waited))
-            if self._stop.wait(_POLL_SECONDS):
+            if self._at_once() or self._stop.wait(_POLL_SECONDS):
                 raise StoppedWaiting
 
     def _without_doubles(self, ready: dict[str, Executor]) -> dict[str, Executor]:

@@ -17,7 +17,7 @@ from moorage.cluster.executors import SparkExecutors
 from moorage.cluster.servers import ClusterServers, Patience, ServerPlace
 from moorage.driver.environment import Platform
 from moorage.driver.local import Scratch
-from moorage.driver.session import collector, engine_conf, python_path, start_session
+from moorage.driver.session import collector, end_session, engine_conf, python_path, start_session
 from moorage.driver.settings import JobSettings
 from moorage.driver.tuning import COMPILER
 from moorage.driver.types import RunOptions
@@ -154,7 +154,7 @@ class ClusterEnvironment:
         with contextlib.ExitStack() as stack:
             stack.callback(scratch.remove)
             spark = self._session(settings)
-            stack.callback(spark.stop)
+            stack.callback(end_session, spark)
             context = spark.sparkContext
             self._executors = SparkExecutors(context, self._wanted())
             placement = AnchoredPlacement(context)
@@ -166,6 +166,7 @@ class ClusterEnvironment:
                 pin=placement.pin,
                 tell=tell,
                 stop=options.stop,
+                at_once=lambda: options.requests.stop_at_once is not None,
                 patience=self._patience,
             )
             stack.callback(servers.close)

@@ -275,6 +275,11 @@ class Checkpointer:
         """Whether a checkpoint or savepoint is being taken."""
         return bool(self._works)
 
+    @property
+    def takes_savepoint(self) -> bool:
+        """Whether a savepoint is being taken, which the end of the run would undo."""
+        return any(work.is_savepoint for work in self._works.values())
+
     # -- effects ---------------------------------------------------------------------------
 
     def _carry_out(self, at: Callable[[], Boundary]) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import RunOptions
 from moorage.driver.views import ExecutorsView
+from moorage.engine.failures import SparkEnded
 from moorage.engine.placement import Placement
 from moorage.engine.servers import Servers
 from moorage_state.errors import MoorageError
@@ -25,6 +26,7 @@ __all__ = [
     "Platform",
     "RangesMove",
     "SparkEnded",
+    "SparkNotStarted",
     "StoppedWaiting",
 ]
 
@@ -35,10 +37,10 @@ class NoExecutors(MoorageError):
     code: ClassVar[str] = "no_executors"
 
 
-class SparkEnded(MoorageError):
-    """Spark ended by itself, for example because too many executors failed."""
+class SparkNotStarted(MoorageError):
+    """Spark did not start, for a reason that may pass: the API server was away, say."""
 
-    code: ClassVar[str] = "spark_ended"
+    code: ClassVar[str] = "spark_not_started"
 
 
 class StoppedWaiting(Exception):
@@ -82,7 +84,8 @@ class Environment(Protocol):
             tell: takes sentences that a person should read.
 
         Raises:
-            UserError: Spark does not start.
+            UserError: Spark does not start, and only a person can change that.
+            SparkNotStarted: it does not, and may the next time.
         """
         ...
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from moorage.driver.environment import Platform
-from moorage.driver.session import local_session
+from moorage.driver.session import end_session, local_session
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import RunOptions
 from moorage.driver.views import ExecutorsView
@@ -54,7 +54,7 @@ class LocalEnvironment:
             servers = LocalServers(group)
             stack.callback(servers.close)
             spark = local_session(settings, cores, scratch.path)
-            stack.callback(spark.stop)
+            stack.callback(end_session, spark)
             yield Platform(spark, servers, servers.token, LocalPlacement(), scratch.path)
 
     def scale(self, executors: int) -> None:
@@ -152,7 +152,7 @@ class LocalServers:
         """How tasks find a server."""
         return ServerDoor(self._group.addresses[index])
 
-    def wants_to_move(self) -> bool:
+    def wants_to_move(self, *, busy: bool = False) -> bool:  # noqa: ARG002
         """Never: all servers have one volume."""
         return False
 

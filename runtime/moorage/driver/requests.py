@@ -205,6 +205,7 @@ class StopRequest(Request):
         mode: what is taken before; None ends at once, in the middle of an epoch if need be.
         savepoint: for mode Savepoint.
         release: give the lineage up in its log, as the last thing.
+        granted: how the job stopped, once it did; also if the release then failed.
     """
 
     kind = "Stop"
@@ -212,6 +213,7 @@ class StopRequest(Request):
     mode: Literal["Checkpoint", "Savepoint", "None"] = "Checkpoint"
     savepoint: SavepointRequest | None = None
     release: bool = False
+    granted: Stopped | None = field(default=None, init=False)
 
     def content(self) -> tuple[object, ...]:
         """See `Request.content`."""
@@ -278,8 +280,10 @@ class Requests:
             self._make_room()
             self._known[request.request_id] = request
             if isinstance(request, StopRequest) and request.mode == "None":
+                # Not at a boundary: it must not be taken for one that a checkpoint comes before.
                 self._at_once = self._at_once or request
-            self._waiting.put(request)
+            else:
+                self._waiting.put(request)
         return request
 
     def put(self, request: _R) -> _R:

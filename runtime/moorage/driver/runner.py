@@ -18,11 +18,13 @@ from moorage.driver.job_file import build_graph
 from moorage.driver.lineage import hold_lineage
 from moorage.driver.local import LocalEnvironment
 from moorage.driver.reporter import Reporter, view_of
+from moorage.driver.requests import Stopped
 from moorage.driver.restore import Choice, check_fits, choose
 from moorage.driver.settings import JobSettings
 from moorage.driver.stream_run import StreamRun
 from moorage.driver.tuning import spare_byte_counts
 from moorage.driver.types import Outcome, Progress, RunOptions, RunResult
+from moorage.driver.wishes import let_go
 from moorage.engine.failures import UserFunctionError
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.plan import EpochPlanner
@@ -59,6 +61,7 @@ def run_job(
         CorruptState: the restore point is damaged and nothing may take its place.
         Fenced: another driver took over; nothing was committed since.
         NoExecutors: Spark did not get any.
+        SparkNotStarted: it did not start on a cluster.
         SparkEnded: it has ended by itself.
         UserError: the job file, its function, or what it asks for is wrong.
         LocalDiskError: the local volume is full; what is committed is in the last checkpoint.
@@ -89,16 +92,22 @@ def run_job(
             except (OSError, UserError) as error:
                 reporter.message(f"savepoints cannot be asked for: {error}")
         context = stack.enter_context(_context(settings, options, writer, store, reporter))
-        outcome, run = _drive(context, choice)
-    last = run.checkpointer.last if run is not None else None
-    return RunResult(
-        outcome=outcome,
-        epoch=reporter.progress.epoch,
-        rows_total=reporter.progress.rows_total,
-        seconds=time.monotonic() - started,
-        last_checkpoint=view_of(last) if last else reporter.progress.last_checkpoint,
-        restored_from=choice.path,
-    )
+        try:
+            outcome, run = _drive(context, choice)
+        except BaseException as error:
+            options.ended(error)
+            raise
+        last = run.checkpointer.last if run is not None else None
+        result = RunResult(
+            outcome=outcome,
+            epoch=reporter.progress.epoch,
+            rows_total=reporter.progress.rows_total,
+            seconds=time.monotonic() - started,
+            last_checkpoint=view_of(last) if last else reporter.progress.last_checkpoint,
+            restored_from=choice.path,
+        )
+        options.ended(result)
+    return result
 
 
 def _drive(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun | None]:
@@ -118,8 +127,11 @@ def _drive(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun |
             run = StreamRun(context, number, choice)
             return _drive_run(run), run
         except StoppedWaiting:
+            _answer_at_once(context)
             return Outcome.STOPPED, None
         except RangesMove:
+            if context.stop.is_set():
+                return Outcome.STOPPED, run
             context.reporter.message("subtasks move to other executors")
             rewinds, choice = 0, _choose_again(context, "sizes")
         except CorruptState as error:
@@ -127,13 +139,19 @@ def _drive(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun |
                 raise
             choice = _undamaged(context, choice, error)
         except _REWIND as error:
-            rewinds = _counted(rewinds, run, error)
-            if rewinds > _MAX_REWINDS:
-                raise
+            rewinds = _counted(context, rewinds, run, error)
             context.reporter.phase("rewinding", f"going back to the last checkpoint: {error}")
             if run is not None:  # else the choice was not followed yet: the same once more
                 choice = _choose_again(context, "sizes")
         number += 1
+
+
+def _answer_at_once(context: DriverContext) -> None:
+    """The job was to stop at once, and did while it waited for executors: no run had begun."""
+    request = context.requests.stop_at_once
+    if request is not None:
+        request.running()
+        let_go(context, request, Stopped(context.reporter.progress.last_checkpoint))
 
 
 def _undamaged(context: DriverContext, choice: Choice, error: CorruptState) -> Choice:
@@ -145,14 +163,26 @@ def _undamaged(context: DriverContext, choice: Choice, error: CorruptState) -> C
     return other
 
 
-def _counted(rewinds: int, run: StreamRun | None, error: MoorageError) -> int:
+def _counted(
+    context: DriverContext, rewinds: int, run: StreamRun | None, error: MoorageError
+) -> int:
     """How many rewinds in a row came to nothing, with this one.
 
     Lost executors are Spark's to count, as long as the job makes progress.
+
+    Raises:
+        MoorageError: it itself, if there were too many. Or if the job was told to stop: then there
+            is no time for another run, whose end would hide that something was not saved.
     """
+    if context.stop.is_set():
+        raise error
     if run is None or run.checkpointer.last is None:
-        return rewinds + 1
-    return 0 if isinstance(error, ExecutorLost) else 1
+        rewinds += 1
+    else:
+        rewinds = 0 if isinstance(error, ExecutorLost) else 1
+    if rewinds > _MAX_REWINDS:
+        raise error
+    return rewinds
 
 
 def _drive_run(run: StreamRun) -> Outcome:

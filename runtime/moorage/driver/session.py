@@ -4,6 +4,7 @@ Decides the Spark settings that the engine relies on; the job's own come first a
 them. Called once per process: a process has one Spark context.
 """
 
+import logging
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
+from moorage.driver.environment import SparkNotStarted
 from moorage.driver.settings import JobSettings
 from moorage.driver.tuning import COMPILER
 from moorage.engine.placement import required_conf
@@ -22,13 +24,17 @@ from moorage_state.errors import UserError
 __all__ = [
     "check_spark_version",
     "collector",
+    "end_session",
     "engine_conf",
     "local_session",
     "python_path",
     "start_session",
 ]
 
+_log = logging.getLogger(__name__)
+
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+_NO_JAVA = "JAVA_GATEWAY_EXITED"
 _BATCH_ROWS = "50000"
 _SUPPORTED = ((4, 1), (4, 4))
 
@@ -73,7 +79,8 @@ def start_session(
         log: where its log is, for the error.
 
     Raises:
-        UserError: Spark does not start.
+        UserError: it cannot start here: the version is wrong, Java is missing or too old.
+        SparkNotStarted: it did not start on a cluster, and may the next time.
     """
     check_spark_version()
     builder = SparkSession.builder.master(master).appName(settings.name)
@@ -83,18 +90,33 @@ def start_session(
     try:
         spark = builder.getOrCreate()
     except Exception as exc:
-        raise UserError(
-            f"spark does not start: {str(exc).splitlines()[0]}; it needs Java 17 or later "
-            f"(java -version), and {log}"
-        ) from exc
+        text = str(exc)
+        what = next(iter(text.splitlines()), type(exc).__name__)
+        if master.startswith("local[") or _NO_JAVA in text:
+            raise UserError(
+                f"spark does not start: {what}; it needs Java 17 or later (java -version), and "
+                f"{log}"
+            ) from exc
+        causes = [line for line in text.splitlines() if line.startswith("Caused by: ")]
+        cause = f" ({causes[-1][:500]})" if causes else ""
+        raise SparkNotStarted(f"spark does not start: {what}{cause}; {log}") from exc
     spark.sparkContext.setLogLevel("WARN")
     return spark
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stop Spark; an error is only logged, since the job has ended already."""
+    try:
+        spark.stop()
+    except Exception as error:  # noqa: BLE001 - it must not hide how the job ended
+        _log.warning("spark_not_stopped: %s: %s", type(error).__name__, error)
 
 
 def _local_conf(settings: JobSettings, scratch: Path) -> dict[str, str]:
     """What holds for Spark in this process alone, whose log goes to `scratch`."""
     log4j = files("moorage.driver").joinpath("log4j2.properties")
     return {
+        "spark.driver.memory": f"{settings.driver_memory_mb}m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": " ".join(
@@ -116,7 +138,6 @@ def engine_conf(settings: JobSettings) -> dict[str, str]:
     """What the engine requires wherever it runs."""
     return {
         **required_conf(),
-        "spark.driver.memory": f"{settings.driver_memory_mb}m",
         "spark.ui.enabled": settings.spark_conf.get("spark.ui.enabled", "false"),
         "spark.ui.showConsoleProgress": "false",
         "spark.python.worker.reuse": "true",

@@ -11,6 +11,7 @@ import time
 from functools import partial
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -19,18 +20,17 @@ from moorage.driver.checkpointer import Boundary, Checkpointer, CheckpointReport
 from moorage.driver.context import DriverContext
 from moorage.driver.environment import RangesMove
 from moorage.driver.output import OutputKeeper
+from moorage.driver.query import counting_consumers, delays_of, end, error_of, has_timers, is_active
 from moorage.driver.refusals import RestorePointCorrupt, RestorePointIncompatible
 from moorage.driver.restore import Choice, known_schemas
 from moorage.driver.savepoints import KnownSavepoints
 from moorage.driver.types import Outcome
 from moorage.driver.wishes import Wishes
 from moorage.engine.epoch import EpochRunner, RunIdentity
-from moorage.engine.failures import failure_of
+from moorage.engine.failures import SparkEnded, failure_of
 from moorage.engine.plan import tagged_union
 from moorage.engine.sparklog import SparkLog, capture, lay
 from moorage.engine.watermarks import Watermarks
-from moorage.functions import KeyedProcessFunction
-from moorage.graph import JobGraph
 from moorage_state.errors import (
     Bug,
     CorruptState,
@@ -69,8 +69,8 @@ class StreamRun:
         self._first_batch: int | None = None
         self._spark_dir = context.scratch / f"spark-{self._run}"
         self._log: SparkLog | None = None
-        self._timers = _has_timers(context.graph)
-        self._counted = _counting_consumers(context.graph)
+        self._timers = has_timers(context.graph)
+        self._counted = counting_consumers(context.graph)
         self._last_epoch = self._last_look = time.monotonic()
         savepoints = KnownSavepoints(context.writer)
         self._output = OutputKeeper(context.graph, context.store, context.writer, savepoints)
@@ -123,7 +123,7 @@ class StreamRun:
 
     def _until_end(self) -> Outcome:
         query = self._query
-        while query is not None and query.isActive and self._failure is None:
+        while query is not None and self._failure is None and is_active(query):
             if self._c.stop.wait(_POLL_SECONDS):
                 return self._stop()
             if (request := self._c.requests.stop_at_once) is not None:
@@ -136,9 +136,12 @@ class StreamRun:
                 if self._failure is None and self._wishes.stopped():
                     self._halted = True
                     return Outcome.STOPPED
-                if self._c.fleet.wants_to_move() and self._ended_for_a_move():
+                busy = self._checkpointer.takes_savepoint
+                if self._c.fleet.wants_to_move(busy=busy) and self._ended_for_a_move():
                     raise RangesMove
         self._raise_failure()
+        if not self._c.settings.bounded:
+            raise SparkEnded("the stream's query has ended by itself, and its input has no end")
         return self._finish()
 
     # -- starting --------------------------------------------------------------------------
@@ -190,7 +193,7 @@ class StreamRun:
         )
 
     def _watermarks(self) -> Watermarks:
-        delays, manifest = _delays(self._c.graph), self._choice.manifest
+        delays, manifest = delays_of(self._c.graph), self._choice.manifest
         if manifest is None:
             return Watermarks(delays)
         stored = {uid: t for uid, t in manifest.watermarks.items() if t is not None}
@@ -246,6 +249,9 @@ class StreamRun:
             except MoorageError as error:
                 self._failure = error
                 raise
+            except (Py4JError, ConnectionError) as error:
+                self._failure = failure_of(error)
+                raise self._failure from error
             except Exception as error:
                 self._failure = Bug(
                     f"unexpected error in the driver: {type(error).__name__}: {error}"
@@ -370,40 +376,10 @@ class StreamRun:
         """Raise why the run cannot go on, if it cannot."""
         if self._failure is not None:
             raise self._failure
-        if self._query is not None and (error := self._query.exception()) is not None:
+        if self._query is not None and (error := error_of(self._query)) is not None:
             raise failure_of(error) from error
 
     def _end_query(self) -> None:
         self._halted = True
-        if self._query is not None and self._query.isActive:
-            self._query.stop()
-
-
-def _delays(graph: JobGraph) -> dict[str, int]:
-    """By input uid, the declared delay of inputs with event time."""
-    delays: dict[str, int] = {}
-    for operator in graph.operators:
-        for branch in operator.upstream.branches:
-            if branch.event_time is not None:
-                known = delays.get(branch.node.uid, 0)
-                delays[branch.node.uid] = max(known, branch.max_delay_ms)
-    return delays
-
-
-def _has_timers(graph: JobGraph) -> bool:
-    base = KeyedProcessFunction.on_timer
-    return any(type(o.function).on_timer is not base for o in graph.operators)
-
-
-def _counting_consumers(graph: JobGraph) -> frozenset[str]:
-    """Uids of consumers that together read each input about once: their rows are the input's."""
-    seen: set[str] = set()
-    chosen: set[str] = set()
-    consumers = [(o.uid, o.upstream) for o in graph.operators]
-    consumers += [(s.uid, s.upstream) for s in graph.sinks]
-    for uid, upstream in consumers:
-        inputs = {branch.node.uid for branch in upstream.branches}
-        if inputs - seen:
-            seen |= inputs
-            chosen.add(uid)
-    return frozenset(chosen)
+        if self._query is not None:
+            end(self._query)

@@ -81,6 +81,8 @@ class RunOptions:
         claimed: called with the writer of the lineage's log once the fence is claimed.
         fenced: called once, with the reason, by the thread that finds the fence lost, before
             anything else happens.
+        ended: called with how the job ended, before Spark and the servers are ended: what goes
+            wrong with those changes nothing of it. Not called if the job did not begin.
     """
 
     take_over: bool = False
@@ -94,6 +96,9 @@ class RunOptions:
     environment: "Environment | None" = field(default=None, compare=False, repr=False)
     claimed: Callable[["LogWriter"], object] | None = field(default=None, compare=False, repr=False)
     fenced: Callable[[str], object] | None = field(default=None, compare=False, repr=False)
+    ended: Callable[["RunResult | BaseException"], object] = field(
+        default=lambda _result: None, compare=False, repr=False
+    )
 
 
 @dataclass(frozen=True, slots=True)

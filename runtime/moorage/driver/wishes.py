@@ -23,7 +23,7 @@ from moorage.driver.views import SavepointView
 from moorage_state.errors import Bug, Fenced, MoorageError, StoreUnavailable, UserError
 from moorage_state.snapshots import Released
 
-__all__ = ["JobStopping", "Wishes"]
+__all__ = ["JobStopping", "Wishes", "let_go"]
 
 
 class JobStopping(UserError):
@@ -120,16 +120,8 @@ class Wishes:
         Raises:
             Fenced: another driver took over; nothing was released.
         """
-        if self._granted is None:
-            return
-        request, result = self._granted
-        try:
-            if request.release:
-                self._release(request)
-                result = replace(result, released=True)
-        except StoreUnavailable as error:
-            request.answer(error)
-        request.answer(result)
+        if self._granted is not None:
+            let_go(self._c, *self._granted)
 
     def _take_up_stop(self, request: StopRequest) -> None:
         if self._stop is None:
@@ -161,14 +153,31 @@ class Wishes:
             given_up.answer(stopped(given_up))
         return request.wait()
 
-    def _release(self, request: StopRequest) -> None:
-        writer = self._c.writer
-        entry = Released(writer.fence, f"asked to stop: request={request.request_id}")
-        try:
-            writer.append(entry)
-        except StoreUnavailable:
-            writer.append(entry)  # once more: it may be in the log, and then this finds it
-        self._c.reporter.released()
+
+def let_go(context: DriverContext, request: StopRequest, result: Stopped) -> None:
+    """The job has stopped as it was asked to: release the lineage if that was asked, and answer.
+
+    Raises:
+        Fenced: another driver took over; nothing was released.
+    """
+    request.granted = result
+    try:
+        if request.release:
+            _release(context, request)
+            result = request.granted = replace(result, released=True)
+    except StoreUnavailable as error:
+        request.answer(error)
+    request.answer(result)
+
+
+def _release(context: DriverContext, request: StopRequest) -> None:
+    writer = context.writer
+    entry = Released(writer.fence, f"asked to stop: request={request.request_id}")
+    try:
+        writer.append(entry)
+    except StoreUnavailable:
+        writer.append(entry)  # once more: it may be in the log, and then this finds it
+    context.reporter.released()
 
 
 def _refuse(request: StopRequest, error: MoorageError) -> None:

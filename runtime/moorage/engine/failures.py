@@ -6,6 +6,10 @@ the job, or to give up.
 """
 
 import re
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
+
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from moorage_state.errors import (
     LocalDiskError,
@@ -15,7 +19,9 @@ from moorage_state.errors import (
     error_from_wire,
 )
 
-__all__ = ["SubtaskFailure", "UserFunctionError", "failure_of"]
+__all__ = ["SparkEnded", "SubtaskFailure", "UserFunctionError", "ask_spark", "failure_of"]
+
+_T = TypeVar("_T")
 
 # With the class name before it: a mark in user data or in a trace's source lines is not ours.
 _MARK = re.compile(r"(?:\A|SubtaskFailure: )\[moorage:([a-z_]+)\] (.*)", re.DOTALL)
@@ -32,6 +38,18 @@ _KNOWN_LOSSES = (
     "EOFException",
     "SocketException",
     "Broken pipe",
+)
+_TRACE = "Traceback (most recent call last)"
+# What Spark's own SQL says of data and of plans; the classes of its codes are the standard's.
+_USERS = re.compile(r"AnalysisException|SQLSTATE: (0A|2[0-9]|42|54)")
+# Without a trace of the job's own code these are peers, memory or time that were not there.
+_LIKELY_LOSSES = (
+    "Job aborted due to stage failure",
+    "Failed to get broadcast_",
+    "Futures timed out",
+    "OutOfMemoryError",
+    "RpcTimeoutException",
+    "Connecting to /",
 )
 _WRAPPING = ("An error occurred while calling", "An exception was thrown from the Python worker")
 
@@ -54,14 +72,37 @@ class UserFunctionError(UserError):
     code = "user_function"
 
 
+class SparkEnded(MoorageError):
+    """Spark ended by itself, for example because too many executors failed."""
+
+    code: ClassVar[str] = "spark_ended"
+
+
+def ask_spark(question: Callable[[], _T]) -> _T:
+    """The answer of Spark's process in this pod.
+
+    Raises:
+        SparkEnded: it does not answer any more.
+        MoorageError: the question failed otherwise.
+    """
+    try:
+        return question()
+    except (Py4JError, OSError) as error:
+        raise failure_of(error) from error
+
+
 def failure_of(error: BaseException) -> MoorageError:
     """The error that made a Spark action fail.
 
-    A failure that no subtask reported (an executor was lost, a worker was killed) is `Retryable`.
+    A failure that no subtask reported (an executor was lost, a worker was killed) is `Retryable`;
+    `SparkEnded` if Spark's process itself is gone.
     """
     if isinstance(error, MoorageError):
         return error
     text = str(error)
+    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+        gist = _gist(text) or type(error).__name__
+        return SparkEnded(f"spark's process has ended or does not answer: {gist}")
     match = _MARK.search(text)
     if match is None:
         return _unmarked(text)
@@ -80,6 +121,9 @@ def _unmarked(text: str) -> MoorageError:
             f"{_gist(text)}"
         )
     if any(sign in text for sign in _KNOWN_LOSSES):
+        return Retryable(_gist(text))
+    users = _TRACE in text or _USERS.search(text)
+    if not users and any(sign in text for sign in _LIKELY_LOSSES):
         return Retryable(_gist(text))
     return UserError(f"spark could not run the epoch: {_gist(text)}")
 

@@ -314,9 +314,9 @@ class RangeFleet:
             client.close()
         self._pool.shutdown()
 
-    def wants_to_move(self) -> bool:
+    def wants_to_move(self, *, busy: bool = False) -> bool:
         """See `Servers.wants_to_move`."""
-        return self._servers.wants_to_move()
+        return self._servers.wants_to_move(busy=busy)
 
     def _place(self) -> None:
         """Ask where ranges belong now, and let go of them where they were before."""

@@ -56,6 +56,10 @@ class Servers(Protocol):
         """
         ...
 
-    def wants_to_move(self) -> bool:
-        """Whether ranges should move: worth a checkpoint, an end of the run and a new one."""
+    def wants_to_move(self, *, busy: bool = False) -> bool:
+        """Whether ranges should move: worth a checkpoint, an end of the run and a new one.
+
+        Args:
+            busy: the end of the run would undo something; then only if they must.
+        """
         ...

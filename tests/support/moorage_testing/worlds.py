@@ -23,6 +23,7 @@ from moorage_operator.plan import (
     AskDriver,
     DeletePod,
     Effect,
+    Errand,
     Event,
     KeepSnapshot,
     Plan,
@@ -387,6 +388,8 @@ class Stage:
                 self._delete_pod(effect)
             case KeepSnapshot(name=name):
                 self.add_snapshot(name, state="Pending")
+            case RunErrand(Errand(id=key, kind="Verify")):
+                self.errands.setdefault(key, ErrandView("Completed", {"found": True}))
             case RunErrand(errand):
                 self.errands.setdefault(errand.id, ErrandView("Pending"))
             case TidyAttempt(below):

@@ -1,5 +1,7 @@
 """Whatever becomes of a job, its driver ends with a status and a report, in time."""
 
+import asyncio
+import base64
 import json
 import os
 import signal
@@ -14,6 +16,8 @@ from typing import Any
 import pytest
 from moorage_testing.jobs import wait_until
 
+from moorage.cluster import main
+from moorage.cluster.endpoint import Endpoint
 from moorage.cluster.fence import FenceWatch
 from moorage.cluster.main import Driver
 from moorage.cluster.orders import read_orders
@@ -25,7 +29,7 @@ from moorage.driver.types import CheckpointView, Outcome, Progress, RunOptions, 
 from moorage.driver.views import SavepointView
 from moorage.engine.failures import UserFunctionError
 from moorage_api.driver import DriverEnd
-from moorage_state.errors import Bug, Fenced, LocalDiskError, MoorageError, StoreUnavailable
+from moorage_state.errors import Bug, Fenced, LocalDiskError, StoreUnavailable
 from moorage_state.snapshots import LogWriter, Owner
 from moorage_state.stores import MemoryStore
 
@@ -33,6 +37,7 @@ from .conftest import AT, TOKEN, mounted_files
 
 DONE = RunResult(Outcome.FINISHED, 41, 10, 1.0)
 STOPPED = RunResult(Outcome.STOPPED, 41, 10, 1.0)
+LOCAL_DISK = ("Failed", "local_disk_error")
 Play = Callable[[RunOptions, Callable[[Progress], None]], RunResult]
 
 
@@ -59,7 +64,7 @@ class Attempt:
 @pytest.fixture
 def attempt(mount) -> Callable[..., Attempt]:
 
-    def make(play: Play, grace: float = 60.0, port: int = 0) -> Attempt:
+    def make(play: Play, grace: float = 60.0, port: int = 0, teardown: float = 20.0) -> Attempt:
         start = {**json.loads(mounted_files()["start_json"]), "graceSeconds": grace}
         places = mount(start_json=json.dumps(start))
         places = type(places)(
@@ -77,6 +82,7 @@ def attempt(mount) -> Callable[..., Attempt]:
             redact,
             runner,
             leave=left.append,
+            teardown=teardown,
         )
         return Attempt(driver, places.termination, left)
 
@@ -151,11 +157,12 @@ def test_every_failure_has_its_status_and_code(attempt, error, status, code):
 
 def test_no_secret_is_in_the_end(attempt):
     def play(*_args: Any) -> RunResult:
-        raise ValueError(f"open-sesame {TOKEN} s3://me:mine@host")
+        spark = base64.b64encode(TOKEN.encode()).decode()
+        raise ValueError(f"open-sesame {TOKEN} {spark} s3://me:mine@host")
 
     made = attempt(play)
     assert made.status() == 1
-    assert made.end().message == "*** *** s3://***@host"
+    assert made.end().message == "*** *** *** s3://***@host"
 
 
 def test_a_signal_lets_the_job_take_its_last_checkpoint(attempt):
@@ -189,6 +196,53 @@ def test_the_time_for_the_last_checkpoint_is_limited(attempt, gate):
     made.driver.signalled(signal.SIGTERM)
     assert made.status() == 130
     assert "not complete in time: seconds=0.2" in made.end().message
+
+
+def test_a_last_checkpoint_that_is_complete_counts_though_spark_ends_slowly(attempt, gate):
+    def play(options: RunOptions, _listen: Any) -> RunResult:
+        options.stop.wait(20)
+        options.ended(STOPPED)
+        gate.wait(20)
+        raise StoreUnavailable("what came of it later")
+
+    made = attempt(play, grace=0.5, teardown=0.1)
+    made.driver.signalled(signal.SIGTERM)
+    assert made.status() == 0
+    assert made.end().outcome == "Stopped"
+    assert not gate.is_set()
+
+
+@pytest.mark.parametrize(
+    ("result", "said"), [(STOPPED, ("Stopped", "")), (LocalDiskError("full"), LOCAL_DISK)]
+)
+def test_spark_that_cannot_be_ended_changes_nothing_of_how_the_job_ended(attempt, result, said):
+    def play(options: RunOptions, _listen: Any) -> RunResult:
+        options.ended(result)
+        raise RuntimeError("Answer from Java side is empty")
+
+    made = attempt(play)
+    assert made.status() == (0 if result is STOPPED else 7)
+    assert (made.end().outcome, made.end().code) == said
+
+
+def test_without_its_endpoint_the_driver_ends(attempt, gate, monkeypatch):
+    begun = threading.Event()
+
+    async def broken(self: Endpoint) -> None:
+        self.port = 1
+        self._ready.set()
+        await asyncio.to_thread(begun.wait, 20)
+        raise RuntimeError("the loop is broken")
+
+    def play(_options: RunOptions, _listen: Any) -> RunResult:
+        begun.set()
+        gate.wait(20)
+        return STOPPED
+
+    monkeypatch.setattr(Endpoint, "_serve", broken)
+    made = attempt(play)
+    assert made.status() == 1
+    assert (made.end().code, gate.is_set()) == ("endpoint_lost", False)
 
 
 def test_a_lost_fence_ends_the_process_before_anything_else(attempt, gate):
@@ -255,6 +309,25 @@ def test_a_port_that_is_taken_ends_the_driver_before_the_job(attempt):
     assert not started
 
 
+@pytest.mark.parametrize("early", [[], [signal.SIGTERM]])
+def test_before_there_is_a_driver_there_are_last_words_too(monkeypatch, mount, early):
+    """Whether the process was told to end, or is broken."""
+    left: list[int] = []
+    places = mount()
+    for name, path in (("CONFIG_DIR", "config"), ("TERMINATION_LOG", "termination")):
+        monkeypatch.setenv(f"MOORAGE_{name}", str(getattr(places, path)))
+    monkeypatch.setenv("MOORAGE_TOKEN_FILE", str(places.token))
+    monkeypatch.setattr(main, "_leave", left.append)
+    monkeypatch.setattr(main, "_log_to_stderr", lambda _redact: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(main.Driver, "run", lambda _driver: 1 // 0)
+    main.main(early)
+    end = DriverEnd.model_validate_json(places.termination.read_text())
+    code = "interrupted" if early else "internal"
+    assert (end.outcome, end.attempt, end.code) == ("Failed", 3, code)
+    assert left == [130 if early else 1]
+
+
 def test_broken_orders_end_the_process_with_a_report(tmp_path):
     environment = {
         **os.environ,
@@ -295,7 +368,7 @@ def test_an_idle_driver_finds_out_that_it_was_replaced():
 def test_an_idle_driver_finds_out_that_its_store_is_away(monkeypatch):
     storage: list[str] = []
     writer = LogWriter.claim(MemoryStore("fence-watch-2"), Owner("c", "n", "j", "u"), "first")
-    error: list[MoorageError] = [StoreUnavailable("away"), Bug("something else")]
+    error = [StoreUnavailable("away"), Bug("something else"), KeyError("not even ours")]
 
     def watch_log() -> None:
         if error:

@@ -1,5 +1,6 @@
 """What ends a job whose runs end early, and what does not: executors come and go."""
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 
 from moorage.driver import runner
 from moorage.driver.environment import NoExecutors, RangesMove, SparkEnded, StoppedWaiting
-from moorage.driver.types import Outcome
+from moorage.driver.requests import Requests, StopRequest
+from moorage.driver.types import Outcome, Progress
 from moorage.engine.servers import ExecutorLost
 from moorage_state.errors import VersionGone
 
@@ -18,7 +20,7 @@ LOST, GONE = ExecutorLost("executor=1"), VersionGone("a delta")
 def drive(monkeypatch):
     """`drive(*ends)`: runs end in this way, one after the other, with or without a checkpoint."""
 
-    def go(*ends):
+    def go(*ends, stop=None, requests=None):
         left = list(ends)
 
         class Run:
@@ -40,7 +42,11 @@ def drive(monkeypatch):
             message=told.append, phase=lambda phase, _message="": told.append(phase)
         )
         monkeypatch.setattr(runner, "_choose_again", lambda *_: choice)
-        context: Any = SimpleNamespace(reporter=reporter)
+        reporter.progress = Progress()
+        requests = requests or Requests()
+        context: Any = SimpleNamespace(
+            reporter=reporter, stop=stop or threading.Event(), requests=requests
+        )
         outcome, run = runner._drive(context, choice)
         assert not left
         return outcome, run, told
@@ -79,3 +85,18 @@ def test_a_job_that_is_stopped_while_it_waits_for_executors_has_stopped(drive):
 def test_without_executors_and_without_spark_the_job_ends(drive, error):
     with pytest.raises(type(error)):
         drive(error if isinstance(error, NoExecutors) else (error, "chk"))
+
+
+def test_a_job_that_was_told_to_stop_begins_no_other_run(drive):
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(ExecutorLost):  # not "stopped": the last checkpoint is not there
+        drive((LOST, "chk"), stop=stop)
+    assert drive((RangesMove(), "chk"), stop=stop)[0] is Outcome.STOPPED
+
+
+def test_a_stop_at_once_is_answered_though_no_run_began(drive):
+    requests = Requests()
+    request = requests.ask(StopRequest("None"))
+    assert drive(StoppedWaiting(), requests=requests)[0] is Outcome.STOPPED
+    assert request.state == "Completed"

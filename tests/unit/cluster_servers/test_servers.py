@@ -1,18 +1,22 @@
 """Which executor has which subtask, what is waited for, and when an executor counts as lost."""
 
 import threading
+from typing import Any
 
 import pytest
 
 from moorage.cluster.servers import Patience
 from moorage.driver.environment import NoExecutors, StoppedWaiting
 from moorage.engine.fleet import RangeFleet
-from moorage.engine.range_access import connect_to
+from moorage.engine.range_access import ServerDoor, connect_to
 from moorage.engine.servers import ExecutorLost
 from moorage_state.deltas import encode_frame
-from moorage_state.errors import UserError
+from moorage_state.server import ServerGroup
 from moorage_state.server.client import StateClient
+from moorage_state.server.slots import Slot, socket_path
 from moorage_state.server.wire import AnotherServer
+
+from .conftest import SMALL
 
 
 def owners(cluster):
@@ -166,8 +170,33 @@ def test_a_task_takes_the_socket_of_its_own_executor_only(cluster, monkeypatch):
     with connect_to(far, "secret") as client:
         assert client.ping() == there.group.pids[0]
     assert addresses == [f"unix:{near.socket}", far.address, far.address]
-    with pytest.raises(UserError, match="token is wrong"):
+    with pytest.raises(AnotherServer, match="token is wrong"):
         connect_to(far, "guess")
+
+
+def test_another_jobs_server_on_a_shared_volume_is_not_taken_for_ones_own(tmp_path):
+    """A sidecar took the slot of one that ended: same path, same identity, another token."""
+    with Slot.take(tmp_path) as slot:
+        common: Any = {"options": SMALL, "tcp_host": "127.0.0.1", "socket_dir": slot.run}
+        with ServerGroup(1, slot.state, token="one", identity=slot.identity, **common) as group:  # noqa: S106
+            with group.connect(0) as client:
+                server = client.server
+            door = ServerDoor(group.tcp_addresses[0], server, socket_path(str(tmp_path), server))
+        with (
+            ServerGroup(1, slot.state, token="two", identity=slot.identity, **common),  # noqa: S106
+            pytest.raises(AnotherServer, match="another job has"),
+        ):
+            connect_to(door, "one")
+
+
+def test_a_stop_at_once_ends_the_wait_for_executors(cluster):
+    asked = threading.Event()
+    cluster.pool.desired = 1
+    servers = cluster.new_servers(patience=Patience(), at_once=asked.is_set)
+    threading.Timer(0.1, asked.set).start()
+    with pytest.raises(StoppedWaiting):
+        servers.place(1)
+    servers.close()
 
 
 def test_a_joined_executor_is_worth_a_move_once_it_has_settled(cluster):

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from moorage.cluster.session import ClusterEnvironment, Pod, cluster_conf
-from moorage.driver.environment import Environment
+from moorage.driver import session
+from moorage.driver.environment import Environment, SparkNotStarted
 from moorage.driver.local import LocalEnvironment
 from moorage_state.errors import UserError
 
@@ -45,6 +46,34 @@ def test_the_jobs_settings_yield_to_the_operators_and_those_to_the_engine(settin
     assert conf["spark.sql.adaptive.enabled"] == "false"
     assert conf["spark.sql.session.timeZone"] == "UTC"
     assert conf["spark.dynamicAllocation.enabled"] == "false"
+
+
+def test_the_drivers_heap_is_what_the_operator_leaves_of_its_pod(settings):
+    conf = cluster_conf(settings, {"spark.driver.memory": "600m"}, POD)
+    assert conf["spark.driver.memory"] == "600m"
+
+
+@pytest.mark.parametrize(
+    ("master", "error", "kind"),
+    [
+        ("k8s://api", "External scheduler cannot be instantiated", SparkNotStarted),
+        ("k8s://api", "[JAVA_GATEWAY_EXITED] Java gateway process exited", UserError),
+        ("local[2]", "Unable to find any JVMs", UserError),
+    ],
+)
+def test_a_cluster_that_is_away_is_no_fault_of_the_job(settings, monkeypatch, master, error, kind):
+    def away():
+        raise RuntimeError(f"{error}\nCaused by: java.net.ConnectException: refused")
+
+    builder = SimpleNamespace(getOrCreate=away)
+    builder.master = builder.appName = builder.config = lambda *_: builder
+    monkeypatch.setattr(session, "SparkSession", SimpleNamespace(builder=builder))
+    settings.name = "clicks"
+    with pytest.raises(kind, match="spark does not start") as failed:
+        session.start_session(settings, master, {}, "its log is the driver's")
+    assert type(failed.value) is kind
+    if kind is SparkNotStarted:
+        assert "ConnectException: refused" in str(failed.value)
 
 
 def test_executors_find_the_driver_by_its_address_and_the_jobs_modules(settings, tmp_path):

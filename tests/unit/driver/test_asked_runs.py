@@ -5,14 +5,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
-from moorage.driver.environment import RangesMove
+from moorage.driver.environment import RangesMove, SparkEnded
 from moorage.driver.requests import (
     CheckpointRequest,
     Request,
     Requests,
     RescaleRequest,
     SavepointRequest,
+    Stopped,
     StopRequest,
 )
 from moorage.driver.stream_run import StreamRun
@@ -38,6 +40,7 @@ class Checkpoints:
         self.savepoint_answer: Any = VIEW
         self.suspended: list[Request] = []
         self.broken = False
+        self.takes_savepoint = False
         self.last = None
         self.job_ends: bool | None = None
 
@@ -146,7 +149,7 @@ class Running:
         run: Any = object.__new__(StreamRun)
         run._c = SimpleNamespace(
             settings=SimpleNamespace(parallelism=4, bounded=False, epoch_seconds=9.0),
-            fleet=SimpleNamespace(wants_to_move=lambda: self.moves),
+            fleet=SimpleNamespace(wants_to_move=self.wants_to_move),
             writer=self.writer,
             reporter=self.reports,
             stop=self.stop,
@@ -167,6 +170,9 @@ class Running:
 
     def drive(self) -> Outcome:
         return self.run.drive()
+
+    def wants_to_move(self, *, busy: bool) -> bool:
+        return self.moves and not busy
 
     def ask(self, request: Any) -> Any:
         return self.requests.ask(request)
@@ -214,10 +220,11 @@ def test_a_release_that_may_not_be_written_is_a_failure_and_the_job_has_ended(ru
         raise StoreUnavailable("away")
 
     monkeypatch.setattr(running.writer, "append", away)
-    request = running.ask(StopRequest(release=True))
+    request = running.ask(StopRequest("Savepoint", SavepointRequest("last", stop=True), True))
     assert running.drive() is Outcome.STOPPED
     with pytest.raises(StoreUnavailable):
         request.wait(0)
+    assert request.granted == Stopped(LAST, VIEW)  # the savepoint is there all the same
     assert not running.reports.was_released
 
 
@@ -256,7 +263,8 @@ def test_a_stop_whose_checkpoint_fails_lets_the_job_go_on(running, savepoint):
     running.checkpoints.finish_error = Retryable("the store is away")
     request = running.ask(StopRequest("Savepoint" if savepoint else "Checkpoint", savepoint))
     again = running.ask(StopRequest(request_id="again"))
-    running.drive()
+    running.run._c.settings.bounded = True  # it goes on until its input ends
+    assert running.drive() is Outcome.FINISHED
     with pytest.raises(UserError, match="stopped already"):
         again.wait(0)
     with pytest.raises(Retryable, match="away"):
@@ -295,6 +303,42 @@ def test_what_was_asked_for_outlives_a_move_of_ranges(running):
     assert running.checkpoints.job_ends is False
     assert request.state == "Pending"
     assert running.requests.take() == [request]
+
+
+def test_ranges_wait_with_their_move_for_a_savepoint_that_is_being_taken(running):
+    running.moves = running.checkpoints.takes_savepoint = True
+    running.run._c.settings.bounded = True
+    assert running.drive() is Outcome.FINISHED
+    running.query = Query(50)
+    running.checkpoints.takes_savepoint = False
+    with pytest.raises(RangesMove):
+        running.drive()
+
+
+def test_a_stream_without_an_end_is_never_finished(running):
+    running.query.looks = 0
+    with pytest.raises(SparkEnded, match="ended by itself"):
+        running.drive()
+    assert "finished" not in running.reports.phases
+
+
+@pytest.mark.parametrize("where", ["isActive", "exception"])
+def test_a_query_that_nobody_answers_for_means_that_spark_has_ended(running, monkeypatch, where):
+    def gone(_query: Any) -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    running.query.looks = 0
+    monkeypatch.setattr(Query, where, property(gone) if where == "isActive" else gone)
+    with pytest.raises(SparkEnded, match="Answer from Java"):
+        running.drive()
+
+
+def test_a_stop_at_once_is_not_taken_up_at_a_boundary_as_another_stop(running):
+    request = running.ask(StopRequest("None"))
+    running.run._between_epochs()
+    assert running.drive() is Outcome.STOPPED
+    assert running.checkpoints.did == []
+    assert request.state == "Completed"
 
 
 def test_what_was_asked_for_and_not_done_is_answered_when_the_job_ends(running):

@@ -3,9 +3,16 @@
 import pickle
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from moorage.engine.acks import EpochConflict
-from moorage.engine.failures import SubtaskFailure, UserFunctionError, failure_of
+from moorage.engine.failures import (
+    SparkEnded,
+    SubtaskFailure,
+    UserFunctionError,
+    ask_spark,
+    failure_of,
+)
 from moorage_state.errors import (
     Bug,
     CorruptState,
@@ -113,6 +120,53 @@ def test_a_loss_of_processes_is_tried_again_and_says_what_was_lost(message):
     assert type(error) is Retryable
     assert message in str(error)
     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "java.io.IOException: [INTERNAL_ERROR_BROADCAST] Failed to get broadcast_5_piece0",
+        "java.io.IOException: Connecting to /10.0.0.5:7079 failed in the last 9500 ms",
+        "java.util.concurrent.TimeoutException: Futures timed out after [120 seconds]",
+        "java.lang.OutOfMemoryError: Java heap space",
+    ],
+)
+def test_a_lost_peer_and_too_little_memory_are_tried_again(cause):
+    lost = f"Lost task 0.3 in stage 3.0 (TID 9) (10.0.0.6 executor 2): {cause}"
+    assert type(failure_of(RuntimeError(JVM.format(message=lost)))) is Retryable
+    assert type(failure_of(RuntimeError(cause))) is Retryable
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        "org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] x. SQLSTATE: 22012",
+        "org.apache.spark.sql.AnalysisException: cannot resolve x",
+        PYTHON.format(name="ZeroDivisionError", message="division by zero", where=""),
+    ],
+)
+def test_a_stage_that_failed_for_the_jobs_own_code_is_not_tried_again(cause):
+    assert type(failure_of(RuntimeError(JVM.format(message=cause)))) is UserError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JNetworkError("Answer from Java side is empty"),
+        Py4JNetworkError("An error occurred while trying to connect to the Java server"),
+        ConnectionResetError("reset by peer"),
+    ],
+)
+def test_a_dead_jvm_means_that_spark_has_ended(error):
+    found = failure_of(error)
+    assert type(found) is SparkEnded
+    assert str(error) in str(found)
+    with pytest.raises(SparkEnded):
+        ask_spark(lambda: raises(error))
+
+
+def raises(error):
+    raise error
 
 
 def test_a_full_volume_is_named_as_one():

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,16 @@ async def answered(way, job, errand):
     raise AssertionError("no answer")
 
 
+async def found(way, job, since=None):
+    """What an inspection says once it has ended."""
+    for _ in range(3000):
+        view = await way.inspect(job, since)
+        if view is not None:
+            return view
+        await asyncio.sleep(0.01)
+    raise AssertionError("no answer")
+
+
 # -- the operator itself -----------------------------------------------------------------------
 
 
@@ -103,7 +114,7 @@ async def test_a_store_is_read_with_the_credentials_of_the_jobs_secret(
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     store = open_store(s3_server.url("ways"))
     secret(cluster, AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY)
-    view = await direct.inspect(on_s3(s3_server))
+    view = await found(direct, on_s3(s3_server))
     assert isinstance(view, StoreView)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     assert view.exists is any(True for _ in store.list("log/"))
@@ -121,7 +132,7 @@ async def test_credentials_that_are_missing_are_told_without_a_request(
 ):
     if data is not None:
         secret(cluster, **data)
-    view = await direct.inspect(on_s3(s3_server))
+    view = await found(direct, on_s3(s3_server))
     assert view.reason == "CredentialsMissing"
     assert words in view.message
     assert "someone" not in view.message
@@ -133,7 +144,7 @@ async def test_scenario_25_wrong_credentials_are_denied_and_never_shown(
     caplog.set_level(logging.DEBUG, logger="moorage_operator")
     wrong = "wrong-secret-value"
     secret(cluster, AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=wrong)
-    view = await direct.inspect(on_s3(s3_server))
+    view = await found(direct, on_s3(s3_server))
     assert view.reason == "StoreDenied"
     assert wrong not in f"{view}{caplog.text}"
 
@@ -144,7 +155,7 @@ async def test_scenario_24_a_store_that_is_down_is_unavailable_and_not_empty(
     secret(cluster, AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY)
     with FaultProxy(s3_server.endpoint) as proxy:
         proxy.inject(Fault.ERROR, "GET", times=50)
-        view = await direct.inspect(on_s3(s3_server, proxy.endpoint))
+        view = await found(direct, on_s3(s3_server, proxy.endpoint))
     assert isinstance(view, Unreadable)
     assert view.reason == "StoreUnavailable"
 
@@ -160,7 +171,7 @@ async def test_credentials_are_sent_to_no_other_server_than_the_jobs(cluster, di
 
 async def test_without_a_secret_the_operators_own_credentials_are_not_used(direct):
     job = refs(state=state("s3://moorage/ways"), upgrade={"mode": "LastCheckpoint"})
-    view = await direct.inspect(job)
+    view = await found(direct, job)
     assert view.reason == "StoreDenied"
     assert "credentialsSecretRef" in view.message
 
@@ -188,12 +199,89 @@ async def test_a_store_that_hangs_holds_up_nobody_for_ever(cluster, clock, tmp_p
     way = DirectLineages(cluster, clock, "test", schemes=frozenset({"file"}), inspect_seconds=0.1)
     job = refs(state=state(f"file://{tmp_path}/state"), upgrade={"mode": "LastCheckpoint"})
     try:
-        view = await way.inspect(job)
+        view = await found(way, job)
         assert isinstance(view, Unreadable)
         assert view.reason == "StoreUnavailable"
     finally:
         go_on.set()
         await way.close()
+
+
+class Hanging:
+    """A store whose inspections hang until they are let go on."""
+
+    def __init__(self):
+        self.begun, self.go_on = 0, threading.Event()
+
+    def __call__(self, request, *_, **__):
+        self.begun += 1
+        self.go_on.wait(20)
+        read_at = "2026-03-01T12:00:00+00:00"
+        return Answer(
+            id=request.id, state="Completed", result={"exists": False, "read_at": read_at}
+        )
+
+
+@pytest.fixture
+def hanging(monkeypatch):
+    store = Hanging()
+    monkeypatch.setattr("moorage_operator.lineages.direct.run_errand", store)
+    yield store
+    store.go_on.set()
+
+
+async def test_nobody_waits_for_a_store_and_whoever_asked_is_woken(cluster, clock, hanging):
+    answered: asyncio.Queue[str] = asyncio.Queue()
+    way = DirectLineages(
+        cluster, clock, "test", schemes=frozenset({"file"}), answered=answered.put_nowait
+    )
+    job = refs(state=state("file:///state/clicks"), upgrade={"mode": "LastCheckpoint"})
+    jobs = [replace(job, meta=replace(job.meta, name=f"j{n}")) for n in range(40)]
+    async with asyncio.timeout(10):
+        for _ in range(3):
+            assert [await way.inspect(job) for job in jobs] == [None] * 40
+        assert hanging.begun <= 4
+        hanging.go_on.set()
+        woken = {(await answered.get()).meta.name for _ in jobs}
+    assert woken == {f"j{n}" for n in range(40)}
+    assert isinstance(await way.inspect(jobs[0]), StoreView)
+    await way.close()
+
+
+async def test_an_inspection_counts_for_seconds_and_only_after_the_end_of_the_driver(
+    cluster, clock, hanging
+):
+    hanging.go_on.set()
+    way = DirectLineages(cluster, clock, "test", schemes=frozenset({"file"}))
+    job = refs(state=state("file:///state/clicks"), upgrade={"mode": "LastCheckpoint"})
+    assert isinstance(await found(way, job), StoreView)
+    clock.advance(3)
+    assert isinstance(await way.inspect(job), StoreView)
+    assert await way.inspect(job, since=clock.now()) is None
+    assert isinstance(await found(way, job, since=clock.now()), StoreView)
+    clock.advance(6)
+    assert await way.inspect(job) is None
+    await way.close()
+
+
+async def test_a_failure_is_told_until_the_next_inspection_has_ended(direct, clock):
+    job = refs(state=state("s3://moorage/ways"), upgrade={"mode": "LastCheckpoint"})
+    assert isinstance(await found(direct, job), Unreadable)
+    clock.advance(60)
+    again = await direct.inspect(job)
+    assert isinstance(again, Unreadable)
+    assert again.reason == "StoreDenied"
+
+
+def test_a_process_that_ends_does_not_wait_for_a_store_that_hangs():
+    code = """
+import asyncio, threading
+from moorage_operator.lineages.direct import _in_daemon
+async def main():
+    _in_daemon(threading.Event().wait)
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 
 # -- pods --------------------------------------------------------------------------------------
@@ -296,6 +384,15 @@ async def test_an_inspection_from_before_the_driver_ended_does_not_count(cluster
     ended = clock.now()
     ends(cluster, clock, Answer(id="inspect", state="Completed", result=result))
     assert await pods.inspect(refs(), since=ended) is None
+
+
+async def test_an_inspection_of_another_directory_says_nothing_about_this_one(cluster, pods, clock):
+    await pods.inspect(refs(state=state("s3://state/old"), upgrade={"mode": "LastCheckpoint"}))
+    result = {"exists": False, "read_at": "2026-03-01T12:00:00+00:00"}
+    ends(cluster, clock, Answer(id="inspect", state="Completed", result=result))
+    new = refs(state=state("s3://state/new"), upgrade={"mode": "LastCheckpoint"})
+    assert await pods.inspect(new) is None
+    assert cluster.api.list("Pod") == []
 
 
 async def test_a_failed_inspection_says_nothing_about_what_there_is(cluster, pods, clock):

@@ -18,7 +18,7 @@ from moorage_state.deltas import encode_frame
 from moorage_state.errors import LocalDiskError, Retryable, UserError
 from moorage_state.server import ServerGroup, StateClient, process
 from moorage_state.server.process import main
-from moorage_state.server.wire import Connection
+from moorage_state.server.wire import AnotherServer, Connection
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -251,7 +251,10 @@ def test_a_peer_that_is_no_state_server_is_recognised(tmp_path):
         greeter.join()
 
 
-def test_a_peer_that_does_not_know_the_token_is_not_trusted(tmp_path):
+@pytest.mark.parametrize(
+    ("wanted", "kind"), [({}, UserError), ({"server": "x"}, AnotherServer)], ids=["any", "known"]
+)
+def test_a_peer_that_does_not_know_the_token_is_not_trusted(tmp_path, wanted, kind):
     """It says what a server says, and takes whatever it is told."""
 
     def pretend(listener):
@@ -266,8 +269,8 @@ def test_a_peer_that_does_not_know_the_token_is_not_trusted(tmp_path):
         listener.listen()
         pretender = threading.Thread(target=pretend, args=(listener,))
         pretender.start()
-        with pytest.raises(UserError, match="does not know the token"):
-            StateClient.connect(f"unix:{tmp_path / 's'}", "secret", server="x")
+        with pytest.raises(kind, match="does not know the token"):
+            StateClient.connect(f"unix:{tmp_path / 's'}", "secret", **wanted)
         pretender.join()
 
 

@@ -21,6 +21,7 @@ from moorage_operator.plan import (
     TidyRevisions,
 )
 from moorage_operator.ports import EndpointRefused, EndpointUnreachable
+from moorage_operator.snapshots.naming import second_name
 
 RUNNING = {"phase": "Running", "podIP": "10.0.0.1"}
 
@@ -326,3 +327,33 @@ async def test_a_status_is_only_ever_the_models(shell):
     always(shell)
     await shell.settle()
     assert read_status(shell.status()).format == 0
+
+
+async def test_a_snapshot_whose_name_another_jobs_has_gets_another_one_once(shell):
+    shell.make_job("clicks-eu")
+    shell.make_job()
+    theirs = {"jobRef": {"name": "clicks-eu"}, "type": "Savepoint", "name": "final"}
+    shell.api.create(
+        {
+            "apiVersion": "moorage.dev/v1alpha1",
+            "kind": "StatefulSparkSnapshot",
+            "metadata": {"name": "clicks-eu-final", "namespace": "here"},
+            "spec": theirs,
+        }
+    )
+    mine = {"jobRef": {"name": "clicks"}, "type": "Savepoint", "name": "eu-final"}
+    always(shell, KeepSnapshot("clicks-eu-final", mine, "Manual", "a"))
+    await shell.settle()
+    made = {o["metadata"]["name"]: o["spec"] for o in shell.api.list("StatefulSparkSnapshot")}
+    assert made.pop("clicks-eu-final") == theirs
+    assert list(made) == [second_name("clicks", "clicks-eu-final")]
+    assert list(made.values()) == [mine]
+
+
+async def test_of_errands_only_the_newest_are_remembered(shell):
+    shell.make_job()
+    for number in range(100):
+        always(shell, RunErrand(Errand(f"e-{number}", "Release")))
+        await shell.settle()
+    assert len(shell.world.errands) < 40
+    assert "e-99" in shell.world.errands

@@ -241,7 +241,7 @@ async def test_an_effect_that_keeps_failing_is_shown_in_the_message_and_then_not
     pod = shell.make_pod(1)["metadata"]
     effect = DeletePod(pod["name"], pod["uid"])
     shell.decide = lambda world: Plan(
-        world.status.model_copy(update={"message": "stopping"}),
+        world.status.model_copy(update={"message": world.trouble or "stopping"}),
         (effect,) if world.drivers[0].deleted_at is None else (),
     )
     shell.cluster.fail(Invalid("not like this"), verb="delete", times=3)
@@ -391,3 +391,15 @@ async def test_the_status_model_round_trips_so_that_equal_is_equal(shell):
     before = len(shell.cluster.effects)
     await shell.settle()
     assert len(shell.cluster.effects) == before
+
+
+async def test_an_object_with_a_garbled_status_is_let_go_and_nothing_else_is_done(shell):
+    shell.make_job(meta={"finalizers": ["moorage.dev/operator"]})
+    shell.api.set_status("StatefulSparkJob", "here", "clicks", operation={"id": "x"})
+    shell.api.delete("StatefulSparkJob", "here", "clicks")
+    effects = (SetFinalizer(present=False), DeletePod("other", "uid"))
+    shell.decide = lambda world: phase(world, "Blocked", effects=effects)
+    await shell.reconcile()
+    assert shell.world.status_garbled
+    assert shell.job() is None
+    assert "Pod" not in [call.kind for call in shell.cluster.effects]

@@ -1,6 +1,7 @@
 """What a pass reads, what it leaves unread, and what it makes of failures."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -309,8 +310,9 @@ async def test_a_first_start_looks_into_the_store(shell):
     assert isinstance(shell.world.store, StoreView)
 
 
-async def test_a_running_jobs_store_is_left_alone(shell):
+async def test_a_running_jobs_store_is_left_alone(shell, a_state):
     running(shell)
+    shell.drivers.answer = a_state(shell)
     await shell.reconcile()
     assert shell.world.store is None
 
@@ -318,7 +320,7 @@ async def test_a_running_jobs_store_is_left_alone(shell):
 @pytest.mark.parametrize(
     "status",
     [
-        {"blockedReason": "RestorePointNotFound", "attempt": {"number": 1, "outcome": "Failed"}},
+        {"blockedReason": "AdoptRequired", "attempt": {"number": 1, "outcome": "Failed"}},
         {"lineageOwnerUid": "another"},
         {"attempt": {"number": 1}},
     ],
@@ -377,3 +379,21 @@ async def test_unreachable_drivers_do_not_change_what_is_stored(shell):
     before = read_status(shell.status())
     await shell.settle()
     assert read_status(shell.status()) == before
+
+
+async def test_a_secret_that_may_not_be_read_is_no_problem_of_the_spec(shell):
+    state = {"checkpointDir": "s3://state/clicks", "savepointDir": "s3://savepoints/clicks"}
+    shell.make_job(state={**state, "credentialsSecretRef": {"name": "s3-creds"}})
+    shell.cluster.fail(Forbidden("no"), verb="get", kind="Secret")
+    await shell.reconcile()
+    assert shell.world.problems == ()
+
+
+async def test_a_long_value_of_an_annotation_is_told_apart_by_a_hash(shell):
+    shell.make_job(meta={"annotations": {"moorage.dev/restart": "x" * 100_000}})
+    await shell.reconcile()
+    kept = shell.world.meta.annotation("restart")
+    assert len(kept) == 256
+    assert kept.startswith("x" * 200)
+    longer = {"moorage.dev/restart": "x" * 100_001}
+    assert replace(shell.world.meta, annotations=longer).annotation("restart") != kept

@@ -1,4 +1,4 @@
-"""Which periodic savepoints go: a table of what never does, and random histories."""
+"""Which savepoints of schedule and upgrades go: what never does, and random histories."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -38,7 +38,7 @@ def test_scenario_19_what_is_needed_under_way_or_a_persons_never_goes():
     kept = [
         periodic(20, pinned=True),
         periodic(21, trigger="Manual"),
-        periodic(22, trigger="Upgrade"),
+        periodic(22, trigger="Final"),
         periodic(23, state="InProgress"),
         periodic(24, state="Deleting"),
         periodic(25, existingPath="s3://a/b"),
@@ -46,6 +46,14 @@ def test_scenario_19_what_is_needed_under_way_or_a_persons_never_goes():
         replace(periodic(27), meta=replace(periodic(27).meta, deleted_at=NOW)),
     ]
     assert victims([periodic(0), *kept], retention(1), NOW, {"clicks-p26"}) == ()
+
+
+def test_upgrades_leave_as_many_and_are_counted_apart():
+    upgrades = [periodic(day, trigger="Upgrade") for day in range(4)]
+    failed = [periodic(day, state="Failed", trigger="Upgrade") for day in range(10, 13)]
+    scheduled = [periodic(day) for day in range(20, 22)]
+    found = victims([*upgrades, *failed, *scheduled], retention(2, "720h"), NOW, {"clicks-p3"})
+    assert names(found) == ["clicks-p12", "clicks-p2"]
 
 
 def test_those_that_came_to_nothing_do_not_pile_up():
@@ -58,7 +66,7 @@ SNAPSHOTS = st.lists(
         lambda day, state, trigger, pinned: periodic(day, state, trigger, pinned=pinned),
         st.integers(0, 40),
         st.sampled_from(["Completed", "Failed", "Pending", "InProgress", "Deleting"]),
-        st.sampled_from(["Periodic", "Periodic", "Manual", "Final"]),
+        st.sampled_from(["Periodic", "Upgrade", "Manual", "Final"]),
         st.booleans(),
     ),
     max_size=30,
@@ -71,18 +79,16 @@ def test_retention_keeps_its_promises_whatever_there_is(snapshots, count, age, d
     in_use = data.draw(st.sets(st.sampled_from([s.meta.name for s in snapshots] or ["none"])))
     found = victims(snapshots, retention(count, age), NOW, in_use)
     for one in found:
-        assert one.meta.labels["moorage.dev/trigger"] == "Periodic"
+        assert one.meta.labels["moorage.dev/trigger"] in ("Periodic", "Upgrade")
         assert one.status.state in ("Completed", "Failed")
         assert not one.spec.pinned
         assert one.meta.name not in in_use
-    completed = [
-        s
-        for s in snapshots
-        if s.status.state == "Completed" and s.meta.labels["moorage.dev/trigger"] == "Periodic"
-    ]
-    if completed:
-        assert max(completed, key=lambda s: s.status.completed_at) not in found
     left = [s for s in snapshots if s not in found]
     assert victims(left, retention(count, age), NOW, in_use) == ()
-    free = [s for s in left if s in completed and not s.spec.pinned and s.meta.name not in in_use]
-    assert len(free) <= count
+    for trigger in ("Periodic", "Upgrade"):
+        same = [s for s in snapshots if s.meta.labels["moorage.dev/trigger"] == trigger]
+        completed = [s for s in same if s.status.state == "Completed"]
+        if completed:
+            assert max(completed, key=lambda s: s.status.completed_at) not in found
+        kept = [s for s in completed if s in left and not s.spec.pinned]
+        assert len([s for s in kept if s.meta.name not in in_use]) <= count

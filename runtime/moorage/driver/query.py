@@ -1,0 +1,66 @@
+"""What a run asks of Spark's query, and of the graph that the query is made from.
+
+Decides what it means when Spark does not answer. Called by the run; holds nothing itself.
+"""
+
+import logging
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from moorage.engine.failures import ask_spark
+from moorage.functions import KeyedProcessFunction
+from moorage.graph import JobGraph
+
+__all__ = ["counting_consumers", "delays_of", "end", "error_of", "has_timers", "is_active"]
+
+_log = logging.getLogger(__name__)
+
+
+def is_active(query: StreamingQuery) -> bool:
+    """Whether it runs. Raises SparkEnded where there is nobody to ask."""
+    return ask_spark(lambda: query.isActive)
+
+
+def error_of(query: StreamingQuery) -> Exception | None:
+    """Why it ended; None if it runs, or was told to end. Raises as `is_active`."""
+    return ask_spark(query.exception)
+
+
+def end(query: StreamingQuery) -> None:
+    """Tell it to end; an error is only logged, since something else ended the run already."""
+    try:
+        if query.isActive:
+            query.stop()
+    except Exception as error:  # noqa: BLE001 - it must not hide why the run ends
+        _log.warning("query_not_stopped: %s: %s", type(error).__name__, error)
+
+
+def delays_of(graph: JobGraph) -> dict[str, int]:
+    """By input uid, the declared delay of inputs with event time."""
+    delays: dict[str, int] = {}
+    for operator in graph.operators:
+        for branch in operator.upstream.branches:
+            if branch.event_time is not None:
+                known = delays.get(branch.node.uid, 0)
+                delays[branch.node.uid] = max(known, branch.max_delay_ms)
+    return delays
+
+
+def has_timers(graph: JobGraph) -> bool:
+    """Whether any of its functions fires timers."""
+    base = KeyedProcessFunction.on_timer
+    return any(type(o.function).on_timer is not base for o in graph.operators)
+
+
+def counting_consumers(graph: JobGraph) -> frozenset[str]:
+    """Uids of consumers that together read each input about once: their rows are the input's."""
+    seen: set[str] = set()
+    chosen: set[str] = set()
+    consumers = [(o.uid, o.upstream) for o in graph.operators]
+    consumers += [(s.uid, s.upstream) for s in graph.sinks]
+    for uid, upstream in consumers:
+        inputs = {branch.node.uid for branch in upstream.branches}
+        if inputs - seen:
+            seen |= inputs
+            chosen.add(uid)
+    return frozenset(chosen)

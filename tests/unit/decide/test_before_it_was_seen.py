@@ -1,0 +1,254 @@
+"""What people asked for before a pass saw the driver's end; and ends that are not the last word."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from moorage_testing.worlds import Stage, job_spec, store_of
+
+from moorage_operator.needs import Need, needs
+from moorage_operator.plan import DeletePod
+from moorage_operator.world import ErrandView, PodView, StoreView, Unreadable
+
+TWO = "registry.example/clicks:2"
+DEAF = ("EndpointUnreachable", "no answer")
+
+
+def _running(**spec):
+    stage = Stage(spec=job_spec(**spec))
+    stage.run()
+    return stage
+
+
+def test_an_edit_is_tried_instead_of_a_block():
+    stage = _running()
+    stage.end("Failed", "user_error")
+    stage.edit(image=TWO)
+    stage.settle()
+    assert stage.started() == [1, 2]
+    assert stage.revisions[stage.status.attempt.revision].spec.image == TWO
+
+
+def test_a_restart_is_tried_once_instead_of_a_block():
+    stage = _running()
+    stage.end("Failed", "user_error")
+    stage.annotate(restart="now")
+    stage.settle()
+    assert stage.started() == [1, 2]
+    stage.end("Failed", "user_error")
+    stage.wait(600)
+    assert stage.started() == [1, 2]
+    assert stage.status.blocked_reason == "InvalidJob"
+
+
+def test_a_third_version_is_tried_where_the_second_was_refused_unseen():
+    stage = _running()
+    stage.edit(image=TWO)
+    stage.settle()
+    stage.stop_as_asked()
+    stage.settle()
+    stage.end("Failed", "user_error")
+    stage.edit(image="registry.example/clicks:3")
+    stage.settle()
+    assert stage.started() == [1, 2, 3]
+
+
+def test_an_edit_is_tried_instead_of_giving_up():
+    stage = _running(failurePolicy={"maxRestarts": 0})
+    stage.end("Failed", "user_function")
+    stage.edit(image=TWO)
+    stage.settle()
+    assert stage.started() == [1, 2]
+
+
+def test_a_suspension_is_followed_instead_of_a_block():
+    stage = _running()
+    stage.end("Failed", "user_error")
+    stage.edit(desiredState="Suspended")
+    stage.settle()
+    assert stage.status.phase == "Suspended"
+
+
+def test_a_lineage_that_may_be_adopted_by_now_is_adopted_once():
+    stage = Stage()
+    stage.settle()
+    stage.end("Failed", "adopt_required")
+    stage.annotate(adopt_lineage="lineage-1")
+    stage.settle()
+    assert [order.adopt_lineage for order in stage.orders] == ["", "lineage-1"]
+    stage.end("Failed", "adopt_required")
+    stage.wait(600)
+    assert stage.status.blocked_reason == "AdoptRequired"
+
+
+# -- fenced ------------------------------------------------------------------------------------
+
+
+def test_a_fenced_driver_is_started_again_once_where_the_lineage_is_its_own():
+    stage = _running()
+    stage.end("Failed", "fenced")
+    stage.settle()
+    assert stage.status.phase == "BackOff"
+    stage.wait(60)
+    assert stage.started() == [1, 2]
+    stage.say_running()
+    stage.settle()
+    stage.end("Failed", "fenced")
+    stage.settle()
+    assert stage.status.blocked_reason == "Fenced"
+
+
+def test_a_driver_that_another_object_fenced_is_not_started_again():
+    stage = _running()
+    stage.end("Failed", "fenced")
+    stage.store = store_of("another-object", newest=7)
+    stage.settle()
+    assert stage.status.blocked_reason == "Fenced"
+
+
+def test_a_late_pod_of_a_blocked_job_is_removed():
+    stage = _running()
+    stage.end("Failed", "user_error")
+    stage.settle()
+    stage.drivers["late"] = PodView("late", "u9", "driver", 0, "Running")
+    stage.settle()
+    assert stage.drivers["late"].deleted_at is not None
+
+
+# -- given up, blocked -------------------------------------------------------------------------
+
+
+def test_a_job_that_is_given_up_leaves_no_living_driver():
+    stage = _running(failurePolicy={"maxRestarts": 0})
+    stage.wait(40 * 60)
+    assert stage.status.phase == "Failed"
+    assert stage.driver.deleted_at is not None
+    stage.wait(3600)
+    assert any(isinstance(e, DeletePod) and e.grace_seconds == 0 for e in stage.effects)
+
+
+def test_a_blocked_job_reads_no_store_that_cannot_lift_the_block():
+    stage = _running()
+    stage.end("Failed", "user_error")
+    stage.settle()
+    assert Need.STORE not in needs(stage.world())
+
+
+@pytest.mark.parametrize("reason", ["AdoptRequired", "CheckpointDirConflict"])
+def test_a_block_that_the_store_lifts_is_read_for(reason):
+    stage = Stage()
+    stage.store = store_of("another", newest=7)
+    if reason == "CheckpointDirConflict":
+        stage.store = replace(stage.store, owner=("test", "default", "other", "another"))
+    stage.settle()
+    assert stage.status.blocked_reason == reason
+    assert Need.STORE in needs(stage.world())
+
+
+def test_who_holds_the_lineage_is_not_stopped_by_what_an_elder_writes():
+    stage = _running()
+    stage.rival = "elsewhere/elder"
+    stage.end("Failed", "user_function")
+    stage.settle()
+    stage.wait(60)
+    assert stage.started() == [1, 2]
+
+
+def test_a_move_to_the_directory_of_another_job_is_refused_while_the_job_runs():
+    stage = _running()
+    stage.rival = "elsewhere/elder"
+    state = {"checkpointDir": "s3://state/elder", "savepointDir": "s3://savepoints/clicks"}
+    restore = {"nonce": 1, "acknowledgeStateLoss": True}
+    stage.edit(state=state, restore=restore)
+    stage.settle()
+    assert stage.status.operation is None
+    assert "elsewhere/elder" in stage.status.message
+
+
+# -- deletion ----------------------------------------------------------------------------------
+
+
+def _answer(stage, **view):
+    for key, known in list(stage.errands.items()):
+        if known.state == "Pending":
+            stage.errands[key] = ErrandView(**view)
+
+
+def test_a_blocked_deletion_goes_on_when_the_store_is_back():
+    rules = {"policy": "Delete", "onTimeout": "Block", "finalSnapshot": "None", "timeout": "1m"}
+    stage = _running(deletion=rules)
+    stage.delete()
+    stage.settle()
+    stage.end("Stopped")
+    for _ in range(30):
+        stage.wait(20)
+        _answer(stage, state="Failed", message="down", retryable=True)
+    assert stage.status.blocked_reason == "StateNotDeleted"
+    assert len(stage.errands) < 15
+    for _ in range(20):
+        stage.wait(60)
+        _answer(stage, state="Completed", result={"deleted": 3, "left": ""})
+    assert stage.gone
+
+
+# -- a driver that does not answer, an epoch that does not end --------------------------------
+
+
+def _deaf(stage, **pod):
+    stage.change_driver(**pod)
+    stage.report = Unreadable(*DEAF, stage.now)
+
+
+def test_a_ready_driver_that_cannot_be_reached_is_never_stopped():
+    stage = _running()
+    _deaf(stage)
+    stage.wait(86_400)
+    assert stage.status.operation is None
+    assert stage.condition("Degraded") == "True/DriverUnreachable"
+    assert Need.STORE not in needs(stage.world())
+
+
+def test_an_unready_one_is_stopped_only_where_the_store_shows_no_progress():
+    stage = _running()
+    _deaf(stage, ready=False)
+    for _ in range(10):
+        stage.now += timedelta(minutes=10)
+        stage.store = store_of(newest=7)
+        point = replace(stage.store.newest, completed_at=stage.now)
+        stage.store = replace(stage.store, newest=point)
+        stage.settle()
+    assert stage.status.operation is None
+    stage.store = Unreadable("StoreUnavailable", "timeout")
+    stage.wait(3600)
+    assert stage.status.operation is None
+    assert Need.STORE in needs(stage.world())
+    stage.store = StoreView(exists=False)
+    stage.settle()
+    assert stage.driver.deleted_at is not None
+
+
+def test_one_long_epoch_is_shown_and_not_begun_anew():
+    stage = _running(failurePolicy={"health": {"noCheckpointFor": "5m"}})
+    for _ in range(40):
+        stage.now += timedelta(minutes=1)
+        stage.say(rows_total=1000, busy_ratio=1.0)
+        stage.settle()
+    assert stage.started() == [1]
+    assert stage.status.operation is None
+    assert stage.condition("Ready") == "True/Running"
+    assert stage.condition("Degraded") == "True/NoProgress"
+
+
+def test_as_many_restarts_as_are_counted_can_be_allowed():
+    with pytest.raises(ValueError, match="64"):
+        job_spec(failurePolicy={"maxRestarts": 65})
+    stage = _running(failurePolicy={"maxRestarts": 64, "window": "1000h"})
+    for _ in range(64):
+        stage.end("Failed", "user_function")
+        stage.settle()
+        stage.wait(400)
+        stage.say_running()
+        stage.settle()
+    stage.end("Failed", "user_function")
+    stage.settle()
+    assert stage.status.phase == "Failed"
