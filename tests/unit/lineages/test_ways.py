@@ -231,7 +231,7 @@ def hanging(monkeypatch):
 
 
 async def test_nobody_waits_for_a_store_and_whoever_asked_is_woken(cluster, clock, hanging):
-    answered: asyncio.Queue[str] = asyncio.Queue()
+    answered: asyncio.Queue[JobRefs] = asyncio.Queue()
     way = DirectLineages(
         cluster, clock, "test", schemes=frozenset({"file"}), answered=answered.put_nowait
     )
