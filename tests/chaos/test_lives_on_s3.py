@@ -179,7 +179,7 @@ def test_no_state_is_lost_and_nothing_is_left_over_on_s3(
     tally = live(range(first, first + LIVES), s3_server, proxy, tmp_path)
     # A good end proves something only of lives that were hard.
     assert {fault for fault in FAULTS if not tally[fault]} == set()
-    met = ["crash", "store_unavailable", "user_error", "birth: store_unavailable"]
+    met = ["crash", "store_unavailable", "store_denied", "birth: store_unavailable"]
     assert {name for name in met if not tally[name]} == set()
 
 

@@ -145,7 +145,7 @@ def judge(operation, world):
         assert not world.status().blocked_reason
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.soak), "after"])
 @pytest.mark.parametrize("name", OPERATIONS)
 async def test_a_death_at_any_step_changes_nothing_in_the_end(name, when):
     operation = OPERATIONS[name]

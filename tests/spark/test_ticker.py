@@ -36,6 +36,7 @@ def completed(home):
     return [e for _, e in LineageLog.open(store).read() if isinstance(e, Checkpoint)]
 
 
+@pytest.mark.soak
 def test_the_ticker_counts_every_tick_and_its_auditor_sees_one_that_is_missing(tmp_path):
     home = tmp_path / "ticker"
     shutil.copytree(TICKER, home)
