@@ -77,7 +77,6 @@ class App:
     queue: WorkQueue
     metrics: Metrics
     leader: Leader | None
-    listed_at: float = float("-inf")
 
     async def run(self) -> None:
         """Lead and work, once the Lease is this process's.
