@@ -127,7 +127,8 @@ def furnish(api: ApiStore, drivers: Drivers, number: int) -> Ref:
     """A job that has run for an hour: revision, token, driver, two executors, status."""
     name = f"job-{number:05d}"
     made = api.create(job(name))
-    meta, (spec, _) = meta_of(made), read_job_spec(made)
+    meta, (spec, wrong) = meta_of(made), read_job_spec(made)
+    assert spec is not None, wrong
     digest = spec_hash(spec)
     revision = revision_name(name, digest)
     api.create(revision_body(meta, revision, 1, digest, spec))

@@ -27,7 +27,7 @@ from benchmarks.snapshots.report import (
 )
 from moorage_state.errors import MoorageError
 from moorage_state.stores import open_store
-from moorage_state.stores.urls import child_url
+from moorage_state.stores.addresses import child
 
 _BUILD = Path(__file__).parents[2] / "build" / "bench"
 _BUSY = 0.5
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = f"snapshots-{uuid.uuid4().hex[:8]}"
     work = Path(asked.work).absolute() / name
     work.mkdir(parents=True)
-    url = (work / "store").as_uri() if asked.store == "file" else child_url(asked.store, name)
+    url = (work / "store").as_uri() if asked.store == "file" else child(asked.store, name)
     machine["store"] = asked.store.partition("://")[0]
     console = Console()
     try:
