@@ -59,11 +59,8 @@ bench-snapshots: $(STAMP) ## measure checkpoints and restores of 4 GB of state
 soak: $(STAMP) ## run the long tests: make soak TIME=2h
 	$(PYTEST) -m soak --timeout=0 --soak-time=$(TIME) $(ARGS)
 
-# pytest's status 5 means that no test was found: that is not a pass.
-e2e: $(STAMP) ## run the tests that need a Kubernetes cluster
-	@$(PYTEST) -m e2e $(ARGS) || { status=$$?; \
-	  [ $$status -ne 5 ] || echo "e2e: this release has no cluster tests, so nothing was tested" >&2; \
-	  exit $$status; }
+e2e: $(STAMP) ## run the tests that need a Kubernetes cluster: make e2e ARGS='--kubeconfig FILE'
+	$(PYTEST) -m e2e tests/e2e $(ARGS)
 
 image: ## build the operator's and the runtime's image: make image TAG=1.2.3
 	scripts/image.sh $(TAG)

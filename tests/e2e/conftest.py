@@ -1,6 +1,7 @@
 """Tests on a real cluster: `make e2e`, or `make e2e ARGS='--kubeconfig FILE'`.
 
-Without --kubeconfig a kind cluster is made where docker and kind are at hand. The operator is
+Without --kubeconfig a kind cluster is made where docker and kind are at hand. The file is never
+taken from KUBECONFIG or ~/.kube, for CRDs and an operator are installed there. The operator is
 installed by Helm; where there is no helm, from the manifests that the chart gives (the chart's own
 tests keep them up to date).
 """
@@ -15,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from .e2e_cluster import Cluster, Namespace, wait_until
 from .e2e_install import install, make_job_account
+from .ticker import Ticker
 
 ROOT = Path(__file__).parents[2]
 KIND_NAME = "moorage-e2e"
@@ -28,11 +29,6 @@ BUCKET = "moorage"
 
 def pytest_addoption(parser):
     group = parser.getgroup("e2e")
-    group.addoption(
-        "--any-context",
-        action="store_true",
-        help="allow contexts other than kind-*; the tests install CRDs and an operator there",
-    )
     group.addoption("--image", metavar="IMAGE", help="the e2e image, built from tests/e2e")
     group.addoption("--operator-image", metavar="IMAGE", help="the operator's image")
     group.addoption("--no-build", action="store_true", help="the images are there already")
@@ -62,9 +58,7 @@ def cluster(request, tmp_path_factory) -> Iterator[Cluster]:
     option = request.config.getoption
     given = option("--kubeconfig") or os.environ.get("E2E_KUBECONFIG")
     if given:
-        yield _given_cluster(
-            Path(given), option("--kube-context"), any_context=option("--any-context")
-        )
+        yield Cluster(Path(given), option("--kube-context"))
         return
     kind, docker = shutil.which("kind"), shutil.which("docker")
     if not (kind and docker and _succeeds("docker", "info")):
@@ -79,17 +73,6 @@ def cluster(request, tmp_path_factory) -> Iterator[Cluster]:
     finally:
         if not option("--keep-cluster"):
             subprocess.run([kind, "delete", "cluster", "--name", KIND_NAME], check=False)
-
-
-def _given_cluster(file: Path, context: str | None, *, any_context: bool) -> Cluster:
-    chosen = context or yaml.safe_load(file.read_text())["current-context"]
-    if not any_context and not str(chosen).startswith("kind-"):
-        pytest.exit(
-            f"the tests install CRDs and an operator in the cluster of context {chosen!r}; say "
-            f"--any-context if that is meant",
-            4,
-        )
-    return Cluster(file, context)
 
 
 def _succeeds(*command: str) -> bool:
@@ -186,6 +169,24 @@ def s3(request, system, images, pull_policy) -> dict[str, str]:
     phase, log = system.run_pod("make-bucket", _bucket_pod(images["job"], pull_policy, found))
     assert phase == "Succeeded", log
     return found
+
+
+@pytest.fixture(scope="module")
+def namespace(cluster, artifacts, operator, job_account) -> Iterator[Namespace]:  # noqa: ARG001
+    """A module's own namespace, in which jobs may run."""
+    with cluster.namespace(f"moorage-story-{uuid.uuid4().hex[:6]}", artifacts) as namespace:
+        job_account(namespace)
+        yield namespace
+
+
+@pytest.fixture(scope="module")
+def ticker(namespace, images, pull_policy, s3) -> Ticker:
+    """A job that runs and has completed a checkpoint; the tests of a module take turns on it."""
+    ticker = Ticker(namespace, images["job"], pull_policy, s3, "spark")
+    ticker.start()
+    ticker.wait_ready()
+    ticker.wait_checkpoints()
+    return ticker
 
 
 def _users(secret: str) -> dict:

@@ -5,29 +5,13 @@ with what a clock without gaps must give.
 """
 
 import time
-import uuid
 
 import pytest
 
+from moorage_api.pods import LOCAL_DIR
+
 from .e2e_cluster import wait_until
 from .ticker import Ticker
-
-
-@pytest.fixture(scope="module")
-def namespace(cluster, artifacts, operator, job_account):  # noqa: ARG001 - it must run
-    with cluster.namespace(f"moorage-story-{uuid.uuid4().hex[:6]}", artifacts) as namespace:
-        job_account(namespace)
-        yield namespace
-
-
-@pytest.fixture(scope="module")
-def ticker(namespace, images, pull_policy, s3):
-    """A job that runs and has completed a checkpoint; the tests below take turns on it."""
-    ticker = Ticker(namespace, images["job"], pull_policy, s3, "spark")
-    ticker.start()
-    ticker.wait_ready()
-    ticker.wait_checkpoints()
-    return ticker
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +50,11 @@ KILLS = {
     "the executor's JVM": ("executor", "pkill -9 java"),
     "a state server": ("state-server", "pkill -9 -f 'moorage_state.server --dir' || true"),
     "the state server's container": ("state-server", "pkill -9 -f moorage_state.server.sidecar"),
+    "process 1 of the state server's container": ("state-server", "kill 1"),
+    "what lay on the local volume": (
+        "state-server",
+        f"rm -rf {LOCAL_DIR}/*; pkill -9 -f moorage_state.server.sidecar",
+    ),
 }
 
 

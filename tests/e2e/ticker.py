@@ -7,6 +7,12 @@ from .e2e_cluster import Namespace, wait_until
 
 __all__ = ["Ticker"]
 
+_LIST = """
+import json, sys
+from moorage_state.stores import open_store
+print(json.dumps([found.key for found in open_store(sys.argv[1]).list("")]))
+"""
+
 
 class Ticker:
     """One ticker job in a namespace of its own."""
@@ -113,20 +119,27 @@ class Ticker:
     def audit(self) -> dict[str, Any]:
         """Judge state and output from a pod in the cluster; fails if anything is wrong."""
         query = self._query()
+        places = (f"{self.root}/checkpoints?{query}", f"{self.root}/counts?{query}")
+        found: dict[str, Any] = self._run("audit", "audit.py", *places)
+        assert found["right"], found
+        return found
+
+    def objects(self, below: str) -> list[str]:
+        """What the store holds below a directory of the job."""
+        found: list[str] = self._run("list", "-c", _LIST, f"{self.root}/{below}?{self._query()}")
+        return found
+
+    def _run(self, what: str, *arguments: str) -> Any:
+        """Run a program in a pod of the job's image; the last line that it prints, as JSON."""
         spec = {
             "restartPolicy": "Never",
             "containers": [
                 {
-                    "name": "audit",
+                    "name": what,
                     "image": self.image,
                     "imagePullPolicy": self.pull_policy,
                     "workingDir": "/app",
-                    "command": [
-                        "python",
-                        "audit.py",
-                        f"{self.root}/checkpoints?{query}",
-                        f"{self.root}/counts?{query}",
-                    ],
+                    "command": ["python", *arguments],
                     "env": [
                         {
                             "name": key,
@@ -138,11 +151,9 @@ class Ticker:
                 }
             ],
         }
-        phase, log = self.namespace.run_pod(f"audit-{self.name}", spec)
+        phase, log = self.namespace.run_pod(f"{what}-{self.name}", spec)
         assert phase == "Succeeded", log
-        found: dict[str, Any] = json.loads(log.strip().splitlines()[-1])
-        assert found["right"], found
-        return found
+        return json.loads(log.strip().splitlines()[-1])
 
     def _query(self) -> str:
         return f"endpoint={self.s3['endpoint']}&region=us-east-1&path_style=true"

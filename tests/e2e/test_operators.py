@@ -1,0 +1,121 @@
+"""What becomes of a job when the operator dies in the middle of something, or has company."""
+
+import pytest
+
+from .e2e_cluster import wait_until
+from .ticker import Ticker
+
+OPERATORS = "app.kubernetes.io/name=moorage"
+
+
+@pytest.fixture(autouse=True)
+def ready_before(ticker):
+    ticker.wait_ready()
+
+
+def kill_operators(system):
+    for pod in system.every("Pod", OPERATORS):
+        system.delete("Pod", pod["metadata"]["name"], "v1", grace_period_seconds=0)
+
+
+def phase(ticker):
+    return ticker.namespace.status()["phase"]
+
+
+def savepoint_state(ticker, name):
+    found = ticker.namespace.get("StatefulSparkSnapshot", f"{ticker.name}-{name}") or {}
+    return found.get("status", {}).get("state")
+
+
+def test_killed_while_a_savepoint_is_taken_it_is_taken_once(ticker, system):
+    before = ticker.attempt
+    ticker.namespace.annotate({"savepoint": "under-fire"})
+    wait_until(lambda: savepoint_state(ticker, "under-fire") is not None, 60, "it is asked for")
+    kill_operators(system)
+    wait_until(lambda: savepoint_state(ticker, "under-fire") == "Completed", 240, "it completes")
+    assert ticker.attempt == before
+    ticker.audit()
+
+
+def test_killed_in_the_middle_of_an_upgrade_the_next_one_finishes_it(ticker, system):
+    before = ticker.attempt
+    args = [*ticker.manifest()["spec"]["application"]["args"][:1], "250"]
+    ticker.namespace.edit({"application": {"args": args}})
+    wait_until(lambda: phase(ticker) in ("Upgrading", "Deploying"), 120, "the upgrade begins")
+    kill_operators(system)
+    wait_until(lambda: ticker.attempt == before + 1, 300, "the next attempt")
+    kill_operators(system)
+    ticker.wait_ready(attempt=before + 1)
+    assert ticker.attempt == before + 1
+    ticker.wait_checkpoints()
+    ticker.audit()
+
+
+def test_killed_while_a_job_is_suspended_and_resumed(ticker, system):
+    before = ticker.attempt
+    ticker.namespace.edit({"desiredState": "Suspended"})
+    wait_until(lambda: phase(ticker) in ("Suspending", "Suspended"), 120, "it is being suspended")
+    kill_operators(system)
+    wait_until(lambda: phase(ticker) == "Suspended", 300, "it is suspended")
+    ticker.namespace.edit({"desiredState": "Running"})
+    wait_until(lambda: ticker.attempt == before + 1, 120, "the next attempt")
+    kill_operators(system)
+    ticker.wait_ready(attempt=before + 1)
+    assert ticker.attempt == before + 1
+    ticker.wait_checkpoints()
+    ticker.audit()
+
+
+def test_of_two_operators_one_acts_and_the_other_takes_over(ticker, system, operator):
+    def lease_holder():
+        (lease,) = system.every("Lease", api_version="coordination.k8s.io/v1")
+        return lease["spec"].get("holderIdentity") or ""
+
+    def replicas(count):
+        system.patch("Deployment", operator, {"spec": {"replicas": count}}, "apps/v1")
+        wait_until(
+            lambda: (
+                len(system.every("Pod", OPERATORS)) == count
+                and (system.get("Deployment", operator, "apps/v1") or {})["status"].get(
+                    "readyReplicas"
+                )
+                == count
+            ),
+            180,
+            f"{count} operators are ready",
+        )
+
+    before = ticker.attempt
+    replicas(2)
+    try:
+        first = lease_holder()
+        leader = next(
+            name
+            for name in (pod["metadata"]["name"] for pod in system.every("Pod", OPERATORS))
+            if name in first
+        )
+        system.delete("Pod", leader, "v1", grace_period_seconds=0)
+        ticker.namespace.annotate({"savepoint": "by-the-other"})
+        wait_until(
+            lambda: savepoint_state(ticker, "by-the-other") == "Completed", 240, "it completes"
+        )
+        assert lease_holder() != first
+    finally:
+        replicas(1)
+    assert ticker.attempt == before
+    ticker.audit()
+
+
+def test_a_job_deleted_with_its_data_leaves_nothing(namespace, images, pull_policy, s3):
+    gone = Ticker(namespace, images["job"], pull_policy, s3, "spark", name="gone")
+    gone.start(
+        deletion={"policy": "Delete", "finalSnapshot": "None"},
+        scaling={"parallelism": 1, "maxParallelism": 16},
+        executor={**gone.manifest()["spec"]["executor"], "instances": 1},
+    )
+    gone.wait_ready()
+    gone.wait_checkpoints()
+    assert gone.objects("checkpoints")
+    namespace.delete("StatefulSparkJob", "gone")
+    wait_until(lambda: namespace.get("StatefulSparkJob", "gone") is None, 300, "gone goes")
+    assert gone.objects("checkpoints") == []
