@@ -39,7 +39,8 @@ def test_killed_while_a_savepoint_is_taken_it_is_taken_once(ticker, system):
 
 def test_killed_in_the_middle_of_an_upgrade_the_next_one_finishes_it(ticker, system):
     before = ticker.attempt
-    args = [*ticker.manifest()["spec"]["application"]["args"][:1], "250"]
+    # Not the rate: the clock counts from its start, and would leap.
+    args = [*ticker.manifest()["spec"]["application"]["args"], "second edition"]
     ticker.namespace.edit({"application": {"args": args}})
     wait_until(lambda: phase(ticker) in ("Upgrading", "Deploying"), 120, "the upgrade begins")
     kill_operators(system)
@@ -63,6 +64,32 @@ def test_killed_while_a_job_is_suspended_and_resumed(ticker, system):
     ticker.wait_ready(attempt=before + 1)
     assert ticker.attempt == before + 1
     ticker.wait_checkpoints()
+    ticker.audit()
+
+
+def test_what_belongs_to_a_job_and_is_deleted_by_hand_comes_back(ticker):
+    before = ticker.attempt
+    namespace = ticker.namespace
+
+    def belongings():
+        mine = f"moorage.dev/job={ticker.name}"
+        return {
+            (kind, found["metadata"]["name"]): found["metadata"]["uid"]
+            for kind in ("Service", "Secret", "ConfigMap")
+            for found in namespace.every(kind, mine)
+        }
+
+    had = belongings()
+    assert had
+    for kind, name in had:
+        namespace.delete(kind, name, "v1")
+    wait_until(lambda: set(belongings()) == set(had), 120, f"they are back: {sorted(had)}")
+    assert not set(belongings().values()) & set(had.values())
+    namespace.annotate({"savepoint": "with-new-belongings"})
+    wait_until(
+        lambda: savepoint_state(ticker, "with-new-belongings") == "Completed", 180, "it completes"
+    )
+    assert ticker.attempt == before
     ticker.audit()
 
 
