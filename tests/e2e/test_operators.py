@@ -5,7 +5,7 @@ import pytest
 from .e2e_cluster import wait_until
 from .ticker import Ticker
 
-OPERATORS = "app.kubernetes.io/name=moorage"
+OPERATORS = "app.kubernetes.io/name=moorage-operator"
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +14,9 @@ def ready_before(ticker):
 
 
 def kill_operators(system):
-    for pod in system.every("Pod", OPERATORS):
+    pods = system.every("Pod", OPERATORS)
+    assert pods, "there is no operator to kill"
+    for pod in pods:
         system.delete("Pod", pod["metadata"]["name"], "v1", grace_period_seconds=0)
 
 
@@ -113,8 +115,8 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(ticker, system, oper
         )
 
     before = ticker.attempt
-    replicas(2)
     try:
+        replicas(2)
         first = lease_holder()
         leader = next(
             name

@@ -25,6 +25,20 @@ def executor_with(ticker, container):
     return pods[0]["metadata"]["name"], container
 
 
+def take_savepoint(ticker, name):
+    ticker.namespace.annotate({"savepoint": name})
+
+    def snapshot():
+        return ticker.namespace.get("StatefulSparkSnapshot", f"ticker-{name}") or {}
+
+    wait_until(
+        lambda: snapshot().get("status", {}).get("state") == "Completed",
+        180,
+        "the savepoint completes",
+    )
+    return snapshot()
+
+
 def test_a_job_is_ready_and_completes_checkpoints(ticker):
     ticker.wait_checkpoints(2)
     status = ticker.namespace.status()
@@ -35,17 +49,11 @@ def test_a_job_is_ready_and_completes_checkpoints(ticker):
 
 
 def test_a_savepoint_is_taken_when_an_annotation_asks(ticker):
-    ticker.namespace.annotate({"savepoint": "first"})
-
-    def completed():
-        found = ticker.namespace.get("StatefulSparkSnapshot", "ticker-first") or {}
-        return found.get("status", {}).get("state") == "Completed"
-
-    wait_until(completed, 180, "the savepoint completes")
+    take_savepoint(ticker, "first")
     assert ticker.attempt == 1
 
 
-OPERATORS = "app.kubernetes.io/name=moorage"
+OPERATORS = "app.kubernetes.io/name=moorage-operator"
 
 KILLS = {
     "a Python worker": ("executor", "pkill -9 -f pyspark.daemon || true"),
@@ -129,6 +137,7 @@ def test_a_minute_without_the_store_costs_no_restart(ticker, system, request):
 def test_the_operator_can_be_killed_and_the_job_does_not_notice(ticker, system):
     before = ticker.attempt
     killed = {pod["metadata"]["name"] for pod in system.every("Pod", OPERATORS)}
+    assert killed, "there is no operator to kill"
     for pod in killed:
         system.delete("Pod", pod, "v1", grace_period_seconds=0)
     ticker.namespace.annotate({"checkpoint": "after-the-operator"})
@@ -185,8 +194,7 @@ def test_suspend_and_resume(ticker):
 
 
 def test_a_named_savepoint_starts_a_second_job(ticker, namespace, images, pull_policy, s3):
-    found = namespace.get("StatefulSparkSnapshot", "ticker-first")
-    assert found is not None
+    found = take_savepoint(ticker, "for-the-second")
     second = Ticker(namespace, images["job"], pull_policy, s3, "spark", name="second")
     second.start(
         restore={"mode": "Path", "path": found["status"]["path"]},
