@@ -6,28 +6,28 @@
 # Any Debian or Ubuntu with Python 3.11 or later (and its venv module) can be the base.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
-# -- what both are built with; nothing of it stays --------------------------------------------------
+# -- what both are built with: an environment of its own, so that nothing of it stays ----------------
 FROM ${BASE_IMAGE} AS build
-# For builds that reach packages in another way than the default index.
-ARG PIP_INDEX_URL
-ARG PIP_FIND_LINKS
 WORKDIR /src
-RUN python3 -m venv /opt/moorage && /opt/moorage/bin/python -m pip install -q hatchling
+RUN python3 -m venv /opt/tools && python3 -m venv --without-pip /opt/moorage
 ENV PATH=/opt/moorage/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY pyproject.toml constraints.txt README.md LICENSE CHANGELOG.md ./
 COPY backends backends
 COPY operator operator
 COPY runtime runtime
 
+# The arguments are for builds that reach packages in another way than the default index.
 FROM build AS build-operator
-RUN python -m pip install -q -c constraints.txt '.[operator]' \
-    && python -m pip uninstall -q -y hatchling pip \
+ARG PIP_INDEX_URL
+ARG PIP_FIND_LINKS
+RUN /opt/tools/bin/python -m pip --python /opt/moorage install -q -c constraints.txt '.[operator]' \
     && find /opt/moorage -name '__pycache__' -prune -exec rm -rf {} + \
     && python -m compileall -q --invalidation-mode checked-hash /opt/moorage/lib
 
 FROM build AS build-runtime
-RUN python -m pip install -q -c constraints.txt '.[runtime,cli]' \
-    && python -m pip uninstall -q -y hatchling pip \
+ARG PIP_INDEX_URL
+ARG PIP_FIND_LINKS
+RUN /opt/tools/bin/python -m pip --python /opt/moorage install -q -c constraints.txt '.[runtime,cli]' \
     && find /opt/moorage -name '__pycache__' -prune -exec rm -rf {} + \
     && python -m compileall -q --invalidation-mode checked-hash /opt/moorage/lib
 
@@ -36,6 +36,8 @@ FROM ${BASE_IMAGE} AS operator
 LABEL org.opencontainers.image.title="moorage-operator" \
       org.opencontainers.image.description="Runs stateful PySpark streaming jobs on Kubernetes" \
       org.opencontainers.image.licenses="Apache-2.0"
+# Official images of Python bring these; others lack them.
+RUN python3 -m pip uninstall -q -y setuptools wheel pip 2>/dev/null || true
 COPY --from=build-operator /opt/moorage /opt/moorage
 ENV PATH=/opt/moorage/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
@@ -57,7 +59,8 @@ RUN mkdir -p /usr/share/man/man1 \
     && ln -s "$(dirname "$(dirname "$(readlink -f "$(command -v java)")")")" /opt/java \
     && (getent passwd 185 || useradd --system --uid 185 --gid root --home-dir /opt/spark spark) \
     && mkdir -p /opt/work /var/lib/moorage \
-    && chown 185:root /opt/work /var/lib/moorage && chmod g+w /opt/work /var/lib/moorage /etc/passwd
+    && chown 185:root /opt/work /var/lib/moorage && chmod g+w /opt/work /var/lib/moorage /etc/passwd \
+    && { python3 -m pip uninstall -q -y setuptools wheel pip 2>/dev/null || true; }
 COPY --from=build-runtime /opt/moorage /opt/moorage
 RUN ln -s /opt/moorage/lib/python3*/site-packages/pyspark /opt/spark
 COPY runtime/image/entrypoint.sh runtime/image/decom.sh /opt/

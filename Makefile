@@ -59,7 +59,7 @@ bench-snapshots: $(STAMP) ## measure checkpoints and restores of 4 GB of state
 soak: $(STAMP) ## run the long tests: make soak TIME=2h
 	$(PYTEST) -m soak --timeout=0 --soak-time=$(TIME) $(ARGS)
 
-e2e: $(STAMP) ## run the tests that need a Kubernetes cluster: make e2e ARGS='--kubeconfig FILE'
+e2e: $(STAMP) helm ## run the tests that need a Kubernetes cluster: make e2e ARGS='--kubeconfig FILE'
 	$(PYTEST) -m e2e tests/e2e $(ARGS)
 
 image: ## build the operator's and the runtime's image: make image TAG=1.2.3

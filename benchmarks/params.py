@@ -5,6 +5,7 @@ from typing import Any, NewType
 
 __all__ = [
     "BASE",
+    "BY_COLUMN",
     "ENGINES",
     "GOALS",
     "QUICK",
@@ -39,10 +40,14 @@ class Engine:
 BASE = EngineName("moorage")
 """The engine that the ratios are about."""
 
+BY_COLUMN = EngineName("moorage-batch")
+"""The same engine with a vectorized function."""
+
 ENGINES = {
     engine.name: engine
     for engine in (
         Engine(BASE, "Moorage, per record"),
+        Engine(BY_COLUMN, "Moorage, by column", repeats=1),
         Engine(EngineName("tws-rows"), "transformWithState, rows"),
         Engine(EngineName("tws-rows-lean"), "transformWithState, rows, emits per key", repeats=1),
         Engine(EngineName("jvm-agg"), "groupBy.agg, JVM"),

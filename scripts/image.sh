@@ -3,10 +3,17 @@
 #
 #   scripts/image.sh [TAG]              moorage-operator:TAG and moorage-runtime:TAG; TAG is the version
 #   BUILDER=podman BASE_IMAGE=... ARGS='--network=host' scripts/image.sh
+#
+# BUILDER chooses the tool, BASE_IMAGE another Debian with Python 3.11 or later, ARGS more options of it.
 set -eu
 
 say() { printf 'image: %s\n' "$*"; }
 die() { printf 'image: %s\n' "$*" >&2; exit 1; }
+
+case ${1:-} in
+    -h | --help) sed -n 's/^# \{0,1\}//p' "$0" | sed 1d && exit 0 ;;
+    *[!A-Za-z0-9_.-]* | [.-]*) die "TAG=$1 is no tag of an image; write letters, digits, '_', '.', '-'" ;;
+esac
 
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' runtime/moorage/__init__.py)

@@ -4,7 +4,7 @@
     python scripts/scenarios.py --check    fail if it is not what it would write
 
 Tests name their scenarios with `@pytest.mark.scenario(number)`, or by beginning with
-`test_scenario_<number>_`.
+`test_scenario_<number>_`, or several numbers so.
 """
 
 import ast
@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "docs" / "scenarios.txt"
 TARGET = ROOT / "docs" / "scenarios.md"
-NAMED = re.compile(r"test_scenario_(\d+)_")
+NAMED = re.compile(r"test_scenario_((?:\d+_)+)")
 HEAD = """<!-- Made by scripts/scenarios.py from docs/scenarios.txt and the tests: do not edit. -->
 # What can happen to a job
 
@@ -52,7 +52,8 @@ def tests_by_number() -> dict[int, list[str]]:
 
 def numbers_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[int]:
     """The scenarios that a test says it shows."""
-    numbers = [int(number) for number in NAMED.findall(node.name)]
+    named = NAMED.match(node.name)
+    numbers = [int(number) for number in named.group(1).split("_") if number] if named else []
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith(".scenario"):
             numbers += [ast.literal_eval(argument) for argument in decorator.args]

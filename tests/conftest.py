@@ -25,7 +25,8 @@ def pytest_addoption(parser):
     parser.addoption(
         "--kubeconfig",
         metavar="FILE",
-        help="a real API server to run the control plane's suites on as well; only contexts kind-*",
+        help="a real API server to run the control plane's suites on as well: contexts kind-* "
+        "only, but for tests/e2e, which take any",
     )
     parser.addoption("--kube-context", metavar="NAME", help="the context of --kubeconfig to use")
 

@@ -1,12 +1,14 @@
 """Value codecs: Python values of a declared type to bytes and back.
 
 Decides the byte layout of state values (MessagePack, a struct as an array of its fields in
-declared order) and refuses a value that is not of the declared type at the moment it is written,
-not after a restore. Called by the keyed state store for every value that is read or written.
+declared order; see docs/formats-values.md) and refuses a value that is not of the declared type at
+the moment it is written, not after a restore. Called by the keyed state store for every value that
+is read or written.
 """
 
 import datetime
 import decimal
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +25,8 @@ __all__ = [
     "decimal_fitter",
     "decoder",
     "encoder",
+    "opaque_decoder",
+    "opaque_encoder",
     "plain_type",
     "settler",
 ]
@@ -41,6 +45,9 @@ _EXACT: dict[str, type] = {
     "double": float,
 }
 
+_PICKLE_PROTOCOL = 5
+"""Fixed, because the bytes of a value must not depend on who writes it."""
+
 _pack = msgspec.msgpack.Encoder(decimal_format="string").encode
 
 
@@ -57,6 +64,8 @@ def encoder(ddl: str, state: str = "") -> Encode:
     Raises (the function): `StateTypeError`, naming the value's type and the declared one.
     """
     parsed = parse_type(ddl)
+    if parsed.name == "pickle":
+        return _pickler(state)
     check = _check(parsed)
 
     def encode(value: Any) -> bytes:
@@ -86,8 +95,21 @@ def checker(ddl: str, state: str = "") -> Check:
 
 def decoder(ddl: str) -> Decode:
     """A function from bytes that `encoder(ddl)` made to the value."""
-    decode: Decode = msgspec.msgpack.Decoder(parse_type(ddl).python).decode
+    parsed = parse_type(ddl)
+    if parsed.name == "pickle":
+        return pickle.loads
+    decode: Decode = msgspec.msgpack.Decoder(parsed.python).decode
     return decode
+
+
+def opaque_encoder(ddl: str, state: str = "") -> Encode:
+    """Like `encoder`, for who handles the bytes of pickled objects and must not load them."""
+    return bytes if parse_type(ddl).name == "pickle" else encoder(ddl, state)
+
+
+def opaque_decoder(ddl: str) -> Decode:
+    """Like `decoder`, but pickled objects stay the bytes they are."""
+    return bytes if parse_type(ddl).name == "pickle" else decoder(ddl)
 
 
 def settler(ddl: str, state: str = "") -> Settle:
@@ -139,6 +161,19 @@ def decimal_fitter(precision: int, scale: int) -> Callable[[decimal.Decimal], de
     return fit
 
 
+def _pickler(state: str) -> Encode:
+    def encode(value: Any) -> bytes:
+        if value is None:
+            raise _named(StateTypeError("pickle cannot hold None"), "pickle", state)
+        try:
+            return pickle.dumps(value, protocol=_PICKLE_PROTOCOL)
+        except Exception as error:
+            problem = StateTypeError(f"{value!r:.100} cannot be pickled: {error}")
+            raise _named(problem, "pickle", state) from error
+
+    return encode
+
+
 def _named(error: Exception, ddl: str, state: str) -> StateTypeError:
     """The error as the person who wrote the function needs it: which state, declared as what."""
     where = f"state={state} " if state else ""
@@ -153,6 +188,8 @@ def _refuse(value: Any, parsed: StateType, why: str = "") -> StateTypeError:
 
 def _check(parsed: StateType) -> Check:
     """A function that checks a value against `parsed` and gives what is encoded for it."""
+    if parsed.name == "pickle":
+        return lambda value: value
     if parsed.bits is not None:
         return _integer_check(parsed, parsed.bits)
     makers: dict[str, Callable[[StateType], Check]] = {
@@ -269,6 +306,7 @@ def _struct_check(parsed: StateType) -> Check:
     checks = [_nullable(_check(child)) for child in parsed.children]
     names = parsed.fields
     known = set(names)
+    defaults = tuple(zip(names, parsed.defaults, strict=True))
     in_order = _scalars_check(parsed.children)
 
     def check(value: Any) -> Sequence[Any]:
@@ -277,7 +315,7 @@ def _struct_check(parsed: StateType) -> Check:
         if isinstance(value, dict):
             if not known.issuperset(value):
                 raise _refuse(value, parsed, f": no field {sorted(map(str, set(value) - known))}")
-            value = [value.get(name) for name in names]
+            value = [value.get(name, default) for name, default in defaults]
         elif not isinstance(value, (tuple, list)) or len(value) != len(names):
             raise _refuse(value, parsed, f": give a dict or {len(names)} values")
         return tuple(check(item) for check, item in zip(checks, value, strict=True))

@@ -6,20 +6,28 @@ tools can read. Knows no storage.
 """
 
 import re
-from dataclasses import dataclass
-from typing import Any, Literal
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
+from moorage_state.timetolive import StateTtlConfig
 from moorage_state.types import parse_type
 
 __all__ = [
+    "AggregateFunction",
+    "AggregatingStateDescriptor",
+    "FoldingStateDescriptor",
     "ListStateDescriptor",
     "MapStateDescriptor",
+    "ReducingStateDescriptor",
     "StateDescriptor",
     "StateKind",
     "ValueStateDescriptor",
 ]
 
-StateKind = Literal["value", "list", "map"]
+StateKind = Literal["value", "list", "map", "reducing", "aggregating"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
@@ -33,8 +41,34 @@ def _check_name(name: str) -> None:
         )
 
 
+class _Declared:
+    """What all descriptors share; they are frozen but for the time to live."""
+
+    __slots__ = ()
+
+    def enable_time_to_live(self, config: StateTtlConfig) -> Self:
+        """Let this state expire; before the state is asked for. Returns the descriptor itself."""
+        object.__setattr__(self, "ttl", _checked_ttl(config))
+        return self
+
+
+def _checked_ttl(config: Any) -> Any:
+    if config is not None and not isinstance(config, StateTtlConfig):
+        raise TypeError(
+            f"a time to live is declared with a StateTtlConfig: got={config!r:.100} of type "
+            f"{type(config).__name__}"
+        )
+    return config
+
+
+def _check(name: str, ddl: str, ttl: Any) -> None:
+    _check_name(name)
+    parse_type(ddl)
+    _checked_ttl(ttl)
+
+
 @dataclass(frozen=True, slots=True)
-class ValueStateDescriptor:
+class ValueStateDescriptor(_Declared):
     """One value per key. `type` is a Spark DDL type.
 
     Raises:
@@ -43,10 +77,10 @@ class ValueStateDescriptor:
 
     name: str
     type: str
+    ttl: StateTtlConfig | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
-        parse_type(self.type)
+        _check(self.name, self.type, self.ttl)
 
     @property
     def kind(self) -> StateKind:
@@ -55,7 +89,7 @@ class ValueStateDescriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class ListStateDescriptor:
+class ListStateDescriptor(_Declared):
     """A list per key; `type` is the Spark DDL type of one element.
 
     Raises:
@@ -64,10 +98,10 @@ class ListStateDescriptor:
 
     name: str
     type: str
+    ttl: StateTtlConfig | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
-        parse_type(self.type)
+        _check(self.name, self.type, self.ttl)
 
     @property
     def kind(self) -> StateKind:
@@ -76,7 +110,7 @@ class ListStateDescriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class MapStateDescriptor:
+class MapStateDescriptor(_Declared):
     """A map per key; `key_type` must be a type that keys may have (no float, no container).
 
     Raises:
@@ -86,10 +120,10 @@ class MapStateDescriptor:
     name: str
     key_type: str
     type: str
+    ttl: StateTtlConfig | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        _check_name(self.name)
-        parse_type(self.type)
+        _check(self.name, self.type, self.ttl)
         if not parse_type(self.key_type).is_key:
             raise ValueError(
                 f"a map state key cannot be of this type: name={self.name} "
@@ -103,4 +137,142 @@ class MapStateDescriptor:
         return "map"
 
 
-StateDescriptor = ValueStateDescriptor | ListStateDescriptor | MapStateDescriptor
+_Reduce = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReducingStateDescriptor(_Declared):
+    """One value per key, to which added values are reduced; `type` is the Spark DDL type of both.
+
+    Attributes:
+        reduce: an associative function of two values that changes neither; or the name of one
+            that is known: `sum`, `min` or `max`, which take whole columns at once.
+
+    Raises:
+        TypeError: when `reduce` is neither.
+        ValueError: for an illegal name, a type that is not known, or an unknown function's name.
+    """
+
+    name: str
+    type: str
+    reduce: _Reduce | Literal["sum", "min", "max"]
+    ttl: StateTtlConfig | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        _check(self.name, self.type, self.ttl)
+        if isinstance(self.reduce, str):
+            if self.reduce not in {"sum", "min", "max"}:
+                raise ValueError(
+                    f"a known reduce function is sum, min or max: name={self.name} "
+                    f"reduce={self.reduce!r}; give a function of two values for any other"
+                )
+        elif not callable(self.reduce):
+            raise TypeError(
+                f"reduce is a function of two values: name={self.name} "
+                f"got={type(self.reduce).__name__}"
+            )
+
+    @property
+    def kind(self) -> StateKind:
+        """How manifests name this kind of state."""
+        return "reducing"
+
+
+class AggregateFunction(ABC):
+    """How values get into an accumulator, and a result out of it."""
+
+    @abstractmethod
+    def create_accumulator(self) -> Any:
+        """An accumulator into which nothing was added."""
+
+    @abstractmethod
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """The accumulator after `value` was added; it may be the same object, changed."""
+
+    @abstractmethod
+    def get_result(self, accumulator: Any) -> Any:
+        """What came of the values that were added; must not change the accumulator."""
+
+    def merge(self, one: Any, other: Any) -> Any:
+        """The accumulator that has the values of both; only needed where namespaces merge."""
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define merge(one, other), which merging needs"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatingStateDescriptor(_Declared):
+    """An accumulator per key; `type` is its Spark DDL type.
+
+    Raises:
+        TypeError: when `function` is no `AggregateFunction`.
+        ValueError: for an illegal name or a type that is not known.
+    """
+
+    name: str
+    type: str
+    function: AggregateFunction
+    ttl: StateTtlConfig | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        _check(self.name, self.type, self.ttl)
+        given: Any = self.function
+        if not isinstance(given, AggregateFunction):
+            raise TypeError(
+                f"an aggregating state needs an AggregateFunction: name={self.name} "
+                f"got={type(given).__name__}"
+            )
+
+    @property
+    def kind(self) -> StateKind:
+        """How manifests name this kind of state."""
+        return "aggregating"
+
+
+@dataclass(frozen=True, slots=True)
+class FoldingStateDescriptor(_Declared):
+    """Deprecated: use `AggregatingStateDescriptor`, which may take over what this one stored.
+
+    Attributes:
+        initial: the accumulator before the first value; copied by being encoded.
+        fold: a function of the accumulator and a value that gives the next accumulator.
+
+    Raises:
+        TypeError: when `fold` is no function.
+        ValueError: for an illegal name or a type that is not known.
+    """
+
+    name: str
+    type: str
+    initial: Any
+    fold: _Reduce
+    ttl: StateTtlConfig | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        _check(self.name, self.type, self.ttl)
+        if not callable(self.fold):
+            raise TypeError(
+                f"fold is a function of an accumulator and a value: name={self.name} "
+                f"got={type(self.fold).__name__}"
+            )
+        warnings.warn(
+            f"FoldingStateDescriptor is deprecated, use AggregatingStateDescriptor: "
+            f"name={self.name}",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+
+    @property
+    def kind(self) -> StateKind:
+        """How manifests name this kind of state: as the one that takes its place."""
+        return "aggregating"
+
+
+StateDescriptor = (
+    ValueStateDescriptor
+    | ListStateDescriptor
+    | MapStateDescriptor
+    | ReducingStateDescriptor
+    | AggregatingStateDescriptor
+    | FoldingStateDescriptor
+)

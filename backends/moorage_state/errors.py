@@ -10,12 +10,14 @@ arguments through `error_to_wire` and `error_from_wire`, and they survive pickli
       +- UserError            a person must change something first
       |    +- StoreDenied         the store answers, and refuses
       |    +- NewerFormat         stored data of a newer or incompatible Moorage
+      |    +- IllegalConfigurationError  a setting that is unknown or has a wrong value
       +- Fenced               another writer took over: end at once, write nothing more
       +- CorruptState         stored bytes are not what was written
       +- StaleLease           the run or lease that asks no longer owns the range
       +- VersionMismatch      the range is at another version than the one asked for
       +- VersionGone          a committed delta that is needed is not on this volume
       +- LocalDiskError       the local volume is full or refuses writes
+      |    +- StateTooLarge       state kept in memory would be more than its limit
       +- ObjectNotFound       no object has this key
       +- AlreadyExists        an object with this key exists
       +- Bug                  a rule of the protocol was broken; only a change of code helps
@@ -29,12 +31,14 @@ __all__ = [
     "Bug",
     "CorruptState",
     "Fenced",
+    "IllegalConfigurationError",
     "LocalDiskError",
     "MoorageError",
     "NewerFormat",
     "ObjectNotFound",
     "Retryable",
     "StaleLease",
+    "StateTooLarge",
     "StoreDenied",
     "StoreUnavailable",
     "UserError",
@@ -79,6 +83,12 @@ class NewerFormat(UserError):
     """Stored data was written by a newer or incompatible Moorage."""
 
     code: ClassVar[str] = "newer_format"
+
+
+class IllegalConfigurationError(UserError):
+    """A setting is not known or has a value that cannot be used; the message names its key."""
+
+    code: ClassVar[str] = "illegal_configuration"
 
 
 class Fenced(MoorageError):
@@ -131,6 +141,12 @@ class LocalDiskError(MoorageError):
     """The local volume is full or cannot be written; committed state is not affected."""
 
     code: ClassVar[str] = "local_disk_error"
+
+
+class StateTooLarge(LocalDiskError):
+    """State kept in memory would be more than its limit; what is committed is not affected."""
+
+    code: ClassVar[str] = "state_too_large"
 
 
 class ObjectNotFound(MoorageError):

@@ -2,7 +2,7 @@
 
 Decides which subtask owns which key group. Called by the planner (where does a record go), by the
 state server (which keys does a range hold) and by restore (who gets what after a rescale). Knows
-nothing of keys: the hash from key to key group is computed in the JVM and recorded by id.
+nothing of keys: the hash from key to key group is recorded by id, and computed elsewhere.
 
 The formulas are Flink's ``KeyGroupRangeAssignment``.
 """
@@ -10,12 +10,15 @@ The formulas are Flink's ``KeyGroupRangeAssignment``.
 from dataclasses import dataclass
 
 __all__ = [
+    "FLINK_MURMUR",
+    "KEY_HASHES",
     "MAX_PARALLELISM_LIMIT",
     "SPARK_XXHASH64",
     "KeyGroupRange",
     "default_max_parallelism",
     "owner",
     "range_of",
+    "resolved_max_parallelism",
 ]
 
 MAX_PARALLELISM_LIMIT = 32768
@@ -23,6 +26,12 @@ MAX_PARALLELISM_LIMIT = 32768
 
 SPARK_XXHASH64 = "spark-xxhash64"
 """Id of the key hash ``pmod(xxhash64(key columns), maxParallelism)``, recorded in every lineage."""
+
+FLINK_MURMUR = "flink-murmur"
+"""Id of Flink's key hash: `murmur(hashCode of the key) mod maxParallelism`, see `keyhashes`."""
+
+KEY_HASHES = (SPARK_XXHASH64, FLINK_MURMUR)
+"""All that this release knows; one lineage never mixes two."""
 
 _DEFAULT_LOWER_BOUND = 128
 
@@ -73,3 +82,29 @@ def default_max_parallelism(parallelism: int) -> int:
     wanted = parallelism + parallelism // 2
     power = 1 << max(0, wanted - 1).bit_length()
     return min(max(power, _DEFAULT_LOWER_BOUND), MAX_PARALLELISM_LIMIT)
+
+
+def resolved_max_parallelism(parallelism: int, wanted: int | None, restored: int | None) -> int:
+    """The maxParallelism of a job that starts: Flink's rules.
+
+    Args:
+        wanted: what the job sets; None where it is to be derived.
+        restored: that of the snapshot it starts from; None where it starts empty.
+
+    Raises:
+        ValueError: it is set and differs from the snapshot's, is out of limits, or parallelism is
+            above it.
+    """
+    if wanted is not None and restored is not None and wanted != restored:
+        raise ValueError(
+            f"maxParallelism is fixed for a lineage: set={wanted} snapshot={restored}; set it back "
+            f"to {restored}, or leave it out"
+        )
+    found = wanted if wanted is not None else restored
+    found = default_max_parallelism(parallelism) if found is None else found
+    if not 0 < parallelism <= found <= MAX_PARALLELISM_LIMIT:
+        raise ValueError(
+            f"parallelism must be between 1 and maxParallelism (at most {MAX_PARALLELISM_LIMIT}): "
+            f"parallelism={parallelism} maxParallelism={found}; lower parallelism"
+        )
+    return found

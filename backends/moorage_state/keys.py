@@ -5,8 +5,11 @@ Called by the keyed state store and by offline readers. Layout of a stored key::
 
     key group (2, big-endian) | 0x01 | key length (4, big-endian) | key | state id (4) | rest
     key group (2, big-endian) | 0x02 | time (8, big-endian, sign bit flipped) | key
+    key group (2, big-endian) | 0x03 | time (8, big-endian, sign bit flipped) | key
+    key group (2, big-endian) | 0x04 | time (8, likewise) | key length (4) | key | state id | rest
 
-The first holds state, the second indexes event-time timers by time. Within a key, integers and
+The first holds state; the others index timers of event time, timers of processing time, and state
+that expires, by time. Within a key, integers and
 times are eight bytes with the sign bit flipped, so that bytes sort as the numbers do; a decimal is
 its digits in full ("-1.50"); a single string or binary stands for itself; in a key of several
 columns each is preceded by its length.
@@ -27,11 +30,15 @@ from moorage_state.types import StateType, parse_type
 
 __all__ = [
     "EVENT_TIMERS",
+    "EXPIRIES",
     "KEYED_STATE",
+    "PROCESSING_TIMERS",
     "KeyCodec",
     "OrderedKeys",
     "decode_time",
     "encode_time",
+    "expiry_entry",
+    "expiry_parts",
     "key_prefix",
     "prefix_end",
     "state_id",
@@ -41,7 +48,11 @@ __all__ = [
 
 KEYED_STATE = 0x01
 EVENT_TIMERS = 0x02
+PROCESSING_TIMERS = 0x03
+EXPIRIES = 0x04
 
+_EXPIRIES = bytes([EXPIRIES])
+_KEYED_STATE = bytes([KEYED_STATE])
 _SIGN = 1 << 63
 _HEAD = struct.Struct(">HBI")
 _TIMER_HEAD = struct.Struct(">HBQ")
@@ -84,15 +95,25 @@ def decode_time(raw: bytes) -> int:
     return number - _SIGN
 
 
-def timer_entry(key_group: int, time_ms: int, key: bytes) -> bytes:
-    """The stored key of an event-time timer."""
-    return _TIMER_HEAD.pack(key_group, EVENT_TIMERS, time_ms + _SIGN) + key
+def timer_entry(key_group: int, time_ms: int, key: bytes, kind: int = EVENT_TIMERS) -> bytes:
+    """The stored key of a timer; `kind` is EVENT_TIMERS or PROCESSING_TIMERS."""
+    return _TIMER_HEAD.pack(key_group, kind, time_ms + _SIGN) + key
 
 
 def timer_parts(entry: bytes) -> tuple[int, int, bytes]:
     """Key group, time in milliseconds and key of a stored timer."""
     key_group, _kind, shifted = _TIMER_HEAD.unpack_from(entry)
     return key_group, shifted - _SIGN, entry[_TIMER_HEAD.size :]
+
+
+def expiry_entry(cell: bytes, time_ms: int) -> bytes:
+    """Where the index of what expires has the stored key (or the list's prefix) `cell`."""
+    return cell[:2] + _EXPIRIES + encode_time(time_ms) + cell[3:]
+
+
+def expiry_parts(entry: bytes) -> tuple[int, bytes]:
+    """The time in milliseconds, and the stored key or list's prefix, of an entry of that index."""
+    return decode_time(entry[3:11]), entry[:2] + _KEYED_STATE + entry[11:]
 
 
 class OrderedKeys(NamedTuple):

@@ -2,18 +2,21 @@
 
 Decides which types state may have and what Python object stands for each. Called by descriptors,
 value codecs and key codecs. A struct reads back as a named tuple; a timestamp as an aware
-``datetime`` in UTC.
+``datetime`` in UTC. A field of a struct may have a default, ``"n:long DEFAULT 0"``: what stands for
+it in values that were written before there was such a field. ``"pickle"`` is any Python object.
 """
 
 import datetime
 import decimal
+import math
 import re
 from collections import namedtuple
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Optional
 
-__all__ = ["StateType", "parse_type"]
+__all__ = ["StateType", "parse_type", "type_of"]
 
 _INTEGERS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _ALIASES = {
@@ -36,7 +39,10 @@ _SCALARS: dict[str, Any] = {
     "decimal": decimal.Decimal,
 }
 _KEY_NAMES = {*_INTEGERS, "string", "binary", "boolean", "date", "timestamp", "decimal"}
-_TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>,:()])")
+_TOKEN = re.compile(
+    r"\s*([A-Za-z_][A-Za-z0-9_]*|'(?:[^']|'')*'|-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|[<>,:()])"
+)
+_PICKLE = "pickle"
 _MAX_DEPTH = 32
 _MAX_PRECISION = 38
 
@@ -50,6 +56,8 @@ class StateType:
         python: what ``msgspec`` encodes and decodes for it.
         children: element type; key and value type; or the types of a struct's fields.
         fields: field names of a struct.
+        params: precision and scale of a decimal.
+        defaults: of a struct, the default of each field; None where it has none.
     """
 
     name: str
@@ -57,6 +65,7 @@ class StateType:
     children: tuple["StateType", ...] = ()
     fields: tuple[str, ...] = field(default=())
     params: tuple[int, ...] = ()
+    defaults: tuple[Any, ...] = ()
 
     @property
     def bits(self) -> int | None:
@@ -72,10 +81,8 @@ class StateType:
     def ddl(self) -> str:
         """The canonical spelling, in which two equal types are equal strings."""
         if self.name == "struct":
-            inner = ",".join(
-                f"{n}:{c.ddl}" for n, c in zip(self.fields, self.children, strict=True)
-            )
-            return f"struct<{inner}>"
+            parts = zip(self.fields, self.children, self.defaults, strict=True)
+            return f"struct<{','.join(f'{n}:{c.ddl}{_spelled(d)}' for n, c, d in parts)}>"
         if self.children:
             return f"{self.name}<{','.join(c.ddl for c in self.children)}>"
         if self.params:
@@ -96,6 +103,28 @@ def parse_type(ddl: str) -> StateType:
     if not isinstance(given, str) or not given.strip():
         raise ValueError(f"a state type is a Spark DDL string such as 'long': type={ddl!r}")
     return _parse(ddl)
+
+
+def type_of(
+    fields: Sequence[str], children: Sequence[StateType], defaults: Sequence[Any]
+) -> StateType:
+    """The struct type of these fields."""
+    record = _record(fields, children)
+    return StateType("struct", record, tuple(children), tuple(fields), (), tuple(defaults))
+
+
+def _spelled(default: Any) -> str:
+    """A default as it is written behind its field; nothing for None."""
+    if default is None:
+        return ""
+    if isinstance(default, bool):
+        text = str(default).lower()
+    elif isinstance(default, (int, float, decimal.Decimal)):
+        text = format(default, "f") if isinstance(default, decimal.Decimal) else repr(default)
+    else:
+        text = default if isinstance(default, str) else default.isoformat()
+        text = "'" + text.replace("'", "''") + "'"
+    return f" DEFAULT {text}"
 
 
 @lru_cache(maxsize=1024)
@@ -125,7 +154,16 @@ class _Parser:
         parsed = self._struct(end=None) if columns else self._type()
         if self._at != len(self._tokens):
             raise self._error(f"did not expect {self._tokens[self._at]!r}")
+        if parsed.name == _PICKLE:
+            return parsed
+        self._refuse_pickle(parsed)
         return parsed
+
+    def _refuse_pickle(self, parsed: StateType) -> None:
+        for child in parsed.children:
+            if child.name == _PICKLE:
+                raise self._error(f"pickle is a whole value and no part of a {parsed.name}")
+            self._refuse_pickle(child)
 
     def _type(self) -> StateType:
         word = self._next("a type").lower()
@@ -134,9 +172,11 @@ class _Parser:
             return self._decimal()
         if name in _SCALARS:
             return StateType(name, _SCALARS[name])
+        if name == _PICKLE:
+            return StateType(name, object)
         if name in {"array", "map", "struct"}:
             return self._nested(name)
-        known = ", ".join([*_SCALARS, "array<t>", "map<k,v>", "struct<name:t,...>"])
+        known = ", ".join([*_SCALARS, _PICKLE, "array<t>", "map<k,v>", "struct<name:t,...>"])
         raise self._error(f"unknown type {word!r}; known types: {known}")
 
     def _nested(self, name: str) -> StateType:
@@ -183,11 +223,13 @@ class _Parser:
     def _struct(self, end: str | None) -> StateType:
         names: list[str] = []
         types: list[StateType] = []
+        defaults: list[Any] = []
         while True:
             names.append(self._field_name())
             if self._peek() == ":":
                 self._next(":")
             types.append(self._type())
+            defaults.append(self._default(types[-1]))
             if self._peek() != ",":
                 break
             self._next(",")
@@ -195,7 +237,20 @@ class _Parser:
             self._expect(end)
         if len(set(names)) != len(names):
             raise self._error("a struct has two fields of one name")
-        return StateType("struct", _record(names, types), tuple(types), tuple(names))
+        return type_of(names, types, defaults)
+
+    def _default(self, parsed: StateType) -> Any:
+        word = (self._peek() or "").upper()
+        if word == "NOT":
+            raise self._error("every field may be null; leave out 'NOT NULL'")
+        if word != "DEFAULT":
+            return None
+        self._next("DEFAULT")
+        text = self._next("a default")
+        try:
+            return _literal(parsed, text)
+        except (ValueError, KeyError, ArithmeticError):
+            raise self._error(f"{text} is no default of a {parsed.ddl}") from None
 
     def _field_name(self) -> str:
         word = self._next("a field name")
@@ -228,7 +283,47 @@ class _Parser:
         return ValueError(f"cannot read the state type: {reason}: type={self._text!r}")
 
 
-def _record(names: list[str], types: list[StateType]) -> Any:
+def _literal(parsed: StateType, text: str) -> Any:
+    """The value that a default writes; raises where it writes none of this type."""
+    if text.upper() == "NULL":
+        return None
+    quoted = text.startswith("'")
+    inner = text[1:-1].replace("''", "'") if quoted else text
+    if quoted != (parsed.name in _QUOTED):
+        raise ValueError(text)
+    value = _LITERALS[parsed.name](inner)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(text)
+    if parsed.bits is not None and not -(1 << parsed.bits - 1) <= value < 1 << parsed.bits - 1:
+        raise ValueError(text)
+    if parsed.name == "decimal":
+        precision, scale = parsed.params
+        context = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
+        return value.quantize(decimal.Decimal((0, (1,), -scale)), context=context)
+    return value
+
+
+def _instant(text: str) -> datetime.datetime:
+    found = datetime.datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(text)
+    return found.astimezone(datetime.UTC)
+
+
+_QUOTED = {"string", "date", "timestamp"}
+_LITERALS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(_INTEGERS, int),
+    "float": float,
+    "double": float,
+    "decimal": decimal.Decimal,
+    "string": str,
+    "boolean": lambda text: {"true": True, "false": False}[text.lower()],
+    "date": datetime.date.fromisoformat,
+    "timestamp": _instant,
+}
+
+
+def _record(names: Sequence[str], types: Sequence[StateType]) -> Any:
     """A named tuple class whose fields msgspec checks; every field may be None."""
     plain: Any = namedtuple("Struct", names, rename=True)  # type: ignore[misc]  # noqa: PYI024 - names come at run time
     fields: tuple[str, ...] = plain._fields

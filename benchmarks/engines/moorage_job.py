@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.engines.meter import Meter
 from benchmarks.engines.outcome import Outcome
+from benchmarks.params import BY_COLUMN
 from benchmarks.request import Request
 from benchmarks.window import Batch
 from moorage.driver.runner import run_job
@@ -20,7 +21,7 @@ from moorage_api import load_manifest
 
 __all__ = ["run"]
 
-_JOB_FILE = Path(__file__).parents[1] / "jobs" / "count_sum.py"
+_JOBS = Path(__file__).parents[1] / "jobs"
 
 _MANIFEST = """\
 apiVersion: moorage.dev/v1alpha1
@@ -42,9 +43,10 @@ def run(request: Request) -> Outcome:
     """Run the job until the window is full, then stop it: it takes a last checkpoint."""
     work, output = request.work, request.work / "output"
     manifest = work / "job.yaml"
+    name = "count_sum_batch.py" if request.engine == BY_COLUMN else "count_sum.py"
     manifest.write_text(
         _MANIFEST.format(
-            main_file=f"local://{_JOB_FILE}",
+            main_file=f"local://{_JOBS / name}",
             source=request.source,
             target=output,
             parallelism=request.params.parallelism,

@@ -59,7 +59,7 @@ def build(env: StreamEnvironment) -> None:
     """Read ticks, count them, write what every counter came to.
 
     Arguments: the directory for the output, and ticks per second (500 if not given). The rate is
-    for the job's whole life: Spark numbers ticks by the time since the first, so another rate leaps.
+    for the job's whole life: Spark numbers ticks by their time, so another rate leaps.
     """
     out, *rest = env.args
     rate = rest[0] if rest else "500"

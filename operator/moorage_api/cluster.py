@@ -40,6 +40,9 @@ _SYSTEM_DIRECTORIES = (
 )
 
 
+_LOCAL_DIR = "state.backend.rocksdb.localdir"
+
+
 def cluster_problems(job: StatefulSparkJob) -> list[Problem]:
     """Return what a cluster needs and this manifest lacks or has wrong, in the order of fields."""
     checks = (
@@ -49,6 +52,8 @@ def cluster_problems(job: StatefulSparkJob) -> list[Problem]:
         _memory,
         _directories,
         _local_volume,
+        _backend,
+        _status_page,
         template_problems,
         unsupported_anywhere,
     )
@@ -70,6 +75,26 @@ def env_problem(field: str, name: str, *, credentials: bool) -> Problem | None:
         reason = f"{name} is given beside state.credentialsSecretRef, which sets it"
         return Problem(field, reason, "keep one of them")
     return None
+
+
+def _backend(job: StatefulSparkJob) -> Iterator[Problem]:
+    state = job.spec.state
+    if "." in state.backend:
+        reason = f"names a factory, {state.backend}: state servers start without the job's code"
+        yield Problem("spec.state.backend", reason, "name the backend that it makes: rocksdb, say")
+    if _LOCAL_DIR in state.options:
+        field = field_name(("spec", "state", "options", _LOCAL_DIR))
+        reason = "has no meaning on a cluster, where working state lies on the volume state.local"
+        yield Problem(field, reason, "leave it out; for HostPath name the path in state.local")
+
+
+def _status_page(job: StatefulSparkJob) -> Iterator[Problem]:
+    page = job.spec.observability.ui
+    for name, value in (("ingressTemplate", page.ingress_template), ("className", page.class_name)):
+        if value:
+            reason = f"is {value}, and this release makes no Ingress"
+            fix = "leave it out; the driver's metrics and state are behind the Service <job>-driver"
+            yield Problem(f"spec.observability.ui.{name}", reason, fix)
 
 
 def _code(job: StatefulSparkJob) -> Iterator[Problem]:

@@ -98,7 +98,7 @@ class Autoscaler(Model):
     )
 
     enabled: bool = False
-    """Whether it decides at all."""
+    """Whether it decides at all; not in this release, which refuses it."""
 
     dry_run: bool = True
     """Only report what it would do."""
@@ -153,10 +153,12 @@ class Scaling(Model):
     """The hash that puts keys into key groups; fixed for a lineage."""
 
     mode: Annotated[Literal["InPlace", "Restart"], OnChange("Live")] = "InPlace"
-    """How parallelism changes: at an epoch boundary (else by restart), or always by restart."""
+    """How executor.instances changes: while the stream runs (else by restart), or always by
+    restart. Parallelism always changes by restart."""
 
     repartition: Annotated[Literal["Forbidden", "Offline"], OnChange("Live")] = "Forbidden"
-    """Whether maxParallelism may change, by rewriting all state while the job is stopped."""
+    """Whether maxParallelism may change, by rewriting all state while the job is stopped. Offline
+    is not in this release, which refuses it."""
 
     autoscaler: Annotated[Autoscaler, OnChange("Live")] = Autoscaler()
     """Parallelism that follows the load."""

@@ -258,7 +258,7 @@ class DriverState(Report):
     rows_total: int = 0
     rows_per_second: float = 0.0
     busy_ratio: float = 0.0
-    """Time in epochs by time, lately: 0 to 1."""
+    """Time in epochs by time, lately, with the one under way: 0 to 1."""
     state_bytes: int = 0
     parallelism: int = 0
     max_parallelism: int = 0
@@ -270,6 +270,17 @@ class DriverState(Report):
     """Since the attempt began."""
     last_progress_time: Moment | None = None
     """When the last epoch was committed."""
+    last_move_time: Moment | None = None
+    """When anything got on last: an epoch, a checkpoint, a task within an epoch, or that the
+    stream found nothing to do."""
+    epoch_since: Moment | None = None
+    """Since when an epoch is under way; none between two."""
+    epoch_seconds: float = 0.0
+    """How long the last committed one took."""
+    answered_at: Moment | None = None
+    """The time of this report on the driver's clock, by which its other times are understood."""
+    tasks_running: int = 0
+    """Of Spark, in the epoch under way."""
     running_since: Moment | None = None
     """When the stream first ran in this attempt; none while it starts or restores."""
     restored_from: RestoredFrom | None = None

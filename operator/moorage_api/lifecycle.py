@@ -41,10 +41,11 @@ class Rollback(Model):
     """Going back to the last good version when a new one does not become ready."""
 
     enabled: bool = True
-    """Whether to."""
+    """Whether to; no effect in this release, where a new version that does not become ready is
+    tried again until the spec is changed."""
 
     readiness_timeout: _Positive = Duration("10m")
-    """How long a new version has."""
+    """How long a new version has; no effect in this release."""
 
     stable_after: StableAfter = StableAfter()
     """When it counts as good."""
@@ -63,7 +64,8 @@ class Upgrade(Model):
     """An older last checkpoint is renewed first if the job is healthy."""
 
     preflight: bool = True
-    """Whether image and configuration are tried before the old version is stopped."""
+    """Whether image and configuration are tried before the old version is stopped; no effect in
+    this release."""
 
     rollback: Rollback = Rollback()
     """Going back."""
@@ -173,17 +175,18 @@ class Ui(Model):
     """The driver's status page."""
 
     ingress_template: Annotated[str, Field(max_length=512)] = ""
-    """The host and path of its Ingress, with {name} and {namespace}; none if empty."""
+    """The host and path of its Ingress, with {name} and {namespace}; not in this release, which
+    refuses it."""
 
     class_name: Annotated[str, Field(max_length=253)] = ""
-    """The Ingress class."""
+    """The Ingress class; not in this release, which refuses it."""
 
 
 class Metrics(Model):
     """The driver's metrics."""
 
     pod_monitor: bool = False
-    """Whether a PodMonitor is made for Prometheus."""
+    """Whether a PodMonitor is made, by which the Prometheus operator finds the driver."""
 
 
 class Observability(Model):

@@ -34,7 +34,6 @@ _CLUSTER_ONLY = (
     "spec.image_pull_policy",
     "spec.desired_state",
     "spec.scaling.mode",
-    "spec.scaling.repartition",
     "spec.driver.cores",
     "spec.driver.cpu_request",
     "spec.driver.pod_template",

@@ -47,6 +47,12 @@ class SnapshotSpec(Model):
             "existingPath",
         ),
         Cel(
+            "!self.pinned || self.type == 'Savepoint'",
+            "pinned is true, and type is Checkpoint: a checkpoint is the lineage's and goes by the"
+            " job's checkpoint.retain; use type Savepoint",
+            "pinned",
+        ),
+        Cel(
             "self.jobRef == oldSelf.jobRef && self.type == oldSelf.type"
             " && self.format == oldSelf.format && self.backoffLimit == oldSelf.backoffLimit"
             " && self.startDeadline == oldSelf.startDeadline"
@@ -89,6 +95,13 @@ class SnapshotSpec(Model):
         if self.existing_path and self.type != "Savepoint":
             yield Violation(
                 ("existingPath", "type"), "is given, and type is Checkpoint", "use type Savepoint"
+            )
+        if self.pinned and self.type != "Savepoint":
+            yield Violation(
+                ("pinned", "type"),
+                "is true, and type is Checkpoint: a checkpoint is the lineage's and goes by the "
+                "job's checkpoint.retain",
+                "use type Savepoint",
             )
 
 

@@ -181,7 +181,8 @@ class State(Model):
     """Settings of the backend, by their names in its documentation; values in quotes."""
 
     changelog: bool = False
-    """Whether every epoch is durable before it counts, so that no failure rewinds anything."""
+    """Whether every epoch is durable before it counts, so that no failure rewinds anything; not in
+    this release, which refuses it."""
 
     checkpoint_dir: StorageUrl
     """Where the lineage's log and checkpoints live; belongs to this job alone."""
@@ -234,7 +235,7 @@ class Checkpoint(Model):
     """The time between the starts of two; 60s if there is no cron either."""
 
     cron: CronExpression | None = None
-    """When to take them, in place of interval."""
+    """When to take them, in place of interval; not in this release, which refuses it."""
 
     mode: Literal["ExactlyOnce", "AtLeastOnce"] = "ExactlyOnce"
     """Whether inputs are aligned; epochs always are, so both give the first."""

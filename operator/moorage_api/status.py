@@ -18,6 +18,7 @@ __all__ = [
     "ExecutorStatus",
     "JobStatus",
     "JobView",
+    "Leaving",
     "Operation",
     "OperationStep",
     "OperationType",
@@ -57,7 +58,9 @@ OperationType = Literal[
     "Deploy", "Upgrade", "Rescale", "Suspend", "Resume", "Rollback", "Recover", "Redeploy", "Delete"
 ]
 
-OperationStep = Literal["Preflight", "Snapshotting", "Stopping", "Fencing", "Starting", "Verifying"]
+OperationStep = Literal[
+    "Preflight", "Rescaling", "Snapshotting", "Stopping", "Fencing", "Starting", "Verifying"
+]
 
 
 class Condition(Report):
@@ -165,6 +168,8 @@ class Reconciliation(Report):
     """The spec's restore.nonce that was last followed."""
     desired_state: Literal["", "Running", "Suspended"] = ""
     """The spec's desiredState that was last acted on."""
+    pod_monitor: bool = False
+    """Whether a PodMonitor was ever asked for: it is removed when it is not wanted any more."""
 
 
 class JobView(Report):
@@ -174,6 +179,9 @@ class JobView(Report):
     message: str = ""
     epoch: int = 0
     last_progress_time: Moment | None = None
+    """When anything last got on: an epoch, a checkpoint, a task within an epoch."""
+    epoch_since: Moment | None = None
+    """Since when an epoch was under way at that time."""
     input_rows_per_second: str = ""
     busy_ratio: str = ""
     state_bytes: int = 0
@@ -234,6 +242,17 @@ class Restarts(Report):
     """Starts in a row that ended in restore; reset when the stream runs."""
 
 
+class Leaving(Report):
+    """A lineage that the job has moved away from, and that is to be released."""
+
+    revision: str
+    """The ControllerRevision that names its directory."""
+    attempt: int = 0
+    """The last one that ran there."""
+    tries: int = 0
+    retry_at: Moment | None = None
+
+
 class JobStatus(Report):
     """`.status` of a StatefulSparkJob."""
 
@@ -255,6 +274,8 @@ class JobStatus(Report):
     restarts: Restarts = Restarts()
     next_restore: RestorePoint | None = None
     """What the next start begins from, where the end of the last driver decided that."""
+    leaving: Items[Leaving] = ()
+    """Lineages that the job has left; at most 4."""
     blocked_reason: str = ""
     """CamelCase; while set nothing is started or stopped until the spec, an annotation or the
     cause changes."""

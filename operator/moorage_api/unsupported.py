@@ -12,9 +12,9 @@ _Rule = tuple[str, Callable[[StatefulSparkJob], bool], str, str]
 _NOT_YET: tuple[_Rule, ...] = (
     (
         "spec.state.backend",
-        lambda job: job.spec.state.backend != "rocksdb",
-        "is a backend that this release does not have",
-        "use rocksdb",
+        lambda job: job.spec.state.backend == "forst",
+        "is forst, whose files lie in a store and which this release does not have",
+        "use rocksdb, whose checkpoints lie there",
     ),
     (
         "spec.state.changelog",
@@ -23,22 +23,22 @@ _NOT_YET: tuple[_Rule, ...] = (
         "leave it out: a failure then rewinds to the last checkpoint",
     ),
     (
-        "spec.state.options",
-        lambda job: bool(job.spec.state.options),
-        "tunes the backend, which this release cannot",
-        "leave it out",
-    ),
-    (
-        "spec.scaling.keyHash",
-        lambda job: job.spec.scaling.key_hash != "spark-xxhash64",
-        "is a hash that this release does not have",
-        "use spark-xxhash64",
+        "spec.state.backend",
+        lambda job: job.spec.state.backend == "batch" and not job.spec.bounded,
+        "is batch, and spec.bounded is false: a key's state is kept until its last row",
+        "set spec.bounded to true, or use rocksdb",
     ),
     (
         "spec.scaling.autoscaler.enabled",
         lambda job: job.spec.scaling.autoscaler.enabled,
         "is true, and this release has no autoscaler",
         "leave it out",
+    ),
+    (
+        "spec.scaling.repartition",
+        lambda job: job.spec.scaling.repartition == "Offline",
+        "is Offline, and this release does not rewrite state for another maxParallelism",
+        "leave it out; moorage.state.write_savepoint makes a savepoint of any maxParallelism",
     ),
     (
         "spec.checkpoint.cron",

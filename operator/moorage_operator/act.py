@@ -21,6 +21,7 @@ from moorage_operator.plan import (
     RunErrand,
     SaveRevision,
     SetFinalizer,
+    SetPodMonitor,
     StartDriver,
     TidyAttempt,
     TidyRevisions,
@@ -34,6 +35,7 @@ from moorage_operator.ports import (
     DriverClient,
     EndpointRefused,
     EndpointUnreachable,
+    JobRefs,
     Lineages,
     NotFound,
     Object,
@@ -71,6 +73,7 @@ class Actor:
     may_act: Callable[[], bool] = lambda: True
     _errands: dict[str, dict[str, None]] = field(default_factory=dict)
     _asked: dict[str, dict[str, None]] = field(default_factory=dict)
+    _monitored: dict[str, bool] = field(default_factory=dict)
 
     def errands_of(self, uid: str) -> frozenset[str]:
         """Ids of the newest errands that were begun for an object in this process's life."""
@@ -80,6 +83,7 @@ class Actor:
         """The object is gone."""
         self._errands.pop(uid, None)
         self._asked.pop(uid, None)
+        self._monitored.pop(uid, None)
 
     async def carry_out(self, effect: Effect, scene: Scene) -> bool:
         """Do it; say whether that changed anything.
@@ -121,6 +125,8 @@ class Actor:
                 return await self._delete_object(effect, scene.meta)
             case KeepSnapshot():
                 return await self._keep_snapshot(effect, scene)
+            case SetPodMonitor():
+                return await self._set_pod_monitor(effect, scene.meta)
 
     # -- revisions -----------------------------------------------------------------------------
 
@@ -179,11 +185,15 @@ class Actor:
         return _is_new(self._asked, scene.meta.uid, f"{effect.attempt}/{effect.body.request_id}")
 
     async def _run_errand(self, effect: RunErrand, scene: Scene) -> bool:
-        if scene.refs is None:
+        refs = scene.refs
+        if effect.revision:
+            known = scene.revisions.get(effect.revision)
+            refs = JobRefs(scene.meta, known.spec) if known is not None else None
+        if refs is None:
             raise ActionFailed("nothing is known of the job's store: there is no valid spec")
         # Known first: should this process be cancelled in between, the errand is looked for.
         fresh = _is_new(self._errands, scene.meta.uid, effect.errand.id)
-        await self.lineages.run(scene.refs, effect.errand)
+        await self.lineages.run(refs, effect.errand)
         return fresh
 
     # -- our own objects -----------------------------------------------------------------------
@@ -211,6 +221,14 @@ class Actor:
             await self.cluster.delete(effect.kind, meta.namespace, effect.name, uid=effect.uid)
         except Conflict:
             return False
+        return True
+
+    async def _set_pod_monitor(self, effect: SetPodMonitor, meta: Meta) -> bool:
+        """Once in a process's life for each change: nobody else is expected to touch it."""
+        if self._monitored.get(meta.uid) == effect.present:
+            return False
+        await self.attempts.set_monitor(meta, present=effect.present)
+        self._monitored[meta.uid] = effect.present
         return True
 
     async def _keep_snapshot(self, effect: KeepSnapshot, scene: Scene) -> bool:

@@ -10,15 +10,19 @@ import logging
 import random
 import signal
 import socket
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from kubernetes.aio.client import Configuration
 
+from moorage_operator.canary import Canary
+from moorage_operator.children.names import JOB_LABEL, ROLE_LABEL
 from moorage_operator.decide import decide_job
 from moorage_operator.endpoint import HttpDrivers
 from moorage_operator.health import health_server
@@ -68,6 +72,7 @@ class App:
     Attributes:
         found: how the API server is reached, for the watches.
         leader: None if there is only ever one process.
+        canary: knows whether the watches are alive.
     """
 
     settings: Settings
@@ -77,6 +82,7 @@ class App:
     queue: WorkQueue
     metrics: Metrics
     leader: Leader | None
+    canary: Canary = field(default_factory=lambda: Canary(time.monotonic))
 
     async def run(self) -> None:
         """Lead and work, once the Lease is this process's.
@@ -88,7 +94,12 @@ class App:
             await self.leader.acquire()
         await self.prime()
         wakeups = Wakeups(self.queue.wake)
-        watching = Watching(self.found, self.settings.watch_namespaces, wakeups.seen)
+
+        def seen(event: str, kind: str, body: dict[str, Any]) -> None:
+            self.canary.seen(event, kind, body)
+            wakeups.seen(event, kind, body)
+
+        watching = Watching(self.found, self.settings.watch_namespaces, seen)
         async with asyncio.TaskGroup() as group:
             group.create_task(self.queue.run())
             group.create_task(watching.run())
@@ -117,7 +128,7 @@ class App:
     def trouble(self) -> str:
         """Why the process should be started anew; empty if it should not."""
         longest = self.queue.longest()
-        return f"a pass takes {longest:.0f} s" if longest > _STUCK else ""
+        return f"a pass takes {longest:.0f} s" if longest > _STUCK else self.canary.trouble()
 
     async def _hold(self, leader: Leader) -> None:
         await leader.hold()
@@ -125,22 +136,40 @@ class App:
 
     async def _relist(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.relist)
+            await self._until_next_list()
             try:
                 await self._list_all(spread=_SPREAD)
+                await self._list_drivers()
             except ClusterError as error:
                 _log.warning("the objects cannot be listed: error=%s", error)
+
+    async def _until_next_list(self) -> None:
+        """What a list showed and no watch since is soon looked for in another one."""
+        soon = min(self.canary.patience + 1.0, self.settings.relist)
+        await asyncio.sleep(soon)
+        if not self.canary.wants_list:
+            await asyncio.sleep(self.settings.relist - soon)
 
     async def _list_all(self, spread: float) -> None:
         """Wake every object, in the course of so many seconds."""
         for namespace in self.settings.watch_namespaces or (None,):
             for kind in _KINDS:
-                for body in await self.cluster.list(kind, namespace):
+                bodies = await self.cluster.list(kind, namespace)
+                self.canary.listed(kind, namespace, bodies)
+                for body in bodies:
                     meta = body["metadata"]
                     if kind == "StatefulSparkJob":
                         self.reconciler.directories.note(body)
                     ref = Ref(kind, meta["namespace"], meta["name"])
                     self.queue.wake(ref, random.uniform(0.0, spread))  # noqa: S311
+
+    async def _list_drivers(self) -> None:
+        """Pods are listed with each pass anyway: this is only for the canary."""
+        for namespace in self.settings.watch_namespaces or (None,):
+            found = await self.cluster.list("Pod", namespace, {ROLE_LABEL: "driver"})
+            # Anybody may put the one label on a pod; only those with the other are watched.
+            drivers = [one for one in found if JOB_LABEL in one["metadata"]["labels"]]
+            self.canary.listed("Pod", namespace, drivers)
 
 
 async def serve(settings: Settings) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from moorage_api.changes import refreshed
 from moorage_api.status import read_status
-from moorage_operator.children import bodies, names
+from moorage_operator.children import bodies, names, pod_monitor
 from moorage_operator.plan import DeletePod, StartDriver, TidyAttempt
 from moorage_operator.podviews import pod_view
 from moorage_operator.ports import AlreadyExists, Cluster, Conflict, Kind, NotFound, Object
@@ -69,6 +69,28 @@ class Attempts:
         ]
         deleted = [await self._delete("Pod", scene.meta, pod.name, pod.uid) for pod in doomed]
         return any(deleted) | await self._tidy_maps(effect, scene.meta)
+
+    async def set_monitor(self, meta: Meta, *, present: bool) -> None:
+        """Make or delete the PodMonitor.
+
+        Raises:
+            ActionFailed: the cluster has no such kind, or another object has the name.
+            ClusterError: as for any write.
+        """
+        body = pod_monitor(meta)
+        name = body["metadata"]["name"]
+        if not present:
+            found = await self.cluster.get("PodMonitor", meta.namespace, name)
+            if found is not None and _is_of(found, meta):
+                await self._delete("PodMonitor", meta, name, found["metadata"]["uid"])
+            return
+        try:
+            await self._keep(body, meta)
+        except NotFound as error:
+            raise ActionFailed(
+                "spec.observability.metrics.podMonitor is true, and this cluster has no kind "
+                "PodMonitor: install the Prometheus operator, or set it to false"
+            ) from error
 
     async def _tidy_maps(self, effect: TidyAttempt, meta: Meta) -> bool:
         labels = {names.JOB_UID_LABEL: meta.uid}

@@ -29,7 +29,7 @@ async def health_server(
     """Serve while inside; yields the port.
 
     Args:
-        host: the address to listen on.
+        host: the address to listen on; empty for all.
         port: the port, 0 for any.
         trouble: why the process should be restarted; empty if it should not.
         ready: whether it leads, or stands by to.
@@ -54,7 +54,7 @@ async def health_server(
     runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1.0, access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
+        site = web.TCPSite(runner, host or None, port)
         await site.start()
         yield runner.addresses[0][1]
     finally:

@@ -13,11 +13,19 @@ from dataclasses import dataclass, replace
 
 from moorage_operator.act import Actor
 from moorage_operator.attempts import Attempts
+from moorage_operator.belongings import Belongings
 from moorage_operator.directories import Directories
-from moorage_operator.memory import Memory
+from moorage_operator.memory import Memory, Setback
 from moorage_operator.objects import meta_of, read_snapshot
 from moorage_operator.observe import Observer
-from moorage_operator.plan import Effect, Event, Plan, SaveRevision, SetFinalizer, SnapshotPlan
+from moorage_operator.plan import (
+    ASIDE,
+    Effect,
+    Event,
+    Plan,
+    SetFinalizer,
+    SnapshotPlan,
+)
 from moorage_operator.ports import (
     ApiUnavailable,
     Clock,
@@ -28,13 +36,12 @@ from moorage_operator.ports import (
     Lineages,
     Object,
 )
-from moorage_operator.reaching import store_refs
 from moorage_operator.record import Written, tell, write_status
 from moorage_operator.scene import ActionFailed, Scene
-from moorage_operator.snapshots.access import errand_refs
+from moorage_operator.scenes import job_scene, snapshot_scene
 from moorage_operator.telemetry import Telemetry
 from moorage_operator.tokens import Tokens
-from moorage_operator.world import Config, JobWorld, Revision, SnapshotWorld
+from moorage_operator.world import Config, JobWorld, SnapshotWorld
 
 __all__ = ["Pass", "Reconciler", "Ref"]
 
@@ -112,6 +119,7 @@ class Reconciler:
         self._memory: dict[Ref, Memory] = {}
         self.directories = Directories()
         self._tokens = Tokens(cluster)
+        self._belongings = Belongings(cluster, self._tokens, clock)
         self._observer = Observer(
             cluster, drivers, lineages, clock, config, self._tokens, self.directories
         )
@@ -136,7 +144,7 @@ class Reconciler:
         except (ActionFailed, ClusterError) as error:
             done = self._failed(ref, memory, error)
         else:
-            memory.failures, memory.trouble = 0, ""
+            memory.failures, memory.trouble = 0, memory.aside.message
         seconds = asyncio.get_running_loop().time() - begun
         self._telemetry.pass_ended(ref, seconds, _outcome(done))
         return done
@@ -181,7 +189,9 @@ class Reconciler:
         self._note_phase(ref, world.status.phase, status.phase)
         self._telemetry.job_seen(body, status)
         await self._tell_rival(world, memory)
-        return await self._finish(body, memory, _job_scene(body, world, plan), plan, written)
+        if self._may_act():
+            await self._belongings.see_to(world)
+        return await self._finish(body, memory, job_scene(body, world, plan), plan, written)
 
     async def _hands_off(self, body: Object, memory: Memory, world: JobWorld, plan: Plan) -> Pass:
         """Write nothing: a status that this operator cannot read whole would lose parts.
@@ -189,13 +199,16 @@ class Reconciler:
         The one thing to do is to let the object go.
         """
         effects = tuple(e for e in plan.effects if e == SetFinalizer(present=False))
-        only, scene = replace(plan, effects=effects), _job_scene(body, world, plan)
+        only, scene = replace(plan, effects=effects), job_scene(body, world, plan)
         return await self._finish(body, memory, scene, only, Written.UNCHANGED)
 
     async def _snapshot(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
         _, _, left_alone = read_snapshot(body)
         world = await self._observer.snapshot(body, self._actor.errands_of(memory.uid))
         if world is None:
+            if await self._observer.is_let_go(body):
+                scene = Scene(ref.kind, body, meta_of(body), job=None)
+                return Pass(await self._actor.carry_out(SetFinalizer(present=False), scene), 0.0)
             return Pass(changed=False, again_after=_LONGEST_WAIT, problem=left_alone)
         plan = self._decide_snapshot(world)
         old = world.snapshot.status
@@ -208,7 +221,7 @@ class Reconciler:
         self._note_phase(ref, old.state, status.state)
         self._telemetry.snapshot_seen(body, status.state)
         labelled, body = await self._label(body, plan.labels or {})
-        scene = _snapshot_scene(body, world)
+        scene = snapshot_scene(body, world)
         written = Written.WRITTEN if labelled else written
         return await self._finish(body, memory, scene, plan, written)
 
@@ -222,16 +235,46 @@ class Reconciler:
     ) -> Pass:
         """Carry out the effects, and tell the events whatever came of those."""
         try:
-            changed = await self._act(plan.effects, scene)
+            changed = await self._act(plan.effects, scene, memory.aside)
         except ActionFailed:
             await self._tell(body, memory, plan.events)
             raise
         await self._tell(body, memory, plan.events)
-        return Pass(changed or written is Written.WRITTEN, plan.again_after)
+        again_after = min(plan.again_after, memory.aside.left(_seconds()) or plan.again_after)
+        return Pass(changed or written is Written.WRITTEN, again_after)
 
-    async def _act(self, effects: Iterable[Effect], scene: Scene) -> bool:
-        changed = [await self._actor.carry_out(effect, scene) for effect in effects]
-        return any(changed)
+    async def _act(self, effects: Iterable[Effect], scene: Scene, aside: Setback) -> bool:
+        """Carry them out in order; the first that fails ends the pass.
+
+        But for those set aside, such as objects of snapshots: what keeps them from being made, such
+        as a quota, holds up nothing else of the job.
+        """
+        changed = False
+        kept = [effect for effect in effects if isinstance(effect, ASIDE)]
+        for effect in effects:
+            if not isinstance(effect, ASIDE):
+                changed |= await self._actor.carry_out(effect, scene)
+        if not kept:
+            aside.over()
+        elif not aside.left(_seconds()):
+            changed |= await self._act_aside(kept, scene, aside)
+        return changed
+
+    async def _act_aside(self, effects: Iterable[Effect], scene: Scene, aside: Setback) -> bool:
+        changed, failure = False, ""
+        for effect in effects:
+            try:
+                changed |= await self._actor.carry_out(effect, scene)
+            except ActionFailed as error:
+                if isinstance(error.__cause__, ApiUnavailable):
+                    raise
+                failure = failure or str(error)
+        if failure:
+            _log.warning("held up: object=%s error=%s", scene.meta.name, failure)
+            aside.failed(failure, _seconds(), self._chance.uniform(0.75, 1.25))
+        else:
+            aside.over()
+        return changed
 
     async def _label(self, body: Object, labels: Mapping[str, str]) -> tuple[bool, Object]:
         meta = body["metadata"]
@@ -284,6 +327,7 @@ class Reconciler:
         if memory is not None and memory.uid:
             self._actor.forget(memory.uid)
             self._tokens.drop(memory.uid)
+            self._belongings.forget(memory.uid)
         if ref.kind == "StatefulSparkJob":
             self._observer.forget(f"{ref.namespace}/{ref.name}")
         self._telemetry.gone(ref)
@@ -327,28 +371,13 @@ class Reconciler:
             _log.info("phase: object=%s from=%s to=%s", ref, before, after)
 
 
+def _seconds() -> float:
+    return asyncio.get_running_loop().time()
+
+
 def _outcome(done: Pass) -> str:
     if done.again_after is None:
         return "gone"
     if done.problem:
         return "conflict" if done.problem == "status conflict" else "failed"
     return "changed" if done.changed else "unchanged"
-
-
-def _job_scene(body: Object, world: JobWorld, plan: Plan) -> Scene:
-    """Revisions that the plan saves first can be started from in the same pass."""
-    meta = meta_of(body)
-    revisions = dict(world.revisions)
-    for effect in plan.effects:
-        if isinstance(effect, SaveRevision) and world.spec is not None:
-            saved = Revision(effect.name, effect.number, effect.spec_hash, world.spec)
-            revisions.setdefault(effect.name, saved)
-    return Scene("StatefulSparkJob", body, meta, meta, world.spec, store_refs(world), revisions)
-
-
-def _snapshot_scene(body: Object, world: SnapshotWorld) -> Scene:
-    job = world.job
-    spec = job.spec if job is not None else None
-    job_meta = job.meta if job is not None else None
-    refs = errand_refs(world)
-    return Scene("StatefulSparkSnapshot", body, meta_of(body), job_meta, spec, refs)

@@ -74,7 +74,7 @@ def _store(world: JobWorld) -> bool:
         return True
     lives = _lives(current_driver(world))
     if status.operation is not None:
-        driver_decides = status.operation.step in (*_STOPPING, "Verifying")
+        driver_decides = status.operation.step in (*_STOPPING, "Rescaling", "Verifying")
         return not (driver_decides and lives) or _is_overdue(world)
     if world.meta.deleted_at is not None:
         return not lives

@@ -15,6 +15,7 @@ from moorage_api.changes import spec_hash
 from moorage_api.driver import ENDPOINT_PORT, DriverState
 from moorage_api.status import JobStatus
 from moorage_operator.children import names
+from moorage_operator.decide.leaving import left_errand
 from moorage_operator.directories import Directories
 from moorage_operator.facts import fact_problems
 from moorage_operator.needs import Need, current_driver, needs
@@ -291,6 +292,7 @@ class Observer:
             status.reconciliation.stable_revision,
             status.attempt.revision,
             operation.target_revision if operation else "",
+            *(one.revision for one in status.leaving),
         } - {""}
         self._keep_revisions(meta, wanted)
         found = {name: await self._revision(meta, name) for name in sorted(wanted)}
@@ -326,11 +328,11 @@ class Observer:
         if Need.FACTS in wanted and world.spec is not None:
             found = await fact_problems(self.cluster, meta, world.spec)
             world = replace(world, problems=(*world.problems, *found))
-        refs = store_refs(world)
+        refs, ids = store_refs(world), set(errand_ids)
         return replace(
             world,
             store=await self._store(refs, world) if Need.STORE in wanted and refs else None,
-            errands=await self._errands(refs, set(errand_ids)),
+            errands={**await self._errands(refs, ids), **await self._errands_elsewhere(world)},
             namespace_terminating=Need.NAMESPACE in wanted
             and await self._terminating(meta.namespace),
         )
@@ -347,6 +349,20 @@ class Observer:
             return {}
         found = {one: await self.lineages.look(refs, one) for one in sorted(ids)}
         return {one: view for one, view in found.items() if view is not None}
+
+    async def _errands_elsewhere(self, world: JobWorld) -> Mapping[str, ErrandView]:
+        """Of a lineage that the job has left: its store may be reached in another way."""
+        if not world.status.leaving:
+            return {}
+        one = world.status.leaving[0]
+        known = world.revisions.get(one.revision)
+        refs = JobRefs(world.meta, known.spec) if known is not None else None
+        return await self._errands(refs, {left_errand(world.meta.uid, one).id})
+
+    async def is_let_go(self, body: Object) -> bool:
+        """Whether nobody can want more of an object whose status cannot be read: it goes."""
+        meta = meta_of(body)
+        return meta.deleted_at is not None and await self._terminating(meta.namespace)
 
     async def _terminating(self, namespace: str) -> bool:
         try:

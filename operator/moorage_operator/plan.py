@@ -13,6 +13,7 @@ from moorage_api.snapshot import SnapshotStatus
 from moorage_api.status import JobStatus
 
 __all__ = [
+    "ASIDE",
     "AskDriver",
     "DeleteObject",
     "DeletePod",
@@ -24,6 +25,7 @@ __all__ = [
     "RunErrand",
     "SaveRevision",
     "SetFinalizer",
+    "SetPodMonitor",
     "SnapshotPlan",
     "StartDriver",
     "TidyAttempt",
@@ -111,9 +113,14 @@ class Errand:
 
 @dataclass(frozen=True, slots=True)
 class RunErrand:
-    """See to it that an errand is under way or done; its view comes with the next pass."""
+    """See to it that an errand is under way or done; its view comes with the next pass.
+
+    Attributes:
+        revision: the ControllerRevision that says which store is meant; empty for the present one.
+    """
 
     errand: Errand
+    revision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,13 @@ class KeepSnapshot:
     trigger_value: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class SetPodMonitor:
+    """Make or remove the PodMonitor by which Prometheus finds the job's driver."""
+
+    present: bool
+
+
 Effect = (
     SaveRevision
     | TidyRevisions
@@ -157,7 +171,11 @@ Effect = (
     | SetFinalizer
     | DeleteObject
     | KeepSnapshot
+    | SetPodMonitor
 )
+
+ASIDE = (KeepSnapshot, SetPodMonitor)
+"""Effects that come last, and whose failure holds up nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +199,8 @@ class Plan:
 
     Attributes:
         status: what to keep; written only if it differs.
-        effects: carried out in order after the status was written; the first failure ends the pass.
+        effects: carried out in order after the status was written; the first failure ends the
+            pass, but for those of `ASIDE`.
         again_after: seconds until the next look without an event.
     """
 

@@ -53,6 +53,7 @@ Kind = Literal[
     "Lease",
     "Namespace",
     "Node",
+    "PodMonitor",
 ]
 
 

@@ -102,8 +102,8 @@ class Settings(BaseModel):
     health_port: Port = 8080
     """The port of /healthz, /readyz and /metrics."""
 
-    health_host: str = "0.0.0.0"  # noqa: S104  a kubelet asks from outside of the pod
-    """The address that it listens on."""
+    health_host: str = ""
+    """The address that it listens on. Empty: all, of IPv4 and of IPv6."""
 
     stop_grace: Seconds = 20.0
     """Seconds that passes under way have to end when the operator is stopped."""

@@ -38,6 +38,10 @@ class Tokens:
                 self._known[meta.uid] = token
         return self._known.get(meta.uid)
 
+    def known(self, uid: str) -> str | None:
+        """The token that was read last, if any; asks nobody."""
+        return self._known.get(uid)
+
     async def ensure(self, meta: Meta) -> bool:
         """Make the Secret if there is none; say whether that was needed.
 

@@ -8,9 +8,11 @@ nothing to the objects: no finalizer, no annotation.
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import kopf
+from kopf._cogs.structs.references import Insights  # the one word on when Kopf has begun
 from kubernetes.aio.client import Configuration
 
 from moorage_operator.children.names import JOB_LABEL
@@ -18,6 +20,8 @@ from moorage_operator.children.names import JOB_LABEL
 __all__ = ["Watching"]
 
 _GROUP = ("moorage.dev", "v1alpha1")
+_TOLD_EVERY = 0.05
+_SCAN_SECONDS = 3.0
 
 Wake = Callable[[str, str, dict[str, Any]], None]
 """Called with the event's type, the kind, and the object."""
@@ -68,15 +72,30 @@ class Watching:
             loop.call_soon_threadsafe(_finish, ended, failure)
 
     async def _operator(self, loop: asyncio.AbstractEventLoop) -> None:
-        await kopf.operator(
-            registry=self._registry(loop),
-            settings=_settings(),
-            # Else Kopf asks who the user is, which an image need not know; there is no peering.
-            identity="moorage",  # type: ignore[arg-type]
-            stop_flag=self._stop,
-            clusterwide=not self._namespaces,
-            namespaces=self._namespaces,
-        )
+        insights, stop = Insights(), asyncio.Event()
+        told = asyncio.create_task(self._when_told(insights, stop))
+        try:
+            await kopf.operator(
+                registry=self._registry(loop),
+                settings=_settings(),
+                # Else Kopf asks who the user is, which an image need not know; there is no peering.
+                identity="moorage",  # type: ignore[arg-type]
+                insights=insights,
+                stop_flag=stop,
+                clusterwide=not self._namespaces,
+                namespaces=self._namespaces,
+            )
+        finally:
+            told.cancel()
+
+    async def _when_told(self, insights: Insights, stop: asyncio.Event) -> None:
+        """End Kopf, but not while it looks which resources there are: it would try again then."""
+        while not self._stop.is_set():  # noqa: ASYNC110  it is set in another thread
+            await asyncio.sleep(_TOLD_EVERY)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SCAN_SECONDS):
+                await insights.ready_resources.wait()
+        stop.set()
 
     def _registry(self, loop: asyncio.AbstractEventLoop) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -120,6 +139,9 @@ def _settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.networking.request_timeout = 30.0
     settings.watching.server_timeout = 270
+    # What the server does not end, because nobody is there any more, ends here. A stream without
+    # so much as a bookmark for a little more than a minute is ended by Kopf.
+    settings.watching.client_timeout = 300
     settings.watching.chunk_size = 500
     settings.watching.label_selectors["", "v1", "pods"] = JOB_LABEL
     settings.scanning.disabled = True

@@ -25,12 +25,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from moorage.broadcast import (
+        BroadcastConnectedStream,
+        BroadcastContext,
+        BroadcastStream,
+        KeyedBroadcastProcessFunction,
+        ReadOnlyContext,
+    )
+    from moorage.checkpointed import (
+        CheckpointedFunction,
+        FunctionInitializationContext,
+        FunctionSnapshotContext,
+    )
     from moorage.functions import (
         MAX_WATERMARK,
         NO_WATERMARK,
         KeyedProcessFunction,
         ProcessContext,
         RuntimeContext,
+        TimeDomain,
         TimerService,
     )
     from moorage.graph import DataStream, KeyedStream, StreamEnvironment
@@ -47,22 +60,56 @@ if TYPE_CHECKING:
         StageId,
         TwoPhaseCommitSink,
     )
+    from moorage.vectorized import BatchContext, KeyedBatchFunction
     from moorage_state.descriptors import (
+        AggregateFunction,
+        AggregatingStateDescriptor,
+        FoldingStateDescriptor,
         ListStateDescriptor,
         MapStateDescriptor,
+        ReducingStateDescriptor,
         ValueStateDescriptor,
     )
-    from moorage_state.keyed import ListState, MapState, ValueState
+    from moorage_state.keyed import (
+        AggregatingState,
+        FoldingState,
+        ListState,
+        MapState,
+        ReducingState,
+        ValueState,
+    )
+    from moorage_state.operator_state import (
+        BroadcastState,
+        OperatorListState,
+        OperatorStateStore,
+        ReadOnlyBroadcastState,
+    )
+    from moorage_state.timetolive import StateTtlConfig, StateVisibility, UpdateType
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "MAX_WATERMARK",
     "NO_WATERMARK",
+    "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
+    "BatchContext",
+    "BroadcastConnectedStream",
+    "BroadcastContext",
+    "BroadcastState",
+    "BroadcastStream",
     "CheckpointInfo",
+    "CheckpointedFunction",
     "DataStream",
     "EpochInfo",
     "FileSink",
+    "FoldingState",
+    "FoldingStateDescriptor",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
+    "KeyedBatchFunction",
+    "KeyedBroadcastProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListState",
@@ -70,7 +117,13 @@ __all__ = [
     "LiveOutput",
     "MapState",
     "MapStateDescriptor",
+    "OperatorListState",
+    "OperatorStateStore",
     "ProcessContext",
+    "ReadOnlyBroadcastState",
+    "ReadOnlyContext",
+    "ReducingState",
+    "ReducingStateDescriptor",
     "RuntimeContext",
     "Sink",
     "SinkContext",
@@ -78,23 +131,47 @@ __all__ = [
     "SinkRetire",
     "SinkWriter",
     "StageId",
+    "StateTtlConfig",
+    "StateVisibility",
     "StreamEnvironment",
+    "TimeDomain",
     "TimerService",
     "TwoPhaseCommitSink",
+    "UpdateType",
     "ValueState",
     "ValueStateDescriptor",
     "__version__",
 ]
 
 _HOMES = {
+    "moorage.broadcast": (
+        "BroadcastConnectedStream",
+        "BroadcastContext",
+        "BroadcastStream",
+        "KeyedBroadcastProcessFunction",
+        "ReadOnlyContext",
+    ),
+    "moorage.checkpointed": (
+        "CheckpointedFunction",
+        "FunctionInitializationContext",
+        "FunctionSnapshotContext",
+    ),
+    "moorage_state.operator_state": (
+        "BroadcastState",
+        "OperatorListState",
+        "OperatorStateStore",
+        "ReadOnlyBroadcastState",
+    ),
     "moorage.functions": (
         "MAX_WATERMARK",
         "NO_WATERMARK",
         "KeyedProcessFunction",
         "ProcessContext",
         "RuntimeContext",
+        "TimeDomain",
         "TimerService",
     ),
+    "moorage.vectorized": ("BatchContext", "KeyedBatchFunction"),
     "moorage.graph": ("DataStream", "KeyedStream", "StreamEnvironment"),
     "moorage.sinks": (
         "CheckpointInfo",
@@ -110,11 +187,23 @@ _HOMES = {
         "TwoPhaseCommitSink",
     ),
     "moorage_state.descriptors": (
+        "AggregateFunction",
+        "AggregatingStateDescriptor",
+        "FoldingStateDescriptor",
         "ListStateDescriptor",
         "MapStateDescriptor",
+        "ReducingStateDescriptor",
         "ValueStateDescriptor",
     ),
-    "moorage_state.keyed": ("ListState", "MapState", "ValueState"),
+    "moorage_state.keyed": (
+        "AggregatingState",
+        "FoldingState",
+        "ListState",
+        "MapState",
+        "ReducingState",
+        "ValueState",
+    ),
+    "moorage_state.timetolive": ("StateTtlConfig", "StateVisibility", "UpdateType"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -5,19 +5,24 @@ them. Called by the subtask on executors. Knows nothing of epochs, servers or ch
 """
 
 from collections.abc import Iterable
-from operator import index
 from typing import Any
 
+from moorage.timing import MAX_WATERMARK, NO_WATERMARK, TimeDomain, TimerService
 from moorage_state.descriptors import (
+    AggregatingStateDescriptor,
+    FoldingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
     ValueStateDescriptor,
 )
 from moorage_state.keyed import (
-    EventTimeTimers,
+    AggregatingState,
+    FoldingState,
     KeyedStateStore,
     ListState,
     MapState,
+    ReducingState,
     ValueState,
 )
 
@@ -27,14 +32,9 @@ __all__ = [
     "KeyedProcessFunction",
     "ProcessContext",
     "RuntimeContext",
+    "TimeDomain",
     "TimerService",
 ]
-
-MAX_WATERMARK = (1 << 63) - 1
-"""The watermark after the last record of a bounded job: every event-time timer is due."""
-
-NO_WATERMARK = -(1 << 63)
-"""The watermark before any record with an event time was seen."""
 
 
 class RuntimeContext:
@@ -58,58 +58,17 @@ class RuntimeContext:
         """A map per key."""
         return self._store.map_state(descriptor)
 
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """One value per key, to which added values are reduced."""
+        return self._store.reducing_state(descriptor)
 
-class TimerService:
-    """Event-time timers of the current key, and the watermark they follow.
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """An accumulator per key, into which values are added."""
+        return self._store.aggregating_state(descriptor)
 
-    Times are integers: milliseconds since 1970-01-01 UTC.
-    """
-
-    def __init__(self, timers: EventTimeTimers | None, watermark: int) -> None:
-        self._timers = timers
-        self._watermark = watermark
-
-    def current_watermark(self) -> int:
-        """The event time up to which the stream is taken to be complete.
-
-        It moves between epochs, never within one. `NO_WATERMARK` before the first event time,
-        `MAX_WATERMARK` when a bounded job has seen its last record.
-        """
-        return self._watermark
-
-    def register_event_time_timer(self, timestamp: int) -> None:
-        """Have `on_timer` called for the current key at `timestamp`; once per key and time.
-
-        Raises:
-            RuntimeError: when the function has no `on_timer`.
-            TypeError: when `timestamp` is not an integer.
-            ValueError: when it does not fit 64 bits.
-        """
-        self._require().register(_milliseconds(timestamp))
-
-    def delete_event_time_timer(self, timestamp: int) -> None:
-        """Delete the current key's timer at `timestamp`, if it is set."""
-        self._require().delete(_milliseconds(timestamp))
-
-    def _require(self) -> EventTimeTimers:
-        if self._timers is None:
-            raise RuntimeError(
-                "this function sets a timer but does not define on_timer(timestamp, ctx)"
-            )
-        return self._timers
-
-
-def _milliseconds(timestamp: Any) -> int:
-    try:
-        time_ms = index(timestamp)
-    except TypeError as exc:
-        raise TypeError(
-            f"a timer's time is an integer of milliseconds since 1970 UTC: got={timestamp!r} of "
-            f"type {type(timestamp).__name__}"
-        ) from exc
-    if not NO_WATERMARK <= time_ms <= MAX_WATERMARK:
-        raise ValueError(f"a timer's time does not fit 64 bits: got={time_ms}")
-    return time_ms
+    def get_folding_state(self, descriptor: FoldingStateDescriptor) -> FoldingState:
+        """Deprecated: use `get_aggregating_state`."""
+        return self._store.folding_state(descriptor)
 
 
 class ProcessContext:
@@ -123,6 +82,7 @@ class ProcessContext:
         self._timers = timers
         self.key: Any = None
         self._timestamp: int | None = None
+        self._domain: TimeDomain | None = None
 
     def get_current_key(self) -> Any:
         """The same as `key`, under the name that PyFlink gives it."""
@@ -132,8 +92,12 @@ class ProcessContext:
         """Event time of the row, or of the timer that fires; None where none is declared."""
         return self._timestamp
 
+    def time_domain(self) -> TimeDomain | None:
+        """What kind of timer fires; None in `process`."""
+        return self._domain
+
     def timer_service(self) -> TimerService:
-        """Set and delete timers, read the watermark."""
+        """Set and delete timers, read the watermark and processing time."""
         return self._timers
 
 
@@ -160,8 +124,9 @@ class KeyedProcessFunction:
     def on_timer(self, timestamp: int, ctx: ProcessContext) -> Iterable[Any] | None:  # noqa: ARG002
         """Handle a timer of the current key that has become due.
 
-        A timer set here that is due already fires next. One that always sets the next never ends
-        at `MAX_WATERMARK`: ask `current_watermark` first.
+        `ctx.time_domain()` says of which kind. An event-time timer set here that is due already
+        fires next. One that always sets the next never ends at `MAX_WATERMARK`: ask
+        `current_watermark` first.
         """
         raise TypeError(f"{type(self).__name__} does not define on_timer(timestamp, ctx)")
 

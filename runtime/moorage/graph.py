@@ -13,6 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from moorage.broadcast import (
+    BroadcastConnectedStream,
+    BroadcastSide,
+    BroadcastStream,
+    KeyedBroadcastProcessFunction,
+    broadcast_side,
+)
 from moorage.declared import (
     check_columns,
     check_event_time,
@@ -31,6 +38,7 @@ from moorage.sinks import (
     Sink,
     SinkContext,
 )
+from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keys import KeyCodec
 
@@ -74,6 +82,12 @@ class OperatorNode:
     function: KeyedProcessFunction
     output: StructType
     null_key: str
+    broadcast: BroadcastSide | None = None
+
+    @property
+    def broadcast_branches(self) -> "tuple[Branch, ...]":
+        """The inputs whose rows go to all of its subtasks."""
+        return self.broadcast.stream.branches if self.broadcast is not None else ()
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +133,7 @@ class Branch:
     transforms: tuple[Transform, ...] = ()
     event_time: str | None = None
     max_delay_ms: int = 0
+    idle_after_ms: int | None = None
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """The branch's rows, from the input's."""
@@ -298,25 +313,33 @@ class DataStream:
         branches = tuple(replace(b, transforms=(*b.transforms, function)) for b in self.branches)
         return DataStream(self.env, schema=schema, branches=branches)
 
-    def with_event_time(self, column: str, max_delay: str = "0s") -> "DataStream":
+    def with_event_time(
+        self, column: str, max_delay: str = "0s", idle_after: str | None = None
+    ) -> "DataStream":
         """Declare the column that holds a row's event time; timers and order follow it.
 
         Args:
             column: a timestamp, or a long of milliseconds since 1970 UTC.
             max_delay: how far out of order rows of an input may come: "500ms", "10s", "5m",
                 "2h", "1d". The watermark stays that far behind the newest event time.
+            idle_after: when an input brought no row for so long, it no longer holds the watermark
+                back, until it brings one; rows that are late then, are. None: it always holds it.
 
         Raises:
-            UserError: for a column that is not there or not a time.
+            UserError: for a column that is not there or not a time, or an `idle_after` of nothing.
         """
         check_event_time(self.schema, column)
         delay = parse_duration(max_delay)
+        idle = self._idle_limit(idle_after)
         if self.operator is not None and delay:
             raise UserError(
                 f"the delay of event time is declared on inputs; leave out max_delay on the output "
                 f"of an operator: operator={self.operator.uid} max_delay={max_delay}"
             )
-        branches = tuple(replace(b, event_time=column, max_delay_ms=delay) for b in self.branches)
+        branches = tuple(
+            replace(b, event_time=column, max_delay_ms=delay, idle_after_ms=idle)
+            for b in self.branches
+        )
         return DataStream(
             self.env,
             schema=self.schema,
@@ -324,6 +347,21 @@ class DataStream:
             operator=self.operator,
             event_time=column,
         )
+
+    def _idle_limit(self, idle_after: str | None) -> int | None:
+        if idle_after is None:
+            return None
+        if self.operator is not None:
+            raise UserError(
+                f"idle_after is declared on inputs; leave it out on the output of an operator: "
+                f"operator={self.operator.uid} idle_after={idle_after}"
+            )
+        if (limit := parse_duration(idle_after)) == 0:
+            raise UserError(
+                f"an input is idle after some time without rows, such as '1m': "
+                f"idle_after={idle_after!r}"
+            )
+        return limit
 
     def union(self, *others: "DataStream") -> "DataStream":
         """Rows of several input streams of one schema as one stream.
@@ -366,6 +404,10 @@ class DataStream:
         except ValueError as exc:
             raise UserError(f"cannot key by these columns: columns={columns}: {exc}") from exc
         return KeyedStream(self, columns, types)
+
+    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream:
+        """The stream as one whose rows every subtask sees, for `KeyedStream.connect`."""
+        return BroadcastStream(self, descriptors)
 
     def sink_to(self, sink: Sink, *, uid: str) -> "DataStream":
         """Send the stream's rows to a sink; returns the same stream.
@@ -414,11 +456,31 @@ class KeyedStream:
     """A stream partitioned by key."""
 
     def __init__(
-        self, stream: DataStream, columns: tuple[str, ...], types: tuple[str, ...]
+        self,
+        stream: DataStream,
+        columns: tuple[str, ...],
+        types: tuple[str, ...],
+        broadcast: BroadcastSide | None = None,
     ) -> None:
         self._stream = stream
         self._columns = columns
         self._types = types
+        self._broadcast = broadcast
+
+    def connect(
+        self, stream: DataStream | BroadcastStream, *descriptors: MapStateDescriptor
+    ) -> BroadcastConnectedStream:
+        """Connect with a stream whose rows go to every subtask and build up broadcast state.
+
+        Args:
+            stream: inputs, or what their `broadcast` gave.
+            descriptors: of the states.
+
+        Raises:
+            UserError: the stream comes from a stateful operator, or descriptors are missing.
+        """
+        side = broadcast_side(stream, descriptors)
+        return BroadcastConnectedStream(KeyedStream(self._stream, self._columns, self._types, side))
 
     def process(
         self, function: KeyedProcessFunction, *, uid: str, output: str, null_key: str = "fail"
@@ -441,11 +503,23 @@ class KeyedStream:
                 f"process takes an instance of a KeyedProcessFunction: uid={uid} "
                 f"got={type(function).__name__}"
             )
+        if isinstance(function, KeyedBroadcastProcessFunction) and self._broadcast is None:
+            raise UserError(
+                f"a KeyedBroadcastProcessFunction needs a broadcast stream: uid={uid}; call "
+                f"connect(stream, descriptor) before process"
+            )
         if null_key not in {"fail", "drop"}:
             raise UserError(f"null_key is 'fail' or 'drop': uid={uid} null_key={null_key!r}")
         schema = parse_output(uid, output)
         node = OperatorNode(
-            uid, self._stream, self._columns, self._types, function, schema, null_key
+            uid,
+            self._stream,
+            self._columns,
+            self._types,
+            function,
+            schema,
+            null_key,
+            self._broadcast,
         )
         self._stream.env.graph.operators.append(node)
         return DataStream(self._stream.env, schema=schema, operator=node)

@@ -120,6 +120,7 @@ def check_race(store: ObjectStore, lines: Sequence[dict[str, Any]], seconds: flo
 
 
 @pytest.mark.parametrize(("kind", "drivers"), [("file", 2), ("s3", 3)])
+@pytest.mark.scenario(35)
 def test_drivers_that_race_for_five_seconds_never_write_after_a_higher_fence(
     processes: Processes, new_place: NewPlace, tmp_path: Path, kind: str, drivers: int
 ) -> None:

@@ -268,7 +268,7 @@ def test_an_api_server_would_take_the_definitions(rendered, case):
             "use metrics.podMonitor",
         ),
         (["settings.stopGrace=30"], "raise the first or lower the second"),
-        (["replicas=2", "leaderElection.enabled=false"], "replicas"),
+        (["replicas=2", "leaderElection.enabled=false"], "set it to true, or replicas to 1"),
         (["replicaCount=2"], "replicaCount"),
     ],
 )

@@ -132,13 +132,6 @@ def test_a_repository_may_bring_its_registry(schema, name):
     assert not refused(schema, image__repository=name)
 
 
-def test_two_operators_need_a_lease(schema):
-    alone = {"leaderElection__enabled": False, "replicas": 2}
-    assert refused(schema, **alone)
-    assert not refused(schema, replicas=2)
-    assert not refused(schema, leaderElection__enabled=False)
-
-
 def test_a_misspelt_name_is_refused_wherever_it_stands(schema, values):
     def closed(node):
         return "properties" in node and node.get("additionalProperties") is False

@@ -2,8 +2,7 @@
 
 Without --kubeconfig a kind cluster is made where docker and kind are at hand. The file is never
 taken from KUBECONFIG or ~/.kube, for CRDs and an operator are installed there. The operator is
-installed by Helm; where there is no helm, from the manifests that the chart gives (the chart's own
-tests keep them up to date).
+installed by Helm, which `make e2e` gets.
 """
 
 import base64

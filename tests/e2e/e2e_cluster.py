@@ -22,6 +22,7 @@ class Cluster:
 
     def __init__(self, kubeconfig: Path, context: str | None = None) -> None:
         self.kubeconfig = kubeconfig
+        self.context = context
         self.api = config.new_client_from_config(str(kubeconfig), context)
         self.core = client.CoreV1Api(self.api)
         self.dynamic = dynamic.DynamicClient(self.api)

@@ -43,6 +43,7 @@ def install(cluster: Cluster, system: Namespace, image: str, pull_policy: str) -
         "crds": {"enabled": _install_crds(cluster)},
     }
     reach = ["-n", system.name, "--kubeconfig", str(cluster.kubeconfig)]
+    reach += ["--kube-context", cluster.context] if cluster.context else []
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(values, file)
         file.flush()

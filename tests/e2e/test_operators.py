@@ -77,7 +77,7 @@ def test_what_belongs_to_a_job_and_is_deleted_by_hand_comes_back(ticker):
         mine = f"moorage.dev/job={ticker.name}"
         return {
             (kind, found["metadata"]["name"]): found["metadata"]["uid"]
-            for kind in ("Service", "Secret", "ConfigMap")
+            for kind in ("Service", "Secret")
             for found in namespace.every(kind, mine)
         }
 

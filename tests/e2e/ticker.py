@@ -1,11 +1,19 @@
 """The ticker on a cluster: its manifest, and the auditor that judges it from inside."""
 
 import json
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from .e2e_cluster import Namespace, wait_until
 
 __all__ = ["Ticker"]
+
+# What people start from; only places, images and sizes are the tests' own.
+_EXAMPLE = yaml.safe_load(
+    (Path(__file__).parents[2] / "examples" / "kubernetes" / "ticker.yaml").read_text()
+)
 
 _LIST = """
 import json, sys
@@ -37,10 +45,10 @@ class Ticker:
     def manifest(self, **spec: Any) -> dict[str, Any]:
         """The job; small enough for one node of two cores."""
         return {
-            "apiVersion": "moorage.dev/v1alpha1",
-            "kind": "StatefulSparkJob",
+            **_EXAMPLE,
             "metadata": {"name": self.name},
             "spec": {
+                **_EXAMPLE["spec"],
                 "image": self.image,
                 "imagePullPolicy": self.pull_policy,
                 "application": {

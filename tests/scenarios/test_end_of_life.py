@@ -92,7 +92,7 @@ async def test_two_jobs_on_one_directory_the_second_is_refused_and_both_are_told
     running.apply(body)
     await running.run(30)
     assert running.phase("rival") == "Blocked"
-    assert "default/clicks" in running.status("rival").message
+    assert f"{running.namespace}/clicks" in running.status("rival").message
     assert "CheckpointDirConflict" in running.events("rival")
     assert "CheckpointDirConflict" in running.events("clicks")
     assert running.is_running()
@@ -111,12 +111,12 @@ async def test_a_log_of_a_newer_format_is_not_touched(running):
 
 @pytest.mark.scenario(48)
 async def test_in_a_namespace_that_goes_nothing_is_waited_for(running):
-    running.api.delete("Namespace", None, "default")
+    running.api.delete("Namespace", None, running.namespace)
     await running.until(lambda: running.object() is None, seconds=300)
 
 
 async def test_a_job_whose_spec_was_never_valid_can_be_deleted(world):
-    world.apply(job(image=None))
+    world.apply(job(driver={"podTemplate": {"spec": {"volumes": "none"}}}))
     await world.run(10)
     assert world.condition("SpecValid").startswith("False")
     world.delete()
@@ -144,7 +144,7 @@ async def test_a_deletion_releases_the_directory_that_the_job_used(running):
 
 
 async def test_a_job_whose_status_nobody_can_read_goes_when_a_person_says_so(running):
-    running.api.set_status("StatefulSparkJob", "default", "clicks", operation={"id": "x"})
+    running.api.set_status("StatefulSparkJob", running.namespace, "clicks", operation={"id": "x"})
     running.delete()
     await running.run(60)
     assert running.object() is not None

@@ -104,10 +104,10 @@ class JobsLife(RuleBasedStateMachine):
             elif how == "drain":
                 self.world.kubelet.drain(name)
             elif how == "by_hand":
-                self.world.api.delete("Pod", "default", name)
+                self.world.api.delete("Pod", self.world.namespace, name)
             else:
                 living[name].kill()
-                self.world.api.delete("Pod", "default", name, grace=0)
+                self.world.api.delete("Pod", self.world.namespace, name, grace=0)
 
     @rule(down=st.booleans())
     def the_store_goes_or_comes(self, down):

@@ -102,15 +102,15 @@ async def test_an_edit_during_an_upgrade_costs_no_second_restart(running):
 async def test_an_invalid_edit_leaves_the_job_running_and_recovering_with_the_last_good_spec(
     running,
 ):
-    running.edit(image=None)
+    running.edit(driver={"podTemplate": {"spec": {"volumes": "none"}}})
     await running.run(10)
     assert running.condition("SpecValid").startswith("False")
-    assert "spec.image" in running.status().condition("SpecValid").message
+    assert "spec.driver.podTemplate" in running.status().condition("SpecValid").message
     assert "ValidationFailed" in running.events()
     assert len(running.drivers.by_pod) == 1
     running.drivers.newest.fail("internal", 1)
     await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
-    assert running.drivers.newest.manifest["spec"]["image"] == "registry.example/clicks:1"
+    assert not running.drivers.newest.manifest["spec"]["driver"]["podTemplate"]
 
 
 @pytest.mark.scenario(9)
@@ -143,8 +143,10 @@ async def test_an_object_restored_from_a_backup_may_not_take_the_lineage_until_a
     lineage = status["snapshots"]["lineageId"]
     for pod in running.pods():
         running.drivers.newest.kill()
-        running.api.delete("Pod", "default", pod["metadata"]["name"], grace=0)
-    running.api.patch("StatefulSparkJob", "default", "clicks", {"metadata": {"finalizers": None}})
+        running.api.delete("Pod", running.namespace, pod["metadata"]["name"], grace=0)
+    running.api.patch(
+        "StatefulSparkJob", running.namespace, "clicks", {"metadata": {"finalizers": None}}
+    )
     running.delete()
     running.apply()
     found = running.object()

@@ -73,14 +73,14 @@ async def test_a_pod_that_finds_no_node_is_said(world):
 
 @pytest.mark.scenario(48)
 async def test_a_pod_deleted_by_hand_comes_back_with_its_state(running):
-    running.api.delete("Pod", "default", "clicks-1-driver")
+    running.api.delete("Pod", running.namespace, "clicks-1-driver")
     await back(running)
 
 
 @pytest.mark.scenario(48)
 async def test_a_pod_that_vanished_without_a_trace_comes_back_with_its_state(running):
     running.drivers.newest.kill()
-    running.api.delete("Pod", "default", "clicks-1-driver", grace=0)
+    running.api.delete("Pod", running.namespace, "clicks-1-driver", grace=0)
     await back(running)
 
 

@@ -1,7 +1,9 @@
 """What a start begins from, and what it refuses."""
 
 import pytest
-from moorage_testing.world.scene import SAVEPOINTS, job
+from moorage_testing.world.scene import CHECKPOINTS, SAVEPOINTS, job
+
+from moorage_state.snapshots import Checkpoint, Fence
 
 pytestmark = pytest.mark.scenarios
 
@@ -24,8 +26,9 @@ async def test_a_snapshot_object_that_is_not_there_blocks(world):
     assert "nowhere" in world.status().message
 
 
-@pytest.mark.scenario(31)
 @pytest.mark.scenario(30)
+@pytest.mark.scenario(31)
+@pytest.mark.scenario(32)
 @pytest.mark.parametrize("code", ["restore_point_corrupt", "restore_point_incompatible"])
 async def test_a_restore_point_that_cannot_be_used_blocks_and_is_not_tried_for_ever(world, code):
     world.drivers.habits.fail_restore = code
@@ -62,6 +65,38 @@ async def test_a_start_that_keeps_failing_in_restore_ends_blocked(running):
     running.drivers.habits.fail_restore = ""
     running.annotate(restart="again")
     await running.until(running.is_running)
+
+
+@pytest.mark.scenario(35)
+async def test_what_an_old_driver_completes_until_the_fence_is_restored_and_nothing_after_it(
+    running,
+):
+    running.kubelet.lose_node()
+    old = running.drivers.newest
+    await running.until(lambda: len(running.drivers.restored) == 2, seconds=600)
+    assert old.epoch > 40, "the old driver went on all the while"
+    restored = running.drivers.restored[-1]
+    assert restored.epoch == restored.newest
+    await running.until(lambda: old.exit_code == 6)
+    entries = running.buckets.entries(CHECKPOINTS)
+    claimed = entries.index(next(e for e in entries if isinstance(e, Fence) and e.fence == 2))
+    completed = [(at, e) for at, e in enumerate(entries) if isinstance(e, Checkpoint)]
+    assert max(e.epoch for at, e in completed if at < claimed) == restored.epoch
+    assert {e.fence for at, e in completed if at > claimed} <= {2}
+
+
+@pytest.mark.scenario(36)
+async def test_a_source_that_lost_the_next_offsets_blocks_the_job_and_nothing_is_skipped(running):
+    why = "[KAFKA_DATA_LOSS.START_OFFSET_RESET] clicks-0 begins at 500, and 300 is next"
+    running.drivers.newest.fail("source_offsets_lost", 2, why)
+    await running.until(lambda: running.phase() == "Blocked")
+    assert running.status().blocked_reason == "SourceOffsetsLost"
+    assert "KAFKA_DATA_LOSS" in running.status().message
+    await running.run(600, step=5.0)
+    assert len(running.drivers.by_pod) == 1
+    running.annotate(restart="the topic is whole again")
+    await running.until(running.is_running)
+    assert running.drivers.restored[-1].epoch == running.drivers.restored[-1].newest > 0
 
 
 @pytest.mark.scenario(37)

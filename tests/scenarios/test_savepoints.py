@@ -55,6 +55,18 @@ async def test_of_several_savepoints_one_is_in_flight_at_a_time(running):
     assert most == 1
 
 
+@pytest.mark.scenario(17)
+async def test_checkpoints_slower_than_their_interval_are_said_once_and_cost_nothing(running):
+    await running.until(lambda: running.condition("Checkpointing") == "True/InTime")
+    running.drivers.habits.snapshot = 15.0
+    await running.run(120)
+    assert running.condition("Checkpointing") == "True/CheckpointLagging"
+    assert running.events().count("CheckpointLagging") == 1
+    assert running.status().restarts.total == 0
+    running.drivers.habits.snapshot = 2.0
+    await running.until(lambda: running.condition("Checkpointing") == "True/InTime")
+
+
 @pytest.mark.scenario(18)
 async def test_a_savepoint_whose_driver_dies_is_taken_again_when_the_job_is_back(running):
     running.drivers.habits.snapshot = 20.0
@@ -92,7 +104,7 @@ async def test_a_snapshot_deleted_in_flight_leaves_no_finalizer_behind(running):
     running.drivers.habits.snapshot = 15.0
     running.snapshot("gone")
     await running.until(lambda: state_of(running, "gone") == "InProgress")
-    running.api.delete("StatefulSparkSnapshot", "default", "gone")
+    running.api.delete("StatefulSparkSnapshot", running.namespace, "gone")
     await running.until(lambda: "gone" not in running.snapshots())
     assert running.is_running()
 
@@ -101,12 +113,14 @@ async def test_a_snapshot_deleted_in_flight_leaves_no_finalizer_behind(running):
 async def test_a_pinned_snapshot_is_held_until_it_is_let_go(running):
     running.snapshot("kept", pinned=True)
     await running.until(lambda: state_of(running, "kept") == "Completed")
-    running.api.delete("StatefulSparkSnapshot", "default", "kept")
+    running.api.delete("StatefulSparkSnapshot", running.namespace, "kept")
     await running.run(30)
     found = running.snapshots()["kept"]
     assert found["status"]["inUseBy"]
     assert running.buckets.has_savepoint(f"{SAVEPOINTS}/kept")
-    running.api.patch("StatefulSparkSnapshot", "default", "kept", {"spec": {"pinned": False}})
+    running.api.patch(
+        "StatefulSparkSnapshot", running.namespace, "kept", {"spec": {"pinned": False}}
+    )
     await running.until(lambda: "kept" not in running.snapshots())
     assert not running.buckets.has_savepoint(f"{SAVEPOINTS}/kept")
 
@@ -116,7 +130,7 @@ async def test_the_savepoint_that_a_suspended_job_would_resume_from_is_held(runn
     running.edit(desiredState="Suspended")
     await running.until(lambda: running.phase() == "Suspended")
     (name,) = [n for n, s in running.snapshots().items() if s["status"]["state"] == "Completed"]
-    running.api.delete("StatefulSparkSnapshot", "default", name)
+    running.api.delete("StatefulSparkSnapshot", running.namespace, name)
     await running.run(20)
     assert name in running.snapshots()
     running.edit(desiredState="Running")
@@ -129,7 +143,7 @@ async def test_a_snapshot_of_a_dead_job_is_deleted_from_the_store_without_it(run
     await running.until(lambda: state_of(running, "old") == "Completed")
     running.edit(desiredState="Suspended")
     await running.until(lambda: running.phase() == "Suspended")
-    running.api.delete("StatefulSparkSnapshot", "default", "old")
+    running.api.delete("StatefulSparkSnapshot", running.namespace, "old")
     await running.until(lambda: "old" not in running.snapshots())
     assert not running.buckets.has_savepoint(f"{SAVEPOINTS}/old")
 
@@ -137,7 +151,7 @@ async def test_a_snapshot_of_a_dead_job_is_deleted_from_the_store_without_it(run
 async def test_a_retained_snapshot_leaves_its_data(running):
     running.snapshot("data", deletionPolicy="Retain")
     await running.until(lambda: state_of(running, "data") == "Completed")
-    running.api.delete("StatefulSparkSnapshot", "default", "data")
+    running.api.delete("StatefulSparkSnapshot", running.namespace, "data")
     await running.until(lambda: "data" not in running.snapshots())
     assert running.buckets.has_savepoint(f"{SAVEPOINTS}/data")
 

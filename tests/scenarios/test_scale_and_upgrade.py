@@ -1,9 +1,29 @@
 """New versions, other parallelism."""
 
 import pytest
-from moorage_testing.world.scene import SAVEPOINTS
+from moorage_testing.world.scene import SAVEPOINTS, job
 
 pytestmark = pytest.mark.scenarios
+
+
+@pytest.mark.scenario(50)
+@pytest.mark.parametrize("parallelism", [17, 0])
+async def test_a_parallelism_that_cannot_be_is_refused_and_the_job_runs_on(running, parallelism):
+    told = running.refusal(job(scaling={"parallelism": parallelism, "maxParallelism": 16}))
+    assert "parallelism" in told
+    assert running.object()["spec"]["scaling"]["parallelism"] == 2
+    await running.run(10)
+    assert running.is_running()
+    assert len(running.drivers.by_pod) == 1
+
+
+@pytest.mark.scenario(51)
+async def test_another_number_of_key_groups_is_refused_unless_the_state_is_given_up(running):
+    scaling = {"parallelism": 2, "maxParallelism": 32}
+    assert "maxParallelism is fixed for a lineage" in running.refusal(job(scaling=scaling))
+    assert running.object()["spec"]["scaling"]["maxParallelism"] == 16
+    empty = {"mode": "Empty", "acknowledgeStateLoss": True, "nonce": 1}
+    assert running.refusal(job(scaling=scaling, restore=empty)) == ""
 
 
 @pytest.mark.scenario(52)
@@ -100,8 +120,6 @@ async def test_suspend_and_resume_keep_every_epoch(running):
 
 
 async def test_a_job_that_is_suspended_from_the_start_starts_nothing(world):
-    from moorage_testing.world.scene import job
-
     world.apply(job(desiredState="Suspended"))
     await world.run(60)
     assert world.phase() == "Suspended"

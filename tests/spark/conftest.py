@@ -55,7 +55,7 @@ def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any
         timeout: float = 240,
     ) -> Any:
         base = tmp_path_factory.mktemp("cluster")
-        home = _spark_home(base)
+        home = spark_home(base)
         request = {
             "module": scenario.__module__,
             "function": scenario.__name__,
@@ -64,32 +64,47 @@ def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any
             "conf": conf or {},
             "base": str(base),
         }
-        environment = os.environ | _environment(base) | {"SPARK_HOME": str(home)}
-        output = base / "output"
-        with output.open("wb") as stream:
-            process = subprocess.Popen(
-                [sys.executable, "-c", BOOTSTRAP, json.dumps(request)],
-                cwd=base,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,
-            )
-            try:
-                process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                pass
-            finally:
-                _kill_session(process.pid)
-                process.wait()
-        result = base / "result.json"
-        if not result.exists():
-            tail = output.read_text(errors="replace")[-6000:]
-            pytest.fail(f"scenario gave no result: exit={process.returncode}\n{tail}")
-        return json.loads(result.read_text())
+        return in_a_fresh_process(BOOTSTRAP, request, timeout, {"SPARK_HOME": str(home)})
 
     return run
+
+
+def in_a_fresh_process(
+    bootstrap: str,
+    request: dict[str, Any],
+    timeout: float,
+    environment: dict[str, str] | None = None,
+) -> Any:
+    """The answer of a scenario in a process of its own; whatever it left running is killed.
+
+    Args:
+        bootstrap: the program, whose argument is the request as JSON.
+        request: names `base`, the folder of the process; its `result.json` is the answer.
+    """
+    base = Path(request["base"])
+    output = base / "output"
+    with output.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-c", bootstrap, json.dumps(request)],
+            cwd=base,
+            env=os.environ | _environment(base) | (environment or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            _kill_session(process.pid)
+            process.wait()
+    result = base / "result.json"
+    if not result.exists():
+        tail = output.read_text(errors="replace")[-8000:]
+        pytest.fail(f"scenario gave no result: exit={process.returncode}\n{tail}")
+    return json.loads(result.read_text())
 
 
 def start_session(master: str, base: Path, conf: dict[str, str] | None = None) -> SparkSession:
@@ -145,7 +160,7 @@ def _environment(base: Path) -> dict[str, str]:
     }
 
 
-def _spark_home(base: Path) -> Path:
+def spark_home(base: Path) -> Path:
     """PySpark's own files by links: a worker of local-cluster puts `work/` beside them."""
     source = Path(pyspark.__file__).parent
     home = base / "home"

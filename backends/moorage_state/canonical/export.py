@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from moorage_state.canonical.layout import TIMERS, CanonicalSpec, FileMeta, file_name, with_meta
 from moorage_state.canonical.scanning import SCAN_BYTES, scan_rows
+from moorage_state.database import RangeView
 from moorage_state.errors import LocalDiskError, Retryable, StoreUnavailable
 from moorage_state.rocks import Database, ProcessMemory, RocksOptions
 from moorage_state.snapshots import FileRef, RangeHandle, savepoint_key
@@ -41,7 +42,7 @@ class ExportedFile:
 
 
 def export_range(
-    database: Database, spec: CanonicalSpec, directory: Path, *, budget: int = SCAN_BYTES
+    database: RangeView, spec: CanonicalSpec, directory: Path, *, budget: int = SCAN_BYTES
 ) -> list[ExportedFile]:
     """Write the files of one range into `directory`, which exists.
 
@@ -65,7 +66,7 @@ def export_range(
 
 
 def export_snapshot(
-    snapshot: Path,
+    snapshot: Path | RangeView,
     spec: CanonicalSpec,
     scratch: Path,
     store: ObjectStore,
@@ -77,11 +78,12 @@ def export_snapshot(
     backend_uuid: str = "",
     stopped: Callable[[], bool] = lambda: False,
 ) -> RangeHandle:
-    """Bring a hard-linked copy of a range to the store in the canonical format.
+    """Bring a copy of a range to the store in the canonical format.
 
     The copy is not changed, so epochs and native uploads go on beside it.
 
     Args:
+        snapshot: RocksDB's files, hard-linked; or state in memory.
         scratch: a directory of the same volume that is made, and deleted again.
         prefix: what keys begin with, ending in `/`; empty in a store that is the savepoint's own.
         digest: the digest of the epoch's delta, as the handle records it.
@@ -96,17 +98,24 @@ def export_snapshot(
     with _disk_errors("make a directory for an export", scratch):
         shutil.rmtree(scratch, ignore_errors=True)
         output.mkdir(parents=True)
-        _link_database(snapshot, copy)
+        if isinstance(snapshot, Path):
+            _link_database(snapshot, copy)
     try:
-        database = Database(copy, options, memory, read_only=True)
-        try:
-            files = export_range(database, spec, output)
-        finally:
-            database.close()
+        if isinstance(snapshot, Path):
+            files = _export_files(Database(copy, options, memory, read_only=True), spec, output)
+        else:
+            files = export_range(snapshot, spec, output)
         refs = upload_files(files, spec, store, prefix=prefix, stopped=stopped)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return handle_of(spec, refs, digest=digest, backend_uuid=backend_uuid)
+
+
+def _export_files(database: Database, spec: CanonicalSpec, output: Path) -> list[ExportedFile]:
+    try:
+        return export_range(database, spec, output)
+    finally:
+        database.close()
 
 
 def upload_files(

@@ -1,8 +1,9 @@
-"""The key group of a key without Spark: Spark's `xxhash64` over typed columns, bit for bit.
+"""The key group of a key without Spark, under each key hash that a lineage may have.
 
-Decides nothing of its own: the engine computes key groups in the JVM, and this must give the same.
-Called by whoever makes savepoints from tables, and by look-ups of single keys. Every type that a
-key may have is covered; a test compares all of them with Spark.
+Decides nothing of its own: the engine computes `xxhash64` over typed columns in the JVM, and this
+must give the same, bit for bit; Flink's hash is the engine's own code. Called by whoever makes
+savepoints from tables, and by look-ups of single keys. Every type that a key may have is covered; a
+test compares all of them with Spark.
 """
 
 import datetime
@@ -13,8 +14,8 @@ from typing import Any
 import xxhash
 
 from moorage_state.codecs import decimal_fitter
-from moorage_state.errors import UserError
-from moorage_state.keygroups import SPARK_XXHASH64
+from moorage_state.keygroups import FLINK_MURMUR, SPARK_XXHASH64
+from moorage_state.keyhashes import check_key_hash, flink_groups
 from moorage_state.types import StateType, parse_type
 
 __all__ = ["key_groups", "spark_xxhash64"]
@@ -39,11 +40,9 @@ def key_groups(
     Raises:
         UserError: `key_hash` is not known.
     """
-    if key_hash != SPARK_XXHASH64:
-        raise UserError(
-            f"keys are hashed by a function that this moorage does not know: key_hash={key_hash} "
-            f"known={SPARK_XXHASH64}; use the version that wrote the state"
-        )
+    if check_key_hash(key_hash) == FLINK_MURMUR:
+        flink = flink_groups(key_types, max_parallelism)
+        return lambda keys: flink(_columns(keys, len(key_types))).tolist()
     digest = spark_xxhash64(key_types)
 
     def groups(keys: Iterable[tuple[Any, ...]]) -> list[int]:
@@ -51,6 +50,11 @@ def key_groups(
         return [digest(key) % max_parallelism for key in keys]
 
     return groups
+
+
+def _columns(keys: Iterable[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    rows = list(keys)
+    return [[key[i] for key in rows] for i in range(width)]
 
 
 def spark_xxhash64(types: Sequence[str]) -> Callable[[tuple[Any, ...]], int]:

@@ -5,25 +5,32 @@ carries under the key `moorage`, so that a file can be read without its manifest
 the export, the import and by readers of single files.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
 
-from moorage_state.canonical.arrow import arrow_type
+from moorage_state.columnar.arrow import arrow_type
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.keygroups import SPARK_XXHASH64
-from moorage_state.snapshots import Manifest, StateMeta
+from moorage_state.snapshots import Manifest, OperatorStateMeta, StateMeta
 from moorage_state.types import parse_type
 
 __all__ = [
     "CANONICAL_FORMAT",
     "EVENT_TIME",
+    "LAST_ACCESS",
+    "LIST_KINDS",
+    "OPERATOR_STATE_PREFIX",
+    "PROCESSING_TIME",
+    "SIDE_KINDS",
     "TIMERS",
+    "TIMER_KINDS",
     "CanonicalSpec",
     "FileMeta",
     "file_name",
     "key_columns",
+    "namespace_columns",
     "read_meta",
     "row_columns",
     "schema_of",
@@ -38,9 +45,39 @@ TIMERS = "_timers"
 EVENT_TIME = "event_time"
 """The kind of timer that fires when the watermark passes it."""
 
+PROCESSING_TIME = "processing_time"
+"""The kind of timer that fires when the driver's clock passes it."""
+
+TIMER_KINDS = (EVENT_TIME, PROCESSING_TIME)
+"""All kinds, in the order that a key's timers have in a file."""
+
+LAST_ACCESS = "last_access"
+"""The column of states with a time to live: when a row was last used (milliseconds since 1970)."""
+
 _KEY = b"moorage"
 
-Kind = Literal["value", "list", "map", "timers"]
+Kind = Literal[
+    "value",
+    "list",
+    "map",
+    "reducing",
+    "aggregating",
+    "timers",
+    "split",
+    "union",
+    "broadcast",
+    "raw",
+    "raw_keyed",
+]
+
+SIDE_KINDS = frozenset({"split", "union", "broadcast", "raw", "raw_keyed"})
+"""Kinds of states that belong to no key."""
+
+LIST_KINDS = frozenset({"list", "split", "union", "raw"})
+"""Kinds whose rows are elements at positions."""
+
+OPERATOR_STATE_PREFIX = "_operator."
+"""What the names of operator states begin with beside those of keyed ones."""
 
 
 class FileMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +96,12 @@ class FileMeta(msgspec.Struct, frozen=True, kw_only=True):
         start: the first key group that the file may have rows of.
         end: the last one, included.
         epoch: the last epoch that it contains.
+        earlier: the types that values in the database may still have, oldest first. Files hold
+            values of `type` only, and do not say it.
+        ttl_ms: the state's time to live, 0 where it has none any more; None where it never had.
+        namespace_types: the DDL types of what the state has besides the key.
+        now_ms: the processing time of the snapshot, at which state expires; 0 where nothing does.
+            Not in the file.
     """
 
     format: int = CANONICAL_FORMAT
@@ -73,6 +116,10 @@ class FileMeta(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     end: int
     epoch: int
+    earlier: tuple[str, ...] = ()
+    ttl_ms: int | None = None
+    namespace_types: tuple[str, ...] = ()
+    now_ms: int = 0
 
     def with_range(self, start: int, end: int) -> "FileMeta":
         """The same for another range of key groups."""
@@ -82,7 +129,8 @@ class FileMeta(msgspec.Struct, frozen=True, kw_only=True):
 class CanonicalSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One range of one operator, and all that its files have to say.
 
-    `max_parallelism`, `key_hash` and `epoch` are those of the manifest.
+    `max_parallelism`, `key_hash` and `epoch` are those of the manifest, `now_ms` is the processing
+    time of that epoch.
     """
 
     uid: str
@@ -93,6 +141,8 @@ class CanonicalSpec(msgspec.Struct, frozen=True, kw_only=True):
     key_types: tuple[str, ...]
     states: tuple[StateMeta, ...]
     key_hash: str = SPARK_XXHASH64
+    now_ms: int = 0
+    operator_states: tuple[OperatorStateMeta, ...] = ()
 
     def metas(self) -> list[FileMeta]:
         """What the file of each state says, in declared order, and of the timers, which are last.
@@ -100,23 +150,44 @@ class CanonicalSpec(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             UserError: a type that this release does not know.
         """
-        declared = [self._meta(s.name, s.kind, s.type, s.key_type) for s in self.states]
-        return [*declared, self._meta(TIMERS, "timers", "bigint", None)]
+        declared = [self._meta(state) for state in self.states]
+        sides = [self._side_meta(state) for state in self.operator_states]
+        timers = FileMeta(state=TIMERS, kind="timers", type="bigint", **self._common())
+        return [*declared, *sides, timers]
 
-    def _meta(self, state: str, kind: Kind, ddl: str, key_type: str | None) -> FileMeta:
+    def _side_meta(self, state: OperatorStateMeta) -> FileMeta:
         return FileMeta(
-            uid=self.uid,
-            state=state,
-            kind=kind,
-            type=ddl,
-            key_type=key_type,
-            key_types=self.key_types,
-            key_hash=self.key_hash,
-            max_parallelism=self.max_parallelism,
-            start=self.start,
-            end=self.end,
-            epoch=self.epoch,
+            state=state.label,
+            kind=state.mode,
+            type=state.type,
+            key_type=state.key_type,
+            **(self._common() | {"key_types": ()}),
         )
+
+    def _meta(self, state: StateMeta) -> FileMeta:
+        return FileMeta(
+            state=state.name,
+            kind=state.kind,
+            type=state.type,
+            key_type=state.key_type,
+            earlier=tuple(state.earlier),
+            ttl_ms=state.ttl_ms,
+            namespace_types=tuple(state.namespace_types),
+            now_ms=self.now_ms,
+            **self._common(),
+        )
+
+    def _common(self) -> dict[str, Any]:
+        """What all files of the range say."""
+        return {
+            "uid": self.uid,
+            "key_types": self.key_types,
+            "key_hash": self.key_hash,
+            "max_parallelism": self.max_parallelism,
+            "start": self.start,
+            "end": self.end,
+            "epoch": self.epoch,
+        }
 
 
 def spec_of(manifest: Manifest, uid: str, start: int, end: int) -> CanonicalSpec:
@@ -131,6 +202,8 @@ def spec_of(manifest: Manifest, uid: str, start: int, end: int) -> CanonicalSpec
         key_types=tuple(operator.key_types),
         states=tuple(operator.states),
         key_hash=manifest.key_hash,
+        now_ms=manifest.processing_time,
+        operator_states=tuple(operator.operator_states),
     )
 
 
@@ -146,12 +219,21 @@ def key_columns(count: int) -> list[str]:
 
 def row_columns(meta: FileMeta) -> list[str]:
     """The columns after those of the key."""
-    return {
-        "value": ["value"],
-        "list": ["list_epoch", "list_ordinal", "value"],
-        "map": ["map_key", "value"],
-        "timers": ["kind", "time"],
-    }[meta.kind]
+    if meta.kind == "timers":
+        return ["kind", "time"]
+    places = ["list_epoch", "list_ordinal"] if meta.kind in LIST_KINDS else []
+    if meta.kind == "raw_keyed":
+        places = ["piece"]
+    elif meta.key_type is not None:
+        places = ["map_key"]
+    stamps = [LAST_ACCESS] if meta.ttl_ms is not None else []
+    return [*namespace_columns(meta), *places, "value", *stamps]
+
+
+def namespace_columns(meta: FileMeta) -> list[str]:
+    """The columns that hold the namespace: `namespace`, or `namespace_1`, ...; usually none."""
+    count = len(meta.namespace_types)
+    return ["namespace"] if count == 1 else [f"namespace_{n}" for n in range(1, count + 1)]
 
 
 def schema_of(meta: FileMeta) -> pa.Schema:
@@ -171,7 +253,10 @@ def schema_of(meta: FileMeta) -> pa.Schema:
 
 def with_meta(meta: FileMeta) -> pa.Schema:
     """The columns of a file and its metadata, as it is written."""
-    document = msgspec.json.encode(meta)
+    said = msgspec.to_builtins(meta)
+    del said["earlier"], said["now_ms"]
+    said = {name: value for name, value in said.items() if name not in _RARE or _says(value)}
+    document = msgspec.json.encode(said)
     schema: pa.Schema = schema_of(meta).with_metadata({_KEY: document})
     return schema
 
@@ -206,6 +291,14 @@ def read_meta(schema: pa.Schema, path: str) -> FileMeta:
     return meta
 
 
+_RARE = {"ttl_ms", "namespace_types"}
+"""Fields that a document has only for the states that have them."""
+
+
+def _says(value: Any) -> bool:
+    return value not in (None, (), [])
+
+
 _ADVICE = "restore this object from a backup, or use another savepoint"
 
 
@@ -231,8 +324,12 @@ def _row_fields(meta: FileMeta) -> list[pa.Field]:
         "time": pa.int64(),
         "list_epoch": pa.int64(),
         "list_ordinal": pa.int64(),
+        "piece": pa.int64(),
+        LAST_ACCESS: pa.int64(),
         "value": arrow_type(parse_type(meta.type)),
     }
     if meta.key_type is not None:
         table["map_key"] = arrow_type(parse_type(meta.key_type))
+    for name, ddl in zip(namespace_columns(meta), meta.namespace_types, strict=True):
+        table[name] = arrow_type(parse_type(ddl))
     return [_field(name, table[name]) for name in row_columns(meta)]

@@ -15,12 +15,26 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from moorage_state.canonical.arrow import from_arrow, to_arrow
-from moorage_state.canonical.layout import EVENT_TIME, FileMeta, schema_of
-from moorage_state.codecs import decoder, encoder
+from moorage_state.canonical.layout import (
+    EVENT_TIME,
+    LIST_KINDS,
+    OPERATOR_STATE_PREFIX,
+    PROCESSING_TIME,
+    SIDE_KINDS,
+    TIMER_KINDS,
+    FileMeta,
+    schema_of,
+)
+from moorage_state.canonical.places import Namespaces, Stamps
+from moorage_state.canonical.sides import is_raw, side_prefixes
+from moorage_state.codecs import opaque_encoder
+from moorage_state.columnar.arrow import from_arrow, to_arrow
 from moorage_state.errors import CorruptState
-from moorage_state.keyed.timers import TIMERS_STATE
+from moorage_state.evolution import reader_of
+from moorage_state.keyed.timers import TIMERS_STATE, pack_timers, unpack_timers
 from moorage_state.keys import (
+    EVENT_TIMERS,
+    PROCESSING_TIMERS,
     KeyCodec,
     decode_time,
     encode_time,
@@ -46,12 +60,14 @@ _NOT_OF_THE_TYPE = (
     LookupError,
     TypeError,
 )
-_pack_timers = msgspec.msgpack.Encoder().encode
-_unpack_timers = msgspec.msgpack.Decoder(list[int]).decode
+_INDEX_OF = {EVENT_TIME: EVENT_TIMERS, PROCESSING_TIME: PROCESSING_TIMERS}
 
 
 def stored_id(meta: FileMeta) -> bytes:
-    """The four bytes that stand for this state in stored keys."""
+    """The four bytes that stand for this state in stored keys; none for raw keyed streams."""
+    if meta.kind in SIDE_KINDS:
+        name = meta.state.removeprefix(OPERATOR_STATE_PREFIX)
+        return b"" if meta.kind == "raw_keyed" else state_id(name)
     return state_id(TIMERS_STATE if meta.kind == "timers" else meta.state)
 
 
@@ -67,10 +83,12 @@ class RowBuffer:
         self.schema: pa.Schema = schema_of(meta)
         self.bytes = 0
         self._entries: list[tuple[bytes, bytes, bytes]] = []
+        self._namespaces = Namespaces(meta)
+        self._stamps = Stamps(meta)
         self._codec = KeyCodec(meta.key_types)
         self._types = [parse_type(ddl) for ddl in meta.key_types]
         self._type = parse_type(meta.type)
-        self._decode = decoder(meta.type)
+        self._decode = bytes if is_raw(meta) else reader_of(meta.type, meta.earlier, opaque=True)
 
     def __len__(self) -> int:
         """How many entries are held."""
@@ -84,18 +102,27 @@ class RowBuffer:
     def take(self, group: int) -> pa.RecordBatch:
         """Everything as rows of this key group; the buffer is empty afterwards.
 
+        No row is made of what has expired.
+
         Raises:
             ValueError: an entry is not of this state.
         """
         keys: Sequence[bytes]
-        keys, rests, values = zip(*self._entries, strict=True)
+        entries, times = self._entries, None
         self._entries = []
         self.bytes = 0
+        if self.meta.ttl_ms is not None:
+            times, entries = self._stamps.split(entries)
+            if not entries:
+                return pa.RecordBatch.from_pylist([], schema=self.schema)
+        keys, rests, values = zip(*entries, strict=True)
         try:
             if self.meta.kind == "timers":
                 keys, columns = self._timers(keys, rests, values)
             else:
                 columns = self._columns(rests, values)
+            if times is not None:
+                columns.append(pa.array(times, pa.int64()))
             known = {raw: self._codec.decode(raw) for raw in dict.fromkeys(keys)}
             by_column = zip(*(known[raw] for raw in keys), strict=True)
             mine = [to_arrow(t, found) for t, found in zip(self._types, by_column, strict=True)]
@@ -106,15 +133,18 @@ class RowBuffer:
 
     def _columns(self, rests: Sequence[bytes], values: Sequence[bytes]) -> list[pa.Array]:
         column = to_arrow(self._type, list(map(self._decode, values)))
-        return [*self._places(rests), column]
+        namespaces, rests = self._namespaces.split(rests)
+        return [*namespaces, *self._places(rests), column]
 
     def _places(self, rests: Sequence[bytes]) -> list[pa.Array]:
         """The columns that say where in a list or map a value is; none for a single value."""
-        if self.meta.kind == "map" and self.meta.key_type is not None:
+        if self.meta.kind == "raw_keyed":
+            return [pa.array([int.from_bytes(rest, "big") for rest in rests], pa.int64())]
+        if self.meta.key_type is not None:
             codec = KeyCodec([self.meta.key_type])
             keys = [codec.decode(rest)[0] for rest in rests]
             return [to_arrow(parse_type(self.meta.key_type), keys)]
-        size = _POSITION_BYTES if self.meta.kind == "list" else 0
+        size = _POSITION_BYTES if self.meta.kind in LIST_KINDS else 0
         strange = next((rest for rest in rests if len(rest) != size), None)
         if strange is not None:
             raise ValueError(f"a stored key ends with {len(strange)} bytes instead of {size}")
@@ -128,12 +158,16 @@ class RowBuffer:
         self, keys: Sequence[bytes], rests: Sequence[bytes], values: Sequence[bytes]
     ) -> tuple[Sequence[bytes], list[pa.Array]]:
         """A key and a row for each timer of the packed ones."""
-        packed = list(map(_unpack_timers, values))
-        if any(rests) or not all(packed):
-            raise ValueError("timers of a key are not packed as one value")
-        owners = [key for key, found in zip(keys, packed, strict=True) for _ in found]
-        times = pa.array([time for found in packed for time in found], pa.int64())
-        return owners, [pa.array([EVENT_TIME] * len(owners), pa.string()), times]
+        owners, kinds, times = [], [], []
+        for key, rest, value in zip(keys, rests, values, strict=True):
+            packed = unpack_timers(value)
+            if rest or not any(packed):
+                raise ValueError("timers of a key are not packed as one value")
+            for kind, found in zip(TIMER_KINDS, packed, strict=True):
+                owners += [key] * len(found)
+                kinds += [kind] * len(found)
+                times += found
+        return owners, [pa.array(kinds, pa.string()), pa.array(times, pa.int64())]
 
 
 class RowReader:
@@ -143,16 +177,23 @@ class RowReader:
     """
 
     def __init__(self, meta: FileMeta, path: str = "") -> None:
+        self._namespaces = Namespaces(meta)
+        self._stamps = Stamps(meta)
         self._meta = meta
         self._path = path
         self._sid = stored_id(meta)
         self._types = [parse_type(ddl) for ddl in meta.key_types]
         self._codec = KeyCodec(meta.key_types)
-        self._encode = encoder(meta.type, meta.state)
+        self._encode = bytes if is_raw(meta) else opaque_encoder(meta.type, meta.state)
         self._map_keys = KeyCodec([meta.key_type]) if meta.key_type is not None else None
 
-    def entries(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Entries]:
+    def entries(
+        self, batches: Iterable[pa.RecordBatch], *, indexed: bool = True
+    ) -> Iterator[Entries]:
         """The entries of all batches.
+
+        Args:
+            indexed: also the index of what expires, which follows the entries of a batch.
 
         Raises:
             CorruptState: a row cannot be of this state.
@@ -162,7 +203,10 @@ class RowReader:
                 yield from self._timers(batches)
                 return
             for batch in batches:
-                yield self.of_batch(batch)
+                keys, values = self.of_batch(batch)
+                yield keys, values
+                if indexed and (index := self._stamps.index(keys, values)):
+                    yield index, [b""] * len(index)
         except (ValueError, TypeError, ArithmeticError) as error:
             raise CorruptState(
                 f"a row is not of its state's type: state={self._meta.state} problem={error}",
@@ -180,15 +224,20 @@ class RowReader:
         prefixes = self.prefixes(batch)
         values = from_arrow(parse_type(self._meta.type), batch.column("value"))
         raw = [self._encode(value) for value in values]
-        if self._meta.kind == "value":
-            return [prefix + sid for prefix in prefixes], raw
+        if self._meta.ttl_ms is not None:
+            raw = self._stamps.put_back(batch, raw)
         rests = self._rests(batch)
+        if self._meta.namespace_types:
+            spaces = self._namespaces.of_rows(batch)
+            rests = [space + rest for space, rest in zip(spaces, rests, strict=True)]
         return [p + sid + rest for p, rest in zip(prefixes, rests, strict=True)], raw
 
     def prefixes(self, batch: pa.RecordBatch) -> list[bytes]:
         """What the stored keys of each row start with."""
         encode = self._codec.encode
         groups = batch.column("key_group").to_pylist()
+        if self._meta.kind in SIDE_KINDS:
+            return list(side_prefixes(self._meta, groups))
         return [key_prefix(g, encode(k)) for g, k in zip(groups, self._keys(batch), strict=True)]
 
     def _keys(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -200,6 +249,10 @@ class RowReader:
             keys = from_arrow(parse_type(self._meta.key_type), batch.column("map_key"))
             encode = self._map_keys.encode
             return [encode((key,)) for key in keys]
+        if self._meta.kind == "raw_keyed":
+            return [_ordinal(piece) for piece in batch.column("piece").to_pylist()]
+        if self._meta.kind not in LIST_KINDS:
+            return [b""] * batch.num_rows
         epochs = batch.column("list_epoch").to_pylist()
         ordinals = batch.column("list_ordinal").to_pylist()
         return [
@@ -212,26 +265,26 @@ class RowReader:
         keys: list[bytes] = []
         values: list[bytes] = []
         for prefix, found in groupby(self._timer_rows(batches), key=itemgetter(0)):
-            times = [time for _, time in found]
-            if times != sorted(set(times)):
-                raise ValueError(f"timers of a key are out of order or doubled: times={times[:9]}")
+            timers = [(kind, time) for _, kind, time in found]
+            if timers != sorted(set(timers)):
+                raise ValueError(f"timers of a key are out of order or doubled: {timers[:9]}")
             group, key = int.from_bytes(prefix[:2], "big"), prefix[_KEY_AT:]
             keys.append(prefix + self._sid)
-            values.append(_pack_timers(times))
-            keys += [timer_entry(group, time, key) for time in times]
-            values += [b""] * len(times)
+            values.append(pack_timers(*([t for k, t in timers if k == one] for one in TIMER_KINDS)))
+            keys += [timer_entry(group, time, key, _INDEX_OF[kind]) for kind, time in timers]
+            values += [b""] * len(timers)
             if len(keys) >= _PAGE:
                 yield keys, values
                 keys, values = [], []
         if keys:
             yield keys, values
 
-    def _timer_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, int]]:
+    def _timer_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, str, int]]:
         for batch in batches:
-            kinds = set(batch.column("kind").to_pylist())
-            if kinds - {EVENT_TIME}:
-                raise ValueError(f"timers of a kind that this moorage does not know: {kinds}")
-            yield from zip(self.prefixes(batch), batch.column("time").to_pylist(), strict=True)
+            kinds, times = batch.column("kind").to_pylist(), batch.column("time").to_pylist()
+            if strange := set(kinds) - _INDEX_OF.keys():
+                raise ValueError(f"timers of a kind that this moorage does not know: {strange}")
+            yield from zip(self.prefixes(batch), kinds, times, strict=True)
 
 
 _PAGE = 20_000

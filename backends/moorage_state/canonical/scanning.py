@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
-from moorage_state.canonical.layout import TIMERS, FileMeta
+from moorage_state.canonical.layout import SIDE_KINDS, TIMERS, FileMeta
 from moorage_state.canonical.rows import RowBuffer, stored_id
+from moorage_state.canonical.sides import SIDE_ENTRIES, side_parts, side_place
+from moorage_state.database import RangeCursor, RangeView
 from moorage_state.errors import CorruptState
-from moorage_state.keys import EVENT_TIMERS, KEYED_STATE
-from moorage_state.rocks import Cursor, Database
+from moorage_state.keys import EVENT_TIMERS, EXPIRIES, KEYED_STATE, PROCESSING_TIMERS
 
 __all__ = ["SCAN_BYTES", "scan_rows"]
 
@@ -29,7 +30,7 @@ _ADVICE = "restore an older checkpoint, or a savepoint"
 
 
 def scan_rows(
-    database: Database,
+    database: RangeView,
     metas: Sequence[FileMeta],
     ranges: Sequence[tuple[int, int]],
     *,
@@ -54,13 +55,15 @@ def scan_rows(
     """
     scan = _Scan(database, metas, states, keys, budget)
     for first, last in ranges:
-        yield from scan.run(first, last)
+        for meta, batch in scan.run(first, last):
+            if batch.num_rows:
+                yield meta, batch
 
 
 class _Scan:
     def __init__(
         self,
-        database: Database,
+        database: RangeView,
         metas: Sequence[FileMeta],
         states: Collection[str] | None,
         keys: Collection[bytes] | None,
@@ -71,10 +74,16 @@ class _Scan:
         self._keys = keys
         self._budget = budget
         self._buffers: dict[bytes, RowBuffer | None] = {}
+        self._sides: dict[bytes, RowBuffer | None] = {}
         for meta in metas:
-            wanted = states is None or meta.state in states
-            self._buffers[stored_id(meta)] = RowBuffer(meta) if wanted else None
-        self._wanted = [buffer for buffer in self._buffers.values() if buffer is not None]
+            buffer = RowBuffer(meta) if states is None or meta.state in states else None
+            if meta.kind in SIDE_KINDS:
+                self._sides[side_place(meta, stored_id(meta))] = buffer
+            else:
+                self._buffers[stored_id(meta)] = buffer
+        everything = (*self._buffers.values(), *self._sides.values())
+        self._wanted = [buffer for buffer in everything if buffer is not None]
+        self._expires = any(meta.ttl_ms is not None for meta in metas)
         self._packs_timers = any(meta.state == TIMERS for meta in metas)
 
     def run(self, first: int, last: int) -> Iterator[tuple[FileMeta, pa.RecordBatch]]:
@@ -83,21 +92,27 @@ class _Scan:
             found = cursor.seek(lower)
             while found is not None:
                 group, kind = int.from_bytes(found[:2], "big"), found[2:3]
-                if kind == bytes([KEYED_STATE]):
-                    yield from self._group(cursor, group)
+                if kind == bytes([KEYED_STATE]) or (kind[0] in SIDE_ENTRIES and self._sides):
+                    yield from self._group(cursor, group, kind[0])
                     found = cursor.key()
-                elif kind == bytes([EVENT_TIMERS]) and self._packs_timers:
-                    # The index by time says what the packed timers say.
-                    found = cursor.seek(_start(group) + bytes([EVENT_TIMERS + 1]))
+                elif kind[0] in {EVENT_TIMERS, PROCESSING_TIMERS} and self._packs_timers:
+                    # The indexes by time say what the packed timers say.
+                    found = cursor.seek(_start(group) + bytes([kind[0] + 1]))
+                elif kind[0] == EXPIRIES and self._expires:
+                    # This index says what the stamps say.
+                    found = cursor.seek(_start(group) + bytes([EXPIRIES + 1]))
                 else:
                     raise self._corrupt(f"an entry of unknown kind {kind.hex()}", group)
 
-    def _group(self, cursor: Cursor, group: int) -> Iterator[tuple[FileMeta, pa.RecordBatch]]:
-        end = _start(group) + bytes([KEYED_STATE + 1])
+    def _group(
+        self, cursor: RangeCursor, group: int, kind: int
+    ) -> Iterator[tuple[FileMeta, pa.RecordBatch]]:
+        end = _start(group) + bytes([kind + 1])
+        collect = self._collect if kind == KEYED_STATE else self._collect_sides
         complete = False
         while not complete:
             keys, values, complete = cursor.take(end, _PAGE_ENTRIES, _PAGE_BYTES)
-            self._collect(group, keys, values)
+            collect(group, keys, values)
             while sum(buffer.bytes for buffer in self._wanted) > self._budget:
                 yield self._taken(max(self._wanted, key=lambda b: b.bytes), group)
         for buffer in self._wanted:
@@ -117,6 +132,16 @@ class _Scan:
             raise self._corrupt("an entry of a state that was not declared", group) from error
         except struct.error as error:
             raise self._corrupt(f"an entry with a torn key ({error})", group) from error
+
+    def _collect_sides(self, group: int, keys: list[bytes], values: list[bytes]) -> None:
+        try:
+            for entry, value in zip(keys, values, strict=True):
+                place, rest = side_parts(entry)
+                buffer = self._sides[place]
+                if buffer is not None:
+                    buffer.add(b"", rest, value)
+        except KeyError as error:
+            raise self._corrupt("an entry of an operator state not declared", group) from error
 
     def _taken(self, buffer: RowBuffer, group: int) -> tuple[FileMeta, pa.RecordBatch]:
         try:

@@ -27,6 +27,11 @@ class CountingIdCounter:
     def __init__(self, first: int = 1) -> None:
         self._next = first
 
+    @property
+    def next_id(self) -> int:
+        """The id that the next checkpoint gets."""
+        return self._next
+
     def get_and_increment(self) -> int:
         """Return the next id."""
         self._next += 1

@@ -9,15 +9,28 @@ Called by the runtime's subtask; talks to a range only through `RangeAccess`. Kn
 """
 
 from moorage_state.keyed.access import RangeAccess
-from moorage_state.keyed.states import ListState, MapState, ValueState
+from moorage_state.keyed.namespaces import NamespacedState
+from moorage_state.keyed.states import (
+    AggregatingState,
+    FoldingState,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
 from moorage_state.keyed.store import KeyedStateStore
-from moorage_state.keyed.timers import EventTimeTimers
+from moorage_state.keyed.timers import KeyTimers, TimeDomain
 
 __all__ = [
-    "EventTimeTimers",
+    "AggregatingState",
+    "FoldingState",
+    "KeyTimers",
     "KeyedStateStore",
     "ListState",
     "MapState",
+    "NamespacedState",
     "RangeAccess",
+    "ReducingState",
+    "TimeDomain",
     "ValueState",
 ]

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple, Protocol
 
+from moorage_state.keys import EVENT_TIMERS
+
 __all__ = ["RangeAccess", "Scan"]
 
 
@@ -28,8 +30,13 @@ class RangeAccess(Protocol):
         """Up to `limit` entries under `prefix` whose key is greater than `after`."""
         ...
 
-    def due_timers(self, up_to_ms: int, limit: int, after: bytes) -> list[bytes]:
-        """Up to `limit` stored event-time timers due at `up_to_ms`, beyond the entry `after`."""
+    def due_timers(
+        self, up_to_ms: int, limit: int, after: bytes, kind: int = EVENT_TIMERS
+    ) -> list[bytes]:
+        """Up to `limit` entries of an index by time that are due, beyond the entry `after`.
+
+        `kind` says of which index: of timers of a kind, or of state that expires.
+        """
         ...
 
     def stage(self, frame: bytes) -> None:

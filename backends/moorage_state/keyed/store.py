@@ -5,38 +5,55 @@ Decides when state is fetched and when changes leave for the state server. Calle
 not know what a record is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
-
-import msgspec
 
 from moorage_state.deltas import encode_frame
 from moorage_state.descriptors import (
+    AggregatingStateDescriptor,
+    FoldingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
     StateDescriptor,
-    StateKind,
     ValueStateDescriptor,
 )
 from moorage_state.errors import UserError
 from moorage_state.keyed.access import RangeAccess
-from moorage_state.keyed.states import ListState, MapState, ValueState
+from moorage_state.keyed.codec import StateCodec, codec_of
+from moorage_state.keyed.expiry import Expiry
+from moorage_state.keyed.namespaces import NamespacedState, keys_of, namespace_codec
+from moorage_state.keyed.schema import (
+    StateSchema,
+    continued,
+    merged_schema,
+    require_same,
+    schema_of,
+)
+from moorage_state.keyed.states import (
+    AggregatingState,
+    FoldingState,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+    make_handle,
+)
+from moorage_state.keyed.sweeping import sweep
+from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keys import state_id
-from moorage_state.types import parse_type
 
-__all__ = ["KeyedStateStore", "StateHandleBase", "StateSchema"]
+__all__ = [
+    "KeyedStateStore",
+    "StateHandleBase",
+    "StateSchema",
+    "merged_schema",
+    "schema_of",
+]
 
 _FRAME_ENTRIES = 50_000
 _FRAME_BYTES = 8 << 20
-
-
-class StateSchema(msgspec.Struct, frozen=True):
-    """What a manifest says of one state: enough to refuse a reader that would misread it."""
-
-    name: str
-    kind: StateKind
-    type: str
-    key_type: str = ""
+_SWEEP_LIMIT = 100_000
 
 
 class StateHandleBase(Protocol):
@@ -65,6 +82,7 @@ class KeyedStateStore:
     """Keyed state of one subtask for one epoch; not thread-safe, not reusable.
 
     Attributes:
+        now_ms: the epoch's processing time, the same in every attempt of it.
         touched: handles add themselves at their first use of the current key. A list and not a
             method, because it is done for every key.
 
@@ -72,11 +90,23 @@ class KeyedStateStore:
         access: the range at the version this epoch reads.
         epoch: the epoch, part of the position of what is appended to lists.
         known: schemas that the restored state or earlier epochs recorded, by state name.
+        now_ms: the epoch's processing time in milliseconds since 1970 UTC.
+        groups: the key groups of the range; only `keys_of` needs them.
     """
 
-    def __init__(self, access: RangeAccess, epoch: int, known: Iterable[StateSchema] = ()) -> None:
+    def __init__(
+        self,
+        access: RangeAccess,
+        epoch: int,
+        known: Iterable[StateSchema] = (),
+        *,
+        now_ms: int = 0,
+        groups: KeyGroupRange | None = None,
+    ) -> None:
         self.access = access
         self.epoch = epoch
+        self.now_ms = now_ms
+        self.groups = groups
         self.prefixes: list[bytes] = []
         self.index = 0
         self.prefix = b""
@@ -85,7 +115,9 @@ class KeyedStateStore:
         self._of_key: list[StateHandleBase] = []
         self._known = {s.name: s for s in known}
         self._schemas: dict[str, StateSchema] = {}
+        self._declared: dict[str, StateSchema] = {}
         self._handles: dict[str, Any] = {}
+        self._expiring: dict[str, StateDescriptor] = {}
         self._attached: list[StateHandleBase] = []
         self._ids: dict[bytes, str] = {}
         self._ranges: list[tuple[bytes, bytes]] = []
@@ -103,32 +135,127 @@ class KeyedStateStore:
 
     def value_state(self, descriptor: ValueStateDescriptor) -> ValueState:
         """The handle of a value state. Raises `UserError` when the name is taken otherwise."""
-        handle: ValueState = self._register(descriptor, ValueState)
+        handle: ValueState = self._register(descriptor, ValueStateDescriptor)
         return handle
 
     def list_state(self, descriptor: ListStateDescriptor) -> ListState:
         """The handle of a list state. Raises `UserError` when the name is taken otherwise."""
-        handle: ListState = self._register(descriptor, ListState)
+        handle: ListState = self._register(descriptor, ListStateDescriptor)
         return handle
 
     def map_state(self, descriptor: MapStateDescriptor) -> MapState:
         """The handle of a map state. Raises `UserError` when the name is taken otherwise."""
-        handle: MapState = self._register(descriptor, MapState)
+        handle: MapState = self._register(descriptor, MapStateDescriptor)
         return handle
 
-    def _register(self, descriptor: StateDescriptor, handle_class: Any) -> Any:
-        schema = schema_of(descriptor)
-        seen = self._schemas.get(schema.name)
+    def reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """The handle of a reducing state. Raises `UserError` when the name is taken otherwise."""
+        handle: ReducingState = self._register(descriptor, ReducingStateDescriptor)
+        return handle
+
+    def aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """The handle of an aggregating state. Raises `UserError` when the name is taken."""
+        handle: AggregatingState = self._register(descriptor, AggregatingStateDescriptor)
+        return handle
+
+    def folding_state(self, descriptor: FoldingStateDescriptor) -> FoldingState:
+        """The handle of a folding state. Raises `UserError` when the name is taken otherwise."""
+        handle: FoldingState = self._register(descriptor, FoldingStateDescriptor)
+        return handle
+
+    def state(self, descriptor: StateDescriptor) -> Any:
+        """The handle of a state of any kind. Raises `UserError` when the name is taken otherwise.
+
+        For those who do not know what is declared; functions ask by kind.
+        """
+        return self._register(descriptor, type(descriptor))
+
+    def namespaced_state(
+        self, descriptor: StateDescriptor, namespace_types: Sequence[str]
+    ) -> NamespacedState:
+        """A state that a key has once for each namespace, whose types are Spark DDL.
+
+        Raises:
+            UserError: when the name is taken otherwise, also without or with other namespaces.
+            ValueError: for a type that a namespace cannot have.
+        """
+        types = tuple(namespace_codec(namespace_types).ddl)
+        handle: NamespacedState = self._register(descriptor, type(descriptor), types)
+        return handle
+
+    def get_partitioned_state(
+        self, namespace: Any, namespace_types: Sequence[str], descriptor: StateDescriptor
+    ) -> Any:
+        """The handle of a state for the current key and `namespace`, until the key changes."""
+        return self.namespaced_state(descriptor, namespace_types).set_current_namespace(namespace)
+
+    def keys_of(self, name: str, namespace: Any = None) -> Iterator[bytes]:
+        """What the stored keys begin with, of all keys that have something in a state.
+
+        As it was when the epoch began; what has expired counts until it is cleaned up. Reads all
+        keyed state of the range, page by page.
+
+        Args:
+            namespace: only what lies in this one; needed for a state that has namespaces.
+        """
+        schema = self._schemas.get(name) or self._known.get(name)
+        if schema is None:
+            return iter(())
+        return keys_of(self, state_id(name), schema.namespace_types, namespace)
+
+    def sweep_expired(self) -> int:
+        """Remove state that has expired, within bounds; returns how much was looked at.
+
+        Called once in an epoch, after the states are registered and before the first key.
+        """
+        states = {state_id(s.name): s for s in self.schemas if s.ttl_ms is not None}
+        if not states:
+            return 0
+        limits = [d.ttl.sweep_limit for d in self._expiring.values() if d.ttl is not None]
+        return sweep(self, states, max(limits, default=_SWEEP_LIMIT))
+
+    def _register(
+        self, descriptor: Any, expected: type, namespace_types: tuple[str, ...] = ()
+    ) -> Any:
+        _require_descriptor(descriptor, expected)
+        schema = schema_of(descriptor, namespace_types)
+        seen = self._declared.get(schema.name)
         if seen is not None:
-            _require_same(schema, seen, "was registered")
+            require_same(schema, seen, "was registered")
             return self._handles[schema.name]
-        if schema.name in self._known:
-            _require_same(schema, self._known[schema.name], "was written")
-        handle = handle_class(self, self.claim_id(schema.name), descriptor)
-        self._schemas[schema.name] = schema
+        self._schemas[schema.name] = continued(schema, self._known.get(schema.name))
+        handle = self._handle(descriptor, namespace_types)
+        self._declared[schema.name] = schema
         self._handles[schema.name] = handle
         self.attach(handle)
         return handle
+
+    def _handle(self, descriptor: StateDescriptor, namespace_types: tuple[str, ...]) -> Any:
+        sid, codec = self.claim_id(descriptor.name), self.codec_of(descriptor)
+        expiry: Expiry | None = None
+        if self._schemas[descriptor.name].ttl_ms is not None:
+            expiry = self.new_expiry(descriptor)
+            self._expiring[descriptor.name] = descriptor
+        if not namespace_types:
+            return make_handle(self, sid, descriptor, codec, expiry)
+        return NamespacedState(
+            self, sid, namespace_types, lambda s: make_handle(self, s, descriptor, codec, expiry)
+        )
+
+    def new_expiry(self, descriptor: StateDescriptor) -> Expiry:
+        """The time to live of a stamped state; a store that outlives an epoch has its own."""
+        return Expiry(self, descriptor.ttl)
+
+    def plain_value(self, handle: Any) -> StateSchema | None:
+        """The schema of a value state that lies in the database as it is; None for any other."""
+        for name, known in self._handles.items():
+            if known is handle and type(handle) is ValueState:
+                return self._schemas[name]
+        return None
+
+    def codec_of(self, descriptor: StateDescriptor) -> StateCodec:
+        """How values of a registered state are written, and read also where it had other types."""
+        return codec_of(descriptor.name, descriptor.type, self._schemas[descriptor.name].earlier)
 
     def attach(self, handle: StateHandleBase) -> None:
         """Have `handle` told of every new chunk."""
@@ -174,11 +301,22 @@ class KeyedStateStore:
         if len(self._keys) >= _FRAME_ENTRIES or self._bytes >= _FRAME_BYTES:
             self._send()
 
+    def relieve(self) -> None:
+        """Send what is staged if it fills a frame; for a key that writes very much."""
+        if len(self._keys) >= _FRAME_ENTRIES or self._bytes >= _FRAME_BYTES:
+            self._send()
+
     def write(self, key: bytes, value: bytes | None) -> None:
         """Add a put, or a delete where `value` is None, to what is staged."""
         self._keys.append(key)
         self._values.append(value)
         self._bytes += len(key) + (len(value) if value is not None else 0)
+
+    def write_many(self, keys: list[bytes], values: list[bytes | None]) -> None:
+        """Add many puts and deletes, in this order."""
+        self._keys += keys
+        self._values += values
+        self._bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
 
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Add the deletion of [start, end), which comes before this key's own writes."""
@@ -201,22 +339,9 @@ class KeyedStateStore:
         self._bytes = 0
 
 
-def schema_of(descriptor: StateDescriptor) -> StateSchema:
-    """The schema a descriptor declares, with types in canonical spelling."""
-    key_type = ""
-    if isinstance(descriptor, MapStateDescriptor):
-        key_type = parse_type(descriptor.key_type).ddl
-    return StateSchema(descriptor.name, descriptor.kind, parse_type(descriptor.type).ddl, key_type)
-
-
-def _require_same(new: StateSchema, old: StateSchema, verb: str) -> None:
-    if new != old:
-        raise UserError(
-            f"state {new.name!r} {verb} as {_spell(old)} and is now declared as {_spell(new)}; "
-            f"give the new state another name, or keep the declared type"
+def _require_descriptor(descriptor: Any, expected: type) -> None:
+    if not isinstance(descriptor, expected):
+        raise TypeError(
+            f"this kind of state needs another descriptor: expected={expected.__name__} "
+            f"got={type(descriptor).__name__}"
         )
-
-
-def _spell(schema: StateSchema) -> str:
-    inner = f"{schema.key_type}, {schema.type}" if schema.key_type else schema.type
-    return f"{schema.kind}<{inner}>"

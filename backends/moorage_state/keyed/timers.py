@@ -1,64 +1,164 @@
-"""Event-time timers of one subtask: set and deleted by key, found by time.
+"""Timers of one subtask: set and deleted by key, found by time.
 
 A key's own timers are one packed value beside its state (the truth); an index ordered by time
-finds the keys whose timers are due although they got no record. One timer per key and time.
+finds the keys whose timers are due although they got no record. One timer per key, domain and time.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from moorage_state.keyed.states import fetch_values
-from moorage_state.keys import timer_entry
+from moorage_state.keys import EVENT_TIMERS, PROCESSING_TIMERS, timer_entry
 
 if TYPE_CHECKING:
     from moorage_state.keyed.store import KeyedStateStore
 
-__all__ = ["TIMERS_STATE", "EventTimeTimers"]
+__all__ = [
+    "MAX_TIME",
+    "MIN_TIME",
+    "TIMERS_STATE",
+    "KeyTimers",
+    "TimeDomain",
+    "pack_timers",
+    "unpack_timers",
+]
 
-TIMERS_STATE = "\0event-timers"
+TIMERS_STATE = "\0timers"
 """The name whose stored id a key's packed timers have; no user's state can be named so."""
 
+MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
+"""The first and last millisecond that a timer can have."""
+
 _KEY_AT = 7
+_NONE: tuple[list[int], list[int]] = ([], [])
+
+
+class TimeDomain(IntEnum):
+    """What kind of time a timer waits for."""
+
+    EVENT_TIME = 0
+    PROCESSING_TIME = 1
+
+
+class _Packed(msgspec.Struct, frozen=True, array_like=True):
+    """A key's timers as stored: times in milliseconds, ascending."""
+
+    event: list[int]
+    processing: list[int]
+
+
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(list[int]).decode
+_unpack = msgspec.msgpack.Decoder(_Packed).decode
 
 
-class EventTimeTimers:
-    """The current key's event-time timers; times are milliseconds since 1970 in UTC."""
+def pack_timers(event: list[int], processing: list[int]) -> bytes:
+    """The stored value of a key's timers, of which there is at least one; each list ascends."""
+    return _pack((event, processing))
 
-    __slots__ = ("_before", "_loaded", "_raws", "_sid", "_store", "_times")
+
+def unpack_timers(raw: bytes) -> tuple[list[int], list[int]]:
+    """Event and processing times of a key's timers. Raises `msgspec.MsgspecError` for no such."""
+    packed = _unpack(raw)
+    return packed.event, packed.processing
+
+
+class KeyTimers:
+    """The current key's timers; times are milliseconds since 1970 in UTC.
+
+    Attributes:
+        loaded: whether those of the current key were looked at.
+        earliest: the earliest processing time that a key, among those looked at, was left with.
+    """
+
+    __slots__ = ("_before", "_fired", "_raws", "_sid", "_store", "_times", "earliest", "loaded")
 
     def __init__(self, store: "KeyedStateStore") -> None:
         self._store = store
         self._sid = store.claim_id(TIMERS_STATE)
         self._raws: list[bytes | None] | None = None
-        self._loaded = False
-        self._before: list[int] = []
-        self._times: list[int] = []
+        self.loaded = False
+        self.earliest = MAX_TIME
+        self._before: tuple[list[int], list[int]] = ([], [])
+        self._times: tuple[list[int], list[int]] = ([], [])
+        # So many of the times at the front have fired. Taking them out one by one would cost a
+        # key with very many timers the square of their number.
+        self._fired = [0, 0]
         store.attach(self)
 
-    def register(self, time_ms: int) -> None:
+    def register(self, time_ms: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
         """Set a timer of the current key; setting one that is set changes nothing."""
-        self._load()
-        at = bisect_left(self._times, time_ms)
-        if at == len(self._times) or self._times[at] != time_ms:
-            insort(self._times, time_ms)
+        if not self.loaded:
+            self._load()
+        times, first = self._times[domain], self._fired[domain]
+        at = bisect_left(times, time_ms, first)
+        if at == len(times) or times[at] != time_ms:
+            times.insert(at, time_ms)
 
-    def delete(self, time_ms: int) -> None:
+    def delete(self, time_ms: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
         """Delete a timer of the current key, if it is set."""
-        self._load()
-        at = bisect_left(self._times, time_ms)
-        if at < len(self._times) and self._times[at] == time_ms:
-            del self._times[at]
+        if not self.loaded:
+            self._load()
+        times, first = self._times[domain], self._fired[domain]
+        at = bisect_left(times, time_ms, first)
+        if at < len(times) and times[at] == time_ms:
+            del times[at]
 
     def pop_due(self, up_to_ms: int) -> int | None:
-        """Take the current key's earliest timer that is due at `up_to_ms`, or None."""
-        self._load()
-        if self._times and self._times[0] <= up_to_ms:
-            return self._times.pop(0)
+        """Take the current key's earliest event-time timer that is due at `up_to_ms`, or None."""
+        if not self.loaded:
+            self._load()
+        times, first = self._times[0], self._fired[0]
+        if first < len(times) and times[first] <= up_to_ms:
+            self._fired[0] = first + 1
+            return times[first]
         return None
+
+    def pop_due_processing(self, up_to_ms: int, after_ms: int) -> int | None:
+        """Take the earliest processing-time timer later than `after_ms` that is due, or None."""
+        if not self.loaded:
+            self._load()
+        times, first = self._times[1], self._fired[1]
+        if first == len(times):
+            return None
+        at = bisect_right(times, after_ms, first)
+        if at == len(times) or times[at] > up_to_ms:
+            return None
+        if at == first:
+            self._fired[1] = first + 1
+            return times[at]
+        return times.pop(at)
+
+    def first_stored(self) -> tuple[int, int]:
+        """The key's earliest event and processing times as the epoch found them.
+
+        `MAX_TIME + 1` stands for none.
+        """
+        if not self.loaded:
+            self._load()
+        event, processing = self._before
+        return (
+            event[0] if event else MAX_TIME + 1,
+            processing[0] if processing else MAX_TIME + 1,
+        )
+
+    def has_due(self, watermark: int, now_ms: int) -> bool:
+        """Whether the current key has timers that are due at these times."""
+        if not self.loaded:
+            self._load()
+        (event, processing), (by_event, by_clock) = self._times, self._fired
+        return (by_event < len(event) and event[by_event] <= watermark) or (
+            by_clock < len(processing) and processing[by_clock] <= now_ms
+        )
+
+    def had_due(self, watermark: int, now_ms: int) -> bool:
+        """Whether some were due as the epoch found them; of a key that was looked at."""
+        if not self.loaded:
+            return False
+        event, processing = self._before
+        return bool(event and event[0] <= watermark) or bool(processing and processing[0] <= now_ms)
 
     def new_chunk(self) -> None:
         """Forget what was fetched for the chunk before."""
@@ -66,26 +166,47 @@ class EventTimeTimers:
 
     def flush(self) -> None:
         """Write what changed for the current key: its packed timers and the index by time."""
-        self._loaded = False
+        self.loaded = False
+        event, processing = self._times
+        by_event, by_clock = self._fired
+        if by_event:
+            del event[:by_event]
+        if by_clock:
+            del processing[:by_clock]
+        if processing and processing[0] < self.earliest:
+            self.earliest = processing[0]
         if self._times == self._before:
             return
         store = self._store
-        store.write(store.prefix + self._sid, _pack(self._times) if self._times else None)
+        raw = pack_timers(event, processing) if event or processing else None
+        store.write(store.prefix + self._sid, raw)
+        before = self._before
+        if event != before[0]:
+            self._write_index(EVENT_TIMERS, before[0], event)
+        if processing != before[1]:
+            self._write_index(PROCESSING_TIMERS, before[1], processing)
+
+    def _write_index(self, kind: int, before: list[int], after: list[int]) -> None:
+        store = self._store
         group, key = int.from_bytes(store.prefix[:2], "big"), store.prefix[_KEY_AT:]
-        before, after = set(self._before), set(self._times)
-        for time_ms in sorted(before - after):
-            store.write(timer_entry(group, time_ms, key), None)
-        for time_ms in sorted(after - before):
-            store.write(timer_entry(group, time_ms, key), b"")
+        gone, new = before, after
+        if before and after:
+            gone, new = sorted(set(before).difference(after)), sorted(set(after).difference(before))
+        for time_ms in gone:
+            store.write(timer_entry(group, time_ms, key, kind), None)
+        for time_ms in new:
+            store.write(timer_entry(group, time_ms, key, kind), b"")
 
     def _load(self) -> None:
-        if self._loaded:
-            return
         store = self._store
         store.touched.append(self)
         if self._raws is None:
             self._raws = fetch_values(store, self._sid)
         raw = self._raws[store.index]
-        self._before = _unpack(raw) if raw is not None else []
-        self._times = list(self._before)
-        self._loaded = True
+        self._fired = [0, 0]
+        if raw is None:
+            self._before, self._times = _NONE, ([], [])
+        else:
+            self._before = event, processing = unpack_timers(raw)
+            self._times = list(event), list(processing)
+        self.loaded = True

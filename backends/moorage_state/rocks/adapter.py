@@ -7,15 +7,16 @@ become `CorruptState` or `LocalDiskError`.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import rocksdict
 
 from moorage_state.deltas import Frame
 from moorage_state.errors import Bug, CorruptState, LocalDiskError, MoorageError
-from moorage_state.rocks.options import ProcessMemory, RocksOptions
+from moorage_state.rocks.options import ProcessMemory, RocksOptions, to_options
 
 __all__ = ["Cursor", "Database"]
 
@@ -47,16 +48,18 @@ class Cursor:
     Raises (every method): `CorruptState` or `LocalDiskError`.
     """
 
-    __slots__ = ("_it", "_path")
+    __slots__ = ("_it", "_lower", "_path")
 
-    def __init__(self, iterator: rocksdict.RdictIter, path: Path) -> None:
+    def __init__(self, iterator: rocksdict.RdictIter, path: Path, lower: bytes) -> None:
         self._it = iterator
         self._path = path
+        self._lower = lower
 
     def seek(self, key: bytes) -> bytes | None:
         """Go to the first entry at or after `key` and return its key, None at the end."""
         with _translated(self._path):
-            self._it.seek(key)
+            # A seek below the lower bound finds what lies below it.
+            self._it.seek(max(key, self._lower))
         return self.key()
 
     def key(self) -> bytes | None:
@@ -127,18 +130,25 @@ class Database:
         self, path: Path, options: RocksOptions, memory: ProcessMemory, *, read_only: bool = False
     ) -> None:
         self.path = path
+        self.bounded = False
         self._write = rocksdict.WriteOptions()
         # A property of the class, although the binding's type stub declares a method.
         setattr(self._write, "disable_wal", True)  # noqa: B010
         with _translated(path):
             self._db: rocksdict.Rdict | None = rocksdict.Rdict(
-                str(path), options.to_options(memory), access_type=_ACCESS[read_only]()
+                str(path), to_options(options, memory), access_type=_ACCESS[read_only]()
             )
             self._db.set_write_options(self._write)
 
     def get(self, key: bytes) -> bytes | None:
         """The value of one key, None when absent."""
-        return self.get_many([key])[0]
+        # Asked for every record by state in process: the with block alone would cost a read.
+        try:
+            found: bytes | None = self._open().get(key)
+        except Exception:  # the binding raises nothing narrower
+            with _translated(self.path):
+                raise
+        return found
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of `keys` in their order, None where absent; keys in order cost least."""
@@ -156,7 +166,7 @@ class Database:
         bounds.set_iterate_lower_bound(lower)
         bounds.set_iterate_upper_bound(upper)
         with _translated(self.path):
-            cursor = Cursor(self._open().iter(bounds), self.path)
+            cursor = Cursor(self._open().iter(bounds), self.path, lower)
         try:
             yield cursor
         finally:
@@ -198,8 +208,16 @@ class Database:
         with _translated(self.path):
             self._open().flush()
 
+    @property
+    def timers(self) -> Self:
+        """Where timers are looked for: here."""
+        return self
+
+    def make_room(self, frames: Callable[[], Iterable[Frame]], size: int) -> None:
+        """Nothing: the volume says when it is full, and nothing is lost by that."""
+
     def checkpoint(self, path: Path) -> None:
-        """Hard-link a consistent copy into `path`, which must not exist.
+        """Hard-link a consistent copy into `path`, which must not exist; all of it is there then.
 
         The binding blocks every Python thread for the length of this call, flush included:
         `flush` first keeps that to a few milliseconds.
@@ -213,6 +231,11 @@ class Database:
         with _translated(self.path):
             found = [(name, read(name)) for name in PROPERTIES]
         return {name.removeprefix("rocksdb."): value for name, value in found if value is not None}
+
+    def size(self) -> int:
+        """Bytes of live SST files and write buffers."""
+        found = self.properties()
+        return found["live-sst-files-size"] + found["cur-size-all-mem-tables"]
 
     def close(self) -> None:
         """Close and release the file lock; idempotent."""

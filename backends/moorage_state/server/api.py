@@ -16,6 +16,7 @@ from moorage_state.snapshots import MAX_INLINE_BYTES, FileRef, RangeHandle
 
 __all__ = [
     "EVENT_TIMER_KIND",
+    "PROCESSING_TIMER_KIND",
     "OpenResult",
     "Prepared",
     "RangeSpec",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 EVENT_TIMER_KIND = 0x02
+PROCESSING_TIMER_KIND = 0x03
 
 
 class Version(NamedTuple):
@@ -273,6 +275,16 @@ class StateApi(Protocol):
         """Stored keys of timers with time <= `up_to_ms`, by key group, time and key.
 
         At most `limit`, beginning after the stored key `after`.
+
+        Raises:
+            VersionMismatch: the range is not at `version`.
+        """
+        ...
+
+    def next_timer(
+        self, uid: str, start: int, run: str, version: Version, after_ms: int, kind: int
+    ) -> int | None:
+        """The earliest time, later than `after_ms`, of a stored timer of this kind; None if none.
 
         Raises:
             VersionMismatch: the range is not at `version`.

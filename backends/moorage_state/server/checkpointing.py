@@ -1,4 +1,7 @@
-"""Snapshots of one range: hard-linked local copies, and when they are dropped.
+"""Snapshots of one range: local copies, when they are made and when they are dropped.
+
+A copy of RocksDB's files is there when the snapshot is taken (they are hard-linked); that of state
+in memory is written by whoever needs it first, beside running epochs.
 
 Decides which local copies stay: the newest completed one, later ones, and those that are being
 uploaded. Called by `OpenRange`, `take` under the range's lock; and by `uploading` beside running
@@ -17,8 +20,8 @@ from typing import NamedTuple
 
 import xxhash
 
+from moorage_state.database import PendingCopy, RangeDatabase
 from moorage_state.errors import Retryable
-from moorage_state.rocks import Database
 from moorage_state.server.api import RangeSpec, Version
 from moorage_state.server.directory import RangeDirectory, disk_errors
 from moorage_state.snapshots import FileRef
@@ -95,6 +98,7 @@ class Taken:
     """A local copy at `version`, in the directory `path`; `cancel` ends its upload.
 
     `used` tells that an upload of it has ended; until then a later checkpoint does not drop it.
+    `pending` is what the files are to be written from, until its first upload ends.
     """
 
     version: Version
@@ -102,10 +106,17 @@ class Taken:
     cancel: threading.Event = field(default_factory=threading.Event)
     uploading: bool = False
     used: bool = False
+    pending: PendingCopy | None = None
+
+    def let_go(self) -> None:
+        """Drop what the files were to be written from."""
+        if self.pending is not None:
+            self.pending.drop()
+            self.pending = None
 
 
 class Linked(NamedTuple):
-    """A local copy that was made: the bytes of all its files, and how long the flush took."""
+    """A local copy that was taken: the bytes of all its files, and how long the flush took."""
 
     bytes: int
     flush_seconds: float
@@ -129,16 +140,21 @@ class Snapshots:
         self._taken: dict[int, Taken] = {}
         self._newest_complete = 0
 
-    def take(self, database: Database, checkpoint_id: int, version: Version) -> Linked:
-        """Hard-link `database`, which is at `version`.
+    def take(self, database: RangeDatabase, checkpoint_id: int, version: Version) -> Linked:
+        """Take a copy of `database`, which is at `version`.
 
         Repeating it for the same version is harmless.
         """
         path = self._directory.checkpoint(checkpoint_id)
         with self._lock:
             taken = self._taken.get(checkpoint_id)
-        if taken is not None and taken.version == version and path.exists():
-            return Linked(_bytes_in(path), 0.0)
+        if taken is not None and taken.version == version:
+            if taken.pending is not None:
+                return Linked(taken.pending.bytes, 0.0)
+            if path.exists():
+                return Linked(_bytes_in(path), 0.0)
+        if taken is not None:
+            taken.let_go()
         self._directory.drop_checkpoints(lambda other: other == checkpoint_id)
         unfinished = path.with_suffix(".tmp")
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -146,12 +162,12 @@ class Snapshots:
         began = time.monotonic()
         database.flush()
         flushed = time.monotonic()
-        database.checkpoint(unfinished)
-        with disk_errors("name a local checkpoint", path):
-            unfinished.replace(path)
+        pending = database.checkpoint(unfinished)
+        if pending is None:
+            _name(unfinished, path)
         with self._lock:
-            self._taken[checkpoint_id] = Taken(version, path)
-        return Linked(_bytes_in(path), flushed - began)
+            self._taken[checkpoint_id] = Taken(version, path, pending=pending)
+        return Linked(pending.bytes if pending else _bytes_in(path), flushed - began)
 
     def scratch(self, checkpoint_id: int) -> Path:
         """A directory for an export; what a crash leaves there goes when the range is opened."""
@@ -174,6 +190,7 @@ class Snapshots:
                 )
             taken.uploading = True
         try:
+            _write(taken)
             yield taken
         finally:
             self._uploaded(checkpoint_id, taken)
@@ -215,10 +232,14 @@ class Snapshots:
         with self._lock:
             for taken in self._taken.values():
                 taken.cancel.set()
+                if not taken.uploading:
+                    taken.let_go()
 
     def _uploaded(self, checkpoint_id: int, taken: Taken) -> None:
         with self._lock:
             taken.uploading, taken.used = False, True
+            if taken.path.exists() or taken.cancel.is_set():
+                taken.let_go()
             useless = taken.cancel.is_set() or checkpoint_id < self._newest_complete
         if useless:
             self._drop(lambda other: other == checkpoint_id)
@@ -227,11 +248,26 @@ class Snapshots:
         """Drop the chosen local copies, those being uploaded only when that ends."""
         with self._lock:
             kept = {key for key, taken in self._taken.items() if taken.uploading}
-            self._taken = {
-                key: taken for key, taken in self._taken.items() if key in kept or not choose(key)
-            }
+            dropped = [key for key in self._taken if key not in kept and choose(key)]
+            for key in dropped:
+                self._taken.pop(key).let_go()
         with disk_errors("drop a local checkpoint", self._directory.root):
             self._directory.drop_checkpoints(lambda other: choose(other) and other not in kept)
+
+
+def _write(taken: Taken) -> None:
+    """Have the files there, if they are not yet; an earlier upload may have written them."""
+    if taken.pending is None or taken.path.exists():
+        return
+    unfinished = taken.path.with_suffix(".tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    taken.pending.write(unfinished, taken.cancel.is_set)
+    _name(unfinished, taken.path)
+
+
+def _name(unfinished: Path, path: Path) -> None:
+    with disk_errors("name a local checkpoint", path):
+        unfinished.replace(path)
 
 
 def _bytes_in(path: Path) -> int:

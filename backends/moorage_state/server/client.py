@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from moorage_state.canonical.layout import CanonicalSpec
 from moorage_state.errors import Retryable, UserError, error_from_wire
+from moorage_state.server.addresses import split_address
 from moorage_state.server.api import (
     EVENT_TIMER_KIND,
     OpenResult,
@@ -114,6 +115,12 @@ class _Calls(ABC):
             "due_timers", uid, start, run, version, up_to_ms, limit, after, kind
         )
         return due
+
+    def next_timer(
+        self, uid: str, start: int, run: str, version: Version, after_ms: int, kind: int
+    ) -> int | None:
+        found: int | None = self._call("next_timer", uid, start, run, version, after_ms, kind)
+        return found
 
     def stage(
         self,
@@ -353,19 +360,20 @@ class StateClient(_Calls):
 
 def _connect(address: str) -> socket.socket:
     scheme, _, where = address.partition(":")
-    host, _, port = where.rpartition(":")
+    remote = split_address(where)
     try:
         if scheme == "unix" and where:
             connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connected.settimeout(_CONNECT_SECONDS)
             connected.connect(where)
             return connected
-        if scheme == "tcp" and host and port.isdecimal():
-            return socket.create_connection((host, int(port)), _CONNECT_SECONDS)
+        if scheme == "tcp" and remote is not None:
+            return socket.create_connection(remote, _CONNECT_SECONDS)
     except OSError as error:
         raise _no_answer(address, error) from error
     raise UserError(
-        f"not the address of a state server: address={address!r}; use unix:/path or tcp:host:port"
+        f"not the address of a state server: address={address!r}; use unix:/path, tcp:host:port, "
+        f"or tcp:[host]:port for IPv6"
     )
 
 

@@ -17,7 +17,8 @@ from typing import Self
 
 from moorage_state.canonical.layout import CanonicalSpec
 from moorage_state.errors import MoorageError, StaleLease
-from moorage_state.rocks import ProcessMemory, RocksOptions
+from moorage_state.keys import EXPIRIES
+from moorage_state.rocks import RocksOptions
 from moorage_state.server import scans
 from moorage_state.server.api import (
     EVENT_TIMER_KIND,
@@ -33,6 +34,7 @@ from moorage_state.server.api import (
     UploadRequest,
     Version,
 )
+from moorage_state.server.databases import DatabaseOptions, Databases
 from moorage_state.server.directory import RangeDirectory, adopt
 from moorage_state.server.leases import Claim, LeaseTable
 from moorage_state.server.open_range import OpenRange
@@ -52,7 +54,8 @@ class RangeHost:
 
     Args:
         local_dir: made if missing; belongs to one lineage. Several hosts may share it.
-        options: how databases are tuned; cache and write buffers are shared by all ranges here.
+        options: of which kind databases are, and how they are tuned; memory is shared by all
+            ranges here.
         sync_deltas: fsync every delta before `prepare` answers. Without it the deltas survive the
             end of the process, not a loss of power (which then rewinds to the last checkpoint).
         clock: seconds, for measuring only.
@@ -61,14 +64,13 @@ class RangeHost:
     def __init__(
         self,
         local_dir: Path,
-        options: RocksOptions | None = None,
+        options: DatabaseOptions | None = None,
         *,
         sync_deltas: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._local_dir = local_dir
-        self._options = options or RocksOptions()
-        self._memory = ProcessMemory(self._options)
+        self._databases = Databases(options or RocksOptions())
         self._sync_deltas = sync_deltas
         self._clock = clock
         self._leases = LeaseTable()
@@ -157,7 +159,16 @@ class RangeHost:
     ) -> list[bytes]:
         opened = self._leases.get(uid, start, run)
         with opened.at(version) as database:
-            return scans.due_timers(database, opened.spec, kind, up_to_ms, limit, after)
+            # Timers may be looked for in memory; the index of what expires never is there.
+            index = database if kind == EXPIRIES else database.timers
+            return scans.due_timers(index, opened.spec, kind, up_to_ms, limit, after)
+
+    def next_timer(
+        self, uid: str, start: int, run: str, version: Version, after_ms: int, kind: int
+    ) -> int | None:
+        opened = self._leases.get(uid, start, run)
+        with opened.at(version) as database:
+            return scans.next_timer(database.timers, opened.spec, kind, after_ms)
 
     def stage(
         self,
@@ -236,7 +247,7 @@ class RangeHost:
         parts = [self._leases.get(s.uid, s.start, run).snapshots for s in specs]
         store = open_store(store_url)
         if canonical:
-            return export(parts, specs, checkpoint_id, store, self._options, self._memory)
+            return export(parts, specs, checkpoint_id, store, self._databases)
         return copy_native(parts, run, checkpoint_id, store)
 
     def notify_complete(self, checkpoint_id: int, run: str = "") -> None:
@@ -295,7 +306,7 @@ class RangeHost:
         directory.lock()
         try:
             directory.prepare(claim.run, base.checkpoint_id if base else None)
-            restorer = Restorer(directory, claim.run, self._options, self._memory)
+            restorer = Restorer(directory, claim.run, self._databases)
             restored = restorer.restore(base, store_url) if base else restorer.empty(initial_epoch)
         except BaseException:
             directory.unlock()

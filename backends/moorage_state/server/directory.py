@@ -26,6 +26,7 @@ from moorage_state.server.api import RangeSpec
 __all__ = ["RangeDirectory", "adopt", "disk_errors", "link_or_copy", "run_order"]
 
 _RANGE = re.compile(r"(\d+)-(\d+)\Z")
+_UNCHANGING = {".sst", ".heap"}
 _RUN = re.compile(r"f(\d+)r(\d+)\Z")
 
 
@@ -47,8 +48,8 @@ def disk_errors(what: str, path: Path) -> Iterator[None]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Hard-link SST files, which never change; copy all others, to which RocksDB may append."""
-    if source.suffix == ".sst":
+    """Hard-link what never changes; copy all others, to which RocksDB may append."""
+    if source.suffix in _UNCHANGING:
         with suppress(OSError):
             os.link(source, target)
             return

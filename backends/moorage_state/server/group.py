@@ -1,8 +1,9 @@
 """The state servers of one machine, seen from the process that starts them.
 
 Decides how servers are started (exec, never fork: an open database hangs after a fork), told their
-secret (over stdin), restarted when they died, and ended. Called by the driver in local mode and by
-an executor's sidecar. Holds no database itself, so that it answers while the servers flush.
+secret (over stdin), restarted when they died, and ended. A start has its time, which doubles after
+each one that was too slow. Called by the driver in local mode and by an executor's sidecar. Holds
+no database itself, so that it answers while the servers flush.
 """
 
 import contextlib
@@ -20,24 +21,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import msgspec
-
 import moorage_state
 from moorage_state.errors import Retryable
-from moorage_state.rocks.options import RocksOptions
+from moorage_state.server.addresses import join_address
 from moorage_state.server.client import StateClient
+from moorage_state.server.databases import DatabaseOptions, backend_flags
+from moorage_state.tuning import RocksOptions
 
 __all__ = ["ServerGroup"]
 
 _END_SECONDS = 5.0
 _PROBE_SECONDS = 1.0
 _READ_BYTES = 4096
+_MOST_SLOW = 3
+"""So often in a row the time for a start doubles."""
 
 
 @dataclass(slots=True)
 class _Server:
     process: subprocess.Popen[bytes]
     addresses: list[str]
+    began: float
+    patience: float
+    ready: bool = False
 
 
 class ServerGroup:
@@ -48,16 +54,17 @@ class ServerGroup:
     Args:
         n: number of servers, about one per core.
         local_dir: shared by all of them; a range may be opened in any one at a time.
-        options: how each server's databases are tuned; memory is per server.
+        options: of which kind databases are, and how tuned; memory is per server.
         sync_deltas: see `RangeHost`.
-        tcp_host: also listen on this host.
+        tcp_host: also listen on this host, or on `addresses.EVERYWHERE`.
         tcp_port: of server 0, the others follow; free ports if 0.
         token: what clients must know; a new one if empty.
         identity: what the identities of the servers begin with; a new one if empty.
         grace: seconds that an upload in flight has to end when the group is closed.
         socket_dir: where the sockets go, a short path that the caller removes; by default a
             directory of the group's own, which a killed process leaves behind.
-        start_timeout: seconds that the start of a server may take.
+        start_timeout: seconds that the start of a server may take; one that is restarted has twice
+            as many after each start in a row that was too slow.
 
     Raises:
         Retryable: a server did not start; it has told why on stderr.
@@ -68,7 +75,7 @@ class ServerGroup:
         n: int,
         local_dir: Path,
         *,
-        options: RocksOptions | None = None,
+        options: DatabaseOptions | None = None,
         sync_deltas: bool = False,
         tcp_host: str = "",
         tcp_port: int = 0,
@@ -76,7 +83,7 @@ class ServerGroup:
         identity: str = "",
         grace: float = 0.0,
         socket_dir: Path | None = None,
-        start_timeout: float = 30.0,
+        start_timeout: float = 60.0,
     ) -> None:
         self.token = token or secrets.token_hex(32)
         self.identity = identity or secrets.token_hex(16)
@@ -89,6 +96,8 @@ class ServerGroup:
         self._start_timeout = start_timeout
         self._lock = threading.Lock()
         self._closed = False
+        self._slow_starts = 0
+        self._restarted: set[int] = set()
         self._own_sockets = socket_dir is None
         self._sockets = socket_dir or Path(tempfile.mkdtemp(prefix="moorage-", dir="/tmp"))
         self._servers: list[_Server] = []
@@ -122,6 +131,15 @@ class ServerGroup:
         """Process ids by index."""
         return [server.process.pid for server in self._servers]
 
+    @property
+    def slow_starts(self) -> int:
+        """How many starts in a row were too slow; 3 stands for more as well."""
+        return self._slow_starts
+
+    def is_starting(self, index: int) -> bool:
+        """Whether a server has not said yet that it is ready."""
+        return not self._servers[index].ready
+
     def connect(self, index: int, timeout: float = 120.0) -> StateClient:
         """A new connection to one server. Raises: see `StateClient.connect`."""
         return StateClient.connect(self._servers[index].addresses[0], self.token, timeout)
@@ -144,13 +162,16 @@ class ServerGroup:
         with self._lock:
             if self._closed:
                 raise Retryable("the group of state servers was closed; start another one")
-            dead = [i for i, server in enumerate(self._servers) if _has_ended(server)]
-            for index in dead:
-                _end_all([self._servers[index].process], 0.0)
-                self._servers[index] = self._spawn(index)
-            for index in dead:
-                self._wait_until_ready(self._servers[index])
-            return dead
+            for index, server in enumerate(self._servers):
+                if self._is_over(server):
+                    _end_all([server.process], 0.0)
+                    self._servers[index] = self._spawn(index)
+                    self._restarted.add(index)
+            for server in self._servers:
+                if not server.ready:
+                    self._wait_until_ready(server)
+            restarted, self._restarted = sorted(self._restarted), set()
+            return restarted
 
     def close(self) -> None:
         """End all servers and wait for that; idempotent. What they committed stays on disk."""
@@ -172,12 +193,12 @@ class ServerGroup:
         command = [sys.executable, "-m", "moorage_state.server"]
         command += ["--dir", str(self._local_dir), "--socket", str(path), "--token-stdin"]
         command += ["--die-with-parent", str(os.getpid())]
-        command += ["--options", msgspec.json.encode(self._options).decode()]
+        command += backend_flags(self._options)
         command += ["--sync-deltas"] if self._sync_deltas else []
         command += ["--id", f"{self.identity}.{index}", "--grace", str(self._grace)]
         if self._tcp_host:
             port = self._tcp_port + index if self._tcp_port else 0
-            command += ["--tcp", f"{self._tcp_host}:{port}"]
+            command += ["--tcp", join_address(self._tcp_host, port)]
         # A session of its own: Ctrl-C in the terminal is the parent's to answer.
         process = subprocess.Popen(
             command,
@@ -191,17 +212,36 @@ class ServerGroup:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(f"{self.token}\n".encode())
             process.stdin.flush()
-        return _Server(process, [f"unix:{path}"])
+        patience = self._start_timeout * 2**self._slow_starts
+        return _Server(process, [f"unix:{path}"], time.monotonic(), patience)
 
     def _wait_until_ready(self, server: _Server) -> None:
-        line = _first_line(server.process, time.monotonic() + self._start_timeout)
+        if self._comes_up(server):
+            return
+        code = server.process.poll()
+        if code is None:
+            self._slow_starts = min(self._slow_starts + 1, _MOST_SLOW)
+        why = "it was too slow" if code is None else "it has told why on stderr"
+        raise Retryable(
+            f"state server did not start: pid={server.process.pid} exit={code} "
+            f"seconds={server.patience:g}; {why}"
+        )
+
+    def _comes_up(self, server: _Server) -> bool:
+        """Whether it says in its time that it is ready, or has said so by now."""
+        line = _first_line(server.process, server.began + server.patience)
         if not line.startswith("ready\t"):
-            raise Retryable(
-                f"state server did not start: pid={server.process.pid} "
-                f"exit={server.process.poll()} seconds={self._start_timeout:g}; it has told why "
-                f"on stderr"
-            )
+            return False
         server.addresses = line.rstrip("\n").split("\t")[1:]
+        server.ready, self._slow_starts = True, 0
+        return True
+
+    def _is_over(self, server: _Server) -> bool:
+        """Whether it is to be replaced: what starts and has time left is not."""
+        if server.ready or server.process.poll() is not None:
+            return _has_ended(server)
+        late = time.monotonic() >= server.began + server.patience
+        return late and not self._comes_up(server)
 
 
 def _has_ended(server: _Server) -> bool:
@@ -236,8 +276,8 @@ def _first_line(process: subprocess.Popen[bytes], deadline: float) -> str:
     descriptor = process.stdout.fileno()
     text = b""
     while not text.endswith(b"\n"):
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+        left = max(deadline - time.monotonic(), 0.0)
+        if not select.select([descriptor], [], [], left)[0]:
             return ""
         piece = os.read(descriptor, _READ_BYTES)
         if not piece:

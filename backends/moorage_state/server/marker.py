@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from moorage_state.database import RangeView
 from moorage_state.errors import CorruptState
-from moorage_state.rocks import Database
 from moorage_state.server.api import Version
 
 __all__ = ["METADATA", "Marker", "read_marker", "write_marker"]
@@ -42,7 +42,7 @@ def write_marker(version: Version, run: str) -> tuple[bytes, bytes]:
     return _KEY, msgspec.msgpack.encode(Marker(*version, run))
 
 
-def read_marker(database: Database) -> Marker | None:
+def read_marker(database: RangeView) -> Marker | None:
     """The marker in `database`, None when it never had one.
 
     Raises:

@@ -14,17 +14,18 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from moorage_state.deltas import DeltaHeader, DeltaReader
+from moorage_state.database import RangeDatabase
+from moorage_state.deltas import DeltaHeader, DeltaReader, Frame
 from moorage_state.errors import (
     Bug,
     CorruptState,
     LocalDiskError,
     MoorageError,
     StaleLease,
+    StateTooLarge,
     VersionGone,
     VersionMismatch,
 )
-from moorage_state.rocks import Database
 from moorage_state.server.api import Prepared, RangeSpec, RangeStats, Version
 from moorage_state.server.checkpointing import Linked, Snapshots
 from moorage_state.server.directory import RangeDirectory
@@ -81,7 +82,7 @@ class OpenRange:
             raise type(self._failure)(*self._failure.args) from self._failure
 
     @contextmanager
-    def at(self, version: Version) -> Iterator[Database]:
+    def at(self, version: Version) -> Iterator[RangeDatabase]:
         """The database at exactly `version`, for the length of the with block.
 
         Raises:
@@ -118,7 +119,14 @@ class OpenRange:
                 f"range has moved on from the version an attempt was made for: {self._where()} "
                 f"epoch={epoch} attempt={attempt} parent={parent_digest!r} found={tip.digest!r}"
             )
-        return self._spool.prepare(attempt, self._header(epoch, tip.digest), frame_count)
+        prepared = self._spool.prepare(attempt, self._header(epoch, tip.digest), frame_count)
+        if self._database.bounded:
+            try:
+                self._make_room(Version(epoch, prepared.digest), prepared.bytes)
+            except StateTooLarge:
+                self._spool.abort(epoch, attempt)
+                raise
+        return prepared
 
     def abort(self, epoch: int, attempt: str) -> None:
         """See `StateApi.abort`."""
@@ -197,7 +205,7 @@ class OpenRange:
             self._directory.unlock()
 
     @contextmanager
-    def _working(self) -> Iterator[Database]:
+    def _working(self) -> Iterator[RangeDatabase]:
         """The database with every accepted commit applied; its errors put the range out of work."""
         with self._lock:
             self.check_usable()
@@ -221,8 +229,7 @@ class OpenRange:
 
     def _apply(self, version: Version) -> None:
         try:
-            with DeltaReader(self._spool.path(version)) as reader:
-                self._database.apply(reader.frames(), write_marker(version, self.run))
+            self._database.apply(self._frames(version), write_marker(version, self.run))
         except CorruptState as error:
             if error.path == str(self._database.path):
                 raise
@@ -230,6 +237,21 @@ class OpenRange:
         with self._state:
             self._version = version
             self._pending.popleft()
+
+    def _make_room(self, version: Version, size: int) -> None:
+        """Refuse a delta that could not be applied, while its epoch can still fail."""
+        refusal: StateTooLarge | None = None
+        with self._working() as database:
+            try:
+                database.make_room(lambda: self._frames(version), size)
+            except StateTooLarge as error:
+                refusal = error  # the range itself works
+        if refusal is not None:
+            raise refusal
+
+    def _frames(self, version: Version) -> Iterator[Frame]:
+        with DeltaReader(self._spool.path(version)) as reader:
+            yield from reader.frames()
 
     def _accept(self, version: Version) -> bool:
         """Check that `version` continues the tip; False when it was accepted before."""
@@ -289,8 +311,7 @@ class OpenRange:
             return RangeStats(
                 spec.uid, spec.start, spec.end, self.run, self._version, 0, error=error
             )
-        properties = self._database.properties()
-        size = properties["live-sst-files-size"] + properties["cur-size-all-mem-tables"]
+        properties, size = self._database.properties(), self._database.size()
         return RangeStats(spec.uid, spec.start, spec.end, self.run, self._version, size, properties)
 
     def _where(self) -> str:

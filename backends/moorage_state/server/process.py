@@ -17,11 +17,10 @@ import threading
 import time
 from pathlib import Path
 
-import msgspec
-
 from moorage_state.errors import MoorageError, UserError
-from moorage_state.rocks import RocksOptions
+from moorage_state.server.addresses import EVERYWHERE, join_address, listen, split_address
 from moorage_state.server.core import RangeHost
+from moorage_state.server.databases import options_from
 from moorage_state.server.service import Service
 
 __all__ = ["MAX_SOCKET_PATH", "TOKEN_VARIABLE", "end_signals", "main"]
@@ -69,7 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dir", type=Path, required=True, help="local directory of the lineage")
     parser.add_argument("--socket", type=Path, help="path of the Unix socket to serve")
     parser.add_argument("--tcp", help="host:port to serve as well; port 0 for any")
-    parser.add_argument("--options", default="{}", help="RocksDB options as JSON")
+    parser.add_argument("--backend", default="rocksdb", choices=["rocksdb", "hashmap"])
+    parser.add_argument("--options", default="{}", help="the backend's options as JSON")
     parser.add_argument("--id", default="", help="the identity that clients are shown")
     parser.add_argument("--sync-deltas", action="store_true", help="fsync every delta")
     parser.add_argument("--grace", type=float, default=0.0, help="seconds for uploads at SIGTERM")
@@ -84,10 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _start(options: argparse.Namespace) -> tuple[RangeHost, list[str]]:
     token = _token(options)
-    try:
-        tuning = msgspec.json.decode(options.options, type=RocksOptions)
-    except msgspec.MsgspecError as error:
-        raise UserError(f"rocksdb options are not understood: error={error}") from error
+    tuning = options_from(options.backend, options.options)
     # The port first: while a predecessor holds it, its socket must not be taken away.
     ports = [_listen_tcp(options.tcp)] if options.tcp else []
     listeners = [*([_listen_unix(options.socket)] if options.socket else []), *ports]
@@ -128,15 +125,20 @@ def _listen_unix(path: Path) -> socket.socket:
 
 
 def _listen_tcp(where: str) -> socket.socket:
-    host, _, port = where.rpartition(":")
-    if not host or not port.isdecimal():
-        raise UserError(f"not an address to listen on: tcp={where!r}; use host:port")
-    return socket.create_server((host, int(port)), backlog=_BACKLOG)
+    address = split_address(where)
+    if address is None:
+        raise UserError(
+            f"not an address to listen on: tcp={where!r}; use host:port, [host]:port for IPv6, or "
+            f"{EVERYWHERE}:port"
+        )
+    return listen(*address, backlog=_BACKLOG)
 
 
 def _address(listener: socket.socket) -> str:
     name = listener.getsockname()
-    return f"unix:{name}" if listener.family == socket.AF_UNIX else f"tcp:{name[0]}:{name[1]}"
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{name}"
+    return f"tcp:{join_address(name[0], name[1])}"
 
 
 def _watch_parent(parent: int, orphaned: threading.Event) -> None:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Literal
 
 from moorage_state.canonical import frames_of
+from moorage_state.database import RangeDatabase
 from moorage_state.deltas import Frame
 from moorage_state.errors import Bug, CorruptState
 from moorage_state.keygroups import KeyGroupRange
-from moorage_state.rocks import Database, ProcessMemory, RocksOptions
 from moorage_state.server.api import RangeSpec, RestoreBase, Version
 from moorage_state.server.checkpointing import FileHashes
+from moorage_state.server.databases import Databases, kind_of
 from moorage_state.server.directory import RangeDirectory, disk_errors
 from moorage_state.server.fetching import fetch_all, is_whole, link_all
 from moorage_state.server.marker import METADATA, Marker, read_marker, write_marker
@@ -40,7 +41,7 @@ Source = Literal["empty", "local", "store"]
 class Restored:
     """An open database, its version, the uuid of its files' names, and their known digests."""
 
-    database: Database
+    database: RangeDatabase
     version: Version
     backend_uuid: str
     hashes: FileHashes
@@ -54,24 +55,20 @@ class Restorer:
     Args:
         directory: the range's own directory, locked and cleaned.
         run: the run that opens it.
-        options: how to open databases.
-        memory: what they share.
+        databases: opens them.
     """
 
-    def __init__(
-        self, directory: RangeDirectory, run: str, options: RocksOptions, memory: ProcessMemory
-    ) -> None:
+    def __init__(self, directory: RangeDirectory, run: str, databases: Databases) -> None:
         self._directory = directory
         self._run = run
-        self._options = options
-        self._memory = memory
+        self._databases = databases
         self._wanted = KeyGroupRange(directory.spec.start, directory.spec.end)
         self._store: ObjectStore | None = None
 
     def empty(self, epoch: int) -> Restored:
         """An empty database, at version `(epoch, "")`."""
         backend = uuid.uuid4().hex
-        database = self._open(self._directory.work(backend))
+        database = self._databases.open(self._directory.work(backend))
         version = self._begin(database, epoch)
         return Restored(database, version, backend, FileHashes(), "empty", 0)
 
@@ -88,13 +85,13 @@ class Restorer:
         handles = self._overlapping(base)
         if not handles:
             return self.empty(base.epoch)
-        if any(handle.format == "canonical" for handle in handles):
+        if not all(self._is_own(handle) for handle in handles):
             return self._import_all(handles, base, store_url)
         largest = max(handles, key=lambda handle: _groups(handle).overlap(self._wanted))
         backend = uuid.uuid4().hex
         work = self._directory.work(backend)
         source = self._bring(largest, base.checkpoint_id, store_url, work)
-        database, marker = self._verified(work, largest)
+        database, marker = self._working(work, largest)
         try:
             sources, version = [source], marker.version
             if _groups(largest) != self._wanted or marker.run != self._run:
@@ -115,7 +112,7 @@ class Restorer:
     def _import_all(
         self, handles: list[RangeHandle], base: RestoreBase, store_url: str
     ) -> Restored:
-        """Build the database anew; a handle in the canonical format has no files to begin with."""
+        """Build the database anew, from files of another format than its own."""
         restored = self.empty(base.epoch)
         sources: list[Source] = []
         try:
@@ -135,7 +132,7 @@ class Restorer:
 
     def _add_neighbours(
         self,
-        database: Database,
+        database: RangeDatabase,
         largest: RangeHandle,
         handles: list[RangeHandle],
         base: RestoreBase,
@@ -220,48 +217,60 @@ class Restorer:
                 arrival.replace(local)
                 link_all(local, handle.files, target)
 
-    def _open(self, path: Path) -> Database:
-        return Database(path, self._options, self._memory)
+    def _is_own(self, handle: RangeHandle) -> bool:
+        """Whether a working database can begin with the files of `handle`."""
+        return handle.format == "native" and kind_of(handle) == self._databases.kind
 
-    def _verified(self, path: Path, handle: RangeHandle) -> tuple[Database, Marker]:
-        """Open files that are byte for byte those of `handle` and check that they are its state."""
-        database = self._open(path)
-        try:
-            return database, _checked_marker(database, handle)
-        except BaseException:
-            database.close()
-            raise
+    def _working(self, path: Path, handle: RangeHandle) -> tuple[RangeDatabase, Marker]:
+        """Open the database that this range begins with, whose files are those of `handle`."""
+        wanted = self._wanted
+        return _verified(self._databases.open(path, (wanted.start, wanted.end)), handle)
 
-    def _clip(self, database: Database, handle: RangeHandle) -> None:
+    def _clip(self, database: RangeDatabase, handle: RangeHandle) -> None:
         if handle.start < self._wanted.start:
             database.delete_range(b"", _lower(self._wanted.start))
         if handle.end > self._wanted.end:
             database.delete_range(_lower(self._wanted.end + 1), METADATA)
 
-    def _copy_in(self, database: Database, handle: RangeHandle, path: Path) -> None:
+    def _copy_in(self, database: RangeDatabase, handle: RangeHandle, path: Path) -> None:
         """Copy the key groups of `handle` that belong to this range."""
         first = max(handle.start, self._wanted.start)
         last = min(handle.end, self._wanted.end)
         if handle.format == "canonical":
             files = [(path / ref.name, f"{ref.key}, fetched to {path}") for ref in handle.files]
             for frame in frames_of(files, first, last):
-                database.apply([frame])
+                _add(database, frame)
             return
-        other, _ = self._verified(path, handle)
+        other, _ = _verified(self._databases.open_copy(path, (first, last)), handle)
         try:
             for frame in _entries(other, _lower(first), _lower(last + 1)):
-                database.apply([frame])
+                _add(database, frame)
         finally:
             other.close()
 
-    def _begin(self, database: Database, epoch: int) -> Version:
+    def _begin(self, database: RangeDatabase, epoch: int) -> Version:
         """Begin a chain of deltas of this run."""
         version = Version(epoch, "")
         database.apply([], write_marker(version, self._run))
         return version
 
 
-def _checked_marker(database: Database, handle: RangeHandle) -> Marker:
+def _add(database: RangeDatabase, frame: Frame) -> None:
+    size = sum(map(len, frame.keys)) + sum(len(value) for value in frame.values if value)
+    database.make_room(lambda: [frame], size)
+    database.apply([frame])
+
+
+def _verified(database: RangeDatabase, handle: RangeHandle) -> tuple[RangeDatabase, Marker]:
+    """Check that files that are byte for byte those of `handle` are its state; closed if not."""
+    try:
+        return database, _checked_marker(database, handle)
+    except BaseException:
+        database.close()
+        raise
+
+
+def _checked_marker(database: RangeDatabase, handle: RangeHandle) -> Marker:
     # A directory without its CURRENT file opens as a new, empty database.
     found = read_marker(database)
     if found is None or found.version != (handle.epoch, handle.digest):
@@ -275,7 +284,7 @@ def _checked_marker(database: Database, handle: RangeHandle) -> Marker:
     return found
 
 
-def _entries(database: Database, lower: bytes, upper: bytes) -> Iterator[Frame]:
+def _entries(database: RangeDatabase, lower: bytes, upper: bytes) -> Iterator[Frame]:
     with database.cursor(lower, upper) as cursor:
         complete = cursor.seek(lower) is None
         while not complete:

@@ -6,12 +6,15 @@ directory can be copied elsewhere and restored there. Called by `RangeHost`, bes
 
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 
 from moorage_state.canonical import export_snapshot
 from moorage_state.canonical.layout import CanonicalSpec
-from moorage_state.rocks import ProcessMemory, RocksOptions
+from moorage_state.database import RangeView
+from moorage_state.memory import SNAPSHOT_FILE
 from moorage_state.server.api import Uploaded, UploadLimits
-from moorage_state.server.checkpointing import Snapshots
+from moorage_state.server.checkpointing import Snapshots, Taken
+from moorage_state.server.databases import Databases
 from moorage_state.server.packing import LocalFile
 from moorage_state.server.uploading import UploadPart, upload
 from moorage_state.snapshots import RangeHandle, savepoint_key
@@ -52,8 +55,7 @@ def export(
     specs: Sequence[CanonicalSpec],
     checkpoint_id: int,
     store: ObjectStore,
-    options: RocksOptions,
-    memory: ProcessMemory,
+    databases: Databases,
 ) -> Uploaded:
     """The snapshots in the canonical format, one range after the other; see `StateApi.save_many`.
 
@@ -64,12 +66,12 @@ def export(
         with snapshots.uploading(checkpoint_id) as taken:
             handles.append(
                 export_snapshot(
-                    taken.path,
+                    _readable(taken, databases),
                     spec,
                     snapshots.scratch(checkpoint_id),
                     store,
-                    options=options,
-                    memory=memory,
+                    options=databases.rocks,
+                    memory=databases.memory,
                     digest=taken.version.digest,
                     backend_uuid=snapshots.backend_uuid,
                     stopped=taken.cancel.is_set,
@@ -77,3 +79,12 @@ def export(
             )
     files = [file for handle in handles for file in handle.files]
     return Uploaded(handles, len(files), sum(file.size for file in files), 0)
+
+
+def _readable(taken: Taken, databases: Databases) -> Path | RangeView:
+    """The snapshot to be read: state in memory as it is, RocksDB's files as a directory."""
+    if taken.pending is not None:
+        return taken.pending.view()
+    if (taken.path / SNAPSHOT_FILE).exists():
+        return databases.open_copy(taken.path)
+    return taken.path

@@ -1,18 +1,18 @@
 """Scans of a range: entries under prefixes, and timers that are due. Reads only."""
 
-from moorage_state.keys import encode_time, prefix_end
-from moorage_state.rocks import Cursor, Database
+from moorage_state.database import RangeCursor, RangeView
+from moorage_state.keys import encode_time, prefix_end, timer_parts
 from moorage_state.server.api import RangeSpec, Scan
 from moorage_state.server.marker import METADATA
 
-__all__ = ["due_timers", "scan_from", "scan_many"]
+__all__ = ["due_timers", "next_timer", "scan_from", "scan_many"]
 
 _KIND_AT = 2
 _UNBOUNDED = 1 << 62
 
 
 def scan_many(
-    database: Database, prefixes: list[bytes], limit_entries: int, limit_bytes: int
+    database: RangeView, prefixes: list[bytes], limit_entries: int, limit_bytes: int
 ) -> list[Scan]:
     """Entries under each prefix of one consistent view; see `StateApi.scan_many`."""
     scans: list[Scan] = []
@@ -29,7 +29,7 @@ def scan_many(
     return scans
 
 
-def scan_from(database: Database, prefix: bytes, after: bytes, limit: int) -> Scan:
+def scan_from(database: RangeView, prefix: bytes, after: bytes, limit: int) -> Scan:
     """At most `limit` entries under `prefix` beyond the key `after`."""
     with database.cursor(b"", METADATA) as cursor:
         cursor.seek(max(prefix, after + b"\0") if after else prefix)
@@ -37,7 +37,7 @@ def scan_from(database: Database, prefix: bytes, after: bytes, limit: int) -> Sc
 
 
 def due_timers(
-    database: Database, spec: RangeSpec, kind: int, up_to_ms: int, limit: int, after: bytes
+    database: RangeView, spec: RangeSpec, kind: int, up_to_ms: int, limit: int, after: bytes
 ) -> list[bytes]:
     """Stored keys of due timers over all key groups of the range; see `StateApi.due_timers`."""
     due: list[bytes] = []
@@ -58,7 +58,26 @@ def due_timers(
     return due
 
 
-def _skip(cursor: Cursor, group: int, kind: int, spec: RangeSpec) -> bytes | None:
+def next_timer(database: RangeView, spec: RangeSpec, kind: int, after_ms: int) -> int | None:
+    """The earliest time of a timer later than `after_ms`; see `StateApi.next_timer`."""
+    found: int | None = None
+    upper = (spec.end + 1).to_bytes(2, "big")
+    with database.cursor(_group_start(spec.start, kind), upper) as cursor:
+        group = spec.start
+        while group <= spec.end:
+            key = cursor.seek(_first_not_due(group, kind, after_ms))
+            if key is None:
+                break
+            at = int.from_bytes(key[:_KIND_AT], "big")
+            if at == group and key[_KIND_AT] == kind:
+                time_ms = timer_parts(key)[1]
+                found = time_ms if found is None else min(found, time_ms)
+            # Groups without any entry are passed over at once.
+            group = max(group + 1, at)
+    return found
+
+
+def _skip(cursor: RangeCursor, group: int, kind: int, spec: RangeSpec) -> bytes | None:
     return cursor.seek(_group_start(group, kind)) if group <= spec.end else None
 
 

@@ -1,6 +1,8 @@
 """The parent of an executor's state servers: `python -m moorage_state.server.sidecar --dir D ...`.
 
-Decides when a server is restarted: when it is dead, or alive without an answer for half a minute.
+Decides when a server is restarted: when it is dead, or was ready and then gave no answer for half a
+minute. One that starts is not asked: it has the time of its group, which grows where that was too
+short.
 Holds no database, so that it answers `GET /healthz` whatever the servers do. At SIGTERM everything
 ends at once, but for uploads in flight, which have the time of `--grace`; servers end with this
 process, however it ends. Started as a container of the executor's pod, on the same volume.
@@ -9,6 +11,7 @@ process, however it ends. Started as a container of the executor's pod, on the s
 import argparse
 import dataclasses
 import logging
+import os
 import signal
 import socket
 import sys
@@ -22,10 +25,13 @@ from typing import Any
 import msgspec
 
 from moorage_state.errors import MoorageError, Retryable, UserError
-from moorage_state.rocks.options import RocksOptions
+from moorage_state.memory import HeapOptions
+from moorage_state.server.addresses import EVERYWHERE, listen
+from moorage_state.server.databases import DatabaseOptions
 from moorage_state.server.group import ServerGroup
 from moorage_state.server.process import MAX_SOCKET_PATH, end_signals
 from moorage_state.server.slots import Slot
+from moorage_state.tuning import RocksOptions, default_options, parse_options
 
 __all__ = ["Sidecar", "main", "options_for"]
 
@@ -38,7 +44,11 @@ _HTTP_SECONDS = 5.0
 _START_SECONDS = 60.0
 """What a port or a range that a killed predecessor still holds may take to become free."""
 _SICK_SECONDS = 60.0
-"""How long a server may fail to start before the container should be started anew."""
+"""How long a server may fail to start before the container should be started anew; longer while its
+starts are slow."""
+_FIRST_START_SECONDS = 60.0
+"""What the first start of all servers may take, before it is tried again with twice as much."""
+_LONGEST_START_SECONDS = 480.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -50,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     end = end_signals()
     try:
         token = _token(options.token_file)
-        tuning = options_for(options.options, options.memory, options.servers)
+        tuning = options_for(options)
         with Slot.take(options.dir) as slot:
             _refuse_long_paths(slot)
             return _serve(options, token, tuning, slot, end)
@@ -66,11 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dir", type=Path, required=True, help="the local volume")
     parser.add_argument("--servers", type=_positive, required=True, help="one for each core")
     parser.add_argument("--port", type=_positive, default=7790, help="of server 0, others follow")
-    parser.add_argument("--host", default="0.0.0.0", help="where to listen")  # noqa: S104
+    parser.add_argument("--host", default=EVERYWHERE, help="where to listen; *: on all addresses")
     parser.add_argument("--health-port", type=int, default=7789, help="of GET /healthz; 0: any")
     parser.add_argument("--token-file", type=Path, required=True, help="what clients must know")
     parser.add_argument("--grace", type=float, default=0.0, help="seconds for uploads at SIGTERM")
     parser.add_argument("--memory", type=_positive, help="MiB for databases of all servers")
+    parser.add_argument("--backend", default="rocksdb", help="as in spec.state.backend")
+    parser.add_argument("--state-options", default="{}", help="as in spec.state.options, as JSON")
     parser.add_argument("--options", default="{}", help="RocksDB options as JSON, per server")
     parser.add_argument("--sync-deltas", action="store_true", help="fsync every delta")
     parser.add_argument(
@@ -86,30 +98,31 @@ def _positive(text: str) -> int:
     return number
 
 
-def options_for(given: str, memory: int | None, servers: int) -> RocksOptions:
-    """RocksDB's options of each server.
-
-    Args:
-        given: RocksOptions as JSON; what it says wins.
-        memory: MiB that all servers together have for caches and write buffers.
+def options_for(options: argparse.Namespace) -> DatabaseOptions:
+    """The options of each server's databases.
 
     Raises:
-        UserError: they are not options of RocksDB.
+        UserError: one of them is unknown or has a wrong value.
     """
     try:
-        asked = msgspec.json.decode(given, type=dict[str, Any])
-        if memory is not None:
-            share = max(8, memory // servers) * _MIB
-            budget = {
-                "block_cache_bytes": share,
-                "write_buffers_bytes": share // 2,
-                "write_buffer_bytes": min(RocksOptions().write_buffer_bytes, share // 8),
-            }
-            asked = {**budget, **asked}
-        unknown = sorted(set(asked) - {field.name for field in dataclasses.fields(RocksOptions)})
-        if unknown:
-            raise UserError(f"rocksdb options are not known: options={unknown}")
-        return msgspec.convert(asked, RocksOptions)
+        named = msgspec.json.decode(options.state_options, type=dict[str, str])
+        exact = msgspec.json.decode(options.options, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise UserError(f"state options are not understood: error={error}") from error
+    asked = parse_options(options.backend, named, default_options(os.environ))
+    servers = options.servers
+    memory = options.memory and max(8 * servers, options.memory) * _MIB
+    if asked.kind == "hashmap":
+        return HeapOptions(asked.heap_bytes(servers, memory))
+    return _exactly(asked.rocks_options(servers, memory), exact)
+
+
+def _exactly(options: RocksOptions, exact: dict[str, Any]) -> RocksOptions:
+    known = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    if unknown := sorted(set(exact) - set(known)):
+        raise UserError(f"rocksdb options are not known: options={unknown}")
+    try:
+        return msgspec.convert({**known, **exact}, RocksOptions)
     except msgspec.MsgspecError as error:
         raise UserError(f"rocksdb options are not understood: error={error}") from error
 
@@ -130,10 +143,10 @@ def _refuse_long_paths(slot: Slot) -> None:
 
 
 def _serve(
-    options: argparse.Namespace, token: str, tuning: RocksOptions, slot: Slot, end: socket.socket
+    options: argparse.Namespace, token: str, tuning: DatabaseOptions, slot: Slot, end: socket.socket
 ) -> int:
     sidecar = Sidecar(
-        lambda: ServerGroup(
+        lambda seconds: ServerGroup(
             options.servers,
             slot.state,
             options=tuning,
@@ -144,6 +157,7 @@ def _serve(
             identity=slot.identity,
             grace=options.grace,
             socket_dir=slot.run,
+            start_timeout=seconds,
         ),
         hung_seconds=options.hung_after,
     )
@@ -160,14 +174,15 @@ class Sidecar:
     """Keeps a group of servers alive.
 
     Args:
-        start: makes the group; tried again while it raises `Retryable`, for a minute.
+        start: makes the group, whose servers have so many seconds to start; tried again while it
+            raises `Retryable`: for a minute, and whenever it took all of these seconds.
         hung_seconds: how long a living server may leave pings unanswered.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self,
-        start: Callable[[], ServerGroup],
+        start: Callable[[float], ServerGroup],
         *,
         hung_seconds: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
@@ -201,12 +216,14 @@ class Sidecar:
 
     def health(self) -> tuple[bool, str]:
         """Whether the sidecar does what it is for, and why not."""
-        sick = self._sick_since
-        if self._group is None:
+        sick, group = self._sick_since, self._group
+        if group is None:
             return False, "starting"
-        if sick is not None and self._clock() - sick > _SICK_SECONDS:
+        slow = group.slow_starts
+        patience = _SICK_SECONDS * (2 ** (slow + 1) if slow else 1)
+        if sick is not None and self._clock() - sick > patience:
             return False, self.failure
-        return True, f"servers={len(self._group.pids)} restarts={self.restarts}"
+        return True, f"servers={len(group.pids)} restarts={self.restarts}"
 
     def end(self) -> None:
         """End the servers; uploads in flight have their grace."""
@@ -215,12 +232,18 @@ class Sidecar:
             self._group.end()
 
     def _started(self) -> ServerGroup:
-        deadline = self._clock() + _START_SECONDS
+        seconds, deadline = _FIRST_START_SECONDS, self._clock() + _START_SECONDS
         while True:
+            began = self._clock()
             try:
-                return self._start()
-            except Retryable:
-                if self._clock() > deadline or self._ending.wait(_LOOK_SECONDS):
+                return self._start(seconds)
+            except Retryable as error:
+                now = self._clock()
+                if now - began >= seconds:
+                    _log.warning("sidecar.slow-start seconds=%g error=%s", seconds, error)
+                    seconds = min(2 * seconds, _LONGEST_START_SECONDS)
+                    deadline = now + _START_SECONDS
+                if now > deadline or self._ending.wait(_LOOK_SECONDS):
                     raise
 
     def _revive(self, group: ServerGroup) -> None:
@@ -239,10 +262,11 @@ class Sidecar:
             _log.warning("sidecar.revived servers=%s", revived)
 
     def _watch(self, group: ServerGroup, index: int) -> None:
-        """Kill the server when it lives without answering; `_revive` starts another."""
+        """Kill the server when it was ready and does not answer; `_revive` starts another."""
         pid, answered = group.pids[index], self._clock()
         while not self._ending.wait(_LOOK_SECONDS):
-            if group.pids[index] != pid or _answers(group, index):
+            another = group.pids[index] != pid or group.is_starting(index)
+            if another or _answers(group, index):
                 pid, answered = group.pids[index], self._clock()
             elif self._clock() - answered >= self._hung_seconds:
                 _log.warning("sidecar.hung server=%d pid=%d", index, pid)
@@ -285,7 +309,10 @@ def _health(host: str, port: int, sidecar: Sidecar) -> ThreadingHTTPServer:
         def handle_error(self, *_: object) -> None:
             """Peers come and go."""
 
-    server = Server((host, port), Handler)
+    server = Server((host, port), Handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listen(host, port)
+    server.server_port = server.socket.getsockname()[1]
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
     return server
 

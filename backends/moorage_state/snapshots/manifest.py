@@ -25,6 +25,7 @@ __all__ = [
     "FileRef",
     "Manifest",
     "OperatorState",
+    "OperatorStateMeta",
     "RangeHandle",
     "StateMeta",
     "decode_manifest",
@@ -108,17 +109,47 @@ class StateMeta(_Part, frozen=True, kw_only=True):
     Attributes:
         name: its name in the descriptor.
         kind: what it is.
-        type: the type of the value, of a list's element, or of a map's value, as Spark DDL.
+        type: the type of the value, of a list's element, of a map's value, or of what an
+            aggregating state accumulates, as Spark DDL.
         key_type: the type of a map's key, as Spark DDL; None for other kinds.
+        earlier: the types that stored values may still have, oldest first; `type` is the last one.
+        ttl_ms: its time to live in milliseconds, 0 where it has none any more; None where stored
+            values bear no stamps, because it never had one.
+        namespace_types: the types of what it has besides the key, as Spark DDL.
     """
 
     name: str
-    kind: Literal["value", "list", "map"]
+    kind: Literal["value", "list", "map", "reducing", "aggregating"]
+    type: str
+    key_type: str | None = None
+    earlier: list[str] = []
+    ttl_ms: _Count | None = None
+    namespace_types: list[str] = []
+
+
+class OperatorStateMeta(_Part, frozen=True, kw_only=True):
+    """One state of an operator that belongs to its subtasks and to no key.
+
+    Attributes:
+        name: its name in the descriptor; a reserved one for raw streams.
+        mode: how it is distributed: lists that are split or read as a union, broadcast maps, raw
+            streams of the operator and of its key groups.
+        type: the type of an element, or of a map's value, as Spark DDL.
+        key_type: the type of a map's key, as Spark DDL; None for other modes.
+    """
+
+    name: str
+    mode: Literal["split", "union", "broadcast", "raw", "raw_keyed"]
     type: str
     key_type: str | None = None
 
+    @property
+    def label(self) -> str:
+        """How it is named beside keyed states, whose names never begin so."""
+        return self.name if self.mode in {"raw", "raw_keyed"} else f"_operator.{self.name}"
 
-class OperatorState(_Part, frozen=True, kw_only=True):
+
+class OperatorState(_Part, frozen=True, kw_only=True, omit_defaults=True):
     """The state of one stateful operator.
 
     Attributes:
@@ -126,12 +157,22 @@ class OperatorState(_Part, frozen=True, kw_only=True):
         key_types: the types of the key columns, as Spark DDL.
         states: what was declared.
         subtasks: one handle for each subtask, in order; together they cover all key groups.
+        operator_states: what belongs to subtasks and to no key.
+        owners: the first key groups under which subtasks have operator state, in their order, where
+            they are others than those of `subtasks`.
     """
 
     parallelism: _Positive
     key_types: list[str]
     states: list[StateMeta]
     subtasks: list[RangeHandle]
+    operator_states: list[OperatorStateMeta] = []
+    owners: list[_Count] = []
+
+    @property
+    def operator_state_owners(self) -> list[int]:
+        """The first key groups under which subtasks have operator state, in their order."""
+        return list(self.owners) or [handle.start for handle in self.subtasks]
 
 
 class Manifest(_Part, frozen=True, kw_only=True):
@@ -153,6 +194,8 @@ class Manifest(_Part, frozen=True, kw_only=True):
         operators: the stateful operators by uid.
         source: how far the inputs were read; opaque to this layer.
         watermarks: per input uid, the watermark in milliseconds since 1970, or None.
+        idle_inputs: uids of the inputs that do not hold the watermark back because they are silent.
+        processing_time: that of the epoch, in milliseconds since 1970; it never goes back.
         sinks: per sink uid, output that is staged and not yet published; opaque to this layer.
         extra: anything else the engine keeps; opaque to this layer.
     """
@@ -173,6 +216,8 @@ class Manifest(_Part, frozen=True, kw_only=True):
     operators: dict[_Uid, OperatorState]
     source: dict[str, Any]
     watermarks: dict[str, int | None] = {}
+    idle_inputs: list[str] = []
+    processing_time: _Count = 0
     sinks: dict[str, list[dict[str, Any]]] = {}
     extra: dict[str, Any] = {}
 
@@ -304,7 +349,14 @@ def _problem(manifest: Manifest) -> str:
     inline = sum(file.size for file in manifest.files if file.inline is not None)
     if inline > MAX_INLINE_BYTES:
         return f"{inline} bytes are inline, more than {MAX_INLINE_BYTES}"
-    return next(filter(None, map(_file_problem, manifest.files)), "")
+    groups = manifest.max_parallelism
+    problems = [_owners_problem(uid, o.owners, groups) for uid, o in manifest.operators.items()]
+    return next(filter(None, (*problems, *map(_file_problem, manifest.files))), "")
+
+
+def _owners_problem(uid: str, owners: list[int], groups: int) -> str:
+    in_place = sorted({owner for owner in owners if owner < groups})
+    return "" if owners == in_place else f"operator {uid} has owners out of place: {owners}"
 
 
 def _file_problem(file: FileRef) -> str:

@@ -87,6 +87,9 @@ annotations:
 {{- fail "rbac.clusterScoped is false, and clusterId is empty: the operator may not read the uid of kube-system then; choose a name for the cluster and set clusterId" }}
 {{- end }}
 {{- end }}
+{{- if and (gt (int .Values.replicas) 1) (not .Values.leaderElection.enabled) }}
+{{- fail (printf "replicas is %v, and leaderElection.enabled is false: all of them would act at once; set it to true, or replicas to 1" .Values.replicas) }}
+{{- end }}
 {{- if and .Values.watchNamespaces .Values.jobs.namespaces }}
 {{- range .Values.jobs.namespaces }}
 {{- if not (has . $.Values.watchNamespaces) }}

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from moorage_api import API_VERSION, KIND, JobSpec
-from moorage_api.driver import ENDPOINT_PORT, StartOrder
+from moorage_api.driver import ENDPOINT_PORT, METRICS_PATH, StartOrder
 from moorage_operator.children.driver import driver_pod
 from moorage_operator.children.executor import SPARK_SECRET_KEY, executor_template
 from moorage_operator.children.names import (
@@ -38,6 +38,7 @@ __all__ = [
     "executor_template",
     "labels",
     "owner_reference",
+    "pod_monitor",
     "selector",
     "service",
     "service_name",
@@ -101,6 +102,27 @@ def service(meta: Meta) -> Object:
                     "port": ENDPOINT_PORT,
                     "protocol": "TCP",
                     "targetPort": ENDPOINT_PORT,
+                }
+            ],
+        },
+    }
+
+
+def pod_monitor(meta: Meta) -> Object:
+    """How Prometheus finds the driver, and the token that its metrics ask for."""
+    credentials = {"name": token_secret_name(meta.name), "key": "token"}
+    return {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PodMonitor",
+        "metadata": _metadata(meta, service_name(meta.name)),
+        "spec": {
+            "selector": {"matchLabels": selector(meta.uid, "driver")},
+            "podMetricsEndpoints": [
+                {
+                    "port": "endpoint",
+                    "path": METRICS_PATH,
+                    "scheme": "http",
+                    "authorization": {"type": "Bearer", "credentials": credentials},
                 }
             ],
         },

@@ -4,6 +4,7 @@ Spark adds to the container `executor`: image, CPU, memory, variables, argument 
 state server's container starts before it and ends after it.
 """
 
+import json
 from typing import Any
 
 from moorage_api import JobSpec
@@ -100,8 +101,9 @@ def _sidecar(spec: JobSpec) -> dict[str, Any]:
             {"name": "state-health", "containerPort": SIDECAR_HEALTH_PORT, "protocol": "TCP"},
             {"name": "state", "containerPort": SIDECAR_PORT, "protocol": "TCP"},
         ],
-        # Spark's container waits for it: two minutes, as a volume may have to be opened again.
-        "startupProbe": {"httpGet": health, "periodSeconds": 1, "failureThreshold": 120},
+        # Spark's container waits for it: ten minutes, as it ends by itself where it cannot start,
+        # and one that is only slow gives its servers more time from try to try.
+        "startupProbe": {"httpGet": health, "periodSeconds": 1, "failureThreshold": 600},
         "livenessProbe": {
             "httpGet": health,
             "periodSeconds": 10,
@@ -123,6 +125,10 @@ def _sidecar_command(spec: JobSpec) -> list[str]:
         "--memory": str(sidecar_memory(spec.executor).databases),
         "--grace": str(_UPLOAD_SECONDS),
     }
+    if spec.state.backend not in ("rocksdb", "batch"):
+        options["--backend"] = spec.state.backend
+    if spec.state.options:
+        options["--state-options"] = json.dumps(dict(sorted(spec.state.options.items())))
     words = [word for option in options.items() for word in option]
     return ["tini", "-s", "--", "python", "-m", "moorage_state.server.sidecar", *words]
 

@@ -4,6 +4,12 @@ from moorage_api.changes import Change, classify
 from moorage_api.lifecycle import Upgrade
 from moorage_api.status import OperationType
 from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.rescale import (
+    begin_rescale,
+    is_interrupted,
+    rescaling,
+    take_back,
+)
 from moorage_operator.decide.restore_point import path_errand
 from moorage_operator.decide.specs import (
     desired,
@@ -18,7 +24,7 @@ from moorage_operator.decide.stop import RESTART, StopMode, begin_stop
 from moorage_operator.plan import RunErrand
 from moorage_operator.world import ErrandView
 
-__all__ = ["change_of", "follow_edit", "follow_restart", "tell_edit"]
+__all__ = ["change_of", "follow_edit", "follow_rescale", "follow_restart", "tell_edit"]
 
 
 def change_of(draft: Draft) -> Change | None:
@@ -46,7 +52,7 @@ def follow_edit(draft: Draft) -> bool:
     fields = ", ".join(change.fields) if change is not None else "unknown"
     kind: OperationType = "Upgrade"
     if change is not None and change.kind == "Rescale":
-        begin_stop(draft, "Rescale", "Checkpoint", "SpecChanged", f"changed: {fields}")
+        begin_rescale(draft, change)
     else:
         _upgrade(draft, kind, "SpecChanged", f"changed: {fields}")
     return True
@@ -62,6 +68,16 @@ def follow_restart(draft: Draft) -> bool:
     draft.put_reconciliation(rejected_spec_hash="")
     _upgrade(draft, "Upgrade", RESTART, f"the annotation moorage.dev/restart is {asked[:80]}")
     return True
+
+
+def follow_rescale(draft: Draft) -> None:
+    """The step Rescaling, as long as nothing else is asked for."""
+    if not is_interrupted(draft):
+        rescaling(draft)
+    elif desired(draft) == "Suspended" or is_new_nonce(draft):
+        follow_edit(draft)
+    elif not (follow_restart(draft) or follow_edit(draft)):
+        take_back(draft)
 
 
 def tell_edit(draft: Draft) -> None:

@@ -66,8 +66,9 @@ def _ready(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
         return _Said("False", _why_nothing_runs(draft))
     if draft.attempt.running_since is None:
         return _starting(draft)
-    if draft.status.operation is not None and draft.status.operation.step != "Verifying":
-        return _Said("False", draft.status.operation.type)
+    operation = draft.status.operation
+    if operation is not None and operation.step not in ("Rescaling", "Verifying"):
+        return _Said("False", operation.type)
     if draft.attempt.missing_since is not None or draft.attempt.node_lost_since is not None:
         return _Said("False", "DriverLost", "the driver's pod or its node does not answer")
     silent = _silent(draft)

@@ -8,8 +8,10 @@ The operation's reason is the deletion policy; its step Verifying is the work in
 from datetime import datetime, timedelta
 
 from moorage_api import Deletion
+from moorage_api.driver import RequestView
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.learn import lost_patience
+from moorage_operator.decide.leaving import release_rest
 from moorage_operator.decide.operations import begin
 from moorage_operator.decide.pods import cleared, remove
 from moorage_operator.decide.specs import deletion, running_spec
@@ -66,7 +68,9 @@ def _begin(draft: Draft, rules: Deletion) -> None:
     step = "Snapshotting" if mode != "None" and not skip else "Fencing"
     draft.put(blocked_reason="", message="")
     begin(draft, "Delete", step, rules.policy, "the object is deleted")  # type: ignore[arg-type]
-    if old is not None and under_way is not None and under_way.state in ("Pending", "Running"):
+    if under_way is not None and (under_way.kind != "Stop" or _has_ended(under_way)):
+        under_way = None
+    if old is not None and under_way is not None:
         draft.put_operation(
             step="Snapshotting",
             snapshot_request_id=old.snapshot_request_id,
@@ -79,6 +83,10 @@ def _begin(draft: Draft, rules: Deletion) -> None:
         aim(draft, mode)
     elif skip or _lost_something(draft, rules):
         _tell_skipped(draft, "asked to skip it" if skip else "the job does not run")
+
+
+def _has_ended(view: RequestView) -> bool:
+    return view.state in ("Completed", "Failed")
 
 
 def _mode(draft: Draft, rules: Deletion) -> StopMode:
@@ -161,8 +169,10 @@ def _fence(draft: Draft, rules: Deletion) -> None:
 
 
 def _give_up_lineage(draft: Draft, rules: Deletion) -> None:
-    """Release or delete the lineage, then let the object go."""
-    if _store_is_settled(draft, rules):
+    """Release or delete the lineage, release those left before, then let the object go."""
+    if not _store_is_settled(draft, rules):
+        return
+    if _skipped(draft) or release_rest(draft, _deadline(draft, rules)):
         draft.put(blocked_reason="", message="")
         draft.do(SetFinalizer(present=False))
 

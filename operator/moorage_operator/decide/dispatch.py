@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from moorage_api.status import OperationStep
 from moorage_operator.decide.blocked import leave_block
-from moorage_operator.decide.change import tell_edit
+from moorage_operator.decide.change import follow_rescale, tell_edit
 from moorage_operator.decide.conditions import PODS_UNREADABLE, blind, conditions
 from moorage_operator.decide.delete import delete
 from moorage_operator.decide.draft import Draft
@@ -18,14 +18,14 @@ from moorage_operator.decide.learn import learn
 from moorage_operator.decide.phase import message, phase
 from moorage_operator.decide.pods import drop_strays
 from moorage_operator.decide.rebuild import rebuild
-from moorage_operator.decide.specs import desired, is_valid
+from moorage_operator.decide.specs import desired, is_valid, policy
 from moorage_operator.decide.start import fencing, starting, verifying
 from moorage_operator.decide.steady import bring_up, idle
 from moorage_operator.decide.stop import snapshotting, stopping
 from moorage_operator.decide.tellings import tell_changes
 from moorage_operator.decide.validate import validate
 from moorage_operator.decide.view import show_pods
-from moorage_operator.plan import Event, Plan, SetFinalizer
+from moorage_operator.plan import Event, Plan, SetFinalizer, SetPodMonitor
 from moorage_operator.snapshots import wanted
 from moorage_operator.world import JobWorld, Unreadable
 
@@ -35,6 +35,7 @@ _STEPS: dict[OperationStep, Callable[[Draft], None]] = {
     "Preflight": snapshotting,
     "Snapshotting": snapshotting,
     "Stopping": stopping,
+    "Rescaling": follow_rescale,
     "Fencing": fencing,
     "Starting": starting,
     "Verifying": verifying,
@@ -89,6 +90,7 @@ def _act(draft: Draft) -> None:
         draft.do(SetFinalizer(present=True))
     _work(draft)
     _snapshots(draft)
+    _monitor(draft)
 
 
 def _work(draft: Draft) -> None:
@@ -118,6 +120,15 @@ def _snapshots(draft: Draft) -> None:
     draft.events.extend(found.events)
     if found.next_at is not None:
         draft.wake_at(found.next_at)
+
+
+def _monitor(draft: Draft) -> None:
+    """Let Prometheus find the driver, or not any more."""
+    spec = policy(draft)
+    wanted = spec is not None and spec.observability.metrics.pod_monitor
+    if wanted or draft.status.reconciliation.pod_monitor:
+        draft.put_reconciliation(pod_monitor=True)
+        draft.do(SetPodMonitor(wanted))
 
 
 def _say_blind(draft: Draft, pods: Unreadable) -> None:

@@ -12,7 +12,7 @@ from moorage_api import Problem
 from moorage_api.driver import DriverState
 from moorage_api.status import AttemptStatus, JobStatus, Operation, OperationStep
 from moorage_operator.children.names import driver_pod_name
-from moorage_operator.plan import Effect, Event, KeepSnapshot, Plan
+from moorage_operator.plan import ASIDE, Effect, Event, Plan
 from moorage_operator.world import Config, JobWorld, Meta, PodView, Unreadable
 
 __all__ = ["Draft", "later"]
@@ -168,9 +168,9 @@ class Draft:
     def plan(self) -> Plan:
         """The decision.
 
-        Objects for snapshots are made last: that they cannot be made holds nothing else.
+        What may fail without holding up anything else comes last.
         """
-        effects = sorted(self.effects, key=lambda effect: isinstance(effect, KeepSnapshot))
+        effects = sorted(self.effects, key=lambda effect: isinstance(effect, ASIDE))
         return Plan(self.status, tuple(effects), tuple(self.events), self.again)
 
 

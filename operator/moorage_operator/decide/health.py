@@ -1,4 +1,4 @@
-"""A job that runs and gets nowhere: no epoch, or no checkpoint, for too long. Pure.
+"""A job that runs and gets nowhere: nothing moves, or no checkpoint comes, for too long. Pure.
 
 A job whose store is away is left alone: another driver could not restore.
 """
@@ -8,11 +8,17 @@ from datetime import datetime, timedelta
 
 from moorage_api import JobSpec
 from moorage_api.driver import DriverState
+from moorage_api.lifecycle import Health
 from moorage_operator.decide.draft import Draft, later
 from moorage_operator.decide.specs import policy, running_spec
 from moorage_operator.world import PodView, StoreView
 
 __all__ = ["Trouble", "checkpoint_due", "is_ready", "trouble"]
+
+_OPAQUE = ("restoring", "rewinding", "checkpointing", "stopping")
+"""Phases in which a driver shows no signs until they are over."""
+_OPAQUE_FACTOR = 4
+"""Times noProgressFor, for what shows no signs on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,10 @@ class Trouble:
 
 
 def trouble(draft: Draft) -> Trouble | None:
-    """What is wrong with the job now; None if nothing is."""
+    """What is wrong with the job now; None if nothing is.
+
+    A job is slow while anything in it moves, and hangs when nothing has for too long.
+    """
     spec = policy(draft)
     if spec is None or not draft.lives or draft.attempt.running_since is None:
         return None
@@ -38,11 +47,12 @@ def trouble(draft: Draft) -> Trouble | None:
         return None
     if draft.now >= _progress(draft) + rules.no_progress_for.timedelta:
         text = f"no epoch and no checkpoint for {rules.no_progress_for}"
-        return _unheard(draft, text) if report is None else _stalled(report, text)
+        return _unheard(draft, text) if report is None else _stalled(draft, report, rules)
     due = checkpoint_due(draft)
     if due is not None and report is not None and draft.now >= due:
         text = f"no checkpoint since {_last(draft):%Y-%m-%d %H:%M:%S} UTC"
-        return Trouble("NoCheckpoint", text, curable=not _in_long_epoch(draft, report))
+        late = due + 2 * _epoch_length(draft, report)
+        return Trouble("NoCheckpoint", text + _under_way(report), curable=draft.now >= late)
     return None
 
 
@@ -68,21 +78,35 @@ def is_ready(pod: PodView) -> bool:
     return pod.ready and pod.phase == "Running" and pod.node_ready is not False
 
 
-def _stalled(report: DriverState, text: str) -> Trouble:
-    """Of a driver that is in an epoch: another one would meet the same epoch."""
-    if report.busy_ratio > 0:
-        return Trouble("NoProgress", f"{text}: one epoch takes very long", curable=False)
-    return Trouble("NoProgress", text)
+def _stalled(draft: Draft, report: DriverState, rules: Health) -> Trouble:
+    """Of a driver that answers, and that has shown no sign for noProgressFor.
+
+    What shows no signs on the way, a task or a restore, is given more time; not for ever.
+    """
+    text = f"nothing has moved for {rules.no_progress_for}{_under_way(report)}"
+    at_work = report.tasks_running > 0 or report.phase in _OPAQUE
+    patience = rules.no_progress_for.timedelta * (_OPAQUE_FACTOR if at_work else 1)
+    return Trouble("NoProgress", text, curable=draft.now >= _progress(draft) + patience)
 
 
-def _in_long_epoch(draft: Draft, report: DriverState) -> bool:
-    """Whether no epoch has ended since a checkpoint is due: it is taken between two."""
-    running = running_spec(draft)
-    interval = running.checkpoint.effective_interval if running is not None else None
-    ended = report.last_progress_time
-    if report.busy_ratio <= 0 or interval is None:
-        return False
-    return ended is None or ended < _last(draft) + interval.timedelta
+def _under_way(report: DriverState) -> str:
+    """What the driver is at, for people."""
+    if report.epoch_since is not None:
+        since = f"{report.epoch_since:%Y-%m-%d %H:%M:%S} UTC"
+        return f"; epoch {report.epoch + 1} is under way since {since}"
+    return f"; it is {report.phase}" if report.phase in _OPAQUE else ""
+
+
+def _epoch_length(draft: Draft, report: DriverState) -> timedelta:
+    """How long epochs take: checkpoints begin, and are noted, between two of them."""
+    began = report.epoch_since
+    age = draft.now - _here(draft, report, began) if began is not None else timedelta(0)
+    return max(age, timedelta(seconds=report.epoch_seconds))
+
+
+def _here(draft: Draft, report: DriverState, moment: datetime) -> datetime:
+    """A time of the driver's clock on this one; what the report took to come counts for nothing."""
+    return moment + (draft.now - report.answered_at) if report.answered_at is not None else moment
 
 
 def checkpoint_due(draft: Draft) -> datetime | None:
@@ -103,16 +127,21 @@ def _allowed(spec: JobSpec, running: JobSpec, interval: timedelta) -> timedelta:
 
 
 def _last(draft: Draft) -> datetime:
-    last = draft.status.snapshots.last_checkpoint
+    """When a checkpoint was completed last, or the stream began to run; on this clock, if known."""
+    last, report = draft.status.snapshots.last_checkpoint, draft.report
     since = draft.attempt.running_since or draft.now
-    return max(since, last.completed_at) if last is not None else since
+    found = max(since, last.completed_at) if last is not None else since
+    return _here(draft, report, found) if report is not None else found
 
 
 def _progress(draft: Draft) -> datetime:
     """When the job last got on, by whatever sign there is."""
     report, store = draft.report, draft.world.store
-    seen = report.last_progress_time if report is not None else None
-    seen = later(seen, draft.status.job.last_progress_time)
+    if report is not None and report.last_move_time is not None and report.answered_at is not None:
+        return _here(draft, report, report.last_move_time)
+    seen = draft.status.job.last_progress_time
+    if report is not None:
+        seen = later(seen, report.last_progress_time)
     if isinstance(store, StoreView) and store.newest is not None:
         seen = later(seen, store.newest.completed_at)
     return later(seen, _last(draft)) or draft.now

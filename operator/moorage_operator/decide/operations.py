@@ -52,8 +52,15 @@ def end(draft: Draft) -> None:
     draft.wake(draft.config.busy_resync)
 
 
-def block(draft: Draft, reason: str, message: str) -> None:
-    """Stop trying: a person has to do what `message` says."""
+def block(draft: Draft, reason: str, message: str, *, told: bool = False) -> None:
+    """Stop trying: a person has to do what `message` says.
+
+    Args:
+        draft: the decision.
+        reason: of the block.
+        message: for people.
+        told: whether an event says already that `reason` has come up.
+    """
     generation = draft.meta.generation
     draft.put(
         operation=None,
@@ -65,7 +72,8 @@ def block(draft: Draft, reason: str, message: str) -> None:
     draft.put_triggers(restart=draft.meta.annotation("restart"))
     draft.put_restarts(next_retry_at=None)
     key = f"{generation}-{draft.status.operation_counter}-{draft.attempt.number}"
-    draft.tell("Warning", reason, message, key)
+    if not told:
+        draft.tell("Warning", reason, message, key)
     draft.tell("Warning", "ManualActionRequired", f"{reason}: {message}", key)
 
 

@@ -145,7 +145,7 @@ def _refuse(draft: Draft, reason: str, message: str, cause: str) -> None:
     """
     _close(draft, cause)
     if not _follow_person(draft, cause):
-        block(draft, reason, message)
+        block(draft, reason, message, told=reason == cause)
 
 
 def _close(draft: Draft, reason: str) -> None:

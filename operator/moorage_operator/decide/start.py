@@ -10,6 +10,7 @@ from moorage_api.driver import RestoreOrder, StartOrder
 from moorage_api.status import AttemptStatus, RestorePoint
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import is_ready
+from moorage_operator.decide.leaving import being_released, note_left
 from moorage_operator.decide.operations import begin, block, end
 from moorage_operator.decide.pods import cleared
 from moorage_operator.decide.recover import after_end, finish
@@ -139,7 +140,7 @@ def _launch(draft: Draft) -> None:
         return
     if name != draft.operation.target_revision:
         draft.put_operation(target_revision=name)
-    hindrance = obstacle(draft)
+    hindrance = obstacle(draft) or being_released(draft, name)
     point = hindrance if hindrance is not None else next_restore(draft)
     if isinstance(point, Obstacle):
         _stay(draft, point)
@@ -176,6 +177,7 @@ def _stay(draft: Draft, hindrance: Obstacle) -> None:
 def _count_up(draft: Draft, revision: str, point: RestorePoint) -> None:
     """Write the next attempt, and have it made."""
     number = _next_number(draft)
+    note_left(draft, revision)
     spec = draft.world.revisions[revision].spec
     old = draft.status.reconciliation
     draft.put(
@@ -287,6 +289,7 @@ def _done(draft: Draft) -> None:
     if operation.type == "Resume":
         draft.tell("Normal", "Resumed", "The job runs again", operation.id)
     status = draft.status.reconciliation
-    keep = {status.current_revision, status.stable_revision, attempt.revision} - {""}
+    left = {one.revision for one in draft.status.leaving}
+    keep = {status.current_revision, status.stable_revision, attempt.revision, *left} - {""}
     draft.do(TidyAttempt(below=attempt.number))
     draft.do(TidyRevisions(frozenset(keep)))

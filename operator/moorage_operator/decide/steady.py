@@ -7,6 +7,7 @@ from moorage_operator.decide.change import follow_edit, follow_restart
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.failures import Kind
 from moorage_operator.decide.health import trouble
+from moorage_operator.decide.leaving import release_left
 from moorage_operator.decide.operations import begin, block
 from moorage_operator.decide.rebuild import REBUILT
 from moorage_operator.decide.recover import after_end, finish, restart
@@ -68,6 +69,7 @@ def _running(draft: Draft) -> None:
     found, spec = trouble(draft), policy(draft)
     if found is None or spec is None:
         _tidy(draft)
+        release_left(draft)
     elif found.curable and spec.failure_policy.health.action == "Restart":
         draft.put_restarts(
             last_reason=found.reason, last_message=found.message, last_time=draft.now

@@ -14,6 +14,8 @@ from moorage_operator.decide.restore_point import (
     named_snapshot,
 )
 from moorage_operator.decide.specs import revision_name
+from moorage_state.errors import IllegalConfigurationError
+from moorage_state.tuning import parse_options
 
 __all__ = ["validate"]
 
@@ -36,6 +38,7 @@ def validate(draft: Draft) -> None:
 
 def _found(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
     attempt, done = draft.attempt, draft.status.reconciliation
+    yield from _state_options(spec)
     if attempt.number == 0:
         return
     if spec.restore.nonce > done.restore_nonce:
@@ -45,6 +48,17 @@ def _found(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
     ):
         yield from _stateless(spec)
     yield from _fixed(draft, spec)
+
+
+def _state_options(spec: JobSpec) -> Iterator[Problem]:
+    """What state servers would refuse when they start."""
+    backend = spec.state.backend
+    known = backend if "." not in backend and backend != "forst" else "rocksdb"
+    try:
+        parse_options(known, spec.state.options)
+    except IllegalConfigurationError as error:
+        what, _, fix = str(error).rpartition("; ")
+        yield Problem("spec.state.options", what, fix)
 
 
 def _left_behind(old: JobSpec, spec: JobSpec) -> Iterator[Problem]:

@@ -4,12 +4,12 @@ The driver's figures change all the time. They are shown anew with each checkpoi
 happens, and once a minute: a status is written for that, and etcd is not a dashboard.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from moorage_api.driver import CheckpointInfo, DriverState
 from moorage_api.status import ExecutorStatus, JobView, ScalingStatus
 from moorage_operator.children.names import JOB_UID_LABEL, ROLE_LABEL
-from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.draft import Draft, later
 from moorage_operator.decide.specs import policy, running_spec
 from moorage_operator.world import Unreadable
 
@@ -92,7 +92,7 @@ def _newer(old: CheckpointInfo | None, new: CheckpointInfo | None) -> Checkpoint
 def _is_stale(shown: JobView, report: DriverState) -> bool:
     if (shown.state, shown.message) != (report.phase, report.message):
         return True
-    new, old = report.last_progress_time, shown.last_progress_time
+    new, old = _moved(report), shown.last_progress_time
     return new is not None and (old is None or abs(new - old) >= _SHOWN_EVERY)
 
 
@@ -101,11 +101,17 @@ def _job(report: DriverState) -> JobView:
         state=report.phase,
         message=report.message,
         epoch=report.epoch,
-        last_progress_time=report.last_progress_time,
+        last_progress_time=_moved(report),
+        epoch_since=report.epoch_since,
         input_rows_per_second=f"{report.rows_per_second:.1f}",
         busy_ratio=f"{report.busy_ratio:.2f}",
         state_bytes=report.state_bytes,
     )
+
+
+def _moved(report: DriverState) -> datetime | None:
+    """When the stream last got on, be it within an epoch."""
+    return later(report.last_progress_time, report.last_move_time)
 
 
 def _scaling(draft: Draft, report: DriverState) -> ScalingStatus:

@@ -77,8 +77,22 @@ def _of_job(job: JobFacts) -> Obstacle | None:
     attempt = status.attempt
     running = attempt.number > 0 and not attempt.outcome and attempt.running_since is not None
     if operation is not None or not running or status.blocked_reason:
-        return Obstacle("JobNotRunning", f"{name} is not running: phase={status.phase}")
+        return Obstacle("JobNotRunning", _why_not(job))
     return None
+
+
+def _why_not(job: JobFacts) -> str:
+    """Why nobody can take it; of a job that sleeps, where its state is kept meanwhile."""
+    status, name = job.status, job.meta.name
+    if status.phase != "Suspended":
+        return f"{name} is not running: phase={status.phase}"
+    point, last = status.next_restore, status.snapshots.last_checkpoint
+    where = point.path if point is not None and point.path else last.path if last else ""
+    kept = f"; its state is kept in {where}" if where else ""
+    return (
+        f"{name} is suspended, and only a job that runs can take it: set spec.desiredState to "
+        f"Running{kept}"
+    )
 
 
 def _of_driver(world: SnapshotWorld, job: JobFacts) -> Obstacle | None:

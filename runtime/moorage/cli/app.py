@@ -17,11 +17,11 @@ import typer
 import moorage
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.progress import open_display
-from moorage.cli.redact import redact
 from moorage.cli.session import Runner, run_session
 from moorage.cli.snapshots import snapshots
 from moorage.cli.state import state
 from moorage.driver.types import Outcome, RunOptions, RunResult
+from moorage.redaction import redact
 from moorage_api import (
     ManifestError,
     Problem,

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
 
 from moorage.cli.exit_codes import ExitCode
-from moorage.cli.redact import redact
+from moorage.redaction import redact
 from moorage_state.errors import Bug
 
 __all__ = [

@@ -87,7 +87,7 @@ def get(
     elif not found.found:
         complain(f"the key has nothing here: state={name} key={key} key_group={found.key_group}")
     else:
-        _show_value(found.kind, found.value)
+        _show_value("namespaces" if found.by_namespace else found.kind, found.value)
 
 
 @state.command()
@@ -151,6 +151,9 @@ def _row(row: states.StateRow) -> tuple[str | int | None, ...]:
 def _show_value(kind: str, value: Any) -> None:
     if kind == "map":
         print_table(("KEY", "VALUE"), [(_text(e["key"]), _text(e["value"])) for e in value])
+    elif kind == "namespaces":
+        rows = [(_text(e["namespace"]), _text(e["value"])) for e in value]
+        print_table(("NAMESPACE", "VALUE"), rows)
     elif kind == "timers":
         for time in value:
             typer.echo(_timer(time))

@@ -94,6 +94,8 @@ class Board:
         self._running_since: datetime | None = None
         self._running_from = 0.0
         self._last_progress: datetime | None = None
+        self._last_move: datetime | None = None
+        self._epoch_began: tuple[float, datetime] | None = None
         self._storage = ""
 
     def __call__(self, progress: Progress) -> None:
@@ -102,6 +104,12 @@ class Board:
             before, self._progress = self._progress, progress
             if progress.phase == "running" and self._running_since is None:
                 self._running_since, self._running_from = self._wall_clock(), self._clock()
+            if progress.moves != before.moves:
+                self._last_move = self._wall_clock()
+            if not progress.in_epoch:
+                self._epoch_began = None
+            elif not before.in_epoch:
+                self._epoch_began = self._clock(), self._wall_clock()
             epoch: Epoch | None = None
             if progress.epochs != before.epochs:
                 epoch = Epoch(self._clock(), progress.epoch_seconds, progress.epoch_rows)
@@ -127,7 +135,7 @@ class Board:
         """`GET /state`."""
         now = self.progress
         busy, rate = self.rates()
-        executors = now.executors
+        executors, began = now.executors, self._epoch_began
         return DriverState(
             attempt=self.attempt.number,
             job_uid=self.attempt.job_uid,
@@ -147,6 +155,11 @@ class Board:
             executors_lost=executors.lost,
             rewinds=now.rewinds,
             last_progress_time=self._last_progress,
+            last_move_time=self._last_move,
+            epoch_since=began[1] if began is not None else None,
+            epoch_seconds=now.epoch_seconds,
+            tasks_running=now.tasks,
+            answered_at=self._wall_clock(),
             running_since=self._running_since,
             restored_from=self.restored_from(),
             last_checkpoint=self.last_checkpoint(),
@@ -243,9 +256,17 @@ class Board:
         """Why the store cannot be used at the moment."""
         return self._clean(self.progress.storage_error or self._storage)
 
+    def epoch_age(self) -> float:
+        """How many seconds the epoch under way has taken; 0 between two."""
+        began = self._epoch_began
+        return max(self._clock() - began[0], 0.0) if began is not None else 0.0
+
     def rates(self) -> tuple[float, float]:
-        """Of the last minute: the share of time spent in epochs, and input rows per second."""
-        now = self._clock()
+        """Of the last minute: the share of time spent in epochs, and input rows per second.
+
+        The epoch under way counts as time; its rows count once it is committed.
+        """
+        now, under_way = self._clock(), self.epoch_age()
         with self._lock:
             if self._running_since is None:
                 return 0.0, 0.0
@@ -253,6 +274,7 @@ class Board:
             recent = [epoch for epoch in self._recent if now - epoch.at < window]
         # Of an epoch that began before the window, only what lies in it.
         busy = sum(min(epoch.seconds, window - (now - epoch.at)) for epoch in recent)
+        busy += min(under_way, window)
         return min(busy / window, 1.0), sum(epoch.rows for epoch in recent) / window
 
     # -- underneath ------------------------------------------------------------------------

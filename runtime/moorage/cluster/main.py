@@ -313,7 +313,7 @@ def main(early: Sequence[int] = ()) -> NoReturn:
         termination = Termination(places.termination, redact)
         mounted = read_orders(places)
         attempt = mounted.start.attempt
-        redact = Redactor(os.environ, mounted.token)
+        redact = Redactor({**mounted.job.spec.spark_conf, **os.environ}, mounted.token)
         _log_to_stderr(redact)
         termination = Termination(places.termination, redact)
         status = _attempted(mounted, places, termination, redact, early)

@@ -135,10 +135,22 @@ METRICS: tuple[Measure, ...] = (
     ),
     Measure("moorage_epoch_duration_seconds", "histogram", "How long epochs took."),
     Measure(
+        "moorage_epoch_age_seconds",
+        "gauge",
+        "How long the epoch under way has taken; 0 between two.",
+        read=_one(lambda b: b.epoch_age()),
+    ),
+    Measure(
         "moorage_rows_total",
         "counter",
         "Input rows in epochs that this driver committed.",
         read=_one(lambda b: b.progress.rows_total),
+    ),
+    Measure(
+        "moorage_late_rows_total",
+        "counter",
+        "Of these, rows whose event time the watermark had reached.",
+        read=_one(lambda b: b.progress.late_rows),
     ),
     Measure(
         "moorage_rows_per_second",
@@ -149,7 +161,7 @@ METRICS: tuple[Measure, ...] = (
     Measure(
         "moorage_busy_ratio",
         "gauge",
-        "The share of the last minute that was spent in epochs, 0 to 1.",
+        "The share of the last minute that was spent in epochs, with the one under way, 0 to 1.",
         read=_one(lambda b: b.rates()[0]),
     ),
     Measure(

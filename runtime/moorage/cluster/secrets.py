@@ -4,7 +4,7 @@ import base64
 import logging
 from collections.abc import Mapping
 
-from moorage.cli.redact import redact
+from moorage.redaction import redact
 
 __all__ = ["RedactingFormatter", "Redactor"]
 

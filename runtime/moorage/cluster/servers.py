@@ -20,6 +20,7 @@ from moorage.engine.placement import Executor, assign
 from moorage.engine.range_access import ServerDoor
 from moorage.engine.servers import ExecutorLost, ServerConnection
 from moorage_state.errors import MoorageError
+from moorage_state.server.addresses import join_address
 from moorage_state.server.client import StateClient
 from moorage_state.server.slots import socket_path
 from moorage_state.server.wire import AnotherServer
@@ -281,7 +282,7 @@ class ClusterServers:
         place = self._find(executor)
         doors: list[ServerDoor] = []
         for number in range(place.count):
-            address = f"tcp:{place.host}:{place.port + number}"
+            address = f"tcp:{join_address(place.host, place.port + number)}"
             try:
                 with StateClient.connect(address, self._token, _GREET_SECONDS) as client:
                     if client.adopt(self._lineage):

@@ -24,6 +24,7 @@ from moorage.driver.types import RunOptions
 from moorage.driver.views import ExecutorsView
 from moorage.engine.placement import AnchoredPlacement, Executor
 from moorage_state.errors import UserError
+from moorage_state.server.addresses import bracketed
 
 __all__ = ["SERVER_PORT", "VOLUME", "ClusterEnvironment", "Pod", "cluster_conf"]
 
@@ -36,6 +37,7 @@ VOLUME = "/var/lib/moorage"
 _MASTER = "k8s://https://kubernetes.default.svc:443"
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TEMPLATE = "/etc/moorage/config/executor.yaml"
+_PREFER_IPV6 = "-Djava.net.preferIPv6Addresses=true"
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
 
@@ -46,6 +48,11 @@ class Pod:
     name: str
     namespace: str
     ip: str
+
+    @property
+    def is_ipv6(self) -> bool:
+        """Whether the cluster's first family, and so its pods' address, is IPv6."""
+        return ":" in self.ip
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "Pod":
@@ -84,8 +91,10 @@ def cluster_conf(
         # Executors are asked for and dismissed by the driver, which knows what they hold.
         "spark.dynamicAllocation.enabled": "false",
     }
+    family = [_PREFER_IPV6] if pod and pod.is_ipv6 else []
     for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
-        conf[key] = " ".join([*collector(conf.get(key, "")), *COMPILER, conf.get(key, "")]).strip()
+        given = conf.get(key, "")
+        conf[key] = " ".join([*collector(given), *COMPILER, *family, given]).strip()
     return conf
 
 
@@ -104,8 +113,8 @@ def _pod_conf(pod: Pod) -> dict[str, str]:
 
 def _addresses(pod: Pod) -> dict[str, str]:
     return {
-        "spark.driver.host": pod.ip,
-        "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104  the pod's own network
+        "spark.driver.host": bracketed(pod.ip),
+        "spark.driver.bindAddress": "[::]" if pod.is_ipv6 else "0.0.0.0",  # noqa: S104  the pod's
         # Else newer Sparks send executors to the address that the driver binds.
         "spark.kubernetes.executor.useDriverPodIP": "false",
     }
@@ -184,6 +193,9 @@ class ClusterEnvironment:
 
     def _session(self, settings: JobSettings) -> SparkSession:
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        if self._pod and self._pod.is_ipv6:
+            # Else Python looks for its own JVM at the loopback address of the other family.
+            os.environ["SPARK_PREFER_IPV6"] = "true"
         conf = cluster_conf(settings, self._ordered, self._pod)
         return start_session(settings, self._master, conf, "its log is the driver's")
 

@@ -12,13 +12,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
-from moorage.driver.asked import answer_of, underneath, was_suspended
+from moorage.driver.asked import underneath
 from moorage.driver.background import Background
-from moorage.driver.coordination import DRIVER_TASK, new_coordinator
-from moorage.driver.directories import make_last_part
+from moorage.driver.coordination import (
+    DRIVER_TASK,
+    acknowledge,
+    new_coordinator,
+    trigger_savepoint,
+)
 from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.manifests import Boundary, ManifestMaker, handles_of
 from moorage.driver.output import OutputKeeper
+from moorage.driver.requesters import Requesters
 from moorage.driver.requests import CheckpointRequest, Request, SavepointRequest
 from moorage.driver.settings import JobSettings
 from moorage.driver.snapshot_writer import (
@@ -26,18 +31,14 @@ from moorage.driver.snapshot_writer import (
     SnapshotWriter,
     Staged,
     Work,
-    savepoint_view,
 )
-from moorage.driver.views import SavepointView
 from moorage.driver.watching import CheckpointWatch, Unwatched
 from moorage.engine.fleet import FleetUpload, RangeFleet
 from moorage.graph import JobGraph
 from moorage.sinks import Committable
 from moorage_state.coordinator import (
-    AcknowledgeCheckpoint,
     CheckpointFailureReason,
-    CheckpointFuture,
-    CheckpointMetrics,
+    CountingIdCounter,
     DeclineCheckpoint,
     DiscardCheckpoint,
     Effect,
@@ -45,8 +46,6 @@ from moorage_state.coordinator import (
     FinalizeCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
-    SavepointFormat,
-    TaskId,
     ToleranceExceeded,
     TriggerTasks,
 )
@@ -58,23 +57,18 @@ from moorage_state.errors import (
     MoorageError,
     Retryable,
     StaleLease,
-    StoreDenied,
-    StoreUnavailable,
     VersionGone,
 )
-from moorage_state.snapshots import (
-    CheckpointStore,
-    LogWriter,
-    Manifest,
-    SavepointStore,
-)
+from moorage_state.snapshots import CheckpointStore, LogWriter, Manifest
 
 __all__ = ["Boundary", "CheckpointReport", "Checkpointer"]
 
 _log = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 0.05
-_FATAL = (Fenced, Bug, CorruptState, LocalDiskError, VersionGone)
+_FATAL = (Fenced, Bug, CorruptState, VersionGone)
+# After these a range may be out of work: it is opened again before the next epoch.
+_RECOVERED = (Retryable, StaleLease, LocalDiskError)
 
 
 class Checkpointer:
@@ -131,15 +125,12 @@ class Checkpointer:
         self._done: list[int] = []
         self._works: dict[int, Work] = {}
         self._reports: list[CheckpointReport] = []
-        self._last_error: MoorageError | None = None
         self.last: CheckpointReport | None = None
         self.broken = False
-        self._suspended: list[Request] = []
-        self._attempts: dict[str, str] = {}
-        self._coordinator = new_coordinator(
-            settings, graph, writer, store.next_id(writer.entries), self._watch, clock
-        )
-        self._coordinator.start_checkpoint_scheduler()
+        self._requesters = Requesters(settings, writer, self._watch)
+        self._ids = CountingIdCounter(store.next_id(writer.entries))
+        self._coordinator = new_coordinator(settings, graph, writer, self._ids, self._watch, clock)
+        self.go_on()
 
     # -- from the run ----------------------------------------------------------------------
 
@@ -169,7 +160,7 @@ class Checkpointer:
         """Begin a checkpoint that somebody asked for, as soon as another may begin."""
         request.running()
         future = self._coordinator.trigger_checkpoint()
-        future.add_done_callback(partial(self._answer, request))
+        future.add_done_callback(partial(self._requesters.answer, request))
         self._carry_out(at)
 
     def savepoint(self, request: SavepointRequest, at: Callable[[], Boundary]) -> None:
@@ -180,31 +171,15 @@ class Checkpointer:
         """
         request.running()
         try:
-            location = self._settings.savepoint_url(request.name)
-            make_last_part("state.savepointDir", self._settings.savepoint_dir)
-            savepoint = SavepointStore(location, create=True)
-            if (found := savepoint.completed_by(request.attempt_id)) is not None:
-                if found.lineage != self._writer.lineage:
-                    savepoint.check_empty()
-                view = savepoint_view(request.name, savepoint, found)
-                self._watch.savepoint(view)
-                request.answer(view)
+            location = self._requesters.place_of(request)
+            if location is None:
                 return
-            self._attempts[location] = request.attempt_id
-            future = self._begin_savepoint(request, location)
+            future = trigger_savepoint(self._coordinator, request, location)
         except MoorageError as error:
             request.answer(error)
             return
-        future.add_done_callback(partial(self._answer, request))
+        future.add_done_callback(partial(self._requesters.answer, request))
         self._carry_out(at)
-
-    def _begin_savepoint(self, request: SavepointRequest, location: str) -> CheckpointFuture:
-        savepoint_format = SavepointFormat(request.format)
-        if not request.stop:
-            return self._coordinator.trigger_savepoint(location, savepoint_format)
-        return self._coordinator.trigger_synchronous_savepoint(
-            terminate=False, location=location, savepoint_format=savepoint_format
-        )
 
     def wait(
         self, at: Callable[[], Boundary], give_up: Callable[[], bool] = lambda: False
@@ -236,17 +211,18 @@ class Checkpointer:
         reports = self.wait(at)
         if not finished and epoch <= self._covered_epoch:
             return reports
-        self._last_error = None
+        self._requesters.forget()
         future = self._coordinator.trigger_checkpoint()
         self._carry_out(at)
         reports += self.wait(at)
         if not future.done or future.exception() is not None:
-            raise self._failure(future)
+            raise self._requesters.why(future)
         return reports
 
     def go_on(self) -> None:
-        """Take periodic checkpoints again: the job was to stop and does not."""
-        self._coordinator.start_checkpoint_scheduler()
+        """Take periodic checkpoints, also again: the job was to stop and does not."""
+        if not self._settings.in_one_epoch:
+            self._coordinator.start_checkpoint_scheduler()
 
     def abandon(self, *, job_ends: bool = False) -> None:
         """The run ends: when this returns, what is under way completes now or never.
@@ -267,8 +243,12 @@ class Checkpointer:
 
     def take_suspended(self) -> list[Request]:
         """What was asked for and given up, for no fault of its own: the run ends, or the job."""
-        suspended, self._suspended = self._suspended, []
-        return suspended
+        return self._requesters.take_suspended()
+
+    @property
+    def next_id(self) -> int:
+        """The id of the next checkpoint or savepoint that begins."""
+        return self._ids.next_id
 
     @property
     def under_way(self) -> bool:
@@ -327,9 +307,9 @@ class Checkpointer:
             if isinstance(error, _FATAL):
                 raise
             reason = CheckpointFailureReason.TASK_CHECKPOINT_FAILURE
-            self._note(error, checkpoint_id)
+            self._requesters.note(error, checkpoint_id)
             self._coordinator.trigger_failed(checkpoint_id, reason, error)
-            if isinstance(error, (Retryable, StaleLease)):
+            if isinstance(error, _RECOVERED):
                 self._fleet.recover()
             return
         work = Work(
@@ -340,7 +320,7 @@ class Checkpointer:
             started,
             self._base_id if incremental else 0,
             self._base if incremental else {},
-            attempt=self._attempts.get(effect.options.target_location or "", ""),
+            attempt=self._requesters.attempt_at(effect.options.target_location),
             staged=list(self._staged),
         )
         self._works[checkpoint_id] = work
@@ -355,23 +335,13 @@ class Checkpointer:
         """Every range acknowledges, or one declines for all."""
         job, checkpoint_id = self._writer.lineage, work.checkpoint_id
         if isinstance(result, BaseException):
-            error = self._survivable(work, result)
+            error = self._requesters.survivable(work, result)
             reason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
             decline = DeclineCheckpoint(job, DRIVER_TASK, checkpoint_id, reason, str(error))
             self._coordinator.receive_decline_message(decline)
             return
         work.uploaded = result
-        seconds = self._clock() - work.started
-        acknowledge = self._coordinator.receive_acknowledge_message
-        for uid, handles in result.handles.items():
-            for i, handle in enumerate(sorted(handles, key=lambda handle: handle.start)):
-                metrics = CheckpointMetrics(
-                    work.pause_seconds, seconds, full_size=handle.bytes_total
-                )
-                task = TaskId(uid, i)
-                acknowledge(AcknowledgeCheckpoint(job, task, checkpoint_id, metrics, handle))
-        metrics = CheckpointMetrics(async_duration=seconds, size=result.bytes_written)
-        acknowledge(AcknowledgeCheckpoint(job, DRIVER_TASK, checkpoint_id, metrics))
+        acknowledge(self._coordinator, job, work, result, self._clock() - work.started)
 
     def _begin_finalizing(self, effect: FinalizeCheckpoint) -> None:
         work = self._works[effect.checkpoint_id]
@@ -390,7 +360,7 @@ class Checkpointer:
         self, effect: FinalizeCheckpoint, work: Work, result: str | BaseException
     ) -> None:
         if isinstance(result, BaseException):
-            error = self._survivable(work, result)
+            error = self._requesters.survivable(work, result)
             self._coordinator.finalize_failed(work.checkpoint_id, error)
             return
         completed = effect.completed(time.time(), result, work.report)
@@ -428,41 +398,3 @@ class Checkpointer:
     def _aborted(self, checkpoint_id: int) -> None:
         if self._works.pop(checkpoint_id, None) is not None:
             self._fleet.aborted(checkpoint_id)
-
-    def _survivable(self, work: Work, error: BaseException) -> MoorageError:
-        """The error, if the job can go on after it; else it is raised.
-
-        A savepoint is a person's wish: whatever goes wrong with it, the job runs on, unless
-        another driver took over.
-        """
-        known = isinstance(error, MoorageError) and not isinstance(error, (Fenced, Bug))
-        if isinstance(error, Fenced) or not (known or work.is_savepoint):
-            raise error
-        if not isinstance(error, MoorageError):
-            error = Bug(f"a savepoint failed unexpectedly: {type(error).__name__}: {error}")
-        self._note(error, work.checkpoint_id)
-        return error
-
-    def _answer(self, request: Request, future: CheckpointFuture) -> None:
-        if was_suspended(future):
-            self._suspended.append(request)
-            return
-        answer = answer_of(request, future, self._last_error)
-        if isinstance(answer, SavepointView):
-            self._watch.savepoint(answer)
-        request.answer(answer)
-
-    def _note(self, error: MoorageError, checkpoint_id: int) -> None:
-        self._last_error = error
-        if isinstance(error, (StoreUnavailable, StoreDenied)):
-            self._watch.storage(str(error))
-        _log.error("checkpoint failed: checkpoint=%d: %s", checkpoint_id, error)
-
-    def _failure(self, future: CheckpointFuture) -> MoorageError:
-        """Why the last checkpoint did not complete."""
-        error = future.exception()
-        if error is not None and self._last_error is None:
-            return underneath(error)
-        return self._last_error or Retryable(
-            "the last checkpoint did not complete; the next run continues from the one before"
-        )

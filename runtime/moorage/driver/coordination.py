@@ -1,27 +1,40 @@
 """A coordinator for one run of a job: which tasks take part in its checkpoints, and when.
 
-Called by the checkpointer, once per run.
+Called by the checkpointer, which speaks to it for all of its tasks.
 """
 
 import time
 from collections.abc import Callable
 
+from moorage.driver.requests import SavepointRequest
 from moorage.driver.settings import JobSettings
+from moorage.driver.snapshot_writer import Work
 from moorage.driver.watching import CheckpointWatch, WatchedStats
+from moorage.engine.fleet import FleetUpload
 from moorage.graph import JobGraph
 from moorage_state.coordinator import (
+    AcknowledgeCheckpoint,
     CheckpointConfig,
     CheckpointCoordinator,
     CheckpointFailureManager,
+    CheckpointFuture,
+    CheckpointMetrics,
     CheckpointRetentionPolicy,
     CompletedCheckpointStore,
     CountingIdCounter,
+    SavepointFormat,
     TaskId,
     ToleranceAction,
 )
 from moorage_state.snapshots import LogWriter
 
-__all__ = ["DRIVER_TASK", "checkpoint_config", "new_coordinator"]
+__all__ = [
+    "DRIVER_TASK",
+    "acknowledge",
+    "checkpoint_config",
+    "new_coordinator",
+    "trigger_savepoint",
+]
 
 DRIVER_TASK = TaskId("", 0)
 """Stands for the driver, so that a job without state has a task to wait for as well."""
@@ -31,14 +44,14 @@ def new_coordinator(
     settings: JobSettings,
     graph: JobGraph,
     writer: LogWriter,
-    next_id: int,
+    ids: CountingIdCounter,
     watch: CheckpointWatch,
     clock: Callable[[], float],
 ) -> CheckpointCoordinator:
     """The coordinator; its scheduler is not started.
 
     Args:
-        next_id: above all ids that were ever used in the lineage.
+        ids: counts from above all ids that were ever used in the lineage.
         clock: seconds on a clock that only goes forward.
     """
     tasks = [DRIVER_TASK] + [
@@ -50,7 +63,7 @@ def new_coordinator(
         tasks,
         tasks,
         tasks,
-        CountingIdCounter(next_id),
+        ids,
         CompletedCheckpointStore(settings.retain),
         CheckpointFailureManager(settings.tolerable_failures),
         clock,
@@ -62,7 +75,7 @@ def new_coordinator(
 def checkpoint_config(settings: JobSettings) -> CheckpointConfig:
     """The coordinator's settings for a job."""
     return CheckpointConfig(
-        interval=settings.interval_seconds,
+        interval=None if settings.in_one_epoch else settings.interval_seconds,
         timeout=settings.timeout_seconds,
         max_concurrent=settings.max_concurrent,
         min_pause=settings.min_pause_seconds,
@@ -72,4 +85,38 @@ def checkpoint_config(settings: JobSettings) -> CheckpointConfig:
             ToleranceAction.FAIL_JOB if settings.fail_on_tolerance else ToleranceAction.DEGRADE
         ),
         coalesce_periodic=True,
+    )
+
+
+def trigger_savepoint(
+    coordinator: CheckpointCoordinator, request: SavepointRequest, location: str
+) -> CheckpointFuture:
+    """Ask for the savepoint, in its place."""
+    savepoint_format = SavepointFormat(request.format)
+    if not request.stop:
+        return coordinator.trigger_savepoint(location, savepoint_format)
+    return coordinator.trigger_synchronous_savepoint(
+        terminate=False, location=location, savepoint_format=savepoint_format
+    )
+
+
+def acknowledge(
+    coordinator: CheckpointCoordinator, job: str, work: Work, result: FleetUpload, seconds: float
+) -> None:
+    """Every range acknowledges its part, and the driver the whole.
+
+    Args:
+        job: the lineage.
+        seconds: since the trigger.
+    """
+    for uid, handles in result.handles.items():
+        for i, handle in enumerate(sorted(handles, key=lambda handle: handle.start)):
+            metrics = CheckpointMetrics(work.pause_seconds, seconds, full_size=handle.bytes_total)
+            task = TaskId(uid, i)
+            coordinator.receive_acknowledge_message(
+                AcknowledgeCheckpoint(job, task, work.checkpoint_id, metrics, handle)
+            )
+    metrics = CheckpointMetrics(async_duration=seconds, size=result.bytes_written)
+    coordinator.receive_acknowledge_message(
+        AcknowledgeCheckpoint(job, DRIVER_TASK, work.checkpoint_id, metrics)
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from moorage.driver.environment import Platform
 from moorage.driver.session import end_session, local_session
 from moorage.driver.settings import JobSettings
+from moorage.driver.tuning import server_options
 from moorage.driver.types import RunOptions
 from moorage.driver.views import ExecutorsView
 from moorage.engine.placement import LocalPlacement
@@ -24,6 +25,7 @@ from moorage.engine.servers import ServerConnection
 from moorage_state.errors import LocalDiskError, UserError
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
+from moorage_state.tuning import BackendOptions
 
 __all__ = ["LocalEnvironment", "LocalServers", "Scratch"]
 
@@ -45,11 +47,15 @@ class LocalEnvironment:
     ) -> Iterator[Platform]:
         """See `Environment.open`."""
         cores = options.cores or min(settings.parallelism, os.cpu_count() or 1)
+        servers_wanted = min(settings.parallelism, cores)
         scratch = Scratch(settings.checkpoint_dir, options.local_dir)
         with contextlib.ExitStack() as stack:
             stack.callback(scratch.remove)
             group = ServerGroup(
-                min(settings.parallelism, cores), scratch.path / "state", socket_dir=scratch.sockets
+                servers_wanted,
+                stack.enter_context(_state_dir(settings.backend, scratch)),
+                options=server_options(settings.backend, servers_wanted),
+                socket_dir=scratch.sockets,
             )
             servers = LocalServers(group)
             stack.callback(servers.close)
@@ -67,6 +73,19 @@ class LocalEnvironment:
     def executors(self) -> ExecutorsView:
         """See `Environment.executors`: there are none."""
         return ExecutorsView()
+
+
+@contextlib.contextmanager
+def _state_dir(backend: BackendOptions, scratch: "Scratch") -> Iterator[Path]:
+    """Where working state lies: in scratch, or where the job says."""
+    if not backend.local_dir:
+        yield scratch.path / "state"
+        return
+    other = Scratch(str(scratch.path), Path(backend.local_dir))
+    try:
+        yield other.path / "state"
+    finally:
+        other.remove()
 
 
 class Scratch:

@@ -4,17 +4,21 @@ Decides what is recorded beside the state. Called by the checkpointer when all r
 """
 
 import datetime
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from moorage import __version__
-from moorage.driver.restore import UID_MAPPING
+from moorage.driver.operator_states import operator_metas
+from moorage.driver.restore import STATELESS, UID_MAPPING
 from moorage.driver.settings import JobSettings
 from moorage.engine.watermarks import Watermarks
 from moorage.graph import JobGraph
 from moorage.sinks import Committable
 from moorage_state.keyed.store import StateSchema
+from moorage_state.operator_state import OperatorStateSchema
 from moorage_state.snapshots import LogWriter, Manifest, OperatorState, RangeHandle, StateMeta
 
 __all__ = ["Boundary", "ManifestMaker", "handles_of", "state_metas"]
@@ -29,6 +33,8 @@ class Boundary:
     watermarks: Watermarks
     schemas: Mapping[str, tuple[StateSchema, ...]]
     finished: bool = False
+    processing_time: int = 0
+    operator_states: Mapping[str, tuple[OperatorStateSchema, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +79,20 @@ class ManifestMaker:
                 operator.uid: OperatorState(
                     parallelism=settings.parallelism,
                     key_types=list(operator.key_types),
-                    states=state_metas(boundary.schemas.get(operator.uid, ())),
+                    states=_metas_of(boundary.schemas.get(operator.uid, ()), handles[operator.uid]),
                     subtasks=sorted(handles[operator.uid], key=lambda handle: handle.start),
+                    operator_states=operator_metas(boundary.operator_states.get(operator.uid, ())),
                 )
                 for operator in self.graph.operators
             },
             source=boundary.source,
             watermarks=dict(boundary.watermarks.to_json()),
+            idle_inputs=sorted(boundary.watermarks.idle),
+            processing_time=boundary.processing_time,
             sinks={uid: list(items) for uid, items in committables.items()},
             extra={
                 "finished": boundary.finished,
+                STATELESS: settings.in_one_epoch and boundary.epoch > 0,
                 UID_MAPPING: dict(settings.restore.uid_mapping),
             },
         )
@@ -93,9 +103,25 @@ def handles_of(manifest: Manifest) -> dict[str, list[RangeHandle]]:
     return {uid: list(state.subtasks) for uid, state in manifest.operators.items()}
 
 
+def _metas_of(schemas: tuple[StateSchema, ...], handles: Sequence[RangeHandle]) -> list[StateMeta]:
+    """Declared states as they are in these files: canonical ones hold the last type only."""
+    metas = state_metas(schemas)
+    if any(handle.format == "native" for handle in handles):
+        return metas
+    return [replace(meta, earlier=[]) for meta in metas]
+
+
 def state_metas(schemas: tuple[StateSchema, ...]) -> list[StateMeta]:
     """Declared states as a manifest records them."""
     return [
-        StateMeta(name=s.name, kind=s.kind, type=s.type, key_type=s.key_type or None)
+        StateMeta(
+            name=s.name,
+            kind=s.kind,
+            type=s.type,
+            key_type=s.key_type or None,
+            earlier=list(s.earlier),
+            ttl_ms=s.ttl_ms,
+            namespace_types=list(s.namespace_types),
+        )
         for s in schemas
     ]

@@ -11,7 +11,15 @@ from moorage.engine.failures import ask_spark
 from moorage.functions import KeyedProcessFunction
 from moorage.graph import JobGraph
 
-__all__ = ["counting_consumers", "delays_of", "end", "error_of", "has_timers", "is_active"]
+__all__ = [
+    "counting_consumers",
+    "delays_of",
+    "end",
+    "error_of",
+    "has_timers",
+    "idle_limits_of",
+    "is_active",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +54,23 @@ def delays_of(graph: JobGraph) -> dict[str, int]:
     return delays
 
 
+def idle_limits_of(graph: JobGraph) -> dict[str, int]:
+    """By input uid, the milliseconds without rows after which it is idle; only where declared.
+
+    An input that several operators read must be declared so for all of them.
+    """
+    limits: dict[str, int] = {}
+    never: set[str] = set()
+    for operator in graph.operators:
+        for branch in operator.upstream.branches:
+            uid = branch.node.uid
+            if branch.event_time is not None and branch.idle_after_ms is None:
+                never.add(uid)
+            elif branch.idle_after_ms is not None:
+                limits[uid] = max(limits.get(uid, 0), branch.idle_after_ms)
+    return {uid: limit for uid, limit in limits.items() if uid not in never}
+
+
 def has_timers(graph: JobGraph) -> bool:
     """Whether any of its functions fires timers."""
     base = KeyedProcessFunction.on_timer
@@ -56,10 +81,10 @@ def counting_consumers(graph: JobGraph) -> frozenset[str]:
     """Uids of consumers that together read each input about once: their rows are the input's."""
     seen: set[str] = set()
     chosen: set[str] = set()
-    consumers = [(o.uid, o.upstream) for o in graph.operators]
-    consumers += [(s.uid, s.upstream) for s in graph.sinks]
-    for uid, upstream in consumers:
-        inputs = {branch.node.uid for branch in upstream.branches}
+    consumers = [(o.uid, (*o.upstream.branches, *o.broadcast_branches)) for o in graph.operators]
+    consumers += [(s.uid, s.upstream.branches) for s in graph.sinks]
+    for uid, branches in consumers:
+        inputs = {branch.node.uid for branch in branches}
         if inputs - seen:
             seen |= inputs
             chosen.add(uid)

@@ -82,6 +82,8 @@ class Reporter:
                 self._restoring = None
         if phase == "rewinding":
             more["rewinds"] = self.progress.rewinds + 1
+        if phase != self.progress.phase:
+            more |= {"in_epoch": False, "tasks": 0, "moves": self.progress.moves + 1}
         self._publish(phase=phase, message=message, **more)
 
     def message(self, text: str) -> None:
@@ -106,6 +108,15 @@ class Reporter:
             restored_from=path, restored=restored, epoch=manifest.epoch, last_checkpoint=view
         )
 
+    def epoch_began(self) -> None:
+        """An epoch is under way from now on, until it is committed or something else goes on."""
+        self._publish(in_epoch=True, tasks=0, moves=self.progress.moves + 1)
+
+    def lives(self, *, tasks: int = 0, moved: bool = True) -> None:
+        """What was seen of Spark: how many of its tasks run, and whether something got on."""
+        if moved or tasks != self.progress.tasks:
+            self._publish(tasks=tasks, moves=self.progress.moves + (1 if moved else 0))
+
     def epoch(
         self,
         epoch: int,
@@ -113,6 +124,7 @@ class Reporter:
         state_bytes: int,
         bound: tuple[int, int] | None,
         seconds: float = 0.0,
+        late_rows: int = 0,
     ) -> None:
         """An epoch was committed; it took `seconds`."""
         now = self._clock()
@@ -132,6 +144,10 @@ class Reporter:
             epochs=self.progress.epochs + 1,
             epoch_seconds=seconds,
             epoch_rows=rows,
+            late_rows=self.progress.late_rows + late_rows,
+            in_epoch=False,
+            tasks=0,
+            moves=self.progress.moves + 1,
         )
 
     # -- checkpoints -----------------------------------------------------------------------
@@ -152,7 +168,7 @@ class Reporter:
 
     def completed(self, report: CheckpointReport, *, savepoint: bool) -> None:
         """It exists."""
-        more: dict[str, object] = {"storage_error": ""}
+        more: dict[str, object] = {"storage_error": "", "moves": self.progress.moves + 1}
         if not savepoint:
             count = self.progress.completed_checkpoints + 1
             more |= {"completed_checkpoints": count, "failed_in_a_row": 0}

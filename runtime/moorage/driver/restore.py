@@ -4,6 +4,7 @@ Decides which checkpoint is restored and refuses what would lose or misread stat
 driver after it has claimed the fence.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from moorage.graph import JobGraph
 from moorage.state.locating import locate
 from moorage_state.errors import CorruptState, NewerFormat, StoreDenied, UserError
 from moorage_state.keyed.store import StateSchema
+from moorage_state.keygroups import resolved_max_parallelism
 from moorage_state.snapshots import (
     CheckpointStore,
     Entry,
@@ -38,8 +40,11 @@ from moorage_state.snapshots import (
 from moorage_state.snapshots.savepoints import MANIFEST_KEY
 from moorage_state.stores import ObjectStore, open_store
 
-__all__ = ["UID_MAPPING", "Choice", "check_fits", "choose", "known_schemas", "renamed"]
+__all__ = ["UID_MAPPING", "Choice", "adopting", "check_fits", "choose", "known_schemas", "renamed"]
 
+
+STATELESS = "stateless"
+"""In a manifest's extra: it was written by a run that keeps no state."""
 
 UID_MAPPING = "uid_mapping"
 """Where a manifest keeps the mapping that its operators' uids were read with."""
@@ -264,6 +269,21 @@ def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:
     return replace(manifest, operators=operators)
 
 
+def adopting(settings: JobSettings, manifest: Manifest | None) -> JobSettings:
+    """The settings with the number of key groups that the snapshot has, where none is set.
+
+    Raises:
+        RestorePointIncompatible: the job has more subtasks than the snapshot key groups.
+    """
+    if manifest is None or not settings.derives_max_parallelism:
+        return settings
+    try:
+        found = resolved_max_parallelism(settings.parallelism, None, manifest.max_parallelism)
+    except ValueError as error:
+        raise RestorePointIncompatible(str(error)) from error
+    return dataclasses.replace(settings, max_parallelism=found)
+
+
 def check_fits(manifest: Manifest, graph: JobGraph, settings: JobSettings) -> None:
     """Refuse a job that cannot continue from this checkpoint.
 
@@ -280,6 +300,7 @@ def check_fits(manifest: Manifest, graph: JobGraph, settings: JobSettings) -> No
             f"keyHash is fixed for a lineage: checkpoint={manifest.key_hash} "
             f"job={settings.key_hash}; set scaling.keyHash back"
         )
+    _check_batch(manifest, settings)
     uids = {o.uid for o in graph.operators}
     gone = sorted(set(manifest.operators) - uids)
     if gone and not settings.restore.allow_non_restored:
@@ -298,10 +319,38 @@ def check_fits(manifest: Manifest, graph: JobGraph, settings: JobSettings) -> No
             )
 
 
+def _check_batch(manifest: Manifest, settings: JobSettings) -> None:
+    """The backend batch begins with nothing, and leaves nothing to go on with."""
+    if settings.in_one_epoch and manifest.epoch > 0:
+        raise RestorePointIncompatible(
+            f"the backend batch reads no state, and the restore point has some: "
+            f"checkpoint={manifest.checkpoint_id} epoch={manifest.epoch}; name another "
+            f"state.checkpointDir, or use rocksdb or hashmap"
+        )
+    if manifest.extra.get(STATELESS) and not settings.in_one_epoch:
+        raise RestorePointIncompatible(
+            f"the restore point is of the backend batch, which keeps no state: "
+            f"checkpoint={manifest.checkpoint_id}; name another state.checkpointDir"
+        )
+
+
 def known_schemas(manifest: Manifest) -> dict[str, tuple[StateSchema, ...]]:
     """State schemas by operator uid, as the checkpoint recorded them."""
     return {uid: _schemas(state) for uid, state in manifest.operators.items()}
 
 
 def _schemas(state: OperatorState) -> tuple[StateSchema, ...]:
-    return tuple(StateSchema(s.name, s.kind, s.type, s.key_type or "") for s in state.states)
+    # Canonical files hold values of the last type only.
+    native = any(handle.format == "native" for handle in state.subtasks)
+    return tuple(
+        StateSchema(
+            s.name,
+            s.kind,
+            s.type,
+            s.key_type or "",
+            tuple(s.earlier) if native else (),
+            s.ttl_ms,
+            tuple(s.namespace_types),
+        )
+        for s in state.states
+    )

@@ -19,7 +19,7 @@ from moorage.driver.lineage import hold_lineage
 from moorage.driver.local import LocalEnvironment
 from moorage.driver.reporter import Reporter, view_of
 from moorage.driver.requests import Stopped
-from moorage.driver.restore import Choice, check_fits, choose
+from moorage.driver.restore import Choice, adopting, check_fits, choose
 from moorage.driver.settings import JobSettings
 from moorage.driver.stream_run import StreamRun
 from moorage.driver.tuning import spare_byte_counts
@@ -85,6 +85,8 @@ def run_job(
                 f"it again name another checkpointDir, or go back with --restore chk-<id>",
             )
             return replace(finished, seconds=time.monotonic() - started)
+        settings = adopting(settings, choice.manifest)
+        reporter.job(settings.parallelism, settings.max_parallelism)
         if options.control:
             try:
                 path = control_path(settings.checkpoint_dir)
@@ -225,7 +227,7 @@ def _context(
             platform.spark,
             base_dir=str(settings.main_file.parent),
             staging=settings.checkpoint_dir,
-            max_records_per_epoch=settings.max_records_per_epoch,
+            max_records_per_epoch=None if settings.in_one_epoch else settings.max_records_per_epoch,
             args=settings.args,
         )
         graph = build_graph(settings.main_file, env, settings.py_files)
@@ -241,7 +243,13 @@ def _context(
             spark=platform.spark,
             graph=graph,
             planner=EpochPlanner(
-                platform.spark, graph, platform.placement, parallelism, max_parallelism
+                platform.spark,
+                graph,
+                platform.placement,
+                parallelism,
+                max_parallelism,
+                batch=settings.in_one_epoch,
+                key_hash=settings.key_hash,
             ),
             fleet=fleet,
             token=platform.token,

@@ -13,12 +13,15 @@ from importlib.resources import files
 from pathlib import Path
 
 import pyspark
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from moorage.driver.environment import SparkNotStarted
+from moorage.driver.hidden_conf import hidden, out_of_sight
 from moorage.driver.settings import JobSettings
 from moorage.driver.tuning import COMPILER
 from moorage.engine.placement import required_conf
+from moorage.redaction import SPARK_REDACTION
 from moorage_state.errors import UserError
 
 __all__ = [
@@ -83,12 +86,15 @@ def start_session(
         SparkNotStarted: it did not start on a cluster, and may the next time.
     """
     check_spark_version()
+    # What a JVM is told that runs already appears on no command line.
+    secret = hidden(conf) if SparkContext._gateway is None else {}
     builder = SparkSession.builder.master(master).appName(settings.name)
     for key, value in conf.items():
-        if key != "spark.master":
+        if key != "spark.master" and key not in secret:
             builder = builder.config(key, value)
     try:
-        spark = builder.getOrCreate()
+        with out_of_sight(secret):
+            spark = builder.getOrCreate()
     except Exception as exc:
         text = str(exc)
         what = next(iter(text.splitlines()), type(exc).__name__)
@@ -140,6 +146,7 @@ def engine_conf(settings: JobSettings) -> dict[str, str]:
         **required_conf(),
         "spark.ui.enabled": settings.spark_conf.get("spark.ui.enabled", "false"),
         "spark.ui.showConsoleProgress": "false",
+        "spark.redaction.regex": settings.spark_conf.get("spark.redaction.regex", SPARK_REDACTION),
         "spark.python.worker.reuse": "true",
         "spark.speculation": "false",
         "spark.sql.shuffle.partitions": str(settings.parallelism),

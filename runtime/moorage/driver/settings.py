@@ -8,13 +8,14 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from moorage.driver.backends import backend_options
 from moorage.driver.types import Orders
 from moorage_api import StatefulSparkJob
 from moorage_api.state import S3
-from moorage_state.errors import UserError
-from moorage_state.keygroups import SPARK_XXHASH64
+from moorage_state.errors import IllegalConfigurationError, UserError
 from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
+from moorage_state.tuning import BackendOptions
 
 __all__ = ["JobSettings", "RestorePolicy"]
 
@@ -81,8 +82,10 @@ class JobSettings:
     max_records_per_epoch: int
     driver_memory_mb: int
     spark_conf: dict[str, str]
-    state_options: dict[str, str]
+    backend: BackendOptions
     restore: RestorePolicy
+    derives_max_parallelism: bool = False
+    """The manifest leaves it open: it is that of the restored snapshot, if there is one."""
 
     @classmethod
     def of(
@@ -123,7 +126,7 @@ class JobSettings:
             env={v.name: v.value or "" for v in spec.application.env if v.value_from is None},
             parallelism=spec.scaling.parallelism,
             max_parallelism=spec.scaling.max_parallelism,
-            key_hash=SPARK_XXHASH64,
+            key_hash=spec.scaling.key_hash,
             checkpoint_dir=_address(spec.state.checkpoint_dir, spec.state.s3, job_dir),
             s3=spec.state.s3,
             savepoint_dir=_address(spec.state.savepoint_dir or "", spec.state.s3, job_dir),
@@ -140,9 +143,15 @@ class JobSettings:
             max_records_per_epoch=spec.epoch.max_records_per_epoch,
             driver_memory_mb=int(spec.driver.memory.value) >> 20,
             spark_conf=dict(spec.spark_conf),
-            state_options=dict(spec.state.options),
+            backend=_backend(job, main_file.parent),
             restore=_restore_policy(job, restore, orders),
+            derives_max_parallelism="max_parallelism" not in spec.scaling.model_fields_set,
         )
+
+    @property
+    def in_one_epoch(self) -> bool:
+        """Whether the job takes all its input at once, and keeps no state (the backend batch)."""
+        return self.backend.kind == "batch"
 
     def reach(self, url: str) -> str:
         """The whole address of a directory that somebody named, with how this job reaches S3."""
@@ -161,6 +170,18 @@ class JobSettings:
                 f"state.savepointDir beside its checkpointDir"
             )
         return child(self.savepoint_dir, name)
+
+
+def _backend(job: StatefulSparkJob, code: Path) -> BackendOptions:
+    state = job.spec.state
+    found = backend_options(state.backend, state.options, [code])
+    if found.kind == "batch" and not job.spec.bounded:
+        raise IllegalConfigurationError(
+            f"the backend batch needs input that ends: key=spec.state.backend "
+            f"value={state.backend!r} spec.bounded=false; set spec.bounded to true, or use rocksdb "
+            f"or hashmap"
+        )
+    return found
 
 
 def _address(url: str, s3: S3, job_dir: Path) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from moorage.driver.manifests import Boundary, ManifestMaker, state_metas
+from moorage.driver.operator_states import operator_metas
 from moorage.driver.views import CheckpointView, SavepointView
 from moorage.engine.fleet import FleetUpload, RangeFleet, SavedOperator
 from moorage.graph import JobGraph
@@ -132,7 +133,10 @@ class SnapshotWriter:
         folder = "" if savepoint.begin(work.attempt) else self._folder(work)
         operators = {
             operator.uid: SavedOperator(
-                list(operator.key_types), state_metas(work.boundary.schemas.get(operator.uid, ()))
+                list(operator.key_types),
+                state_metas(work.boundary.schemas.get(operator.uid, ())),
+                work.boundary.processing_time,
+                operator_metas(work.boundary.operator_states.get(operator.uid, ())),
             )
             for operator in self._graph.operators
         }

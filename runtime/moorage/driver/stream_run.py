@@ -19,11 +19,22 @@ from moorage.driver.bound import FileBound
 from moorage.driver.checkpointer import Boundary, Checkpointer, CheckpointReport
 from moorage.driver.context import DriverContext
 from moorage.driver.environment import RangesMove
+from moorage.driver.liveness import Liveness
+from moorage.driver.operator_states import deal_out, operator_sides
 from moorage.driver.output import OutputKeeper
-from moorage.driver.query import counting_consumers, delays_of, end, error_of, has_timers, is_active
+from moorage.driver.query import (
+    counting_consumers,
+    delays_of,
+    end,
+    error_of,
+    has_timers,
+    idle_limits_of,
+    is_active,
+)
 from moorage.driver.refusals import RestorePointCorrupt, RestorePointIncompatible
 from moorage.driver.restore import Choice, known_schemas
 from moorage.driver.savepoints import KnownSavepoints
+from moorage.driver.ticking import Ticking
 from moorage.driver.types import Outcome
 from moorage.driver.wishes import Wishes
 from moorage.engine.epoch import EpochRunner, RunIdentity
@@ -45,7 +56,6 @@ __all__ = ["DriverContext", "StreamRun"]
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
-_IDLE_SECONDS = 1.0
 _LOOK_SECONDS = 2.0
 """Between two looks at the number of executors."""
 
@@ -69,9 +79,11 @@ class StreamRun:
         self._first_batch: int | None = None
         self._spark_dir = context.scratch / f"spark-{self._run}"
         self._log: SparkLog | None = None
-        self._timers = has_timers(context.graph)
+        self._ticking = Ticking(
+            timers=has_timers(context.graph), epoch_seconds=context.settings.epoch_seconds
+        )
         self._counted = counting_consumers(context.graph)
-        self._last_epoch = self._last_look = time.monotonic()
+        self._last_look = time.monotonic()
         savepoints = KnownSavepoints(context.writer)
         self._output = OutputKeeper(context.graph, context.store, context.writer, savepoints)
         self._runner = self._restore()
@@ -88,10 +100,12 @@ class StreamRun:
             tell=context.reporter.message,
             watch=context.reporter,
         )
+        self._runner.sides.next_checkpoint_id = lambda: self._checkpointer.next_id
         self._wishes = Wishes(context, self._checkpointer, self._boundary, self._last_checkpoint)
         self._bound = (
             FileBound(context.graph, self._spark_dir) if context.settings.bounded else None
         )
+        self._liveness = Liveness(context.spark, context.reporter.lives)
         self._query: StreamingQuery | None = None
 
     @property
@@ -130,14 +144,13 @@ class StreamRun:
                 self._halted = True
                 self._wishes.stop_at_once(request)
                 return Outcome.STOPPED
-            with self._lock:
+            with self._liveness.watching(self._lock, query):
                 self._between_epochs()
                 self._tick_when_idle()
                 if self._failure is None and self._wishes.stopped():
                     self._halted = True
                     return Outcome.STOPPED
-                busy = self._checkpointer.takes_savepoint
-                if self._c.fleet.wants_to_move(busy=busy) and self._ended_for_a_move():
+                if self._ranges_should_move() and self._ended_for_a_move():
                     raise RangesMove
         self._raise_failure()
         if not self._c.settings.bounded:
@@ -158,6 +171,7 @@ class StreamRun:
             c.fleet.open(self._run, epoch, handles, checkpoint_id, self._choice.store_url)
         except CorruptState as error:
             raise RestorePointCorrupt(error.message, error.path, error.advice) from error
+        epoch = deal_out(c, manifest)
         self._record()
         for sentence in self._output.restore(self._number, manifest):
             c.reporter.message(sentence)
@@ -173,6 +187,9 @@ class StreamRun:
             epoch=epoch,
             watermarks=self._watermarks(),
             schemas=known_schemas(manifest) if manifest else {},
+            sides=operator_sides(manifest),
+            now_ms=manifest.processing_time if manifest else 0,
+            restored=manifest is not None,
         )
 
     def _record(self) -> None:
@@ -193,11 +210,12 @@ class StreamRun:
         )
 
     def _watermarks(self) -> Watermarks:
-        delays, manifest = delays_of(self._c.graph), self._choice.manifest
+        delays, limits = delays_of(self._c.graph), idle_limits_of(self._c.graph)
+        manifest = self._choice.manifest
         if manifest is None:
-            return Watermarks(delays)
+            return Watermarks(delays, idle_after=limits)
         stored = {uid: t for uid, t in manifest.watermarks.items() if t is not None}
-        return Watermarks.from_json(delays, stored)
+        return Watermarks.from_json(delays, stored, limits, manifest.idle_inputs)
 
     def _lay(self, source: dict[str, Any]) -> None:
         if not source:
@@ -215,7 +233,10 @@ class StreamRun:
         settings = self._c.settings
         writer = tagged_union(self._c.graph).writeStream.foreachBatch(self._on_batch)
         writer = writer.option("checkpointLocation", str(self._spark_dir))
-        if settings.bounded:
+        if settings.in_one_epoch:
+            # Spark calls it outdated because it minds no limit of a source, which is the point.
+            writer = writer.trigger(once=True)
+        elif settings.bounded:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(
@@ -243,6 +264,7 @@ class StreamRun:
             try:
                 self._require_next(batch_id)
                 began = time.monotonic()
+                self._c.reporter.epoch_began()
                 outcome = self._runner.run(frame)
                 self._batch_id = batch_id
                 self._committed(outcome, began)
@@ -269,6 +291,7 @@ class StreamRun:
     def _run_empty(self) -> None:
         """An epoch without input, for timers."""
         began = time.monotonic()
+        self._c.reporter.epoch_began()
         self._committed(self._runner.run(None), began)
 
     def _committed(self, outcome: Any, began: float) -> None:
@@ -277,9 +300,10 @@ class StreamRun:
         self._checkpointer.staged(self._runner.epoch, committables)
         bound = self._bound.read() if self._bound else None
         rows = outcome.rows_in(self._counted)
-        self._last_epoch = time.monotonic()
-        size, seconds = self._c.fleet.state_bytes, self._last_epoch - began
-        self._c.reporter.epoch(self._runner.epoch, rows, size, bound, seconds)
+        self._ticking.epoch_ended()
+        size, seconds = self._c.fleet.state_bytes, time.monotonic() - began
+        late = outcome.late_rows
+        self._c.reporter.epoch(self._runner.epoch, rows, size, bound, seconds, late)
         self._between_epochs()
 
     def _between_epochs(self) -> None:
@@ -299,11 +323,14 @@ class StreamRun:
             self._c.reporter.executors(self._c.environment.executors())
 
     def _tick_when_idle(self) -> None:
-        """Without input, fire the timers that the watermark has come to since the last epoch."""
-        idle = time.monotonic() - self._last_epoch > _IDLE_SECONDS + self._c.settings.epoch_seconds
-        watermarks = self._runner.watermarks
-        moved = watermarks.current > watermarks.floor
-        if not (idle and moved and self._timers) or self._failure or self._c.settings.bounded:
+        """Without input, fire the timers that have become due since the last epoch."""
+        runner, ticking = self._runner, self._ticking
+        if self._failure or self._c.settings.bounded:
+            return
+        now_ms = runner.processing_time()
+        if ticking.quiet:
+            runner.watermarks = runner.watermarks.quiet_at(now_ms)
+        if not ticking.due(runner.watermarks, runner.next_timer, now_ms):
             return
         try:
             self._run_empty()
@@ -323,7 +350,9 @@ class StreamRun:
             epoch=self._runner.epoch,
             source=source,
             watermarks=self._runner.watermarks,
+            processing_time=self._runner.now_ms,
             schemas=dict(self._runner.schemas),
+            operator_states=dict(self._runner.sides.schemas),
             finished=finished,
         )
 
@@ -342,7 +371,7 @@ class StreamRun:
         """The input is used up: fire all timers, take the checkpoint that publishes the rest."""
         with self._lock:
             self._halted = True
-            if self._timers:
+            if self._ticking.timers and not self._c.settings.in_one_epoch:
                 self._run_empty()
                 self._runner.watermarks = self._runner.watermarks.drain()
                 self._run_empty()
@@ -350,6 +379,11 @@ class StreamRun:
             self._last_checkpoint(finished=True)
         self._c.reporter.phase("finished")
         return Outcome.FINISHED
+
+    def _ranges_should_move(self) -> bool:
+        # Ranges that hold nothing are as well where they are.
+        busy = self._checkpointer.takes_savepoint
+        return not self._c.settings.in_one_epoch and self._c.fleet.wants_to_move(busy=busy)
 
     def _ended_for_a_move(self) -> bool:
         """Take a checkpoint so that ranges can move; False, and the run goes on, if that fails."""
@@ -369,6 +403,8 @@ class StreamRun:
 
     def _last_checkpoint(self, *, finished: bool = False) -> None:
         self._c.reporter.phase("checkpointing")
+        # All input in one epoch: once that is there, nothing is left to do.
+        finished = finished or (self._c.settings.in_one_epoch and self._batch_id >= 0)
         epoch, at = self._runner.epoch, partial(self._boundary, finished=finished)
         self._report(self._checkpointer.finish(epoch, at, finished=finished))
 

@@ -124,6 +124,7 @@ class Progress:
         epochs: how many epochs this driver has committed.
         epoch_seconds: how long the last of them took.
         epoch_rows: its input rows.
+        late_rows: input rows in epochs of this driver whose event time the watermark had reached.
         rewinds: how often this driver went back to the last checkpoint.
         restored: what the stream began from, with more than its name; None for an empty start.
         restore_seconds: how long that took; None before the stream ran.
@@ -135,6 +136,9 @@ class Progress:
         checkpoints: the latest checkpoints and savepoints of this driver, newest first.
         storage_error: why the store cannot be used at the moment; empty while it can.
         released: the lineage was given up.
+        in_epoch: whether an epoch is under way.
+        tasks: how many of Spark's tasks run in it, when it was last looked.
+        moves: grows with every sign that something gets on, also within an epoch.
     """
 
     epoch: int = 0
@@ -154,6 +158,7 @@ class Progress:
     epochs: int = 0
     epoch_seconds: float = 0.0
     epoch_rows: int = 0
+    late_rows: int = 0
     rewinds: int = 0
     restored: RestoredView | None = None
     restore_seconds: float | None = None
@@ -165,6 +170,9 @@ class Progress:
     checkpoints: tuple[CheckpointRecord, ...] = ()
     storage_error: str = ""
     released: bool = False
+    in_epoch: bool = False
+    tasks: int = 0
+    moves: int = 0
 
 
 class Outcome(Enum):

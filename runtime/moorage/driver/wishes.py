@@ -56,6 +56,14 @@ class Wishes:
 
     def take_up(self, request: Request) -> None:
         """At a boundary: begin what is asked for; a stop waits for `stopped`."""
+        if self._c.settings.in_one_epoch and _wants_state(request):
+            request.answer(
+                UserError(
+                    f"the backend batch takes neither checkpoints nor savepoints: it keeps no "
+                    f"state: job={self._c.settings.name}; let it end, or stop it without one"
+                )
+            )
+            return
         match request:
             case StopRequest():
                 self._take_up_stop(request)
@@ -152,6 +160,12 @@ class Wishes:
         for given_up in self._checkpointer.take_suspended():
             given_up.answer(stopped(given_up))
         return request.wait()
+
+
+def _wants_state(request: Request) -> bool:
+    if isinstance(request, StopRequest):
+        return request.savepoint is not None
+    return isinstance(request, (SavepointRequest, CheckpointRequest))
 
 
 def let_go(context: DriverContext, request: StopRequest, result: Stopped) -> None:

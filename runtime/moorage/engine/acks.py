@@ -13,7 +13,9 @@ import msgspec
 import xxhash
 
 from moorage_state.errors import Retryable
-from moorage_state.keyed.store import StateSchema
+from moorage_state.keyed.store import StateSchema, merged_schema
+from moorage_state.operator_state import OperatorStateSchema
+from moorage_state.operator_state.schemas import require_same
 
 __all__ = [
     "Ack",
@@ -46,6 +48,8 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
         output: digest of the rows it sent downstream ("" where nothing is downstream).
         consumed: by upstream uid and subtask, the digest this attempt saw.
         forwarded: acknowledgements of upstream attempts, encoded, on their way to the driver.
+        late_rows: rows of inputs whose event time the watermark had reached.
+        next_timer: a processing time before which no timer of the subtask is due.
         max_event_time: by input uid, the newest event time in milliseconds.
         committables: by sink uid, what was staged.
     """
@@ -61,8 +65,11 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     null_keys: int = 0
     keys: int = 0
     timers_fired: int = 0
+    late_rows: int = 0
+    next_timer: int = (1 << 63) - 1
     max_event_time: dict[str, int] = {}
     schemas: list[StateSchema] = []
+    operator_states: list[OperatorStateSchema] = []
     committables: dict[str, list[dict[str, Any]]] = {}
     consumed: dict[str, dict[int, str]] = {}
     forwarded: list[bytes] = []
@@ -112,6 +119,11 @@ class EpochOutcome:
                 counts[uid] = counts.get(uid, 0) + ack.null_keys
         return counts
 
+    @property
+    def late_rows(self) -> int:
+        """Rows of inputs whose event time the watermark had reached."""
+        return sum(ack.late_rows for ack in self.acks.values())
+
     def committables(self) -> dict[str, list[dict[str, Any]]]:
         """Everything staged, by sink uid, in a stable order."""
         merged: dict[str, list[dict[str, Any]]] = {}
@@ -121,11 +133,28 @@ class EpochOutcome:
                 merged.setdefault(uid, []).extend(items)
         return merged
 
+    def operator_states(self) -> dict[str, list[OperatorStateSchema]]:
+        """Schemas of what belongs to subtasks and to no key, by operator uid, where there is any.
+
+        Raises:
+            UserError: two subtasks declared one name in different ways.
+        """
+        merged: dict[str, dict[str, OperatorStateSchema]] = {}
+        for (uid, _), ack in sorted(self.acks.items()):
+            for schema in ack.operator_states:
+                same = merged.setdefault(uid, {}).setdefault(schema.name, schema)
+                require_same(schema, same, "of another subtask was registered")
+        return {uid: [states[n] for n in sorted(states)] for uid, states in merged.items()}
+
     def schemas(self) -> dict[str, list[StateSchema]]:
         """State schemas by operator uid."""
         merged: dict[str, dict[str, StateSchema]] = {}
         for (uid, _), ack in self.acks.items():
-            merged.setdefault(uid, {}).update({s.name: s for s in ack.schemas})
+            states = merged.setdefault(uid, {})
+            for schema in ack.schemas:
+                before = states.setdefault(schema.name, schema)
+                if before is not schema:
+                    states[schema.name] = merged_schema(before, schema)
         return {uid: [states[n] for n in sorted(states)] for uid, states in merged.items()}
 
 

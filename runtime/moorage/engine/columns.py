@@ -10,22 +10,25 @@ import pyarrow as pa
 __all__ = [
     "ACK",
     "ACK_COLUMN",
+    "BROADCAST",
     "GROUP_COLUMN",
     "INPUT_COLUMN",
     "KIND_COLUMN",
     "ORDINAL_COLUMN",
     "ROW",
+    "SOURCE_ORDER",
     "START",
     "SUBTASK_COLUMN",
     "TARGET_COLUMN",
     "TIME_COLUMN",
     "ack_batch",
+    "broadcast_column",
     "output_columns",
     "row_batch",
 ]
 
 KIND_COLUMN = "_m_kind"
-"""ROW, ACK or START."""
+"""ROW, ACK, START or BROADCAST."""
 GROUP_COLUMN = "_m_kg"
 """Key group of a row; subtask of a start row."""
 TIME_COLUMN = "_m_time"
@@ -41,7 +44,15 @@ ORDINAL_COLUMN = "_m_ord"
 TARGET_COLUMN = "_m_target"
 """The subtask that a row goes to."""
 
-ROW, ACK, START = 0, 1, 2
+SOURCE_ORDER = "_m_src"
+"""Position of a row in what a partition of its source brought."""
+
+ROW, ACK, START, BROADCAST = 0, 1, 2, -1
+
+
+def broadcast_column(index: int) -> str:
+    """The column that holds the broadcast stream's column of this index, beside keyed rows."""
+    return f"_m_b{index}"
 
 
 def output_columns() -> list[str]:

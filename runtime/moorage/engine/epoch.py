@@ -6,8 +6,10 @@ them. Knows nothing of checkpoints and logs.
 """
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from pyspark.sql import DataFrame
 
@@ -16,6 +18,8 @@ from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.failures import failure_of
 from moorage.engine.fleet import RangeFleet, RangeId
 from moorage.engine.plan import EpochFrame, EpochPlanner, EpochSpec
+from moorage.engine.sides import OperatorSides
+from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.watermarks import Watermarks
 from moorage.graph import JobGraph
 from moorage_state.errors import MoorageError, Retryable, StaleLease, UserError, VersionMismatch
@@ -27,6 +31,11 @@ _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 4
 _TRY_AGAIN = (Retryable, StaleLease, VersionMismatch)
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970 UTC by this machine's clock."""
+    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,13 @@ class EpochRunner:
     Attributes:
         epoch: the last committed epoch.
         watermarks: event time progress after it.
+        now_ms: its processing time; it never goes back within a lineage, whatever clocks do.
         schemas: by operator uid, the states known so far.
+        sides: the same of operator state.
+
+    Args:
+        restored: there is state from before, so that nobody knows of what timers.
+        clock: milliseconds since 1970 UTC; asked once for each epoch, not for each attempt.
     """
 
     def __init__(
@@ -61,6 +76,10 @@ class EpochRunner:
         epoch: int,
         watermarks: Watermarks,
         schemas: Mapping[str, tuple[StateSchema, ...]],
+        sides: OperatorSides | None = None,
+        now_ms: int = 0,
+        restored: bool = False,
+        clock: Callable[[], int] = wall_ms,
     ) -> None:
         self._graph = graph
         self._planner = planner
@@ -70,6 +89,20 @@ class EpochRunner:
         self.epoch = epoch
         self.watermarks = watermarks
         self.schemas = dict(schemas)
+        self.sides = sides or OperatorSides()
+        self.now_ms = now_ms
+        self._clock = clock
+        at_first = (UNKNOWN if restored else NEVER,) * parallelism
+        self._next_timers = dict.fromkeys(self._expected, at_first)
+
+    def processing_time(self) -> int:
+        """What the next epoch would have if it began now."""
+        return max(self.now_ms, self._clock())
+
+    @property
+    def next_timer(self) -> int:
+        """A processing time before which no timer is due; NEVER, or UNKNOWN after a restore."""
+        return min(chain.from_iterable(self._next_timers.values()), default=NEVER)
 
     def run(self, batch: DataFrame | None) -> EpochOutcome:
         """Run and commit the next epoch over `batch`, or over no rows (a tick).
@@ -80,6 +113,7 @@ class EpochRunner:
             LocalDiskError: a volume is full; nothing of this epoch was committed.
             Retryable: several attempts failed for reasons of infrastructure.
         """
+        self.now_ms = self.processing_time()
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 outcome = self._attempt(batch)
@@ -114,17 +148,27 @@ class EpochRunner:
             run=self._identity.run,
             epoch=self.epoch + 1,
             watermark=self.watermarks.current,
+            now_ms=self.now_ms,
+            next_timers=self._next_timers,
             token=self._identity.token,
             ranges={uid: self._fleet.leased(uid) for uid in self._expected},
             schemas=self.schemas,
+            sides=self.sides.plans(self._graph),
         )
 
     def _commit(self, outcome: EpochOutcome) -> None:
         digests: dict[RangeId, str] = {key: ack.delta for key, ack in outcome.acks.items()}
+        self.sides.committed(outcome, self._expected)
         self.epoch += 1
         if digests:
             self._fleet.commit(self.epoch, digests)
-        self.watermarks = self.watermarks.after_epoch(outcome.max_event_time)
+        self.watermarks = self.watermarks.after_epoch(
+            outcome.max_event_time, self.now_ms, self.processing_time()
+        )
+        self._next_timers = {
+            uid: tuple(outcome.acks[uid, subtask].next_timer for subtask in range(count))
+            for uid, count in self._expected.items()
+        }
         for uid, states in outcome.schemas().items():
             self.schemas[uid] = tuple(states)
 

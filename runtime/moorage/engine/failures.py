@@ -19,7 +19,14 @@ from moorage_state.errors import (
     error_from_wire,
 )
 
-__all__ = ["SparkEnded", "SubtaskFailure", "UserFunctionError", "ask_spark", "failure_of"]
+__all__ = [
+    "SourceOffsetsLost",
+    "SparkEnded",
+    "SubtaskFailure",
+    "UserFunctionError",
+    "ask_spark",
+    "failure_of",
+]
 
 _T = TypeVar("_T")
 
@@ -51,6 +58,12 @@ _LIKELY_LOSSES = (
     "RpcTimeoutException",
     "Connecting to /",
 )
+# Kafka's connector, and the client under it: the topic does not go back as far as the checkpoint.
+_OFFSETS_LOST = (
+    "KAFKA_DATA_LOSS",
+    "Some data may have been lost because they are not available in Kafka any more",
+    "OffsetOutOfRangeException",
+)
 _WRAPPING = ("An error occurred while calling", "An exception was thrown from the Python worker")
 
 
@@ -70,6 +83,12 @@ class UserFunctionError(UserError):
     """Code of the job raised; the message says where, on which key, and shows the trace."""
 
     code = "user_function"
+
+
+class SourceOffsetsLost(UserError):
+    """The source no longer has what the job must read next; another start would end alike."""
+
+    code: ClassVar[str] = "source_offsets_lost"
 
 
 class SparkEnded(MoorageError):
@@ -118,6 +137,12 @@ def _unmarked(text: str) -> MoorageError:
     if "No space left on device" in text:
         return LocalDiskError(
             "a local volume is full (spark's or the state's own); make room and start again: "
+            f"{_gist(text)}"
+        )
+    if any(sign in text for sign in _OFFSETS_LOST):
+        return SourceOffsetsLost(
+            "the source no longer has what the job must read next, and nothing was skipped: "
+            "restore from a newer point, or accept the loss in the job's own reader: "
             f"{_gist(text)}"
         )
     if any(sign in text for sign in _KNOWN_LOSSES):

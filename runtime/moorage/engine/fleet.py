@@ -5,17 +5,18 @@ again: the base checkpoint and the epochs committed since. Called by the epoch r
 recover) and the checkpointer (snapshot, upload). Talks to servers only through `StateApi`.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from moorage.engine.fleet_uploads import FleetUpload, FleetUploads, PlacedRange, SavedOperator
 from moorage.engine.range_access import LeasedRange
 from moorage.engine.servers import ServerConnection, Servers
-from moorage_state.canonical.layout import CanonicalSpec
 from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
 from moorage_state.keygroups import range_of
 from moorage_state.server.api import (
@@ -23,18 +24,9 @@ from moorage_state.server.api import (
     RangeSpec,
     RangeStats,
     RestoreBase,
-    Uploaded,
-    UploadLimits,
-    UploadRequest,
     Version,
 )
-from moorage_state.snapshots import (
-    MAX_INLINE_BYTES,
-    FileRef,
-    RangeHandle,
-    StateMeta,
-    worn_packs,
-)
+from moorage_state.snapshots import RangeHandle
 
 __all__ = ["FleetUpload", "RangeFleet", "RangeId", "SavedOperator"]
 
@@ -45,7 +37,6 @@ T = TypeVar("T")
 
 _NOTHING = Version(0, "")
 _NOWHERE = -1
-_SMALL_PACKS_PER_SERVER = 16
 _MOST_THREADS = 64
 
 _LOOK_SECONDS = 1.0
@@ -61,27 +52,6 @@ class _Range:
     initial_epoch: int = 0
     committed: list[Version] = field(default_factory=list)
     version: Version = _NOTHING
-
-
-@dataclass(frozen=True, slots=True)
-class FleetUpload:
-    """What a checkpoint wrote: handles by operator uid, and what they cost.
-
-    `bytes_written` counts what went into objects, `bytes_inline` what the manifest will hold.
-    """
-
-    handles: dict[str, list[RangeHandle]]
-    objects: int
-    bytes_written: int
-    bytes_inline: int
-
-
-@dataclass(frozen=True, slots=True)
-class SavedOperator:
-    """What the canonical files of an operator declare."""
-
-    key_types: list[str]
-    states: list[StateMeta]
 
 
 class RangeFleet:
@@ -106,7 +76,7 @@ class RangeFleet:
         self._state_bytes = 0
         self._store_url = store_url
         self._base_url = store_url
-        self._max_parallelism = max_parallelism
+        self._uploads = FleetUploads(servers, store_url, max_parallelism)
         self._run = ""
         self._parallelism = parallelism
         self._clients: dict[int, ServerConnection] = {}
@@ -212,22 +182,7 @@ class RangeFleet:
         Args:
             base: by operator uid, the handles of a retained checkpoint that was notified.
         """
-        run = self._run
-        worn = worn_packs(
-            (h for handles in base.values() for h in handles),
-            most_small=_SMALL_PACKS_PER_SERVER * len(self._clients),
-        )
-        by_server: dict[int, list[UploadRequest]] = {}
-        for item in self._ranges.values():
-            files = _base_files(item.spec, base.get(item.spec.uid, []), worn)
-            request = UploadRequest(item.spec.uid, item.spec.start, files)
-            by_server.setdefault(item.server, []).append(request)
-        with ThreadPoolExecutor(max_workers=len(self._clients)) as pool:
-            work = [
-                pool.submit(self._upload_from, server, run, checkpoint_id, requests)
-                for server, requests in by_server.items()
-            ]
-            return _together([w.result() for w in work])
+        return self._uploads.checkpoint(self._run, checkpoint_id, self._placed(), base)
 
     def save(
         self,
@@ -245,26 +200,9 @@ class RangeFleet:
             url: the directory.
             operators: by operator uid, what canonical files declare.
         """
-        by_server: dict[int, list[CanonicalSpec]] = {}
-        for item in self._ranges.values():
-            operator = operators[item.spec.uid]
-            spec = CanonicalSpec(
-                uid=item.spec.uid,
-                start=item.spec.start,
-                end=item.spec.end,
-                epoch=epoch,
-                max_parallelism=self._max_parallelism,
-                key_types=tuple(operator.key_types),
-                states=tuple(operator.states),
-            )
-            by_server.setdefault(item.server, []).append(spec)
-        run = self._run
-        with ThreadPoolExecutor(max_workers=len(self._clients)) as pool:
-            work = [
-                pool.submit(self._save_from, server, run, checkpoint_id, url, specs, canonical)
-                for server, specs in by_server.items()
-            ]
-            return _together([w.result() for w in work])
+        return self._uploads.savepoint(
+            self._run, checkpoint_id, epoch, url, self._placed(), operators, canonical=canonical
+        )
 
     def complete(
         self, checkpoint_id: int, epoch: int, handles: Mapping[str, list[RangeHandle]]
@@ -345,33 +283,6 @@ class RangeFleet:
     def _commit_one(self, item: _Range) -> None:
         self._client(item).commit(*self._address(item), item.version.epoch, item.version.digest)
 
-    def _upload_from(
-        self, server: int, run: str, checkpoint_id: int, requests: list[UploadRequest]
-    ) -> Uploaded:
-        share = MAX_INLINE_BYTES * len(requests) // len(self._ranges)
-        client = self._servers.connect(server)
-        try:
-            return client.upload_many(
-                run, checkpoint_id, self._store_url, requests, UploadLimits(inline_total=share)
-            )
-        finally:
-            client.close()
-
-    def _save_from(
-        self,
-        server: int,
-        run: str,
-        checkpoint_id: int,
-        url: str,
-        specs: list[CanonicalSpec],
-        canonical: bool,  # noqa: FBT001 - passed on
-    ) -> Uploaded:
-        client = self._servers.connect(server)
-        try:
-            return client.save_many(run, checkpoint_id, url, specs, canonical)
-        finally:
-            client.close()
-
     def _lost(self, item: _Range, restarted: list[int]) -> bool:
         """Whether a range must be opened again: its server is new, or it is out of work."""
         if item.server in restarted:
@@ -381,6 +292,9 @@ class RangeFleet:
                 return bool(stats.error) or stats.run != self._run
         return True
 
+    def _placed(self) -> list[PlacedRange]:
+        return [(item.spec, item.server) for item in self._ranges.values()]
+
     def _client(self, item: _Range) -> ServerConnection:
         return self._clients[item.server]
 
@@ -388,39 +302,31 @@ class RangeFleet:
         return item.spec.uid, item.spec.start, self._run
 
     def _each(self, action: Callable[[_Range], T], items: Iterable[_Range]) -> list[T]:
-        """Run `action` on every range, servers side by side; raises the first error."""
+        """Run `action` on every range, servers side by side; raises the first error.
+
+        Only when all have ended: what still went on in a thread would meet what is done next. After
+        a failure no further range is begun.
+        """
         by_server: dict[int, list[_Range]] = {}
         for item in items:
             by_server.setdefault(item.server, []).append(item)
+        failed = threading.Event()
 
         def one_server(group: list[_Range]) -> list[T]:
-            return [action(item) for item in group]
+            results: list[T] = []
+            for item in group:
+                if failed.is_set():
+                    break
+                try:
+                    results.append(action(item))
+                except BaseException:
+                    failed.set()
+                    raise
+            return results
 
         futures = [self._pool.submit(one_server, group) for group in by_server.values()]
+        wait(futures)
         return [result for future in futures for result in future.result()]
-
-
-def _base_files(spec: RangeSpec, base: list[RangeHandle], worn: frozenset[str]) -> list[FileRef]:
-    """What a range may build on: the shared files of the handles that it can come from."""
-    return [
-        file
-        for handle in base
-        if handle.start <= spec.end and handle.end >= spec.start
-        for file in handle.files
-        if file.shared and file.key and file.key not in worn
-    ]
-
-
-def _together(uploads: list[Uploaded]) -> FleetUpload:
-    handles: dict[str, list[RangeHandle]] = {}
-    for handle in (handle for upload in uploads for handle in upload.handles):
-        handles.setdefault(handle.uid, []).append(handle)
-    return FleetUpload(
-        handles,
-        objects=sum(upload.objects for upload in uploads),
-        bytes_written=sum(upload.bytes_written for upload in uploads),
-        bytes_inline=sum(upload.bytes_inline for upload in uploads),
-    )
 
 
 def _answers(client: ServerConnection) -> bool:

@@ -57,7 +57,7 @@ def read_head(batches: Iterator[pa.RecordBatch]) -> tuple[Head, Iterator[pa.Reco
     acks: list[bytes] = []
     for batch in batches:
         kinds = batch.column(KIND_COLUMN).to_numpy()
-        count = int(np.count_nonzero(kinds != ROW))
+        count = int(np.count_nonzero(kinds > ROW))
         for i in range(count):
             if kinds[i] == START:
                 subtasks.append(batch.column(GROUP_COLUMN)[i].as_py())

@@ -6,10 +6,9 @@ and acknowledgements. Called by the epoch runner; starts nothing itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, TypeVar
-from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -24,7 +23,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from moorage.engine.acks import Ack, encode_ack
+from moorage.engine.broadcasting import to_all
 from moorage.engine.columns import (
     ACK_COLUMN,
     GROUP_COLUMN,
@@ -32,27 +31,32 @@ from moorage.engine.columns import (
     KIND_COLUMN,
     ORDINAL_COLUMN,
     ROW,
+    SOURCE_ORDER,
     START,
     SUBTASK_COLUMN,
     TARGET_COLUMN,
     TIME_COLUMN,
 )
+from moorage.engine.direct_sinks import stage_rows
+from moorage.engine.key_hash import key_group_column
 from moorage.engine.placement import Placement
 from moorage.engine.range_access import LeasedRange
-from moorage.engine.subtask import SubtaskPlan, run_subtask
+from moorage.engine.side_plan import SidePlan
+from moorage.engine.subtask import run_subtask
+from moorage.engine.subtask_plan import SubtaskPlan
 from moorage.graph import Branch, JobGraph, OperatorNode, SinkNode
-from moorage.sinks import Sink, StageId
+from moorage.sinks import Sink
 from moorage_state.keyed.store import StateSchema
+from moorage_state.keygroups import SPARK_XXHASH64
 
 __all__ = ["EpochFrame", "EpochPlanner", "EpochSpec", "tagged_union"]
 
 _T = TypeVar("_T")
 
 _HASH = "_m_hash"
-_SOURCE_ORDER = "_m_src"
 _TAG = "_m_tag"
 # The order of rows of one key; see ADR 0003.
-_TIES = (TIME_COLUMN, INPUT_COLUMN, SUBTASK_COLUMN, _SOURCE_ORDER)
+_TIES = (TIME_COLUMN, INPUT_COLUMN, SUBTASK_COLUMN, SOURCE_ORDER)
 _MS = 1000
 
 _ACK_SCHEMA = StructType([StructField(ACK_COLUMN, BinaryType())])
@@ -73,9 +77,12 @@ class EpochSpec:
     run: str
     epoch: int
     watermark: int
+    now_ms: int
+    next_timers: Mapping[str, tuple[int, ...]]
     token: str
     ranges: Mapping[str, tuple[LeasedRange, ...]]
     schemas: Mapping[str, tuple[StateSchema, ...]]
+    sides: Mapping[str, SidePlan] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +127,12 @@ class EpochPlanner:
         placement: Placement,
         parallelism: int,
         max_parallelism: int,
+        *,
+        batch: bool = False,
+        key_hash: str = SPARK_XXHASH64,
     ) -> None:
+        self.batch = batch
+        self.key_hash = key_hash
         self.spark = spark
         self.graph = graph
         self.placement = placement
@@ -174,6 +186,7 @@ class _Build:
         graph = self._p.graph
         readers = [o.upstream.branches for o in graph.operators]
         readers += [s.upstream.branches for s in graph.sinks]
+        readers += [o.broadcast_branches for o in graph.operators]
         if self._batch is not None and sum(map(len, readers)) > 1:
             self._batch = self._batch.persist()
             self._persisted.append(self._batch)
@@ -184,11 +197,15 @@ class _Build:
             rows = self._from_inputs(operator)
         else:
             rows = self._from_operator(operator, upstream)
+        if operator.broadcast is not None:
+            rows = rows.unionByName(
+                self._to_all(operator.broadcast.stream.branches), allowMissingColumns=True
+            )
         starts = self._p.once((operator.uid, "starts"), lambda: self._starts(rows.schema))
         order = self._p.once((operator.uid, "order"), lambda: _order(operator, rows.columns))
         placed = self._p.placement.place(rows.unionByName(starts), self._p.parallelism)
         ordered = placed.sortWithinPartitions(*order).drop(
-            _HASH, _SOURCE_ORDER, SUBTASK_COLUMN, TARGET_COLUMN
+            _HASH, SOURCE_ORDER, SUBTASK_COLUMN, TARGET_COLUMN
         )
         output = self._run(operator, ordered)
         if len(self._p.consumers(operator)) > 1:
@@ -228,11 +245,15 @@ class _Build:
             ranges=spec.ranges[operator.uid],
             token=spec.token,
             inputs=tuple(b.node.uid for b in branches),
+            now_ms=spec.now_ms,
+            next_timers=spec.next_timers.get(operator.uid, ()),
             timer_delay_ms=max((b.max_delay_ms for b in branches), default=0),
             downstream=self._p.parallelism if self._p.consumers(operator) else 0,
             upstream=(upstream.uid, self._p.parallelism) if upstream else None,
             schemas=tuple(spec.schemas.get(operator.uid, ())),
             sinks=self._p.sinks_of(operator),
+            side=spec.sides.get(operator.uid),
+            batch=self._p.batch,
         )
 
     # -- rows on their way to a subtask ----------------------------------------------------
@@ -258,12 +279,12 @@ class _Build:
         self, operator: OperatorNode, index: int, branch: Branch, rows: DataFrame
     ) -> list[Column]:
         branches = operator.upstream.branches
-        group, digest = self._key_group(operator.key_columns)
+        group, digest = self._key_group(operator)
         columns = [
             sf.lit(ROW).cast("tinyint").alias(KIND_COLUMN),
             group.alias(GROUP_COLUMN),
             digest.alias(_HASH),
-            sf.monotonically_increasing_id().alias(_SOURCE_ORDER),
+            sf.monotonically_increasing_id().alias(SOURCE_ORDER),
             self._owner(group).alias(TARGET_COLUMN),
         ]
         timed = any(b.event_time is not None for b in branches)
@@ -273,13 +294,20 @@ class _Build:
             columns.append(sf.lit(index).alias(INPUT_COLUMN))
         return [*_columns(rows), *columns]
 
+    def _to_all(self, branches: Sequence[Branch]) -> DataFrame:
+        """The rows of a broadcast stream, once for each subtask."""
+        frames = [branch.apply(self._input(branch)) for branch in branches]
+        timed = any(branch.event_time is not None for branch in branches)
+        times = [_event_time(f.schema, b.event_time) for f, b in zip(frames, branches, strict=True)]
+        return to_all(frames, times if timed else [], self._p.parallelism)
+
     def _from_operator(self, operator: OperatorNode, producer: OperatorNode) -> DataFrame:
         columns = self._p.once((operator.uid, "columns"), lambda: self._output_columns(operator))
         return self._outputs[producer.uid].select(*columns)
 
     def _output_columns(self, operator: OperatorNode) -> list[Column]:
         upstream = operator.upstream
-        group, digest = self._key_group(operator.key_columns)
+        group, digest = self._key_group(operator)
         is_row = sf.col(KIND_COLUMN) == ROW
         return [
             *(sf.col(f"`{name}`") for name in upstream.schema.names),
@@ -288,7 +316,7 @@ class _Build:
             _event_time(upstream.schema, upstream.event_time).alias(TIME_COLUMN),
             sf.col(ACK_COLUMN),
             sf.when(is_row, digest).alias(_HASH),
-            sf.col(ORDINAL_COLUMN).alias(_SOURCE_ORDER),
+            sf.col(ORDINAL_COLUMN).alias(SOURCE_ORDER),
             sf.col(SUBTASK_COLUMN),
             sf.when(is_row, self._owner(group))
             .otherwise(sf.col(TARGET_COLUMN))
@@ -304,10 +332,11 @@ class _Build:
         index = graph.inputs.index(branch.node)
         return self._batch.where(sf.col(_TAG) == index).select(f"_m_c{index}.*")
 
-    def _key_group(self, columns: tuple[str, ...]) -> tuple[Column, Column]:
+    def _key_group(self, operator: OperatorNode) -> tuple[Column, Column]:
+        columns, types = operator.key_columns, operator.key_types
         digest = sf.xxhash64(*(sf.col(f"`{c}`") for c in columns))
-        group = sf.pmod(digest, sf.lit(self._p.max_parallelism)).cast("int")
-        return group, digest
+        most = self._p.max_parallelism
+        return key_group_column(self._p.key_hash, columns, types, digest, most), digest
 
     def _owner(self, group: Column) -> Column:
         share = group * sf.lit(self._p.parallelism) / sf.lit(self._p.max_parallelism)
@@ -335,40 +364,20 @@ class _Build:
         schema = to_arrow_schema(node.upstream.schema, timezone="UTC")
 
         def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return _stage(spec.lineage, spec.run, spec.epoch, uid, sink, schema, batches)
+            return stage_rows(spec.lineage, spec.run, spec.epoch, uid, sink, schema, batches)
 
         return rows.mapInArrow(stage, _ACK_SCHEMA)
-
-
-def _stage(
-    lineage: str,
-    run: str,
-    epoch: int,
-    uid: str,
-    sink: Sink,
-    schema: pa.Schema,
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """Stage a partition of rows for a sink and acknowledge it."""
-    writer = sink.open_writer(StageId(lineage, run, epoch, uid, uuid4().int % 100_000), schema)
-    rows = 0
-    try:
-        for batch in batches:
-            writer.write(batch.cast(schema))
-            rows += batch.num_rows
-        staged = {uid: items} if (items := writer.finish()) else {}
-    except BaseException:
-        writer.abort()
-        raise
-    ack = Ack(uid=uid, subtask=0, run=run, epoch=epoch, rows_in=rows, committables=staged)
-    yield pa.RecordBatch.from_arrays([pa.array([encode_ack(ack)], pa.binary())], [ACK_COLUMN])
 
 
 def _order(operator: OperatorNode, columns: Sequence[str]) -> list[Column]:
     """The order of rows within a subtask; the hash brings the rows of a key together."""
     ties = [name for name in _TIES if name in columns]
     names = (*operator.key_columns, *ties)
-    return [sf.col(_HASH).asc_nulls_first(), *(sf.col(f"`{name}`") for name in names)]
+    first = [sf.col(_HASH).asc_nulls_first()]
+    if operator.broadcast is not None:
+        # Without a hash are starts, acknowledgements, and then the rows for all.
+        first.append(sf.col(KIND_COLUMN).desc())
+    return [*first, *(sf.col(f"`{name}`") for name in names)]
 
 
 def _columns(frame: DataFrame) -> list[Column]:

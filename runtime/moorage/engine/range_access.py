@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moorage_state.keyed.access import Scan
+from moorage_state.keys import EVENT_TIMERS
 from moorage_state.server.api import StateApi, Version
 from moorage_state.server.client import StateClient
 from moorage_state.server.slots import ID_FILE
@@ -99,9 +100,15 @@ class BoundRange:
         """See `RangeAccess`."""
         return Scan(*self._client.scan_from(*self._range, self._version, prefix, after, limit))
 
-    def due_timers(self, up_to_ms: int, limit: int, after: bytes) -> list[bytes]:
-        """See `RangeAccess`."""
-        return self._client.due_timers(*self._range, self._version, up_to_ms, limit, after)
+    def due_timers(
+        self, up_to_ms: int, limit: int, after: bytes, kind: int = EVENT_TIMERS
+    ) -> list[bytes]:
+        """See `RangeAccess`; `kind` is EVENT_TIMERS or PROCESSING_TIMERS."""
+        return self._client.due_timers(*self._range, self._version, up_to_ms, limit, after, kind)
+
+    def next_timer(self, after_ms: int, kind: int) -> int | None:
+        """The earliest time, later than `after_ms`, of a stored timer of this kind."""
+        return self._client.next_timer(*self._range, self._version, after_ms, kind)
 
     def stage(self, frame: bytes) -> None:
         """See `RangeAccess`."""

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from moorage.engine.strictness import misfit
+from moorage.engine.whole_columns import fitted
 from moorage_state.errors import UserError
 
 __all__ = ["FLUSH_ROWS", "OutputBuffer", "RowReader", "column_values", "group_starts"]
@@ -142,6 +143,16 @@ class OutputBuffer:
             raise self._misshapen(next(row for row in rows if len(row) != self._width))
         arrays = [self._array(i, column) for i, column in enumerate(columns)]
         return rows, pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def batches_of(self, made: Any) -> Iterable[pa.RecordBatch]:
+        """An Arrow table or batch as batches of the declared schema.
+
+        Raises:
+            UserError: it is none, lacks a column, or has one that does not fit.
+        """
+        for batch in fitted(made, self._schema, self._uid):
+            self.total += batch.num_rows
+            yield batch
 
     def _array(self, index: int, values: Sequence[Any]) -> pa.Array:
         field = self._schema.field(index)

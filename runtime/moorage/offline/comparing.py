@@ -53,7 +53,8 @@ def compare(before: Found, after: Found, name: str) -> StateDifference:
 
 
 def _check_comparable(one: Selection, other: Selection, name: str) -> None:
-    facts = ("kind", "type", "key_type", "key_types", "max_parallelism", "key_hash")
+    facts = ["kind", "type", "key_type", "namespace_types", "key_types"]
+    facts += ["max_parallelism", "key_hash"]
     for fact in facts:
         left, right = getattr(one.meta, fact), getattr(other.meta, fact)
         if left != right:
@@ -85,11 +86,11 @@ def _split(
     reader = RowReader(side.meta, side.snapshot.path)
     if side.meta.kind == "timers":
         for batch in batches:
-            times = batch.column("time").to_pylist()
-            for prefix, time in zip(reader.prefixes(batch), times, strict=True):
-                yield prefix, b"", str(time).encode()
+            kinds, times = batch.column("kind").to_pylist(), batch.column("time").to_pylist()
+            for prefix, kind, time in zip(reader.prefixes(batch), kinds, times, strict=True):
+                yield prefix, b"", f"{kind} {time}".encode()
         return
-    for keys, values in reader.entries(batches):
+    for keys, values in reader.entries(batches, indexed=False):
         for key, value in zip(keys, values, strict=True):
             at = _KEY_AT + int.from_bytes(key[3:_KEY_AT], "big")
             yield key[:at], key[at:], value

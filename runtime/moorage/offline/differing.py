@@ -12,7 +12,7 @@ from typing import Any
 from moorage.offline.describing import moment_of
 from moorage.offline.listing import format_of, manifest_bytes
 from moorage.offline.places import Found
-from moorage_state.snapshots import Manifest, OperatorState, StateMeta
+from moorage_state.snapshots import Manifest, OperatorState, OperatorStateMeta, StateMeta
 
 __all__ = ["Change", "Difference", "FileShare", "StateDifference", "diff", "type_text"]
 
@@ -127,19 +127,26 @@ def _mapping(what: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> Ite
 def _summary(operator: OperatorState | None) -> str | None:
     if operator is None:
         return None
-    names = ", ".join(state.name for state in operator.states)
+    names = ", ".join(_states(operator))
     return f"parallelism {operator.parallelism}, states: {names or 'none'}"
 
 
 def _states(operator: OperatorState) -> dict[str, str]:
-    return {state.name: type_text(state) for state in operator.states}
+    sides = {s.label: _side_text(s) for s in operator.operator_states}
+    return {state.name: type_text(state) for state in operator.states} | sides
+
+
+def _side_text(state: OperatorStateMeta) -> str:
+    of = state.type if state.key_type is None else f"{state.key_type} -> {state.type}"
+    return f"{state.mode} {of}"
 
 
 def type_text(state: StateMeta) -> str:
-    """`value bigint`, `list string`, `map date -> double`."""
-    if state.key_type is not None:
-        return f"{state.kind} {state.key_type} -> {state.type}"
-    return f"{state.kind} {state.type}"
+    """`value bigint`, `list string`, `map date -> double`, `value int by bigint, ttl 60000 ms`."""
+    of = state.type if state.key_type is None else f"{state.key_type} -> {state.type}"
+    spaces = f" by {', '.join(state.namespace_types)}" if state.namespace_types else ""
+    lives = f", ttl {state.ttl_ms} ms" if state.ttl_ms else ""
+    return f"{state.kind} {of}{spaces}{lives}"
 
 
 def _times(manifest: Manifest) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from moorage.offline.places import Found
 from moorage.offline.states import whole_name
 from moorage.offline.values import json_value, show_value
 from moorage.state.reading import select, selected_rows
-from moorage_state.canonical import FileMeta, schema_of
+from moorage_state.canonical import LAST_ACCESS, FileMeta, namespace_columns, schema_of
 from moorage_state.canonical.layout import key_columns
 from moorage_state.errors import LocalDiskError, UserError
 from moorage_state.types import StateType, parse_type
@@ -224,8 +224,14 @@ class _CsvWriter:
 
 def _column_types(meta: FileMeta) -> dict[str, StateType]:
     """The columns in order, and the types of their values."""
-    fixed = {"key_group": "int", "list_epoch": "bigint", "list_ordinal": "bigint"}
-    fixed |= {"kind": "string", "time": "bigint", "value": meta.type}
+    fixed = {
+        "key_group": "int",
+        "list_epoch": "bigint",
+        "list_ordinal": "bigint",
+        "piece": "bigint",
+    }
+    fixed |= {"kind": "string", "time": "bigint", "value": meta.type, LAST_ACCESS: "bigint"}
+    fixed |= dict(zip(namespace_columns(meta), meta.namespace_types, strict=True))
     keys = dict(zip(key_columns(len(meta.key_types)), meta.key_types, strict=True))
     names = schema_of(meta).names
     types = {**fixed, **keys, "map_key": meta.key_type or ""}

@@ -6,6 +6,7 @@ manifest alone; the rest fetches the files of the ranges it needs, one range at 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from moorage.offline.places import Found
@@ -34,7 +35,7 @@ class StateRow:
     """One state of one operator.
 
     Attributes:
-        kind: `value`, `list`, `map`, or `timers`.
+        kind: `value`, `list`, `map`, `reducing`, `aggregating`, or `timers`.
         bytes: of its files; None where files hold several states (native snapshots).
         operator_bytes: of all files of the operator.
     """
@@ -56,8 +57,10 @@ class KeyState:
 
     Attributes:
         found: whether it has anything.
-        value: the value; the elements of a list in order; the entries of a map, in the order of
-            their keys, as `{"key": .., "value": ..}`; the times of timers in milliseconds.
+        value: the value, or what a reducing or aggregating state made of values; the elements of a
+            list in order; the entries of a map, in the order of their keys, as
+            `{"key": .., "value": ..}`; the times of timers in milliseconds. Of a state with
+            namespaces all of that by namespace, as `{"namespace": [..], "value": ..}`.
     """
 
     uid: str
@@ -67,6 +70,7 @@ class KeyState:
     key_group: int
     found: bool
     value: Any
+    by_namespace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,10 @@ def get(found: Found, name: str, key: str, map_key: str | None = None) -> KeySta
     from moorage.state.reading import select, selected_rows
 
     uid, state = whole_name(found, name)
+    if state.startswith("_") and state != _TIMERS:
+        raise UserError(
+            f"operator state belongs to subtasks and to no key: state={name}; export it instead"
+        )
     types = found.snapshot.operator(uid).key_types
     parsed_key = parse_key(types, key)
     selection = select(found.snapshot, uid, state, [parsed_key])
@@ -151,7 +159,8 @@ def get(found: Found, name: str, key: str, map_key: str | None = None) -> KeySta
     kinds = [parse_type(ddl) for ddl in types]
     shown = [json_value(kind, part) for kind, part in zip(kinds, parsed_key, strict=True)]
     group = selection.ranges[0][0]
-    return KeyState(uid, state, meta.kind, shown, group, bool(rows), _value(meta, rows))
+    value, by_namespace = _value(meta, rows), bool(meta.namespace_types)
+    return KeyState(uid, state, meta.kind, shown, group, bool(rows), value, by_namespace)
 
 
 def count(
@@ -220,6 +229,7 @@ def _rows(uid: str, operator: OperatorState) -> Iterator[StateRow]:
 
     shown = "".join(formats) if len(formats) == 1 else "mixed"
     declared = [(s.name, str(s.kind), s.type, s.key_type) for s in operator.states]
+    declared += [(s.label, s.mode, s.type, s.key_type) for s in operator.operator_states]
     for name, kind, ddl, key_type in [*declared, (_TIMERS, "timers", "bigint", None)]:
         yield StateRow(uid, name, kind, ddl, key_type, operator.key_types, shown, size(name), total)
 
@@ -234,6 +244,21 @@ def whole_name(found: Found, name: str) -> tuple[str, str]:
 
 
 def _value(meta: Any, rows: list[dict[str, Any]]) -> Any:
+    from moorage_state.canonical import namespace_columns
+
+    if not (names := namespace_columns(meta)):
+        return _plain_value(meta, rows)
+    kinds = [parse_type(ddl) for ddl in meta.namespace_types]
+    return [
+        {
+            "namespace": [json_value(k, part) for k, part in zip(kinds, namespace, strict=True)],
+            "value": _plain_value(meta, list(mine)),
+        }
+        for namespace, mine in groupby(rows, key=lambda row: [row[name] for name in names])
+    ]
+
+
+def _plain_value(meta: Any, rows: list[dict[str, Any]]) -> Any:
     if meta.kind == "timers":
         return [row["time"] for row in rows]
     kind = parse_type(meta.type)

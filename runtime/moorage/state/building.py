@@ -17,6 +17,7 @@ from moorage.state.locating import Snapshot
 from moorage.state.reading import SCRATCH_OPTIONS, range_rows
 from moorage.state.tables import Shaper, batches_of, checked_types
 from moorage_state.canonical import (
+    SIDE_KINDS,
     TIMERS,
     CanonicalSpec,
     ExportedFile,
@@ -29,7 +30,7 @@ from moorage_state.errors import UserError
 from moorage_state.keygroups import range_of
 from moorage_state.keys import state_id
 from moorage_state.rocks import Database, ProcessMemory
-from moorage_state.snapshots import Manifest, OperatorState, StateMeta
+from moorage_state.snapshots import Manifest, OperatorState, OperatorStateMeta, StateMeta
 from moorage_state.types import parse_type
 
 __all__ = ["BuiltOperator", "OperatorTables", "build_operator"]
@@ -47,7 +48,8 @@ class OperatorTables:
         key_types: the Spark DDL type of each key column; those of the base where it is empty.
         key: the names of the key columns in the tables; `key`, or `key_1`, `key_2`, ... if empty.
         timers: rows with the key columns and `time` (milliseconds since 1970 UTC), or None.
-        drop: names of states of the base to leave out; `_timers` for its timers.
+        drop: names of states of the base to leave out; `_timers` for its timers, `_operator.<name>`
+            for an operator state.
     """
 
     states: Sequence[tuple[StateDescriptor, Any]] = ()
@@ -59,11 +61,17 @@ class OperatorTables:
 
 @dataclass(frozen=True, slots=True)
 class BuiltOperator:
-    """An operator whose files lie in the scratch directory, by range."""
+    """An operator whose files lie in the scratch directory, by range.
+
+    `owners` are the key groups under which its operator state lies, where they are not those that
+    the ranges begin with.
+    """
 
     parallelism: int
     key_types: tuple[str, ...]
     states: tuple[StateMeta, ...]
+    operator_states: tuple[OperatorStateMeta, ...]
+    owners: tuple[int, ...]
     ranges: list[tuple[CanonicalSpec, list[ExportedFile]]]
 
 
@@ -106,6 +114,7 @@ class _Builder:
         given = [_meta(descriptor) for descriptor, _ in tables.states]
         self._kept = _kept_states(uid, tables, self.old, [meta.name for meta in given])
         self._states = (*self._kept, *given)
+        self._side_states = _kept_sides(tables, self.old)
         _check_names(uid, self._states)
         self._spec = CanonicalSpec(
             uid=uid,
@@ -116,6 +125,8 @@ class _Builder:
             key_types=self._key_types,
             states=self._states,
             key_hash=blank.key_hash,
+            operator_states=self._side_states,
+            now_ms=_milliseconds(blank),
         )
 
     def build(self, folder: Path, parallelism: int) -> BuiltOperator:
@@ -127,7 +138,16 @@ class _Builder:
             self._load_given(database, metas)
             self._load_kept(database, metas)
             ranges = [self._export(database, n, parallelism, root) for n in range(parallelism)]
-        return BuiltOperator(parallelism, self._key_types, self._states, ranges)
+        owners = self.old.operator_state_owners if self.old and self._side_states else []
+        starts = [spec.start for spec, _ in ranges]
+        return BuiltOperator(
+            parallelism,
+            self._key_types,
+            self._states,
+            self._side_states,
+            tuple(owners) if owners != starts else (),
+            ranges,
+        )
 
     def _load_given(self, database: Database, metas: dict[str, FileMeta]) -> None:
         rows = [(descriptor.name, table) for descriptor, table in self._tables.states]
@@ -142,6 +162,7 @@ class _Builder:
         if self._base is None or self.old is None:
             return
         keep = {state.name for state in self._kept}
+        keep |= {meta.state for meta in metas.values() if meta.kind in SIDE_KINDS}
         if self._tables.timers is None and TIMERS not in self._tables.drop:
             keep.add(TIMERS)
         loaders = {state: Loader(database, metas[state]) for state in keep}
@@ -175,14 +196,25 @@ def _kept_states(
     uid: str, tables: OperatorTables, old: OperatorState | None, given: Collection[str]
 ) -> list[StateMeta]:
     there = {state.name: state for state in old.states} if old is not None else {}
-    unknown = set(tables.drop) - set(there) - {TIMERS}
+    unknown = set(tables.drop) - set(there) - {TIMERS} - set(_sides(old))
     both = set(tables.drop) & set(given)
     if unknown or both:
         raise UserError(
             f"cannot drop these states: uid={uid} not in the base={sorted(unknown)} "
             f"also given={sorted(both)}; the base has {sorted(there)}"
         )
-    return [s for name, s in there.items() if name not in given and name not in tables.drop]
+    kept = [s for name, s in there.items() if name not in given and name not in tables.drop]
+    # Rows that were read have the last type, whatever wrote the values.
+    return [replace(state, earlier=[]) for state in kept]
+
+
+def _kept_sides(tables: OperatorTables, old: OperatorState | None) -> tuple[OperatorStateMeta, ...]:
+    return tuple(state for name, state in _sides(old).items() if name not in tables.drop)
+
+
+def _sides(old: OperatorState | None) -> dict[str, OperatorStateMeta]:
+    """Operator states by the names that they have beside keyed ones."""
+    return {state.label: state for state in (old.operator_states if old is not None else [])}
 
 
 def _check_names(uid: str, states: Sequence[StateMeta]) -> None:
@@ -199,6 +231,11 @@ def _check_names(uid: str, states: Sequence[StateMeta]) -> None:
         raise UserError(f"a state is given twice: uid={uid} states={names}")
 
 
+def _milliseconds(blank: Manifest) -> int:
+    """The time at which state expires: the base's, or now."""
+    return blank.processing_time or int(blank.created_at.timestamp() * 1000)
+
+
 def _meta(descriptor: StateDescriptor) -> StateMeta:
     key_type = None
     if isinstance(descriptor, MapStateDescriptor):
@@ -208,4 +245,5 @@ def _meta(descriptor: StateDescriptor) -> StateMeta:
         kind=descriptor.kind,
         type=parse_type(descriptor.type).ddl,
         key_type=key_type,
+        ttl_ms=descriptor.ttl.ttl_ms if descriptor.ttl is not None else None,
     )

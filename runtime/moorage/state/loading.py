@@ -8,19 +8,17 @@ so that what is written may be larger than memory.
 from collections.abc import Iterable
 from itertools import chain, pairwise
 
-import msgspec
 import pyarrow as pa
 
-from moorage_state.canonical import FileMeta, RowReader, stored_id
+from moorage_state.canonical import SIDE_KINDS, TIMER_KINDS, FileMeta, RowReader, stored_id
 from moorage_state.deltas import Frame
 from moorage_state.errors import UserError
+from moorage_state.keyed.timers import pack_timers, unpack_timers
 from moorage_state.keys import KeyCodec
 from moorage_state.rocks import Database
 
 __all__ = ["Loader"]
 
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(list[int]).decode
 _KEY_AT = 7
 
 
@@ -63,24 +61,32 @@ class Loader:
 
     def _add_timers(self, batch: pa.RecordBatch) -> None:
         """Only the packed timers; the export does not read their index."""
-        added: dict[bytes, list[int]] = {}
-        times = batch.column("time").to_pylist()
-        for prefix, time in zip(self._reader.prefixes(batch), times, strict=True):
-            added.setdefault(prefix + self._sid, []).append(time)
+        added: dict[bytes, tuple[list[int], list[int]]] = {}
+        kinds, times = batch.column("kind").to_pylist(), batch.column("time").to_pylist()
+        if strange := set(kinds).difference(TIMER_KINDS):
+            raise ValueError(f"kind of a timer is one of {TIMER_KINDS}: got={sorted(strange)}")
+        for prefix, kind, time in zip(self._reader.prefixes(batch), kinds, times, strict=True):
+            mine = added.setdefault(prefix + self._sid, ([], []))
+            mine[TIMER_KINDS.index(kind)].append(time)
         keys = sorted(added)
         packed: list[bytes | None] = []
         for key, before in zip(keys, self._database.get_many(keys), strict=True):
-            merged = sorted(chain(added[key], _unpack(before) if before is not None else ()))
-            if len(set(merged)) != len(merged):
+            known = unpack_timers(before) if before is not None else ([], [])
+            merged = [sorted(chain(*both)) for both in zip(added[key], known, strict=True)]
+            if any(len(set(times)) != len(times) for times in merged):
                 raise self._doubled(key)
-            packed.append(_pack(merged))
+            packed.append(pack_timers(*merged))
         self._database.apply([Frame([], keys, packed)])
 
     def _doubled(self, entry: bytes) -> UserError:
+        if self._meta.kind in SIDE_KINDS:
+            return UserError(f"two rows have one place: {self._where()}; leave one of them")
         at = _KEY_AT + int.from_bytes(entry[3:_KEY_AT], "big")
         key = self._codec.decode(entry[_KEY_AT:at])
         what = {
             "value": "a key has two values",
+            "reducing": "a key has two values",
+            "aggregating": "a key has two accumulators",
             "map": "a key has two values under one map key",
             "list": "a key has two list elements at one position",
             "timers": "a key has two timers of one time",

@@ -9,12 +9,13 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from moorage.state.locating import Snapshot, locate
 from moorage_state.canonical import (
+    SIDE_KINDS,
     CanonicalFile,
     FileMeta,
     RowReader,
@@ -25,9 +26,11 @@ from moorage_state.canonical import (
     spec_of,
 )
 from moorage_state.codecs import StateTypeError, checker
+from moorage_state.database import RangeDatabase
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.keys import KeyCodec, key_prefix
-from moorage_state.rocks import Database, ProcessMemory, RocksOptions
+from moorage_state.rocks import RocksOptions
+from moorage_state.server.databases import open_copy
 from moorage_state.server.fetching import fetch_all
 from moorage_state.server.marker import read_marker
 from moorage_state.snapshots import RangeHandle
@@ -58,7 +61,7 @@ class StateInfo(NamedTuple):
 
     uid: str
     state: str
-    kind: Literal["value", "list", "map", "timers"]
+    kind: str
     type: str
     key_type: str | None
     key_types: tuple[str, ...]
@@ -122,9 +125,10 @@ def read(
     """One state of one operator as a table.
 
     Columns: `key_group`; the key as `key`, or `key_1`, `key_2`, ... where it has several columns;
-    then `value` (with `map_key` before it for a map, `list_epoch` and `list_ordinal`, which order
-    the elements, for a list), or `kind` and `time` (milliseconds since 1970 UTC) for timers. Rows
-    are in the order of the stored keys.
+    `namespace` (or `namespace_1`, ...) where the state has namespaces; then `value` (with `map_key`
+    before it for a map, `list_epoch` and `list_ordinal`, which order the elements, for a list), and
+    `last_access` (milliseconds since 1970 UTC) for a state with a time to live; or `kind` and
+    `time` (milliseconds since 1970 UTC) for timers. Rows are in the order of the stored keys.
 
     Args:
         path: a savepoint's directory; `<checkpoint directory>/chk-<id>`; or a checkpoint
@@ -166,6 +170,11 @@ def select(
     meta = metas[state]
     if keys is None:
         return Selection(snapshot, meta, ((0, last),), None)
+    if meta.kind in SIDE_KINDS:
+        raise UserError(
+            f"operator state belongs to subtasks and to no key: uid={uid} state={state}; read it "
+            f"without keys, or moorage state export {uid}/{state}"
+        )
     wanted = [_key(meta, key) for key in keys]
     groups = key_groups(meta.key_types, last + 1, meta.key_hash)(wanted)
     encode = KeyCodec(meta.key_types).encode
@@ -240,13 +249,14 @@ def _canonical(
 
 def _content(meta: FileMeta) -> tuple[Any, ...]:
     """What must agree; the uid may have been mapped to another since."""
-    return meta.state, meta.kind, meta.type, meta.key_type, meta.key_types
+    stamped = meta.ttl_ms is not None
+    return meta.state, meta.kind, meta.type, meta.key_type, meta.key_types, stamped
 
 
-def _native(snapshot: Snapshot, handle: RangeHandle, scratch: Path) -> Database:
+def _native(snapshot: Snapshot, handle: RangeHandle, scratch: Path) -> RangeDatabase:
     """The database of a range, out of its own copy of all files."""
     fetch_all(open_store(snapshot.store_url), handle.files, scratch)
-    database = Database(scratch, SCRATCH_OPTIONS, ProcessMemory(SCRATCH_OPTIONS), read_only=True)
+    database = open_copy(scratch, SCRATCH_OPTIONS)
     try:
         _check_version(database, snapshot, handle)
     except BaseException:
@@ -255,7 +265,7 @@ def _native(snapshot: Snapshot, handle: RangeHandle, scratch: Path) -> Database:
     return database
 
 
-def _check_version(database: Database, snapshot: Snapshot, handle: RangeHandle) -> None:
+def _check_version(database: RangeDatabase, snapshot: Snapshot, handle: RangeHandle) -> None:
     marker = read_marker(database)
     if marker is None or marker.version != (handle.epoch, handle.digest):
         raise CorruptState(

@@ -9,7 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from moorage_state.canonical import EVENT_TIME, FileMeta, key_columns, key_groups, schema_of
+from moorage_state.canonical import (
+    EVENT_TIME,
+    LAST_ACCESS,
+    FileMeta,
+    key_columns,
+    key_groups,
+    schema_of,
+)
 from moorage_state.errors import UserError
 from moorage_state.types import parse_type
 
@@ -81,7 +88,7 @@ class Shaper:
 
     def _check_columns(self, names: Sequence[str]) -> None:
         known = {self._sources.get(name, name) for name in self._schema.names}
-        optional = {"key_group", "kind", "list_epoch", "list_ordinal"}
+        optional = {"key_group", "kind", "list_epoch", "list_ordinal", LAST_ACCESS}
         missing, stray = known - optional - set(names), set(names) - known
         doubled = {name for name in names if names.count(name) > 1}
         if missing or stray or doubled:
@@ -111,10 +118,15 @@ class Shaper:
             raise self._misfit(name, column.type, field.type, str(error)) from error
 
     def _default(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        """Without positions, a list has its elements in the order of the table's rows."""
+        """Without positions, a list has its elements in the order of the table's rows.
+
+        What has a time to live and no time was last used now.
+        """
         count = batch.num_rows
         if field.name == "kind":
             return pa.array([EVENT_TIME] * count, field.type)
+        if field.name == LAST_ACCESS:
+            return pa.array([self._meta.now_ms] * count, field.type)
         if field.name == "list_epoch":
             return pa.array([self._meta.epoch] * count, field.type)
         return pa.array(range(self._rows, self._rows + count), field.type)

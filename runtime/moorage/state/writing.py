@@ -162,6 +162,8 @@ def _stored(store: ObjectStore, built: BuiltOperator) -> OperatorState:
         parallelism=built.parallelism,
         key_types=list(built.key_types),
         states=list(built.states),
+        operator_states=list(built.operator_states),
+        owners=list(built.owners),
         subtasks=[handle_of(spec, upload_files(made, spec, store)) for spec, made in built.ranges],
     )
 

@@ -3,7 +3,6 @@
 import importlib
 import json
 import os
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from tests.spark.conftest import _environment, _kill_session, _spark_home
+from tests.spark.conftest import in_a_fresh_process, spark_home
 
 BOOTSTRAP = """
 import sys
@@ -35,32 +34,10 @@ def cluster_process(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., A
             "function": scenario.__name__,
             "base": str(base),
         }
-        environment = os.environ | _environment(base) | {"SPARK_HOME": str(_spark_home(base))}
-        output = base / "output"
         # Volumes have sockets, whose paths must be short.
-        volumes = TemporaryDirectory(prefix="moorage-", dir="/tmp", ignore_cleanup_errors=True)
-        with output.open("wb") as stream, volumes as environment["MOORAGE_TEST_VOLUMES"]:
-            process = subprocess.Popen(
-                [sys.executable, "-c", BOOTSTRAP, json.dumps(request)],
-                cwd=base,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                start_new_session=True,
-            )
-            try:
-                process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                pass
-            finally:
-                _kill_session(process.pid)
-                process.wait()
-        result = base / "result.json"
-        if not result.exists():
-            tail = output.read_text(errors="replace")[-8000:]
-            pytest.fail(f"scenario gave no result: exit={process.returncode}\n{tail}")
-        return json.loads(result.read_text())
+        with TemporaryDirectory(prefix="moorage-", dir="/tmp", ignore_cleanup_errors=True) as short:
+            environment = {"SPARK_HOME": str(spark_home(base)), "MOORAGE_TEST_VOLUMES": short}
+            return in_a_fresh_process(BOOTSTRAP, request, timeout, environment)
 
     return run
 

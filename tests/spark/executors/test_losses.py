@@ -270,6 +270,7 @@ def seen(cluster_process):
     return cluster_process(scenario, timeout=800)
 
 
+@pytest.mark.scenario(40)
 def test_whatever_happened_state_and_output_are_the_oracles(seen):
     assert seen["error"] == ""
     assert seen["problems"] == []
@@ -290,6 +291,8 @@ def test_a_killed_server_whose_volume_lives_is_opened_in_place_without_a_rewind(
     assert seen[what]["runs"] == 0
 
 
+@pytest.mark.scenario(40)
+@pytest.mark.scenario(43)
 def test_after_the_loss_of_an_executor_only_its_ranges_are_downloaded(seen):
     loss = seen["executor"]
     assert len(loss["runs"]) == 1

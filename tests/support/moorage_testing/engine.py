@@ -20,7 +20,7 @@ from moorage.engine.plan import EpochPlanner, tagged_union
 from moorage.engine.watermarks import Watermarks
 from moorage.graph import InputNode, JobGraph
 from moorage_state.codecs import decoder
-from moorage_state.keygroups import range_of
+from moorage_state.keygroups import SPARK_XXHASH64, range_of
 from moorage_state.keys import KEYED_STATE, KeyCodec, key_prefix, state_id
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
@@ -48,6 +48,7 @@ class Engine:
         max_parallelism: int = 16,
         delays: dict[str, int] | None = None,
         placement: Placement | None = None,
+        key_hash: str = SPARK_XXHASH64,
     ) -> None:
         env = StreamEnvironment(spark)
         build(env)
@@ -64,7 +65,12 @@ class Engine:
         self.runner = EpochRunner(
             self.graph,
             EpochPlanner(
-                spark, self.graph, placement or LocalPlacement(), parallelism, max_parallelism
+                spark,
+                self.graph,
+                placement or LocalPlacement(),
+                parallelism,
+                max_parallelism,
+                key_hash=key_hash,
             ),
             self.fleet,
             parallelism,

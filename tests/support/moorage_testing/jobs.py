@@ -131,13 +131,15 @@ def kill_group(process: subprocess.Popen) -> None:
     process.wait(timeout=30)
 
 
-def wait_until(condition: Callable[[], T | None], timeout: float, what: str) -> T:
+def wait_until(
+    condition: Callable[[], T | None], timeout: float = 30.0, what: str = "it to come true"
+) -> T:
     """The first true value of `condition`, or a failure that says what was waited for."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if value := condition():
             return value
-        time.sleep(0.05)
+        time.sleep(0.02)
     return pytest.fail(f"waited {timeout:g} s in vain for {what}")
 
 

@@ -12,7 +12,7 @@ from moorage_state.descriptors import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from moorage_state.keyed import EventTimeTimers, KeyedStateStore
+from moorage_state.keyed import KeyedStateStore, KeyTimers
 from moorage_state.keyed.access import Scan
 from moorage_state.keys import KeyCodec, key_prefix
 from moorage_state.rocks import RocksOptions
@@ -176,11 +176,11 @@ def _operator(handles: list[RangeHandle]) -> OperatorState:
 
 
 def _write(staged: _Staged, epoch: int, users: dict[bytes, int], note: str) -> None:
-    store = KeyedStateStore(staged, epoch)
+    store = KeyedStateStore(staged, epoch)  # type: ignore[arg-type]
     visit = store.value_state(ValueStateDescriptor("visit", STATES[0].type))
     pages = store.list_state(ListStateDescriptor("pages", "string"))
     by_day = store.map_state(MapStateDescriptor("by_day", "date", "double"))
-    timers = EventTimeTimers(store)
+    timers = KeyTimers(store)
     store.begin_chunk(list(users))
     for at, n in enumerate(users.values()):
         store.switch_to(at)

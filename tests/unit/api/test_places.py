@@ -41,9 +41,10 @@ def test_fields_that_mean_nothing_without_a_cluster_are_named_if_the_manifest_gi
     ("path", "value", "field"),
     [
         ("spec.state.changelog", True, "spec.state.changelog"),
-        ("spec.state.backend", "hashmap", "spec.state.backend"),
-        ("spec.scaling.keyHash", "flink-murmur", "spec.scaling.keyHash"),
+        ("spec.state.backend", "forst", "spec.state.backend"),
+        ("spec.state.backend", "batch", "spec.state.backend"),
         ("spec.scaling.autoscaler.enabled", True, "spec.scaling.autoscaler.enabled"),
+        ("spec.scaling.repartition", "Offline", "spec.scaling.repartition"),
         ("spec.savepoint.schedule", {"cron": "0 3 * * *"}, "spec.savepoint.schedule"),
         ("spec.checkpoint.cron", "0 3 * * *", "spec.checkpoint.cron"),
         ("spec.restore", {"mode": "Snapshot", "snapshotName": "a"}, "spec.restore.mode"),
@@ -54,6 +55,31 @@ def test_what_this_release_cannot_do_is_said_and_not_passed_over(manifest, path,
     assert problem.field == field
     assert problem.reason
     assert problem.fix
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "hashmap", "jobmanager", "filesystem", "a.b.C"])
+def test_backends_and_their_options_are_supported(manifest, backend):
+    changes = {
+        "spec.state.backend": backend,
+        "spec.state.options": {"state.backend.rocksdb.thread.num": "4"},
+    }
+    assert local_run_report(job(manifest, changes)).unsupported == ()
+
+
+def test_batch_is_supported_where_input_ends(manifest):
+    changes = {"spec.state.backend": "batch", "spec.bounded": True}
+    assert local_run_report(job(manifest, changes)).unsupported == ()
+
+
+def test_what_only_one_machine_can_do_with_backends_is_refused_on_a_cluster(manifest):
+    changes = {
+        "spec.state.backend": "jobs.backends.MyFactory",
+        "spec.state.options": {"state.backend.rocksdb.localdir": "/mnt/fast"},
+    }
+    problems = {p.field: p for p in cluster_problems(job(manifest, changes))}
+    assert "state servers start without" in problems["spec.state.backend"].reason
+    (field,) = [name for name in problems if "localdir" in name]
+    assert "state.local" in problems[field].reason
 
 
 def test_a_cluster_needs_more_than_a_laptop(manifest):

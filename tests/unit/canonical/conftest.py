@@ -16,7 +16,7 @@ from moorage_state.descriptors import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from moorage_state.keyed import EventTimeTimers, KeyedStateStore
+from moorage_state.keyed import KeyedStateStore, KeyTimers
 from moorage_state.keys import KeyCodec, key_prefix
 from moorage_state.rocks import Database, ProcessMemory, RocksOptions
 from moorage_state.snapshots import StateMeta
@@ -56,7 +56,7 @@ def written(keys: int = 40, epoch: int = 7) -> list[Frame]:
     visit = store.value_state(ValueStateDescriptor("visit", STATES[0].type))
     pages = store.list_state(ListStateDescriptor("pages", "string"))
     by_day = store.map_state(MapStateDescriptor("by_day", "date", "array<double>"))
-    timers = EventTimeTimers(store)
+    timers = KeyTimers(store)
     users = [(f"user-{n}",) for n in range(keys)]
     codec, groups = KeyCodec(["string"]), key_groups(["string"], GROUPS)(users)
     store.begin_chunk([key_prefix(g, codec.encode(k)) for g, k in zip(groups, users, strict=True)])

@@ -4,6 +4,7 @@ import datetime
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from moorage_state.snapshots import (
     Owner,
     RangeHandle,
     SavepointStore,
+    StateMeta,
 )
 from moorage_state.stores import LocalStore, ObjectStore
 
@@ -390,6 +392,52 @@ def test_a_repair_keeps_everything_that_is_not_named(
     assert (after.kind, after.name, after.lineage) == ("savepoint", "fixed", before.lineage)
     assert [h.format for h in after.handles] == ["canonical", "canonical"]
     SavepointStore(path).verify(full=True)
+
+
+EVOLVED = CanonicalSpec(
+    uid="visits",
+    start=0,
+    end=15,
+    epoch=7,
+    max_parallelism=16,
+    key_types=("string",),
+    states=(
+        StateMeta(
+            name="visit",
+            kind="value",
+            type="struct<price:decimal(12,3),n:bigint,by:string DEFAULT 'web'>",
+            earlier=["struct<n:bigint,at:timestamp,price:decimal(9,2)>"],
+        ),
+        StateMeta(name="pages", kind="list", type="string"),
+        StateMeta(name="by_day", kind="map", type="array<double>", key_type="date"),
+    ),
+)
+
+
+@pytest.mark.parametrize("spec", [EVOLVED])
+def test_values_of_an_earlier_type_are_read_and_rewritten_as_the_last(
+    lineage: Callable[..., Path], tmp_path: Path, spec: CanonicalSpec
+) -> None:
+    base = lineage()
+    before = by_key(read(base, "visits", "visit"))
+    assert before["user-7"] == {"price": Decimal("-7.500"), "n": 4, "by": "web"}
+    fixed = write_savepoint(
+        tmp_path / "fixed", {"visits": OperatorTables(drop=["pages"])}, base=base
+    )
+    assert by_key(read(fixed, "visits", "visit")) == before
+    visit = locate(fixed).manifest.operators["visits"].states[0]
+    assert (visit.type, visit.earlier) == (spec.states[0].type, [])
+    again = write_savepoint(
+        tmp_path / "again", {"visits": OperatorTables(drop=["by_day"])}, base=fixed
+    )
+    assert by_key(read(again, "visits", "visit")) == before
+    copied = write_savepoint(
+        tmp_path / "copied",
+        {"new": OperatorTables(states=[(SEEN, counts())], key_types=["string"])},
+        base=base,
+    )
+    assert by_key(read(copied, "visits", "visit")) == before
+    assert locate(copied).manifest.operators["visits"].states[0].earlier
 
 
 def rows(path: str | Path, state: str) -> list[Any]:

@@ -24,8 +24,16 @@ from moorage_state.canonical import (
 )
 from moorage_state.codecs import encoder
 from moorage_state.deltas import Frame
-from moorage_state.keyed.timers import TIMERS_STATE
-from moorage_state.keys import KeyCodec, encode_time, key_prefix, state_id, timer_entry
+from moorage_state.keyed.timers import TIMERS_STATE, pack_timers
+from moorage_state.keys import (
+    EVENT_TIMERS,
+    PROCESSING_TIMERS,
+    KeyCodec,
+    encode_time,
+    key_prefix,
+    state_id,
+    timer_entry,
+)
 from moorage_state.rocks import Database, ProcessMemory, RocksOptions
 from moorage_state.snapshots import StateMeta
 
@@ -155,7 +163,8 @@ SCALAR_STATES = (
 )
 stored_keys = st.tuples(st.integers(0, 15), st.binary(max_size=6))
 lists = st.dictionaries(st.tuples(whole(64), st.integers(0, 9)), whole(64), max_size=3)
-timers = st.lists(whole(64), min_size=1, max_size=4, unique=True).map(sorted)
+timers_of_kind = st.lists(whole(64), max_size=4, unique=True).map(sorted)
+timers = st.tuples(timers_of_kind, timers_of_kind).filter(any)
 
 
 @settings(max_examples=40)
@@ -183,8 +192,9 @@ def test_any_database_comes_back_whole_or_in_two_parts(
             rest = codec.encode((inner,))
             entries[key_prefix(group, key) + state_id("m") + rest] = pack(value)
     for (group, key), found in times.items():
-        entries[key_prefix(group, key) + state_id(TIMERS_STATE)] = pack(found)
-        entries |= {timer_entry(group, time, key): b"" for time in found}
+        entries[key_prefix(group, key) + state_id(TIMERS_STATE)] = pack_timers(*found)
+        for kind, times_of_kind in zip((EVENT_TIMERS, PROCESSING_TIMERS), found, strict=True):
+            entries |= {timer_entry(group, time, key, kind): b"" for time in times_of_kind}
     spec = CanonicalSpec(
         uid="op",
         start=0,

@@ -113,6 +113,7 @@ def test_a_request_for_cpu_of_its_own_reaches_spark(spec, meta, order):
     assert settings["spark.kubernetes.executor.request.cores"] == "250m"
 
 
+@pytest.mark.scenario(41)
 def test_executor_failures_are_bounded_by_the_policy(spec, meta, order):
     policy = {"failurePolicy.executorFailures": {"max": 0, "window": "1500ms"}}
     settings = spark_settings(meta, spec(policy), order)

@@ -7,6 +7,7 @@ import socket
 import string
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -287,6 +288,38 @@ def test_busy_ratio_and_rates_are_of_the_last_minute_and_fade(played):
     played.clock[0] = 300.0
     state = played.board.state()
     assert (state.busy_ratio, state.rows_per_second) == (0.0, 0.0)
+
+
+def test_an_epoch_under_way_is_busy_time_and_is_told_with_its_age(played):
+    played.say(phase="running", moves=1)
+    played.clock[0] = 160.0
+    assert played.board.state().busy_ratio == 0.0
+    played.say(phase="running", in_epoch=True, moves=2)
+    played.clock[0] = 190.0
+    state = played.board.state()
+    assert state.busy_ratio == pytest.approx(0.5)
+    assert state.epoch_since == AT
+    assert played.board.epoch_age() == 30.0
+    played.clock[0] = 160.0 + 20 * 60
+    assert played.board.state().busy_ratio == 1.0
+    played.say(phase="running", epochs=1, epoch_seconds=1200.0, moves=3)
+    state = played.board.state()
+    assert (state.epoch_since, played.board.epoch_age()) == (None, 0.0)
+    assert state.epoch_seconds == 1200.0
+
+
+def test_what_moves_within_an_epoch_is_told_and_what_does_not_is_not(played):
+    times = [AT + timedelta(minutes=minute) for minute in range(3)]
+    played.board._wall_clock = lambda: times[0]
+    played.say(phase="running", in_epoch=True, moves=1)
+    times.pop(0)
+    played.say(phase="running", in_epoch=True, moves=1, tasks=4)
+    state = played.board.state()
+    assert state.last_move_time == AT
+    assert (state.tasks_running, state.answered_at) == (4, AT + timedelta(minutes=1))
+    times.pop(0)
+    played.say(phase="running", in_epoch=True, moves=2, tasks=4)
+    assert played.board.state().last_move_time == AT + timedelta(minutes=2)
 
 
 def test_who_is_slow_to_ask_is_hung_up_on_and_others_are_served(hasty):

@@ -57,6 +57,7 @@ def test_of_two_executors_at_one_address_the_newest_counts(cluster):
     assert owners(cluster) == "1010"
 
 
+@pytest.mark.scenario(45)
 def test_it_waits_for_the_wanted_executors_and_tells_why(cluster):
     cluster.servers = cluster.new_servers(patience=Patience())
     cluster.add("0")
@@ -71,6 +72,7 @@ def test_it_waits_for_the_wanted_executors_and_tells_why(cluster):
     assert "executor 9 was lost last: node gone" in told
 
 
+@pytest.mark.scenario(45)
 def test_after_a_while_it_goes_on_with_fewer_and_says_so(cluster):
     cluster.add("0")
     cluster.pool.desired = 3
@@ -79,6 +81,7 @@ def test_after_a_while_it_goes_on_with_fewer_and_says_so(cluster):
     assert "going on with fewer executors: ready=1 wanted=3" in cluster.told[-1]
 
 
+@pytest.mark.scenario(45)
 def test_without_any_executor_it_gives_up_and_says_why(cluster):
     cluster.pool.desired = 3
     with pytest.raises(NoExecutors, match=r"wanted=3 .*node gone"):
@@ -300,6 +303,7 @@ def fleet(cluster, tmp_path):
     made.fleet.close()
 
 
+@pytest.mark.scenario(44)
 def test_after_a_loss_only_the_lost_ranges_come_from_the_store(cluster, fleet):
     fleet.fleet.open("f1r0", 0, {}, 0)
     fleet.write(b"one")

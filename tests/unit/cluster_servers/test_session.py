@@ -53,6 +53,17 @@ def test_the_drivers_heap_is_what_the_operator_leaves_of_its_pod(settings):
     assert conf["spark.driver.memory"] == "600m"
 
 
+def test_on_an_ipv6_cluster_spark_listens_there_and_is_told_of_it(settings):
+    pod = Pod("clicks-3-driver", "team", "fd00::7")
+    conf = cluster_conf(settings, {}, pod)
+    assert conf["spark.driver.host"] == "[fd00::7]"
+    assert conf["spark.driver.bindAddress"] == "[::]"
+    for who in ("driver", "executor"):
+        options = conf[f"spark.{who}.extraJavaOptions"]
+        assert "-Djava.net.preferIPv6Addresses=true" in options.split()
+    assert "preferIPv6" not in str(cluster_conf(settings, {}, POD))
+
+
 @pytest.mark.parametrize(
     ("master", "error", "kind"),
     [

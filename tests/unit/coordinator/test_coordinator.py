@@ -406,6 +406,7 @@ def test_the_pause_counts_from_the_completion_and_the_periodic_one_comes_when_it
     assert h.ids(TriggerTasks) == [1, 2]
 
 
+@pytest.mark.scenario(17)
 def test_times_that_passed_unnoticed_are_left_out_and_counted(make):
     h = make(interval=10)
     h.coordinator.start_checkpoint_scheduler()
@@ -416,6 +417,7 @@ def test_times_that_passed_unnoticed_are_left_out_and_counted(make):
 
 
 @pytest.mark.parametrize(("coalesce", "waiting", "missed"), [(False, 3, 0), (True, 1, 2)])
+@pytest.mark.scenario(17)
 def test_a_slow_checkpoint_lets_periodic_requests_wait_or_leaves_all_but_one_out(
     make, coalesce, waiting, missed
 ):

@@ -39,6 +39,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("field", REFUSED)
+@pytest.mark.scenario(50)
 def test_a_job_that_breaks_one_rule_is_refused_at_its_field(field, jobs, job):
     (fault,) = jobs.faults(job(REFUSED[field]))
     assert fault.startswith(f".{field}: ")
@@ -171,6 +172,7 @@ EDITS = [
 @pytest.mark.parametrize(
     ("before", "after", "refused"), [e[1:] for e in EDITS], ids=[e[0] for e in EDITS]
 )
+@pytest.mark.scenario(51)
 def test_an_edit_of_a_job(before, after, refused, jobs, job):
     assert jobs.faults(job(before)) == []
     faults = jobs.faults(job(after), job(before))
@@ -209,6 +211,12 @@ def test_only_a_savepoint_can_be_registered(snapshots, snapshot):
     given = {"spec.type": "Checkpoint", "spec.existingPath": "s3://saves/x"}
     (fault,) = snapshots.faults(snapshot(given))
     assert "Savepoint" in fault
+
+
+def test_only_a_savepoint_can_be_pinned(snapshots, snapshot):
+    (fault,) = snapshots.faults(snapshot({"spec.type": "Checkpoint", "spec.pinned": True}))
+    assert "checkpoint.retain; use type Savepoint" in fault
+    assert snapshots.faults(snapshot({"spec.type": "Checkpoint", "spec.pinned": False})) == []
 
 
 @pytest.mark.parametrize("crd", [job_crd(), snapshot_crd()], ids=["job", "snapshot"])

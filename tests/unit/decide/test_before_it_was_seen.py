@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from moorage_testing.worlds import Stage, job_spec, store_of
+from moorage_testing.worlds import Stage, checkpoint, job_spec, store_of
 
 from moorage_operator.needs import Need, needs
 from moorage_operator.plan import DeletePod
@@ -227,16 +227,116 @@ def test_an_unready_one_is_stopped_only_where_the_store_shows_no_progress():
     assert stage.driver.deleted_at is not None
 
 
-def test_one_long_epoch_is_shown_and_not_begun_anew():
-    stage = _running(failurePolicy={"health": {"noCheckpointFor": "5m"}})
-    for _ in range(40):
+def _in_epoch(stage: Stage, minutes: int, *, moves: bool, tasks: int) -> None:
+    """Minutes of one epoch, begun now, in which Spark's tasks run and end, or do not."""
+    began = moved = stage.now
+    for _ in range(minutes):
         stage.now += timedelta(minutes=1)
-        stage.say(rows_total=1000, busy_ratio=1.0)
+        moved = stage.now if moves else moved
+        stage.say(
+            epoch_since=began,
+            last_move_time=moved,
+            answered_at=stage.now,
+            tasks_running=tasks,
+            busy_ratio=1.0,
+        )
         stage.settle()
+        if stage.driver.deleted_at is not None:
+            return
+
+
+def test_a_slow_epoch_in_which_tasks_end_is_never_begun_anew():
+    stage = _running(failurePolicy={"health": {"noCheckpointFor": "5m"}})
+    _in_epoch(stage, 180, moves=True, tasks=2)
     assert stage.started() == [1]
     assert stage.status.operation is None
     assert stage.condition("Ready") == "True/Running"
+    assert stage.condition("Degraded") == "True/NoCheckpoint"
+    assert "is under way since 2026-01-01 12:" in stage.status.message
+
+
+def test_an_epoch_whose_tasks_run_and_do_not_end_is_shown_and_in_the_end_begun_anew():
+    stage = _running()
+    _in_epoch(stage, 59, moves=False, tasks=2)
+    assert stage.driver.deleted_at is None
+    assert stage.condition("Ready") == "True/Running"
     assert stage.condition("Degraded") == "True/NoProgress"
+    assert "is under way since" in stage.status.message
+    _in_epoch(stage, 2, moves=False, tasks=2)
+    stage.say(last_move_time=stage.now - timedelta(hours=1))
+    stage.settle()
+    assert stage.driver.deleted_at is not None
+
+
+def test_an_epoch_in_which_nothing_runs_is_begun_anew_after_the_usual_time():
+    stage = _running()
+    _in_epoch(stage, 14, moves=False, tasks=0)
+    assert stage.driver.deleted_at is None
+    stage.say(answered_at=stage.now + timedelta(minutes=1))
+    stage.now += timedelta(minutes=1)
+    stage.settle()
+    assert stage.driver.deleted_at is not None
+    assert len(stage.told("NoProgress")) == 1
+
+
+def test_a_stream_that_finds_nothing_to_do_is_no_trouble_whatever_its_checkpoints():
+    stage = _running(checkpoint={"interval": "24h"})
+    for _ in range(600):
+        stage.now += timedelta(minutes=1)
+        stage.say(last_move_time=stage.now, answered_at=stage.now)
+        stage.settle()
+    assert stage.started() == [1]
+    assert stage.condition("Ready") == "True/Running"
+
+
+def test_epochs_of_twenty_minutes_one_after_the_other_may_have_late_checkpoints():
+    stage = _running()
+    for _ in range(6):
+        began = stage.now
+        for _ in range(20):
+            stage.now += timedelta(minutes=1)
+            stage.say(epoch_since=began, last_move_time=stage.now, answered_at=stage.now)
+            stage.settle()
+        stage.say(epoch_seconds=1200.0, last_progress_time=stage.now)
+        stage.go_on(1)
+    assert stage.started() == [1]
+    assert not stage.told("NoCheckpoint")
+
+
+@pytest.mark.parametrize("skew", [timedelta(hours=-2), timedelta(hours=2)])
+def test_a_driver_whose_clock_is_wrong_is_judged_by_its_own_time(skew: timedelta):
+    stage = _running(checkpoint={"interval": "24h"})
+    for _ in range(30):
+        stage.now += timedelta(minutes=1)
+        stage.say(last_move_time=stage.now + skew, answered_at=stage.now + skew)
+        stage.settle()
+    assert stage.status.operation is None
+    for _ in range(16):
+        stage.now += timedelta(minutes=1)
+        stage.say(answered_at=stage.now + skew)
+        stage.settle()
+    assert len(stage.told("NoProgress")) == 1
+
+
+@pytest.mark.parametrize("skew", [timedelta(hours=-2), timedelta(hours=2)])
+def test_checkpoints_of_a_driver_whose_clock_is_wrong_are_in_time_or_not(skew: timedelta):
+    stage = Stage(spec=job_spec(failurePolicy={"health": {"noCheckpointFor": "10m"}}))
+    stage.settle()
+    stage.say_running(checkpoints=0, running_since=stage.now + skew, answered_at=stage.now + skew)
+    stage.settle()
+    for number in range(1, 60):
+        stage.now += timedelta(minutes=1)
+        there = stage.now + skew
+        last = checkpoint(number, there)
+        stage.say(last_checkpoint=last, last_move_time=there, answered_at=there)
+        stage.settle()
+    assert stage.started() == [1]
+    assert stage.condition("Checkpointing") == "True/InTime"
+    for _ in range(61):
+        stage.now += timedelta(minutes=1)
+        stage.say(last_move_time=stage.now + skew, answered_at=stage.now + skew)
+        stage.settle()
+    assert len(stage.told("NoCheckpoint")) == 1
 
 
 def test_as_many_restarts_as_are_counted_can_be_allowed():

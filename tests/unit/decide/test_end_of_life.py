@@ -188,7 +188,7 @@ def test_scenario_24_a_job_whose_store_is_away_is_not_restarted():
     assert stage.condition("StorageReachable") == "True/Reachable"
 
 
-def test_scenario_16_27_a_failed_checkpoint_is_told_once():
+def test_scenario_27_a_failed_checkpoint_is_told_once():
     stage = _stage()
     why = RequestError(code="no_space", message="volume local is 100 % full")
     for failures in (1, 1, 2):

@@ -10,10 +10,11 @@ from moorage_testing.worlds import START, UID, Stage, job_spec, store_of
 
 from moorage_api import Problem
 from moorage_api.changes import spec_hash
-from moorage_api.driver import CheckpointInfo, DriverEnd, DriverState
+from moorage_api.driver import CheckpointInfo, DriverEnd, DriverState, RequestView
 from moorage_api.status import (
     AttemptStatus,
     JobStatus,
+    Leaving,
     Operation,
     Reconciliation,
     Restarts,
@@ -42,6 +43,12 @@ SPECS = [
     job_spec(upgrade={"fallback": "Wait"}, image="registry.example/clicks:4"),
     job_spec(upgrade={"fallback": "Fail"}, image="registry.example/clicks:5"),
     job_spec(failurePolicy={"maxRestarts": 0}),
+    job_spec(executor={"instances": 3}),
+    job_spec(observability={"metrics": {"podMonitor": True}}),
+    job_spec(
+        state={"checkpointDir": "s3://state/new", "savepointDir": "s3://savepoints/clicks"},
+        restore={"mode": "Path", "path": "s3://a/b", "nonce": 3},
+    ),
     job_spec(deletion={"policy": "Delete", "finalSnapshot": "None"}),
 ]
 
@@ -82,7 +89,9 @@ operations = st.none() | st.builds(
     type=st.sampled_from(
         ["Deploy", "Upgrade", "Rescale", "Suspend", "Resume", "Recover", "Redeploy", "Delete"]
     ),
-    step=st.sampled_from(["Snapshotting", "Stopping", "Fencing", "Starting", "Verifying"]),
+    step=st.sampled_from(
+        ["Rescaling", "Snapshotting", "Stopping", "Fencing", "Starting", "Verifying"]
+    ),
     target_revision=names,
     snapshot_request_id=st.sampled_from(["", "1-1-stop"]),
     snapshot_name=st.sampled_from(["", "upgrade-1-1-0a1b2c3d"]),
@@ -112,6 +121,7 @@ statuses = st.builds(
     blocked_reason=st.sampled_from(["", "", "AdoptRequired", "InvalidSpec", "MaxRestartsExceeded"]),
     blocked_generation=st.integers(0, 3),
     finished_at=maybe,
+    leaving=st.lists(st.builds(Leaving, revision=names, retry_at=maybe), max_size=2).map(tuple),
 )
 ends = st.none() | st.builds(
     DriverEnd,
@@ -147,6 +157,10 @@ def pods(draw, role):
 
 unreadable = st.builds(Unreadable, st.just("ApiUnavailable"), st.just("no answer"), maybe)
 drivers = unreadable | st.lists(pods("driver"), max_size=3).map(tuple)
+RESCALED = tuple(
+    RequestView(request_id="1-1-stop", kind="Rescale", state=state)
+    for state in ("Completed", "Failed")
+)
 executors = unreadable | st.lists(pods("executor"), max_size=2).map(tuple)
 reports = (
     st.none()
@@ -158,6 +172,14 @@ reports = (
         phase=st.sampled_from(["starting", "restoring", "running"]),
         running_since=maybe,
         last_progress_time=maybe,
+        last_move_time=maybe,
+        answered_at=maybe,
+        epoch_since=maybe,
+        epoch_seconds=st.sampled_from([0.0, 1200.0]),
+        tasks_running=st.integers(0, 2),
+        executors_desired=st.integers(0, 2),
+        executors_ready=st.integers(0, 2),
+        requests=st.sampled_from([(), RESCALED]),
         storage_error=st.sampled_from(["", "away"]),
         last_checkpoint=st.none() | st.builds(CheckpointInfo, id=st.just(7), completed_at=moments),
     )

@@ -8,7 +8,13 @@ from moorage_testing.worlds import SAVEPOINTS, START, Stage, job_spec, restore_p
 from moorage_api import Problem
 from moorage_api.driver import DriverState, StopBody
 from moorage_api.status import JobStatus
-from moorage_operator.plan import AskDriver, SaveRevision, SetFinalizer, StartDriver
+from moorage_operator.plan import (
+    AskDriver,
+    SaveRevision,
+    SetFinalizer,
+    SetPodMonitor,
+    StartDriver,
+)
 from moorage_operator.world import Unreadable
 
 
@@ -321,3 +327,16 @@ def test_asking_twice_is_the_same_request():
     assert stops == asked
     assert len({body.request_id for body in stops}) == 1
     assert len({body.name for body in stops}) == 1
+
+
+def test_a_pod_monitor_is_asked_for_while_it_is_wanted_and_removed_after():
+    stage = Stage()
+    stage.run()
+    assert not [e for e in stage.effects if isinstance(e, SetPodMonitor)]
+    stage.edit(observability={"metrics": {"podMonitor": True}})
+    stage.settle()
+    assert stage.started() == [1]
+    assert stage.decide().effects[-1] == SetPodMonitor(present=True)
+    stage.edit(observability={"metrics": {"podMonitor": False}})
+    stage.settle()
+    assert stage.decide().effects[-1] == SetPodMonitor(present=False)

@@ -117,7 +117,7 @@ def test_a_driver_that_has_ended_beside_a_living_sidecar_is_over():
     assert stage.started() == [1, 2]
 
 
-def test_scenario_17_48_a_pod_deleted_by_hand_is_replaced_after_a_grace():
+def test_scenario_48_a_pod_deleted_by_hand_is_replaced_after_a_grace():
     stage = Stage()
     stage.run()
     stage.go_on(60)

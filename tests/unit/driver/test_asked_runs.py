@@ -18,9 +18,11 @@ from moorage.driver.requests import (
     StopRequest,
 )
 from moorage.driver.stream_run import StreamRun
+from moorage.driver.ticking import Ticking
 from moorage.driver.types import CheckpointView, Outcome
 from moorage.driver.views import ExecutorsView, SavepointView
 from moorage.driver.wishes import Wishes
+from moorage.engine.watermarks import Watermarks
 from moorage_state.errors import Fenced, MoorageError, Retryable, StoreUnavailable, UserError
 from moorage_state.snapshots import LineageLog, LogWriter, Owner, Released
 from moorage_state.stores import MemoryStore
@@ -148,7 +150,9 @@ class Running:
         self.query = Query(looks)
         run: Any = object.__new__(StreamRun)
         run._c = SimpleNamespace(
-            settings=SimpleNamespace(parallelism=4, bounded=False, epoch_seconds=9.0),
+            settings=SimpleNamespace(
+                parallelism=4, bounded=False, epoch_seconds=9.0, in_one_epoch=False
+            ),
             fleet=SimpleNamespace(wants_to_move=self.wants_to_move),
             writer=self.writer,
             reporter=self.reports,
@@ -158,10 +162,16 @@ class Running:
         )
         run._lock = threading.RLock()
         run._failure = None
-        run._halted, run._timers = False, False
-        run._last_epoch = run._last_look = float("inf")
+        run._halted = False
+        run._last_look = float("inf")
+        run._liveness = SimpleNamespace(watching=lambda lock, _query: lock)
+        run._ticking = Ticking(timers=False, epoch_seconds=9.0)
         run._runner = SimpleNamespace(
-            epoch=41, watermarks=SimpleNamespace(current=0, floor=0), run=lambda _frame: None
+            epoch=41,
+            watermarks=Watermarks({}),
+            next_timer=0,
+            processing_time=lambda: 0,
+            run=lambda _frame: None,
         )
         run._checkpointer = self.checkpoints
         run._wishes = Wishes(run._c, run._checkpointer, run._boundary, run._last_checkpoint)

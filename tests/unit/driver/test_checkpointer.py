@@ -16,7 +16,14 @@ from moorage.driver.reporter import Reporter
 from moorage.driver.requests import CheckpointRequest, SavepointRequest
 from moorage.engine.fleet import FleetUpload
 from moorage.engine.watermarks import Watermarks
-from moorage_state.errors import Fenced, MoorageError, Retryable, StoreUnavailable, UserError
+from moorage_state.errors import (
+    Fenced,
+    LocalDiskError,
+    MoorageError,
+    Retryable,
+    StoreUnavailable,
+    UserError,
+)
 from moorage_state.snapshots import (
     Checkpoint,
     CheckpointStore,
@@ -127,6 +134,7 @@ class Job:
             "tolerable_failures": 1,
             "fail_on_tolerance": False,
             "incremental": True,
+            "in_one_epoch": False,
             "retain": 2,
             "parallelism": 1,
             "max_parallelism": 128,
@@ -275,6 +283,39 @@ def test_a_server_that_cannot_snapshot_is_brought_back_and_costs_a_checkpoint(ma
     job.due()
     assert job.settle() == [2]
     assert job.files == ["a"]
+
+
+@pytest.mark.scenario(27)
+@pytest.mark.parametrize("where", ["snapshot", "upload"])
+def test_a_full_disk_costs_the_checkpoint_and_the_job_goes_on(make_job, where):
+    job = make_job()
+    job.commit("a")
+    full = LocalDiskError("volume /var/lib/moorage is full: used=100%")
+    if where == "snapshot":
+        job.fleet.snapshot_error = full
+    else:
+        job.fleet.errors[1] = full
+    job.due()
+    assert job.settle() == []
+    assert job.reporter.progress.last_failure is not None
+    job.fleet.snapshot_error = None
+    job.due()
+    assert job.settle() == [2]
+    assert job.files == ["a"]
+    assert job.fleet.recovered == (1 if where == "snapshot" else 0)
+
+
+def test_a_disk_so_full_that_ranges_cannot_be_opened_again_ends_the_run(make_job, monkeypatch):
+    job = make_job()
+    job.commit("a")
+    job.fleet.snapshot_error = LocalDiskError("full")
+
+    def refuse() -> None:
+        raise LocalDiskError("still full")
+
+    monkeypatch.setattr(job.fleet, "recover", refuse)
+    with pytest.raises(LocalDiskError, match="still full"):
+        job.due()
 
 
 def test_a_newer_checkpoint_that_completes_first_takes_the_output_of_the_older(make_job):

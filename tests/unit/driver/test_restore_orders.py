@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as changed
 
 from moorage.driver.lineage import hold_lineage
 from moorage.driver.refusals import (
@@ -20,9 +21,10 @@ from moorage.driver.refusals import (
     StoreRefused,
 )
 from moorage.driver.reporter import Reporter
-from moorage.driver.restore import Choice, choose
+from moorage.driver.restore import Choice, adopting, check_fits, choose
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders, Progress, RunOptions
+from moorage.graph import JobGraph
 from moorage_api import StatefulSparkJob
 from moorage_state.errors import StoreDenied, UserError
 from moorage_state.snapshots import (
@@ -127,8 +129,6 @@ def manifest(writer: LogWriter, checkpoint_id: int) -> Manifest:
 
 
 def _as_savepoint(made: Manifest) -> Manifest:
-    from msgspec.structs import replace as changed
-
     return changed(made, kind="savepoint", name="savepoint")
 
 
@@ -189,6 +189,7 @@ def test_an_empty_start_needs_a_word_of_a_person(lineage, started):
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "savepoint"])
+@pytest.mark.scenario(31)
 def test_the_chosen_point_must_be_the_one_that_lies_there(lineage, started, kind):
     path, made = "chk-2", manifest(started, 2)
     if kind == "savepoint":
@@ -207,6 +208,7 @@ def test_a_point_that_is_not_there_is_named(lineage, started, path):
         lineage.choose(started, orders)
 
 
+@pytest.mark.scenario(30)
 def test_a_damaged_point_has_a_code_of_its_own(lineage, started):
     (lineage.path / "state" / "chk-3" / "MANIFEST").write_bytes(b"damaged")
     with pytest.raises(RestorePointCorrupt, match="chk-3"):
@@ -216,6 +218,32 @@ def test_a_damaged_point_has_a_code_of_its_own(lineage, started):
         lineage.choose(started, orders)
 
 
+@pytest.mark.scenario(31)
+@pytest.mark.scenario(32)
+def test_another_number_of_key_groups_or_another_hash_is_refused_by_its_name(lineage, started):
+    settings = lineage.settings()
+    point = manifest(started, 9)
+    check_fits(point, JobGraph(), settings)
+    for field, value, told in (
+        ("max_parallelism", 256, "maxParallelism is fixed .* checkpoint=256 job=128"),
+        ("key_hash", "flink-murmur", "keyHash is fixed .* checkpoint=flink-murmur"),
+    ):
+        with pytest.raises(RestorePointIncompatible, match=told):
+            check_fits(changed(point, **{field: value}), JobGraph(), settings)
+
+
+def test_a_max_parallelism_that_is_not_set_is_that_of_the_snapshot(lineage, started):
+    point = changed(manifest(started, 9), max_parallelism=720)
+    settings = replace(lineage.settings(), derives_max_parallelism=True)
+    assert adopting(settings, point).max_parallelism == 720
+    assert adopting(settings, None).max_parallelism == settings.max_parallelism
+    check_fits(point, JobGraph(), adopting(settings, point))
+    assert adopting(replace(settings, derives_max_parallelism=False), point).max_parallelism == 128
+    with pytest.raises(RestorePointIncompatible, match="parallelism=721 maxParallelism=720"):
+        adopting(replace(settings, parallelism=721), point)
+
+
+@pytest.mark.scenario(31)
 def test_a_point_of_a_newer_moorage_is_incompatible(lineage, started):
     url = lineage.savepoint(started)
     file = lineage.path / "savepoint" / "MANIFEST"

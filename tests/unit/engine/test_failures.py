@@ -5,8 +5,10 @@ import pickle
 import pytest
 from py4j.protocol import Py4JNetworkError
 
+from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.engine.acks import EpochConflict
 from moorage.engine.failures import (
+    SourceOffsetsLost,
     SparkEnded,
     SubtaskFailure,
     UserFunctionError,
@@ -157,6 +159,7 @@ def test_a_stage_that_failed_for_the_jobs_own_code_is_not_tried_again(cause):
         ConnectionResetError("reset by peer"),
     ],
 )
+@pytest.mark.scenario(41)
 def test_a_dead_jvm_means_that_spark_has_ended(error):
     found = failure_of(error)
     assert type(found) is SparkEnded
@@ -173,6 +176,33 @@ def test_a_full_volume_is_named_as_one():
     error = failure_of(RuntimeError(JVM.format(message="IOException: No space left on device")))
     assert type(error) is LocalDiskError
     assert "make room" in str(error)
+
+
+@pytest.mark.scenario(36)
+@pytest.mark.parametrize(
+    "cause",
+    [
+        (
+            "org.apache.spark.sql.kafka010.KafkaIllegalStateException: "
+            "[KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost. SQLSTATE: 22000"
+        ),
+        (
+            "java.lang.IllegalStateException: Cannot fetch records in [10, 20) (Some data may "
+            "have been lost because they are not available in Kafka any more; either the data was "
+            "aged out"
+        ),
+        (
+            "org.apache.kafka.clients.consumer.OffsetOutOfRangeException: Fetch position 3 is out "
+            "of range for partition clicks-0"
+        ),
+    ],
+)
+def test_a_source_without_the_next_offsets_is_named_and_neither_tried_again_nor_skipped(cause):
+    error = failure_of(RuntimeError(JVM.format(message=cause)))
+    assert type(error) is SourceOffsetsLost
+    assert error.code == "source_offsets_lost"
+    assert exit_code(error) == ExitCode.BAD_INPUT
+    assert "nothing was skipped" in str(error)
 
 
 def test_an_error_in_a_transformation_shows_its_last_line_first_and_its_trace():

@@ -169,7 +169,7 @@ def test_a_state_declared_otherwise_than_before_is_refused(operator, batch):
     operator.epoch(Declares("long"), [batch(("a", 1))])
     error = failing(operator, Declares("string"))
     assert type(error) is UserError
-    assert "was written as value<bigint> and is now declared as value<string>" in str(error)
+    assert "state=n written=bigint declared=string" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,9 @@ def test_only_the_first_subtask_forwards_what_all_have_heard(operator, batch, he
     raws = [encode_ack(upstream_ack(0))]
     ranges = operator.plan(Count()).ranges * 2
     rows = [head([1], raws), batch(("a", 1))]
-    done = operator.attempt(Count(), rows, start=False, upstream=("up", 1), ranges=ranges)
+    done = operator.attempt(
+        Count(), rows, start=False, upstream=("up", 1), ranges=ranges, parallelism=2
+    )
     assert (done.ack.subtask, done.ack.forwarded) == (1, [])
     assert list(done.ack.consumed["up"]) == [0]
 

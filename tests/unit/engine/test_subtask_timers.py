@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from moorage.engine import subtask
+from moorage.engine import firing
 from moorage.engine.acks import Ack, encode_ack
 from moorage.engine.failures import SubtaskFailure
 from moorage.engine.watermarks import Watermarks
@@ -112,7 +112,7 @@ def test_timers_of_keys_without_rows_fire_in_the_order_of_stored_keys(operator, 
 def test_many_due_timers_are_fetched_in_pages(operator, batch, monkeypatch, page):
     users = [f"u{i}" for i in range(7)]
     run(operator, [batch(*((user, n, 10) for user in users for n in (1, 2)))])
-    monkeypatch.setattr(subtask, "_DUE_PAGE", page)
+    monkeypatch.setattr(firing, "_DUE_PAGE", page)
     fired = run(operator, watermark=50)
     assert sorted(fired) == sorted(f"timer {user}{time}" for user in users for time in (11, 12))
     assert run(operator, watermark=50) == []

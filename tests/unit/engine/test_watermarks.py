@@ -99,3 +99,91 @@ def test_it_never_goes_back_and_survives_a_restore_at_any_epoch(delays, observed
         assert NO_WATERMARK <= reached <= marks.current < MAX_WATERMARK
         assert i < at or restored.current == marks.current
         reached = marks.current
+
+
+# -- idle inputs ------------------------------------------------------------------------------
+
+
+def two(**limits):
+    """Two inputs, of which a brought 9000 and b 3000 in an epoch at 0 that took 10."""
+    marks = Watermarks({"a": 0, "b": 0}, idle_after=limits)
+    return marks.after_epoch({"a": 9000, "b": 3000}, 0, 10)
+
+
+@pytest.mark.parametrize(("at", "reached"), [(109, 2999), (110, 9499)])
+def test_a_silent_input_holds_the_watermark_for_as_long_as_it_declares(at, reached):
+    assert two(b=100).after_epoch({"a": 9500}, at, at + 1).current == reached
+
+
+def test_an_input_that_declares_nothing_holds_it_for_ever():
+    at = 10**12
+    marks = two(a=100).after_epoch({}, at, at)
+    assert (marks.idle, marks.current) == ({"a"}, 2999)
+
+
+def test_time_that_an_epoch_took_is_no_silence_of_what_is_read_after_it():
+    marks = two(b=100).after_epoch({"a": 9500}, 20, 5000)
+    assert marks.idle == frozenset()
+    assert two(b=100).after_epoch({"b": 3001}, 20, 5000).after_epoch({}, 5001, 5002).idle == set()
+
+
+def test_an_input_that_comes_back_counts_again_and_time_does_not_go_back():
+    idle = two(b=100).after_epoch({"a": 9500}, 200, 210)
+    back = idle.after_epoch({"b": 3100}, 300, 310)
+    assert (back.idle, back.current) == (frozenset(), 9499)
+    ahead = back.after_epoch({"a": 20_000, "b": 12_000}, 320, 330)
+    assert ahead.current == 11_999
+
+
+def test_when_all_are_idle_the_furthest_counts():
+    assert two(a=100, b=100).quiet_at(500).current == 8999
+
+
+def test_an_input_that_never_brought_anything_can_be_idle():
+    marks = Watermarks({"a": 0, "b": 0}, idle_after={"b": 100})
+    marks = marks.after_epoch({"a": 9000}, 0, 10)
+    assert marks.current == NO_WATERMARK
+    assert marks.quiet_at(109).current == NO_WATERMARK
+    assert marks.quiet_at(110).current == 8999
+    silent = Watermarks({"a": 0}, idle_after={"a": 100}).quiet_at(0).quiet_at(1000)
+    assert (silent.idle, silent.current) == ({"a"}, NO_WATERMARK)  # type: ignore[comparison-overlap]
+
+
+def test_looking_at_a_quiet_job_is_not_an_epoch():
+    quiet = two(b=100).quiet_at(500)
+    assert (quiet.current, quiet.floor) == (8999, NO_WATERMARK)
+
+
+def test_what_was_idle_is_after_a_restore_and_the_time_between_is_no_silence():
+    marks = two(a=1000, b=100).quiet_at(500)
+    kept = json.loads(json.dumps(marks.to_json()))
+    again = Watermarks.from_json(marks.delays, kept, {"a": 1000, "b": 100}, sorted(marks.idle))
+    assert (again.idle, again.current) == ({"b"}, 8999)  # type: ignore[comparison-overlap]
+    assert again.quiet_at(10**12).idle == {"b"}
+    assert again.quiet_at(10**12).quiet_at(10**12 + 1000).idle == {"a", "b"}
+
+
+def test_an_input_that_no_longer_declares_it_is_not_idle_after_a_restore():
+    kept = two(b=100).quiet_at(500).to_json()
+    assert Watermarks.from_json({"a": 0, "b": 0}, kept, {}, ["b"]).current == 2999
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 50)),
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.sampled_from("abc"), st.integers(-1000, 1000)), st.integers(0, 40)
+        ),
+        max_size=12,
+    ),
+)
+def test_whoever_falls_silent_it_never_goes_back(limits, epochs):
+    marks = Watermarks(dict.fromkeys("abc", 5), idle_after=limits)
+    now, reached = 0, marks.current
+    for observed, seconds in epochs:
+        now += seconds
+        marks = marks.quiet_at(now) if not observed else marks.after_epoch(observed, now, now)
+        marks = marks.after_epoch({}, now, now)
+        assert marks.floor >= reached
+        assert marks.current >= marks.floor
+        reached = marks.floor

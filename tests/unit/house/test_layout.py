@@ -22,6 +22,7 @@ ALLOWED = {
         "moorage_state.errors",
         "moorage_state.snapshots",
         "moorage_state.stores",
+        "moorage_state.tuning",
         "prometheus_client",
         "pydantic",
         "yaml",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from moorage_state.deltas import encode_frame
+from moorage_state.memory import HeapOptions
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import (
     InProcessClient,
@@ -21,12 +22,17 @@ from moorage_state.server import (
     UploadRequest,
     Version,
 )
+from moorage_state.server.databases import DatabaseOptions
 from moorage_state.snapshots import FileRef, RangeHandle
 
 MIB = 1 << 20
 SMALL = RocksOptions(
     block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=4 * MIB
 )
+BACKENDS: dict[str, DatabaseOptions] = {
+    "rocksdb": SMALL,
+    "hashmap": HeapOptions(limit_bytes=64 * MIB),
+}
 APART = UploadLimits(inline_range=0, inline_file=-1, merge_below=0)
 """Every file is an object of its own, as it is with large state."""
 
@@ -128,22 +134,36 @@ def url(tmp_path: Path) -> str:
     return f"file://{store}"
 
 
+@pytest.fixture(scope="session", params=list(BACKENDS))
+def small(request: pytest.FixtureRequest) -> DatabaseOptions:
+    """Options of either backend, for little memory: what is shown holds for both."""
+    return BACKENDS[request.param]
+
+
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[RangeHost]:
-    with RangeHost(tmp_path / "local", SMALL) as host:
+def is_heap(small: DatabaseOptions) -> bool:
+    """Whether state is in memory."""
+    return isinstance(small, HeapOptions)
+
+
+@pytest.fixture
+def host(tmp_path: Path, small: DatabaseOptions) -> Iterator[RangeHost]:
+    with RangeHost(tmp_path / "local", small) as host:
         yield host
 
 
 @pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerGroup]:
+def servers(
+    tmp_path_factory: pytest.TempPathFactory, small: DatabaseOptions
+) -> Iterator[ServerGroup]:
     """Two real server processes, for tests that leave them alive."""
-    with ServerGroup(2, tmp_path_factory.mktemp("servers"), options=SMALL) as group:
+    with ServerGroup(2, tmp_path_factory.mktemp("servers"), options=small) as group:
         yield group
 
 
 @pytest.fixture(params=["in process", "over a socket"])
-def api(request: pytest.FixtureRequest) -> Iterator[StateApi]:
-    """The interface, of a host in this process and of a real server."""
+def api(request: pytest.FixtureRequest, small: DatabaseOptions) -> Iterator[StateApi]:  # noqa: ARG001
+    """The interface, of a host in this process and of a real server, over each backend."""
     if request.param == "in process":
         yield InProcessClient(request.getfixturevalue("host"))
         return
@@ -166,8 +186,3 @@ def drive(url: str) -> Drive:
 def key_of() -> Callable[[int, int], bytes]:
     """The stored key of (key group, number)."""
     return key
-
-
-@pytest.fixture
-def small() -> RocksOptions:
-    return SMALL

@@ -13,12 +13,16 @@ import time
 from pathlib import Path
 
 import pytest
+from moorage_testing.jobs import wait_until
 
 from moorage_state.deltas import encode_frame
 from moorage_state.errors import LocalDiskError, Retryable, UserError
 from moorage_state.server import ServerGroup, StateClient, process
 from moorage_state.server.process import main
 from moorage_state.server.wire import AnotherServer, Connection
+
+only_rocksdb = pytest.mark.parametrize("small", ["rocksdb"], indirect=True)
+"""About files that RocksDB makes one by one; state in memory has one file."""
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
@@ -27,13 +31,6 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 def group(tmp_path, small):
     with ServerGroup(1, tmp_path / "local", options=small) as group:
         yield group
-
-
-def wait_until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
 
 
 def state_of(pid):
@@ -122,6 +119,62 @@ def test_servers_outlive_the_thread_that_started_them(tmp_path, small):
         with group.connect(0) as client:
             assert client.ping() == group.pids[0]
         assert group.ensure_alive() == []
+
+
+def stopped(group, index=0):
+    os.kill(group.pids[index], signal.SIGKILL)
+    return group.pids[index]
+
+
+def test_a_start_that_is_too_slow_has_twice_the_time_from_then_on(tmp_path, small):
+    with ServerGroup(1, tmp_path, options=small) as group:
+        seen = [stopped(group)]
+        group._start_timeout = 1e-6
+        for slow in (1, 2, 3, 3):
+            with pytest.raises(Retryable, match="too slow"):
+                group.ensure_alive()
+            assert group.is_starting(0)
+            assert group.slow_starts == slow
+            seen.append(group.pids[0])
+        assert len(set(seen)) == 5
+        assert group._servers[0].patience == 8e-6
+        group._start_timeout = 60.0
+        assert group.ensure_alive() == [0]
+        assert group.slow_starts == 0
+
+
+def test_a_server_that_came_up_late_is_not_begun_anew(tmp_path, small):
+    with ServerGroup(2, tmp_path, options=small) as group:
+        stopped(group)
+        group._start_timeout = 1e-6
+        with pytest.raises(Retryable, match="too slow"):
+            group.ensure_alive()
+        late = group.pids[0]
+
+        def answers():
+            with contextlib.suppress(Retryable), group.connect(0) as client:
+                return client.ping()
+
+        assert wait_until(answers) == late
+        assert group.ensure_alive() == [0]  # its ranges are to be opened again
+        assert group.pids[0] == late
+        assert group.ensure_alive() == []
+
+
+def test_a_server_that_starts_and_has_time_left_is_not_begun_anew(tmp_path, small, monkeypatch):
+    def look_away(_server):
+        raise Retryable("somebody else asks")
+
+    with ServerGroup(1, tmp_path, options=small) as group:
+        before = stopped(group)
+        with monkeypatch.context() as patched:
+            patched.setattr(group, "_wait_until_ready", look_away)
+            with pytest.raises(Retryable, match="somebody else"):
+                group.ensure_alive()
+        starting = group.pids[0]
+        assert starting != before
+        assert group.ensure_alive() == [0]
+        assert group.pids[0] == starting
 
 
 PARENT = """
@@ -398,6 +451,8 @@ def test_a_full_disk_while_staging_costs_only_the_attempt(group, drive, key, fil
         assert len(op.read()) == 2
 
 
+@only_rocksdb
+@pytest.mark.scenario(27)
 def test_a_full_disk_under_the_database_loses_nothing_committed(group, drive, key, file_limit):
     with group.connect(0) as client:
         op = drive(client)

@@ -1,5 +1,6 @@
 """Scans under prefixes, and due timers over all key groups of a range."""
 
+import itertools
 import random
 
 import pytest
@@ -102,3 +103,23 @@ def test_a_range_without_timers_has_none_due(op, key):
 def test_the_limit_is_kept_across_key_groups(op):
     op.epoch({timer_entry(group, 1, b"k"): b"" for group in range(2, 41)})
     assert due(op, 1, 10) == [timer_entry(group, 1, b"k") for group in range(2, 12)]
+
+
+def test_the_next_timer_is_the_earliest_of_its_kind_over_all_key_groups(op):
+    rng = random.Random(11)
+    times = {2: [], 3: []}  # type: ignore[var-annotated]
+    entries = {}
+    for kind, group in itertools.product((2, 3), range(2, 41, 3)):
+        for time in rng.sample(range(-50, 50), 3):
+            times[kind].append(time)
+            entries[timer_entry(group, time, b"k", kind)] = b""
+    op.epoch(entries | {group.to_bytes(2, "big") + b"\1n": b"" for group in range(2, 41)})
+    for kind, after in itertools.product((2, 3), (-(1 << 63), -20, 0, 30, 60, (1 << 63) - 1)):
+        found = op.api.next_timer(*op.address, op.version, after, kind)
+        assert found == min((t for t in times[kind] if t > after), default=None)
+
+
+def test_a_range_without_timers_has_no_next_one(op, key):
+    assert op.api.next_timer(*op.address, op.version, 0, 3) is None
+    op.epoch({key(40, 1): b"x", key(2, 1): b"x"})
+    assert op.api.next_timer(*op.address, op.version, 0, 3) is None

@@ -1,6 +1,8 @@
 """The parent of an executor's servers, as a process: what it survives, and what it leaves."""
 
+import argparse
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -11,14 +13,18 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from moorage_testing.jobs import wait_until
 
 from moorage_state.errors import LocalDiskError, MoorageError, Retryable, UserError
+from moorage_state.memory import HeapOptions
 from moorage_state.server import StateClient
-from moorage_state.server.sidecar import main, options_for
+from moorage_state.server.sidecar import Sidecar, main, options_for
 from moorage_state.server.slots import Slot, socket_path
 from moorage_state.server.wire import AnotherServer
+from moorage_state.tuning import DEFAULTS_VARIABLE
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 TOKEN = "secret"  # noqa: S105
@@ -26,14 +32,6 @@ SMALL = (
     '{"block_cache_bytes": 16777216, "write_buffers_bytes": 16777216, '
     '"write_buffer_bytes": 1048576}'
 )
-
-
-def wait_until(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
-    return value
 
 
 def free_ports(count):
@@ -115,7 +113,7 @@ def sidecar(tmp_path, token_file):
         one.process.kill()
         one.process.wait()
     for one in made:
-        wait_until(lambda one=one: one.pid(0) is None and one.pid(1) is None)
+        wait_until(lambda one=one: one.pid(0) is None and one.pid(1) is None)  # type: ignore[misc]
 
 
 def test_servers_listen_where_the_contract_says_and_all_ends_within_a_second_of_sigterm(sidecar):
@@ -178,6 +176,72 @@ def test_a_server_that_hangs_is_killed_and_started_again(sidecar):
     wait_until(lambda: not Path(f"/proc/{before}").exists())
     assert wait_until(lambda: one.pid(1)) != before
     assert one.health[0] == 200
+
+
+def starts(*outcomes):
+    """A sidecar whose first starts take so many seconds each, and fail; and what each was given."""
+    now, given, left = [0.0], [], list(outcomes)
+
+    def start(seconds):
+        given.append(seconds)
+        if not left:
+            raise LocalDiskError("no more")
+        now[0] += left.pop(0)
+        raise Retryable("state server did not start")
+
+    one = Sidecar(start, clock=lambda: now[0])
+    one._ending = SimpleNamespace(wait=lambda _seconds: False)  # type: ignore[assignment]
+    return one, given
+
+
+def test_first_starts_that_are_too_slow_get_more_and_more_time():
+    one, given = starts(60.0, 120.0, 240.0, 480.0, 480.0)
+    with pytest.raises(LocalDiskError):
+        one._started()
+    assert given == [60.0, 120.0, 240.0, 480.0, 480.0, 480.0]
+
+
+def test_first_starts_that_are_refused_are_tried_for_a_minute():
+    one, given = starts(*[10.0] * 30)
+    with pytest.raises(Retryable):
+        one._started()
+    assert given == [60.0] * 7
+
+
+@pytest.mark.parametrize(("slow", "patience"), [(0, 60.0), (1, 240.0), (3, 960.0)])
+def test_a_sidecar_whose_starts_are_slow_is_sick_later(slow, patience):
+    now = [1.0]
+    one = Sidecar(lambda _seconds: None, clock=lambda: now[0])  # type: ignore[arg-type,return-value]
+    one._group = SimpleNamespace(pids=[1], slow_starts=slow)  # type: ignore[assignment]
+    one._sick_since, one.failure = 1.0, "it does not start"
+    now[0] = 1.0 + patience
+    assert one.health()[0]
+    now[0] += 1.0
+    assert one.health() == (False, "it does not start")
+
+
+def test_a_server_that_starts_is_not_taken_for_one_that_hangs():
+    now, ticks, killed = [0.0], [0], []
+
+    def wait(_seconds):
+        now[0], ticks[0] = now[0] + 1.0, ticks[0] + 1
+        return ticks[0] > 90
+
+    def away(*_args):
+        raise Retryable("nobody answers")
+
+    one = Sidecar(lambda _seconds: None, hung_seconds=30.0, clock=lambda: now[0])  # type: ignore[arg-type,return-value]
+    one._ending = SimpleNamespace(wait=wait)  # type: ignore[assignment]
+    one._watch(
+        SimpleNamespace(  # type: ignore[arg-type]
+            pids=[7],
+            is_starting=lambda _index: now[0] <= 50.0,
+            connect=away,
+            kill=lambda *which: killed.append((now[0], *which)),
+        ),
+        0,
+    )
+    assert killed == [(80.0, 0, 7)]
 
 
 def test_a_server_that_only_paused_is_left_alone(sidecar):
@@ -254,6 +318,7 @@ def test_only_the_health_path_is_answered(sidecar):
         assert one.health[0] == 200
 
 
+@pytest.mark.scenario(44)
 def test_what_another_lineage_left_on_the_volume_is_deleted(host, drive, key):
     op = drive(host)
     op.open()
@@ -290,21 +355,56 @@ def test_a_server_that_is_in_no_place_has_no_socket_on_a_volume(server):
     assert socket_path("v", server) == ""
 
 
+def sidecar_options(*, servers=4, memory=1024, **others):
+    given = {"backend": "rocksdb", "state_options": "{}", "options": "{}", **others}
+    return options_for(argparse.Namespace(servers=servers, memory=memory, **given))
+
+
 def test_memory_is_shared_among_the_servers_and_explicit_options_win():
-    options = options_for('{"compression": "zstd", "block_bytes": 4096}', 1024, 4)
-    assert options.block_cache_bytes == 256 << 20
-    assert options.write_buffers_bytes == 128 << 20
+    options = sidecar_options(options='{"compression": "zstd", "block_bytes": 4096}')
+    assert 200 << 20 < options.block_cache_bytes < 256 << 20
+    assert 80 << 20 < options.write_buffers_bytes < 100 << 20
     assert (options.compression, options.block_bytes) == ("zstd", 4096)
-    assert options_for('{"block_cache_bytes": 1048576}', 1024, 4).block_cache_bytes == 1 << 20
-    assert options_for("{}", 1, 64).block_cache_bytes == 8 << 20
+    exact = sidecar_options(options='{"block_cache_bytes": 1048576}')
+    assert exact.block_cache_bytes == 1 << 20
+    assert sidecar_options(memory=1, servers=64).block_cache_bytes > 6 << 20
+
+
+def test_a_sidecar_takes_what_the_manifest_says():
+    named = {"state.backend.rocksdb.block.cache-size": "48mb"}
+    options = sidecar_options(state_options=json.dumps(named))
+    assert options.block_cache_bytes == 48 << 20
+    assert options.write_buffers_bytes < 100 << 20
+
+
+def test_what_the_image_says_holds_where_the_manifest_says_nothing(monkeypatch):
+    defaults = {"state.backend.rocksdb.thread.num": "3", "state.backend.rocksdb.files.open": "99"}
+    monkeypatch.setenv(DEFAULTS_VARIABLE, json.dumps(defaults))
+    named = {"state.backend.rocksdb.thread.num": "5"}
+    options = sidecar_options(state_options=json.dumps(named))
+    assert (options.background_jobs, options.max_open_files) == (5, 99)
+
+
+def test_state_in_memory_is_bounded_by_the_servers_share():
+    assert sidecar_options(backend="hashmap") == HeapOptions(limit_bytes=256 << 20)
+    named = {"state.backend.hashmap.memory-limit": "1g"}
+    options = sidecar_options(backend="filesystem", state_options=json.dumps(named))
+    assert options == HeapOptions(limit_bytes=1 << 30)
 
 
 @pytest.mark.parametrize(
-    ("given", "told"), [('{"blockCache": 1}', "not known"), ("[", "not understood")]
+    ("given", "told"),
+    [
+        ({"options": '{"blockCache": 1}'}, "not known"),
+        ({"options": "["}, "not understood"),
+        ({"options": '{"block_bytes": "x"}'}, "not understood"),
+        ({"state_options": '{"state.backend.rocksdb.x": "1"}'}, "not known"),
+        ({"backend": "forst"}, "no state backend"),
+    ],
 )
 def test_options_that_are_none_are_refused(given, told):
     with pytest.raises(UserError, match=told):
-        options_for(given, None, 1)
+        sidecar_options(**given)
 
 
 def test_what_keeps_a_sidecar_from_starting_is_told(tmp_path, token_file, capsys, monkeypatch):

@@ -6,6 +6,8 @@ import pytest
 
 from moorage_api.driver import CheckpointBody, StartOrder
 from moorage_api.status import read_status
+from moorage_operator import memory
+from moorage_operator.objects import meta_of, read_job_spec
 from moorage_operator.plan import (
     AskDriver,
     DeleteObject,
@@ -16,12 +18,17 @@ from moorage_operator.plan import (
     RunErrand,
     SaveRevision,
     SetFinalizer,
+    SetPodMonitor,
     StartDriver,
     TidyAttempt,
     TidyRevisions,
 )
-from moorage_operator.ports import EndpointRefused, EndpointUnreachable
+from moorage_operator.ports import EndpointRefused, EndpointUnreachable, NotFound
+from moorage_operator.revisions import revision_body
 from moorage_operator.snapshots.naming import second_name
+from moorage_operator.world import ErrandView
+
+from .conftest import job_body
 
 RUNNING = {"phase": "Running", "podIP": "10.0.0.1"}
 
@@ -357,3 +364,70 @@ async def test_of_errands_only_the_newest_are_remembered(shell):
         await shell.settle()
     assert len(shell.world.errands) < 40
     assert "e-99" in shell.world.errands
+
+
+async def test_a_pod_monitor_is_made_once_and_removed_when_it_is_not_wanted(shell):
+    shell.make_job()
+    always(shell, SetPodMonitor(present=True))
+    await shell.settle()
+    before = len(shell.cluster.effects)
+    await shell.reconcile()
+    assert len(shell.cluster.effects) == before
+    [made] = shell.api.list("PodMonitor")
+    uid = shell.job()["metadata"]["uid"]
+    assert made["metadata"]["ownerReferences"][0]["uid"] == uid
+    [endpoint] = made["spec"]["podMetricsEndpoints"]
+    token = {"name": "clicks-token", "key": "token"}
+    assert endpoint["authorization"] == {"type": "Bearer", "credentials": token}
+    assert made["spec"]["selector"]["matchLabels"]["moorage.dev/job-uid"] == uid
+    always(shell, SetPodMonitor(present=False))
+    await shell.settle()
+    assert not shell.api.list("PodMonitor")
+
+
+async def test_a_cluster_without_pod_monitors_says_so_and_the_job_goes_on(shell, monkeypatch):
+    monkeypatch.setattr(memory, "_FIRST_WAIT", 0.0)
+    shell.make_job()
+    shell.cluster.fail(NotFound("no matches for kind"), verb="apply", kind="PodMonitor", times=-1)
+    always(shell, SetPodMonitor(present=True), SetFinalizer(present=True))
+    for _ in range(3):
+        await shell.reconcile()
+    assert shell.job()["metadata"]["finalizers"] == ["moorage.dev/operator"]
+    assert "this cluster has no kind PodMonitor" in shell.world.trouble
+
+
+async def test_another_objects_pod_monitor_is_left_alone(shell):
+    shell.make_job()
+    theirs = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor"}
+    shell.api.create({**theirs, "metadata": {"name": "clicks-driver", "namespace": "here"}})
+    always(shell, SetPodMonitor(present=False))
+    await shell.settle()
+    assert shell.api.list("PodMonitor")
+
+
+async def test_an_errand_for_a_store_that_the_job_has_left_goes_there(shell, monkeypatch):
+    shell.make_job()
+    other = {"state": {"checkpointDir": "s3://state/left", "savepointDir": "s3://savepoints/left"}}
+    spec = read_job_spec(job_body(**other))[0]
+    body = revision_body(meta_of(shell.job()), "clicks-old", 1, "hash", spec)  # type: ignore[arg-type]
+    shell.api.create(body)
+    left = [{"revision": "clicks-old"}]
+    shell.api.set_status("StatefulSparkJob", "here", "clicks", leaving=left)
+    asked = []
+
+    async def run(job, errand):
+        asked.append((job.spec.state.checkpoint_dir, errand.id))
+        return ErrandView("Pending")
+
+    async def look(job, errand_id):
+        there = job.spec.state.checkpoint_dir == "s3://state/left"
+        return ErrandView("Completed") if there and errand_id else None
+
+    monkeypatch.setattr(shell.lineages, "run", run)
+    monkeypatch.setattr(shell.lineages, "look", look)
+    uid = shell.job()["metadata"]["uid"]
+    errand = Errand(f"{uid}-left-clicks-old-0-0", "Release")
+    always(shell, RunErrand(errand, "clicks-old"))
+    await shell.settle()
+    assert asked[0] == ("s3://state/left", errand.id)
+    assert shell.world.errands[errand.id].state == "Completed"

@@ -5,17 +5,19 @@ from moorage_testing.kube import MemoryCluster, OperatorKilled
 
 from moorage_api.driver import StartOrder
 from moorage_api.status import JobStatus, read_status
+from moorage_operator import memory
 from moorage_operator.loop import Ref
 from moorage_operator.plan import (
     DeletePod,
     Event,
+    KeepSnapshot,
     Plan,
     SaveRevision,
     SetFinalizer,
     SnapshotPlan,
     StartDriver,
 )
-from moorage_operator.ports import ApiUnavailable, Conflict, Invalid
+from moorage_operator.ports import ApiUnavailable, Conflict, Forbidden, Invalid
 
 CLICKS = Ref("StatefulSparkJob", "here", "clicks")
 
@@ -403,3 +405,73 @@ async def test_an_object_with_a_garbled_status_is_let_go_and_nothing_else_is_don
     assert shell.world.status_garbled
     assert shell.job() is None
     assert "Pod" not in [call.kind for call in shell.cluster.effects]
+
+
+# -- what holds up nothing else --------------------------------------------------------------------
+
+
+def _keep(name):
+    spec = {"jobRef": {"name": "clicks"}, "type": "Savepoint", "name": name}
+    return KeepSnapshot(f"clicks-{name}", spec, "Manual", name)
+
+
+async def test_a_snapshot_that_cannot_be_made_holds_up_nothing_else_of_the_job(shell, monkeypatch):
+    shell.make_job()
+    monkeypatch.setattr(memory, "_FIRST_WAIT", 1000.0)
+    monkeypatch.setattr(memory, "_LONGEST_WAIT", 1000.0)
+    refusal = Forbidden("exceeded quota: snapshots")
+    shell.cluster.fail(refusal, verb="create", name="clicks-a", times=-1)
+    shell.decide = lambda world: Plan(
+        world.status,
+        (_keep("a"), _keep("b"), SetFinalizer(present=True)),
+        again_after=2.0,
+    )
+    done = await shell.reconcile()
+    assert (done.problem, done.again_after) == ("", 2.0)
+    done = await shell.settle()
+    assert (done.problem, done.again_after) == ("", 2.0)
+    assert shell.job()["metadata"]["finalizers"] == ["moorage.dev/operator"]
+    assert [s["metadata"]["name"] for s in shell.api.list("StatefulSparkSnapshot")] == ["clicks-b"]
+    tried = [call.name for call in shell.cluster.journal if call.verb == "create"]
+    assert tried == ["clicks-a", "clicks-b"]
+
+
+async def test_a_snapshot_that_cannot_be_made_is_told_from_the_second_time_on(shell, monkeypatch):
+    shell.make_job()
+    monkeypatch.setattr(memory, "_FIRST_WAIT", 0.0)
+    shell.cluster.fail(Forbidden("exceeded quota"), verb="create", times=-1)
+    shell.decide = lambda world: Plan(world.status, (_keep("a"),))
+    for _ in range(3):
+        await shell.reconcile()
+    assert "exceeded quota" in shell.world.trouble
+    shell.cluster.heal()
+    await shell.settle()
+    await shell.reconcile()
+    assert shell.world.trouble == ""
+
+
+# -- a status that nobody can read -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("terminating", [True, False])
+async def test_a_snapshot_with_a_status_that_nobody_can_read_goes_with_its_namespace(
+    shell, terminating
+):
+    ref = Ref("StatefulSparkSnapshot", "here", "clicks-a")
+    spec = {"jobRef": {"name": "clicks"}, "type": "Savepoint", "name": "a"}
+    meta = {"name": "clicks-a", "namespace": "here", "finalizers": ["moorage.dev/operator"]}
+    shell.api.create(
+        {
+            "apiVersion": "moorage.dev/v1alpha1",
+            "kind": "StatefulSparkSnapshot",
+            "metadata": meta,
+            "spec": spec,
+        }
+    )
+    shell.api.set_status("StatefulSparkSnapshot", "here", "clicks-a", sizeBytes="many")
+    shell.api.delete("StatefulSparkSnapshot", "here", "clicks-a")
+    if terminating:
+        shell.api.delete("Namespace", "", "here")
+    await shell.reconciler.reconcile(ref)
+    gone = shell.api.get("StatefulSparkSnapshot", "here", "clicks-a") is None
+    assert gone == terminating

@@ -200,6 +200,25 @@ def test_scenario_15_a_job_that_does_not_run_is_waited_for_and_then_given_up(sta
     assert condition(late, "Failed").reason == "JobNotRunning"
 
 
+LAST = {"id": 9, "path": "s3://cp/chk-9", "completedAt": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("kept", "where"),
+    [
+        ({"nextRestore": {"mode": "Path", "path": "s3://sp/final"}}, "s3://sp/final"),
+        ({"snapshots": {"lastCheckpoint": LAST}}, LAST["path"]),
+    ],
+)
+def test_scenario_15_of_a_suspended_job_it_says_where_the_state_is_kept(kept, where):
+    status = {"attempt": {"number": 3, "outcome": "Stopped"}, "phase": "Suspended", **kept}
+    plan = decide_snapshot(world(job=job(**status), report=None))
+    assert plan.status.state == "Pending"
+    assert f"set spec.desiredState to Running; its state is kept in {where}" in plan.status.message
+    late = decide_snapshot(world(snapshot(age=601), job=job(**status), report=None))
+    assert where in late.status.message
+
+
 def test_scenario_15_a_suspended_job_has_the_checkpoint_that_is_asked_for_already():
     last = {"id": 44, "path": "s3://state/clicks/chk-44", "completedAt": NOW}
     still = job(

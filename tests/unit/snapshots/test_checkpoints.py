@@ -76,6 +76,7 @@ def test_a_completed_checkpoint_is_the_restore_point(
     assert CheckpointStore(store).load_id(writer.entries, 1) == manifest
 
 
+@pytest.mark.scenario(26)
 def test_a_manifest_without_its_log_entry_is_no_checkpoint(
     store: MemoryStore, writer: LogWriter, new_manifest: NewManifest
 ) -> None:
@@ -98,6 +99,7 @@ def test_ids_step_over_what_an_unfinished_checkpoint_left(
 
 @pytest.mark.parametrize("fail_at", ["manifest", "log entry"])
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.scenario(26)
 def test_completing_again_after_a_lost_reply_makes_one_checkpoint(
     faulty: Any,
     owner: Owner,
@@ -170,6 +172,7 @@ def test_ids_that_do_not_grow_and_foreign_manifests_are_bugs(
         ("shared/b64-only3.sst-0123", "hashes"),
     ],
 )
+@pytest.mark.scenario(30)
 def test_one_flipped_bit_is_named_and_an_older_checkpoint_serves_only_if_allowed(
     store: MemoryStore,
     writer: LogWriter,
@@ -247,6 +250,7 @@ def test_a_manifest_swapped_for_another_valid_one_is_found(
         CheckpointStore(store).load_id(writer.entries, 2)
 
 
+@pytest.mark.scenario(30)
 def test_a_checkpoint_that_a_person_chose_is_never_replaced(
     store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
 ) -> None:
@@ -398,6 +402,7 @@ def test_a_manifest_holds_only_so_much_inline(merged: Manifest) -> None:
 # Retention
 
 
+@pytest.mark.scenario(22)
 def test_retiring_keeps_the_newest_and_every_file_they_need(
     store: MemoryStore, writer: LogWriter, take: Callable[..., Manifest]
 ) -> None:
@@ -424,6 +429,7 @@ def test_the_chosen_restore_point_and_pinned_bases_are_kept(
     assert done.checkpoint_ids == (2, 4)
 
 
+@pytest.mark.scenario(22)
 def test_files_of_a_pending_checkpoint_are_kept(
     store: MemoryStore,
     writer: LogWriter,

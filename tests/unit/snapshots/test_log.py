@@ -308,6 +308,7 @@ def test_something_foreign_in_the_log_is_named(store: MemoryStore, owner: Owner)
         LineageLog.open(store).read()
 
 
+@pytest.mark.scenario(26)
 def test_a_listing_that_lags_hides_no_entry(store: MemoryStore, owner: Owner) -> None:
     claim(store, owner).append(Run(1, 0))
     whole = LineageLog.open(store).read()

@@ -57,6 +57,7 @@ def wait_until_stopped(process: "subprocess.Popen[str]") -> None:
     assert state.si_code == os.CLD_STOPPED, "the process ended in place of stopping"
 
 
+@pytest.mark.scenario(35)
 def test_a_writer_stalled_between_its_last_read_and_its_put_appends_nothing(
     start_writer: Start, directory: LocalStore, owner: Owner
 ) -> None:

@@ -78,6 +78,7 @@ def packed(manifest: Manifest, key: str, slices: dict[str, int], store: MemorySt
 PACK = f"shared/pack-{'c' * 32}-0-100"
 
 
+@pytest.mark.scenario(22)
 def test_after_retirement_and_a_sweep_the_store_holds_what_live_checkpoints_name(
     store: MemoryStore, writer: LogWriter, take: Take, new_manifest: NewManifest
 ) -> None:
@@ -116,6 +117,7 @@ FOREIGN = [
 ]
 
 
+@pytest.mark.scenario(23)
 def test_what_checkpoints_did_not_write_is_never_touched(
     store: MemoryStore, writer: LogWriter, take: Take
 ) -> None:
@@ -127,12 +129,14 @@ def test_what_checkpoints_did_not_write_is_never_touched(
     assert next(iter(store.list("log/")), None) is not None
 
 
+@pytest.mark.scenario(23)
 def test_what_is_younger_than_the_age_floor_stays(store: MemoryStore, writer: LogWriter) -> None:
     store.put("shared/pack-00-0-3", b"abc")
     assert sweep(store, writer, now=later() + AGE_FLOOR / 2).objects == ()
     assert len(sweep(store, writer, now=later() + AGE_FLOOR).objects) == 1
 
 
+@pytest.mark.scenario(23)
 def test_what_was_written_since_a_checkpoint_under_way_began_stays_however_late_it_is(
     store: MemoryStore, writer: LogWriter
 ) -> None:
@@ -173,6 +177,7 @@ def test_a_base_that_is_built_on_stays_even_if_it_was_retired(
     assert keys(store) == named(base, last)
 
 
+@pytest.mark.scenario(22)
 def test_nothing_is_swept_while_a_live_manifest_cannot_be_read(
     store: MemoryStore, writer: LogWriter, take: Take
 ) -> None:
@@ -205,6 +210,7 @@ def test_a_manifest_of_a_newer_moorage_stops_the_sweep(
     assert keys(store) == before
 
 
+@pytest.mark.scenario(23)
 def test_a_fenced_sweeper_deletes_nothing(
     store: MemoryStore, writer: LogWriter, owner: Owner
 ) -> None:
@@ -257,6 +263,7 @@ def test_a_checkpoint_whose_entry_is_in_doubt_is_settled_before_anything_goes(
     assert CheckpointStore(faulty).load_id(writer.entries, 1) == manifest
 
 
+@pytest.mark.scenario(23)
 def test_an_orphan_manifest_is_garbage_and_goes_after_the_files(
     store: MemoryStore, writer: LogWriter, take: Take, new_manifest: NewManifest
 ) -> None:
@@ -357,6 +364,7 @@ def test_a_tool_without_a_writer_finds_the_same(
     assert found == sweep(store, writer, now=later(), age_floor=NONE, dry_run=True).objects
 
 
+@pytest.mark.scenario(22)
 def test_a_pack_lives_while_any_checkpoint_references_a_slice_of_it(
     store: MemoryStore, writer: LogWriter, new_manifest: NewManifest, start: datetime
 ) -> None:

@@ -1,88 +1,17 @@
-"""A range without a server: a dict that takes staged frames as the state server does."""
+"""Keyed state on a range without a server, and the ways into it that tests share."""
 
 from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
+from moorage_testing.fake_range import FakeRange
 
-from moorage_state.deltas import decode_frame
 from moorage_state.keyed import KeyedStateStore
-from moorage_state.keyed.access import Scan
-from moorage_state.keys import EVENT_TIMERS, key_prefix, timer_parts
+from moorage_state.keys import key_prefix
 
 # A busy machine is no failure.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
-
-
-class FakeRange:
-    """Implements `RangeAccess` on a dict; what is staged counts from `commit` on."""
-
-    def __init__(self) -> None:
-        self.entries: dict[bytes, bytes] = {}
-        self.staged: list[bytes] = []
-        self.requests = 0
-
-    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        assert keys
-        self.requests += 1
-        return [self.entries.get(key) for key in keys]
-
-    def scan_many(self, prefixes: list[bytes], limit_entries: int, limit_bytes: int) -> list[Scan]:
-        self.requests += 1
-        scans = []
-        left = limit_bytes
-        for prefix in prefixes:
-            if left <= 0:
-                scans.append(Scan([], [], complete=False))
-                continue
-            scan = self._take(prefix, b"", limit_entries, left)
-            left -= sum(map(len, scan.keys)) + sum(map(len, scan.values))
-            scans.append(scan)
-        return scans
-
-    def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:
-        self.requests += 1
-        return self._take(prefix, after, limit, 1 << 60)
-
-    def due_timers(self, up_to_ms: int, limit: int, after: bytes) -> list[bytes]:
-        timers = [k for k in sorted(self.entries) if k[2] == EVENT_TIMERS and k > after]
-        return [k for k in timers if timer_parts(k)[1] <= up_to_ms][:limit]
-
-    def stage(self, frame: bytes) -> None:
-        self.staged.append(frame)
-
-    def commit(self) -> None:
-        """Apply the staged frames: in each, ranges first, then puts and deletes in order."""
-        for payload in self.staged:
-            frame = decode_frame(payload)
-            for start, end in frame.ranges:
-                for key in [k for k in self.entries if start <= k < end]:
-                    del self.entries[key]
-            for key, value in zip(frame.keys, frame.values, strict=True):
-                if value is None:
-                    self.entries.pop(key, None)
-                else:
-                    self.entries[key] = value
-        self.staged = []
-
-    def abort(self) -> None:
-        self.staged = []
-
-    def _take(self, prefix: bytes, after: bytes, entries: int, size: int) -> Scan:
-        """Like the server's cursor: at least one entry, then up to the limits."""
-        keys: list[bytes] = []
-        values: list[bytes] = []
-        taken = 0
-        for key in sorted(self.entries):
-            if not key.startswith(prefix) or (after and key <= after):
-                continue
-            if len(keys) >= entries or taken >= size:
-                return Scan(keys, values, complete=False)
-            keys.append(key)
-            values.append(self.entries[key])
-            taken += len(key) + len(values[-1])
-        return Scan(keys, values, complete=True)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from moorage_state.descriptors import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from moorage_state.keyed import EventTimeTimers, KeyedStateStore, states
+from moorage_state.keyed import KeyedStateStore, KeyTimers, scanning
 from moorage_state.keyed import store as store_module
 from moorage_state.keys import EVENT_TIMERS, KeyCodec, key_prefix, timer_entry
 
@@ -186,7 +186,7 @@ class Handles:
         self.items = store.list_state(ITEMS)
         self.names = store.map_state(NAMES)
         self.numbers = store.map_state(NUMBERS)
-        self.timers = EventTimeTimers(store)
+        self.timers = KeyTimers(store)
 
     def do(self, operation, *arguments):
         state, method = operation.split(".")
@@ -230,9 +230,9 @@ class KeyedState(RuleBasedStateMachine):
         frame=st.integers(1, 6),
     )
     def limits(self, scan, size, page, frame):
-        self.patch.setattr(states, "_SCAN_ENTRIES", scan)
-        self.patch.setattr(states, "_SCAN_BYTES", size)
-        self.patch.setattr(states, "_PAGE", page)
+        self.patch.setattr(scanning, "_SCAN_ENTRIES", scan)
+        self.patch.setattr(scanning, "_SCAN_BYTES", size)
+        self.patch.setattr(scanning, "_PAGE", page)
         self.patch.setattr(store_module, "_FRAME_ENTRIES", frame)
         self.patch.setattr(store_module, "_FRAME_BYTES", 40 * frame)
 

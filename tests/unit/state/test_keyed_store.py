@@ -15,7 +15,7 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.errors import UserError
-from moorage_state.keyed import EventTimeTimers, KeyedStateStore, states
+from moorage_state.keyed import KeyedStateStore, KeyTimers, scanning
 from moorage_state.keyed import store as store_module
 from moorage_state.keyed.store import StateSchema, schema_of
 from moorage_state.keys import key_prefix, state_id
@@ -77,7 +77,7 @@ def test_a_small_map_costs_one_request_for_all_keys_of_a_chunk(fake_range, store
 
 
 def test_a_large_map_is_read_entry_by_entry(fake_range, store, at_key, monkeypatch):
-    monkeypatch.setattr(states, "_SCAN_ENTRIES", 2)
+    monkeypatch.setattr(scanning, "_SCAN_ENTRIES", 2)
     seen = store.map_state(SEEN)
     at_key(store)
     seen.put_all({str(i): i for i in range(9)})
@@ -101,7 +101,7 @@ def test_a_map_entry_under_the_empty_key_is_found_behind_a_scan_that_was_cut_off
     seen.put("x", 2)
     store.finish()
     fake_range.commit()
-    monkeypatch.setattr(states, "_SCAN_BYTES", scan_bytes)
+    monkeypatch.setattr(scanning, "_SCAN_BYTES", scan_bytes)
     again = KeyedStateStore(fake_range, 2)
     seen = again.map_state(SEEN)
     at_key(again)
@@ -128,7 +128,7 @@ def test_a_key_that_runs_over_the_border_of_a_chunk_is_written_once(fake_range, 
 
 def test_an_epoch_that_changes_nothing_sends_no_frame(fake_range, store, at_key):
     count, items, seen = store.value_state(COUNT), store.list_state(ITEMS), store.map_state(SEEN)
-    timers = EventTimeTimers(store)
+    timers = KeyTimers(store)
     at_key(store)
     assert (count.value(), items.get(), seen.items()) == (None, [], [])
     timers.register(5)
@@ -197,7 +197,7 @@ def test_the_same_operations_give_the_same_bytes(new_range, at_key):
         count, seen, timers = (
             store.value_state(COUNT),
             store.map_state(SEEN),
-            EventTimeTimers(store),
+            KeyTimers(store),
         )
         for key in (b"a", b"b"):
             at_key(store, key)
@@ -361,7 +361,7 @@ def test_map_keys_that_python_would_convert_are_refused(store, at_key, key_type)
 
 def test_state_outside_a_key_is_refused(store, at_key):
     count, items, seen = store.value_state(COUNT), store.list_state(ITEMS), store.map_state(SEEN)
-    timers = EventTimeTimers(store)
+    timers = KeyTimers(store)
     uses = [
         count.value,
         lambda: count.update(1),
@@ -398,10 +398,10 @@ def test_a_state_can_be_asked_for_twice_and_is_the_same(store):
 def test_a_name_cannot_stand_for_two_states(fake_range, store, other):
     store.value_state(COUNT)
     with pytest.raises(UserError, match=r"'count' was registered as value<bigint> and is now"):
-        store._register(other, None)
+        store.state(other)
     later = KeyedStateStore(fake_range, 2, store.schemas)
-    with pytest.raises(UserError, match=r"'count' was written as value<bigint> .* another name"):
-        later._register(other, None)
+    with pytest.raises(UserError, match=r"count.* written.*bigint.* another name"):
+        later.state(other)
 
 
 def test_the_key_type_of_a_map_cannot_change(fake_range):

@@ -73,6 +73,7 @@ def test_put_if_absent_works_again_after_delete(store: ObjectStore) -> None:
     assert store.get("log/1") == b"second"
 
 
+@pytest.mark.scenario(26)
 def test_of_racing_creators_exactly_one_wins(store: ObjectStore) -> None:
     winners: list[tuple[str, bytes]] = []
     ready = threading.Barrier(8)

@@ -281,6 +281,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_never_mixed(
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.ERROR_AFTER, Fault.CUT_REPLY])
+@pytest.mark.scenario(26)
 def test_a_creation_whose_reply_was_lost_is_known_as_ones_own(
     store: S3Store, plain: S3Store, proxy: FaultProxy, fault: Fault
 ) -> None:

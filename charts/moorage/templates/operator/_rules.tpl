@@ -38,4 +38,8 @@ a namespace that is being deleted are refused, which the operator bears.
 - apiGroups: [apps]
   resources: [controllerrevisions]
   verbs: [get, list, create, patch, delete]
+# Of jobs with spec.observability.metrics.podMonitor.
+- apiGroups: [monitoring.coreos.com]
+  resources: [podmonitors]
+  verbs: [get, create, patch, delete]
 {{- end }}

@@ -168,6 +168,13 @@ class ApiStore:
         """Put fields into the status, as a kubelet or another controller does."""
         return self.patch(kind, namespace, name, {"status": status}, subresource="status")
 
+    def bind(self, namespace, name, node):
+        """Give a pod its node, as a scheduler does."""
+        return self.patch("Pod", namespace, name, {"spec": {"nodeName": node}})
+
+    def tell_news(self):
+        """Call the watchers back about what changed: here they hear of it at once."""
+
     def collect(self):
         """Run the garbage collector and the namespace controller until nothing is left to do."""
         while self._collect_once():

@@ -1,4 +1,7 @@
-"""The `Cluster` port in memory: the API server's semantics, a journal, and faults on request."""
+"""The `Cluster` port of one operator under test: a journal, and faults and deaths on request.
+
+The server behind it is the one in memory, or any other that has the port.
+"""
 
 import asyncio
 from contextlib import contextmanager
@@ -11,24 +14,63 @@ from moorage_testing.kube.faults import Call, CrashPoints, Fault
 from moorage_testing.kube.merging import matches
 from moorage_testing.kube.refusals import ApiRefusal
 
-__all__ = ["MemoryCluster"]
+__all__ = ["Direct", "MemoryCluster"]
+
+
+class Direct:
+    """The port on an `ApiStore`; what it refuses is told as by the real client."""
+
+    def __init__(self, api):
+        self._api = api
+
+    async def get(self, kind, namespace, name):
+        return _answered(lambda: self._api.get(kind, namespace, name))
+
+    async def list(self, kind, namespace, labels=None):
+        return _answered(lambda: self._api.list(kind, namespace, labels))
+
+    async def apply(self, body):
+        return _answered(lambda: self._api.apply(body))
+
+    async def create(self, body):
+        return _answered(lambda: self._api.create(body))
+
+    async def replace_status(self, body):
+        return _answered(lambda: self._api.replace_status(body))
+
+    async def patch(self, kind, namespace, name, patch):
+        return _answered(lambda: self._api.patch(kind, namespace, name, patch))
+
+    async def delete(
+        self, kind, namespace, name, *, uid=None, grace_seconds=None, foreground=False
+    ):
+        propagation = "Foreground" if foreground else "Background"
+
+        def delete():
+            if self._api.get(kind, namespace, name) is not None:
+                self._api.delete(
+                    kind, namespace, name, uid=uid, grace=grace_seconds, propagation=propagation
+                )
+
+        _answered(delete)
 
 
 class MemoryCluster:
-    """One operator's client of one `ApiStore`.
+    """One operator's client of one server, by default an `ApiStore` of its own.
 
     Everything that tests do on behalf of others goes to `api` and is neither counted nor disturbed.
     Two of these on one store are two operators.
 
     Attributes:
-        api: the server itself.
+        api: the server itself, for tests.
         points: the death of this operator; share it with the stand-ins for drivers and stores.
         journal: every call, in order.
         chaos: called with each `Call`; a `Fault` that it returns strikes the call.
     """
 
-    def __init__(self, api=None, *, points=None):
+    def __init__(self, api=None, *, points=None, port=None):
         self.api = api or ApiStore()
+        self._port = port or Direct(self.api)
         self.points = points or CrashPoints()
         self.journal = []
         self.chaos = None
@@ -67,51 +109,53 @@ class MemoryCluster:
     # -- the port
 
     async def get(self, kind, namespace, name):
-        return await self._read("get", kind, namespace, name, self._get)
+        return await self._read(
+            "get", kind, namespace, name, lambda: self._port.get(kind, namespace, name)
+        )
 
     async def list(self, kind, namespace, labels=None):
         return await self._read(
-            "list", kind, namespace, "", lambda *_: self._list(kind, namespace, labels)
+            "list", kind, namespace, "", lambda: self._list(kind, namespace, labels)
         )
 
     async def apply(self, body):
-        return await self._write("apply", body, lambda: self.api.apply(body))
+        return await self._write("apply", body, lambda: self._port.apply(body))
 
     async def create(self, body):
-        return await self._write("create", body, lambda: self.api.create(body))
+        return await self._write("create", body, lambda: self._port.create(body))
 
     async def replace_status(self, body):
-        return await self._write("replace_status", body, lambda: self.api.replace_status(body))
+        return await self._write("replace_status", body, lambda: self._port.replace_status(body))
 
     async def patch(self, kind, namespace, name, patch):
         body = {**patch, "kind": kind}
         body["metadata"] = {**patch.get("metadata", {}), "namespace": namespace, "name": name}
         return await self._write(
-            "patch", body, lambda: self.api.patch(kind, namespace, name, patch)
+            "patch", body, lambda: self._port.patch(kind, namespace, name, patch)
         )
 
     async def delete(
         self, kind, namespace, name, *, uid=None, grace_seconds=None, foreground=False
     ):
         body = {"kind": kind, "metadata": {"namespace": namespace, "name": name}}
-        propagation = "Foreground" if foreground else "Background"
-
-        def delete():
-            if self.api.get(kind, namespace, name) is not None:
-                self.api.delete(
-                    kind, namespace, name, uid=uid, grace=grace_seconds, propagation=propagation
-                )
-
-        await self._write("delete", body, delete)
+        await self._write(
+            "delete",
+            body,
+            lambda: self._port.delete(
+                kind,
+                namespace,
+                name,
+                uid=uid,
+                grace_seconds=grace_seconds,
+                foreground=foreground,
+            ),
+        )
 
     # -- how calls go
 
-    def _get(self, kind, namespace, name):
-        return self.api.get(kind, namespace, name)
-
-    def _list(self, kind, namespace, labels):
+    async def _list(self, kind, namespace, labels):
         if kind not in self._frozen:
-            return self.api.list(kind, namespace, labels)
+            return await self._port.list(kind, namespace, labels)
         return [
             deepcopy(found)
             for found in self._frozen[kind]
@@ -125,7 +169,7 @@ class MemoryCluster:
         fault = self._note(Call(len(self.journal) + 1, verb, kind, namespace or "", name, False))
         if fault is not None:
             raise fault.error
-        return _answered(lambda: read(kind, namespace, name))
+        return await read()
 
     async def _write(self, verb, body, write):
         await asyncio.sleep(0)
@@ -137,7 +181,7 @@ class MemoryCluster:
         with self.points.effect(str(call)):
             if fault is not None and fault.when == "before":
                 raise fault.error
-            answer = _answered(write)
+            answer = await write()
         if fault is not None:
             raise fault.error
         return answer

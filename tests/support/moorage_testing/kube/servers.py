@@ -87,8 +87,8 @@ class Real:
         await self.cluster.list(kind, "default")
         return True
 
-    async def namespace(self):
-        name = f"moorage-test-{uuid.uuid4().hex[:8]}"
+    async def namespace(self, prefix="moorage-test"):
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
         await self.cluster.create(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         )

@@ -11,5 +11,15 @@ from moorage_testing.world.clock import FakeClock
 from moorage_testing.world.drivers import Drivers, FakeDriver
 from moorage_testing.world.kubelet import Kubelet
 from moorage_testing.world.scene import World
+from moorage_testing.world.sites import MemorySite, RealSite
 
-__all__ = ["Buckets", "Drivers", "FakeClock", "FakeDriver", "Kubelet", "World"]
+__all__ = [
+    "Buckets",
+    "Drivers",
+    "FakeClock",
+    "FakeDriver",
+    "Kubelet",
+    "MemorySite",
+    "RealSite",
+    "World",
+]

@@ -20,7 +20,9 @@ class Kubelet:
     """Walks pods through their life, one step a tick.
 
     Attributes:
-        nodes: which are there, and whether they answer.
+        namespace: of the pods.
+        prefix: of the names of nodes.
+        nodes: which are there, by name without the prefix, and whether they answer.
         image_error: the reason with which driver containers wait, instead of starting.
         unschedulable: the reason why new pods get no node.
     """
@@ -31,12 +33,17 @@ class Kubelet:
     nodes: dict[str, bool] = field(default_factory=lambda: {"node-1": True})
     image_error: str = ""
     unschedulable: str = ""
+    namespace: str = "default"
+    prefix: str = ""
+    _beats: int = 0
+    _told: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def tick(self) -> None:
         """One step for every pod."""
         for pod in self.api.list("Pod"):
             if pod["metadata"].get("labels", {}).get(ROLE):
                 self._step(pod)
+        self._beat()
         self.api.collect()
 
     def lose_node(self, name: str = "node-1") -> None:
@@ -57,7 +64,7 @@ class Kubelet:
         for pod in self.api.list("Pod"):
             driver = self.drivers.by_pod.get(pod["metadata"]["uid"])
             if driver is not None:
-                driver.cut_off = not self.nodes.get(pod["spec"].get("nodeName"), True)
+                driver.cut_off = not self._answers(pod["spec"].get("nodeName"), there=True)
                 if driver.cut_off:
                     self._not_ready(pod)
 
@@ -70,11 +77,11 @@ class Kubelet:
         ]
         self.api.set_status("Pod", meta["namespace"], meta["name"], conditions=conditions)
 
-    def drain(self, pod: str, namespace: str = "default") -> None:
+    def drain(self, pod: str) -> None:
         """Evict a pod, as a drain does: a DisruptionTarget condition, then the deletion."""
         self.api.set_status(
             "Pod",
-            namespace,
+            self.namespace,
             pod,
             conditions=[
                 {
@@ -85,32 +92,42 @@ class Kubelet:
                 }
             ],
         )
-        self.api.delete("Pod", namespace, pod)
+        self.api.delete("Pod", self.namespace, pod)
 
-    def kill_container(
-        self, pod: str, reason: str = "OOMKilled", namespace: str = "default"
-    ) -> None:
+    def kill_container(self, pod: str, reason: str = "OOMKilled") -> None:
         """SIGKILL the container; the pod stays, failed."""
-        found = self.api.get("Pod", namespace, pod)
+        found = self.api.get("Pod", self.namespace, pod)
         driver = self.drivers.by_pod[found["metadata"]["uid"]]
         driver.kill()
         self._ended(found, driver, reason)
 
+    def _beat(self) -> None:
+        """A real node controller takes a node for lost that is silent for 40 seconds."""
+        self._beats += 1
+        if self.prefix and self._beats % 20 == 0:
+            self._tell_nodes()
+
+    def _answers(self, node: str | None, *, there: bool) -> bool:
+        return self.nodes.get((node or "").removeprefix(self.prefix), there)
+
     def _tell_nodes(self) -> None:
-        for name, ready in self.nodes.items():
+        stamp = self._stamp()
+        for short, ready in self.nodes.items():
+            name = self.prefix + short
             if self.api.get("Node", None, name) is None:
                 self.api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
             status = "True" if ready else "Unknown"
             reason = "KubeletReady" if ready else "NodeStatusUnknown"
-            stamp = self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
             condition = {"type": "Ready", "status": status, "reason": reason}
-            self.api.set_status(
-                "Node", None, name, conditions=[condition | {"lastTransitionTime": stamp}]
-            )
+            known = self._told.get(short)
+            since = known[1] if known and known[0] == status else stamp
+            self._told[short] = (status, since)
+            times = {"lastTransitionTime": since, "lastHeartbeatTime": stamp}
+            self.api.set_status("Node", None, name, conditions=[condition | times])
 
     def _step(self, pod: dict[str, Any]) -> None:
         node = pod["spec"].get("nodeName")
-        if node and not self.nodes.get(node, False):
+        if node and not self._answers(node, there=False):
             return
         phase = pod.get("status", {}).get("phase", "Pending")
         driver = self.drivers.by_pod.get(pod["metadata"]["uid"])
@@ -136,7 +153,7 @@ class Kubelet:
             return
         node = next(name for name, ready in self.nodes.items() if ready)
         self._tell_nodes()
-        self.api.patch("Pod", meta["namespace"], meta["name"], {"spec": {"nodeName": node}})
+        self.api.bind(meta["namespace"], meta["name"], self.prefix + node)
 
     def _begin(self, pod: dict[str, Any]) -> None:
         meta = pod["metadata"]
@@ -160,6 +177,8 @@ class Kubelet:
         meta = pod["metadata"]
         names = {}
         for volume in pod["spec"].get("volumes", []):
+            if volume["name"].startswith("kube-api-access-"):
+                continue  # the account's own, which the API server adds
             if "configMap" in volume:
                 names["config"] = volume["configMap"]["name"]
             if "secret" in volume:

@@ -1,26 +1,30 @@
 """`World`: everything around the operator, and one operator or two in it."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+from moorage_api.crd import job_crd
 from moorage_api.driver import DriverState
 from moorage_api.status import JobStatus, read_status
 from moorage_operator.decide import decide_job
 from moorage_operator.loop import Reconciler, Ref
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.world import Config
-from moorage_testing.kube import ApiStore, CrashPoints, MemoryCluster, OperatorKilled
+from moorage_testing.crd import Judge
+from moorage_testing.kube import ApiRefusal, CrashPoints, OperatorKilled
 from moorage_testing.world.buckets import Buckets
 from moorage_testing.world.clock import FakeClock
 from moorage_testing.world.doors import CountedDrivers, CountedLineages
 from moorage_testing.world.drivers import Drivers, FakeDriver
 from moorage_testing.world.kubelet import Kubelet
+from moorage_testing.world.sites import MemorySite, Site
 
 __all__ = ["CHECKPOINTS", "SAVEPOINTS", "Operator", "World", "job"]
 
 CHECKPOINTS = "s3://state/clicks"
 SAVEPOINTS = "s3://savepoints/clicks"
-JOB = ("StatefulSparkJob", "default", "clicks")
+JOB = "StatefulSparkJob"
 SNAPSHOT = "StatefulSparkSnapshot"
 _MOST_PASSES = 30
 
@@ -30,7 +34,7 @@ def job(name: str = "clicks", **spec: Any) -> dict[str, Any]:
     return {
         "apiVersion": "moorage.dev/v1alpha1",
         "kind": "StatefulSparkJob",
-        "metadata": {"name": name, "namespace": "default"},
+        "metadata": {"name": name},
         "spec": {
             "image": "registry.example/clicks:1",
             "application": {"mainFile": "local:///app/job.py"},
@@ -45,12 +49,17 @@ def job(name: str = "clicks", **spec: Any) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def _judge() -> Judge:
+    return Judge(job_crd())
+
+
 class Operator:
     """One operator process: what it knows besides the cluster is gone when it dies."""
 
     def __init__(self, world: "World", points: CrashPoints) -> None:
         self.points = points
-        self.cluster = MemoryCluster(world.api, points=points)
+        self.cluster = world.site.client(points)
         self.reconciler = Reconciler(
             cluster=self.cluster,
             drivers=CountedDrivers(world.drivers, points),
@@ -84,7 +93,7 @@ class Operator:
 
     def look_at_everything(self) -> None:
         """What a new process begins with."""
-        for kind in ("StatefulSparkJob", "StatefulSparkSnapshot"):
+        for kind in (JOB, SNAPSHOT):
             for found in self._world.api.list(kind):
                 self._wake(found)
 
@@ -93,27 +102,35 @@ class Operator:
 
     def _wake(self, found: dict[str, Any]) -> None:
         meta, kind = found["metadata"], found["kind"]
-        if kind in ("StatefulSparkJob", "StatefulSparkSnapshot"):
+        if kind in (JOB, SNAPSHOT):
             self.due[Ref(kind, meta["namespace"], meta["name"])] = 0.0
         owner = found["spec"].get("jobRef", {}).get("name") if kind == SNAPSHOT else None
         owner = owner or meta.get("labels", {}).get("moorage.dev/job")
         if owner:
-            self.due[Ref("StatefulSparkJob", meta["namespace"], owner)] = 0.0
+            self.due[Ref(JOB, meta["namespace"], owner)] = 0.0  # type: ignore[arg-type]
 
 
 class World:
-    """A cluster with drivers, stores, a clock, and an operator.
+    """A cluster with drivers, stores, a clock, and an operator. The cluster may be a real one.
 
     `run` lets time pass; everything else happens at once. The operator is woken by changes of what
     it watches, and by its own wish.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, site: Site | None = None) -> None:
+        self.site = site or MemorySite()
+        self.namespace = self.site.namespace
         self.clock = FakeClock()
         self.buckets = Buckets()
-        self.api = ApiStore(now=self.clock.now)
+        self.api = self.site.begin(self.clock.now)
         self.drivers = Drivers(self.buckets, self.clock.now)
-        self.kubelet = Kubelet(self.api, self.drivers, self.clock.now)
+        self.kubelet = Kubelet(
+            self.api,
+            self.drivers,
+            self.clock.now,
+            namespace=self.namespace,
+            prefix=self.site.prefix,
+        )
         self.points = CrashPoints()
         self.elapsed = 0.0
         self.deaths = 0
@@ -156,6 +173,7 @@ class World:
 
     async def work(self) -> None:
         """Let operators do what is due, without time passing."""
+        self.api.tell_news()
         for index, operator in enumerate(list(self.operators)):
             try:
                 await operator.work(self.elapsed)
@@ -186,8 +204,24 @@ class World:
 
     def apply(self, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """`kubectl apply`."""
-        made: dict[str, Any] = self.api.apply(body or job(), manager="kubectl")
+        body = body or job()
+        body["metadata"]["namespace"] = self.namespace
+        made: dict[str, Any] = self.api.apply(body, manager="kubectl")
         return made
+
+    def refusal(self, body: dict[str, Any]) -> str:
+        """Why the API server does not take this job, or this new version of it; empty if it does.
+
+        In memory the definition is asked; a real server is really given it.
+        """
+        body["metadata"]["namespace"] = self.namespace
+        if not self.site.real:
+            return "; ".join(_judge().faults(body, self.object(body["metadata"]["name"])))
+        try:
+            self.apply(body)
+        except ApiRefusal as refusal:
+            return str(refusal)
+        return ""
 
     def edit(self, name: str = "clicks", **spec: Any) -> None:
         """Change parts of the spec; a dotted path is written with double underscores."""
@@ -198,16 +232,16 @@ class World:
             for part in parents:
                 inner = inner.setdefault(part, {})
             inner[last] = value
-        self.api.patch("StatefulSparkJob", "default", name, {"spec": patch})
+        self.api.patch(JOB, self.namespace, name, {"spec": patch})
 
     def annotate(self, name: str = "clicks", **values: str | None) -> None:
         """Set `moorage.dev/<name>` annotations; underscores are dashes."""
         notes = {f"moorage.dev/{key.replace('_', '-')}": value for key, value in values.items()}
-        self.api.patch("StatefulSparkJob", "default", name, {"metadata": {"annotations": notes}})
+        self.api.patch(JOB, self.namespace, name, {"metadata": {"annotations": notes}})
 
     def delete(self, name: str = "clicks") -> None:
         """`kubectl delete`."""
-        self.api.delete("StatefulSparkJob", "default", name)
+        self.api.delete(JOB, self.namespace, name)
 
     def snapshot(self, object_name: str, /, **spec: Any) -> None:
         """Make a StatefulSparkSnapshot."""
@@ -215,7 +249,7 @@ class World:
             {
                 "apiVersion": "moorage.dev/v1alpha1",
                 "kind": "StatefulSparkSnapshot",
-                "metadata": {"name": object_name, "namespace": "default"},
+                "metadata": {"name": object_name, "namespace": self.namespace},
                 "spec": {"jobRef": {"name": "clicks"}, **spec},
             }
         )
@@ -224,7 +258,7 @@ class World:
 
     def object(self, name: str = "clicks") -> dict[str, Any] | None:
         """The job's object."""
-        found: dict[str, Any] | None = self.api.get("StatefulSparkJob", "default", name)
+        found: dict[str, Any] | None = self.api.get(JOB, self.namespace, name)
         return found
 
     def status(self, name: str = "clicks") -> JobStatus:
@@ -273,7 +307,7 @@ class World:
 
     def pods(self, role: str = "driver") -> list[dict[str, Any]]:
         """Pods by role."""
-        return list(self.api.list("Pod", "default", {"moorage.dev/role": role}))
+        return list(self.api.list("Pod", self.namespace, {"moorage.dev/role": role}))
 
     def snapshots(self) -> dict[str, dict[str, Any]]:
         """StatefulSparkSnapshots by name."""
@@ -282,7 +316,7 @@ class World:
     def describe(self) -> str:
         """Everything, for the message of a failed test."""
         lines = [f"at {self.elapsed:.0f} s"]
-        lines += [f"job: {o['metadata']} {o.get('status')}" for o in self.api.list(JOB[0])]
+        lines += [f"job: {o['metadata']} {o.get('status')}" for o in self.api.list(JOB)]
         lines += [f"snapshot: {o['metadata']} {o.get('status')}" for o in self.api.list(SNAPSHOT)]
         lines += [f"pod: {o['metadata']['name']} {o.get('status')}" for o in self.api.list("Pod")]
         lines += [

@@ -1,8 +1,9 @@
 """State types in Arrow: which column type stands for a declared type, and values both ways.
 
 Decides what a canonical file says of a value, so that its bytes come back exactly. A `float` is a
-64-bit column, because state keeps it in 64 bits; timestamps are in UTC with microseconds. Called
-by the columns of canonical files. Knows neither files nor databases.
+64-bit column, because state keeps it in 64 bits; timestamps are in UTC with microseconds; pickled
+objects are the bytes they are. Called by the columns of canonical files and by vectorized
+functions. Knows neither files nor databases.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ _SCALARS: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    "pickle": pa.binary(),
 }
 
 

@@ -1,0 +1,131 @@
+"""State backends: factories of keyed and operator state, chosen by name or made in code.
+
+Decides nothing itself: `registry` chooses, `api` says what a backend is, `storage` where snapshots
+go; `hashmap`, `rocksdb` and `batch` keep state in the process. The engine's state servers have
+forms of their own of the same backends, which are chosen by the same names.
+
+Names are looked up when they are first used: operator state is written with this package's futures
+and streams, and given by its backends.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from moorage_state.backends.api import (
+        VOID_NAMESPACE,
+        ConfigurableStateBackend,
+        DelegatingStateBackend,
+        Environment,
+        KeyedStateBackend,
+        KeyedTimers,
+        OperatorStateBackend,
+        StateBackend,
+    )
+    from moorage_state.backends.batch import BatchExecutionStateBackend, sort_key
+    from moorage_state.backends.configuration import Configuration, checkpoint_config
+    from moorage_state.backends.futures import SnapshotCanceled, SnapshotFuture
+    from moorage_state.backends.handles import KeyedStateHandle, SnapshotResult
+    from moorage_state.backends.hashmap import HashMapStateBackend
+    from moorage_state.backends.registry import (
+        LoadedBackend,
+        StateBackendFactory,
+        load_state_backend,
+        register_factory,
+    )
+    from moorage_state.backends.rocksdb import EmbeddedRocksDBStateBackend
+    from moorage_state.backends.storage import (
+        CheckpointScope,
+        CheckpointStorage,
+        CheckpointStorageAccess,
+        CheckpointStorageLocation,
+        CheckpointStreamFactory,
+        DriverCheckpointStorage,
+        FilesystemCheckpointStorage,
+        resolve_checkpoint,
+    )
+    from moorage_state.backends.streams import (
+        CheckpointOutputStream,
+        StateSizeExceeded,
+        StreamStateHandle,
+    )
+
+__all__ = [
+    "VOID_NAMESPACE",
+    "BatchExecutionStateBackend",
+    "CheckpointOutputStream",
+    "CheckpointScope",
+    "CheckpointStorage",
+    "CheckpointStorageAccess",
+    "CheckpointStorageLocation",
+    "CheckpointStreamFactory",
+    "ConfigurableStateBackend",
+    "Configuration",
+    "DelegatingStateBackend",
+    "DriverCheckpointStorage",
+    "EmbeddedRocksDBStateBackend",
+    "Environment",
+    "FilesystemCheckpointStorage",
+    "HashMapStateBackend",
+    "KeyedStateBackend",
+    "KeyedStateHandle",
+    "KeyedTimers",
+    "LoadedBackend",
+    "OperatorStateBackend",
+    "SnapshotCanceled",
+    "SnapshotFuture",
+    "SnapshotResult",
+    "StateBackend",
+    "StateBackendFactory",
+    "StateSizeExceeded",
+    "StreamStateHandle",
+    "checkpoint_config",
+    "load_state_backend",
+    "register_factory",
+    "resolve_checkpoint",
+    "sort_key",
+]
+
+_MODULES = {
+    "api": (
+        "VOID_NAMESPACE",
+        "ConfigurableStateBackend",
+        "DelegatingStateBackend",
+        "Environment",
+        "KeyedStateBackend",
+        "KeyedTimers",
+        "OperatorStateBackend",
+        "StateBackend",
+    ),
+    "batch": ("BatchExecutionStateBackend", "sort_key"),
+    "configuration": ("Configuration", "checkpoint_config"),
+    "futures": ("SnapshotCanceled", "SnapshotFuture"),
+    "handles": ("KeyedStateHandle", "SnapshotResult"),
+    "hashmap": ("HashMapStateBackend",),
+    "registry": (
+        "LoadedBackend",
+        "StateBackendFactory",
+        "load_state_backend",
+        "register_factory",
+    ),
+    "rocksdb": ("EmbeddedRocksDBStateBackend",),
+    "storage": (
+        "CheckpointScope",
+        "CheckpointStorage",
+        "CheckpointStorageAccess",
+        "CheckpointStorageLocation",
+        "CheckpointStreamFactory",
+        "DriverCheckpointStorage",
+        "FilesystemCheckpointStorage",
+        "resolve_checkpoint",
+    ),
+    "streams": ("CheckpointOutputStream", "StateSizeExceeded", "StreamStateHandle"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)

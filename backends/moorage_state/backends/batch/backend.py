@@ -1,0 +1,182 @@
+"""One key at a time: its state is forgotten when the next key comes.
+
+Decides the order in which keys must come and that a key which comes too late is refused: its state
+would be gone, and the answer wrong without a word. A key's timers have all fired before the next
+key begins, up to the end of time, as in a bounded job time ends with the key's last record.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+from moorage_state.backends.api import (
+    Environment,
+    KeyedStateBackend,
+    OperatorStateBackend,
+    StateBackend,
+)
+from moorage_state.backends.handles import KeyedStateHandle
+from moorage_state.backends.hashmap.keyed import HeapKeyedStateBackend
+from moorage_state.backends.keying import KeyLocator
+from moorage_state.backends.operators import new_operator_state_backend
+from moorage_state.backends.storage import CheckpointStreamFactory
+from moorage_state.coordinator import CheckpointOptions
+from moorage_state.coordinator.properties import SavepointFormat
+from moorage_state.errors import UserError
+from moorage_state.keyed.timers import MAX_TIME, TimeDomain
+from moorage_state.keygroups import SPARK_XXHASH64, KeyGroupRange
+
+__all__ = ["BatchExecutionStateBackend", "BatchKeyedStateBackend", "sort_key"]
+
+OnTimer = Callable[[TimeDomain, int, Any], None]
+
+
+def sort_key(
+    key_types: Sequence[str], number_of_key_groups: int, key_hash: str = SPARK_XXHASH64
+) -> Callable[[Any], bytes]:
+    """A function from a key to bytes in whose order the batch backend takes keys.
+
+    Bounded input has to be sorted by it before it is processed.
+    """
+    whole = KeyGroupRange(0, number_of_key_groups - 1)
+    locator = KeyLocator(key_types, number_of_key_groups, whole, key_hash)
+    return lambda key: locator.find(key).prefix
+
+
+class BatchKeyedStateBackend(HeapKeyedStateBackend):
+    """See `KeyedStateBackend`; holds the current key's state alone."""
+
+    backend = "batch"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._on_timer: OnTimer | None = None
+        self._firing = False
+        self._before = b""
+
+    def set_timer_handler(self, on_timer: OnTimer) -> None:
+        """Have `on_timer(domain, time, key)` called for a key's timers when the key is done."""
+        self._on_timer = on_timer
+
+    def set_current_key(self, key: Any) -> None:
+        """See `KeyedStateBackend`.
+
+        Raises:
+            UserError: the key comes after one that is greater; it may have been here before.
+        """
+        found, current = self._locator.find(key), self._located
+        if current is not None and found.prefix == current.prefix:
+            return
+        if found.prefix < self._before:
+            raise UserError(
+                f"input of the batch backend is not sorted by key: key={key!r:.80} "
+                f"after={current.key if current is not None else None!r:.80}; sort it by "
+                f"sort_key, all records of a key together"
+            )
+        self.finish_key()
+        self._before = found.prefix
+        super().set_current_key(key)
+
+    def finish_key(self) -> None:
+        """Fire what timers the current key has and forget its state; also after the last key."""
+        if self._located is None:
+            return
+        self._fire_all()
+        for kept in self._states:
+            kept.table.clear()
+        for timers in self._timers.values():
+            timers.rebuild()
+
+    def get_keys(self, state_name: str, namespace: Any = None) -> Iterator[Any]:  # noqa: ARG002
+        """None: no key but the current one has state, as with Flink's backend of this kind."""
+        return iter(())
+
+    def get_keys_and_namespaces(self, state_name: str) -> Iterator[tuple[Any, Any]]:  # noqa: ARG002
+        """None; see `get_keys`."""
+        return iter(())
+
+    def restore(self, handles: Iterable[KeyedStateHandle]) -> None:
+        """Nothing can be restored.
+
+        Raises:
+            UserError: there are handles.
+        """
+        if any(True for _ in handles):
+            raise UserError(
+                "a bounded job begins without keyed state: backend=batch; restore the snapshot "
+                "with another state backend"
+            )
+
+    def snapshot(
+        self,
+        checkpoint_id: int,
+        timestamp: float,  # noqa: ARG002
+        stream_factory: CheckpointStreamFactory,  # noqa: ARG002
+        options: CheckpointOptions,
+    ) -> NoReturn:
+        """Always refused: of a key that was finished nothing is left that could be restored.
+
+        Raises:
+            UserError: always.
+        """
+        what = "Savepoints are" if options.checkpoint_type.is_savepoint else "Snapshotting is"
+        raise UserError(
+            f"{what} not supported in BATCH runtime mode.: operator={self._operator} "
+            f"checkpoint={checkpoint_id}; a bounded job that fails begins again, or choose "
+            f"another state.backend"
+        )
+
+    def _fire_all(self) -> None:
+        """Event time ends with the key; processing-time timers fire too, as nothing comes after."""
+        handler = self._on_timer
+        if handler is None or self._firing:
+            return
+        self._firing = True
+        try:
+            for domain, timers in list(self._timers.items()):
+                timers.fire_due(
+                    MAX_TIME,
+                    lambda time_ms, key, d=domain: handler(d, time_ms, key),  # type: ignore[misc]
+                )
+        finally:
+            self._firing = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchExecutionStateBackend(StateBackend):
+    """State of bounded jobs, whose input is sorted by key; takes no snapshots."""
+
+    identifier: ClassVar[str] = "batch"
+
+    def create_keyed_state_backend(
+        self,
+        environment: Environment,
+        job_id: str,
+        operator_identifier: str,
+        key_types: Sequence[str],
+        number_of_key_groups: int,
+        key_group_range: KeyGroupRange,
+        *,
+        restore: Iterable[KeyedStateHandle] = (),
+    ) -> KeyedStateBackend:
+        """See `StateBackend`."""
+        backend = BatchKeyedStateBackend(
+            environment,
+            job_id,
+            operator_identifier,
+            tuple(key_types),
+            number_of_key_groups,
+            key_group_range,
+        )
+        backend.restore(restore)
+        return backend
+
+    def create_operator_state_backend(
+        self, environment: Environment, operator_identifier: str, *, restore: Iterable[Any] = ()
+    ) -> OperatorStateBackend:
+        """See `StateBackend`."""
+        return new_operator_state_backend(environment, operator_identifier, restore)
+
+    def supports_savepoint_format(self, savepoint_format: SavepointFormat) -> bool:  # noqa: ARG002
+        """Never."""
+        return False

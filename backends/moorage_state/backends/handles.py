@@ -1,0 +1,206 @@
+"""What a snapshot of keyed state is afterwards: a handle that travels, and restores.
+
+Decides what has to be known of a subtask's state to restore any part of it, by any parallelism and,
+where the format is canonical, any backend. Made by snapshots, kept by whoever coordinates them.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from moorage_state.backends.streams import StreamStateHandle
+from moorage_state.errors import CorruptState, UserError
+from moorage_state.keyed.store import StateSchema, merged_schema
+from moorage_state.keygroups import KeyGroupRange
+from moorage_state.snapshots import FileRef, RangeHandle, StateMeta
+from moorage_state.stores import open_store
+
+__all__ = [
+    "KeyedStateHandle",
+    "SnapshotResult",
+    "known_states",
+    "metas_of",
+    "select_handles",
+    "shared_keys",
+]
+
+
+class KeyedStateHandle(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one range of key groups in one snapshot.
+
+    Attributes:
+        backend: whose format it is; `canonical` is everybody's.
+        job_id: the job that took it.
+        operator: the operator's uid.
+        key_types: the DDL types of its key columns.
+        key_hash: which function maps a key to its key group.
+        number_of_key_groups: the operator's maximum parallelism.
+        start: the first key group.
+        end: the last one, included.
+        checkpoint_id: the snapshot.
+        states: what was declared.
+        sequence: goes on growing after a restore; part of the place of list elements.
+        store_url: where the files of `range` are.
+        range: the files, of `rocksdb` and `canonical`.
+        stream: the bytes, of `hashmap`.
+        offsets: where in `stream` the key groups begin, and where the last one ends.
+    """
+
+    backend: Literal["hashmap", "rocksdb", "canonical"]
+    job_id: str
+    operator: str
+    key_types: tuple[str, ...]
+    key_hash: str
+    number_of_key_groups: int
+    start: int
+    end: int
+    checkpoint_id: int
+    states: tuple[StateSchema, ...]
+    sequence: int = 0
+    store_url: str = ""
+    range: RangeHandle | None = None
+    stream: StreamStateHandle | None = None
+    offsets: tuple[int, ...] = ()
+
+    @property
+    def key_group_range(self) -> KeyGroupRange:
+        """The key groups."""
+        return KeyGroupRange(self.start, self.end)
+
+    @property
+    def state_size(self) -> int:
+        """Bytes that a restore reads."""
+        if self.range is not None:
+            return self.range.bytes_total
+        return self.stream.size if self.stream is not None else 0
+
+    def discard(self) -> None:
+        """Delete what belongs to this snapshot alone; idempotent."""
+        if self.stream is not None:
+            self.stream.discard()
+        if self.range is not None:
+            own = {ref.key for ref in self.range.files if ref.key and not ref.shared}
+            for key in sorted(own):
+                open_store(self.store_url).delete(key)
+
+
+class SnapshotResult(msgspec.Struct, frozen=True):
+    """What the asynchronous part of a snapshot gave; no handle where there was no state."""
+
+    handle: KeyedStateHandle | None = None
+    bytes_written: int = 0
+    written: tuple[str, ...] = ()
+    """Keys of shared objects that this snapshot is the first to reference."""
+
+    @property
+    def state_size(self) -> int:
+        """Bytes that a restore reads."""
+        return 0 if self.handle is None else self.handle.state_size
+
+    def discard(self) -> None:
+        """Delete all that this snapshot wrote; idempotent. Only for one that never counted."""
+        if self.handle is None:
+            return
+        self.handle.discard()
+        for key in self.written:
+            open_store(self.handle.store_url).delete(key)
+
+
+def known_states(handles: Iterable[KeyedStateHandle]) -> list[StateSchema]:
+    """What the subtasks of one snapshot had declared, together."""
+    known: dict[str, StateSchema] = {}
+    for handle in handles:
+        for schema in handle.states:
+            other = known.get(schema.name)
+            known[schema.name] = schema if other is None else merged_schema(other, schema)
+    return list(known.values())
+
+
+def metas_of(schemas: Iterable[StateSchema]) -> tuple[StateMeta, ...]:
+    """The same as manifests and canonical files have them."""
+    return tuple(
+        StateMeta(
+            name=schema.name,
+            kind=schema.kind,
+            type=schema.type,
+            key_type=schema.key_type or None,
+            earlier=list(schema.earlier),
+            ttl_ms=schema.ttl_ms,
+            namespace_types=list(schema.namespace_types),
+        )
+        for schema in schemas
+    )
+
+
+def shared_keys(files: Iterable[FileRef]) -> set[str]:
+    """Keys of the objects that later snapshots may reference."""
+    return {ref.key for ref in files if ref.key and ref.shared}
+
+
+def select_handles(
+    handles: Iterable[KeyedStateHandle],
+    *,
+    operator: str,
+    key_types: Sequence[str],
+    key_hash: str,
+    number_of_key_groups: int,
+    wanted: KeyGroupRange,
+    readable: frozenset[str],
+) -> list[KeyedStateHandle]:
+    """The handles that `wanted` needs, in the order of key groups, checked to fit.
+
+    Args:
+        readable: the formats that the restoring backend reads.
+
+    Raises:
+        UserError: they are of another format, of other keys or another number of key groups.
+        CorruptState: together they do not have every wanted key group exactly once.
+    """
+    given = list(handles)
+    for handle in given:
+        _require_fit(handle, operator, tuple(key_types), key_hash, number_of_key_groups, readable)
+    found = sorted(
+        (h for h in given if h.key_group_range.overlap(wanted)), key=lambda handle: handle.start
+    )
+    expected = wanted.start
+    for handle in found:
+        if max(handle.start, wanted.start) != expected:
+            break
+        expected = handle.end + 1
+    else:
+        if not given or expected > wanted.end:
+            return found
+    raise CorruptState(
+        f"handles of a snapshot do not have every key group once: operator={operator} "
+        f"wanted={wanted.start}-{wanted.end} "
+        f"found={','.join(f'{h.start}-{h.end}' for h in found) or '(none)'}",
+        advice="give the handles of all subtasks of one snapshot",
+    )
+
+
+def _require_fit(
+    handle: KeyedStateHandle,
+    operator: str,
+    key_types: tuple[str, ...],
+    key_hash: str,
+    number_of_key_groups: int,
+    readable: frozenset[str],
+) -> None:
+    where = f"operator={operator} checkpoint={handle.checkpoint_id}"
+    if handle.backend not in readable:
+        raise UserError(
+            f"a snapshot in the own format of one backend cannot be restored by another: {where} "
+            f"written_by={handle.backend} readable={','.join(sorted(readable))}; restore it with "
+            f"{handle.backend} and take a canonical savepoint"
+        )
+    for what, stored, own in (
+        ("key_types", handle.key_types, key_types),
+        ("key_hash", handle.key_hash, key_hash),
+        ("number_of_key_groups", handle.number_of_key_groups, number_of_key_groups),
+    ):
+        if stored != own:
+            raise UserError(
+                f"snapshot does not fit the operator: {where} {what} stored={stored} "
+                f"declared={own}; keys and key groups of stored state cannot change"
+            )

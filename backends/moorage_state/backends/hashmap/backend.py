@@ -1,0 +1,69 @@
+"""The factory of state in memory."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from moorage_state.backends.api import (
+    Environment,
+    KeyedStateBackend,
+    OperatorStateBackend,
+    StateBackend,
+)
+from moorage_state.backends.configuration import ASYNCHRONOUS, Configuration
+from moorage_state.backends.handles import KeyedStateHandle
+from moorage_state.backends.hashmap.keyed import HeapKeyedStateBackend
+from moorage_state.backends.operators import new_operator_state_backend
+from moorage_state.keygroups import KeyGroupRange
+
+__all__ = ["HashMapStateBackend"]
+
+
+@dataclass(frozen=True, slots=True)
+class HashMapStateBackend(StateBackend):
+    """State as objects in the memory of the process.
+
+    Attributes:
+        asynchronous_snapshots: whether snapshots are written beside the processing of records;
+            False only to look for faults. None to take `state.backend.async`.
+    """
+
+    identifier: ClassVar[str] = "hashmap"
+
+    asynchronous_snapshots: bool | None = None
+
+    def configure(self, configuration: Configuration) -> StateBackend:
+        """See `ConfigurableStateBackend`."""
+        if self.asynchronous_snapshots is not None:
+            return self
+        return replace(self, asynchronous_snapshots=configuration.get_option(ASYNCHRONOUS))
+
+    def create_keyed_state_backend(
+        self,
+        environment: Environment,
+        job_id: str,
+        operator_identifier: str,
+        key_types: Sequence[str],
+        number_of_key_groups: int,
+        key_group_range: KeyGroupRange,
+        *,
+        restore: Iterable[KeyedStateHandle] = (),
+    ) -> KeyedStateBackend:
+        """See `StateBackend`."""
+        backend = HeapKeyedStateBackend(
+            environment,
+            job_id,
+            operator_identifier,
+            tuple(key_types),
+            number_of_key_groups,
+            key_group_range,
+            asynchronous=self.asynchronous_snapshots is not False,
+        )
+        backend.restore(restore)
+        return backend
+
+    def create_operator_state_backend(
+        self, environment: Environment, operator_identifier: str, *, restore: Iterable[Any] = ()
+    ) -> OperatorStateBackend:
+        """See `StateBackend`."""
+        return new_operator_state_backend(environment, operator_identifier, restore)

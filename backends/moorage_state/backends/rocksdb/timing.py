@@ -1,0 +1,234 @@
+"""Timers in the database: a key's own as one packed value, and an index by time.
+
+Decides how both are kept in step, and the order in which due timers of many key groups fire. The
+layout is that of `keyed.timers`, so it restores into the engine and back. Called by the backend,
+with timers that live in the database, or to write those that live in memory into it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable
+from heapq import heappop, heappush
+from typing import Any
+
+from moorage_state.backends.keying import KeyLocator, Located
+from moorage_state.backends.rocksdb.recording import RecordStore
+from moorage_state.keyed.timers import (
+    MAX_TIME,
+    TIMERS_STATE,
+    TimeDomain,
+    pack_timers,
+    unpack_timers,
+)
+from moorage_state.keygroups import KeyGroupRange
+from moorage_state.keys import (
+    EVENT_TIMERS,
+    PROCESSING_TIMERS,
+    state_id,
+    timer_entry,
+    timer_parts,
+)
+from moorage_state.server import scans
+from moorage_state.server.api import RangeSpec
+
+__all__ = ["StoredTimers", "TimerCells", "write_heap_timers"]
+
+_INDEX = {TimeDomain.EVENT_TIME: EVENT_TIMERS, TimeDomain.PROCESSING_TIME: PROCESSING_TIMERS}
+_PAGE = 256
+_ALL = 10_000
+
+
+class TimerCells:
+    """The packed timers of keys and their indexes."""
+
+    def __init__(self, store: RecordStore, key_groups: KeyGroupRange) -> None:
+        self._store = store
+        self._groups = key_groups
+        self._sid = state_id(TIMERS_STATE)
+        store.claim_id(TIMERS_STATE)
+
+    def read(self, prefix: bytes) -> tuple[list[int], list[int]]:
+        """Event and processing times of a key, ascending."""
+        (raw,) = self._store.writes.get_many([prefix + self._sid])
+        return ([], []) if raw is None else unpack_timers(raw)
+
+    def write(
+        self, located: Located, before: Iterable[list[int]], after: Iterable[list[int]]
+    ) -> None:
+        """Replace a key's timers; each is a pair of ascending lists."""
+        event, processing = after
+        group = int.from_bytes(located.prefix[:2], "big")
+        packed = pack_timers(event, processing) if event or processing else None
+        put = self._store.writes.put
+        put(located.prefix + self._sid, packed)
+        for kind, old, new in zip(_INDEX.values(), before, (event, processing), strict=True):
+            for time_ms in set(old).difference(new):
+                put(timer_entry(group, time_ms, located.raw, kind), None)
+            for time_ms in set(new).difference(old):
+                put(timer_entry(group, time_ms, located.raw, kind), b"")
+
+    def due(self, group: int, domain: TimeDomain, up_to_ms: int, after: bytes) -> list[bytes]:
+        """A page of due index entries of one key group."""
+        spec = RangeSpec("", group, group)
+        database = self._store.writes.database
+        return scans.due_timers(database, spec, _INDEX[domain], up_to_ms, _PAGE, after)
+
+    def all(self, domain: TimeDomain) -> Iterable[tuple[int, int, bytes]]:
+        """Key group, time and key of every timer in the database."""
+        spec = RangeSpec("", self._groups.start, self._groups.end)
+        after = b""
+        while True:
+            found = scans.due_timers(
+                self._store.writes.database, spec, _INDEX[domain], MAX_TIME, _ALL, after
+            )
+            yield from map(timer_parts, found)
+            if len(found) < _ALL:
+                return
+            after = found[-1]
+
+    def earliest(self, domain: TimeDomain) -> int | None:
+        """The earliest time in the database."""
+        firsts = [
+            timer_parts(found[0])[1]
+            for group in range(self._groups.start, self._groups.end + 1)
+            if (
+                found := scans.due_timers(
+                    self._store.writes.database,
+                    RangeSpec("", group, group),
+                    _INDEX[domain],
+                    MAX_TIME,
+                    1,
+                    b"",
+                )
+            )
+        ]
+        return min(firsts, default=None)
+
+    @property
+    def groups(self) -> range:
+        """The key groups of the range."""
+        return range(self._groups.start, self._groups.end + 1)
+
+
+class StoredTimers:
+    """Timers of one domain, in the database; see `KeyedTimers`.
+
+    Args:
+        enter: makes a key the current one.
+        current: the key that is current, None before the first.
+        settle: brings all writes into the database.
+    """
+
+    def __init__(
+        self,
+        domain: TimeDomain,
+        cells: TimerCells,
+        locator: KeyLocator,
+        enter: Callable[[Located], None],
+        current: Callable[[], Located | None],
+        settle: Callable[[], None],
+    ) -> None:
+        self._domain = domain
+        self._cells = cells
+        self._locator = locator
+        self._enter = enter
+        self._current = current
+        self._settle = settle
+        self._firing: list[tuple[int, int, bytes]] | None = None
+        self._up_to = 0
+
+    def register(self, time_ms: int) -> None:
+        """See `KeyedTimers`."""
+        if not -(1 << 63) <= time_ms <= MAX_TIME:
+            raise ValueError(f"a timer's time does not fit 64 bits: got={time_ms}")
+        located = self._required()
+        changed = self._change(located, time_ms, present=True)
+        if changed and self._firing is not None and time_ms <= self._up_to:
+            group = int.from_bytes(located.prefix[:2], "big")
+            heappush(self._firing, (time_ms, group, located.raw))
+
+    def delete(self, time_ms: int) -> None:
+        """See `KeyedTimers`."""
+        self._change(self._required(), time_ms, present=False)
+
+    def peek(self) -> int | None:
+        """See `KeyedTimers`."""
+        self._settle()
+        return self._cells.earliest(self._domain)
+
+    def fire_due(self, up_to_ms: int, on_timer: Callable[[int, Any], None]) -> int:
+        """See `KeyedTimers`; a page of each key group is held at a time."""
+        before = self._current()
+        self._settle()
+        self._up_to, self._firing = up_to_ms, []
+        last = {group: self._page(group, b"") for group in self._cells.groups}
+        fired = 0
+        try:
+            while self._firing:
+                time_ms, group, raw = heappop(self._firing)
+                entry = timer_entry(group, time_ms, raw, _INDEX[self._domain])
+                if entry == last[group]:
+                    self._settle()
+                    last[group] = self._page(group, entry)
+                located = self._locator.at(group - self._cells.groups.start, raw)
+                self._enter(located)
+                if self._change(located, time_ms, present=False):
+                    on_timer(time_ms, located.key)
+                    fired += 1
+        finally:
+            self._firing = None
+            if before is not None:
+                self._enter(before)
+        return fired
+
+    def __len__(self) -> int:
+        self._settle()
+        return sum(1 for _ in self._cells.all(self._domain))
+
+    def _page(self, group: int, after: bytes) -> bytes:
+        """Queue the next due timers of a key group; the last of them if there may be more."""
+        found = self._cells.due(group, self._domain, self._up_to, after)
+        for entry in found:
+            _, time_ms, raw = timer_parts(entry)
+            if self._firing is not None:
+                heappush(self._firing, (time_ms, group, raw))
+        return found[-1] if len(found) == _PAGE else b""
+
+    def _change(self, located: Located, time_ms: int, *, present: bool) -> bool:
+        """Set or delete a timer of the current key; whether that changed anything."""
+        before = self._cells.read(located.prefix)
+        after = tuple(list(times) for times in before)
+        times = after[self._domain]
+        at = bisect_left(times, time_ms)
+        there = at < len(times) and times[at] == time_ms
+        if there == present:
+            return False
+        if present:
+            times.insert(at, time_ms)
+        else:
+            del times[at]
+        self._cells.write(located, before, after)
+        return True
+
+    def _required(self) -> Located:
+        located = self._current()
+        if located is None:
+            raise RuntimeError(
+                "timers belong to a key and there is none at this point: set the current key first"
+            )
+        return located
+
+
+def write_heap_timers(
+    cells: TimerCells,
+    locator: KeyLocator,
+    enter: Callable[[Located], None],
+    dirty: Collection[tuple[int, bytes]],
+    tables: Iterable[Any],
+) -> None:
+    """Bring timers that live in memory into the database, for the keys that changed."""
+    both = list(tables)
+    for group, raw in dirty:
+        located = locator.at(group, raw)
+        enter(located)
+        after = [sorted(table.groups[group].get(raw, ())) for table in both]
+        cells.write(located, cells.read(located.prefix), after)

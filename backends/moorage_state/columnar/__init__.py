@@ -1,0 +1,11 @@
+"""State values by column: many values of one state at once, as Arrow columns.
+
+Decides nothing of how a value is stored; `codecs` does, and both give the same bytes. Called by
+vectorized functions. Numbers, booleans, times, strings, bytes, and structs of these are read and
+written as whole NumPy columns; decimals and what is nested deeper goes value by value.
+"""
+
+from moorage_state.columnar.arrow import arrow_type, from_arrow, to_arrow
+from moorage_state.columnar.codec import ColumnCodec, is_columnar
+
+__all__ = ["ColumnCodec", "arrow_type", "from_arrow", "is_columnar", "to_arrow"]

@@ -1,0 +1,262 @@
+"""The columnar codec of one type: values' bytes to an Arrow column and back.
+
+Decides by type which way a column goes: as NumPy columns where the type is flat, else value by
+value through the codec for single values. Both ways give and take the same bytes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from moorage_state.codecs import StateTypeError, opaque_encoder
+from moorage_state.columnar.arrow import arrow_type, from_arrow, to_arrow
+from moorage_state.columnar.reading import Cells, Reader, Texts
+from moorage_state.columnar.writing import (
+    Part,
+    boolean_part,
+    date_part,
+    double_part,
+    integer_part,
+    joined,
+    text_part,
+    timestamp_part,
+)
+from moorage_state.evolution import raw_of_latest, reader_of
+from moorage_state.types import StateType, parse_type
+
+__all__ = ["ColumnCodec", "is_columnar"]
+
+_FLAT = {
+    *("tinyint", "smallint", "int", "bigint", "float", "double", "boolean"),
+    *("date", "timestamp", "string", "binary"),
+}
+_SHORT_STRUCT = 0x10
+_UTC = pa.timestamp("us", tz="UTC")
+# What datetime knows: the years 1 to 9999.
+_FIRST_DAY, _LAST_DAY = -719162, 2932896
+_DAY_MICROS = 86_400_000_000
+
+
+def is_columnar(ddl: str) -> bool:
+    """Whether values of this type are read and written as whole NumPy columns."""
+    parsed = parse_type(ddl)
+    return parsed.name in _FLAT or (
+        parsed.name == "struct" and all(child.name in _FLAT for child in parsed.children)
+    )
+
+
+class ColumnCodec:
+    """Reads and writes many values of one state at once.
+
+    Attributes:
+        type: the Arrow type of its columns.
+
+    Args:
+        ddl: the type of the values.
+        earlier: the types that stored values may still have; `StateSchema.earlier`.
+        state: the name of the state, for errors.
+    """
+
+    def __init__(self, ddl: str, earlier: Sequence[str] = (), state: str = "") -> None:
+        self._parsed = parse_type(ddl)
+        self._where = f"state={state} " if state else ""
+        self.type: pa.DataType = arrow_type(self._parsed)
+        self._flat = is_columnar(ddl)
+        self._latest = raw_of_latest(ddl, earlier) if earlier else None
+        self._decode = reader_of(ddl, earlier, opaque=True)
+        self._encode = opaque_encoder(ddl, state)
+        self._mark = bytes([0xC1, len(earlier)]) if earlier else b""
+
+    def decode(self, raws: Sequence[bytes | None]) -> pa.Array:
+        """The column of these values; null where there is none.
+
+        Raises:
+            ValueError: the bytes are not those of a value of this type.
+        """
+        if not self._flat:
+            values = [None if raw is None else self._decode(raw) for raw in raws]
+            return to_arrow(self._parsed, values)
+        there = [raw for raw in raws if raw is not None]
+        if self._latest is not None:
+            there = list(map(self._latest, there))
+        found = self._read(there)
+        if len(there) == len(raws):
+            return found
+        valid = np.fromiter((raw is not None for raw in raws), bool, len(raws))
+        places = pa.array(np.cumsum(valid) - 1, mask=~valid)
+        return found.take(places)
+
+    def encode(self, column: pa.Array) -> list[bytes | None]:
+        """The bytes of each value; None where the column is null.
+
+        Raises:
+            StateTypeError: the column is of another type, or a value cannot be stored.
+        """
+        column = self._fitting(column)
+        valid = column.is_valid()
+        there = column if column.null_count == 0 else column.filter(valid)
+        raws = self._write(there)
+        if len(there) == len(column):
+            return list(raws)
+        found: list[bytes | None] = [None] * len(column)
+        for place, raw in zip(np.flatnonzero(valid), raws, strict=True):
+            found[int(place)] = raw
+        return found
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def _read(self, raws: list[bytes]) -> pa.Array:
+        reader, parsed = Reader(raws), self._parsed
+        if not raws:
+            return pa.array([], self.type)
+        if parsed.name != "struct":
+            column = _read_field(reader, parsed)
+        else:
+            reader.struct(len(parsed.fields))
+            fields = [_read_field(reader, child) for child in parsed.children]
+            column = pa.StructArray.from_arrays(fields, fields=list(self.type))
+        reader.end()
+        return column
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def _fitting(self, column: Any) -> pa.Array:
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        if not isinstance(column, pa.Array):
+            raise self._misfit(f"give an Arrow array, not {type(column).__name__}")
+        if column.type == self.type:
+            return column
+        try:
+            return _cast(column, self.type)
+        except pa.ArrowException as error:
+            raise self._misfit(
+                f"a column of {column.type} is none of {self.type}: {error}"
+            ) from error
+
+    def _write(self, column: pa.Array) -> list[bytes]:
+        if not self._flat:
+            return [self._mark + self._encode(v) for v in from_arrow(self._parsed, column)]
+        parsed = self._parsed
+        if parsed.name != "struct":
+            return joined([self._part(column, parsed)], self._mark)
+        fields = zip(column.flatten(), parsed.children, strict=True)
+        parts = [self._part(field, child) for field, child in fields]
+        return joined(parts, self._mark + _struct_head(len(parts)))
+
+    def _part(self, column: pa.Array, parsed: StateType) -> Part:
+        if parsed.name in {"string", "binary"}:
+            return _text(column, binary=parsed.name == "binary")
+        valid = np.asarray(column.is_valid())
+        values = _numbers(column, parsed)
+        if parsed.name in {"date", "timestamp"}:
+            self._check_years(values[valid], 1 if parsed.name == "date" else _DAY_MICROS)
+        return _PARTS[parsed.name](values, valid)
+
+    def _check_years(self, values: NDArray[np.int64], unit: int) -> None:
+        if len(values) and not (
+            _FIRST_DAY * unit <= values.min() and values.max() < (_LAST_DAY + 1) * unit
+        ):
+            raise self._misfit("a time is outside the years 1 to 9999")
+
+    def _misfit(self, why: str) -> StateTypeError:
+        declared = self._parsed.ddl
+        return StateTypeError(
+            f"a column is not of its state's type: {self._where}declared={declared}: {why}"
+        )
+
+
+def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """What loses nothing; a struct by the names of its fields, where one that lacks is null."""
+    if not (pa.types.is_struct(wanted) and pa.types.is_struct(column.type)):
+        return column.cast(wanted)
+    names = [field.name for field in column.type]
+    if strange := sorted(set(names) - {field.name for field in wanted}):
+        raise pa.ArrowInvalid(f"no field {strange}")
+    parts = column.flatten()
+    fields = [
+        _cast(parts[names.index(f.name)], f.type)
+        if f.name in names
+        else pa.nulls(len(column), f.type)
+        for f in wanted
+    ]
+    mask = pc.invert(column.is_valid()) if column.null_count else None
+    return pa.StructArray.from_arrays(fields, fields=list(wanted), mask=mask)
+
+
+def _struct_head(width: int) -> bytes:
+    return bytes([0x90 | width]) if width < _SHORT_STRUCT else b"\xdc" + width.to_bytes(2, "big")
+
+
+def _read_field(reader: Reader, parsed: StateType) -> pa.Array:
+    if parsed.name in {"string", "binary"}:
+        return _texts(reader.texts(binary=parsed.name == "binary"), arrow_type(parsed))
+    cells = _READERS.get(parsed.name, Reader.integers)(reader)
+    mask = None if cells.valid.all() else ~cells.valid
+    kind = arrow_type(parsed)
+    if parsed.name == "date":
+        return pa.array(cells.values.astype(np.int32), mask=mask).view(kind)
+    if parsed.name == "timestamp":
+        return pa.array(cells.values, mask=mask).view(kind)
+    values = cells.values if mask is None else np.where(cells.valid, cells.values, 0)
+    return pa.array(values, mask=mask).cast(kind)
+
+
+_READERS: dict[str, Callable[[Reader], Cells]] = {
+    "float": Reader.doubles,
+    "double": Reader.doubles,
+    "boolean": Reader.booleans,
+    "date": Reader.dates,
+    "timestamp": Reader.timestamps,
+}
+_PARTS: dict[str, Callable[[NDArray[Any], NDArray[np.bool_]], Part]] = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), integer_part),
+    "float": double_part,
+    "double": double_part,
+    "boolean": boolean_part,
+    "date": date_part,
+    "timestamp": timestamp_part,
+}
+
+
+def _texts(texts: Texts, kind: pa.DataType) -> pa.Array:
+    offsets = pa.py_buffer(texts.offsets.astype(np.int32))
+    mask = None
+    if not texts.valid.all():
+        mask = pa.py_buffer(np.packbits(texts.valid, bitorder="little"))
+    found = pa.Array.from_buffers(kind, len(texts.valid), [mask, offsets, pa.py_buffer(texts.data)])
+    found.validate(full=True)
+    return found
+
+
+def _text(column: pa.Array, *, binary: bool) -> Part:
+    plain = column if column.offset == 0 else pa.concat_arrays([column])
+    _, offsets_of, data_of = plain.buffers()
+    count = len(plain)
+    if not count:
+        none = np.zeros(0, np.int64)
+        return text_part(np.zeros(0, np.uint8), none, none.astype(bool), binary=binary)
+    offsets = np.frombuffer(offsets_of, np.int32)[: count + 1].astype(np.int64)
+    data = np.frombuffer(data_of or b"", np.uint8)
+    valid = np.asarray(plain.is_valid())
+    lengths = np.where(valid, np.diff(offsets), 0)
+    if int(lengths.sum()) != int(offsets[-1] - offsets[0]) or offsets[0]:
+        starts = np.repeat(offsets[:-1] - (np.cumsum(lengths) - lengths), lengths)
+        data = data[starts + np.arange(int(lengths.sum()))]
+    return text_part(data[: int(lengths.sum())], lengths, valid, binary=binary)
+
+
+def _numbers(column: pa.Array, parsed: StateType) -> NDArray[Any]:
+    """The values of a column of fixed width, 0 where they are null."""
+    if parsed.name == "date":
+        column = column.view(pa.int32())
+    elif parsed.name == "timestamp":
+        column = column.view(pa.int64())
+    if column.null_count:
+        column = column.fill_null(pa.scalar(0).cast(column.type))
+    found: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return found

@@ -1,0 +1,197 @@
+"""Many values' bytes to NumPy columns, without Python for each value.
+
+Decides nothing of the layout: it reads the MessagePack that `codecs.encoder` writes, one field of
+all values at a time. Every value says with its tag how wide it is, so positions advance value by
+value while the work is done for the whole column. Called by the columnar codec.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Cells", "Reader", "Texts"]
+
+_Places = NDArray[np.int64]
+
+_NIL, _FALSE, _TRUE = 0xC0, 0xC2, 0xC3
+_DOUBLE = 0xCB
+_DATE = 0xAA
+_DATE_CHARACTERS = 10
+_LEFT = 64
+_PADDING = 32
+_MICROS = 1_000_000
+_NANOS_SHIFT, _NANOS_PER_MICRO = 34, 1000
+_BAD = 0xFF
+
+
+def _table(entries: dict[int, int]) -> NDArray[np.uint8]:
+    table = np.full(256, _BAD, np.uint8)
+    for tag, value in entries.items():
+        table[tag] = value
+    return table
+
+
+_SMALL = dict.fromkeys((*range(128), *range(224, 256)), 0)
+_INT_WIDTH = _table(
+    _SMALL | {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8, _NIL: 0}
+)
+_TEXT_HEAD = _table(dict.fromkeys(range(160, 192), 0) | {0xD9: 1, 0xDA: 2, 0xDB: 4, _NIL: 0})
+_BINARY_HEAD = _table({0xC4: 1, 0xC5: 2, 0xC6: 4, _NIL: 0})
+# Behind a timestamp's tag: 0xff and 4 bytes; 0xff and 8; 12, 0xff and 12.
+_TIME_WIDTH = _table({0xD6: 5, 0xD7: 9, 0xC7: 14, _NIL: 0})
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """A column of fixed width: values, and which of them there are."""
+
+    values: NDArray[Any]
+    valid: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A column of strings or bytes: value n is `data[offsets[n]:offsets[n + 1]]`."""
+
+    data: NDArray[np.uint8]
+    offsets: _Places
+    valid: NDArray[np.bool_]
+
+
+class Reader:
+    """Reads fields of all values, the first of each, then the second, and so on.
+
+    Args:
+        raws: the values' bytes.
+    """
+
+    def __init__(self, raws: list[bytes]) -> None:
+        lengths = np.fromiter(map(len, raws), np.int64, len(raws))
+        self._ends = np.cumsum(lengths)
+        self._at: _Places = self._ends - lengths
+        self._bytes = np.frombuffer(b"".join([*raws, bytes(_PADDING)]), np.uint8)
+
+    def struct(self, width: int) -> None:
+        """Step into values that are structs of `width` fields."""
+        if width < 0x10:
+            self._require(self._tag() == (0x90 | width), f"a struct of {width} fields")
+            self._at = self._at + 1
+            return
+        head = self._window(3)
+        expected = np.frombuffer(b"\xdc" + width.to_bytes(2, "big"), np.uint8)
+        self._require((head == expected).all(axis=1), f"a struct of {width} fields")
+        self._at = self._at + 3
+
+    def end(self) -> None:
+        """Refuse values that have more bytes than were read."""
+        self._require(self._at == self._ends, "the end of the value")
+
+    def integers(self) -> Cells:
+        """A field of whole numbers of any width."""
+        tags = self._tag()
+        widths = _INT_WIDTH[tags]
+        self._require(widths != _BAD, "a whole number")
+        values = tags.view(np.int8).astype(np.int64)
+        if wide := int(widths.max(initial=0)):
+            shifts = (_LEFT - 8 * widths.astype(np.int64)).clip(max=_LEFT - 1).astype(np.uint64)
+            bits = self._number(1)
+            numbers = np.where(
+                tags >= 0xD0,
+                bits.view(np.int64) >> shifts.view(np.int64),
+                (bits >> shifts).view(np.int64),
+            )
+            values = np.where(widths > 0, numbers, values)
+            big = (tags == 0xCF) & (numbers < 0) if wide == 8 else None
+            if big is not None and big.any():
+                self._require(~big, "a number of 64 bits with a sign")
+        self._at = self._at + 1 + widths
+        return Cells(values, tags != _NIL)
+
+    def doubles(self) -> Cells:
+        """A field of floating point numbers."""
+        tags = self._tag()
+        valid = tags == _DOUBLE
+        self._require(valid | (tags == _NIL), "a double")
+        values = self._number(1).view(np.float64)
+        self._at = self._at + np.where(valid, 9, 1)
+        return Cells(values, valid)
+
+    def booleans(self) -> Cells:
+        """A field of booleans."""
+        tags = self._tag()
+        self._require((tags == _TRUE) | (tags == _FALSE) | (tags == _NIL), "a boolean")
+        self._at = self._at + 1
+        return Cells(tags == _TRUE, tags != _NIL)
+
+    def dates(self) -> Cells:
+        """A field of dates, as days since 1970."""
+        tags = self._tag()
+        valid = tags == _DATE
+        self._require(valid | (tags == _NIL), "a date")
+        letters = self._window(1 + _DATE_CHARACTERS)[:, 1:]
+        letters = np.where(valid[:, None], letters, np.frombuffer(b"1970-01-01", np.uint8))
+        texts = np.ascontiguousarray(letters).view(f"S{_DATE_CHARACTERS}").ravel()
+        days = texts.astype("datetime64[D]").astype(np.int64)
+        self._at = self._at + np.where(valid, 1 + _DATE_CHARACTERS, 1)
+        return Cells(days, valid)
+
+    def timestamps(self) -> Cells:
+        """A field of points in time, as microseconds since 1970 UTC."""
+        tags = self._tag()
+        widths = _TIME_WIDTH[tags]
+        self._require(widths != _BAD, "a timestamp")
+        first = self._number(2)
+        micros = (first >> np.uint64(32)).view(np.int64) * _MICROS
+        middle = tags == 0xD7
+        seconds = first & np.uint64((1 << _NANOS_SHIFT) - 1)
+        nanos = first >> np.uint64(_NANOS_SHIFT)
+        micros = np.where(middle, _as_micros(seconds, nanos), micros)
+        longest = tags == 0xC7
+        if longest.any():
+            nanos = self._number(3) >> np.uint64(32)
+            micros = np.where(longest, _as_micros(self._number(7), nanos), micros)
+        self._at = self._at + 1 + widths
+        return Cells(micros, tags != _NIL)
+
+    def texts(self, *, binary: bool) -> Texts:
+        """A field of strings, or of bytes."""
+        tags = self._tag()
+        heads = (_BINARY_HEAD if binary else _TEXT_HEAD)[tags].astype(np.int64)
+        self._require(heads != _BAD, "bytes" if binary else "a string")
+        shifts = (_LEFT - 8 * heads).clip(max=_LEFT - 1).astype(np.uint64)
+        lengths = (self._number(1) >> shifts).view(np.int64)
+        lengths = np.where(heads > 0, lengths, 0 if binary else tags & 0x1F)
+        lengths = np.where(tags == _NIL, 0, lengths)
+        starts = self._at + 1 + heads
+        self._require(starts + lengths <= self._ends, "all of a string")
+        self._at = starts + lengths
+        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Texts(self._bytes[places], offsets, tags != _NIL)
+
+    def _tag(self) -> NDArray[np.uint8]:
+        self._require(self._at < self._ends, "another field")
+        return self._bytes[self._at]
+
+    def _window(self, width: int) -> NDArray[np.uint8]:
+        """The next `width` bytes of each value, and of what lies behind it where it has fewer."""
+        windows = np.lib.stride_tricks.sliding_window_view(self._bytes, width)
+        found: NDArray[np.uint8] = windows[self._at]
+        return found
+
+    def _number(self, skip: int) -> NDArray[np.uint64]:
+        """Eight bytes of each value behind `skip`, as big-endian numbers."""
+        windows = np.lib.stride_tricks.sliding_window_view(self._bytes, 8)
+        made: NDArray[np.uint64] = windows[self._at + skip].view(">u8").ravel().astype(np.uint64)
+        return made
+
+    def _require(self, right: NDArray[np.bool_], what: str) -> None:
+        if not right.all():
+            raise ValueError(f"value {int(np.argmin(right))} of {len(right)} is not {what} there")
+
+
+def _as_micros(seconds: NDArray[np.uint64], nanos: NDArray[np.uint64]) -> NDArray[np.int64]:
+    made: NDArray[np.int64] = seconds.view(np.int64) * _MICROS
+    return made + (nanos // np.uint64(_NANOS_PER_MICRO)).view(np.int64)

@@ -1,0 +1,205 @@
+"""States in which what is added becomes one value: ReducingState, AggregatingState, FoldingState.
+
+They keep it in the cell of a value state, so that a key whose rows add a thousand values is read
+and written once. Several values at once are combined among themselves before the cell is asked.
+Called by user functions.
+"""
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moorage_state.descriptors import (
+    AggregateFunction,
+    FoldingStateDescriptor,
+    ReducingStateDescriptor,
+)
+from moorage_state.keyed import api
+
+if TYPE_CHECKING:
+    from moorage_state.codecs import Settle
+    from moorage_state.keyed.values import ValueState
+
+__all__ = [
+    "AggregatingState",
+    "FoldingState",
+    "ReducingState",
+    "folding_function",
+    "reduced_by_key",
+    "reducer",
+]
+
+Reducer = Callable[[Any, Any], Any]
+
+_KNOWN: dict[str, Reducer] = {"sum": operator.add, "min": min, "max": max}
+_WHOLE: dict[Reducer, np.ufunc] = {operator.add: np.add, min: np.minimum, max: np.maximum}
+_LARGEST = (1 << 63) - 1
+
+
+def reduced_by_key(
+    values: Sequence[Any] | NDArray[Any], starts: Sequence[int], function: Reducer
+) -> list[Any]:
+    """What the values of each key reduce to: keys lie together, `starts` says where each begins.
+
+    Columns of integers are reduced whole where `function` is one that `reducer` gives for a name;
+    exactly, also where a sum leaves 64 bits. Every key has at least one value.
+    """
+    whole = _WHOLE.get(function)
+    if whole is None or not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
+        plain = values.tolist() if isinstance(values, np.ndarray) else values
+        ends = [*starts[1:], len(plain)]
+        return [reduce(function, plain[a:b]) for a, b in zip(starts, ends, strict=True)]
+    if whole is np.add:
+        most = max(abs(int(values.min())), abs(int(values.max())))
+        values = values.astype(object if most * len(values) > _LARGEST else np.int64)
+    found: list[Any] = whole.reduceat(values, starts).tolist()
+    return found
+
+
+class _CombiningState(api.MergingState):
+    """What is common to them: one cell, which the store sees in their place.
+
+    Attributes:
+        cell: holds what came of the values.
+    """
+
+    __slots__ = ("cell",)
+
+    def __init__(self, cell: "ValueState") -> None:
+        self.cell = cell
+
+    def clear(self) -> None:
+        """Remove what the current key has."""
+        self.cell.clear()
+
+    def new_chunk(self) -> None:
+        """Forget what was fetched for the chunk before."""
+        self.cell.new_chunk()
+
+    def flush(self) -> None:
+        """Write the current key's value if it changed."""
+        self.cell.flush()
+
+
+class ReducingState(_CombiningState, api.ReducingState):
+    """One value per key, to which each value that is added is reduced."""
+
+    __slots__ = ("_reduce",)
+
+    def __init__(self, cell: "ValueState", function: Reducer) -> None:
+        super().__init__(cell)
+        self._reduce = function
+
+    def get(self) -> Any:
+        """The reduced value, or None where nothing was added."""
+        return self.cell.value()
+
+    def add(self, value: Any) -> None:
+        """Reduce one value into the state; None leaves it as it is.
+
+        Raises:
+            StateTypeError: when what comes of it is not of the declared type (at the next `get`,
+                or when the key is done).
+        """
+        if value is None:
+            return
+        before = self.cell.live()
+        self.cell.update(value if before is None else self._reduce(before, value))
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Add several values, reduced among themselves first; none where there is none."""
+        if not isinstance(values, np.ndarray):
+            values = [value for value in values if value is not None]
+        if len(values) > 0:
+            self.add(reduced_by_key(values, [0], self._reduce)[0])
+
+    def absorb(self, other: "ReducingState") -> None:
+        """Take over what the same state has in another namespace, which is cleared."""
+        self.add(other.cell.live())
+        other.clear()
+
+
+class AggregatingState(_CombiningState, api.AggregatingState):
+    """An accumulator per key, into which values are added and out of which a result is made."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, cell: "ValueState", function: AggregateFunction) -> None:
+        super().__init__(cell)
+        self._function = function
+
+    def get(self) -> Any:
+        """The result for the current key's accumulator, or None where nothing was added."""
+        accumulator = self.cell.value()
+        return None if accumulator is None else self._function.get_result(accumulator)
+
+    def add(self, value: Any) -> None:
+        """Add one value; None leaves the accumulator as it is.
+
+        Raises:
+            StateTypeError: when the accumulator that comes of it is not of the declared type (at
+                the next use, or when the key is done).
+        """
+        self.add_all((value,))
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Add several values, one after the other."""
+        if isinstance(values, np.ndarray):
+            values = values.tolist()
+        some = [value for value in values if value is not None]
+        if not some:
+            return
+        function = self._function
+        accumulator = self.cell.live()
+        if accumulator is None:
+            accumulator = function.create_accumulator()
+        for value in some:
+            accumulator = function.add(value, accumulator)
+        self.cell.update(accumulator)
+
+    def absorb(self, other: "AggregatingState") -> None:
+        """Take over what the same state has in another namespace, which is cleared."""
+        theirs = other.cell.live()
+        if theirs is not None:
+            mine = self.cell.live()
+            self.cell.update(theirs if mine is None else self._function.merge(mine, theirs))
+        other.clear()
+
+
+class FoldingState(AggregatingState, api.FoldingState):
+    """Deprecated: an aggregating state that folds into an initial value."""
+
+    __slots__ = ()
+
+
+class _Folding(AggregateFunction):
+    """A fold function as the aggregate function that it is."""
+
+    def __init__(self, initial: Any, fold: Reducer, settle: "Settle") -> None:
+        self._initial = initial
+        self._fold = fold
+        self._settle = settle
+
+    def create_accumulator(self) -> Any:
+        return self._settle(self._initial)
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return self._fold(accumulator, value)
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+def folding_function(descriptor: FoldingStateDescriptor, settle: "Settle") -> AggregateFunction:
+    """The aggregate function of a folding state; its initial value is copied for every key."""
+    return _Folding(descriptor.initial, descriptor.fold, settle)
+
+
+def reducer(descriptor: ReducingStateDescriptor) -> Reducer:
+    """The function of a reducing state, also where only its name is given."""
+    given = descriptor.reduce
+    return _KNOWN[given] if isinstance(given, str) else given

@@ -1,0 +1,217 @@
+"""ListState: elements appended under positions that grow, so that adding reads nothing.
+
+An element's place is `epoch (8) | ordinal (4)` behind the state's id. Called by user functions.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from moorage_state.keyed import api
+from moorage_state.keyed.access import Scan
+from moorage_state.keyed.expiry import split_stamp
+from moorage_state.keyed.scanning import Entry, pages, scan_chunk
+from moorage_state.keys import encode_time, prefix_end
+
+if TYPE_CHECKING:
+    from moorage_state.keyed.codec import StateCodec
+    from moorage_state.keyed.expiry import Expiry
+    from moorage_state.keyed.store import KeyedStateStore
+
+__all__ = ["ExpiringListState", "ListState"]
+
+_ORDINAL_BYTES = 4
+_RELIEF = 1024
+
+
+class ListState(api.ListState):
+    """A list per key. Adding reads nothing; an empty list is the same as no list."""
+
+    __slots__ = (
+        "_added",
+        "_cleared",
+        "_decode",
+        "_encode",
+        "_items",
+        "_scans",
+        "_sid",
+        "_store",
+        "_touched",
+    )
+
+    def __init__(self, store: "KeyedStateStore", sid: bytes, codec: "StateCodec") -> None:
+        self._store = store
+        self._sid = sid
+        self._encode = codec.encode
+        self._decode = codec.decode
+        self._scans: list[Scan | None] | None = None
+        self._touched = False
+        self._cleared = False
+        self._items: list[Any] | None = None
+        self._added: list[bytes] = []
+
+    def get(self) -> list[Any]:
+        """A new list of the current key's elements, in the order they were added."""
+        stored = [] if self._cleared else self._stored()
+        return stored + [self._decode(raw) for raw in self._added]
+
+    def __iter__(self) -> Iterator[Any]:
+        """The elements that are there now, in order; a long list is read page by page."""
+        added = list(self._added)
+        if self._cleared:
+            return map(self._decode, added)
+        if self._items is not None:
+            return iter(self.get())
+        return self._walk(self._pages(), added)
+
+    def add(self, value: Any) -> None:
+        """Append one element.
+
+        Raises:
+            StateTypeError: when it is not of the declared type; None is none.
+        """
+        self._touch()
+        self._added.append(self._encode(value))
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append several elements: all of them, or none where one is not of the declared type."""
+        encoded = [self._encode(value) for value in values]
+        self._touch()
+        self._added.extend(encoded)
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace the list; an empty one clears it."""
+        encoded = [self._encode(value) for value in values]
+        self.clear()
+        self._added = encoded
+
+    def clear(self) -> None:
+        """Remove the current key's list."""
+        self._touch()
+        self._cleared = True
+        self._added = []
+
+    def absorb(self, other: "ListState") -> None:
+        """Take over what the same state has in another namespace, which is cleared."""
+        self.add_all(other.get())
+        other.clear()
+
+    def new_chunk(self) -> None:
+        """Forget what was fetched for the chunk before."""
+        self._scans = None
+
+    def flush(self) -> None:
+        """Write what was appended to the current key's list."""
+        prefix = self._store.prefix + self._sid
+        if self._cleared:
+            self._store.delete_range(prefix, prefix_end(prefix))
+        self._append(prefix, b"")
+        self._forget()
+
+    def _append(self, prefix: bytes, stamp: bytes) -> None:
+        store, place = self._store, prefix + encode_time(self._store.epoch)
+        for raw in self._added:
+            ordinal = store.appended.to_bytes(_ORDINAL_BYTES, "big")
+            store.appended += 1
+            store.write(place + ordinal, stamp + raw)
+            if not store.appended % _RELIEF:
+                store.relieve()
+
+    def _forget(self) -> None:
+        self._touched = self._cleared = False
+        self._items = None
+        self._added = []
+
+    def _touch(self) -> None:
+        if not self._touched:
+            self._store.touched.append(self)
+            self._touched = True
+
+    def _stored(self) -> list[Any]:
+        if self._items is None:
+            self._touch()
+            self._items = [self._decode(raw) for page in self._pages() for _, raw in page]
+        return self._items
+
+    def _pages(self) -> Iterator[list[Entry]]:
+        """What is stored of the current key's list."""
+        store = self._store
+        self._touch()
+        if self._scans is None:
+            self._scans = scan_chunk(store, self._sid)
+        return pages(store, store.prefix + self._sid, self._scans[store.index])
+
+    def _walk(self, stored: Iterator[list[Entry]], added: list[bytes]) -> Iterator[Any]:
+        for page in stored:
+            for _, raw in page:
+                yield self._decode(raw)
+        yield from map(self._decode, added)
+
+
+class ExpiringListState(ListState):
+    """A list whose elements each have a time to live."""
+
+    __slots__ = ("_expired_to", "_expiry", "_rewritten")
+
+    def __init__(
+        self, store: "KeyedStateStore", sid: bytes, codec: "StateCodec", expiry: "Expiry"
+    ) -> None:
+        super().__init__(store, sid, codec)
+        self._expiry = expiry
+        self._expired_to = b""
+        self._rewritten: dict[bytes, bytes | None] = {}
+
+    def __iter__(self) -> Iterator[Any]:
+        """The elements that are there now, in order."""
+        return iter(self.get())
+
+    def clear(self) -> None:
+        """Remove the current key's list."""
+        super().clear()
+        self._rewritten = {}
+
+    def flush(self) -> None:
+        """Write what was appended, what was read where that counts, and where the sweep looks."""
+        store, prefix = self._store, self._store.prefix + self._sid
+        if self._cleared:
+            store.delete_range(prefix, prefix_end(prefix))
+        elif self._expired_to:
+            store.delete_range(prefix, self._expired_to)
+        written = bool(self._added)
+        for place, payload in self._rewritten.items():
+            store.write(place, None if payload is None else self._expiry.stamp + payload)
+            written = written or payload is not None
+        self._append(prefix, self._expiry.stamp)
+        if written:
+            self._expiry.note(prefix, None)
+        self._expired_to, self._rewritten = b"", {}
+        self._forget()
+
+    def _stored(self) -> list[Any]:
+        """What may be seen of what is stored.
+
+        A list of which all has expired is cleaned up by being read. One of which reading renews
+        the elements loses what has expired too, since it is written again anyway.
+        """
+        if self._items is not None:
+            return self._items
+        expiry = self._expiry
+        shown: list[bytes] = []
+        expired: list[bytes] = []
+        lives = False
+        for place, raw in (entry for page in self._pages() for entry in page):
+            stamp, payload = split_stamp(raw)
+            if expiry.expired(stamp):
+                expired.append(place)
+                if expiry.returns_expired:
+                    shown.append(payload)
+                continue
+            lives = True
+            shown.append(payload)
+            if expiry.renews(stamp):
+                self._rewritten[place] = payload
+        if expired and not lives:
+            self._expired_to = expired[-1] + b"\0"
+        elif self._rewritten:
+            self._rewritten |= dict.fromkeys(expired)
+        self._items = [self._decode(payload) for payload in shown]
+        return self._items

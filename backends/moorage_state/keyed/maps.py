@@ -1,0 +1,360 @@
+"""MapState: entries of a key, each stored by itself, fetched whole where they are few.
+
+An entry's place is its canonical key behind the state's id. Called by user functions.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from moorage_state.codecs import checker
+from moorage_state.keyed import api
+from moorage_state.keyed.access import Scan
+from moorage_state.keyed.expiry import split_stamp
+from moorage_state.keyed.scanning import Entry, pages, scan_chunk
+from moorage_state.keys import KeyCodec, prefix_end
+
+if TYPE_CHECKING:
+    from moorage_state.descriptors import MapStateDescriptor
+    from moorage_state.keyed.codec import StateCodec
+    from moorage_state.keyed.expiry import Expiry
+    from moorage_state.keyed.store import KeyedStateStore
+
+__all__ = ["ExpiringMapState", "MapState"]
+
+_KNOWN = 10_000
+"""How many entries that were looked up one by one are kept."""
+
+_RELIEF = 1024
+
+
+class MapState(api.MapState):
+    """A map per key, read whole where it is small and entry by entry where it is large.
+
+    The order of entries is not part of the contract. A value is never None. Change a value with
+    `put`, not in place.
+
+    Raises (every method that takes a key): `StateTypeError` when it is not of the declared type.
+    """
+
+    __slots__ = (
+        "_changes",
+        "_check_key",
+        "_cleared",
+        "_decode",
+        "_encode",
+        "_keys",
+        "_known",
+        "_looked_up",
+        "_plain",
+        "_scans",
+        "_settle",
+        "_sid",
+        "_store",
+        "_touched",
+        "_whole",
+    )
+
+    def __init__(
+        self,
+        store: "KeyedStateStore",
+        sid: bytes,
+        codec: "StateCodec",
+        descriptor: "MapStateDescriptor",
+    ) -> None:
+        self._store = store
+        self._sid = sid
+        self._keys = KeyCodec([descriptor.key_type])
+        self._check_key = checker(descriptor.key_type, descriptor.name)
+        self._encode, self._decode, self._plain, self._settle = codec
+        self._scans: list[Scan | None] | None = None
+        self._touched = False
+        self._cleared = False
+        self._whole = False
+        self._looked_up = 0
+        self._known: dict[Any, Any] = {}
+        self._changes: dict[Any, bytes | None] = {}
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value under `key`, or `default`."""
+        value = self._lookup(key)
+        return default if value is None else value
+
+    def contains(self, key: Any) -> bool:
+        """Whether there is a value under `key`."""
+        return self._lookup(key) is not None
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value under `key`.
+
+        Raises:
+            StateTypeError: when the value is not of the declared type; None is none.
+        """
+        key = self._check_key(key)
+        raw = self._encode(value)
+        self._touch()
+        self._known[key] = value if type(value) is self._plain else self._settle(value)
+        self._changes[key] = raw
+
+    def put_all(self, entries: dict[Any, Any]) -> None:
+        """Set several values."""
+        for key, value in entries.items():
+            self.put(key, value)
+
+    def remove(self, key: Any) -> None:
+        """Remove the value under `key`, if there is one."""
+        key = self._check_key(key)
+        self._touch()
+        self._known[key] = None
+        self._changes[key] = None
+
+    def clear(self) -> None:
+        """Remove the current key's map."""
+        self._touch()
+        self._cleared = self._whole = True
+        self._known = {}
+        self._changes = {}
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """All entries, as they are at this moment."""
+        self._load_whole()
+        return [(k, v) for k, v in self._known.items() if v is not None]
+
+    def keys(self) -> list[Any]:
+        """All keys, as they are at this moment."""
+        return [k for k, _ in self.items()]
+
+    def values(self) -> list[Any]:
+        """All values, as they are at this moment."""
+        return [v for _, v in self.items()]
+
+    def entries(self) -> Iterator[tuple[Any, Any]]:
+        """The entries that are there now; those of a large map are read page by page.
+
+        What is put or removed meanwhile makes no difference to it.
+        """
+        if self._whole or self._scan_is_complete():
+            return iter(self.items())
+        at = len(self._store.prefix) + len(self._sid)
+        return self._walk(self._pages(), at, dict(self._changes))
+
+    def is_empty(self) -> bool:
+        """Whether the map has no entry."""
+        return next(self.entries(), None) is None
+
+    __getitem__ = get
+    __contains__ = contains
+    __setitem__ = put
+    __delitem__ = remove
+
+    def __iter__(self) -> Iterator[Any]:
+        """The keys that are there now; those of a large map are read page by page."""
+        return (key for key, _ in self.entries())
+
+    def new_chunk(self) -> None:
+        """Forget what was fetched for the chunk before."""
+        self._scans = None
+
+    def flush(self) -> None:
+        """Write what changed in the current key's map."""
+        store, encode = self._store, self._keys.encode
+        prefix = store.prefix + self._sid
+        if self._cleared:
+            store.delete_range(prefix, prefix_end(prefix))
+        for n, (key, raw) in enumerate(self._changes.items(), 1):
+            store.write(prefix + encode((key,)), raw)
+            if not n % _RELIEF:
+                store.relieve()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._looked_up = 0
+        self._touched = self._cleared = self._whole = False
+        self._known = {}
+        self._changes = {}
+
+    def _touch(self) -> None:
+        if not self._touched:
+            self._store.touched.append(self)
+            self._touched = True
+
+    def _lookup(self, key: Any) -> Any:
+        key = self._check_key(key)
+        if key in self._known:
+            return self._known[key]
+        if self._whole:
+            return None
+        self._touch()
+        if self._scan_is_complete():
+            self._load_whole()
+            return self._known.get(key)
+        self._take(key, self._fetch(key))
+        return self._known[key]
+
+    def _fetch(self, key: Any) -> bytes | None:
+        """What is stored under a key; what was only looked up before is forgotten now and then."""
+        self._looked_up += 1
+        if self._looked_up > _KNOWN:
+            self._looked_up = 0
+            self._known = {k: v for k, v in self._known.items() if k in self._changes}
+        stored = self._store.prefix + self._sid + self._keys.encode((key,))
+        return self._store.access.get_many([stored])[0]
+
+    def _take(self, key: Any, raw: bytes | None) -> None:
+        """Know what is stored under a key that was neither read nor written yet."""
+        self._known[key] = None if raw is None else self._decode(raw)
+
+    def _scan_is_complete(self) -> bool:
+        self._touch()
+        if self._scans is None:
+            self._scans = scan_chunk(self._store, self._sid)
+        scan = self._scans[self._store.index]
+        return scan is not None and scan.complete
+
+    def _pages(self) -> Iterator[list[Entry]]:
+        """What is stored of the current key's map."""
+        store = self._store
+        self._touch()
+        if self._scans is None:
+            self._scans = scan_chunk(store, self._sid)
+        return pages(store, store.prefix + self._sid, self._scans[store.index])
+
+    def _load_whole(self) -> None:
+        if self._whole:
+            return
+        changed = self._known
+        at = len(self._store.prefix) + len(self._sid)
+        decode_key, decode = self._keys.decode, self._decode
+        self._known = {
+            decode_key(place[at:])[0]: decode(raw) for page in self._pages() for place, raw in page
+        }
+        self._known.update(changed)
+        self._whole = True
+
+    def _walk(
+        self, stored: Iterator[list[Entry]], at: int, changes: dict[Any, bytes | None]
+    ) -> Iterator[tuple[Any, Any]]:
+        for page in stored:
+            for place, raw in page:
+                key = self._keys.decode(place[at:])[0]
+                if key not in changes:
+                    yield key, self._decode(raw)
+        for key, change in changes.items():
+            if change is not None:
+                yield key, self._decode(change)
+
+
+class ExpiringMapState(MapState):
+    """A map whose entries each have a time to live."""
+
+    __slots__ = ("_expired", "_expiry", "_stamps")
+
+    def __init__(
+        self,
+        store: "KeyedStateStore",
+        sid: bytes,
+        codec: "StateCodec",
+        descriptor: "MapStateDescriptor",
+        expiry: "Expiry",
+    ) -> None:
+        super().__init__(store, sid, codec, descriptor)
+        self._expiry = expiry
+        self._stamps: dict[Any, int] = {}
+        self._expired: dict[Any, bytes] = {}
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value under `key`; see `MapState.put`."""
+        super().put(key, value)
+        self._expired.pop(self._check_key(key), None)
+
+    def remove(self, key: Any) -> None:
+        """Remove the value under `key`, if there is one."""
+        super().remove(key)
+        self._expired.pop(self._check_key(key), None)
+
+    def clear(self) -> None:
+        """Remove the current key's map."""
+        super().clear()
+        self._expired = {}
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """All entries, as they are at this moment; what has expired only this once."""
+        self._load_whole()
+        expired = [(key, self._decode(raw)) for key, raw in self._expired.items()]
+        self._expired = {}
+        living = super().items()
+        for key, value in living:
+            self._renew(key, value)
+        return living + expired
+
+    def entries(self) -> Iterator[tuple[Any, Any]]:
+        """The entries that are there now."""
+        return iter(self.items())
+
+    def is_empty(self) -> bool:
+        """Whether the map has no entry that may be read."""
+        self._load_whole()
+        return not self._expired and all(value is None for value in self._known.values())
+
+    __setitem__ = put
+    __delitem__ = remove
+
+    def flush(self) -> None:
+        """Write what changed, with stamps, and where the sweep looks."""
+        store, expiry, prefix = self._store, self._expiry, self._store.prefix + self._sid
+        if self._cleared:
+            store.delete_range(prefix, prefix_end(prefix))
+        for n, (key, raw) in enumerate(self._changes.items(), 1):
+            cell, before = prefix + self._keys.encode((key,)), self._stamps.get(key)
+            if raw is None:
+                store.write(cell, None)
+                expiry.forget(cell, before)
+            else:
+                store.write(cell, expiry.stamp + raw)
+                expiry.note(cell, before)
+            if not n % _RELIEF:
+                store.relieve()
+        self._stamps, self._expired = {}, {}
+        self._forget()
+
+    def _lookup(self, key: Any) -> Any:
+        key = self._check_key(key)
+        if key not in self._known and not self._whole:
+            self._touch()
+            if self._scan_is_complete():
+                self._load_whole()
+            else:
+                self._take(key, self._fetch(key))
+        if (expired := self._expired.pop(key, None)) is not None:
+            return self._decode(expired)
+        value = self._known.get(key)
+        if value is not None:
+            self._renew(key, value)
+        return value
+
+    def _take(self, key: Any, raw: bytes | None) -> None:
+        """Know what is stored under a key that was neither read nor written yet."""
+        self._known[key] = None
+        if raw is None:
+            return
+        stamp, payload = split_stamp(raw)
+        self._stamps[key] = stamp
+        if not self._expiry.expired(stamp):
+            self._known[key] = self._decode(payload)
+            return
+        self._changes[key] = None
+        if self._expiry.returns_expired:
+            self._expired[key] = payload
+
+    def _renew(self, key: Any, value: Any) -> None:
+        if key not in self._changes and self._expiry.renews(self._stamps.get(key)):
+            self._changes[key] = self._encode(value)
+
+    def _load_whole(self) -> None:
+        if self._whole:
+            return
+        at = len(self._store.prefix) + len(self._sid)
+        for place, raw in (entry for page in self._pages() for entry in page):
+            key = self._keys.decode(place[at:])[0]
+            if key not in self._known:
+                self._take(key, raw)
+        self._whole = True

@@ -1,0 +1,166 @@
+"""Namespaces: a state that a key has several times, once for each window for example.
+
+Decides where a namespace stands in a stored key: its length (4) and canonical bytes directly behind
+the state's id, so that a state without namespaces has nothing there. Called by the store for states
+that are registered with namespaces.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from moorage_state.keyed.combining import AggregatingState, ReducingState
+from moorage_state.keyed.lists import ListState
+from moorage_state.keyed.values import ValueState
+from moorage_state.keys import KEYED_STATE, KeyCodec
+
+if TYPE_CHECKING:
+    from moorage_state.keyed.store import KeyedStateStore
+
+__all__ = ["NamespacedState", "keys_of", "namespace_bytes", "namespace_codec", "split_namespace"]
+
+_LENGTH = struct.Struct(">I")
+_HEAD = struct.Struct(">HBI")
+_ID_BYTES = 4
+_HANDLES = 1024
+_PAGE = 4096
+
+
+def namespace_codec(types: Sequence[str]) -> KeyCodec:
+    """What turns a namespace of these types into bytes.
+
+    Raises:
+        ValueError: for no types, or one that a namespace cannot have.
+    """
+    if isinstance(types, str) or not types:
+        raise ValueError(f"a namespace needs a sequence of at least one type: types={types!r}")
+    return KeyCodec(types)
+
+
+def namespace_bytes(codec: KeyCodec, namespace: Any) -> bytes:
+    """What stands behind the state's id; `namespace` is a tuple where it has several columns."""
+    raw = codec.encode(namespace if isinstance(namespace, tuple) else (namespace,))
+    return _LENGTH.pack(len(raw)) + raw
+
+
+def split_namespace(rest: bytes) -> tuple[bytes, bytes]:
+    """The namespace and what follows it, of what stands behind the state's id.
+
+    Raises:
+        ValueError: when it is too short.
+    """
+    end = _LENGTH.size + int.from_bytes(rest[: _LENGTH.size], "big")
+    if len(rest) < max(end, _LENGTH.size):
+        raise ValueError("a stored key ends within its namespace")
+    return rest[_LENGTH.size : end], rest[end:]
+
+
+class NamespacedState:
+    """A state of the current key in several namespaces.
+
+    A handle that it gives is for the current key only: ask again when the key changes.
+    """
+
+    __slots__ = ("_at", "_codec", "_fetched", "_handles", "_make", "_sid", "_store")
+
+    def __init__(
+        self,
+        store: "KeyedStateStore",
+        sid: bytes,
+        namespace_types: Sequence[str],
+        make: Callable[[bytes], Any],
+    ) -> None:
+        self._store = store
+        self._sid = sid
+        self._codec = namespace_codec(namespace_types)
+        self._make = make
+        self._handles: dict[bytes, Any] = {}
+        self._at: dict[bytes, bytes] = {}
+        self._fetched: dict[bytes, bytes | None] = {}
+
+    def set_current_namespace(self, namespace: Any) -> Any:
+        """The handle of the state for the current key and `namespace`."""
+        store, sid = self._store, self._sid + namespace_bytes(self._codec, namespace)
+        handle = self._handles.get(sid)
+        if handle is None:
+            if len(self._handles) >= _HANDLES and not store.touched:
+                self._handles.clear()
+                self._at.clear()
+            handle = self._handles[sid] = self._make(sid)
+        if self._at.get(sid) != store.prefix:
+            self._at[sid] = store.prefix
+            handle.new_chunk()
+            self._hand_over(handle, store.prefix + sid)
+        return handle
+
+    def merge_namespaces(self, target: Any, sources: Sequence[Any]) -> None:
+        """Move what the current key has in `sources` to `target`, and clear the sources.
+
+        What the target has comes first, then each source in the order given.
+
+        Raises:
+            TypeError: for a kind of state that cannot be merged (a value or a map).
+            NotImplementedError: where an aggregate function does not say how.
+        """
+        mine = self.set_current_namespace(target)
+        if not isinstance(mine, (ListState, ReducingState, AggregatingState)):
+            raise TypeError(
+                f"a {type(mine).__name__} has no way to become one of several; only list, "
+                f"reducing and aggregating states are merged"
+            )
+        for source in sources:
+            theirs = self.set_current_namespace(source)
+            if theirs is not mine:
+                mine.absorb(theirs)
+
+    def prefetch(self, wanted: Sequence[tuple[int, Any]]) -> None:
+        """Read values for keys of the chunk in one request; not for lists and maps.
+
+        Args:
+            wanted: positions in the chunk, each with a namespace.
+        """
+        store, codec = self._store, self._codec
+        cells = [
+            store.prefixes[index] + self._sid + namespace_bytes(codec, namespace)
+            for index, namespace in wanted
+        ]
+        if cells:
+            cells = sorted(set(cells))
+            self._fetched.update(zip(cells, store.access.get_many(cells), strict=True))
+
+    def new_chunk(self) -> None:
+        """Forget what was fetched for the chunk before."""
+        self._fetched = {}
+        for handle in self._handles.values():
+            handle.new_chunk()
+
+    def flush(self) -> None:
+        """Nothing: the handles of the namespaces are flushed themselves."""
+
+    def _hand_over(self, handle: Any, cell: bytes) -> None:
+        holder = getattr(handle, "cell", handle)
+        if isinstance(holder, ValueState) and cell in self._fetched:
+            holder.give(self._fetched[cell])
+
+
+def keys_of(
+    store: "KeyedStateStore", sid: bytes, namespace_types: Sequence[str], namespace: Any
+) -> Iterator[bytes]:
+    """See `KeyedStateStore.keys_of`."""
+    if store.groups is None:
+        raise RuntimeError("keys can only be listed where the key groups of the range are known")
+    wanted = sid
+    if namespace is not None:
+        wanted += namespace_bytes(namespace_codec(namespace_types), namespace)
+    for group in range(store.groups.start, store.groups.end + 1):
+        lower = group.to_bytes(2, "big") + bytes([KEYED_STATE])
+        last, after, complete = b"", b"", False
+        while not complete:
+            page = store.access.scan_from(lower, after, _PAGE)
+            complete = page.complete
+            after = page.keys[-1] if page.keys else after
+            for entry in page.keys:
+                at = _HEAD.size + _HEAD.unpack_from(entry)[2]
+                if entry.startswith(wanted, at) and entry[:at] != last:
+                    last = entry[:at]
+                    yield last

@@ -1,0 +1,237 @@
+r"""Snapshots of state in memory: one file for a range, with the place of each key group in it.
+
+Decides the bytes of the file. Called by the database, beside epochs when it writes. Layout (all
+integers big-endian)::
+
+    magic "MOORHEAP" (8) | format version (2) | block ...
+    block:   kind (1) | payload length (4) | payload | xxh3_64 of kind and payload (8)
+    blocks:  any number of "G" (entries of one key group), one "I" (index)
+    group:   msgpack [[key, ...], [value, ...]], keys in order; a large group has several blocks
+    index:   msgpack [[first two bytes of the keys, [offset of a block, ...], entries], ...]
+    tail:    offset of the index (8) | xxh3_64 of that (8) | magic "MOORHEND" (8); nothing after it
+
+A reader of some key groups reads only their blocks.
+"""
+
+import shutil
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Self
+
+import msgspec
+import xxhash
+
+from moorage_state.errors import CorruptState, LocalDiskError, NewerFormat, Retryable
+from moorage_state.memory.groups import Group
+
+__all__ = ["HEAP_FORMAT_VERSION", "SNAPSHOT_FILE", "HeapFile", "write_heap"]
+
+HEAP_FORMAT_VERSION = 0
+SNAPSHOT_FILE = "state.heap"
+
+_MAGIC, _END = b"MOORHEAP", b"MOORHEND"
+_VERSION = struct.Struct(">H")
+_BLOCK = struct.Struct(">cI")
+_SUM = struct.Struct(">Q")
+_TAIL = struct.Struct(">QQ8s")
+_BLOCK_ENTRIES = 20_000
+_BLOCK_BYTES = 4 << 20
+_ADVICE = "restore an older checkpoint"
+
+
+class _Part(NamedTuple):
+    """Where the entries of a key group lie."""
+
+    name: bytes
+    offsets: list[int]
+    entries: int
+
+
+_Entries = tuple[list[bytes], list[bytes]]
+_pack = msgspec.msgpack.Encoder().encode
+_unpack_entries = msgspec.msgpack.Decoder(_Entries).decode
+_unpack_index = msgspec.msgpack.Decoder(list[_Part]).decode
+
+
+def write_heap(
+    groups: Iterable[tuple[bytes, Group]], directory: Path, stopped: Callable[[], bool]
+) -> None:
+    """Make `directory` with the file of these groups; what an error leaves is deleted.
+
+    Raises:
+        LocalDiskError: the volume refuses.
+        Retryable: `stopped` says so.
+    """
+    try:
+        directory.mkdir(parents=True)
+        with (directory / SNAPSHOT_FILE).open("wb") as file:
+            _write(file, groups, stopped)
+    except OSError as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise LocalDiskError(
+            f"could not write a snapshot of state in memory: path={directory} error={error}; free "
+            f"space on this volume"
+        ) from error
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def _write(
+    file: BinaryIO, groups: Iterable[tuple[bytes, Group]], stopped: Callable[[], bool]
+) -> None:
+    file.write(_MAGIC + _VERSION.pack(HEAP_FORMAT_VERSION))
+    index: list[_Part] = []
+    for name, group in groups:
+        offsets = []
+        for page in _pages(group):
+            if stopped():
+                raise Retryable("a snapshot of state in memory was stopped; take another one")
+            offsets.append(file.tell())
+            _write_block(file, b"G", _pack(page))
+        index.append(_Part(name, offsets, len(group.entries)))
+    place = file.tell()
+    _write_block(file, b"I", _pack(index))
+    packed = place.to_bytes(8, "big")
+    file.write(_TAIL.pack(place, xxhash.xxh3_64_intdigest(packed), _END))
+
+
+def _pages(group: Group) -> Iterator[_Entries]:
+    """The entries in order, a few megabytes at a time."""
+    entries = group.entries
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    size = 0
+    for key in group.ordered():
+        value = entries.get(key)
+        if value is None:
+            continue
+        if len(keys) >= _BLOCK_ENTRIES or size >= _BLOCK_BYTES:
+            yield keys, values
+            keys, values, size = [], [], 0
+        keys.append(key)
+        values.append(value)
+        size += len(key) + len(value)
+    yield keys, values
+
+
+def _write_block(file: BinaryIO, kind: bytes, payload: bytes) -> None:
+    file.write(_BLOCK.pack(kind, len(payload)))
+    file.write(payload)
+    file.write(_sum(kind, payload))
+
+
+def _sum(kind: bytes, payload: bytes) -> bytes:
+    hasher = xxhash.xxh3_64(kind)
+    hasher.update(payload)
+    return _SUM.pack(hasher.intdigest())
+
+
+class HeapFile:
+    """Reads one file; a context manager.
+
+    Raises (constructor and `groups`): `CorruptState` naming the file when it is torn or damaged;
+    `NewerFormat` when a newer release wrote it; `LocalDiskError` when the volume cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise self._unreadable(error) from error
+        try:
+            self._check_head()
+            self._index = self._read_index()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._file.close()
+
+    def groups(
+        self, wanted: Callable[[bytes], bool]
+    ) -> Iterator[tuple[bytes, list[bytes], list[bytes]]]:
+        """The wanted key groups in order, a block at a time: name, keys, values."""
+        for part in self._index:
+            if not wanted(part.name):
+                continue
+            found = 0
+            for offset in part.offsets:
+                keys, values = self._entries(offset)
+                self._check_entries(part, keys, values)
+                found += len(keys)
+                yield part.name, keys, values
+            if found != part.entries:
+                raise self._corrupt(
+                    f"group {part.name.hex()} has {found} of {part.entries} entries"
+                )
+
+    def _entries(self, offset: int) -> _Entries:
+        try:
+            entries: _Entries = _unpack_entries(self._block(offset, b"G"))
+        except msgspec.MsgspecError as error:
+            raise self._corrupt(f"group: {error}") from error
+        return entries
+
+    def _check_entries(self, part: _Part, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        if len(keys) != len(values) or not all(key.startswith(part.name) for key in keys):
+            raise self._corrupt(f"group {part.name.hex()} holds what is not its own")
+
+    def _check_head(self) -> None:
+        head = self._read(0, len(_MAGIC) + _VERSION.size)
+        if not head.startswith(_MAGIC) or len(head) < len(_MAGIC) + _VERSION.size:
+            raise self._corrupt("not a snapshot of state in memory")
+        (number,) = _VERSION.unpack(head[len(_MAGIC) :])
+        if number > HEAP_FORMAT_VERSION:
+            raise NewerFormat(
+                f"snapshot of state in memory was written by a newer moorage: path={self._path} "
+                f"format={number} known={HEAP_FORMAT_VERSION}; upgrade this process"
+            )
+
+    def _read_index(self) -> list[_Part]:
+        size = self._file.seek(0, 2)
+        tail = self._read(max(0, size - _TAIL.size), _TAIL.size)
+        if len(tail) < _TAIL.size:
+            raise self._corrupt("torn")
+        place, checksum, end = _TAIL.unpack(tail)
+        if end != _END or checksum != xxhash.xxh3_64_intdigest(tail[:8]):
+            raise self._corrupt("torn")
+        try:
+            return _unpack_index(self._block(place, b"I"))
+        except msgspec.MsgspecError as error:
+            raise self._corrupt(f"index: {error}") from error
+
+    def _block(self, offset: int, expected: bytes) -> bytes:
+        head = self._read(offset, _BLOCK.size)
+        if len(head) < _BLOCK.size:
+            raise self._corrupt("torn")
+        kind, length = _BLOCK.unpack(head)
+        data = self._read(offset + _BLOCK.size, length + _SUM.size)
+        payload, checksum = data[:length], data[length:]
+        if kind != expected or checksum != _sum(kind, payload):
+            raise self._corrupt("checksum does not match")
+        return payload
+
+    def _read(self, offset: int, size: int) -> bytes:
+        try:
+            self._file.seek(offset)
+            return self._file.read(size)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> LocalDiskError:
+        return LocalDiskError(
+            f"cannot read a snapshot of state in memory: path={self._path} error={error}; check "
+            f"this volume's health"
+        )
+
+    def _corrupt(self, what: str) -> CorruptState:
+        return CorruptState(
+            f"snapshot of state in memory is damaged ({what})", str(self._path), _ADVICE
+        )

@@ -1,0 +1,158 @@
+"""Operator state of a subtask of the engine: kept in its range, written with its epoch's delta.
+
+Decides what of it is read when, and that what did not change is not written. Called by the subtask
+in every epoch of a function that has operator state; talks to ranges only through `RangeAccess`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from moorage_state.keyed.access import RangeAccess
+from moorage_state.keys import prefix_end
+from moorage_state.operator_state.layout import element_key, state_prefix
+from moorage_state.operator_state.schemas import OperatorStateSchema
+from moorage_state.operator_state.states import BroadcastState, OperatorListState
+from moorage_state.operator_state.store import OperatorStateStore
+
+__all__ = ["Peer", "RangeOperatorStates", "Writer", "entries_under"]
+
+_SCAN_ENTRIES = 10_000
+_SCAN_BYTES = 16 << 20
+_PAGE = 512
+
+
+class Writer(Protocol):
+    """Takes the writes of an epoch; the keyed state store is one."""
+
+    def write(self, key: bytes, value: bytes | None) -> None:
+        """Add a put, or a delete where `value` is None."""
+        ...
+
+    def delete_range(self, start: bytes, end: bytes) -> None:
+        """Add the deletion of [start, end), which comes before the writes of the same frame."""
+        ...
+
+    def flush_key(self) -> None:
+        """Send what is staged, if it is enough for a frame."""
+        ...
+
+
+Peer = tuple[int, Callable[[], RangeAccess]]
+"""The first key group of a subtask's range, and how that range is reached."""
+
+
+def entries_under(access: RangeAccess, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """All entries under a prefix in key order, page by page."""
+    scan = access.scan_many([prefix], _SCAN_ENTRIES, _SCAN_BYTES)[0]
+    while True:
+        yield from zip(scan.keys, scan.values, strict=True)
+        if scan.complete:
+            return
+        after = scan.keys[-1] if scan.keys else b""
+        scan = access.scan_from(prefix, after, _PAGE)
+
+
+class RangeOperatorStates(OperatorStateStore):
+    """Operator states of one subtask for one epoch; not reusable.
+
+    Args:
+        access: the subtask's own range at the version this epoch reads.
+        writer: where changes go.
+        first_group: the first key group of the range.
+        epoch: the epoch, part of the position of what is added to lists.
+        known: schemas that the restored state or earlier epochs recorded.
+        peers: the ranges of all subtasks of the operator, in order, the own one included.
+    """
+
+    def __init__(
+        self,
+        access: RangeAccess,
+        writer: Writer,
+        first_group: int,
+        epoch: int,
+        known: Iterable[OperatorStateSchema] = (),
+        peers: Sequence[Peer] = (),
+    ) -> None:
+        super().__init__(known)
+        self._access = access
+        self._writer = writer
+        self._first_group = first_group
+        self._epoch = epoch
+        self._peers = peers
+        self._own: dict[str, list[bytes]] = {}
+        self._stored: dict[str, dict[bytes, bytes]] = {}
+        self._ordinal = 0
+
+    def flush(self) -> None:
+        """Write what changed; called once, when the function is done with the epoch."""
+        for name in sorted(self._lists):
+            self._flush_list(self._lists[name])
+        for name in sorted(self._maps):
+            self._flush_map(self._maps[name])
+
+    def _flush_list(self, state: OperatorListState) -> None:
+        name, change = state.schema.name, state.change()
+        convert = self.converter(name)
+        if convert is not None and not (change is not None and change.cleared):
+            own = list(map(convert, self.stored(name)))
+            self.replace(name, own + (change.added if change is not None else []))
+        elif change is not None:
+            self.replace(name, change.added, keep=not change.cleared)
+
+    def replace(self, name: str, elements: list[bytes], *, keep: bool = False) -> None:
+        """Write the elements of a list state; behind those that it has if `keep`.
+
+        Functions write their whole list anew in each epoch: what is known to lie there already, at
+        the same place, stays as it is.
+        """
+        prefix = state_prefix(self._first_group, name)
+        known = self._own.get(name)
+        if known is not None and not keep and elements[: len(known)] == known:
+            elements = elements[len(known) :]
+        elif not keep:
+            self._writer.delete_range(prefix, prefix_end(prefix))
+        for raw in elements:
+            self._writer.write(element_key(prefix, self._epoch, self._ordinal), raw)
+            self._ordinal += 1
+            self._writer.flush_key()
+
+    def stored(self, name: str) -> list[bytes]:
+        """The elements of a list state of this subtask as they are stored."""
+        if name not in self._own:
+            prefix = state_prefix(self._first_group, name)
+            self._own[name] = [raw for _, raw in entries_under(self._access, prefix)]
+        return self._own[name]
+
+    def _flush_map(self, state: BroadcastState) -> None:
+        change, converted = state.change(), self.converter(state.schema.name) is not None
+        if change is None and not converted:
+            return
+        prefix = state_prefix(self._first_group, state.schema.name)
+        before = self._stored.get(state.schema.name)
+        entries: dict[bytes, bytes | None] = dict(change.entries) if change is not None else {}
+        if converted or (change is not None and change.cleared):
+            before = self._load_map(state.schema)
+            entries = dict.fromkeys(before) | state.encoded()
+        for stored, raw in sorted(entries.items()):
+            if before is None or before.get(stored) != raw:
+                self._writer.write(prefix + stored, raw)
+
+    def _load_list(self, schema: OperatorStateSchema) -> list[bytes]:
+        if schema.mode != "union":
+            return list(self.stored(schema.name))
+        found: list[bytes] = []
+        for first_group, reach in self._peers:
+            if first_group == self._first_group:
+                found += self.stored(schema.name)
+            else:
+                prefix = state_prefix(first_group, schema.name)
+                found += [raw for _, raw in entries_under(reach(), prefix)]
+        return found
+
+    def _load_map(self, schema: OperatorStateSchema) -> dict[bytes, bytes]:
+        name = schema.name
+        if name not in self._stored:
+            prefix = state_prefix(self._first_group, name)
+            found = entries_under(self._access, prefix)
+            self._stored[name] = {key[len(prefix) :]: raw for key, raw in found}
+        return self._stored[name]

@@ -1,0 +1,162 @@
+"""The operator states of one subtask by name, wherever they are kept.
+
+Decides that a name means one thing only. `OperatorStateStore` is what users are given; the engine's
+store (`ranges`) and the in-process one (`backend`) say where content comes from.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from moorage_state.codecs import encoder
+from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor
+from moorage_state.errors import UserError
+from moorage_state.evolution import declared_over, reader_of
+from moorage_state.keys import state_id
+from moorage_state.operator_state.schemas import (
+    OperatorStateSchema,
+    list_schema,
+    map_schema,
+    require_same,
+)
+from moorage_state.operator_state.states import BroadcastState, OperatorListState
+
+__all__ = ["OperatorStateStore"]
+
+
+class OperatorStateStore(ABC):
+    """Operator states of one subtask.
+
+    Args:
+        known: schemas that a snapshot or earlier epochs recorded.
+    """
+
+    def __init__(self, known: Iterable[OperatorStateSchema] = ()) -> None:
+        self._known = {schema.name: schema for schema in known}
+        self._declared: dict[str, OperatorStateSchema] = {}
+        self._schemas: dict[str, OperatorStateSchema] = {}
+        self._converters: dict[str, Callable[[bytes], bytes]] = {}
+        self._lists: dict[str, OperatorListState] = {}
+        self._maps: dict[str, BroadcastState] = {}
+        self._ids = {state_id(name): name for name in self._known}
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """A list that is split evenly among subtasks where their number changes.
+
+        Raises:
+            UserError: the name is taken by a state of another kind or type.
+        """
+        return self._list(list_schema(_list_descriptor(descriptor), "split"))
+
+    def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """A list that every subtask sees whole.
+
+        Raises:
+            UserError: see `get_list_state`.
+        """
+        return self._list(list_schema(_list_descriptor(descriptor), "union"))
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        """A map of which every subtask has a copy.
+
+        Raises:
+            UserError: see `get_list_state`.
+        """
+        given: Any = descriptor
+        if not isinstance(given, MapStateDescriptor):
+            raise UserError(
+                f"broadcast state is declared with a MapStateDescriptor: got={descriptor!r}"
+            )
+        schema = map_schema(descriptor)
+        if self.register(schema):
+            kept = self._schemas[schema.name]
+            self._maps[schema.name] = BroadcastState(kept, lambda: self._map_before(kept))
+        return self._maps[schema.name]
+
+    def get_registered_state_names(self) -> set[str]:
+        """The names of the list states: those that were asked for and those from before."""
+        return {s.name for s in self.schemas if s.mode in {"split", "union"}}
+
+    def get_registered_broadcast_state_names(self) -> set[str]:
+        """The names of the broadcast states."""
+        return {s.name for s in self.schemas if s.mode == "broadcast"}
+
+    @property
+    def schemas(self) -> list[OperatorStateSchema]:
+        """Schemas of all operator states: those registered here and those from before."""
+        merged = {**self._known, **self._schemas}
+        return [merged[name] for name in sorted(merged)]
+
+    def register(self, schema: OperatorStateSchema) -> bool:
+        """Take a name; returns whether it is taken here for the first time.
+
+        Raises:
+            UserError: it means something else already.
+        """
+        seen = self._declared.get(schema.name)
+        if seen is not None:
+            require_same(schema, seen, "was registered")
+            return False
+        self._declared[schema.name] = schema
+        schema = self._continued(schema, self._known.get(schema.name))
+        other = self._ids.setdefault(state_id(schema.name), schema.name)
+        if other != schema.name:
+            raise UserError(
+                f"two operator states of one operator have the same stored id: {other!r} and "
+                f"{schema.name!r}; rename one of them"
+            )
+        self._schemas[schema.name] = schema
+        return True
+
+    def converter(self, name: str) -> Callable[[bytes], bytes] | None:
+        """Makes the bytes of an older type those of the type declared here; None where equal.
+
+        All of a state is converted in the epoch in which its type changes.
+        """
+        return self._converters.get(name)
+
+    def _continued(
+        self, schema: OperatorStateSchema, written: OperatorStateSchema | None
+    ) -> OperatorStateSchema:
+        """The schema of a state that is declared over what was written before, if anything."""
+        if written is None or written == schema:
+            return schema
+        require_same(replace(schema, type=written.type), written, "was written")
+        ddl, earlier = declared_over(schema.name, written.type, (), schema.type)
+        if earlier:
+            read, write = reader_of(ddl, earlier), encoder(ddl, schema.name)
+            self._converters[schema.name] = lambda raw: write(read(raw))
+        return replace(schema, type=ddl)
+
+    def _list(self, schema: OperatorStateSchema) -> OperatorListState:
+        if self.register(schema):
+            kept = self._schemas[schema.name]
+            self._lists[schema.name] = OperatorListState(kept, lambda: self._list_before(kept))
+        return self._lists[schema.name]
+
+    def _list_before(self, schema: OperatorStateSchema) -> list[bytes]:
+        found, convert = self._load_list(schema), self.converter(schema.name)
+        return found if convert is None else list(map(convert, found))
+
+    def _map_before(self, schema: OperatorStateSchema) -> dict[bytes, bytes]:
+        found, convert = self._load_map(schema), self.converter(schema.name)
+        return found if convert is None else {key: convert(raw) for key, raw in found.items()}
+
+    @abstractmethod
+    def _load_list(self, schema: OperatorStateSchema) -> list[bytes]:
+        """The elements that a list had before, encoded."""
+
+    @abstractmethod
+    def _load_map(self, schema: OperatorStateSchema) -> dict[bytes, bytes]:
+        """The entries that a broadcast state had before, by stored key."""
+
+
+def _list_descriptor(descriptor: ListStateDescriptor) -> ListStateDescriptor:
+    given: Any = descriptor
+    if not isinstance(given, ListStateDescriptor):
+        raise UserError(
+            f"list and union list state are declared with a ListStateDescriptor: got={descriptor!r}"
+        )
+    return descriptor

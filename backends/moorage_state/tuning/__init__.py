@@ -1,0 +1,22 @@
+"""The settings of state backends: by which names people give them, and what they must be.
+
+Called by the driver, by the operator's judges and by state servers. Knows neither RocksDB's binding
+nor where anything runs; names are those of Flink, and the table in `names` is the only place where
+they are read.
+"""
+
+from moorage_state.tuning.defaults import DEFAULTS_VARIABLE, default_options
+from moorage_state.tuning.names import KNOWN_KEYS, parse_options
+from moorage_state.tuning.resolved import BackendOptions, Kind, kind_of_backend
+from moorage_state.tuning.rocks import RocksOptions
+
+__all__ = [
+    "DEFAULTS_VARIABLE",
+    "KNOWN_KEYS",
+    "BackendOptions",
+    "Kind",
+    "RocksOptions",
+    "default_options",
+    "kind_of_backend",
+    "parse_options",
+]

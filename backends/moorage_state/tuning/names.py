@@ -1,0 +1,180 @@
+"""The table of names: which settings there are, what they must be, and what each one changes.
+
+Called wherever settings come in: a manifest's `spec.state.options`, defaults of a cluster, flags of
+a state server. Pure.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from moorage_state.errors import IllegalConfigurationError
+from moorage_state.tuning import values
+from moorage_state.tuning.resolved import BackendOptions, kind_of_backend
+
+__all__ = ["ABSENT_KEYS", "KNOWN_KEYS", "ROCKSDB", "parse_options"]
+
+ROCKSDB = "state.backend.rocksdb."
+HEAP_LIMIT = "state.backend.hashmap.memory-limit"
+_KIB, _GIB = 1 << 10, 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What a text becomes, and where it goes.
+
+    Attributes:
+        field: of `BackendOptions`, or after `rocks.` of `RocksOptions`.
+    """
+
+    field: str
+    parse: Callable[[str], Any]
+
+
+_size = values.size(_KIB)
+_PROFILES = {
+    name: name
+    for name in (
+        "DEFAULT",
+        "SPINNING_DISK_OPTIMIZED",
+        "SPINNING_DISK_OPTIMIZED_HIGH_MEM",
+        "FLASH_SSD_OPTIMIZED",
+    )
+}
+
+_TABLE: dict[str, _Setting] = {
+    "state.backend.rocksdb.localdir": _Setting("local_dir", values.directory),
+    "state.backend.rocksdb.timer-service.factory": _Setting(
+        "rocks.heap_timers", values.choice(ROCKSDB=False, HEAP=True)
+    ),
+    "state.backend.rocksdb.predefined-options": _Setting("profile", values.choice(**_PROFILES)),
+    "state.backend.rocksdb.memory.managed": _Setting("rocks.shared_memory", values.boolean),
+    "state.backend.rocksdb.memory.fixed-per-slot": _Setting("per_slot", values.size(8 << 20)),
+    "state.backend.rocksdb.memory.fixed-per-tm": _Setting("per_host", values.size(8 << 20)),
+    "state.backend.rocksdb.memory.write-buffer-ratio": _Setting("write_ratio", values.ratio),
+    "state.backend.rocksdb.memory.partitioned-index-filters": _Setting(
+        "rocks.partitioned_index_filters", values.boolean
+    ),
+    "state.backend.rocksdb.block.cache-size": _Setting("rocks.block_cache_bytes", values.size(0)),
+    "state.backend.rocksdb.block.blocksize": _Setting("rocks.block_bytes", _size),
+    "state.backend.rocksdb.block.metadata-blocksize": _Setting("rocks.metadata_block_bytes", _size),
+    "state.backend.rocksdb.writebuffer.size": _Setting("rocks.write_buffer_bytes", _size),
+    "state.backend.rocksdb.writebuffer.count": _Setting(
+        "rocks.max_write_buffers", values.whole(2, 64)
+    ),
+    "state.backend.rocksdb.compaction.style": _Setting(
+        "rocks.compaction", values.choice(LEVEL="level", UNIVERSAL="universal", NONE="none")
+    ),
+    "state.backend.rocksdb.compaction.level.use-dynamic-size": _Setting(
+        "rocks.level_dynamic_size", values.boolean
+    ),
+    "state.backend.rocksdb.compaction.level.target-file-size-base": _Setting(
+        "rocks.target_file_bytes", _size
+    ),
+    "state.backend.rocksdb.compaction.level.max-size-level-base": _Setting(
+        "rocks.level_base_bytes", _size
+    ),
+    "state.backend.rocksdb.compression.per.level": _Setting(
+        "rocks.compression_per_level", values.compressions
+    ),
+    "state.backend.rocksdb.use-bloom-filter": _Setting("bloom", values.boolean),
+    "state.backend.rocksdb.bloom-filter.bits-per-key": _Setting("bloom_bits", values.whole(1, 100)),
+    "state.backend.rocksdb.files.open": _Setting(
+        "rocks.max_open_files", values.whole(-1, 1_000_000)
+    ),
+    "state.backend.rocksdb.thread.num": _Setting("rocks.background_jobs", values.whole(1, 64)),
+    "state.backend.rocksdb.log.max-file-size": _Setting("rocks.log_bytes", _size),
+    "state.backend.rocksdb.log.file-num": _Setting("rocks.log_files", values.whole(1, 1000)),
+    "state.backend.rocksdb.log.dir": _Setting("rocks.log_dir", values.directory),
+    HEAP_LIMIT: _Setting("heap_limit", values.size(1 << 20)),
+}
+
+KNOWN_KEYS = tuple(_TABLE)
+"""All keys that can be set."""
+
+_BINDING = "python's binding of RocksDB cannot set it; leave it out"
+_ONE_WAY = "restore has one way, which needs no such setting; leave it out"
+
+ABSENT_KEYS: dict[str, str] = {
+    "state.backend": "is spec.state.backend; write it there",
+    "state.backend.type": "is spec.state.backend; write it there",
+    "state.backend.incremental": "is spec.checkpoint.incremental; write it there",
+    "state.checkpoints.dir": "is spec.state.checkpointDir; write it there",
+    "state.savepoints.dir": "is spec.state.savepointDir; write it there",
+    "state.backend.rocksdb.options-factory": (
+        "names code for the JVM; use the other settings of state.backend.rocksdb"
+    ),
+    "state.backend.rocksdb.writebuffer.number-to-merge": (
+        "RocksDB takes 1 for it where there is no write-ahead log; leave it out"
+    ),
+    "state.backend.rocksdb.bloom-filter.block-based-mode": (
+        "RocksDB has had no such filters for long; leave it out"
+    ),
+    "state.backend.rocksdb.memory.high-prio-pool-ratio": _BINDING,
+    "state.backend.rocksdb.log.level": _BINDING,
+    "state.backend.rocksdb.compaction.filter.query-time-after-num-entries": _BINDING,
+    "state.backend.rocksdb.compaction.filter.periodic-compaction-time": _BINDING,
+    "state.backend.rocksdb.write-batch-size": (
+        "an epoch is one batch, so that all of it counts or nothing; leave it out"
+    ),
+    "state.backend.rocksdb.checkpoint.transfer.thread.num": (
+        "uploads take four threads for all ranges of a server; leave it out"
+    ),
+    "state.backend.rocksdb.timer-service.cache-size": (
+        "timers are read by pages of the block cache; leave it out"
+    ),
+    "state.backend.rocksdb.restore-overlap-fraction-threshold": _ONE_WAY,
+    "state.backend.rocksdb.use-ingest-db-restore-mode": _ONE_WAY,
+    "state.backend.rocksdb.incremental-restore-async-compact-after-rescale": _ONE_WAY,
+    "state.backend.rocksdb.rescaling.use-delete-files-in-range": _ONE_WAY,
+}
+"""Flink's keys that have no place here, and why."""
+
+
+def parse_options(
+    backend: str, options: Mapping[str, str], defaults: Mapping[str, str] | None = None
+) -> BackendOptions:
+    """What a job's settings mean.
+
+    Settings of a backend that is not used are judged like all others and change nothing.
+
+    Args:
+        backend: a name that `kind_of_backend` knows.
+        options: the job's own.
+        defaults: the cluster's, below the job's own.
+
+    Raises:
+        IllegalConfigurationError: naming the key, its value and what is allowed.
+    """
+    found: dict[str, Any] = {}
+    rocks: dict[str, Any] = {}
+    given = {**(defaults or {}), **options}
+    for key, text in given.items():
+        setting = _TABLE.get(key)
+        if setting is None:
+            raise _unknown(key, text)
+        value = _value(key, text, setting)
+        group, _, name = setting.field.rpartition(".")
+        (rocks if group else found)[name] = value
+    resolved = BackendOptions(kind=kind_of_backend(backend), rocks=rocks, **found)
+    resolved.check(given)
+    return resolved
+
+
+def _value(key: str, text: str, setting: _Setting) -> Any:
+    try:
+        return setting.parse(text)
+    except values.Refused as refused:
+        raise IllegalConfigurationError(
+            f"state option has a wrong value: key={key} value={text[:80]!r}; write {refused}"
+        ) from refused
+
+
+def _unknown(key: str, text: str) -> IllegalConfigurationError:
+    where = f"key={key[:120]} value={text[:80]!r}"
+    if key in ABSENT_KEYS:
+        return IllegalConfigurationError(f"state option cannot be set: {where}: {ABSENT_KEYS[key]}")
+    near = get_close_matches(key, KNOWN_KEYS, n=3, cutoff=0.6)
+    fix = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(KNOWN_KEYS)}"
+    return IllegalConfigurationError(f"state option is not known: {where}; {fix}")

@@ -1,0 +1,150 @@
+"""What a job asked of its state backend, before it is known on which machine that will run.
+
+Decides how a server's memory is divided, and what a profile stands for. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from moorage_state.errors import IllegalConfigurationError, UserError
+from moorage_state.tuning.rocks import RocksOptions
+
+__all__ = ["BackendOptions", "Kind", "kind_of_backend"]
+
+Kind = Literal["rocksdb", "hashmap", "batch"]
+
+_MIB = 1 << 20
+_KINDS: dict[str, Kind] = {
+    "rocksdb": "rocksdb",
+    "hashmap": "hashmap",
+    "batch": "batch",
+    # Flink's old names: both kept state on the heap, and differed in where checkpoints went.
+    "jobmanager": "hashmap",
+    "filesystem": "hashmap",
+}
+_OWN_CACHE = 8 * _MIB
+_LEAST_BUFFER = 64 * 1024
+_DISK: dict[str, Any] = {
+    "compaction": "level",
+    "level_dynamic_size": True,
+    "background_jobs": 4,
+    "max_open_files": -1,
+}
+_PROFILES: dict[str, dict[str, Any]] = {
+    "DEFAULT": {},
+    "SPINNING_DISK_OPTIMIZED": _DISK,
+    "SPINNING_DISK_OPTIMIZED_HIGH_MEM": {
+        **_DISK,
+        "target_file_bytes": 256 * _MIB,
+        "level_base_bytes": 1024 * _MIB,
+        "write_buffer_bytes": 64 * _MIB,
+        "write_buffers_bytes": 256 * _MIB,
+        "max_write_buffers": 4,
+        "block_cache_bytes": 256 * _MIB,
+        "block_bytes": 128 * 1024,
+        "bloom_bits_per_key": 10,
+    },
+    "FLASH_SSD_OPTIMIZED": {"background_jobs": 4, "max_open_files": -1},
+}
+
+
+def kind_of_backend(name: str) -> Kind:
+    """What keeps the state of a job that names this backend.
+
+    Raises:
+        IllegalConfigurationError: no backend is called so.
+    """
+    if name not in _KINDS:
+        raise IllegalConfigurationError(
+            f"no state backend of this name: key=state.backend value={name[:120]!r}; use one of "
+            f"{', '.join(_KINDS)}"
+        )
+    return _KINDS[name]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """What was asked for; made by `parse_options`.
+
+    Attributes:
+        rocks: fields of `RocksOptions`, as far as they were named one by one.
+        profile: what holds where they were not.
+        per_slot: bytes of cache and write buffers of one state server; 0 where nothing was said.
+        per_host: the same for all servers of one machine or executor.
+        write_ratio: the share of these that is for write buffers.
+        bloom: whether there are filters at all; None where nothing was said.
+        bloom_bits: their size for each key.
+        local_dir: where working state lies; empty for the usual place.
+        heap_limit: bytes of state in memory of one state server; 0 where nothing was said.
+    """
+
+    kind: Kind = "rocksdb"
+    rocks: Mapping[str, Any] = field(default_factory=dict)
+    profile: str = "DEFAULT"
+    per_slot: int = 0
+    per_host: int = 0
+    write_ratio: float = 0.5
+    bloom: bool | None = None
+    bloom_bits: int = 10
+    local_dir: str = ""
+    heap_limit: int = 0
+
+    def rocks_options(self, servers: int = 1, memory: int | None = None) -> RocksOptions:
+        """RocksDB's options of each of `servers` servers on one machine.
+
+        Args:
+            memory: bytes that all of them together may have, unless the job says otherwise.
+
+        Raises:
+            UserError: the values do not go together.
+        """
+        fields = {**self._below(servers, memory), **self.rocks, **self._bloom()}
+        usual = RocksOptions()
+        # One full buffer must fit in, however little there is for all of them.
+        buffers = fields.get("write_buffers_bytes", usual.write_buffers_bytes)
+        buffer = fields.get("write_buffer_bytes", usual.write_buffer_bytes)
+        return RocksOptions(**{**fields, "write_buffers_bytes": max(buffers, buffer)})
+
+    def heap_bytes(self, servers: int = 1, memory: int | None = None) -> int:
+        """What one server may keep in memory; 0 for no limit."""
+        return self.heap_limit or (memory // servers if memory else 0)
+
+    def check(self, given: Mapping[str, str]) -> None:
+        """Refuse what does not go together.
+
+        Raises:
+            IllegalConfigurationError: naming the keys as they were given.
+        """
+        try:
+            self.rocks_options()
+        except UserError as error:
+            raise IllegalConfigurationError(
+                f"state options do not go together: {error}; options="
+                f"{' '.join(f'{key}={value}' for key, value in given.items())[:500]}"
+            ) from error
+
+    def _below(self, servers: int, memory: int | None) -> dict[str, Any]:
+        """What holds where nothing was named: the profile, and how memory is divided."""
+        profile = dict(_PROFILES[self.profile])
+        if not self.rocks.get("shared_memory", True):
+            # Each database has one: not the size that is meant for all of them.
+            return {**profile, "block_cache_bytes": _OWN_CACHE}
+        total = self.per_slot or (self.per_host or memory or 0) // servers
+        return {**profile, **self._divided(total, profile)} if total else profile
+
+    def _divided(self, total: int, profile: Mapping[str, Any]) -> dict[str, int]:
+        """Flink's way: write buffers count to the cache, and may go half beyond their share."""
+        total = max(total, 8 * _MIB)
+        buffers = int(2 * total * self.write_ratio / 3)
+        usual = profile.get("write_buffer_bytes", RocksOptions().write_buffer_bytes)
+        return {
+            "block_cache_bytes": int((3 - self.write_ratio) * total / 3),
+            "write_buffers_bytes": buffers,
+            "write_buffer_bytes": max(_LEAST_BUFFER, min(usual, buffers // 4)),
+        }
+
+    def _bloom(self) -> dict[str, int]:
+        if self.bloom is None and self.bloom_bits == 10:
+            return {}
+        return {"bloom_bits_per_key": 0 if self.bloom is False else self.bloom_bits}

@@ -1,0 +1,164 @@
+"""Another number of executors for a stream that runs on: the step Rescaling. Pure.
+
+The driver is asked once, under the operation's name, and says itself how many executors it wants
+and has. What it refuses, or does not get done in time though a restart could, is done by a
+checkpoint and a restart. Until it is done, the attempt counts as one of the old revision.
+"""
+
+from datetime import timedelta
+
+from moorage_api.changes import Change, declared
+from moorage_api.driver import RESCALE_PATH, RescaleBody
+from moorage_api.sizing import executor_count
+from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.operations import begin, end
+from moorage_operator.decide.recover import after_end, finish
+from moorage_operator.decide.specs import desired, is_new_nonce, keep_revision, policy, target
+from moorage_operator.decide.stop import begin_stop, request_view
+from moorage_operator.plan import AskDriver
+from moorage_operator.world import Unreadable
+
+__all__ = ["begin_rescale", "is_interrupted", "rescaling", "take_back"]
+
+_LIVE = frozenset({"spec.executor.instances"})
+"""What a driver changes without a restart."""
+_WEAK = ("Ignore", "Live")
+
+
+def begin_rescale(draft: Draft, change: Change) -> None:
+    """Begin to go to another width: in place where that can be, else by a restart."""
+    text = f"changed: {', '.join(change.fields)}"
+    spec = policy(draft)
+    if spec is not None and spec.scaling.mode == "InPlace" and _is_live(change):
+        _begin_in_place(draft, text)
+    else:
+        begin_stop(draft, "Rescale", "Checkpoint", "SpecChanged", text)
+
+
+def rescaling(draft: Draft) -> None:
+    """Ask the driver for the executors, and see what comes of it."""
+    draft.wake(draft.config.busy_resync)
+    attempt = draft.attempt
+    spec, view = policy(draft), request_view(draft)
+    if draft.is_unmade:
+        draft.move("Fencing")
+    elif attempt.outcome == "Finished":
+        finish(draft)
+    elif attempt.outcome:
+        after_end(draft)
+    elif spec is not None and spec.scaling.mode == "Restart":
+        _fall_back(draft, "spec.scaling.mode is Restart")
+    elif view is not None and view.state == "Failed":
+        why = f"{view.error.message} (code {view.error.code})" if view.error else "nobody said why"
+        _fall_back(draft, why)
+    elif view is not None and view.state == "Completed":
+        _see(draft)
+    elif _is_late(draft):
+        _fall_back(draft, "the driver did not take it up in time")
+    else:
+        _ask(draft)
+
+
+def is_interrupted(draft: Draft) -> bool:
+    """Whether something else is asked for by now."""
+    if not draft.lives or draft.is_unmade:
+        return False
+    if desired(draft) == "Suspended" or is_new_nonce(draft):
+        return True
+    asked = draft.meta.annotation("restart")
+    restarted = asked not in ("", draft.status.snapshots.last_trigger.restart)
+    return restarted or target(draft) != draft.operation.target_revision
+
+
+def take_back(draft: Draft) -> None:
+    """The edit is taken back, and the driver may have heard of it: ask for as many as before."""
+    _begin_in_place(draft, "spec.executor.instances was set back")
+
+
+def _is_live(change: Change) -> bool:
+    kinds = dict(declared())
+    fields = {field for field in change.fields if kinds.get(field) not in _WEAK}
+    return bool(fields) and fields <= _LIVE
+
+
+def _begin_in_place(draft: Draft, text: str) -> None:
+    begin(draft, "Rescale", "Rescaling", "SpecChanged", text)
+    message = f"{text}; {_wanted(draft)} executors are asked for, the stream runs on"
+    draft.put_operation(
+        message=message,
+        snapshot_request_id=f"{draft.operation.id}-rescale",
+        deadline=draft.now + _patience(draft),
+    )
+    rescaling(draft)
+
+
+def _wanted(draft: Draft) -> int:
+    """How many executors there are to be."""
+    spec, name = draft.world.spec, draft.operation.target_revision
+    known = draft.world.revisions.get(name)
+    meant = known.spec if known is not None else spec
+    return executor_count(meant.executor, meant.scaling.parallelism) if meant is not None else 1
+
+
+def _patience(draft: Draft) -> timedelta:
+    """Executors come, subtasks move with the next checkpoint, and executors go."""
+    spec = policy(draft)
+    least = timedelta(seconds=draft.config.start_timeout)
+    if spec is None:
+        return least
+    interval = spec.checkpoint.effective_interval
+    between = interval.timedelta if interval is not None else timedelta(0)
+    return least + between + spec.checkpoint.timeout.timedelta
+
+
+def _is_late(draft: Draft) -> bool:
+    deadline = draft.operation.deadline
+    return deadline is not None and draft.now >= deadline
+
+
+def _ask(draft: Draft) -> None:
+    keep_revision(draft, draft.operation.target_revision)
+    if isinstance(draft.world.report, Unreadable) or request_view(draft) is not None:
+        return
+    body = RescaleBody(request_id=draft.operation.snapshot_request_id, executors=_wanted(draft))
+    draft.do(AskDriver(draft.attempt.number, RESCALE_PATH, body))
+
+
+def _see(draft: Draft) -> None:
+    """The driver wants as many; it is done when it has them, and those that go are gone."""
+    report, wanted = draft.report, _wanted(draft)
+    if report is None or not keep_revision(draft, draft.operation.target_revision):
+        return
+    if report.executors_desired == wanted == report.executors_ready:
+        _done(draft, f"{wanted} executors, without a restart")
+    elif not _is_late(draft):
+        return
+    elif report.executors_desired == wanted and _wait_for_room(draft):
+        ready = report.executors_ready
+        _done(draft, f"{ready} of {wanted} executors are ready, the others wait for room")
+    else:
+        text = f"{report.executors_ready} executors are ready and {wanted} are wanted"
+        _fall_back(draft, f"not done in time: {text}")
+
+
+def _wait_for_room(draft: Draft) -> bool:
+    """Whether executors are missing that a restart would not bring either."""
+    pods = draft.world.executors
+    return not isinstance(pods, Unreadable) and any(pod.phase == "Pending" for pod in pods)
+
+
+def _done(draft: Draft, text: str) -> None:
+    """The attempt is one of the new revision from now on."""
+    name, operation, old = draft.operation.target_revision, draft.operation, draft.attempt
+    draft.put_attempt(revision=name)
+    draft.put_reconciliation(current_revision=name, running_revision=name)
+    if old.stable_since is not None:
+        draft.put_reconciliation(stable_revision=name)
+    end(draft)
+    draft.tell("Normal", "RescaledInPlace", text, operation.id)
+
+
+def _fall_back(draft: Draft, why: str) -> None:
+    text = f"the executors are not changed in place: {why}; by a checkpoint and a restart instead"
+    draft.tell("Warning", "RescaleFallback", text, draft.operation.id)
+    begin_stop(draft, "Rescale", "Checkpoint", "SpecChanged", text)

@@ -1,0 +1,192 @@
+"""Broadcast streams: rows that every subtask sees, and the state that they build up.
+
+What a user writes to connect a keyed stream with a broadcast one: `stream.broadcast(...)`,
+`keyed.connect(...)` and `KeyedBroadcastProcessFunction` with its contexts. Called by job files and
+by the subtask. Knows nothing of epochs, servers or checkpoints.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from moorage.functions import KeyedProcessFunction, ProcessContext
+from moorage.timing import TimerService
+from moorage_state.descriptors import MapStateDescriptor
+from moorage_state.errors import UserError
+from moorage_state.operator_state import BroadcastState, ReadOnlyBroadcastState
+
+if TYPE_CHECKING:
+    from moorage.graph import DataStream, KeyedStream
+
+__all__ = [
+    "BroadcastConnectedStream",
+    "BroadcastContext",
+    "BroadcastSide",
+    "BroadcastStream",
+    "KeyedBroadcastProcessFunction",
+    "ReadOnlyContext",
+    "broadcast_side",
+]
+
+
+def _undeclared(name: str, declared: Iterable[str]) -> RuntimeError:
+    return RuntimeError(
+        f"broadcast state {name!r} was not declared for this function: declared="
+        f"{sorted(declared)}; give its descriptor to connect or broadcast"
+    )
+
+
+class ReadOnlyContext(ProcessContext):
+    """Handed to `process_element` and `on_timer`: broadcast state can be read only."""
+
+    def __init__(self, timers: TimerService, states: Mapping[str, BroadcastState]) -> None:
+        super().__init__(timers)
+        self._broadcast = {name: ReadOnlyBroadcastState(s) for name, s in states.items()}
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
+        """The broadcast state of this descriptor.
+
+        Raises:
+            RuntimeError: it was not declared; and from its methods, where they would change it.
+        """
+        try:
+            return self._broadcast[descriptor.name]
+        except KeyError:
+            raise _undeclared(descriptor.name, self._broadcast) from None
+
+
+class BroadcastContext:
+    """Handed to `process_broadcast_element`: broadcast state can be changed, there is no key."""
+
+    def __init__(
+        self, states: Mapping[str, BroadcastState], *, watermark: int, now_ms: int
+    ) -> None:
+        self._states = states
+        self._watermark = watermark
+        self._now_ms = now_ms
+        self._timestamp: int | None = None
+
+    def timestamp(self) -> int | None:
+        """Event time of the row; None where none is declared for the broadcast stream."""
+        return self._timestamp
+
+    def current_watermark(self) -> int:
+        """See `TimerService.current_watermark`; broadcast streams do not move it."""
+        return self._watermark
+
+    def current_processing_time(self) -> int:
+        """The epoch's processing time in milliseconds since 1970 UTC."""
+        return self._now_ms
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        """The broadcast state of this descriptor.
+
+        Raises:
+            RuntimeError: it was not declared.
+        """
+        try:
+            return self._states[descriptor.name]
+        except KeyError:
+            raise _undeclared(descriptor.name, self._states) from None
+
+
+class KeyedBroadcastProcessFunction(KeyedProcessFunction):
+    """A function over a keyed stream and a broadcast one.
+
+    In each epoch all rows of the broadcast stream come first, to every subtask in the same order:
+    by event time where one is declared, then input, then as they lie in the source. So all copies
+    of broadcast state are the same, as long as `process_broadcast_element` depends on nothing but
+    the rows. What it yields is yielded once by each subtask.
+    """
+
+    def process_element(self, row: Any, ctx: ReadOnlyContext) -> Iterable[Any] | None:  # noqa: ARG002
+        """Handle one row of the keyed stream; see `KeyedProcessFunction.process`."""
+        raise TypeError(f"{type(self).__name__} does not define process_element(row, ctx)")
+
+    def process_broadcast_element(self, row: Any, ctx: BroadcastContext) -> Iterable[Any] | None:  # noqa: ARG002
+        """Handle one row of the broadcast stream, a named tuple of its columns."""
+        raise TypeError(
+            f"{type(self).__name__} does not define process_broadcast_element(row, ctx)"
+        )
+
+    def process(self, row: Any, ctx: Any) -> Iterable[Any] | None:
+        """What the engine calls for a row of the keyed stream: `process_element`."""
+        return self.process_element(row, ctx)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BroadcastSide:
+    """The broadcast stream of an operator, and the states that its rows build up."""
+
+    stream: "DataStream"
+    descriptors: tuple[MapStateDescriptor, ...]
+
+
+class BroadcastStream:
+    """A stream whose rows go to every subtask, and the states that they build up."""
+
+    def __init__(self, stream: "DataStream", descriptors: tuple[MapStateDescriptor, ...]) -> None:
+        self.stream = stream
+        self.descriptors = descriptors
+
+
+class BroadcastConnectedStream:
+    """A keyed stream and a broadcast one, waiting for the function over both."""
+
+    def __init__(self, keyed: "KeyedStream") -> None:
+        self._keyed = keyed
+
+    def process(
+        self, function: KeyedBroadcastProcessFunction, *, uid: str, output: str, **options: Any
+    ) -> "DataStream":
+        """Apply a function over both streams.
+
+        Args:
+            function: the function; it is pickled, so it holds configuration, not resources.
+            uid: the operator's stable name; its state is found again under it.
+            output: DDL of the rows the function yields.
+            options: the other arguments of `KeyedStream.process`.
+
+        Raises:
+            UserError: it is no `KeyedBroadcastProcessFunction`; or see `KeyedStream.process`.
+        """
+        given: Any = function
+        if not isinstance(given, KeyedBroadcastProcessFunction):
+            raise UserError(
+                f"a connected stream takes an instance of a KeyedBroadcastProcessFunction: "
+                f"uid={uid} got={type(function).__name__}"
+            )
+        return self._keyed.process(function, uid=uid, output=output, **options)
+
+
+def broadcast_side(
+    given: "DataStream | BroadcastStream", descriptors: tuple[MapStateDescriptor, ...]
+) -> BroadcastSide:
+    """What `connect` was given, checked.
+
+    Raises:
+        UserError: the stream is no input, or descriptors are missing, wrong or doubled.
+    """
+    if isinstance(given, BroadcastStream):
+        descriptors = (*given.descriptors, *descriptors)
+        given = given.stream
+    if given.operator is not None:
+        raise UserError(
+            f"a broadcast stream comes from inputs; the output of a stateful operator cannot be "
+            f"broadcast: operator={given.operator.uid}"
+        )
+    strange = [d for d in descriptors if not isinstance(d, MapStateDescriptor)]
+    if strange or not descriptors:
+        raise UserError(
+            f"a broadcast stream needs the MapStateDescriptor of each state that its rows build "
+            f"up: got={strange or 'none'}"
+        )
+    names = [d.name for d in descriptors]
+    if len(set(names)) < len(names):
+        raise UserError(f"two broadcast states have one name; rename one of them: names={names}")
+    if unreadable := [n for n in given.schema.names if "." in n or "`" in n]:
+        raise UserError(
+            f"pyspark hands no column with a dot or a backtick in its name to a function; rename "
+            f"it before connect: columns={unreadable}"
+        )
+    return BroadcastSide(given, descriptors)

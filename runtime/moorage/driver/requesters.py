@@ -1,0 +1,111 @@
+"""Who asked for checkpoints and savepoints of a run, and what they are told.
+
+Decides which failures a job survives and which words a requester hears. Called by the checkpointer,
+under the run's epoch lock.
+"""
+
+import logging
+
+from moorage.driver.asked import answer_of, underneath, was_suspended
+from moorage.driver.directories import make_last_part
+from moorage.driver.requests import Request, SavepointRequest
+from moorage.driver.settings import JobSettings
+from moorage.driver.snapshot_writer import Work, savepoint_view
+from moorage.driver.views import SavepointView
+from moorage.driver.watching import CheckpointWatch
+from moorage_state.coordinator import CheckpointFuture
+from moorage_state.errors import Bug, Fenced, MoorageError, Retryable, StoreDenied, StoreUnavailable
+from moorage_state.snapshots import LogWriter, SavepointStore
+
+__all__ = ["Requesters"]
+
+_log = logging.getLogger(__name__)
+
+
+class Requesters:
+    """The requests of one run, from their beginning to their answer.
+
+    Args:
+        watch: hears of savepoints, and of a store that fails.
+    """
+
+    def __init__(self, settings: JobSettings, writer: LogWriter, watch: CheckpointWatch) -> None:
+        self._settings = settings
+        self._writer = writer
+        self._watch = watch
+        self._suspended: list[Request] = []
+        self._attempts: dict[str, str] = {}
+        self._last_error: MoorageError | None = None
+
+    def place_of(self, request: SavepointRequest) -> str | None:
+        """Where the savepoint is to lie; None if an earlier driver completed it, which is told.
+
+        Raises:
+            MoorageError: it cannot lie there, or another one does.
+        """
+        location = self._settings.savepoint_url(request.name)
+        make_last_part("state.savepointDir", self._settings.savepoint_dir)
+        savepoint = SavepointStore(location, create=True)
+        found = savepoint.completed_by(request.attempt_id)
+        if found is None:
+            self._attempts[location] = request.attempt_id
+            return location
+        if found.lineage != self._writer.lineage:
+            savepoint.check_empty()
+        view = savepoint_view(request.name, savepoint, found)
+        self._watch.savepoint(view)
+        request.answer(view)
+        return None
+
+    def attempt_at(self, location: str | None) -> str:
+        """The id of the request for the savepoint there; empty for a checkpoint."""
+        return self._attempts.get(location or "", "")
+
+    def answer(self, request: Request, future: CheckpointFuture) -> None:
+        """Tell who asked how it ended; what was given up with the run is kept for the next."""
+        if was_suspended(future):
+            self._suspended.append(request)
+            return
+        answer = answer_of(request, future, self._last_error)
+        if isinstance(answer, SavepointView):
+            self._watch.savepoint(answer)
+        request.answer(answer)
+
+    def take_suspended(self) -> list[Request]:
+        """What was asked for and given up, for no fault of its own: the run ends, or the job."""
+        suspended, self._suspended = self._suspended, []
+        return suspended
+
+    def note(self, error: MoorageError, checkpoint_id: int) -> None:
+        """A part of a checkpoint failed."""
+        self._last_error = error
+        if isinstance(error, (StoreUnavailable, StoreDenied)):
+            self._watch.storage(str(error))
+        _log.error("checkpoint failed: checkpoint=%d: %s", checkpoint_id, error)
+
+    def forget(self) -> None:
+        """What failed before has nothing to do with what is taken next."""
+        self._last_error = None
+
+    def survivable(self, work: Work, error: BaseException) -> MoorageError:
+        """The error, if the job can go on after it; else it is raised.
+
+        A savepoint is a person's wish: whatever goes wrong with it, the job runs on, unless
+        another driver took over.
+        """
+        known = isinstance(error, MoorageError) and not isinstance(error, (Fenced, Bug))
+        if isinstance(error, Fenced) or not (known or work.is_savepoint):
+            raise error
+        if not isinstance(error, MoorageError):
+            error = Bug(f"a savepoint failed unexpectedly: {type(error).__name__}: {error}")
+        self.note(error, work.checkpoint_id)
+        return error
+
+    def why(self, future: CheckpointFuture) -> MoorageError:
+        """Why the last checkpoint did not complete."""
+        error = future.exception()
+        if error is not None and self._last_error is None:
+            return underneath(error)
+        return self._last_error or Retryable(
+            "the last checkpoint did not complete; the next run continues from the one before"
+        )

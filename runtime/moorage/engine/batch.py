@@ -1,0 +1,95 @@
+"""One pass over input that ends: the backend batch, inside a subtask.
+
+Rows come sorted by key, so a key's state lives from its first row to its last, and what timers are
+left then fire after that one. Nothing is read from a state server and nothing is written to one:
+what the epoch protocol prepares and commits is an empty delta. Called by the subtask.
+"""
+
+# ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
+
+from moorage.engine.firing import Firing
+from moorage.engine.range_access import BoundRange
+from moorage.engine.rows import OutputBuffer
+from moorage.engine.subtask_plan import NEVER
+from moorage.functions import MAX_WATERMARK, KeyedProcessFunction, ProcessContext
+from moorage_state.keyed import KeyTimers
+from moorage_state.keyed.access import Scan
+from moorage_state.keys import EVENT_TIMERS
+
+__all__ = ["FiringAtTheEnd", "NothingStored"]
+
+
+class NothingStored(BoundRange):
+    """A range of which every key is new, and whose writes nobody will read."""
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """See `RangeAccess`: nothing."""
+        return [None] * len(keys)
+
+    def scan_many(
+        self,
+        prefixes: list[bytes],
+        limit_entries: int,  # noqa: ARG002  there is nothing to limit
+        limit_bytes: int,  # noqa: ARG002
+    ) -> list[Scan]:
+        """See `RangeAccess`: nothing."""
+        return [Scan([], [], complete=True) for _ in prefixes]
+
+    def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:  # noqa: ARG002
+        """See `RangeAccess`: nothing."""
+        return Scan([], [], complete=True)
+
+    def due_timers(
+        self,
+        up_to_ms: int,  # noqa: ARG002
+        limit: int,  # noqa: ARG002
+        after: bytes,  # noqa: ARG002
+        kind: int = EVENT_TIMERS,  # noqa: ARG002
+    ) -> list[bytes]:
+        """See `RangeAccess`: nothing."""
+        return []
+
+    def next_timer(self, after_ms: int, kind: int) -> int | None:  # noqa: ARG002
+        """None is stored."""
+        return None
+
+    def stage(self, frame: bytes) -> None:
+        """Drop it: its key does not come again."""
+
+
+class FiringAtTheEnd(Firing):
+    """Timers that no row of a key fires do so once its rows are done.
+
+    `current_watermark` is `MAX_WATERMARK` meanwhile, and `NO_WATERMARK` before.
+    """
+
+    def __init__(
+        self,
+        function: KeyedProcessFunction,
+        ctx: ProcessContext,
+        timers: KeyTimers,
+        out: OutputBuffer,
+    ) -> None:
+        super().__init__(function, ctx, timers, out)
+        self._before = self._watermark
+        self._watermark = self._now_ms = MAX_WATERMARK
+        self._by_event = self._by_clock = True
+
+    def any_due(self) -> bool:
+        """See `Firing.any_due`; a key that has set no timer, as at its first row, has none."""
+        return self._timers.loaded and super().any_due()
+
+    def go_on(self) -> bool:
+        """See `Firing.go_on`."""
+        service = self._ctx.timer_service()
+        service._watermark = MAX_WATERMARK
+        done = super().go_on()
+        service._watermark = self._before
+        return done
+
+    def key_done(self, prefix: bytes) -> None:
+        """Nothing: no timer is stored that could be found again."""
+
+    def next_timer(self, bound: BoundRange) -> int:  # noqa: ARG002
+        """Never: no key comes again."""
+        return NEVER

@@ -1,0 +1,152 @@
+"""Firing of timers in one subtask during one epoch.
+
+Decides which timers are due, and finds the keys that have some although no row came for them, page
+by page: never are all of them in memory. Called by the key loop. It must not know what a row is.
+
+A key's timers are loaded only where one may be due, so that a function that sets none pays nothing.
+"""
+
+# ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
+
+from collections.abc import Iterator
+
+from moorage.engine.range_access import BoundRange
+from moorage.engine.rows import OutputBuffer
+from moorage.engine.subtask_plan import NEVER, UNKNOWN
+from moorage.functions import NO_WATERMARK, KeyedProcessFunction, ProcessContext
+from moorage_state.keyed import KeyTimers, TimeDomain
+from moorage_state.keys import EVENT_TIMERS, PROCESSING_TIMERS, key_prefix, timer_parts
+
+__all__ = ["Firing"]
+
+_DUE_PAGE = 4096
+_KIND = {TimeDomain.EVENT_TIME: EVENT_TIMERS, TimeDomain.PROCESSING_TIME: PROCESSING_TIMERS}
+_EVENT, _PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
+
+
+class Firing:
+    """Fires the timers of a function that has `on_timer`.
+
+    Args:
+        next_timer: a processing time before which no stored timer of the range is due.
+
+    Attributes:
+        fired: how many timers fired.
+    """
+
+    def __init__(
+        self,
+        function: KeyedProcessFunction,
+        ctx: ProcessContext,
+        timers: KeyTimers,
+        out: OutputBuffer,
+        next_timer: int = UNKNOWN,
+    ) -> None:
+        self._function = function
+        self._ctx = ctx
+        self._timers = timers
+        self._out = out
+        service = ctx.timer_service()
+        self._watermark = service.current_watermark()
+        self._now_ms = service.current_processing_time()
+        self._next_timer = next_timer
+        self._by_event = self._watermark > NO_WATERMARK
+        self._by_clock = next_timer <= self._now_ms
+        self._after_ms = NO_WATERMARK
+        self._done: set[bytes] = set()
+        self.fired = 0
+
+    def any_due(self) -> bool:
+        """Whether the current key has due timers: then a new round begins, see `go_on`.
+
+        Within a round processing-time timers only go forward, so that one that sets itself anew
+        for a time that has come does not fire for ever.
+        """
+        timers = self._timers
+        if not (self._by_event or self._by_clock or timers.loaded):
+            return False
+        self._after_ms = NO_WATERMARK
+        return timers.has_due(self._watermark, self._now_ms)
+
+    def go_on(self) -> bool:
+        """Fire what is due for the current key; False if the output is full and more may be."""
+        pop_due = self._timers.pop_due_processing
+        while (at := pop_due(self._now_ms, self._after_ms)) is not None:
+            self._after_ms = at
+            self._call(at, _PROCESSING)
+            if self._out.full:
+                return False
+        return not self._by_event or self.up_to(self._watermark)
+
+    def up_to(self, time_ms: int) -> bool:
+        """Fire the current key's event-time timers up to a time; returns as `go_on`."""
+        pop_due = self._timers.pop_due
+        while (at := pop_due(time_ms)) is not None:
+            self._call(at, _EVENT)
+            if self._out.full:
+                return False
+        return True
+
+    def _call(self, time_ms: int, domain: TimeDomain) -> None:
+        self.fired += 1
+        ctx = self._ctx
+        ctx._timestamp, ctx._domain = time_ms, domain
+        produced = self._function.on_timer(time_ms, ctx)
+        if produced is not None:
+            self._out.extend(produced)
+        ctx._domain = None
+
+    # -- keys without rows -----------------------------------------------------------------
+
+    def key_done(self, prefix: bytes) -> None:
+        """The current key had rows: its timers are not to be looked for again.
+
+        To be called before its rows, or after them if it may still have timers that were due.
+        """
+        if self._timers.had_due(self._watermark, self._now_ms):
+            self._done.add(prefix)
+
+    def pages(self, bound: BoundRange) -> Iterator[tuple[TimeDomain, dict[bytes, int]]]:
+        """Keys with timers that were due when the epoch began, but for those with rows.
+
+        By prefix the time of a timer that found the key; a key may come again on a later page,
+        or for its timers of the other domain: see `is_first`.
+        """
+        if self._by_event:
+            yield from self._pages_of(bound, _EVENT, self._watermark)
+        if self._by_clock:
+            yield from self._pages_of(bound, _PROCESSING, self._now_ms)
+
+    def _pages_of(
+        self, bound: BoundRange, domain: TimeDomain, up_to_ms: int
+    ) -> Iterator[tuple[TimeDomain, dict[bytes, int]]]:
+        after = b""
+        while page := bound.due_timers(up_to_ms, _DUE_PAGE, after, _KIND[domain]):
+            found: dict[bytes, int] = {}
+            for entry in page:
+                group, time_ms, key = timer_parts(entry)
+                found.setdefault(key_prefix(group, key), time_ms)
+            mine = sorted(found.keys() - self._done)
+            if mine:
+                yield domain, {prefix: found[prefix] for prefix in mine}
+            if len(page) < _DUE_PAGE:
+                return
+            after = page[-1]
+
+    def is_first(self, domain: TimeDomain, time_ms: int) -> bool:
+        """Whether the current key is found the first time, by this timer of it.
+
+        Its timers as the epoch found them tell, so that no list of keys is kept: its earliest
+        comes first, and timers of event time are looked for before those of processing time.
+        """
+        event, processing = self._timers.first_stored()
+        if domain is _EVENT:
+            return event == time_ms
+        return processing == time_ms and not (self._by_event and event <= self._watermark)
+
+    def next_timer(self, bound: BoundRange) -> int:
+        """A processing time before which none is due once the epoch is committed."""
+        stored: int | None = self._next_timer
+        if self._by_clock:
+            stored = bound.next_timer(self._now_ms, PROCESSING_TIMERS)
+        return min(self._timers.earliest, NEVER if stored is None else stored)

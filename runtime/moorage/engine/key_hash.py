@@ -1,0 +1,79 @@
+"""Key groups of rows before the shuffle, under the lineage's key hash.
+
+Decides how a row's key group is computed: Spark's `xxhash64` in the JVM, or Flink's hash by Arrow
+columns in Python. Called by the planner. The same keys hash alike offline: see
+`moorage_state.canonical.key_groups`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.types import IntegerType
+
+from moorage.engine.rows import column_values
+from moorage_state.keygroups import FLINK_MURMUR
+from moorage_state.keyhashes import flink_groups, groups_of_hashes, utf8_hashes
+
+__all__ = ["arrow_groups", "key_group_column"]
+
+
+def key_group_column(
+    key_hash: str, columns: Sequence[str], types: Sequence[str], digest: Column, most: int
+) -> Column:
+    """The key group of each row.
+
+    Args:
+        columns: the key columns, and
+        types: their DDL types.
+        digest: `xxhash64` of them.
+        most: maxParallelism.
+    """
+    if key_hash != FLINK_MURMUR:
+        return sf.pmod(digest, sf.lit(most)).cast("int")
+    ddl = tuple(types)
+
+    def groups(*arrays: pa.Array) -> pa.Array:
+        return arrow_groups(arrays, ddl, most)
+
+    hashed: Any = arrow_udf(groups, IntegerType(), ArrowUDFType.SCALAR)
+    made: Column = hashed(*(sf.col(f"`{name}`") for name in columns))
+    return made
+
+
+def arrow_groups(
+    arrays: Sequence[pa.Array], types: Sequence[str], max_parallelism: int
+) -> pa.Array:
+    """The key groups of the keys in these columns under `flink-murmur`.
+
+    A key with a null has the group of hash 0: its row is counted where it comes to.
+    """
+    first = arrays[0]
+    if len(arrays) == 1 and _is_text(first) and first.null_count == 0:
+        hashes = utf8_hashes(*_utf8(first))
+        return pa.array(groups_of_hashes(hashes, max_parallelism), pa.int32())
+    if len(arrays) == 1 and pa.types.is_integer(first.type) and first.null_count == 0:
+        values: list[Any] = [first.to_numpy()]
+    else:
+        values = [column_values(array) for array in arrays]
+    return pa.array(flink_groups(types, max_parallelism)(values), pa.int32())
+
+
+def _is_text(array: pa.Array) -> bool:
+    return bool(pa.types.is_string(array.type) or pa.types.is_large_string(array.type))
+
+
+def _utf8(array: pa.Array) -> tuple[bytes, Any]:
+    """The bytes of a column of strings without nulls, and where each begins."""
+    _, offsets_of, data_of = array.buffers()
+    width = np.int64 if pa.types.is_large_string(array.type) else np.int32
+    if not len(array):
+        return b"", np.zeros(1, np.int64)
+    offsets = np.frombuffer(offsets_of, width)[array.offset : array.offset + len(array) + 1]
+    start, end = int(offsets[0]), int(offsets[-1])
+    data = data_of.slice(start, end - start).to_pybytes() if data_of is not None else b""
+    return data, offsets.astype(np.int64) - start

@@ -1,0 +1,156 @@
+"""The part of a subtask that concerns operator state and broadcast rows.
+
+Decides when a function is initialized and asked for its snapshot, and that broadcast rows are
+through before the first keyed one. Called by the subtask of an operator that has a `SidePlan`;
+others have no such part and pay nothing for it.
+"""
+
+# ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from moorage.broadcast import BroadcastContext, KeyedBroadcastProcessFunction, ReadOnlyContext
+from moorage.checkpointed import (
+    CheckpointedFunction,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+)
+from moorage.engine.chunks import times_of
+from moorage.engine.columns import BROADCAST, KIND_COLUMN, broadcast_column
+from moorage.engine.range_access import BoundRange, LeasedRange, connect_to
+from moorage.engine.rows import OutputBuffer, RowReader
+from moorage.engine.subtask_plan import SubtaskPlan
+from moorage.functions import ProcessContext, RuntimeContext
+from moorage.timing import TimerService
+from moorage_state.errors import Bug, MoorageError
+from moorage_state.keyed.access import RangeAccess
+from moorage_state.keygroups import range_of
+from moorage_state.operator_state import OperatorStateSchema, RangeOperatorStates, RawStates
+from moorage_state.operator_state.ranges import Peer, Writer
+from moorage_state.server.client import StateClient
+
+__all__ = ["OperatorSide"]
+
+
+class OperatorSide:
+    """Operator state and broadcast rows of one attempt of one subtask.
+
+    Args:
+        plan: the operator's, with a `side`.
+        subtask: which subtask it is.
+        access: its range, as this attempt reads it.
+        writer: takes what this attempt writes.
+    """
+
+    def __init__(
+        self, plan: SubtaskPlan, subtask: int, access: RangeAccess, writer: Writer
+    ) -> None:
+        if plan.side is None:
+            raise Bug(f"an operator without a side plan has no operator state: uid={plan.uid}")
+        self._plan = plan
+        self._side = plan.side
+        self._function: Any = plan.function
+        self._clients: dict[str, StateClient] = {}
+        groups = range_of(subtask, plan.parallelism, plan.max_parallelism)
+        # Without stored state there is nothing that the others could have left.
+        ranges = () if plan.batch else plan.ranges
+        peers: list[Peer] = [(one.start, self._reach(one)) for one in ranges]
+        self._states = RangeOperatorStates(
+            access, writer, groups.start, plan.epoch, self._side.schemas, peers
+        )
+        self._raw = RawStates(self._states, access, writer, groups)
+        descriptors = self._side.descriptors
+        self._broadcast = {d.name: self._states.get_broadcast_state(d) for d in descriptors}
+        self._ctx = BroadcastContext(self._broadcast, watermark=plan.watermark, now_ms=plan.now_ms)
+        self.broadcast_rows = 0
+
+    @property
+    def schemas(self) -> list[OperatorStateSchema]:
+        """Schemas of all operator states of the operator."""
+        return self._states.schemas
+
+    def context(self, timers: TimerService) -> ProcessContext:
+        """What keyed rows and timers are handed."""
+        if isinstance(self._function, KeyedBroadcastProcessFunction):
+            return ReadOnlyContext(timers, self._broadcast)
+        return ProcessContext(timers)
+
+    def initialize(self, keyed: RuntimeContext) -> None:
+        """Let the function take up its state, before it is opened."""
+        if isinstance(self._function, CheckpointedFunction):
+            context = FunctionInitializationContext(
+                self._side.restored,
+                self._side.restored_checkpoint_id,
+                self._states,
+                keyed,
+                self._raw,
+            )
+            self._function.initialize_state(context)
+
+    def take_broadcast(
+        self, batches: Iterator[pa.RecordBatch], out: OutputBuffer
+    ) -> Iterator[pa.RecordBatch]:
+        """Process the broadcast rows, which come first; gives the batches of keyed rows."""
+        if not self._side.columns:
+            return batches
+        reader = RowReader(self._side.columns)
+        for batch in batches:
+            kinds = batch.column(KIND_COLUMN).to_numpy()
+            count = int(np.count_nonzero(kinds == BROADCAST))
+            self._process(batch.slice(0, count), reader, out)
+            if count < batch.num_rows:
+                return _chain(batch.slice(count), batches)
+        return iter(())
+
+    def finish(self) -> None:
+        """Ask the function for its snapshot and write what changed; after the last timer."""
+        if isinstance(self._function, CheckpointedFunction):
+            context = FunctionSnapshotContext(
+                self._side.checkpoint_id, self._plan.now_ms, self._raw
+            )
+            self._function.snapshot_state(context)
+        self._states.flush()
+        self._raw.flush()
+
+    def close(self) -> None:
+        """Close connections to other ranges."""
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            with suppress(MoorageError, OSError):
+                client.close()
+
+    def _process(self, batch: pa.RecordBatch, reader: RowReader, out: OutputBuffer) -> None:
+        if batch.num_rows == 0:
+            return
+        self.broadcast_rows += batch.num_rows
+        names = self._side.columns
+        columns = [batch.column(broadcast_column(i)) for i in range(len(names))]
+        rows = reader.rows(pa.RecordBatch.from_arrays(columns, names=list(names)))
+        times = times_of(batch) or [None] * len(rows)
+        ctx, process = self._ctx, self._function.process_broadcast_element
+        for row, time_ms in zip(rows, times, strict=True):
+            ctx._timestamp = time_ms
+            produced = process(row, ctx)
+            if produced is not None:
+                out.extend(produced)
+
+    def _reach(self, leased: LeasedRange) -> Callable[[], RangeAccess]:
+        """Connects to another subtask's range when it is first asked for."""
+
+        def reach() -> RangeAccess:
+            address = leased.door.address
+            if address not in self._clients:
+                self._clients[address] = connect_to(leased.door, self._plan.token)
+            return BoundRange(self._clients[address], leased, self._plan.epoch, "reads-only")
+
+        return reach
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest

@@ -1,0 +1,65 @@
+"""What the subtasks of one operator are told about one epoch.
+
+Made by the planner on the driver, pickled to executors. Holds values only.
+"""
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from moorage.engine.range_access import LeasedRange
+from moorage.engine.side_plan import SidePlan
+from moorage.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction
+from moorage.sinks import Sink
+from moorage_state.keyed.store import StateSchema
+
+__all__ = ["NEVER", "UNKNOWN", "SubtaskPlan"]
+
+NEVER = MAX_WATERMARK
+"""Stands for the time of a timer where there is none."""
+
+UNKNOWN = NO_WATERMARK
+"""Stands for the time of the next timer where nobody has looked yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskPlan:
+    """All that the subtasks of one operator need to know in one epoch; picklable.
+
+    Attributes:
+        ranges: by subtask, its range at the version this epoch reads.
+        inputs: input uids; the input column holds positions in it.
+        now_ms: the epoch's processing time, which the driver fixes once for all attempts.
+        next_timers: by subtask, a processing time before which none of its stored timers is due;
+            empty where nothing is known.
+        timer_delay_ms: how far timers stay behind a row's time within a key.
+        batch: this epoch holds all there is: no state is read or kept.
+        downstream: parallelism of the operator that reads the output; 0 where none does.
+        upstream: uid and parallelism of the operator whose output is read, if it is one.
+        side: for an operator with operator state or broadcast rows.
+    """
+
+    uid: str
+    lineage: str
+    run: str
+    epoch: int
+    parallelism: int
+    max_parallelism: int
+    function: KeyedProcessFunction
+    columns: tuple[str, ...]
+    key_columns: tuple[str, ...]
+    key_types: tuple[str, ...]
+    output: pa.Schema
+    watermark: int
+    ranges: tuple[LeasedRange, ...]
+    token: str = field(repr=False)
+    inputs: tuple[str, ...] = ()
+    now_ms: int = 0
+    next_timers: tuple[int, ...] = ()
+    timer_delay_ms: int = 0
+    downstream: int = 0
+    upstream: tuple[str, int] | None = None
+    schemas: tuple[StateSchema, ...] = ()
+    sinks: tuple[tuple[str, Sink], ...] = ()
+    side: SidePlan | None = None
+    batch: bool = False

@@ -1,0 +1,289 @@
+"""State of subtasks in the engine: broadcast rows, and whole jobs that are killed and rescaled."""
+
+import itertools
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moorage_testing.batches import KEYS, UNBOUNDED, add_batch, counted, start_and_wait, stop
+from moorage_testing.engine import Collect, Engine, input_stream, rows_of
+from moorage_testing.jobs import JobHome, kill_group
+from moorage_testing.oracle import newest_manifest
+
+from moorage import (
+    CheckpointedFunction,
+    DataStream,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+)
+from moorage.engine.failures import UserFunctionError
+from moorage.graph import SinkNode
+from moorage.state import read
+from moorage_state.keygroups import range_of
+from moorage_state.server.group import ServerGroup
+
+pytestmark = pytest.mark.spark
+
+JOB = Path(__file__).parent / "subtask_state_job.py"
+EVENTS = "user string, amount long"
+RULES_SCHEMA = "rule string, factor long"
+RULES = MapStateDescriptor("rules", "string", "long")
+
+
+class Priced(KeyedBroadcastProcessFunction):
+    """Sends each amount times the factor, and every rule as it comes."""
+
+    def process_broadcast_element(self, row, ctx):
+        rules = ctx.get_broadcast_state(RULES)
+        rules.put(row.rule, row.factor)
+        yield f"{row.rule}={row.factor} of {len(rules.keys())}", None
+
+    def process_element(self, row, ctx):
+        yield ctx.key, row.amount * (ctx.get_broadcast_state(RULES).get("factor") or 0)
+
+
+PRICED = "what string, amount long"
+
+
+class Meddles(Priced):
+    """Changes broadcast state where each subtask would change its own copy."""
+
+    def process_element(self, row, ctx):
+        ctx.get_broadcast_state(RULES).put("factor", row.amount)
+
+
+class Remembers(KeyedProcessFunction, CheckpointedFunction):
+    """Tells what it was told about its state, and counts its rows in a list of the subtask."""
+
+    def initialize_state(self, ctx):
+        self.told = ctx.is_restored, ctx.restored_checkpoint_id
+        self.counts = ctx.operator_state_store.get_list_state(ListStateDescriptor("n", "long"))
+        self.n = 0
+
+    def process(self, row, ctx):  # noqa: ARG002
+        self.n += 1
+        yield ctx.key, f"{self.told} {sum(self.counts.get())}"
+
+    def snapshot_state(self, ctx):
+        assert ctx.checkpoint_id == 1
+        assert ctx.checkpoint_timestamp > 1_600_000_000_000
+        self.counts.add(self.n)
+
+
+class KillsAServerAtItsSnapshot(Remembers):
+    """Once, in one subtask, kills the server of the state it is about to write."""
+
+    def __init__(self, pid, marker):
+        self.pid, self.marker = pid, marker
+
+    def snapshot_state(self, ctx):
+        super().snapshot_state(ctx)
+        if self.n and not self.marker.exists():
+            self.marker.touch()
+            os.kill(self.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory):
+    with ServerGroup(2, tmp_path_factory.mktemp("state")) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def fences():
+    return itertools.count(1)
+
+
+@pytest.fixture
+def start(spark, group, fences):
+    """Starts engines, each from empty state."""
+    engines = []
+
+    def start(build, **options) -> Engine:
+        engines.append(Engine(spark, group, build, fence=next(fences), **options))
+        return engines[-1]
+
+    yield start
+    for engine in engines:
+        engine.fleet.close()
+
+
+@pytest.fixture
+def frame(spark):
+    def frame(rows, schema):
+        return spark.createDataFrame(rows, schema)
+
+    return frame
+
+
+def priced(function):
+    def build(env):
+        rules = input_stream(env, "rules", RULES_SCHEMA)
+        keyed = input_stream(env, "events", EVENTS).key_by("user")
+        connected = keyed.connect(rules.broadcast(RULES))
+        connected.process(function, uid="priced", output=PRICED).sink_to(Collect(), uid="out")
+
+    return build
+
+
+def test_broadcast_rows_come_first_to_every_subtask_in_one_order(start, frame):
+    engine = start(priced(Priced()), parallelism=3)
+    users = [(f"u{i}", i) for i in range(8)]
+    rules = [("a", 1), ("factor", 5), ("a", 2), ("factor", 10)]
+    sent = rows_of(engine.epoch(frame(rules, RULES_SCHEMA), frame(users, EVENTS)), "out")
+    said = [what for what, amount in sent if amount is None]
+    assert said == ["a=1 of 1", "factor=5 of 2", "a=2 of 2", "factor=10 of 2"] * 3
+    assert sorted(row for row in sent if row[1] is not None) == [(u, n * 10) for u, n in users]
+
+
+def test_broadcast_state_lasts_and_epochs_without_rules_use_it(start, frame):
+    engine = start(priced(Priced()))
+    nothing = frame([], EVENTS)
+    engine.epoch(frame([("factor", 3)], RULES_SCHEMA), nothing)
+    engine.epoch()
+    sent = rows_of(engine.epoch(frame([], RULES_SCHEMA), frame([("u", 7)], EVENTS)), "out")
+    assert sent == [("u", 21)]
+
+
+def test_broadcast_state_cannot_be_changed_beside_keyed_rows(start, frame):
+    engine = start(priced(Meddles()))
+    with pytest.raises(UserFunctionError, match=r"'rules' is read-only beside keyed rows"):
+        engine.epoch(frame([], RULES_SCHEMA), frame([("u", 7)], EVENTS))
+
+
+def test_keyed_rows_of_an_operator_meet_broadcast_rows(start, frame):
+    def build(env):
+        rules = input_stream(env, "rules", RULES_SCHEMA)
+        events = input_stream(env, "events", EVENTS).key_by("user")
+        first = events.process(Doubles(), uid="doubles", output="user string, amount long")
+        connected = first.key_by("user").connect(rules, RULES)
+        connected.process(Priced(), uid="priced", output=PRICED).sink_to(Collect(), uid="out")
+
+    engine = start(build)
+    rules, events = frame([("factor", 10)], RULES_SCHEMA), frame([("u", 7), ("v", 1)], EVENTS)
+    sent = rows_of(engine.epoch(rules, events), "out")
+    assert sorted(row for row in sent if row[1] is not None) == [("u", 140), ("v", 20)]
+
+
+def test_the_second_example_of_the_page_works(start, frame, tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "operator-state.md"
+    block = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)[1]
+    for name in ("events", "rules"):
+        (tmp_path / name).mkdir()
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(block, str(page), "exec"), names)  # noqa: S102 - the page is the test
+
+    def build(env):
+        env.base_dir = str(tmp_path)
+        names["build"](env)
+        output = DataStream(env, schema=None, operator=env.graph.operators[-1])  # type: ignore[arg-type]
+        env.graph.sinks.append(SinkNode("out", output, Collect()))
+
+    engine = start(build)
+    rules = frame([("factor", 3)], RULES_SCHEMA)
+    assert rows_of(engine.epoch(frame([("u", 5)], EVENTS), rules), "out") == [("u", 15)]
+
+
+class Doubles(KeyedProcessFunction):
+    def process(self, row, ctx):
+        yield ctx.key, row.amount * 2
+
+
+def remembering(function):
+    def build(env):
+        events = input_stream(env, "events", EVENTS).key_by("user")
+        told = events.process(function, uid="remember", output="user string, told string")
+        told.sink_to(Collect(), uid="out")
+
+    return build
+
+
+def test_each_epoch_begins_with_the_state_that_the_one_before_left(start, frame):
+    engine = start(remembering(Remembers()), parallelism=1)
+    for expected in ("(False, None) 0", "(True, None) 2", "(True, None) 4"):
+        sent = rows_of(engine.epoch(frame([("u", 1), ("v", 1)], EVENTS)), "out")
+        assert [told for _, told in sent] == [expected] * 2
+        engine.epoch()
+
+
+def test_an_epoch_whose_server_dies_at_the_snapshot_counts_once(start, frame, group, tmp_path):
+    function = KillsAServerAtItsSnapshot(group.pids[0], tmp_path / "killed")
+    engine = start(remembering(function), parallelism=1)
+    for expected in ("(False, None) 0", "(True, None) 1", "(True, None) 2"):
+        assert rows_of(engine.epoch(frame([("u", 1)], EVENTS)), "out") == [("u", expected)]
+    assert (tmp_path / "killed").exists()
+
+
+# --- whole jobs -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A home of the job in `subtask_state_job.py`; nothing of it is left when the test ends."""
+    for number in (0, 1):
+        add_batch(tmp_path / "events", number)
+    (tmp_path / "rules").mkdir()
+    home = JobHome.make(tmp_path / "job", JOB, tmp_path / "events")
+    yield home
+    home.end()
+
+
+def scaled(home, parallelism, **more):
+    root = home.path.parent
+    args = [str(home.path), str(root / "events"), str(root / "rules")]
+    spec = {**UNBOUNDED, "application": {"mainFile": f"local://{JOB}", "args": args}, **more}
+    home.write_manifest(JOB, **spec, scaling={"parallelism": parallelism, "maxParallelism": 16})
+
+
+def add_rule(home, number, factor):
+    path = home.path.parent / "rules" / f"{number}.json"
+    path.with_suffix(".tmp").write_text(json.dumps({"rule": "all", "factor": factor}) + "\n")
+    path.with_suffix(".tmp").rename(path)
+
+
+def rows(home, state):
+    return read(home.checkpoints, "count", state).to_pylist()
+
+
+def check(home, parallelism, rows_per_key, factor):
+    """Everything is there exactly once, under the subtasks that there are now."""
+    manifest = newest_manifest(home.checkpoints)
+    operator = manifest.operators["count"]
+    assert operator.parallelism == parallelism
+    starts = {range_of(i, parallelism, 16).start for i in range(parallelism)}
+    seen = rows(home, "_operator.seen")
+    found = sorted((row["value"]["key"], row["value"]["n"]) for row in seen)
+    assert found == [(key, n + 1) for key in KEYS for n in range(rows_per_key)]
+    assert {row["key_group"] for row in seen} <= starts
+    totals = rows(home, "_operator.totals")
+    assert sum(row["value"] for row in totals) == rows_per_key * len(KEYS)
+    assert {row["key_group"] for row in totals} == starts
+    copies = rows(home, "_operator.rules")
+    assert {(row["map_key"], row["value"]) for row in copies} == {("all", factor)}
+    assert {row["key_group"] for row in copies} == starts
+    assert {row["key_group"] for row in rows(home, "_raw_keyed")} == set(range(16))
+    assert len(rows(home, "_raw_operator")) == parallelism
+
+
+@pytest.mark.timeout(400)
+def test_state_of_subtasks_survives_kills_and_other_parallelisms(home):
+    scaled(home, 2)
+    add_rule(home, 0, 2)
+    kill_group(start_and_wait(home, 4))
+    check(home, 2, 4, 2)
+    scaled(home, 3)
+    add_batch(home.path.parent / "events", 2)
+    add_rule(home, 1, 3)
+    kill_group(start_and_wait(home, 6))
+    check(home, 3, 6, 5)
+    scaled(home, 1)
+    add_batch(home.path.parent / "events", 3)
+    stop(home, start_and_wait(home, 8))
+    check(home, 1, 8, 5)
+    assert set(counted(home).values()) == {8}

@@ -1,0 +1,79 @@
+"""Timers of a whole job whose input is silent: they fire, also those of before a restart."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from moorage_testing.jobs import JobHome, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+JOB = Path(__file__).with_name("timers_job.py")
+INTERVAL_MS = 500
+
+
+def bring(home: JobHome, source: str, *rows: tuple[str, int, int]) -> None:
+    lines = [json.dumps(dict(zip(("user", "at", "after"), row, strict=True))) for row in rows]
+    folder = home.path / source
+    folder.mkdir(exist_ok=True)
+    (folder / "1.json").write_text("\n".join(lines))
+
+
+def fired(home: JobHome) -> dict[tuple[str, str], int]:
+    """By user and kind, how late the timer was, in milliseconds (of event time: when it fired)."""
+    found = {}
+    for path in sorted(home.out.glob("*.parquet")):
+        for row in pq.read_table(path).to_pylist():
+            key = (row["user"], row["what"])
+            assert key not in found, "a timer fired twice"
+            late = row["fired_at"] - (row["set_for"] if row["what"] == "clock" else 0)
+            found[key] = late
+    return found
+
+
+def wait_for(home: JobHome, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    return wait_until(
+        lambda: done if wanted <= (done := fired(home)).keys() else None,
+        120,
+        f"{wanted}; so far {fired(home)}\n{home.log()}",
+    )
+
+
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / "events").mkdir()
+    home = JobHome.make(
+        tmp_path / "job",
+        JOB,
+        tmp_path / "events",
+        bounded=False,
+        epoch={"interval": f"{INTERVAL_MS}ms"},
+    )
+    yield home
+    home.end()
+
+
+def stop(home: JobHome) -> None:
+    process = home.processes[-1]
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(60) == 0, home.log()
+
+
+def test_timers_fire_although_no_data_comes_and_those_of_a_stopped_job_after_it(home):
+    bring(home, "busy", ("soon", 1000, 3000), ("later", 9000, 40_000))
+    bring(home, "silent", ("held", 500, 3000))
+    home.start()
+    # `silent` holds the watermark at 499 until it counts as idle; then `busy` has it at 8999.
+    early = {("soon", "clock"), ("held", "clock"), ("soon", "event"), ("held", "event")}
+    done = wait_for(home, early)
+    assert done.keys() == early
+    assert all(0 <= done[user, "clock"] < 10_000 for user in ("soon", "held"))
+    stop(home)
+    assert ("later", "clock") not in fired(home)
+    home.start()
+    again = wait_for(home, {*early, ("later", "clock")})
+    assert ("later", "event") not in again
+    stop(home)

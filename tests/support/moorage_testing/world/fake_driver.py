@@ -1,0 +1,250 @@
+"""A driver without Spark, from its container's start to its end.
+
+Its state counts epochs, so a restore point says exactly how much of the stream it holds. What it
+does is what `docs/driver-endpoint.md` says of the real one, at the speed of a fake clock.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic import BaseModel
+
+from moorage_api.driver import (
+    CHECKPOINTS_PATH,
+    SAVEPOINTS_PATH,
+    STOP_PATH,
+    CheckpointBody,
+    DriverEnd,
+    DriverState,
+    RequestError,
+    RequestView,
+    SavepointBody,
+    SavepointInfo,
+    StopBody,
+)
+from moorage_operator.ports import EndpointRefused
+from moorage_state.errors import Fenced
+from moorage_state.snapshots import Released
+from moorage_testing.world.lineages import LineageKeeper
+
+__all__ = ["FakeDriver"]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One request."""
+
+    body: BaseModel
+    kind: str
+    view: RequestView
+    due: datetime | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class FakeDriver(LineageKeeper):
+    """One driver, from its container's start to its end."""
+
+    pod_uid: str
+    token: str
+    started: datetime
+    last_epoch_at: datetime | None = None
+    running_since: datetime | None = None
+    end: DriverEnd | None = None
+    exit_code: int = 0
+    asked: dict[str, _Asked] = field(default_factory=dict)
+    stopping: StopBody | None = None
+    term_at: datetime | None = None
+    parallelism: int = 0
+    cut_off: bool = False
+
+    # -- facts ---------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.end is None and self.exit_code == 0
+
+    def state(self) -> DriverState:
+        """What it says of itself."""
+        return DriverState(
+            attempt=self.order.attempt,
+            job_uid=self.order.job_uid,
+            phase=self.phase,
+            lineage=self.writer.lineage if self.writer else "",
+            fence=self.writer.fence if self.writer else 0,
+            epoch=self.epoch,
+            parallelism=self.parallelism if self.running_since else 0,
+            max_parallelism=self.manifest["spec"]["scaling"].get("maxParallelism", 128),
+            executors_desired=1,
+            executors_ready=1 if self.running_since else 0,
+            last_progress_time=self.last_epoch_at,
+            running_since=self.running_since,
+            restored_from=self.restored,
+            last_checkpoint=self.last_checkpoint,
+            last_savepoint=self.last_savepoint,
+            completed_checkpoints=self.completed,
+            consecutive_failed_checkpoints=self.failed_in_a_row,
+            storage_error=self.storage_error,
+            requests=tuple(asked.view for asked in self.asked.values()),
+        )
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def tick(self, now: datetime) -> None:
+        """Do what is due."""
+        if not self.alive:
+            return
+        try:
+            self._live(now)
+        except Fenced as error:
+            self._end("Failed", 6, "fenced", str(error))
+
+    def terminate(self, now: datetime) -> None:
+        """SIGTERM: a fast checkpoint, then the end."""
+        if self.alive and self.term_at is None:
+            self.term_at = now
+
+    def kill(self) -> None:
+        """SIGKILL: no word."""
+        if self.alive:
+            self.exit_code = 137
+
+    def fail(self, code: str, exit_code: int, message: str = "it broke") -> None:
+        """The job fails by itself."""
+        if self.alive:
+            self._end("Failed", exit_code, code, message)
+
+    def _live(self, now: datetime) -> None:
+        if self.phase == "starting":
+            if self.term_at is not None:
+                self._end("Stopped", 0)
+            elif now >= self.started + timedelta(seconds=self.habits.boot):
+                self._claim(now)
+            return
+        if self.phase == "restoring":
+            since = self.started + timedelta(seconds=self.habits.boot + self.habits.restore)
+            if self.term_at is not None:
+                self._end("Stopped", 0)
+            elif now >= since:
+                self._begin(now)
+            return
+        self._run_epochs(now)
+        self._serve(now)
+        if self.alive and self.checkpoint_at and now >= self.checkpoint_at:
+            self._checkpoint(now)
+        if self.alive and self.term_at is not None:
+            self._checkpoint(now)
+            self._end("Stopped", 0)
+
+    def _begin(self, now: datetime) -> None:
+        self.phase = "running"
+        self.running_since = self.last_epoch_at = now
+        self.parallelism = self.manifest["spec"]["scaling"]["parallelism"]
+        self.checkpoint_at = now + timedelta(seconds=self.interval)
+
+    def _run_epochs(self, now: datetime) -> None:
+        assert self.last_epoch_at is not None
+        if self.habits.stuck:
+            return
+        step = timedelta(seconds=self.habits.epoch)
+        while self.last_epoch_at + step <= now:
+            self.last_epoch_at += step
+            self.epoch += 1
+            if self.habits.finish_at and self.epoch >= self.habits.finish_at:
+                self._checkpoint(now)
+                if self.alive:
+                    self._end("Finished", 0)
+                return
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def ask(self, path: str, body: BaseModel) -> RequestView:
+        """Take up a request, or say how the one of this id stands."""
+        assert isinstance(body, (CheckpointBody, SavepointBody, StopBody))
+        known = self.asked.get(body.request_id)
+        if known is not None:
+            if known.body != body:
+                raise EndpointRefused("request_conflict", "the id was used for something else")
+            return known.view
+        kinds = {CHECKPOINTS_PATH: "Checkpoint", SAVEPOINTS_PATH: "Savepoint", STOP_PATH: "Stop"}
+        if path not in kinds:
+            raise EndpointRefused("restart_needed", "not live")
+        view = RequestView(request_id=body.request_id, kind=kinds[path], state="Pending")  # type: ignore[arg-type]
+        self.asked[body.request_id] = _Asked(body, kinds[path], view)
+        return view
+
+    def _serve(self, now: datetime) -> None:
+        for asked in list(self.asked.values()):
+            if not self.alive or asked.view.state in ("Completed", "Failed") or self.habits.stuck:
+                continue
+            if asked.due is None:
+                asked.due = now + timedelta(seconds=self.habits.snapshot)
+                asked.view = asked.view.model_copy(update={"state": "Running"})
+            elif now >= asked.due:
+                self._answer(asked, now)
+
+    def _answer(self, asked: _Asked, now: datetime) -> None:
+        body = asked.body
+        if isinstance(body, StopBody) and self.habits.ignore_stop:
+            return
+        changes: dict[str, Any] = {"state": "Completed"}
+        if isinstance(body, CheckpointBody) or (
+            isinstance(body, StopBody) and body.mode == "Checkpoint"
+        ):
+            changes["checkpoint"] = self._checkpoint(now)
+            failed = changes["checkpoint"] is None
+        elif isinstance(body, SavepointBody) or body.mode == "Savepoint":  # type: ignore[attr-defined]
+            if isinstance(body, StopBody):
+                self._checkpoint(now)
+            changes["savepoint"] = self._savepoint(str(body.name), _attempt_of(body), now)  # type: ignore[attr-defined]
+            failed = changes["savepoint"] is None
+        else:
+            failed = False
+        if failed:
+            changes = {
+                "state": "Failed",
+                "error": RequestError(code="io_exception", message="the snapshot failed"),
+            }
+        asked.view = asked.view.model_copy(update=changes)
+        if isinstance(body, StopBody) and not failed:
+            self._stopped(body, changes.get("savepoint"))
+
+    def _failed(self, exit_code: int, code: str, message: str) -> None:
+        self._end("Failed", exit_code, code, message)
+
+    def _stopped(self, body: StopBody, savepoint: SavepointInfo | None) -> None:
+        assert self.writer is not None
+        if body.release:
+            self.writer.append(Released(self.writer.fence, "the job was deleted"))
+        self._end("Stopped", 0, savepoint=savepoint, released=body.release)
+
+    def _end(
+        self,
+        outcome: str,
+        exit_code: int,
+        code: str = "",
+        message: str = "",
+        savepoint: SavepointInfo | None = None,
+        *,
+        released: bool = False,
+    ) -> None:
+        self.exit_code = exit_code
+        self.end = DriverEnd(
+            attempt=self.order.attempt,
+            outcome=outcome,  # type: ignore[arg-type]
+            code=code,
+            message=message,
+            lineage=self.writer.lineage if self.writer else "",
+            fence=self.writer.fence if self.writer else 0,
+            epoch=self.epoch,
+            restored_from=self.restored,
+            last_checkpoint=self.last_checkpoint,
+            savepoint=savepoint,
+            released=released,
+        )
+
+
+def _attempt_of(body: BaseModel) -> str:
+    """The attempt id in the savepoint's directory."""
+    return str(getattr(body, "attempt", None) or getattr(body, "request_id", ""))

@@ -1,0 +1,51 @@
+"""How the drivers of a world behave, and what is known of their starts."""
+
+from dataclasses import dataclass
+
+__all__ = ["Habits", "Restored"]
+
+
+@dataclass(slots=True)
+class Habits:
+    """How drivers of a world behave; a test changes them at any time.
+
+    Attributes:
+        boot: seconds from the container's start to the fence.
+        restore: seconds from the fence to the first epoch.
+        epoch: seconds that an epoch takes.
+        snapshot: seconds that a checkpoint or savepoint takes.
+        savepoints_fail: how many of the next savepoints fail.
+        deaf: drivers do not answer.
+        stuck: drivers make no epochs and no checkpoints.
+        ignore_stop: a driver that is told to stop goes on.
+        fail_restore: what a start ends with, instead of running.
+        finish_at: the epoch with which the input ends.
+    """
+
+    boot: float = 4.0
+    restore: float = 3.0
+    epoch: float = 1.0
+    snapshot: float = 2.0
+    savepoints_fail: int = 0
+    deaf: bool = False
+    stuck: bool = False
+    ignore_stop: bool = False
+    fail_restore: str = ""
+    finish_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a start began from.
+
+    Attributes:
+        newest: the epoch of the newest checkpoint that the lineage had at that moment.
+        explicit: a person, or an operation on a savepoint, chose it.
+    """
+
+    attempt: int
+    fence: int
+    epoch: int
+    newest: int
+    explicit: bool
+    path: str | None

@@ -1,0 +1,193 @@
+"""Values by column: the same bytes as values one by one, and the same values back."""
+
+import datetime
+import decimal
+from datetime import UTC
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from moorage_state.codecs import StateTypeError, decoder, encoder
+from moorage_state.columnar import ColumnCodec, is_columnar, to_arrow
+from moorage_state.evolution import ValueCodec
+from moorage_state.types import parse_type
+
+unhurried = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def whole(bits):
+    near = [s * (1 << n) + d for n in range(bits) for s in (1, -1) for d in (-1, 0, 1)]
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    return st.integers(low, high) | st.sampled_from([n for n in near if low <= n <= high])
+
+
+moments = st.datetimes(timezones=st.just(UTC)) | st.sampled_from(
+    [
+        datetime.datetime.fromtimestamp(s, UTC) + datetime.timedelta(microseconds=us)
+        for s in (0, -1, 1, 2**32 - 1, 2**32, 2**34 - 1, 2**34)
+        for us in (0, 1, 999_999)
+    ]
+)
+FLAT = {
+    "tinyint": whole(8),
+    "smallint": whole(16),
+    "int": whole(32),
+    "bigint": whole(64),
+    "float": st.floats(width=32),
+    "double": st.floats(),
+    "boolean": st.booleans(),
+    "date": st.dates(),
+    "timestamp": moments,
+    "string": st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+    | st.sampled_from(["x" * n for n in (31, 32, 255, 256, 65535, 65536)]),
+    "binary": st.binary(max_size=40) | st.sampled_from([bytes(n) for n in (255, 256, 65536)]),
+}
+scalars = st.sampled_from(sorted(FLAT)).map(lambda ddl: (ddl, FLAT[ddl]))
+
+
+def structs(fields):
+    ddl = ",".join(f"f{i}:{ddl}" for i, (ddl, _) in enumerate(fields))
+    return f"struct<{ddl}>", st.tuples(*(st.none() | values for _, values in fields))
+
+
+kinds = scalars | st.lists(scalars, min_size=1, max_size=20).map(structs)
+
+
+@unhurried
+@given(st.data())
+def test_a_column_has_the_bytes_that_the_codec_gives_each_value(data):
+    ddl, values = data.draw(kinds)
+    rows = data.draw(st.lists(st.none() | values, max_size=30))
+    assert is_columnar(ddl)
+    encode, decode = encoder(ddl), decoder(ddl)
+    raws = [None if row is None else encode(row) for row in rows]
+    codec = ColumnCodec(ddl)
+    column = codec.decode(raws)
+    column.validate(full=True)
+    assert column.type == codec.type
+    expected = to_arrow(parse_type(ddl), [None if raw is None else decode(raw) for raw in raws])
+    assert repr(column.to_pylist()) == repr(expected.to_pylist())
+    assert codec.encode(column) == raws
+
+
+@unhurried
+@given(st.data())
+def test_a_slice_of_a_column_is_written_as_the_slice_it_is(data):
+    ddl, values = data.draw(kinds)
+    rows = data.draw(st.lists(st.none() | values, min_size=3, max_size=12))
+    codec = ColumnCodec(ddl)
+    raws = codec.encode(to_arrow(parse_type(ddl), rows))
+    column = codec.decode(raws)
+    assert codec.encode(column.slice(1, len(rows) - 2)) == raws[1:-1]
+    assert codec.encode(column.slice(len(rows))) == []
+
+
+@pytest.mark.parametrize(
+    ("ddl", "rows"),
+    [
+        ("decimal(5,2)", [decimal.Decimal("1.50"), None]),
+        ("array<long>", [[1, None], None, []]),
+        ("map<string,long>", [{"a": 1}, None]),
+        ("a long, s struct<b:string>", [(1, ("x",)), (None, None), None]),
+    ],
+)
+def test_other_types_go_value_by_value_with_the_same_result(ddl, rows):
+    assert not is_columnar(ddl)
+    codec, encode = ColumnCodec(ddl), encoder(ddl)
+    raws = [None if row is None else encode(row) for row in rows]
+    assert codec.encode(codec.decode(raws)) == raws
+
+
+def test_pickled_objects_are_columns_of_the_bytes_they_are():
+    codec = ColumnCodec("pickle")
+    raw = encoder("pickle")({"a"})
+    assert codec.decode([raw, None]).to_pylist() == [raw, None]
+    assert codec.encode(pa.array([raw, None], pa.binary())) == [raw, None]
+
+
+def test_values_of_earlier_types_are_read_in_one_column_and_written_as_the_last():
+    first, second = "a int", "a int, b string default 'x'"
+    third = "b string, a double"
+    raws = [
+        ValueCodec.of(first).encode((1,)),
+        None,
+        ValueCodec.of(second, (first,)).encode((2, "y")),
+        ValueCodec.of(third, (first, second)).encode(("z", 3.5)),
+    ]
+    codec = ColumnCodec(third, (first, second))
+    column = codec.decode(raws)
+    assert column.to_pylist() == [
+        {"b": "x", "a": 1.0},
+        None,
+        {"b": "y", "a": 2.0},
+        {"b": "z", "a": 3.5},
+    ]
+    single = ValueCodec.of(third, (first, second)).encode
+    assert codec.encode(column) == [
+        single(("x", 1.0)),
+        None,
+        single(("y", 2.0)),
+        single(("z", 3.5)),
+    ]
+
+
+def test_columns_of_narrower_types_and_fields_by_name_are_taken():
+    codec = ColumnCodec("a long, b double, c string")
+    given_ = pa.StructArray.from_arrays(
+        [pa.array([1.5, None]), pa.array([1, 2], pa.int32())], names=["b", "a"]
+    )
+    assert codec.decode(codec.encode(given_)).to_pylist() == [
+        {"a": 1, "b": 1.5, "c": None},
+        {"a": 2, "b": None, "c": None},
+    ]
+    chunked = pa.chunked_array([[1], [2, None]])
+    assert ColumnCodec("int").encode(chunked) == [b"\x01", b"\x02", None]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "column", "words"),
+    [
+        ("int", pa.array([1 << 40]), "declared=int: a column of int64 is none of int32"),
+        ("long", pa.array(["x"]), "a column of string is none of int64"),
+        ("long", pa.array([1.5]), "a column of double is none of int64"),
+        ("a long", pa.array([{"b": 1}]), r"no field \['b'\]"),
+        ("long", [1, 2], "give an Arrow array, not list"),
+        ("long", np.array([1]), "give an Arrow array, not ndarray"),
+        ("date", pa.array([2932897], pa.int32()).view(pa.date32()), "the years 1 to 9999"),
+        (
+            "timestamp",
+            pa.array([-(1 << 60)]).view(pa.timestamp("us", tz="UTC")),
+            "the years 1 to 9999",
+        ),
+    ],
+)
+def test_a_column_of_another_type_is_refused_by_name(ddl, column, words):
+    with pytest.raises(StateTypeError, match=words) as caught:
+        ColumnCodec(ddl, (), "total").encode(column)
+    assert "state=total declared=" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "raw"),
+    [
+        ("long", b"\xa1x"),
+        ("long", b"\xcf\xff\xff\xff\xff\xff\xff\xff\xff"),
+        ("long", b"\x01\x01"),
+        ("long", b""),
+        ("double", b"\x01"),
+        ("string", b"\xa5ab"),
+        ("string", b"\xa1\xff"),
+        ("boolean", b"\x01"),
+        ("timestamp", b"\x01"),
+        ("date", b"\xa1x"),
+        ("date", b"\xaa2013-99-01"),
+        ("a long, b long", b"\x91\x01"),
+        ("a long, b long", b"\x92\x01"),
+    ],
+)
+def test_bytes_of_another_type_are_refused(ddl, raw):
+    with pytest.raises(ValueError, match=r"value|Invalid|invalid|out of range|UTF8|parsing"):
+        ColumnCodec(ddl).decode([raw])

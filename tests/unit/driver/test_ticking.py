@@ -1,0 +1,83 @@
+"""When an epoch without input is due."""
+
+import pytest
+
+from moorage.driver.ticking import Ticking
+from moorage.engine.subtask_plan import NEVER, UNKNOWN
+from moorage.engine.watermarks import Watermarks
+
+STILL = Watermarks({"a": 0}).after_epoch({"a": 5000}).after_epoch({})
+MOVED = STILL.after_epoch({"a": 9000})
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def ticking(clock):
+    return Ticking(timers=True, epoch_seconds=2.0, clock=clock)
+
+
+def test_an_alarm_waits_for_the_epoch_interval_and_no_longer(ticking, clock):
+    clock.now += 1.9
+    assert not ticking.due(STILL, 500, 500)
+    clock.now += 0.1
+    assert ticking.due(STILL, 500, 500)
+    assert not ticking.due(STILL, 501, 500)
+
+
+def test_between_two_ticks_lies_the_epoch_interval(ticking, clock):
+    clock.now += 50
+    assert ticking.due(STILL, 500, 900)
+    ticking.epoch_ended()
+    assert not ticking.due(STILL, 500, 900)
+    clock.now += 2
+    assert ticking.due(STILL, 500, 900)
+
+
+def test_even_without_an_interval_ticks_leave_room_for_other_things(clock):
+    ticking = Ticking(timers=True, epoch_seconds=0.0, clock=clock)
+    ticks = 0
+    for _ in range(1000):
+        clock.now += 0.01
+        if ticking.due(STILL, 1, 2):
+            ticks += 1
+            ticking.epoch_ended()
+    assert 40 <= ticks <= 50
+
+
+def test_no_alarm_is_no_reason_to_tick(ticking, clock):
+    clock.now += 1000
+    assert not ticking.due(STILL, NEVER, NEVER)
+
+
+def test_a_watermark_that_has_moved_waits_until_spark_brings_nothing(ticking, clock):
+    clock.now += 2.9
+    assert not ticking.due(MOVED, NEVER, 0)
+    clock.now += 0.2
+    assert ticking.quiet
+    assert ticking.due(MOVED, NEVER, 0)
+    assert not ticking.due(MOVED.after_epoch({}), NEVER, 0)
+
+
+def test_after_a_restore_a_quiet_job_looks_once_what_alarms_there_are(ticking, clock):
+    assert not ticking.due(STILL, UNKNOWN, 0)
+    clock.now += 3.1
+    assert ticking.due(STILL, UNKNOWN, 0)
+
+
+def test_a_job_without_timers_never_ticks(clock):
+    ticking = Ticking(timers=False, epoch_seconds=2.0, clock=clock)
+    clock.now += 1000
+    assert not ticking.due(MOVED, 1, 2)
+    assert not ticking.due(MOVED, UNKNOWN, 2)

@@ -1,0 +1,168 @@
+"""What the driver knows of operator state between epochs, and which graphs it accepts."""
+
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql.types import LongType, StringType, StructType
+
+from moorage import (
+    CheckpointedFunction,
+    DataStream,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    KeyedStream,
+    ListStateDescriptor,
+    MapStateDescriptor,
+)
+from moorage.driver.operator_states import operator_metas, operator_sides
+from moorage.engine.acks import Ack, EpochOutcome
+from moorage.engine.sides import OperatorSides
+from moorage.graph import JobGraph, OperatorNode
+from moorage_state.errors import UserError
+from moorage_state.operator_state import OperatorStateSchema
+
+RULES = MapStateDescriptor("rules", "string", "long")
+ROWS = StructType().add("user", StringType()).add("n", LongType())
+SEEN = OperatorStateSchema("seen", "split", "bigint")
+
+
+class Plain(KeyedProcessFunction):
+    pass
+
+
+class Counts(KeyedProcessFunction, CheckpointedFunction):
+    pass
+
+
+class Prices(KeyedBroadcastProcessFunction):
+    pass
+
+
+class Environment:
+    def __init__(self):
+        self.graph = JobGraph()
+
+    def claim_uid(self, uid):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _reads_ddl_without_a_jvm(monkeypatch):
+    monkeypatch.setattr("moorage.graph.parse_output", lambda _uid, _ddl: ROWS)
+
+
+@pytest.fixture
+def stream():
+    return DataStream(Environment(), schema=ROWS)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def keyed(stream):
+    return KeyedStream(stream, ("user",), ("string",))
+
+
+def graph_of(keyed, stream):
+    keyed.process(Plain(), uid="plain", output="n long")
+    keyed.process(Counts(), uid="counts", output="n long")
+    keyed.connect(stream, RULES).process(Prices(), uid="prices", output="n long", null_key="drop")
+    return keyed._stream.env.graph
+
+
+def outcome(*acks):
+    return EpochOutcome({(ack.uid, ack.subtask): ack for ack in acks})
+
+
+def ack(uid, subtask, *schemas):
+    return Ack(uid=uid, subtask=subtask, run="f1r0", epoch=1, operator_states=list(schemas))
+
+
+def test_only_operators_with_such_state_have_a_plan(keyed, stream):
+    graph = graph_of(keyed, stream)
+    plans = OperatorSides().plans(graph)
+    assert set(plans) == {"counts", "prices"}
+    assert (plans["counts"].columns, plans["counts"].descriptors) == ((), ())
+    assert (plans["prices"].columns, plans["prices"].descriptors) == (("user", "n"), (RULES,))
+    assert graph.operators[2].null_key == "drop"
+
+
+def test_an_operator_is_restored_from_its_second_epoch_on(keyed, stream):
+    graph, ids = graph_of(keyed, stream), iter([5, 6])
+    sides = OperatorSides(next_checkpoint_id=lambda: next(ids))
+    first = sides.plans(graph)["counts"]
+    assert (first.restored, first.restored_checkpoint_id, first.checkpoint_id) == (False, None, 5)
+    sides.committed(outcome(ack("counts", 0, SEEN), ack("prices", 0)), ["plain", "counts"])
+    second = sides.plans(graph)
+    assert (second["counts"].restored, second["counts"].checkpoint_id) == (True, 6)
+    assert second["counts"].schemas == (SEEN,)
+    assert not second["prices"].restored
+
+
+def test_without_such_operators_no_checkpoint_id_is_asked_for(keyed):
+    keyed.process(Plain(), uid="plain", output="n long")
+    sides = OperatorSides(next_checkpoint_id=lambda: pytest.fail("asked"))
+    assert sides.plans(keyed._stream.env.graph) == {}
+
+
+def test_two_subtasks_must_declare_a_name_alike():
+    other = OperatorStateSchema("seen", "union", "bigint")
+    with pytest.raises(UserError, match="'seen' of another subtask was registered as list state"):
+        OperatorSides().committed(outcome(ack("a", 0, SEEN), ack("a", 1, other)), ["a"])
+
+
+def test_manifests_say_what_a_run_has_to_know():
+    rules = OperatorStateSchema("rules", "broadcast", "bigint", "string")
+    metas = operator_metas([SEEN, rules])
+    assert [meta.label for meta in metas] == ["_operator.seen", "_operator.rules"]
+    operators = {
+        "counts": SimpleNamespace(operator_states=metas),
+        "plain": SimpleNamespace(operator_states=[]),
+    }
+    sides = operator_sides(SimpleNamespace(operators=operators, checkpoint_id=9))  # type: ignore[arg-type]
+    assert sides.schemas == {"counts": (SEEN, rules)}
+    assert sides.restored == {"counts", "plain"}
+    assert sides.restored_checkpoint_id == 9
+    assert operator_sides(None).restored_checkpoint_id is None
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "message"),
+    [
+        ((), "needs the MapStateDescriptor .*got=none"),
+        ((ListStateDescriptor("l", "long"),), "needs the MapStateDescriptor .*got=.*ListState"),
+        ((RULES, MapStateDescriptor("rules", "string", "int")), "two broadcast states"),
+    ],
+)
+def test_connect_needs_descriptors_of_maps(keyed, stream, descriptors, message):
+    with pytest.raises(UserError, match=message):
+        keyed.connect(stream, *descriptors)
+
+
+def test_a_broadcast_stream_takes_the_descriptors_of_both_calls(keyed, stream):
+    other = MapStateDescriptor("other", "string", "int")
+    keyed.connect(stream.broadcast(RULES), other).process(Prices(), uid="p", output="n long")
+    node = keyed._stream.env.graph.operators[0]
+    assert node.broadcast.descriptors == (RULES, other)
+
+
+def test_the_output_of_an_operator_cannot_be_broadcast(keyed):
+    output = keyed.process(Plain(), uid="plain", output="n long")
+    with pytest.raises(UserError, match=r"a broadcast stream comes from inputs.*operator=plain"):
+        keyed.connect(output, RULES)
+
+
+def test_columns_that_pyspark_cannot_pass_on_are_refused(keyed):
+    strange = DataStream(Environment(), schema=StructType().add("a.b", LongType()))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"columns=\['a\.b'\]"):
+        keyed.connect(strange, RULES)
+
+
+def test_functions_and_streams_must_fit(keyed, stream):
+    with pytest.raises(UserError, match=r"instance of a KeyedBroadcastProcessFunction.*got=Plain"):
+        keyed.connect(stream, RULES).process(Plain(), uid="a", output="n long")
+    with pytest.raises(UserError, match="needs a broadcast stream: uid=a; call connect"):
+        keyed.process(Prices(), uid="a", output="n long")
+
+
+def test_a_node_without_a_broadcast_stream_has_no_such_inputs(stream):
+    node = OperatorNode("a", stream, ("user",), ("string",), Plain(), ROWS, "fail")
+    assert node.broadcast_branches == ()

@@ -1,0 +1,294 @@
+"""Vectorized functions: the same state and output as one row at a time, chunk for chunk."""
+
+# ruff: noqa: ARG001, ARG002 - functions have the signature that the API gives them
+
+import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import xxhash
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from moorage.engine.failures import SubtaskFailure
+from moorage.engine.whole_columns import fitted, hash_column
+from moorage.functions import KeyedProcessFunction
+from moorage.vectorized import KeyedBatchFunction
+from moorage_state.descriptors import ListStateDescriptor, ValueStateDescriptor
+from moorage_state.errors import UserError
+from moorage_state.timetolive import StateTtlConfig
+
+SEEN = "total long, rows int"
+
+
+class Rows(KeyedProcessFunction):
+    """Sums per key, one row at a time; a negative number clears."""
+
+    def open(self, ctx):
+        self.seen = ctx.get_state(ValueStateDescriptor("seen", SEEN))
+
+    def process(self, row, ctx):
+        total, rows = self.seen.value() or (0, 0)
+        self.seen.update(None if row.n < 0 else (total + row.n, rows + 1))
+
+
+class Columns(KeyedBatchFunction):
+    """The same, by column."""
+
+    def open(self, ctx):
+        self.seen = ctx.get_state(ValueStateDescriptor("seen", SEEN))
+
+    def process_batch(self, keys, table, ctx):
+        seen = ctx.get_values(self.seen)
+        numbers = table.column("n").to_numpy()
+        total, rows = (f.fill_null(0).to_numpy().astype(np.int64) for f in seen.flatten())
+        total, rows = total.copy(), rows.copy()
+        gone = seen.is_null().to_numpy(zero_copy_only=False).copy()
+        for key, number in zip(ctx.key_index, numbers, strict=True):
+            gone[key] = number < 0
+            total[key] = 0 if gone[key] else total[key] + number
+            rows[key] = 0 if gone[key] else rows[key] + 1
+        made = pa.StructArray.from_arrays(
+            [pa.array(total), pa.array(rows, pa.int32())], names=["total", "rows"]
+        )
+        ctx.put_values(self.seen, pc_if(gone, made))
+
+
+def pc_if(gone, column):
+    places = pa.array(np.arange(len(gone)), mask=gone)
+    return column.take(places)
+
+
+def stored():
+    """What is in the state now, by key: read by a function that changes nothing."""
+    found = {}
+
+    class Look(KeyedBatchFunction):
+        def open(self, ctx):
+            self.seen = ctx.get_state(ValueStateDescriptor("seen", SEEN))
+
+        def process_batch(self, keys, table, ctx):
+            for key, value in zip(keys.to_pylist(), ctx.get_values(self.seen), strict=True):
+                found[key] = value.as_py()
+
+    return Look(), found
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(-1, 9)), max_size=12),
+        min_size=1,
+        max_size=3,
+    ),
+    st.integers(1, 5),
+)
+def test_columns_leave_the_state_that_rows_leave_wherever_batches_are_cut(
+    new_operator, batch, epochs, cut
+):
+    by_rows, by_columns = new_operator(), new_operator()
+    for epoch in epochs:
+        rows = sorted(epoch, key=lambda row: sum(row[0].encode()) % 128)
+        cuts = [batch(*rows[at : at + cut]) for at in range(0, len(rows), cut)]
+        one = by_rows.epoch(Rows(), cuts)
+        other = by_columns.epoch(Columns(), cuts)
+        assert (one.ack.rows_in, one.ack.keys) == (other.ack.rows_in, other.ack.keys)
+    everybody = [batch(*((key, 0) for key in "abcdef"))]
+    seen = []
+    for operator in (by_rows, by_columns):
+        look, found = stored()
+        operator.epoch(look, everybody)
+        seen.append(found)
+    assert seen[0] == seen[1]
+
+
+def test_what_one_call_puts_the_next_one_gets_for_a_key_that_runs_on(operator, batch):
+    calls = []
+
+    class Watching(Columns):
+        def process_batch(self, keys, table, ctx):
+            calls.append((keys.to_pylist(), ctx.get_values(self.seen).to_pylist()))
+            super().process_batch(keys, table, ctx)
+            assert ctx.get_values(self.seen).null_count == 0
+
+    batches = [batch(("a", 1), ("b", 2)), batch(("b", 3)), batch(("b", 4), ("c", 5))]
+    done = operator.epoch(Watching(), batches)
+    assert done.ack.keys == 3
+    assert calls == [
+        (["a", "b"], [None, None]),
+        (["b"], [{"total": 2, "rows": 1}]),
+        (["b", "c"], [{"total": 5, "rows": 2}, None]),
+    ]
+    look, found = stored()
+    operator.epoch(look, [batch(("a", 0), ("b", 0), ("c", 0))])
+    assert {key: value["total"] for key, value in found.items()} == {"a": 1, "b": 9, "c": 5}
+
+
+def test_rows_and_columns_of_one_state_can_take_turns(operator, batch):
+    operator.epoch(Rows(), [batch(("a", 1), ("b", 2))])
+    operator.epoch(Columns(), [batch(("a", 3))])
+    operator.epoch(Rows(), [batch(("a", 5), ("b", 7))])
+    look, found = stored()
+    operator.epoch(look, [batch(("a", 0), ("b", 0))])
+    assert found == {"a": {"total": 9, "rows": 3}, "b": {"total": 9, "rows": 2}}
+
+
+def test_state_of_an_earlier_type_is_a_column_of_the_type_now(operator, batch):
+    class Before(KeyedProcessFunction):
+        def open(self, ctx):
+            self.seen = ctx.get_state(ValueStateDescriptor("seen", "total int"))
+
+        def process(self, row, ctx):
+            self.seen.update((row.n,))
+
+    operator.epoch(Before(), [batch(("a", 1), ("b", 2))])
+    operator.epoch(Columns(), [batch(("a", 3))])
+    (schema,) = operator.schemas
+    assert schema.earlier == ("struct<total:int>",)
+    look, found = stored()
+    operator.epoch(look, [batch(("a", 0), ("b", 0))])
+    assert found == {"a": {"total": 4, "rows": 1}, "b": {"total": 2, "rows": None}}
+
+
+class Echo(KeyedBatchFunction):
+    """Gives what it is told to give."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def process_batch(self, keys, table, ctx):
+        return self.make(keys, table, ctx)
+
+
+def sums(keys, table, ctx):
+    totals = np.add.reduceat(table.column("n").to_numpy(), ctx.starts)
+    return pa.table({"n": totals, "user": keys})
+
+
+def test_output_goes_on_as_rows_of_the_declared_columns(operator, batch):
+    batches = [batch(("a", 1), ("a", 2), ("b", 5)), batch(("c", 9))]
+    done = operator.epoch(Echo(sums), batches)
+    assert done.rows == [("a", 3), ("b", 5), ("c", 9)]
+    assert done.ack.rows_out == 3
+    again = operator.attempt(Echo(sums), batches, downstream=1)
+    assert again.ack.output == done.ack.output
+    other = operator.attempt(Echo(sums), [batch(("a", 4))], downstream=1)
+    assert other.ack.output != done.ack.output
+
+
+def test_several_tables_and_none_are_output_too(operator, batch):
+    several = operator.epoch(
+        Echo(lambda keys, table, ctx: (sums(keys, table, ctx) for _ in range(2))),
+        [batch(("a", 1))],
+    )
+    assert several.ack.rows_out == 2
+    assert operator.epoch(Echo(lambda *_: None), [batch(("a", 1))]).ack.rows_out == 0
+
+
+def test_the_context_knows_keys_of_rows_times_and_the_watermark(operator, batch):
+    seen: list[Any] = []
+
+    def look(keys, table, ctx):
+        seen.append((ctx.key_index.tolist(), ctx.starts.tolist(), ctx.timestamps.to_pylist()))
+        seen.append((table.column_names, ctx.current_watermark()))
+
+    operator.epoch(Echo(look), [batch(("a", 1, 10), ("a", 2, 11), ("b", 3, 12))], watermark=5)
+    assert seen == [([0, 0, 1], [0, 2], [10, 11, 12]), (["user", "n"], 5)]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda *_: pa.table({"user": ["a"]}), r"columns=\['user'\] declared=\['user', 'n'\]"),
+        (lambda *_: pa.table({"user": ["a"], "n": ["x"]}), "column=n declared=int64 got=string"),
+        (lambda *_: [("a", 1)], "gives Arrow tables or batches: operator=.* got=tuple"),
+    ],
+)
+def test_output_of_another_shape_is_refused_with_the_column(operator, batch, make, words):
+    with pytest.raises(SubtaskFailure, match=words):
+        operator.attempt(Echo(make), [batch(("a", 1))])
+
+
+def test_other_kinds_of_state_are_refused(operator, batch):
+    class Lists(KeyedBatchFunction):
+        descriptor = ListStateDescriptor("all", "long")
+
+        def open(self, ctx):
+            self.state = ctx.get_list_state(self.descriptor)
+
+        def process_batch(self, keys, table, ctx):
+            ctx.get_values(self.state)
+
+    class Expiring(Lists):
+        def open(self, ctx):
+            ttl = StateTtlConfig(datetime.timedelta(hours=1))
+            self.state = ctx.get_state(ValueStateDescriptor("short", "long", ttl=ttl))
+
+    for function in (Lists(), Expiring()):
+        with pytest.raises(SubtaskFailure, match="value states without a time to live"):
+            operator.attempt(function, [batch(("a", 1))])
+
+
+def test_a_column_of_another_length_is_refused(operator, batch):
+    class Short(Columns):
+        def process_batch(self, keys, table, ctx):
+            ctx.put_values(self.seen, pa.array([{"total": 1}]))
+
+    with pytest.raises(SubtaskFailure, match="values=1 keys=2; give one for each key"):
+        operator.attempt(Short(), [batch(("a", 1), ("b", 1))])
+
+
+def test_handles_cannot_be_used_by_row_in_a_vectorized_function(operator, batch):
+    class Mixed(Columns):
+        def process_batch(self, keys, table, ctx):
+            self.seen.value()
+
+    with pytest.raises(SubtaskFailure, match="state belongs to a key"):
+        operator.attempt(Mixed(), [batch(("a", 1))])
+
+
+def test_a_vectorized_function_has_no_timers(operator, batch):
+    class Timed(Columns):
+        def on_timer(self, timestamp, ctx):
+            """Never."""
+
+    with pytest.raises(SubtaskFailure, match=r"has no timers: operator=.* function=Timed"):
+        operator.attempt(Timed(), [batch(("a", 1))])
+
+
+def test_a_digest_is_of_values_and_not_of_what_lies_under_nulls():
+    def digest(column):
+        found = xxhash.xxh3_64()
+        hash_column(found, column)
+        return found.hexdigest()
+
+    columns = [
+        pa.array([1, 2, None]),
+        pa.array(["a", None, ""]),
+        pa.array([b"\x00", None]),
+        pa.array([True, None, False]),
+        pa.array([1.5, None]),
+        pa.array([None, 5], pa.timestamp("us", "UTC")),
+        pa.array([5, None], pa.date32()),
+        pa.array([[1], None]),
+    ]
+    for column in columns:
+        assert digest(column) == digest(pa.concat_arrays([column, column]).slice(0, len(column)))
+        assert digest(column) != digest(column.slice(1))
+    assert len({digest(column) for column in columns}) == len(columns)
+    hidden = pa.Array.from_buffers(
+        pa.int64(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(np.array([1, 99]).tobytes())]
+    )
+    assert digest(hidden) == digest(pa.array([1, None]))
+
+
+def test_a_table_is_fitted_by_name_and_widened():
+    schema = pa.schema([("user", pa.string()), ("n", pa.int64())])
+    made = pa.table({"n": pa.array([1], pa.int8()), "user": ["a"]})
+    (found,) = fitted(made, schema, "op")
+    assert found.to_pylist() == [{"user": "a", "n": 1}]
+    assert list(fitted(made.slice(1), schema, "op")) == []
+    with pytest.raises(UserError, match="column=n declared=int64 got=double"):
+        list(fitted(pa.table({"n": [1.5], "user": ["a"]}), schema, "op"))

@@ -1,0 +1,64 @@
+"""Earlier types of a state in manifests: kept where values may have them, and nowhere else."""
+
+import datetime
+from datetime import UTC
+
+import pytest
+
+from moorage.driver.manifests import state_metas
+from moorage.driver.restore import known_schemas
+from moorage_state.keyed.store import StateSchema
+from moorage_state.snapshots import (
+    Manifest,
+    OperatorState,
+    RangeHandle,
+    decode_manifest,
+    encode_manifest,
+)
+
+SCHEMA = StateSchema(
+    "visit", "value", "struct<n:double,by:string DEFAULT 'it''s'>", "", ("struct<n:int>",)
+)
+
+
+def manifest(kind):
+    handle = RangeHandle(
+        uid="op",
+        start=0,
+        end=7,
+        epoch=3,
+        digest="d",
+        backend_uuid="b",
+        files=[],
+        bytes_total=0,
+        format=kind,
+    )
+    operator = OperatorState(
+        parallelism=1, key_types=["string"], states=state_metas((SCHEMA,)), subtasks=[handle]
+    )
+    return Manifest(
+        lineage="lineage",
+        checkpoint_id=1,
+        epoch=3,
+        fence=1,
+        run=0,
+        created_at=datetime.datetime(2026, 1, 1, tzinfo=UTC),
+        job_name="job",
+        moorage_version="0",
+        max_parallelism=8,
+        operators={"op": operator},
+        source={},
+    )
+
+
+def test_a_manifest_keeps_the_types_that_values_may_still_have():
+    made = manifest("native")
+    assert decode_manifest(encode_manifest(made), "m") == made
+    assert known_schemas(made) == {"op": (SCHEMA,)}
+
+
+@pytest.mark.parametrize(("kind", "earlier"), [("native", SCHEMA.earlier), ("canonical", ())])
+def test_a_restore_from_canonical_files_begins_without_earlier_types(kind, earlier):
+    (schema,) = known_schemas(manifest(kind))["op"]
+    assert schema.earlier == earlier
+    assert schema.type == SCHEMA.type

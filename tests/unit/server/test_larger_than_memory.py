@@ -1,0 +1,114 @@
+"""RocksDB's state is several times what its server may use of memory."""
+
+import contextlib
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from moorage_state.rocks import RocksOptions
+from moorage_state.server import ServerGroup
+
+MIB = 1 << 20
+VALUE = 1000
+PER_EPOCH = 20_000
+LIMIT = 256 * MIB
+OPTIONS = RocksOptions(
+    block_cache_bytes=64 * MIB, write_buffers_bytes=32 * MIB, write_buffer_bytes=8 * MIB
+)
+
+
+@pytest.fixture(scope="session")
+def small():
+    """Only of RocksDB: state in memory is what it is."""
+    return OPTIONS
+
+
+@contextlib.contextmanager
+def limited(pid, limit):
+    """Have the kernel hold the process to so many bytes, page cache included, where it can.
+
+    Yields whether it does. A process that needs more is killed.
+    """
+    root = Path("/sys/fs/cgroup")
+    group = root / "memory" if (root / "memory").is_dir() else root
+    old = (group / "memory.limit_in_bytes").exists()
+    mine = group / f"moorage-test-{os.getpid()}"
+    try:
+        mine.mkdir()
+        name = "memory.limit_in_bytes" if old else "memory.max"
+        (mine / name).write_text(str(limit))
+        (mine / "cgroup.procs").write_text(str(pid))
+    except OSError:
+        with contextlib.suppress(OSError):
+            mine.rmdir()
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with contextlib.suppress(OSError):
+            (group / "cgroup.procs").write_text(str(pid))
+        deadline = time.monotonic() + 10
+        while mine.exists() and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                mine.rmdir()
+            time.sleep(0.01)
+
+
+def resident(pid):
+    """Bytes of the process's own memory, without the page cache."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) << 10
+    raise AssertionError(pid)
+
+
+def value(noise, n):
+    """Bytes that do not compress, another for each key."""
+    at = n * 7919 % (len(noise) - VALUE)
+    return n.to_bytes(8, "big") + noise[at : at + VALUE - 8]
+
+
+def grow_and_read(drive, key, tmp_path, size):
+    """Write `size` bytes of state through one server, read some of all of it; RSS over time."""
+    noise = random.Random(5).randbytes(4 * MIB)
+    sizes = []
+    with ServerGroup(1, tmp_path / "local", options=OPTIONS) as group:
+        (pid,) = group.pids
+        with limited(pid, LIMIT), group.connect(0) as client:
+            op = drive(client)
+            op.open()
+            count = size // VALUE
+            for begin in range(0, count, PER_EPOCH):
+                numbers = range(begin, min(begin + PER_EPOCH, count))
+                made = op.prepare({key(n % 64, n): value(noise, n) for n in numbers})
+                op.commit(made, wait=True)
+                sizes.append(resident(pid))
+            checkpoint = op.api.snapshot(*op.address, 1, op.version)
+            rng = random.Random(6)
+            for _ in range(20):
+                some = sorted((rng.randrange(count) for _ in range(500)), key=lambda n: n % 64)
+                found = op.api.get_many(*op.address, op.version, [key(n % 64, n) for n in some])
+                assert found == [value(noise, n) for n in some]
+                sizes.append(resident(pid))
+            assert group.pids == [pid]
+            assert checkpoint.bytes > 0.8 * size
+    return sizes
+
+
+def check_flat(sizes):
+    half = len(sizes) // 2
+    assert max(sizes) < LIMIT
+    assert max(sizes[half:]) < max(sizes[:half]) + 40 * MIB
+
+
+def test_a_gigabyte_of_state_needs_no_gigabyte_of_memory(drive, key, tmp_path):
+    check_flat(grow_and_read(drive, key, tmp_path, 1 << 30))
+
+
+@pytest.mark.soak
+def test_four_gigabytes_of_state_need_no_more_than_one(drive, key, tmp_path):
+    check_flat(grow_and_read(drive, key, tmp_path, 4 << 30))
