@@ -235,7 +235,7 @@ class Checkpoint(Model):
     """The time between the starts of two; 60s if there is no cron either."""
 
     cron: CronExpression | None = None
-    """When to take them, in place of interval; not in this release, which refuses it."""
+    """When to take them, in place of interval; in UTC."""
 
     mode: Literal["ExactlyOnce", "AtLeastOnce"] = "ExactlyOnce"
     """Whether inputs are aligned; epochs always are, so both give the first."""

@@ -40,12 +40,6 @@ _NOT_YET: tuple[_Rule, ...] = (
         "is Offline, and this release does not rewrite state for another maxParallelism",
         "leave it out; moorage.state.write_savepoint makes a savepoint of any maxParallelism",
     ),
-    (
-        "spec.checkpoint.cron",
-        lambda job: job.spec.checkpoint.cron is not None,
-        "is set, and this release takes checkpoints by interval only",
-        "use checkpoint.interval",
-    ),
 )
 
 

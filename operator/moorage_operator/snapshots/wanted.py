@@ -12,10 +12,10 @@ from typing import Any, Literal
 from zoneinfo import ZoneInfoNotFoundError
 
 from moorage_api import JobSpec
+from moorage_api.cron import next_tick, previous_tick
 from moorage_api.state import Schedule
 from moorage_api.status import Triggers
 from moorage_operator.plan import DeleteObject, Event, KeepSnapshot
-from moorage_operator.snapshots.cron import next_tick, previous_tick
 from moorage_operator.snapshots.naming import (
     TRIGGER_ANNOTATION,
     directory_name,

@@ -5,6 +5,7 @@ Called by the checkpointer, which speaks to it for all of its tasks.
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from moorage.driver.requests import SavepointRequest
 from moorage.driver.settings import JobSettings
@@ -12,6 +13,7 @@ from moorage.driver.snapshot_writer import Work
 from moorage.driver.watching import CheckpointWatch, WatchedStats
 from moorage.engine.fleet import FleetUpload
 from moorage.graph import JobGraph
+from moorage_api.cron import next_tick
 from moorage_state.coordinator import (
     AcknowledgeCheckpoint,
     CheckpointConfig,
@@ -31,10 +33,13 @@ from moorage_state.snapshots import LogWriter
 __all__ = [
     "DRIVER_TASK",
     "acknowledge",
+    "calendar_of",
     "checkpoint_config",
     "new_coordinator",
     "trigger_savepoint",
 ]
+
+_YEAR_SECONDS = 365 * 86_400.0
 
 DRIVER_TASK = TaskId("", 0)
 """Stands for the driver, so that a job without state has a task to wait for as well."""
@@ -68,8 +73,25 @@ def new_coordinator(
         CheckpointFailureManager(settings.tolerable_failures),
         clock,
         wall_clock=time.time,
+        next_time=calendar_of(settings),
         stats=WatchedStats(watch),
     )
+
+
+def calendar_of(settings: JobSettings) -> Callable[[float], float] | None:
+    """The next time of `checkpoint.cron` (in UTC) after a given one, in seconds since 1970.
+
+    None where an interval decides. An expression that matches no day is looked at once a year.
+    """
+    cron = settings.checkpoint_cron
+    if cron is None or settings.in_one_epoch:
+        return None
+
+    def following(after: float) -> float:
+        due = next_tick(cron, "UTC", datetime.fromtimestamp(after, UTC))
+        return due.timestamp() if due is not None else after + _YEAR_SECONDS
+
+    return following
 
 
 def checkpoint_config(settings: JobSettings) -> CheckpointConfig:

@@ -69,7 +69,8 @@ class JobSettings:
     checkpoint_dir: str
     savepoint_dir: str
     s3: S3
-    interval_seconds: float
+    interval_seconds: float | None
+    checkpoint_cron: str | None
     min_pause_seconds: float
     timeout_seconds: float
     retain: int
@@ -130,7 +131,8 @@ class JobSettings:
             checkpoint_dir=_address(spec.state.checkpoint_dir, spec.state.s3, job_dir),
             s3=spec.state.s3,
             savepoint_dir=_address(spec.state.savepoint_dir or "", spec.state.s3, job_dir),
-            interval_seconds=interval.seconds if interval is not None else 60.0,
+            interval_seconds=interval.seconds if interval is not None else None,
+            checkpoint_cron=spec.checkpoint.cron,
             min_pause_seconds=spec.checkpoint.min_pause.seconds,
             timeout_seconds=spec.checkpoint.timeout.seconds,
             retain=spec.checkpoint.retain.count,

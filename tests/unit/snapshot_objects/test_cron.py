@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_operator.snapshots.cron import next_tick, previous_tick
+from moorage_api.cron import next_tick, previous_tick
 
 
 def at(text):
