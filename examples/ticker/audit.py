@@ -29,7 +29,8 @@ def judge_state(path: str) -> dict[str, Any]:
         ticks = (seen["last"] - key) // COUNTERS + 1
         total = sum(range(key, seen["last"] + 1, COUNTERS))
         wrong += (seen["ticks"], seen["total"], seen["wrong"]) != (ticks, total, 0)
-    return {"counters": len(rows), "wrong_counters": wrong}
+    editions = sorted({row["value"].get("edition", 1) for row in rows})
+    return {"counters": len(rows), "wrong_counters": wrong, "editions": editions}
 
 
 def judge_output(path: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from moorage import (
 
 COUNTERS = 100
 SEEN = "ticks long, total long, last long, wrong long"
+SEEN_LATER = f"{SEEN}, edition long DEFAULT 1"
 ENTRY = "counter long, ticks long, total long, last long, wrong long"
 
 
@@ -35,15 +36,23 @@ class Seen(NamedTuple):
 
 
 class Counter(KeyedProcessFunction):
-    """Counts the ticks of one counter, and those that were not the next one."""
+    """Counts the ticks of one counter, and those that were not the next one.
+
+    From the second edition on it remembers a field more: what the first edition wrote is read with
+    that field's default.
+    """
+
+    def __init__(self, edition: int = 1) -> None:
+        self.edition = edition
 
     def open(self, ctx: RuntimeContext) -> None:
         """Name what is remembered of each counter."""
-        self.seen = ctx.get_state(ValueStateDescriptor("seen", SEEN))
+        remembered = SEEN if self.edition == 1 else SEEN_LATER
+        self.seen = ctx.get_state(ValueStateDescriptor("seen", remembered))
 
     def process(self, tick: Any, ctx: ProcessContext) -> Iterator[dict[str, Any]]:
         """A tick: it must be the one after the last."""
-        before = self.seen.value() or Seen()
+        before = Seen(*(self.seen.value() or ())[:4])
         expected = ctx.key if before.ticks == 0 else before.last + COUNTERS
         now = Seen(
             ticks=before.ticks + 1,
@@ -51,20 +60,22 @@ class Counter(KeyedProcessFunction):
             last=max(before.last, tick.value),
             wrong=before.wrong + (tick.value != expected),
         )
-        self.seen.update(now)
+        self.seen.update(now if self.edition == 1 else (*now, self.edition))
         yield {"counter": ctx.key, **now._asdict()}
 
 
 def build(env: StreamEnvironment) -> None:
     """Read ticks, count them, write what every counter came to.
 
-    Arguments: the directory for the output, and ticks per second (500 if not given). The rate is
-    for the job's whole life: Spark numbers ticks by their time, so another rate leaps.
+    Arguments: the directory for the output, ticks per second (500 if not given), and the edition
+    of the job (1 if not given). The rate is for the job's whole life: Spark numbers ticks by their
+    time, so another rate leaps.
     """
     out, *rest = env.args
     rate = rest[0] if rest else "500"
     # One partition: the rows of an epoch come in the order of their numbers.
     ticks = env.read_stream("ticks", "rate", rowsPerSecond=rate, numPartitions="1")
     keyed = ticks.transform(lambda f: f.withColumn("counter", F.col("value") % COUNTERS))
-    counts = keyed.key_by("counter").process(Counter(), uid="counter", output=ENTRY)
+    counter = Counter(int(rest[1]) if len(rest) > 1 else 1)
+    counts = keyed.key_by("counter").process(counter, uid="counter", output=ENTRY)
     counts.sink_to(FileSink(out), uid="counts")

@@ -42,7 +42,7 @@ def test_killed_while_a_savepoint_is_taken_it_is_taken_once(ticker, system):
 def test_killed_in_the_middle_of_an_upgrade_the_next_one_finishes_it(ticker, system):
     before = ticker.attempt
     # Not the rate: the clock counts from its start, and would leap.
-    args = [*ticker.manifest()["spec"]["application"]["args"], "second edition"]
+    args = [*ticker.manifest()["spec"]["application"]["args"], "2"]
     ticker.namespace.edit({"application": {"args": args}})
     wait_until(lambda: phase(ticker) in ("Upgrading", "Deploying"), 120, "the upgrade begins")
     kill_operators(system)

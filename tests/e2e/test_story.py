@@ -168,16 +168,16 @@ def test_a_rescale_keeps_every_tick(ticker, parallelism):
     ticker.audit()
 
 
-def test_an_upgrade_goes_by_a_savepoint(ticker):
+def test_an_upgrade_with_another_type_of_state_goes_by_a_savepoint(ticker):
     before = ticker.attempt
     # Not the rate: the clock counts from its start, and would leap.
-    args = [*ticker.manifest()["spec"]["application"]["args"], "second edition"]
+    args = [*ticker.manifest()["spec"]["application"]["args"], "2"]
     ticker.namespace.edit({"application": {"args": args}})
     ticker.wait_ready(attempt=before + 1)
     restored = ticker.namespace.status()["attempt"]["restoredFrom"]
     assert "/savepoints/" in restored["path"]
-    ticker.wait_checkpoints()
-    ticker.audit()
+    ticker.wait_checkpoints(2)
+    assert ticker.audit()["editions"] == [2]
 
 
 def test_suspend_and_resume(ticker):

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ def at(text):
 
 
 def calendar(cron, *, in_one_epoch=False):
-    return calendar_of(SimpleNamespace(checkpoint_cron=cron, in_one_epoch=in_one_epoch))
+    settings: Any = SimpleNamespace(checkpoint_cron=cron, in_one_epoch=in_one_epoch)
+    return calendar_of(settings)
 
 
 def test_checkpoints_come_at_the_times_of_the_calendar():
