@@ -61,7 +61,7 @@ class NamespacedState:
     A handle that it gives is for the current key only: ask again when the key changes.
     """
 
-    __slots__ = ("_at", "_codec", "_fetched", "_handles", "_make", "_sid", "_store")
+    __slots__ = ("_at", "_codec", "_fetched", "_handles", "_key", "_make", "_sid", "_store")
 
     def __init__(
         self,
@@ -75,6 +75,7 @@ class NamespacedState:
         self._codec = namespace_codec(namespace_types)
         self._make = make
         self._handles: dict[bytes, Any] = {}
+        self._key = b""
         self._at: dict[bytes, bytes] = {}
         self._fetched: dict[bytes, bytes | None] = {}
 
@@ -83,10 +84,12 @@ class NamespacedState:
         store, sid = self._store, self._sid + namespace_bytes(self._codec, namespace)
         handle = self._handles.get(sid)
         if handle is None:
-            if len(self._handles) >= _HANDLES and not store.touched:
+            if len(self._handles) >= _HANDLES and not store.touched and self._key != store.prefix:
+                # Only where the key is another: a handle of this one may be in somebody's hands.
                 self._handles.clear()
                 self._at.clear()
             handle = self._handles[sid] = self._make(sid)
+        self._key = store.prefix
         if self._at.get(sid) != store.prefix:
             self._at[sid] = store.prefix
             handle.new_chunk()
