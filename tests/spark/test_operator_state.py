@@ -271,6 +271,7 @@ def check(home, parallelism, rows_per_key, factor):
     assert len(rows(home, "_raw_operator")) == parallelism
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_state_of_subtasks_survives_kills_and_other_parallelisms(home):
     scaled(home, 2)
