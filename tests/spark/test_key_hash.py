@@ -25,13 +25,16 @@ SUMS = "user string, total long"
 
 
 class Sums(KeyedBatchFunction):
-    """The sum of a key's numbers so far."""
+    """The sum of a key's numbers so far, of the column of that name."""
+
+    def __init__(self, column: str = "n") -> None:
+        self.column = column
 
     def open(self, ctx: Any) -> None:
         self.total = ctx.get_state(ValueStateDescriptor("total", "long"))
 
     def process_batch(self, keys: Any, table: Any, ctx: Any) -> Any:
-        sums = np.add.reduceat(table.column("n").to_numpy(), ctx.starts)
+        sums = np.add.reduceat(table.column(self.column).to_numpy(), ctx.starts)
         sums = sums + ctx.get_values(self.total).fill_null(0).to_numpy()
         ctx.put_values(self.total, pa.array(sums))
         return pa.table({"user": keys, "total": sums})
@@ -45,8 +48,9 @@ def summing(env: Any) -> None:
 def chained(env: Any) -> None:
     """A second operator, whose key groups are computed for the first one's output."""
     stream = input_stream(env, "events", EVENTS)
-    first = stream.key_by("user").process(Sums(), uid="first", output="user string, n long")
-    first.key_by("user").process(Sums(), uid="second", output=SUMS).sink_to(Collect(), uid="out")
+    first = stream.key_by("user").process(Sums(), uid="first", output=SUMS)
+    second = first.key_by("user").process(Sums("total"), uid="second", output=SUMS)
+    second.sink_to(Collect(), uid="out")
 
 
 @pytest.fixture(scope="module")

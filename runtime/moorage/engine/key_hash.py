@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import IntegerType
 
 from moorage.engine.rows import column_values
@@ -40,7 +40,7 @@ def key_group_column(
     def groups(*arrays: pa.Array) -> pa.Array:
         return arrow_groups(arrays, ddl, most)
 
-    hashed: Any = arrow_udf(groups, IntegerType(), ArrowUDFType.SCALAR)
+    hashed: Any = arrow_udf(groups, IntegerType())
     made: Column = hashed(*(sf.col(f"`{name}`") for name in columns))
     return made
 
