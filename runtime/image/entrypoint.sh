@@ -15,7 +15,8 @@ fi
 [ "${1:-}" = executor ] || exec tini -s -- "$@"
 
 SPARK_HOME=${SPARK_HOME:-/opt/spark}
-classpath="${SPARK_CLASSPATH:-}:$SPARK_HOME/jars/*"
+# The driver's order: an archive of classes is of use where the class path begins as it did there.
+classpath="${SPARK_CLASSPATH:-}:$(echo "$SPARK_HOME"/jars/slf4j-api-*.jar):$SPARK_HOME/jars/*"
 [ -z "${SPARK_EXTRA_CLASSPATH:-}" ] || classpath="$SPARK_EXTRA_CLASSPATH:$classpath"
 [ -z "${HADOOP_CONF_DIR:-}" ] || classpath="$HADOOP_CONF_DIR:$classpath"
 [ -z "${SPARK_CONF_DIR:-}" ] || classpath="$SPARK_CONF_DIR:$classpath"

@@ -17,9 +17,13 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from moorage.class_archive import sharing_options
 from moorage.engine.placement import required_conf
 
 ROOT = Path(__file__).parents[2]
+JARS = Path(pyspark.__file__).parent / "jars"
+# As Spark's launcher has it, so that the archive of classes fits whatever home a test gives Spark.
+CLASS_PATH = os.pathsep.join([*map(str, JARS.glob("slf4j-api-*.jar")), f"{JARS}/*"])
 BOOTSTRAP = "import sys; from tests.spark.conftest import run_scenario; run_scenario(sys.argv[1])"
 
 
@@ -112,13 +116,17 @@ def start_session(master: str, base: Path, conf: dict[str, str] | None = None) -
     temporary = base / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     # Short-lived and small: what matters is how soon they are up.
-    java = f"-Djava.io.tmpdir={temporary} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    short = [f"-Djava.io.tmpdir={temporary}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    java = " ".join([*short, *sharing_options()])
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": java,
         "spark.driver.memory": "1g",
         "spark.executor.extraJavaOptions": java,
+        # Under the path of the archive of classes, whatever the home of a local cluster is.
+        "spark.driver.extraClassPath": CLASS_PATH,
+        "spark.executor.extraClassPath": CLASS_PATH,
         "spark.executor.memory": "512m",
         "spark.local.dir": str(base / "local"),
         "spark.sql.shuffle.partitions": "2",

@@ -17,9 +17,14 @@ from moorage.cluster.executors import SparkExecutors
 from moorage.cluster.servers import ClusterServers, Patience, ServerPlace
 from moorage.driver.environment import Platform
 from moorage.driver.local import Scratch
-from moorage.driver.session import collector, end_session, engine_conf, python_path, start_session
+from moorage.driver.session import (
+    end_session,
+    engine_conf,
+    java_options,
+    python_path,
+    start_session,
+)
 from moorage.driver.settings import JobSettings
-from moorage.driver.tuning import COMPILER
 from moorage.driver.types import RunOptions
 from moorage.driver.views import ExecutorsView
 from moorage.engine.placement import AnchoredPlacement, Executor
@@ -93,8 +98,7 @@ def cluster_conf(
     }
     family = [_PREFER_IPV6] if pod and pod.is_ipv6 else []
     for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
-        given = conf.get(key, "")
-        conf[key] = " ".join([*collector(given), *COMPILER, *family, given]).strip()
+        conf[key] = " ".join(java_options(conf.get(key, ""), *family))
     return conf
 
 

@@ -1,0 +1,33 @@
+"""Which JVMs are told of the archive of Java classes."""
+
+from pathlib import Path
+
+import pytest
+
+from moorage import class_archive
+from moorage.class_archive import sharing_options
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "spark.jsa"
+    monkeypatch.setattr(class_archive, "archive_path", lambda: path)
+    return path
+
+
+def test_without_an_archive_a_jvm_is_told_nothing(archive: Path) -> None:
+    assert sharing_options() == []
+
+
+def test_an_archive_is_used_where_there_is_one(archive: Path) -> None:
+    archive.touch()
+    assert sharing_options("-Xss4m")[0] == f"-XX:SharedArchiveFile={archive}"
+
+
+def test_a_jobs_own_archive_is_left_to_it(archive: Path) -> None:
+    archive.touch()
+    assert sharing_options("-XX:SharedArchiveFile=/mine.jsa -Xss4m") == []
+
+
+def test_an_archive_belongs_to_one_version_of_spark() -> None:
+    assert class_archive.archive_path().name.startswith("spark-4.")
