@@ -102,7 +102,7 @@ ensure_java() {
 # Spark's JVMs start in two thirds of the time with it, in tests above all; they do without as well.
 archive_classes() {
     say "writing down the Java classes that Spark loads (half a minute)"
-    "$VENV/bin/python" -m moorage.class_archive >/dev/null ||
+    "$VENV/bin/python" -m moorage.class_archive ||
         say "that failed, as said above; Spark will start as it always does"
 }
 

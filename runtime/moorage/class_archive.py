@@ -131,4 +131,4 @@ def _run(folder: Path, java: str) -> str:
 
 
 if __name__ == "__main__":
-    print(make_archive())
+    make_archive()

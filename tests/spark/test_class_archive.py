@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
 from moorage.class_archive import archive_path
 
 pytestmark = pytest.mark.spark
 
 
-def test_the_jvm_of_a_session_has_mapped_the_archive(spark: SparkSession) -> None:
+@pytest.mark.usefixtures("spark")
+def test_the_jvm_of_a_session_has_mapped_the_archive() -> None:
     if not archive_path().exists():
         pytest.skip("there is no archive: python -m moorage.class_archive")
     gateway: Any = SparkContext._gateway

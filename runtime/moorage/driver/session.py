@@ -161,7 +161,7 @@ def engine_conf(settings: JobSettings) -> dict[str, str]:
 
 
 def java_options(given: str, *further: str) -> list[str]:
-    """What a JVM of a job is told: ours, and behind it what the job's author gives, who may undo it.
+    """What a JVM of a job is told: ours, then what the job's author gives, who may undo it.
 
     The collector is the one for throughput, a tenth less work than Java's own choice.
     """

@@ -40,7 +40,9 @@ def key_group_column(
     def groups(*arrays: pa.Array) -> pa.Array:
         return arrow_groups(arrays, ddl, most)
 
-    hashed: Any = arrow_udf(groups, IntegerType())
+    # The stubs know only UDFs that name their kind; at run time that warns: type hints say it.
+    udf: Any = arrow_udf
+    hashed = udf(groups, IntegerType())
     made: Column = hashed(*(sf.col(f"`{name}`") for name in columns))
     return made
 

@@ -15,7 +15,8 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_without_an_archive_a_jvm_is_told_nothing(archive: Path) -> None:
+@pytest.mark.usefixtures("archive")
+def test_without_an_archive_a_jvm_is_told_nothing() -> None:
     assert sharing_options() == []
 
 
