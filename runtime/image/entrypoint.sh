@@ -19,7 +19,15 @@ SPARK_HOME=${SPARK_HOME:-/opt/spark}
 classpath="${SPARK_CLASSPATH:-}:$(echo "$SPARK_HOME"/jars/slf4j-api-*.jar):$SPARK_HOME/jars/*"
 [ -z "${SPARK_EXTRA_CLASSPATH:-}" ] || classpath="$SPARK_EXTRA_CLASSPATH:$classpath"
 [ -z "${HADOOP_CONF_DIR:-}" ] || classpath="$HADOOP_CONF_DIR:$classpath"
-[ -z "${SPARK_CONF_DIR:-}" ] || classpath="$SPARK_CONF_DIR:$classpath"
+# Spark always mounts settings of its own there, spark.properties; before the jars, where their
+# configuration is looked for, stands only a directory with something else in it.
+if [ -n "${SPARK_CONF_DIR:-}" ]; then
+    if ls "$SPARK_CONF_DIR" 2>/dev/null | grep -qv '^spark\.'; then
+        classpath="$SPARK_CONF_DIR:$classpath"
+    else
+        classpath="$classpath:$SPARK_CONF_DIR"
+    fi
+fi
 classpath="$classpath:${PWD}"
 
 # What Spark's processes know each other by: the job's token as base64, as the driver makes it.

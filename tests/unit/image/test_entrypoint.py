@@ -84,6 +84,21 @@ def test_class_paths_of_the_environment_come_first(run):
     assert path.index("/own") < path.index("/opt/spark/jars/*")
 
 
+@pytest.mark.parametrize(
+    ("files", "comes_first"), [(["spark.properties"], False), (["log4j2.properties"], True)]
+)
+def test_configuration_comes_before_the_jars_where_there_is_more_than_sparks_own(
+    run, tmp_path, files, comes_first
+):
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    for name in ("spark.kubernetes.namespace", *files):
+        (conf / name).touch()
+    _, lines, _ = run("executor", **EXECUTOR, SPARK_CONF_DIR=str(conf), SPARK_HOME="/opt/spark")
+    path = lines[lines.index("-cp") + 1].split(":")
+    assert (path.index(str(conf)) < path.index("/opt/spark/jars/*")) is comes_first
+
+
 @pytest.mark.parametrize("missing", ["SPARK_DRIVER_URL", "SPARK_EXECUTOR_ID"])
 def test_an_executor_without_its_variables_says_which_is_missing(run, missing):
     code, _, told = run("executor", **{k: v for k, v in EXECUTOR.items() if k != missing})
