@@ -147,6 +147,19 @@ class Namespace:
         found = self.every("Pod", f"moorage.dev/job={name},moorage.dev/role={role}")
         return [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
 
+    def operators(self) -> set[str]:
+        """The names of the operator's pods, where this is its namespace."""
+        pods = self.every("Pod", "app.kubernetes.io/name=moorage-operator")
+        return {pod["metadata"]["name"] for pod in pods}
+
+    def kill_operators(self) -> set[str]:
+        """Delete the operator's pods without grace; returns which."""
+        killed = self.operators()
+        assert killed, "there is no operator to kill"
+        for pod in killed:
+            self.delete("Pod", pod, "v1", grace_period_seconds=0)
+        return killed
+
     def checkpoint_id(self, name: str = "ticker") -> int:
         """The newest completed checkpoint, 0 if there is none."""
         newest = self.status(name).get("snapshots", {}).get("lastCheckpoint") or {}

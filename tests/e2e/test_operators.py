@@ -5,36 +5,22 @@ import pytest
 from .e2e_cluster import wait_until
 from .ticker import Ticker
 
-OPERATORS = "app.kubernetes.io/name=moorage-operator"
-
 
 @pytest.fixture(autouse=True)
 def ready_before(ticker):
     ticker.wait_ready()
 
 
-def kill_operators(system):
-    pods = system.every("Pod", OPERATORS)
-    assert pods, "there is no operator to kill"
-    for pod in pods:
-        system.delete("Pod", pod["metadata"]["name"], "v1", grace_period_seconds=0)
-
-
 def phase(ticker):
     return ticker.namespace.status()["phase"]
-
-
-def savepoint_state(ticker, name):
-    found = ticker.namespace.get("StatefulSparkSnapshot", f"{ticker.name}-{name}") or {}
-    return found.get("status", {}).get("state")
 
 
 def test_killed_while_a_savepoint_is_taken_it_is_taken_once(ticker, system):
     before = ticker.attempt
     ticker.namespace.annotate({"savepoint": "under-fire"})
-    wait_until(lambda: savepoint_state(ticker, "under-fire") is not None, 60, "it is asked for")
-    kill_operators(system)
-    wait_until(lambda: savepoint_state(ticker, "under-fire") == "Completed", 240, "it completes")
+    wait_until(lambda: "state" in ticker.savepoint("under-fire"), 60, "it is asked for")
+    system.kill_operators()
+    ticker.wait_savepoint("under-fire")
     assert ticker.attempt == before
     ticker.audit()
 
@@ -45,9 +31,9 @@ def test_killed_in_the_middle_of_an_upgrade_the_next_one_finishes_it(ticker, sys
     args = [*ticker.manifest()["spec"]["application"]["args"], "2"]
     ticker.namespace.edit({"application": {"args": args}})
     wait_until(lambda: phase(ticker) in ("Upgrading", "Deploying"), 120, "the upgrade begins")
-    kill_operators(system)
+    system.kill_operators()
     wait_until(lambda: ticker.attempt == before + 1, 300, "the next attempt")
-    kill_operators(system)
+    system.kill_operators()
     ticker.wait_ready(attempt=before + 1)
     assert ticker.attempt == before + 1
     ticker.wait_checkpoints()
@@ -58,11 +44,11 @@ def test_killed_while_a_job_is_suspended_and_resumed(ticker, system):
     before = ticker.attempt
     ticker.namespace.edit({"desiredState": "Suspended"})
     wait_until(lambda: phase(ticker) in ("Suspending", "Suspended"), 120, "it is being suspended")
-    kill_operators(system)
+    system.kill_operators()
     wait_until(lambda: phase(ticker) == "Suspended", 300, "it is suspended")
     ticker.namespace.edit({"desiredState": "Running"})
     wait_until(lambda: ticker.attempt == before + 1, 120, "the next attempt")
-    kill_operators(system)
+    system.kill_operators()
     ticker.wait_ready(attempt=before + 1)
     assert ticker.attempt == before + 1
     ticker.wait_checkpoints()
@@ -87,10 +73,7 @@ def test_what_belongs_to_a_job_and_is_deleted_by_hand_comes_back(ticker):
         namespace.delete(kind, name, "v1")
     wait_until(lambda: set(belongings()) == set(had), 120, f"they are back: {sorted(had)}")
     assert not set(belongings().values()) & set(had.values())
-    namespace.annotate({"savepoint": "with-new-belongings"})
-    wait_until(
-        lambda: savepoint_state(ticker, "with-new-belongings") == "Completed", 180, "it completes"
-    )
+    ticker.take_savepoint("with-new-belongings")
     assert ticker.attempt == before
     ticker.audit()
 
@@ -104,7 +87,7 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(ticker, system, oper
         system.patch("Deployment", operator, {"spec": {"replicas": count}}, "apps/v1")
         wait_until(
             lambda: (
-                len(system.every("Pod", OPERATORS)) == count
+                len(system.operators()) == count
                 and (system.get("Deployment", operator, "apps/v1") or {})["status"].get(
                     "readyReplicas"
                 )
@@ -118,16 +101,9 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(ticker, system, oper
     try:
         replicas(2)
         first = lease_holder()
-        leader = next(
-            name
-            for name in (pod["metadata"]["name"] for pod in system.every("Pod", OPERATORS))
-            if name in first
-        )
+        leader = next(name for name in system.operators() if name in first)
         system.delete("Pod", leader, "v1", grace_period_seconds=0)
-        ticker.namespace.annotate({"savepoint": "by-the-other"})
-        wait_until(
-            lambda: savepoint_state(ticker, "by-the-other") == "Completed", 240, "it completes"
-        )
+        ticker.take_savepoint("by-the-other")
         assert lease_holder() != first
     finally:
         replicas(1)

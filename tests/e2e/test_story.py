@@ -19,24 +19,10 @@ def ready_before(ticker):
     ticker.wait_ready()
 
 
-def executor_with(ticker, container):
+def an_executor(ticker):
     pods = ticker.namespace.pods("executor")
     assert pods, "there are no executors"
-    return pods[0]["metadata"]["name"], container
-
-
-def take_savepoint(ticker, name):
-    ticker.namespace.annotate({"savepoint": name})
-
-    def snapshot():
-        return ticker.namespace.get("StatefulSparkSnapshot", f"ticker-{name}") or {}
-
-    wait_until(
-        lambda: snapshot().get("status", {}).get("state") == "Completed",
-        180,
-        "the savepoint completes",
-    )
-    return snapshot()
+    return pods[0]["metadata"]["name"]
 
 
 def test_a_job_is_ready_and_completes_checkpoints(ticker):
@@ -49,11 +35,9 @@ def test_a_job_is_ready_and_completes_checkpoints(ticker):
 
 
 def test_a_savepoint_is_taken_when_an_annotation_asks(ticker):
-    take_savepoint(ticker, "first")
+    ticker.take_savepoint("first")
     assert ticker.attempt == 1
 
-
-OPERATORS = "app.kubernetes.io/name=moorage-operator"
 
 KILLS = {
     "a Python worker": ("executor", "pkill -9 -f pyspark.daemon || true"),
@@ -71,15 +55,13 @@ KILLS = {
 @pytest.mark.parametrize("what", KILLS)
 def test_what_is_killed_in_an_executor_comes_back_and_nothing_is_lost(ticker, what):
     container, command = KILLS[what]
-    pod, _ = executor_with(ticker, container)
-    ticker.namespace.run_in(pod, container, "sh", "-c", command)
+    ticker.namespace.run_in(an_executor(ticker), container, "sh", "-c", command)
     ticker.wait_checkpoints(2, seconds=420)
     ticker.audit()
 
 
 def test_a_deleted_executor_pod_is_replaced_and_nothing_is_lost(ticker):
-    pod, _ = executor_with(ticker, "executor")
-    ticker.namespace.delete("Pod", pod, "v1", grace_period_seconds=0)
+    ticker.namespace.delete("Pod", an_executor(ticker), "v1", grace_period_seconds=0)
     ticker.wait_checkpoints(2, seconds=420)
     ticker.audit()
 
@@ -136,18 +118,15 @@ def test_a_minute_without_the_store_costs_no_restart(ticker, system, request):
 
 def test_the_operator_can_be_killed_and_the_job_does_not_notice(ticker, system):
     before = ticker.attempt
-    killed = {pod["metadata"]["name"] for pod in system.every("Pod", OPERATORS)}
-    assert killed, "there is no operator to kill"
-    for pod in killed:
-        system.delete("Pod", pod, "v1", grace_period_seconds=0)
+    killed = system.kill_operators()
     ticker.namespace.annotate({"checkpoint": "after-the-operator"})
 
     def completed_by_another():
         found = ticker.namespace.get(
             "StatefulSparkSnapshot", "ticker-checkpoint-after-the-operator"
         )
-        alive = {pod["metadata"]["name"] for pod in system.every("Pod", OPERATORS)}
-        return (found or {}).get("status", {}).get("state") == "Completed" and not alive & killed
+        completed = (found or {}).get("status", {}).get("state") == "Completed"
+        return completed and not system.operators() & killed
 
     wait_until(completed_by_another, 180, "the next operator sees to the checkpoint")
     ticker.wait_checkpoints()
@@ -194,10 +173,10 @@ def test_suspend_and_resume(ticker):
 
 
 def test_a_named_savepoint_starts_a_second_job(ticker, namespace, images, pull_policy, s3):
-    found = take_savepoint(ticker, "for-the-second")
+    found = ticker.take_savepoint("for-the-second")
     second = Ticker(namespace, images["job"], pull_policy, s3, "spark", name="second")
     second.start(
-        restore={"mode": "Path", "path": found["status"]["path"]},
+        restore={"mode": "Path", "path": found["path"]},
         scaling={"parallelism": 1, "maxParallelism": 16},
         executor={**ticker.manifest()["spec"]["executor"], "instances": 1},
     )

@@ -124,6 +124,26 @@ class Ticker:
         """The number of the attempt."""
         return int(self.namespace.status(self.name).get("attempt", {}).get("number", 0))
 
+    def savepoint(self, name: str) -> dict[str, Any]:
+        """What the savepoint's object says of itself; nothing where there is none, or not yet."""
+        found = self.namespace.get("StatefulSparkSnapshot", f"{self.name}-{name}") or {}
+        status: dict[str, Any] = found.get("status", {})
+        return status
+
+    def take_savepoint(self, name: str, seconds: float = 240) -> dict[str, Any]:
+        """Ask for a savepoint by annotation and wait for it; returns its status."""
+        self.namespace.annotate({"savepoint": name}, self.name)
+        self.wait_savepoint(name, seconds)
+        return self.savepoint(name)
+
+    def wait_savepoint(self, name: str, seconds: float = 240) -> None:
+        """Wait until a savepoint that was asked for is complete."""
+        wait_until(
+            lambda: self.savepoint(name).get("state") == "Completed",
+            seconds,
+            f"savepoint {name} of {self.name} completes",
+        )
+
     def audit(self) -> dict[str, Any]:
         """Judge state and output from a pod in the cluster; fails if anything is wrong."""
         query = self._query()
