@@ -7,14 +7,15 @@ matches both day fields, or, if neither of them is `*`, either.
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-__all__ = ["Cron", "next_tick", "previous_tick"]
+__all__ = ["FIELDS", "MACROS", "Cron", "next_tick", "number", "previous_tick"]
 
-_MACROS = {
+MACROS = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
     "@midnight": "0 0 * * *",
@@ -25,6 +26,15 @@ _MACROS = {
 }
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+FIELDS: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day of month", 1, 31, ()),
+    ("month", 1, 12, _MONTHS),
+    ("day of week", 0, 7, _DAYS),
+)
+"""The fields of an expression: name, least and greatest number, and the words for the least and
+those after it."""
 _FAR = 9 * 366
 """Days to look: February 29 may be eight years away."""
 
@@ -49,14 +59,18 @@ class Cron:
     @classmethod
     def parse(cls, text: str) -> "Cron":
         """Return the expression in `text`, which the API's models have accepted."""
-        fields = _MACROS.get(text, text).lower().split()
-        minute, hour, day, month, weekday = fields
+        fields = MACROS.get(text, text).lower().split()
+        minutes, hours, days, months, weekdays = (
+            _numbers(field, low, high, words)
+            for field, (_, low, high, words) in zip(fields, FIELDS, strict=True)
+        )
+        _, hour, day, _, weekday = fields
         return cls(
-            _numbers(minute, 0, 59),
-            _numbers(hour, 0, 23),
-            _numbers(day, 1, 31),
-            _numbers(month, 1, 12, _MONTHS, 1),
-            frozenset(number % 7 for number in _numbers(weekday, 0, 7, _DAYS, 0)),
+            minutes,
+            hours,
+            days,
+            months,
+            frozenset(day % 7 for day in weekdays),
             hour.startswith("*"),
             not day.startswith("*") and not weekday.startswith("*"),
         )
@@ -125,21 +139,22 @@ def _second(wall: datetime) -> list[datetime]:
     return [again] if again > first else []
 
 
-def _numbers(
-    field: str, low: int, high: int, words: tuple[str, ...] = (), first: int = 0
-) -> frozenset[int]:
+def number(text: str, low: int, words: Sequence[str]) -> int:
+    """The number that `text`, in small letters, is in a field that begins at `low`; -1 if none."""
+    if text in words:
+        return low + words.index(text)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 2 else -1
+
+
+def _numbers(field: str, low: int, high: int, words: Sequence[str]) -> frozenset[int]:
     found: set[int] = set()
     for part in field.split(","):
         span, slash, step = part.partition("/")
         start, end = low, high
         if span != "*":
-            ends = [_number(text, words, first) for text in span.split("-")]
+            ends = [number(text, low, words) for text in span.split("-")]
             start = ends[0]
             # `5/10` is from 5 on, every tenth.
             end = ends[-1] if len(ends) == 2 or not slash else high
         found.update(range(start, end + 1, int(step or 1)))
     return frozenset(found)
-
-
-def _number(text: str, words: tuple[str, ...], first: int) -> int:
-    return first + words.index(text) if text in words else int(text)

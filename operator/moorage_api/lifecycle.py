@@ -40,12 +40,12 @@ class StableAfter(Model):
 class Rollback(Model):
     """Going back to the last good version when a new one does not become ready."""
 
-    enabled: bool = True
-    """Whether to; no effect in this release, where a new version that does not become ready is
-    tried again until the spec is changed."""
+    enabled: bool = False
+    """Whether to; no effect in this release, which says so: a new version that does not become
+    ready is tried again until the spec is changed."""
 
     readiness_timeout: _Positive = Duration("10m")
-    """How long a new version has; no effect in this release."""
+    """How long a new version has; no effect in this release, which says so."""
 
     stable_after: StableAfter = StableAfter()
     """When it counts as good."""
@@ -63,9 +63,9 @@ class Upgrade(Model):
     max_checkpoint_age: _Positive = Duration("5m")
     """An older last checkpoint is renewed first if the job is healthy."""
 
-    preflight: bool = True
+    preflight: bool = False
     """Whether image and configuration are tried before the old version is stopped; no effect in
-    this release."""
+    this release, which says so."""
 
     rollback: Rollback = Rollback()
     """Going back."""

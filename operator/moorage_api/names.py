@@ -11,6 +11,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from moorage_api.cron import FIELDS, MACROS, number
+
 __all__ = [
     "CLUSTER_PY_FILE",
     "JOB_NAME_LENGTH",
@@ -42,16 +44,6 @@ _NAME = re.compile(JOB_NAME_PATTERN)
 _UID = re.compile(OPERATOR_UID_PATTERN)
 _ZONE = re.compile(_ZONE_PATTERN)
 _URL = re.compile(rf"{_CLUSTER_URL}|file://[.](/[A-Za-z0-9._=+@-]+)+|memory://[A-Za-z0-9._-]+")
-_MACROS = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_CRON_FIELDS: tuple[tuple[str, int, int, Sequence[str]], ...] = (
-    ("minute", 0, 59, ()),
-    ("hour", 0, 23, ()),
-    ("day of month", 1, 31, ()),
-    ("month", 1, 12, _MONTHS),
-    ("day of week", 0, 7, _DAYS),
-)
 
 
 def _refuse(reason: str, fix: str) -> PydanticCustomError:
@@ -117,15 +109,15 @@ def _main_file(text: str) -> str:
 
 
 def _cron(text: str) -> str:
-    if text in _MACROS:
+    if text in MACROS:
         return text
     fields = text.split()
-    if len(fields) != len(_CRON_FIELDS):
+    if len(fields) != len(FIELDS):
         raise _refuse(
             f"has {len(fields)} fields",
             "write five: minute, hour, day of month, month, day of week, such as '0 3 * * *'",
         )
-    for field, (name, low, high, words) in zip(fields, _CRON_FIELDS, strict=True):
+    for field, (name, low, high, words) in zip(fields, FIELDS, strict=True):
         if not all(_cron_part(part.lower(), low, high, words) for part in field.split(",")):
             raise _refuse(
                 f"has a {name} that cron does not know: {field[:40]!r}",
@@ -141,16 +133,10 @@ def _cron_part(part: str, low: int, high: int, words: Sequence[str]) -> bool:
         return False
     if span == "*":
         return True
-    numbers = [_cron_number(end, low, words) for end in span.split("-")]
-    if len(numbers) > 2 or not all(low <= number <= high for number in numbers):
+    numbers = [number(end, low, words) for end in span.split("-")]
+    if len(numbers) > 2 or not all(low <= one <= high for one in numbers):
         return False
     return numbers == sorted(numbers)
-
-
-def _cron_number(text: str, low: int, words: Sequence[str]) -> int:
-    if text in words:
-        return low + words.index(text)
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 2 else -1
 
 
 def _zone(text: str) -> str:
@@ -166,7 +152,7 @@ def _schema(pattern: str, length: int) -> WithJsonSchema:
 
 # Whether a range in it goes upwards is beyond a pattern: the operator says so.
 _CRON_PART = r"[0-9A-Za-z*,/-]+"
-_CRON_PATTERN = rf"^({'|'.join(_MACROS)}|\s*{_CRON_PART}(\s+{_CRON_PART}){{4}}\s*)$"
+_CRON_PATTERN = rf"^({'|'.join(MACROS)}|\s*{_CRON_PART}(\s+{_CRON_PART}){{4}}\s*)$"
 
 JobName = Annotated[str, AfterValidator(_job_name), _schema(JOB_NAME_PATTERN, JOB_NAME_LENGTH)]
 OperatorUid = Annotated[str, AfterValidator(_operator_uid), _schema(OPERATOR_UID_PATTERN, 63)]

@@ -147,7 +147,9 @@ class SnapshotStatus(Report):
     in_use_by: Items[str] = ()
     """Why its deletion waits, such as `restore of clicks`."""
     errand: str = ""
-    """The errand that verifies or deletes its data."""
+    """The errand that copies, verifies or deletes its data."""
+    source: str = ""
+    """What it was copied from, where the job was suspended; else empty."""
     access: StoreAccess | None = None
     """Of the job, as it was when its data were last dealt with."""
     conditions: Items[Condition] = ()

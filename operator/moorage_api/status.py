@@ -136,6 +136,9 @@ class AttemptStatus(Report):
     driver_uid: str = ""
     started_at: Moment | None = None
     running_since: Moment | None = None
+    """On the operator's clock, whatever the driver's says."""
+    checkpointed: bool = False
+    """Whether it has completed a checkpoint itself, from which another start would go on."""
     fence: int = 0
     """As the driver reports it."""
     restored_from: RestoredFrom | None = None

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 
-from moorage_api.job import StatefulSparkJob
+from moorage_api.compute import Autoscaler
+from moorage_api.job import JobSpec, StatefulSparkJob
+from moorage_api.lifecycle import Rollback
 from moorage_api.problems import Problem
 
-__all__ = ["unsupported_anywhere"]
+__all__ = ["unsupported_anywhere", "without_effect"]
 
 _Rule = tuple[str, Callable[[StatefulSparkJob], bool], str, str]
 
@@ -48,3 +50,24 @@ def unsupported_anywhere(job: StatefulSparkJob) -> Iterator[Problem]:
     for field, applies, reason, fix in _NOT_YET:
         if applies(job):
             yield Problem(field, reason, fix)
+
+
+def without_effect(spec: JobSpec) -> Iterator[Problem]:
+    """Yield what the spec sets and this release passes over; the job runs, and is told of it."""
+    rollback = spec.upgrade.rollback
+    if spec.upgrade.preflight:
+        reason = "is true, and this release tries nothing before it stops the old version"
+        yield Problem("spec.upgrade.preflight", reason, "leave it out")
+    if rollback.enabled:
+        reason = (
+            "is true, and this release does not roll back: a new version that does not get ready "
+            "is tried again until the spec is changed"
+        )
+        yield Problem("spec.upgrade.rollback.enabled", reason, "leave it out")
+    if rollback.readiness_timeout != Rollback().readiness_timeout:
+        reason = f"is {rollback.readiness_timeout}, and this release does not roll back"
+        yield Problem("spec.upgrade.rollback.readinessTimeout", reason, "leave it out")
+    scaler = spec.scaling.autoscaler
+    if scaler != Autoscaler() and not scaler.enabled:
+        reason = "is set, and this release has no autoscaler"
+        yield Problem("spec.scaling.autoscaler", reason, "leave it out")

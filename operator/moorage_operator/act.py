@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from moorage_api import API_VERSION
 from moorage_operator.attempts import Attempts
 from moorage_operator.children import names
-from moorage_operator.objects import job_name_of
+from moorage_operator.objects import is_controlled_by, job_name_of
 from moorage_operator.observe import Observer
 from moorage_operator.plan import (
     AskDriver,
@@ -148,7 +148,7 @@ class Actor:
         if found is None:
             raise ActionFailed(f"a revision was just deleted: name={effect.name}")
         uid = found["metadata"]["uid"]
-        if not _owned(found, meta.uid):
+        if not is_controlled_by(found, meta.uid):
             if found["metadata"].get("labels", {}).get(names.JOB_LABEL) != meta.name:
                 raise ActionFailed(
                     f"a ControllerRevision that is not this job's has the name: {effect.name}; "
@@ -283,11 +283,6 @@ def _is_new(known: dict[str, dict[str, None]], uid: str, one: str) -> bool:
     while len(of_object) > _MOST:
         del of_object[next(iter(of_object))]
     return fresh
-
-
-def _owned(found: Object, uid: str) -> bool:
-    owners = found["metadata"].get("ownerReferences") or ()
-    return any(owner.get("uid") == uid for owner in owners)
 
 
 def _failed(effect: Effect, why: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from moorage_api.changes import refreshed
 from moorage_api.status import read_status
 from moorage_operator.children import bodies, names, pod_monitor
+from moorage_operator.objects import is_controlled_by
 from moorage_operator.plan import DeletePod, StartDriver, TidyAttempt
 from moorage_operator.podviews import pod_view
 from moorage_operator.ports import AlreadyExists, Cluster, Conflict, Kind, NotFound, Object
@@ -81,7 +82,7 @@ class Attempts:
         name = body["metadata"]["name"]
         if not present:
             found = await self.cluster.get("PodMonitor", meta.namespace, name)
-            if found is not None and _is_of(found, meta):
+            if found is not None and is_controlled_by(found, meta.uid):
                 await self._delete("PodMonitor", meta, name, found["metadata"]["uid"])
             return
         try:
@@ -130,7 +131,7 @@ class Attempts:
     async def _keep(self, body: Object, meta: Meta) -> None:
         kind, name = body["kind"], body["metadata"]["name"]
         found = await self.cluster.get(kind, meta.namespace, name)
-        if found is not None and not _is_of(found, meta):
+        if found is not None and not is_controlled_by(found, meta.uid):
             raise ActionFailed(_taken(kind, name))
         await self.cluster.apply(body)
 
@@ -142,7 +143,7 @@ class Attempts:
             found = await self.cluster.get("Pod", meta.namespace, name)
             if found is None:
                 raise ActionFailed(f"a pod of this name was just deleted: pod={name}") from error
-            if not _is_of(found, meta):
+            if not is_controlled_by(found, meta.uid):
                 raise ActionFailed(_taken("Pod", name)) from error
             return False
         return True
@@ -168,11 +169,6 @@ def _goes(found: Object, grace_seconds: int | None) -> bool:
     if not meta.get("deletionTimestamp"):
         return False
     return grace_seconds is None or meta.get("deletionGracePeriodSeconds", 0) <= grace_seconds
-
-
-def _is_of(found: Object, meta: Meta) -> bool:
-    owners = found["metadata"].get("ownerReferences") or ()
-    return any(owner.get("controller") and owner.get("uid") == meta.uid for owner in owners)
 
 
 def _taken(kind: str, name: str) -> str:

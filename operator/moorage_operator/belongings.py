@@ -6,9 +6,10 @@ then. Called by every pass over a job; never holds one up.
 """
 
 import logging
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from moorage_operator.children import names, service, token_secret
+from moorage_operator.memory import Memory
 from moorage_operator.needs import current_driver
 from moorage_operator.ports import Clock, Cluster, ClusterError
 from moorage_operator.tokens import Tokens
@@ -28,30 +29,27 @@ class Belongings:
         self._cluster = cluster
         self._tokens = tokens
         self._clock = clock
-        self._seen: dict[str, datetime] = {}
 
-    async def see_to(self, world: JobWorld) -> None:
-        """Make again what is missing; at most once a minute for each job."""
+    async def see_to(self, world: JobWorld, memory: Memory) -> None:
+        """Make again what is missing; at most once a minute for each job.
+
+        The first look comes a minute after the operator first saw the job.
+        """
         meta, now = world.meta, self._clock.now()
         pod = current_driver(world)
         lives = pod is not None and not pod.terminal and pod.deleted_at is None
         let_be = meta.deleted_at is not None or meta.annotation("paused") == "true"
-        if not lives or let_be or now < self._due(meta, now):
+        if not lives or let_be:
             return
-        self._seen[meta.uid] = now
+        memory.looked_after = memory.looked_after or now
+        if now < memory.looked_after + _EVERY:
+            return
+        memory.looked_after = now
         try:
             await self._secret(meta)
             await self._service(meta)
         except ClusterError as error:
             _log.warning("not looked after: job=%s/%s error=%s", meta.namespace, meta.name, error)
-
-    def forget(self, uid: str) -> None:
-        """The job is gone."""
-        self._seen.pop(uid, None)
-
-    def _due(self, meta: Meta, now: datetime) -> datetime:
-        """The first look comes a minute after the operator first saw the job."""
-        return self._seen.setdefault(meta.uid, now) + _EVERY
 
     async def _secret(self, meta: Meta) -> None:
         """With the token that the driver has; one that nobody remembers comes with a new driver."""

@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from moorage_operator.act import Actor
 from moorage_operator.attempts import Attempts
@@ -52,6 +53,9 @@ _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 60.0
 _AFTER_CONFLICT = 1.0
 _WHILE_FOLLOWING = 5.0
+_LONGEST_ASKED = 300.0
+"""However long the API server, or what stands before it, wants to be left alone."""
+_GOES_ON = (Written.UNCHANGED, Written.WRITTEN, Written.PRUNED)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -184,13 +188,15 @@ class Reconciler:
             return await self._hands_off(body, memory, world, plan)
         status = plan.status
         written, body = await write_status(self._cluster, body, world.status, status)
-        if written not in {Written.UNCHANGED, Written.WRITTEN}:
+        if written not in _GOES_ON:
             return await self._overtaken(ref, written, body)
+        if written is Written.PRUNED:
+            plan = replace(plan, events=(*plan.events, _pruned(self._clock.now())))
         self._note_phase(ref, world.status.phase, status.phase)
         self._telemetry.job_seen(body, status)
         await self._tell_rival(world, memory)
         if self._may_act():
-            await self._belongings.see_to(world)
+            await self._belongings.see_to(world, memory)
         return await self._finish(body, memory, job_scene(body, world, plan), plan, written)
 
     async def _hands_off(self, body: Object, memory: Memory, world: JobWorld, plan: Plan) -> Pass:
@@ -216,8 +222,10 @@ class Reconciler:
         if memory.trouble and not status.message:
             status = status.model_copy(update={"message": memory.trouble})
         written, body = await write_status(self._cluster, body, old, status)
-        if written not in {Written.UNCHANGED, Written.WRITTEN}:
+        if written not in _GOES_ON:
             return await self._overtaken(ref, written, body)
+        if written is Written.PRUNED:
+            plan = replace(plan, events=(*plan.events, _pruned(self._clock.now())))
         self._note_phase(ref, old.state, status.state)
         self._telemetry.snapshot_seen(body, status.state)
         labelled, body = await self._label(body, plan.labels or {})
@@ -312,7 +320,7 @@ class Reconciler:
         wait = min(_FIRST_WAIT * 2.0 ** (memory.failures - 1), _LONGEST_WAIT)
         wait *= self._chance.uniform(0.75, 1.25)
         if isinstance(error, ActionFailed | ApiUnavailable):
-            wait = max(wait, error.retry_after or 0.0)
+            wait = max(wait, min(error.retry_after or 0.0, _LONGEST_ASKED))
         _log.warning(
             "a pass ended early: object=%s failures=%d again_after=%.1fs error=%s",
             ref,
@@ -327,7 +335,6 @@ class Reconciler:
         if memory is not None and memory.uid:
             self._actor.forget(memory.uid)
             self._tokens.drop(memory.uid)
-            self._belongings.forget(memory.uid)
         if ref.kind == "StatefulSparkJob":
             self._observer.forget(f"{ref.namespace}/{ref.name}")
         self._telemetry.gone(ref)
@@ -369,6 +376,15 @@ class Reconciler:
         if before != after:
             self._telemetry.moved(ref, before, after)
             _log.info("phase: object=%s from=%s to=%s", ref, before, after)
+
+
+def _pruned(now: datetime) -> Event:
+    """Told once an hour, for as long as it is so."""
+    text = (
+        "the API server drops a part of the status, which an older definition does not know: apply "
+        "the CustomResourceDefinitions of this release"
+    )
+    return Event("Warning", "StatusPruned", text, key=f"{now:%Y-%m-%dT%H}")
 
 
 def _seconds() -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from moorage_operator.plan import Event
 
@@ -54,6 +55,7 @@ class Memory:
         trouble: what effects fail with, for the status to show; empty when they go through.
         aside: of effects whose failure does not end a pass.
         rival: the job that was told of a directory that both have; empty if none.
+        looked_after: when it was last seen to that its belongings are there; None before.
     """
 
     uid: str = ""
@@ -61,6 +63,7 @@ class Memory:
     trouble: str = ""
     rival: str = ""
     aside: Setback = field(default_factory=Setback)
+    looked_after: datetime | None = None
     _told: dict[tuple[str, str], None] = field(default_factory=dict)
     _waiting: list[Event] = field(default_factory=list)
 
@@ -69,6 +72,7 @@ class Memory:
         if uid != self.uid:
             self.uid, self.failures, self.trouble, self.rival = uid, 0, "", ""
             self._told, self._waiting, self.aside = {}, [], Setback()
+            self.looked_after = None
 
     def untold(self, events: Iterable[Event]) -> list[Event]:
         """What is still to be told, the oldest first; kept until it is `told`."""

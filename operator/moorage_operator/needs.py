@@ -97,9 +97,7 @@ def _is_overdue(world: JobWorld) -> bool:
     spec = spec or (current.spec if current is not None else None)
     if spec is None or status.operation is not None:
         return False
-    last = status.snapshots.last_checkpoint
-    seen = [status.attempt.running_since, status.job.last_progress_time]
-    seen.append(last.completed_at if last is not None else None)
+    seen = (status.attempt.running_since, status.job.last_progress_time)
     newest = max(at for at in seen if at is not None)
     return _is_past(world, newest + spec.failure_policy.health.no_progress_for.timedelta)
 

@@ -109,6 +109,12 @@ def _snapshot_spec(raw: dict[str, Any]) -> tuple[SnapshotSpec, tuple[Problem, ..
     return SnapshotSpec.model_construct(job_ref=reference), problems
 
 
+def is_controlled_by(found: Object, uid: str) -> bool:
+    """Whether the object is one that the operator made for the object of this uid."""
+    owners = found["metadata"].get("ownerReferences") or ()
+    return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
+
+
 def job_name_of(spec: dict[str, Any]) -> str:
     """The job that a snapshot's spec names, however wrong the rest of it is; empty if none."""
     reference = spec.get("jobRef")

@@ -97,18 +97,22 @@ class Errand:
 
     Attributes:
         id: deterministic; the same id is the same errand.
-        kind: Inspect the lineage, Verify a snapshot, Delete a snapshot's data, Release the lineage,
-            DeleteLineage (all of the checkpoint directory's objects, by what the log names).
-        path: the snapshot's address, for Verify and Delete.
+        kind: Inspect the lineage, Verify a snapshot, Copy one (what takes long, and a pod always
+            does), Delete a snapshot's data, Release the lineage, DeleteLineage (all of the
+            checkpoint directory's objects, by what the log names).
+        path: the snapshot's address, for Verify, Copy and Delete.
         digest: the manifest's, for Delete: another snapshot at the same address is left alone.
-        attempt: who began the snapshot, for Delete: what that left without a manifest goes too.
+        attempt: who begins the snapshot, for Copy; who began it, for Delete: what that left without
+            a manifest goes too.
+        source: of what Copy makes the snapshot.
     """
 
     id: str
-    kind: Literal["Inspect", "Verify", "Delete", "Release", "DeleteLineage"]
+    kind: Literal["Inspect", "Verify", "Copy", "Delete", "Release", "DeleteLineage"]
     path: str = ""
     digest: str = ""
     attempt: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,11 @@ def _directory(spec: JobSpec) -> tuple[str, str | None]:
 
 
 def last_end(world: JobWorld) -> datetime | None:
-    """When the lineage's last writer ended: what was read of the store before may lack its end."""
-    pod = current_driver(world)
-    ended = pod.ended.finished_at if pod is not None and pod.ended is not None else None
-    found = [at for at in (ended, world.status.attempt.ended_at) if at is not None]
-    return max(found).replace(microsecond=0) if found else None
+    """When the lineage's last writer ended: what was read of the store before may lack its end.
+
+    By this clock, on which readings are timed as well: an end that was not seen before is now.
+    """
+    pod, attempt = current_driver(world), world.status.attempt
+    fresh = pod is not None and pod.ended is not None and not attempt.outcome
+    ended = world.now if fresh else attempt.ended_at
+    return ended.replace(microsecond=0) if ended is not None else None

@@ -30,6 +30,8 @@ class Written(Enum):
     """What came of writing a status."""
 
     UNCHANGED = "unchanged"
+    PRUNED = "pruned"
+    """Nothing of what is new in it is kept: the definition in the cluster is an older one."""
     WRITTEN = "written"
     MOVED = "moved"
     """The object changed meanwhile, but not its status: look again, and decide anew."""
@@ -58,13 +60,17 @@ async def write_status(
     data = fitted(new)
     if data == old.to_json():
         return Written.UNCHANGED, body
+    version = body["metadata"]["resourceVersion"]
     try:
-        return Written.WRITTEN, await cluster.replace_status(_status_body(body, data))
+        kept = await cluster.replace_status(_status_body(body, data))
     except NotFound:
         return Written.GONE, body
     except Conflict:
         meta = body["metadata"]
         found = await cluster.get(body["kind"], meta["namespace"], meta["name"])
+    else:
+        same = kept["metadata"]["resourceVersion"] == version
+        return (Written.PRUNED if same else Written.WRITTEN), kept
     if found is None or found["metadata"]["uid"] != meta["uid"]:
         return Written.GONE, body
     if found.get("status") == data:

@@ -6,6 +6,7 @@ from binascii import Error as NotBase64
 from collections.abc import Callable
 
 from moorage_operator.children import names, token_secret
+from moorage_operator.objects import is_controlled_by
 from moorage_operator.ports import AlreadyExists, Cluster, Object
 from moorage_operator.world import Meta
 
@@ -33,7 +34,7 @@ class Tokens:
         if meta.uid not in self._known:
             name = names.token_secret_name(meta.name)
             found = await self._cluster.get("Secret", meta.namespace, name)
-            token = _token(found) if found is not None and _is_of(found, meta) else ""
+            token = _token(found) if found is not None and is_controlled_by(found, meta.uid) else ""
             if token:
                 self._known[meta.uid] = token
         return self._known.get(meta.uid)
@@ -74,8 +75,3 @@ def _token(secret: Object) -> str:
         return b64decode((secret.get("data") or {}).get("token", ""), validate=True).decode()
     except (NotBase64, UnicodeDecodeError, TypeError):
         return ""
-
-
-def _is_of(found: Object, meta: Meta) -> bool:
-    owners = found["metadata"].get("ownerReferences") or ()
-    return any(owner.get("uid") == meta.uid for owner in owners)

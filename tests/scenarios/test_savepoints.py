@@ -22,10 +22,57 @@ async def test_a_name_that_another_request_used_is_refused_and_its_data_are_unto
     assert dict(running.buckets.store(f"{SAVEPOINTS}/same")._objects) == before
 
 
+async def suspended(world, **upgrade):
+    """The job sleeps; the epoch that it was stopped at."""
+    if upgrade:
+        world.edit(upgrade=upgrade)
+        await world.run(5)
+    world.edit(desiredState="Suspended")
+    epoch = world.report().epoch
+    await world.until(lambda: world.phase() == "Suspended")
+    return epoch
+
+
 @pytest.mark.scenario(15)
-async def test_a_savepoint_of_a_suspended_job_waits_and_is_given_up_at_its_deadline(running):
-    running.edit(desiredState="Suspended")
-    await running.until(lambda: running.phase() == "Suspended")
+@pytest.mark.parametrize("mode", ["Savepoint", "LastCheckpoint"])
+async def test_a_savepoint_of_a_suspended_job_is_made_of_what_it_was_stopped_with(running, mode):
+    epoch = await suspended(running, mode=mode)
+    running.annotate(savepoint="late")
+    await running.until(lambda: state_of(running, "clicks-late") == "Completed")
+    status = running.snapshots()["clicks-late"]["status"]
+    assert status["path"].endswith("/late")
+    assert status["epoch"] >= epoch
+    assert running.buckets.has_savepoint(f"{SAVEPOINTS}/late")
+    assert not running.drivers.living
+    nonce = {"mode": "Snapshot", "snapshotName": "clicks-late", "nonce": 1}
+    running.edit(desiredState="Running", restore=nonce)
+    await running.until(running.is_running)
+    assert running.drivers.restored[-1].path.endswith("/late")
+    assert running.drivers.restored[-1].epoch == status["epoch"]
+
+
+@pytest.mark.scenario(15)
+async def test_that_savepoint_is_a_persons_own_whatever_becomes_of_what_it_was_made_of(running):
+    await suspended(running)
+    (first,) = running.snapshots()
+    running.snapshot("late")
+    await running.until(lambda: state_of(running, "late") == "Completed")
+    running.edit(desiredState="Running")
+    await running.until(running.is_running)
+    await running.run(30)
+    running.api.delete("StatefulSparkSnapshot", running.namespace, first)
+    await running.until(lambda: first not in running.snapshots())
+    assert running.buckets.has_savepoint(f"{SAVEPOINTS}/late")
+    running.api.delete("StatefulSparkSnapshot", running.namespace, "late")
+    await running.until(lambda: "late" not in running.snapshots())
+    assert not running.buckets.has_savepoint(f"{SAVEPOINTS}/late")
+
+
+@pytest.mark.scenario(15)
+async def test_a_savepoint_of_a_blocked_job_waits_and_is_given_up_at_its_deadline(running):
+    running.drivers.habits.fail_restore = "restore_point_corrupt"
+    running.drivers.newest.kill()
+    await running.until(lambda: running.phase() == "Blocked")
     running.snapshot("late", startDeadline="60s")
     await running.run(20)
     assert state_of(running, "late") == "Pending"
@@ -261,8 +308,9 @@ async def test_waiting_for_what_passes_by_itself_leaves_the_whole_deadline_for_a
 
 
 async def test_after_such_a_wait_the_deadline_counts_anew_and_once(running):
-    running.edit(desiredState="Suspended")
-    await running.until(lambda: running.phase() == "Suspended")
+    running.drivers.habits.fail_restore = "restore_point_corrupt"
+    running.drivers.newest.kill()
+    await running.until(lambda: running.phase() == "Blocked")
     running.annotate(paused="true")
     running.snapshot("mine", startDeadline="2m")
     await running.run(180, step=5.0)

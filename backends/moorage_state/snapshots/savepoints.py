@@ -55,6 +55,13 @@ class SavepointStore:
     def __init__(self, url: str, *, create: bool = False) -> None:
         self._store = open_store(url, create=create)
 
+    @classmethod
+    def over(cls, store: ObjectStore) -> "SavepointStore":
+        """The savepoint's directory that `store` is."""
+        made = cls.__new__(cls)
+        made._store = store  # noqa: SLF001  its own
+        return made
+
     @property
     def store(self) -> ObjectStore:
         """The objects of the savepoint; the keys of its manifest are keys in it."""

@@ -75,7 +75,8 @@ def token_secret(meta: Meta, token: str) -> Object:
     """The bearer token of the driver's endpoint and of the state servers.
 
     Spark's processes prove that they know it too: the driver reads the file, and makes base64 of
-    it; executors, which cannot be told of a file, have that in their environment.
+    it; executors, which cannot be told of a file, have that in their environment. It is never
+    changed: whoever runs has the first one.
     """
     spark = base64.b64encode(token.encode()).decode()
     return {
@@ -83,6 +84,7 @@ def token_secret(meta: Meta, token: str) -> Object:
         "kind": "Secret",
         "metadata": _metadata(meta, token_secret_name(meta.name)),
         "type": "Opaque",
+        "immutable": True,
         "stringData": {"token": token, SPARK_SECRET_KEY: spark},
     }
 

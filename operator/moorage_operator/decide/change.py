@@ -3,6 +3,7 @@
 from moorage_api.changes import Change, classify
 from moorage_api.lifecycle import Upgrade
 from moorage_api.status import OperationType
+from moorage_operator.decide.clocks import here
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.rescale import (
     begin_rescale,
@@ -138,7 +139,10 @@ def _wanted_mode(draft: Draft, rules: Upgrade) -> StopMode:
     spec = running_spec(draft)
     if rules.mode == "Savepoint" and spec is not None and spec.state.savepoint_dir:
         return "Savepoint"
-    last = draft.status.snapshots.last_checkpoint
-    if last is None or draft.now - last.completed_at > rules.max_checkpoint_age.timedelta:
+    last, report = draft.status.snapshots.last_checkpoint, draft.report
+    if last is None:
+        return "Checkpoint"
+    at = here(draft, report, last.completed_at) if report is not None else last.completed_at
+    if draft.now - at > rules.max_checkpoint_age.timedelta:
         return "Checkpoint"
     return "None"

@@ -9,18 +9,29 @@ from datetime import timedelta
 from typing import Literal, NamedTuple
 
 from moorage_api.status import Condition
+from moorage_api.unsupported import without_effect
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.health import checkpoint_due, trouble
+from moorage_operator.decide.health import REFUSES, checkpoint_due, refuses, trouble
 from moorage_operator.decide.phase import is_suspended, stuck
 from moorage_operator.decide.specs import is_new_nonce, newest_name, policy, running_spec
 from moorage_operator.world import StoreView, Unreadable
 
-__all__ = ["ACTION_FAILED", "PODS_UNREADABLE", "TYPES", "blind", "conditions"]
+__all__ = [
+    "ACTION_FAILED",
+    "PODS_UNREADABLE",
+    "TYPES",
+    "WITHOUT_EFFECT",
+    "blind",
+    "conditions",
+]
 
 ACTION_FAILED = "ActionFailed"
 """What is to be done fails again and again, such as a pod that a quota refuses."""
 
 PODS_UNREADABLE = "PodsUnreadable"
+
+WITHOUT_EFFECT = "FieldsWithoutEffect"
+"""The spec is good and sets something that this release passes over."""
 
 
 _UNREACHABLE = "DriverUnreachable"
@@ -96,7 +107,8 @@ def _silent(draft: Draft) -> _Said | None:
         return None
     patience = timedelta(seconds=draft.config.endpoint_patience)
     if report.since is not None and draft.now >= report.since + patience:
-        return _Said("False", _UNREACHABLE, "the driver's pod runs and does not answer")
+        text = REFUSES if refuses(draft) else "the driver's pod runs and does not answer"
+        return _Said("False", _UNREACHABLE, text)
     old = draft.world.status.condition("Ready")
     return _Said(old.status, old.reason, old.message) if old is not None else None
 
@@ -182,10 +194,19 @@ def _reconciled(draft: Draft) -> _Said:
 
 def _spec_valid(draft: Draft) -> _Said:
     if not draft.problems:
-        return _Said("True", "Valid")
+        return _passed_over(draft)
     shown = "; ".join(str(one) for one in draft.problems[:5])
     more = len(draft.problems) - 5
     return _Said("False", "Invalid", f"{shown}; and {more} more" if more > 0 else shown)
+
+
+def _passed_over(draft: Draft) -> _Said:
+    """A good spec; and what it asks for in vain."""
+    spec = draft.world.spec
+    found = list(without_effect(spec)) if spec is not None else []
+    if not found:
+        return _Said("True", "Valid")
+    return _Said("True", WITHOUT_EFFECT, "; ".join(str(one) for one in found))
 
 
 def _storage(draft: Draft) -> _Said:
@@ -212,7 +233,7 @@ def _checkpointing(draft: Draft) -> _Said:
     if snapshots.consecutive_failures > 0:
         return _Said("False", "CheckpointFailed", "the last checkpoint failed; see the events")
     last = snapshots.last_checkpoint
-    if last is None or last.completed_at < attempt.running_since:
+    if last is None or (draft.report is not None and not attempt.checkpointed):
         return _Said("Unknown", "NoneYet", "no checkpoint was completed since the start")
     spec = running_spec(draft)
     interval = spec.checkpoint.effective_interval if spec is not None else None

@@ -9,16 +9,23 @@ from datetime import datetime, timedelta
 from moorage_api import JobSpec
 from moorage_api.driver import DriverState
 from moorage_api.lifecycle import Health
+from moorage_operator.decide.clocks import here
 from moorage_operator.decide.draft import Draft, later
 from moorage_operator.decide.specs import policy, running_spec
-from moorage_operator.world import PodView, StoreView
+from moorage_operator.world import PodView, StoreView, Unreadable
 
-__all__ = ["Trouble", "checkpoint_due", "is_ready", "trouble"]
+__all__ = ["REFUSES", "Trouble", "checkpoint_due", "is_ready", "refuses", "trouble"]
 
 _OPAQUE = ("restoring", "rewinding", "checkpointing", "stopping")
 """Phases in which a driver shows no signs until they are over."""
 _OPAQUE_FACTOR = 4
 """Times noProgressFor, for what shows no signs on the way."""
+
+REFUSES = (
+    "the driver refuses the operator's token, as the job's Secret was replaced while it ran; set "
+    "the annotation moorage.dev/restart to a new value"
+)
+"""Of a driver that answers, and does not believe who asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,8 @@ def _unheard(draft: Draft, text: str) -> Trouble:
     and what could not be read of the store proves nothing.
     """
     pod = draft.pod
+    if refuses(draft):
+        return Trouble("DriverUnreachable", REFUSES, curable=False)
     if pod is not None and is_ready(pod):
         fix = "see that network policies let the operator reach it and that its token is there"
         text = f"the driver's pod is ready and does not answer the operator; {fix}"
@@ -71,6 +80,12 @@ def _unheard(draft: Draft, text: str) -> Trouble:
         text = "the driver does not answer, and the store does not show whether it gets on"
         return Trouble("DriverUnreachable", text, curable=False)
     return Trouble("NoProgress", f"{text}, and the driver does not answer")
+
+
+def refuses(draft: Draft) -> bool:
+    """Whether the driver answers the operator, and does not believe that it is the operator."""
+    report = draft.world.report
+    return isinstance(report, Unreadable) and report.reason == "EndpointRefused"
 
 
 def is_ready(pod: PodView) -> bool:
@@ -100,13 +115,8 @@ def _under_way(report: DriverState) -> str:
 def _epoch_length(draft: Draft, report: DriverState) -> timedelta:
     """How long epochs take: checkpoints begin, and are noted, between two of them."""
     began = report.epoch_since
-    age = draft.now - _here(draft, report, began) if began is not None else timedelta(0)
+    age = draft.now - here(draft, report, began) if began is not None else timedelta(0)
     return max(age, timedelta(seconds=report.epoch_seconds))
-
-
-def _here(draft: Draft, report: DriverState, moment: datetime) -> datetime:
-    """A time of the driver's clock on this one; what the report took to come counts for nothing."""
-    return moment + (draft.now - report.answered_at) if report.answered_at is not None else moment
 
 
 def checkpoint_due(draft: Draft) -> datetime | None:
@@ -127,21 +137,23 @@ def _allowed(spec: JobSpec, running: JobSpec, interval: timedelta) -> timedelta:
 
 
 def _last(draft: Draft) -> datetime:
-    """When a checkpoint was completed last, or the stream began to run; on this clock, if known."""
+    """When a checkpoint was completed last, or the stream began to run; on this clock.
+
+    Of a driver that does not answer nobody knows what its times mean.
+    """
     last, report = draft.status.snapshots.last_checkpoint, draft.report
     since = draft.attempt.running_since or draft.now
-    found = max(since, last.completed_at) if last is not None else since
-    return _here(draft, report, found) if report is not None else found
+    if last is None or report is None:
+        return since
+    return max(since, min(here(draft, report, last.completed_at), draft.now))
 
 
 def _progress(draft: Draft) -> datetime:
     """When the job last got on, by whatever sign there is."""
-    report, store = draft.report, draft.world.store
+    report = draft.report
     if report is not None and report.last_move_time is not None and report.answered_at is not None:
-        return _here(draft, report, report.last_move_time)
+        return here(draft, report, report.last_move_time)
     seen = draft.status.job.last_progress_time
-    if report is not None:
-        seen = later(seen, report.last_progress_time)
-    if isinstance(store, StoreView) and store.newest is not None:
-        seen = later(seen, store.newest.completed_at)
+    if report is not None and report.last_progress_time is not None:
+        seen = later(seen, here(draft, report, report.last_progress_time))
     return later(seen, _last(draft)) or draft.now

@@ -7,16 +7,18 @@ has ended and why. An outcome, once written, stays.
 from datetime import datetime, timedelta
 
 from moorage_api.driver import CheckpointInfo, DriverEnd, SavepointInfo
-from moorage_api.status import AttemptStatus, RestorePoint
-from moorage_operator.decide.draft import Draft, later
+from moorage_api.status import RestorePoint
+from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.failures import End, judge
 from moorage_operator.decide.specs import policy
 from moorage_operator.decide.view import show_report
-from moorage_operator.world import PodView, StoreView
+from moorage_operator.world import LogPoint, PodView, StoreView
 
 __all__ = ["adopt_pod", "learn", "lost_patience", "note_savepoint"]
 
 _NODE_LOST = timedelta(minutes=2)
+_CLOCKS_APART = timedelta(minutes=15)
+"""More than nodes' clocks differ by."""
 
 
 def learn(draft: Draft) -> None:
@@ -114,7 +116,8 @@ def _look_at_store(draft: Draft) -> None:
     if store.owner is None or store.owner[3] != draft.meta.uid:
         return
     newest = store.newest
-    if last is None or newest.completed_at > last.completed_at:
+    if last is None or _is_newer(newest, last):
+        _note_progress(draft, newest.completed_at - last.completed_at if last else None)
         known = CheckpointInfo(
             id=newest.checkpoint_id,
             path=newest.path,
@@ -124,7 +127,23 @@ def _look_at_store(draft: Draft) -> None:
         draft.put_snapshots(last_checkpoint=known)
 
 
+def _is_newer(found: LogPoint, known: CheckpointInfo) -> bool:
+    """By number, which only grows within a directory, and not by the times of two drivers."""
+    here, there = (path.partition("?")[0].rpartition("/")[0] for path in (found.path, known.path))
+    return here != there or found.checkpoint_id > known.id
+
+
+def _note_progress(draft: Draft, passed: timedelta | None) -> None:
+    """The stream got on, so much after it did last: of a clock of its own only differences hold."""
+    known = draft.status.job.last_progress_time
+    at = draft.now
+    if known is not None and passed is not None:
+        at = min(max(known + passed, known), draft.now)
+    draft.put(job=draft.status.job.model_copy(update={"last_progress_time": at}))
+
+
 def _ended(draft: Draft, end: End, said: DriverEnd | None, at: datetime | None) -> None:
+    before = draft.status.snapshots.last_checkpoint
     if said is not None:
         _take_last_words(draft, said)
     attempt = draft.attempt
@@ -132,12 +151,26 @@ def _ended(draft: Draft, end: End, said: DriverEnd | None, at: datetime | None) 
         outcome=end.outcome,
         outcome_reason=end.reason,
         outcome_message=end.message,
-        ended_at=min(at, draft.now) if at else draft.now,
+        ended_at=_when(draft, at),
         missing_since=None,
     )
-    if attempt.running_since is None and _ran(attempt, said):
-        draft.put_attempt(running_since=attempt.started_at)
+    if _has_checkpointed(draft, said, before):
+        since = attempt.running_since or attempt.started_at or draft.now
+        draft.put_attempt(checkpointed=True, running_since=since)
     draft.wake(draft.config.busy_resync)
+
+
+def _when(draft: Draft, at: datetime | None) -> datetime:
+    """When it ended: as it is seen now, or as the kubelet says where that is long ago.
+
+    Clocks of nodes are minutes apart; an operator that was away for longer has only their word. It
+    did not end before it was last seen at work.
+    """
+    if at is None or at >= draft.now - _CLOCKS_APART:
+        return draft.now
+    attempt, moved = draft.attempt, draft.status.job.last_progress_time
+    seen = [one for one in (attempt.started_at, attempt.running_since, moved) if one is not None]
+    return min(max([at, *seen]), draft.now)
 
 
 def _take_last_words(draft: Draft, said: DriverEnd) -> None:
@@ -159,8 +192,14 @@ def _take_last_words(draft: Draft, said: DriverEnd) -> None:
         note_savepoint(draft, savepoint, order)
 
 
-def _ran(attempt: AttemptStatus, said: DriverEnd | None) -> bool:
-    """Whether the driver's last words show a stream that ran, although nobody saw it run."""
-    if said is None or attempt.started_at is None or said.last_checkpoint is None:
+def _has_checkpointed(draft: Draft, said: DriverEnd | None, before: CheckpointInfo | None) -> bool:
+    """Whether last words show a checkpoint of the driver's own, although nobody saw the stream run.
+
+    One that is not `before`, the last one that was known; and by the clock of the driver's node,
+    which is that of its pod's start, it was not there when the pod began.
+    """
+    last, pod = said.last_checkpoint if said is not None else None, draft.pod
+    if last is None or (before is not None and last.id == before.id):
         return False
-    return later(said.last_checkpoint.completed_at, attempt.started_at) != attempt.started_at
+    began = pod.started_at if pod is not None and pod.started_at else draft.attempt.started_at
+    return began is not None and last.completed_at > began

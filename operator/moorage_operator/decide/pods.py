@@ -27,7 +27,19 @@ def cleared(draft: Draft) -> bool:
         remove(draft, pod)
     if left:
         draft.wake(draft.config.busy_resync)
+        _say_what_stays(draft, left)
     return not left
+
+
+def _say_what_stays(draft: Draft, left: list[PodView]) -> None:
+    """A pod that does not even go by force is held by somebody: a person must know by whom."""
+    held = [pod.name for pod in left if pod.deleted_at is not None and pod.grace_seconds == 0]
+    if held and draft.status.operation is not None:
+        text = (
+            f"waits for the end of pod {held[0]}, which stays though it was deleted by force: see "
+            "its node, and take off finalizers that nobody serves"
+        )
+        draft.put_operation(message=text)
 
 
 def drop_strays(draft: Draft) -> None:
@@ -64,7 +76,10 @@ def _is_abandoned(draft: Draft, pod: PodView) -> bool:
     deleted = pod.deleted_at
     if deleted is None:
         return False
-    over = deleted + timedelta(seconds=pod.grace_seconds)
+    # The API server's clock may be behind: a step that waits for the end began when it did here.
+    operation = draft.status.operation
+    asked = max(deleted, operation.step_started_at) if operation is not None else deleted
+    over = asked + timedelta(seconds=pod.grace_seconds)
     silent = pod.node_ready is False or pod.phase == "Unknown"
     lost = draft.attempt.outcome_reason == "NodeLost" and pod.attempt == draft.attempt.number
     if silent and lost:

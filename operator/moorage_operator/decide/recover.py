@@ -114,6 +114,7 @@ def _wait(draft: Draft, kind: Kind, rules: FailurePolicy) -> timedelta:
 
 
 def _reset_if_it_ran_well(draft: Draft, rules: FailurePolicy) -> None:
+    """As the operator saw it itself; mostly it did so while the stream still ran."""
     attempt = draft.attempt
     until = attempt.ended_at or draft.now
     if ran_for(attempt.running_since, until) >= rules.backoff.reset_after.timedelta:

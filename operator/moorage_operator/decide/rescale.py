@@ -86,10 +86,14 @@ def _begin_in_place(draft: Draft, text: str) -> None:
     message = f"{text}; {_wanted(draft)} executors are asked for, the stream runs on"
     draft.put_operation(
         message=message,
-        snapshot_request_id=f"{draft.operation.id}-rescale",
+        snapshot_request_id=_request(draft),
         deadline=draft.now + _patience(draft),
     )
     rescaling(draft)
+
+
+def _request(draft: Draft) -> str:
+    return f"{draft.operation.id}-rescale"
 
 
 def _wanted(draft: Draft) -> int:
@@ -120,6 +124,9 @@ def _ask(draft: Draft) -> None:
     keep_revision(draft, draft.operation.target_revision)
     if isinstance(draft.world.report, Unreadable) or request_view(draft) is not None:
         return
+    if not draft.operation.snapshot_request_id:
+        # Nothing of ours writes that; a status that a person made or mended may say it.
+        draft.put_operation(snapshot_request_id=_request(draft))
     body = RescaleBody(request_id=draft.operation.snapshot_request_id, executors=_wanted(draft))
     draft.do(AskDriver(draft.attempt.number, RESCALE_PATH, body))
 

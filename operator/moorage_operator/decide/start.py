@@ -4,7 +4,7 @@ The number of an attempt is written before its pod is made, so that an operator 
 makes the same pod again. What a start begins from is decided once, with the number.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from moorage_api.driver import RestoreOrder, StartOrder
 from moorage_api.status import AttemptStatus, RestorePoint
@@ -121,10 +121,17 @@ def _waits(draft: Draft) -> bool:
     if retry_at is None or draft.now >= retry_at:
         return False
     edited = is_valid(draft) and draft.meta.generation > _generation(draft)
-    if edited or _new_restart(draft):
+    if edited or _new_restart(draft) or _is_absurd(draft, retry_at):
         return False
     draft.wake_at(retry_at)
     return True
+
+
+def _is_absurd(draft: Draft, retry_at: datetime) -> bool:
+    """Whether it is further away than any wait: this process's clock was put back meanwhile."""
+    spec = policy(draft)
+    longest = spec.failure_policy.backoff.max if spec is not None else None
+    return longest is not None and retry_at - draft.now > longest.timedelta
 
 
 def _generation(draft: Draft) -> int:
@@ -268,11 +275,11 @@ def _hangs(draft: Draft) -> bool:
         return False
     if pod.phase != "Running" or draft.world.report is None or is_ready(pod):
         return False
-    store, began = draft.world.store, draft.attempt.started_at
-    if isinstance(store, StoreView):
-        newest = store.newest
-        return newest is None or began is None or newest.completed_at < began
-    return draft.now >= deadline + timedelta(seconds=draft.config.start_timeout)
+    patience = timedelta(seconds=draft.config.start_timeout)
+    if isinstance(draft.world.store, StoreView):
+        moved = draft.status.job.last_progress_time
+        return moved is None or draft.now >= moved + patience
+    return draft.now >= deadline + patience
 
 
 def _done(draft: Draft) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 
 from moorage_api.status import Condition
-from moorage_operator.decide.conditions import ACTION_FAILED
+from moorage_operator.decide.conditions import ACTION_FAILED, WITHOUT_EFFECT
 from moorage_operator.decide.draft import Draft
 
 __all__ = ["tell_changes"]
@@ -30,6 +30,8 @@ def _reason(draft: Draft, new: Condition) -> str:
         return _ON_FALSE[new.type]
     if new.reason == ACTION_FAILED:
         return ACTION_FAILED if new.type == "Degraded" else ""
+    if new.reason == WITHOUT_EFFECT:
+        return WITHOUT_EFFECT
     stuck = new.type == "Progressing" and _is_stuck(draft, new)
     return new.reason if stuck or new.reason == _LAGGING else ""
 

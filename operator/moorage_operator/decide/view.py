@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from moorage_api.driver import CheckpointInfo, DriverState
 from moorage_api.status import ExecutorStatus, JobView, ScalingStatus
 from moorage_operator.children.names import JOB_UID_LABEL, ROLE_LABEL
+from moorage_operator.decide.clocks import began_running, here
 from moorage_operator.decide.draft import Draft, later
 from moorage_operator.decide.specs import policy, running_spec
 from moorage_operator.world import Unreadable
@@ -22,7 +23,8 @@ def show_report(draft: Draft, report: DriverState) -> None:
     """Take the driver's report into the status."""
     attempt, began = draft.attempt, draft.attempt.running_since is None
     draft.put_attempt(
-        running_since=attempt.running_since or report.running_since,
+        running_since=attempt.running_since or began_running(draft, report),
+        checkpointed=attempt.checkpointed or report.completed_checkpoints > 0,
         fence=report.fence or attempt.fence,
         restored_from=report.restored_from or attempt.restored_from,
     )
@@ -30,8 +32,8 @@ def show_report(draft: Draft, report: DriverState) -> None:
         draft.put_restarts(restore_failures=0)
         draft.put_reconciliation(running_revision=attempt.revision)
     moved = _show_checkpoints(draft, report)
-    if moved or _is_stale(draft.status.job, report):
-        draft.put(job=_job(report))
+    if moved or _is_stale(draft, report):
+        draft.put(job=_job(draft, report))
     draft.put(scaling=_scaling(draft, report))
     _note_stable(draft, report)
 
@@ -89,19 +91,20 @@ def _newer(old: CheckpointInfo | None, new: CheckpointInfo | None) -> Checkpoint
     return new or old
 
 
-def _is_stale(shown: JobView, report: DriverState) -> bool:
+def _is_stale(draft: Draft, report: DriverState) -> bool:
+    shown = draft.status.job
     if (shown.state, shown.message) != (report.phase, report.message):
         return True
-    new, old = _moved(report), shown.last_progress_time
+    new, old = _moved(draft, report), shown.last_progress_time
     return new is not None and (old is None or abs(new - old) >= _SHOWN_EVERY)
 
 
-def _job(report: DriverState) -> JobView:
+def _job(draft: Draft, report: DriverState) -> JobView:
     return JobView(
         state=report.phase,
         message=report.message,
         epoch=report.epoch,
-        last_progress_time=_moved(report),
+        last_progress_time=_moved(draft, report),
         epoch_since=report.epoch_since,
         input_rows_per_second=f"{report.rows_per_second:.1f}",
         busy_ratio=f"{report.busy_ratio:.2f}",
@@ -109,9 +112,10 @@ def _job(report: DriverState) -> JobView:
     )
 
 
-def _moved(report: DriverState) -> datetime | None:
-    """When the stream last got on, be it within an epoch."""
-    return later(report.last_progress_time, report.last_move_time)
+def _moved(draft: Draft, report: DriverState) -> datetime | None:
+    """When the stream last got on, be it within an epoch; on this clock."""
+    moved = later(report.last_progress_time, report.last_move_time)
+    return here(draft, report, moved) if moved is not None else None
 
 
 def _scaling(draft: Draft, report: DriverState) -> ScalingStatus:

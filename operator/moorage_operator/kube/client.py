@@ -179,11 +179,11 @@ class KubeCluster:
         params: Mapping[str, str] | None = None,
         form: str = _JSON,
     ) -> Object:
-        headers = {"Accept": _JSON, **await self._who()}
         data = encoded(body) if body is not None else None
-        if data is not None:
-            headers["Content-Type"] = form
+        headers = {"Accept": _JSON, **({"Content-Type": form} if data is not None else {})}
         try:
+            # The token is a file that is renewed now and then.
+            headers |= await self._who()
             async with self._connection.session.request(
                 method,
                 self._configuration.host.rstrip("/") + path,

@@ -37,6 +37,7 @@ def request_of(job: JobRefs, errand: Errand, cluster_id: str) -> Request:
         path=errand.path,
         digest=errand.digest,
         attempt=errand.attempt,
+        source=errand.source,
         owner=Owner(cluster_id, meta.namespace, meta.name, meta.uid),
     )
 

@@ -3,6 +3,7 @@
     Pending -> InProgress -> [Verifying] -> Completed
        ^           |             |
        +-----------+-------------+--> Failed, Abandoned
+    what a job that sleeps was stopped with is copied: Pending -> Verifying -> Completed
     an object that is being deleted -> Deleting -> gone
 
 Pure: no I/O, no clock but the world's. The status is kept before an effect is carried out, and what
@@ -13,9 +14,10 @@ from collections.abc import Callable, Mapping
 
 from moorage_operator.plan import SetFinalizer, SnapshotPlan
 from moorage_operator.snapshots.asking import in_progress
+from moorage_operator.snapshots.copying import copying
 from moorage_operator.snapshots.deleting import deleting
 from moorage_operator.snapshots.following import following
-from moorage_operator.snapshots.naming import JOB_LABEL, is_follower
+from moorage_operator.snapshots.naming import JOB_LABEL, is_copied, is_follower
 from moorage_operator.snapshots.pending import pending
 from moorage_operator.snapshots.step import Step, changed, plan_of
 from moorage_operator.snapshots.verifying import begin_verifying, verifying
@@ -42,6 +44,8 @@ def _step(world: SnapshotWorld) -> Step:
         return Step(status)
     if status.state in ("Pending", "InProgress") and is_follower(world.snapshot):
         return following(world)
+    if is_copied(status):
+        return copying(world)
     decision = _DECISIONS.get(status.state)
     return decision(world) if decision is not None else Step(status)
 

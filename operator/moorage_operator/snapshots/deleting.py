@@ -10,6 +10,7 @@ from moorage_operator.snapshots.access import errand_refs
 from moorage_operator.snapshots.asking import answer_of, answered, is_overdue
 from moorage_operator.snapshots.naming import (
     attempt_of,
+    is_copied,
     is_follower,
     is_imported,
     next_errand,
@@ -45,6 +46,9 @@ def _not_begun(world: SnapshotWorld) -> Step:
         return waiting(world, "JobPaused", f"{world.job.meta.name} is paused by an annotation")
     if _driver_works(world):
         return _until_answered(world)
+    if _is_being_copied(world):
+        text = "deletion waits for the copy that is under way"
+        return waiting(world, "Copying", text, world.config.busy_resync)
     if needed := uses(world.snapshot, world.job):
         return _held(world, needed)
     if not _has_data(world):
@@ -58,6 +62,13 @@ def _driver_works(world: SnapshotWorld) -> bool:
     if status.state != "InProgress" or is_follower(world.snapshot):
         return False
     return not driver_is_gone(world) and not is_overdue(world)
+
+
+def _is_being_copied(world: SnapshotWorld) -> bool:
+    """Whether an errand may be putting its files: what it puts after the deletion would stay."""
+    status = world.snapshot.status
+    view = world.errands.get(status.errand) if is_copied(status) else None
+    return view is not None and view.state == "Pending"
 
 
 def _until_answered(world: SnapshotWorld) -> Step:

@@ -9,11 +9,13 @@ import re
 from datetime import UTC, datetime
 
 from moorage_api import JobSpec
+from moorage_api.snapshot import SnapshotStatus
 from moorage_operator.world import SnapshotView
 from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
 
 __all__ = [
+    "COPY",
     "JOB_LABEL",
     "STATE_LABEL",
     "TRIGGER_ANNOTATION",
@@ -21,6 +23,7 @@ __all__ = [
     "TYPE_LABEL",
     "attempt_of",
     "directory_name",
+    "is_copied",
     "is_directory_name",
     "is_follower",
     "is_imported",
@@ -45,6 +48,8 @@ TYPE_LABEL = "moorage.dev/type"
 TRIGGER_LABEL = "moorage.dev/trigger"
 STATE_LABEL = "moorage.dev/state"
 TRIGGER_ANNOTATION = "moorage.dev/trigger-value"
+COPY = "copy"
+"""The errands that make a savepoint of what a job was stopped with."""
 
 _DIRECTORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -163,6 +168,11 @@ def is_periodic(snapshot: SnapshotView) -> bool:
 def is_imported(snapshot: SnapshotView) -> bool:
     """Whether it was there before its object."""
     return bool(snapshot.spec.existing_path)
+
+
+def is_copied(status: SnapshotStatus) -> bool:
+    """Whether a copy of what its job was stopped with is under way."""
+    return status.state == "Verifying" and f"-{COPY}-" in status.errand
 
 
 def order(snapshot: SnapshotView) -> tuple[datetime, str]:

@@ -11,6 +11,7 @@ from moorage_api.driver import (
 )
 from moorage_operator.plan import AskDriver, Event
 from moorage_operator.snapshots.access import access_of
+from moorage_operator.snapshots.copying import copied
 from moorage_operator.snapshots.naming import (
     attempt_of,
     is_directory_name,
@@ -29,6 +30,7 @@ from moorage_operator.snapshots.step import (
     event_name,
     failed,
     finished,
+    no_place,
 )
 from moorage_operator.snapshots.verifying import begin_verifying
 from moorage_operator.world import JobFacts, SnapshotView, SnapshotWorld, Unreadable
@@ -55,7 +57,7 @@ def pending(world: SnapshotWorld) -> Step:
             reason="RetryWait",
             again_after=(retry - world.now).total_seconds(),
         )
-    return _promoted(world) or _asked(world)
+    return _promoted(world) or copied(world) or _asked(world)
 
 
 def _problem(world: SnapshotWorld) -> str:
@@ -128,11 +130,7 @@ def _asked(world: SnapshotWorld) -> Step:
     if reason is not None or job is None or job.spec is None:
         return _wait(world, reason or Obstacle("JobNotReadable", "the job's spec cannot be read"))
     if world.snapshot.spec.type == "Savepoint" and job.spec.state.savepoint_dir is None:
-        text = (
-            f"spec.state.savepointDir of {job.meta.name}: is missing, so that there is no place "
-            "for savepoints; add it to the job, then make another snapshot"
-        )
-        return failed(world, "NoSavepointDir", text)
+        return no_place(world, job.meta.name)
     return _ask(world, job, job.spec)
 
 

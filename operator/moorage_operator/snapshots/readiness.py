@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from moorage_api.driver import DriverState
 from moorage_operator.snapshots.naming import (
+    is_copied,
     is_follower,
     is_imported,
     is_periodic,
@@ -52,7 +53,7 @@ def driver_is_gone(world: SnapshotWorld) -> bool:
 def is_under_way(snapshot: SnapshotView) -> bool:
     """Whether a driver may be at work on it."""
     status = snapshot.status
-    if is_imported(snapshot):
+    if is_imported(snapshot) or is_copied(status):
         return False
     return status.state in ("InProgress", "Verifying") and not status.completed_at
 
@@ -82,16 +83,13 @@ def _of_job(job: JobFacts) -> Obstacle | None:
 
 
 def _why_not(job: JobFacts) -> str:
-    """Why nobody can take it; of a job that sleeps, where its state is kept meanwhile."""
+    """Why nobody can take it; of a job that sleeps, that it has nothing to copy."""
     status, name = job.status, job.meta.name
     if status.phase != "Suspended":
         return f"{name} is not running: phase={status.phase}"
-    point, last = status.next_restore, status.snapshots.last_checkpoint
-    where = point.path if point is not None and point.path else last.path if last else ""
-    kept = f"; its state is kept in {where}" if where else ""
     return (
-        f"{name} is suspended, and only a job that runs can take it: set spec.desiredState to "
-        f"Running{kept}"
+        f"{name} is suspended and has no state that could be copied: set spec.desiredState to "
+        "Running"
     )
 
 

@@ -18,7 +18,7 @@ from moorage_operator.snapshots.naming import (
 from moorage_operator.snapshots.use import uses
 from moorage_operator.world import SnapshotWorld
 
-__all__ = ["Step", "changed", "event_name", "failed", "finished", "plan_of", "waiting"]
+__all__ = ["Step", "changed", "event_name", "failed", "finished", "no_place", "plan_of", "waiting"]
 
 COMPLETE, VERIFIED, IN_USE, FAILED = "Complete", "Verified", "InUse", "Failed"
 
@@ -85,6 +85,15 @@ def finished(
     text = message or f"{done.path or 'snapshot'} is complete"
     told = Event("Normal", event_name(world, "Completed"), text, "completed")
     return Step(done, events=(told,), reason="Completed", verified=verified)
+
+
+def no_place(world: SnapshotWorld, job: str) -> Step:
+    """Its job has no directory for savepoints."""
+    text = (
+        f"spec.state.savepointDir of {job}: is missing, so that there is no place "
+        "for savepoints; add it to the job, then make another snapshot"
+    )
+    return failed(world, "NoSavepointDir", text)
 
 
 def event_name(world: SnapshotWorld, what: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from moorage_api import JobSpec
 from moorage_api.driver import CheckpointInfo, SavepointInfo
-from moorage_api.status import AttemptStatus, JobStatus, RestorePoint
+from moorage_api.status import JobStatus, RestorePoint
 from moorage_operator.snapshots.naming import reach, same_place
 from moorage_operator.world import JobFacts, SnapshotView
 
@@ -57,18 +57,11 @@ def _attempt(snapshot: SnapshotView, job: JobFacts) -> Iterator[str]:
     attempt, status = job.status.attempt, job.status
     if not _is(snapshot, attempt.restore_point):
         return
-    if not _has_moved_on(attempt, status.snapshots.last_checkpoint):
+    if not attempt.checkpointed:
         yield f"restore of {job.meta.name}"
     done = status.reconciliation
     if done.stable_revision and done.stable_revision != done.current_revision:
         yield f"rollback of {job.meta.name}"
-
-
-def _has_moved_on(attempt: AttemptStatus, newest: CheckpointInfo | None) -> bool:
-    """Whether the attempt has a checkpoint of its own, from which a restart would go on."""
-    if newest is None or attempt.started_at is None:
-        return False
-    return newest.completed_at > attempt.started_at
 
 
 def _next(snapshot: SnapshotView, job: JobFacts) -> Iterator[str]:

@@ -67,7 +67,7 @@ def test_the_strongest_of_several_edits_decides():
 SAME = [
     {"driver.memory": "2048Mi"},
     {"checkpoint.timeout": "600s"},
-    {"upgrade": {"mode": "Savepoint", "preflight": True}},
+    {"upgrade": {"mode": "Savepoint", "preflight": False}},
     {"executor.sidecar.resources": {"requests": {}}},
     {"sparkConf": {}},
 ]

@@ -211,9 +211,9 @@ def test_a_ready_driver_that_cannot_be_reached_is_never_stopped():
 def test_an_unready_one_is_stopped_only_where_the_store_shows_no_progress():
     stage = _running()
     _deaf(stage, ready=False)
-    for _ in range(10):
+    for number in range(10):
         stage.now += timedelta(minutes=10)
-        stage.store = store_of(newest=7)
+        stage.store = store_of(newest=200 + number)
         point = replace(stage.store.newest, completed_at=stage.now)
         stage.store = replace(stage.store, newest=point)
         stage.settle()
@@ -329,6 +329,7 @@ def test_checkpoints_of_a_driver_whose_clock_is_wrong_are_in_time_or_not(skew: t
         there = stage.now + skew
         last = checkpoint(number, there)
         stage.say(last_checkpoint=last, last_move_time=there, answered_at=there)
+        stage.say(completed_checkpoints=number)
         stage.settle()
     assert stage.started() == [1]
     assert stage.condition("Checkpointing") == "True/InTime"

@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from moorage_testing.worlds import START, UID, Stage, job_spec, store_of
+from moorage_testing.world_parts import UID
+from moorage_testing.worlds import START, Stage, job_spec, store_of
 
 from moorage_api import Problem
 from moorage_api.changes import spec_hash

@@ -1,7 +1,8 @@
 """A lineage in a directory that the job has moved away from is given up, once the job runs."""
 
 import pytest
-from moorage_testing.worlds import CHECKPOINTS, Stage, store_of
+from moorage_testing.world_parts import CHECKPOINTS
+from moorage_testing.worlds import Stage, store_of
 
 from moorage_operator.plan import RunErrand, TidyRevisions
 from moorage_operator.world import ErrandView

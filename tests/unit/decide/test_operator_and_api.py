@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from moorage_testing.worlds import SAVEPOINTS, START, Stage, job_spec, restore_point, store_of
+from moorage_testing.world_parts import SAVEPOINTS
+from moorage_testing.worlds import START, Stage, job_spec, restore_point, store_of
 
 from moorage_api import Problem
 from moorage_api.driver import DriverState, StopBody
@@ -340,3 +341,37 @@ def test_a_pod_monitor_is_asked_for_while_it_is_wanted_and_removed_after():
     stage.edit(observability={"metrics": {"podMonitor": False}})
     stage.settle()
     assert stage.decide().effects[-1] == SetPodMonitor(present=False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"upgrade": {"preflight": True}}, "spec.upgrade.preflight"),
+        ({"upgrade": {"rollback": {"enabled": True}}}, "spec.upgrade.rollback.enabled"),
+        (
+            {"upgrade": {"rollback": {"readinessTimeout": "20m"}}},
+            "spec.upgrade.rollback.readinessTimeout",
+        ),
+        (
+            {"scaling": {"parallelism": 2, "maxParallelism": 16, "autoscaler": {"max": 8}}},
+            "spec.scaling.autoscaler",
+        ),
+    ],
+)
+def test_what_a_spec_asks_for_in_vain_is_said_once_and_stops_nothing(asked, field):
+    stage = Stage()
+    stage.run()
+    assert stage.condition("SpecValid") == "True/Valid"
+    stage.edit(**asked)
+    stage.settle()
+    stage.wait(30)
+    assert stage.condition("SpecValid") == "True/FieldsWithoutEffect"
+    said = stage.status.condition("SpecValid")
+    assert said is not None
+    assert field in said.message
+    [told] = stage.told("FieldsWithoutEffect")
+    assert (told.kind, field in told.message) == ("Warning", True)
+    assert stage.started() == [1]
+    stage.edit(scaling={"parallelism": 2, "maxParallelism": 16}, upgrade={})
+    stage.settle()
+    assert stage.condition("SpecValid") == "True/Valid"

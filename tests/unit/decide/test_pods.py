@@ -1,5 +1,6 @@
 """Scenarios of drivers, nodes and odd pods."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -296,3 +297,36 @@ def test_scenario_49_a_driver_that_does_not_answer_is_believed_in_for_a_while():
     stage.wait(60)
     assert stage.condition("Ready") == "False/DriverUnreachable"
     assert stage.started() == [1]
+
+
+def test_a_pod_that_stays_though_it_was_deleted_by_force_is_named():
+    stage = Stage()
+    stage.run()
+    name = stage.driver.name
+    stage.change_driver(node_ready=False, ready=False)
+    stage.report = None
+    held = replace(stage.driver, deleted_at=stage.now, grace_seconds=0)
+    for _ in range(12):
+        stage.drivers[name] = held
+        stage.pass_()
+        stage.now += timedelta(seconds=30)
+    operation = stage.status.operation
+    assert operation is not None
+    assert operation.step == "Fencing"
+    assert f"waits for the end of pod {name}" in stage.status.message
+    assert "finalizers" in stage.status.message
+
+
+def test_a_driver_that_refuses_the_operators_token_is_left_alone_and_the_way_out_is_said():
+    stage = Stage()
+    stage.run()
+    refused = Unreadable("EndpointRefused", "unauthorized: the token is wrong", stage.now)
+    stage.report = refused
+    for _ in range(5):
+        stage.wait(600)
+    assert stage.started() == [1]
+    assert stage.condition("Ready") == "False/DriverUnreachable"
+    assert "moorage.dev/restart" in stage.status.message
+    ready = stage.status.condition("Ready")
+    assert ready is not None
+    assert "moorage.dev/restart" in ready.message

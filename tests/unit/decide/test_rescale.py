@@ -335,3 +335,18 @@ def test_a_version_that_was_stable_stays_so_with_other_executors():
     assert stage.status.phase == "Stable"
     assert stage.status.reconciliation.stable_revision == stage.status.attempt.revision
     assert stage.now - stage.status.attempt.stable_since < timedelta(hours=1)
+
+
+def test_a_request_without_a_name_is_given_one():
+    """A status that a person made; a decision about it must not fail for ever."""
+    stage = Stage(spec=job_spec(executor={"instances": 2}))
+    stage.run()
+    stage.edit(executor={"instances": 3})
+    stage.pass_()
+    operation = stage.status.operation
+    assert operation is not None
+    nameless = operation.model_copy(update={"snapshot_request_id": ""})
+    stage.status = stage.status.model_copy(update={"operation": nameless})
+    stage.settle()
+    asked = [effect.body for effect in stage.effects if isinstance(effect, AskDriver)]
+    assert asked[-1].request_id == f"{nameless.id}-rescale"

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from moorage_testing.worlds import CHECKPOINTS, START, Stage, job_spec, restore_point, store_of
+from moorage_testing.world_parts import CHECKPOINTS
+from moorage_testing.worlds import START, Stage, job_spec, restore_point, store_of
 
 from moorage_api.driver import RestoredFrom
 from moorage_operator.plan import DeletePod, KeepSnapshot

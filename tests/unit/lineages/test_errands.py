@@ -17,7 +17,14 @@ from moorage_testing.savepoint_dirs import (
     savepoint_manifest,
 )
 
-from moorage_state.snapshots import LineageLog, Owner, Run, encode_manifest, manifest_digest
+from moorage_state.snapshots import (
+    LineageLog,
+    Owner,
+    Released,
+    Run,
+    encode_manifest,
+    manifest_digest,
+)
 from moorage_state.snapshots.errands import (
     ANSWER_BYTES,
     Answer,
@@ -235,6 +242,77 @@ def test_a_late_deletion_stops_when_somebody_began_anew(tmp_path):
     assert store.head("state/counts/0-15/0.parquet") is not None
 
 
+# -- copy --------------------------------------------------------------------------------------
+
+
+def copied(places, source):
+    return result("Copy", path=places.url("late"), source=places.url(source), attempt="s-1")
+
+
+def test_scenario_15_a_savepoint_is_copied_whole_and_stands_alone(places):
+    make_savepoint(places.store("sp"))
+    found = copied(places, "sp")
+    assert (found["found"], found["kind"], found["attempt"]) == (True, "savepoint", "s-1")
+    assert found["name"].endswith("late")
+    assert (found["checkpoint_id"], found["epoch"]) == (7, 70)
+    for key in places.keys("sp"):
+        places.store("sp").delete(key)
+    assert result("Verify", path=places.url("late")) == found
+    done = result("Delete", path=places.url("late"), digest=found["digest"], attempt="s-1")
+    assert (done["left"], places.keys("late")) == ("", [])
+
+
+def test_scenario_15_of_a_lineage_that_is_copied_from_which_a_start_would_begin(places):
+    store = places.store("state")
+    assert run("Copy", path=places.url("late"), source=places.url("state")).code == "user_error"
+    writer = lineage(store)
+    assert copied(places, "state") == {"found": False, "attempt": ""}
+    checkpoint(store, writer, 1)
+    checkpoint(store, writer, 2)
+    found = copied(places, "state")
+    assert (found["kind"], found["checkpoint_id"]) == ("savepoint", 2)
+    checkpoint(store, writer, 3)
+    assert copied(places, "state") == found
+
+
+def test_a_copy_goes_nowhere_where_another_began_and_beside_what_its_own_driver_did(places):
+    make_savepoint(places.store("sp"))
+    places.store("late").put(ATTEMPT_KEY, b"s-1")
+    places.store("late").put("state/counts/0-15/0.parquet", b"half of it")
+    assert copied(places, "sp")["found"]
+    other = run("Copy", path=places.url("late"), source=places.url("sp"), attempt="s-2")
+    assert other.code == "savepoint_name_conflict"
+
+
+def test_a_copy_of_what_is_damaged_is_none(places):
+    make_savepoint(places.store("sp"))
+    places.store("sp").put("state/counts/0-15/1.parquet", b"other bytes")
+    answer = run("Copy", path=places.url("late"), source=places.url("sp"), attempt="s-1")
+    assert (answer.code, answer.retryable) == ("corrupt_state", False)
+    assert MANIFEST_KEY not in places.keys("late")
+
+
+@pytest.mark.parametrize("fault", [StoreFault.CRASH_BEFORE, StoreFault.CRASH_AFTER])
+@pytest.mark.parametrize("at", ["0.parquet", "2.parquet"])
+def test_a_copy_that_dies_anywhere_is_no_savepoint_and_is_taken_up(tmp_path, at, fault):
+    source, url = f"file://{tmp_path}/sp", f"file://{tmp_path}/late"
+    make_savepoint(open_store(source, create=True))
+    faulty = FaultyStore(open_store(url, create=True))
+    faulty.inject(fault, "put_file", at)
+
+    def open_(where):
+        return faulty if where == url else open_store(where)
+
+    with pytest.raises(Crash):
+        run("Copy", open_, path=url, source=source, attempt="s-1")
+    assert result("Verify", path=url)["found"] is False
+    assert result("Copy", path=url, source=source, attempt="s-1")["found"]
+
+
+def test_a_request_says_nothing_that_an_older_image_need_not_know():
+    assert "source" not in encode_request(errand("Verify", path="s3://a/b"))
+
+
 # -- release and delete a lineage --------------------------------------------------------------
 
 
@@ -245,6 +323,9 @@ def test_a_lineage_is_released_once_and_only_by_its_owner(places):
     other = Owner("test", "default", "clicks", "another-uid")
     assert result("Release", checkpoint_dir=url, owner=other)["left"] == "foreign"
     assert result("Release", checkpoint_dir=url, owner=OWNER)["released"] is True
+    *_, (_, said) = LineageLog.open(places.store("state")).read()
+    assert isinstance(said, Released)
+    assert said.reason == "given up by the operator: errand=e-1"
     entries = len(LineageLog.open(places.store("state")).read())
     assert result("Release", checkpoint_dir=url, owner=OWNER)["released"] is True
     assert len(LineageLog.open(places.store("state")).read()) == entries

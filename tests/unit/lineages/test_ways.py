@@ -497,3 +497,18 @@ async def test_the_chosen_way_is_taken_for_everything(direct, pods, cluster):
     assert await chosen.look(refs(), "v-1") is not None
     assert await chosen.inspect(refs()) is None
     assert len(cluster.api.list("Pod")) == 2
+
+
+async def test_scenario_15_gigabytes_are_moved_by_a_pod_whoever_may_open_the_store(
+    direct, pods, cluster
+):
+    chosen = ChosenLineages(direct, pods, LineageSettings(local_files=True))
+    job = refs(state=state("file:///state"), upgrade={"mode": "LastCheckpoint"})
+    copy = Errand("u-copy-1", "Copy", "file:///late", source="file:///state")
+    assert (await chosen.run(job, copy)).state == "Pending"
+    [pod] = cluster.api.list("Pod")
+    env = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}
+    assert decode_request(env[ERRAND_ENV]).source == "file:///state"
+    found = await chosen.look(job, "u-copy-1")
+    assert found is not None
+    assert found.state == "Pending"

@@ -1,8 +1,10 @@
 """The stand-ins' own promises: a death at a counted step, refusals, lost replies, old views."""
 
 import pytest
+from kubernetes.aio.client import Configuration
 from moorage_testing.kube import MemoryCluster, OperatorKilled
 
+from moorage_operator.kube.client import KubeCluster
 from moorage_operator.ports import ApiUnavailable, Conflict
 
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "n"}}
@@ -112,3 +114,18 @@ async def test_a_pod_on_a_node_lingers_until_its_kubelet_has_killed_it(cluster):
     assert held["metadata"]["deletionGracePeriodSeconds"] == 60
     cluster.api.delete("Pod", "n", "p", grace=0)
     assert await cluster.get("Pod", "n", "p") is None
+
+
+async def test_a_token_that_cannot_be_read_is_an_api_server_that_cannot_be_asked(monkeypatch):
+    async def unreadable():
+        raise PermissionError("the token is being replaced")
+
+    found = Configuration()
+    found.host = "http://127.0.0.1:9"
+    monkeypatch.setattr(found, "auth_settings", unreadable)
+    cluster = KubeCluster(found)
+    try:
+        with pytest.raises(ApiUnavailable, match="is being replaced"):
+            await cluster.get("Pod", "n", "a")
+    finally:
+        await cluster.close()

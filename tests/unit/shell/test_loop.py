@@ -223,6 +223,22 @@ async def test_the_servers_own_wish_for_a_wait_is_heeded(shell):
     shell.make_job()
     shell.cluster.fail(ApiUnavailable("busy", "TooManyRequests", 42.0), verb="get")
     assert (await shell.reconcile()).again_after == 42.0
+    shell.cluster.fail(ApiUnavailable("busy", "TooManyRequests", 86_400.0), verb="get")
+    assert (await shell.reconcile()).again_after == 300.0
+
+
+async def test_a_status_of_which_an_older_definition_drops_the_news_is_no_endless_change(shell):
+    shell.make_job()
+    await shell.settle()
+
+    async def keeps_nothing(body):
+        return await shell.cluster.get(body["kind"], "here", "clicks")
+
+    shell.cluster.replace_status = keeps_nothing
+    shell.decide = lambda world: phase(world, "Running")
+    for _ in range(3):
+        assert not (await shell.reconcile()).changed
+    assert shell.events().count("StatusPruned") == 1
 
 
 async def test_the_first_failed_effect_ends_the_pass_and_events_are_told(shell):

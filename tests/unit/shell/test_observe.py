@@ -11,6 +11,7 @@ from moorage_operator.ports import ApiUnavailable, EndpointRefused, EndpointUnre
 from moorage_operator.world import StoreView, Unreadable
 
 RUNNING = {"phase": "Running", "podIP": "10.0.0.1"}
+OWNER = {"kind": "StatefulSparkJob", "name": "clicks", "controller": True}
 
 
 def give_status(shell, **status):
@@ -26,7 +27,7 @@ def give_token(shell, uid=""):
             "metadata": {
                 "name": "clicks-token",
                 "namespace": "here",
-                "ownerReferences": [{"uid": uid, "kind": "StatefulSparkJob", "name": "clicks"}],
+                "ownerReferences": [OWNER | {"uid": uid}],
             },
             "stringData": {"token": "s3cret"},
         }

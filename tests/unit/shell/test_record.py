@@ -2,13 +2,15 @@
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from moorage_testing.kube import MemoryCluster
 
 from moorage_api.status import Condition, JobStatus, Restarts, read_status
 from moorage_operator.plan import Event
-from moorage_operator.record import STATUS_BUDGET, event_body, fitted
+from moorage_operator.record import STATUS_BUDGET, Written, event_body, fitted, write_status
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ABOUT = {
@@ -65,3 +67,28 @@ def test_an_events_name_follows_from_object_reason_and_key():
 def test_an_events_message_fits_and_is_text(message):
     note = event_body(ABOUT, Event("Warning", "R", message, "k"), NOW)["message"]
     assert len(note.encode()) <= 1024
+
+
+class Older(MemoryCluster):
+    """An API server whose definition knows only some fields of a status."""
+
+    def __init__(self, *known):
+        super().__init__()
+        self.known, self.version, self.status = known, 5, {}
+
+    async def replace_status(self, body):
+        kept = {key: value for key, value in body["status"].items() if key in self.known}
+        self.version += kept != self.status
+        self.status = kept
+        meta = body["metadata"] | {"resourceVersion": str(self.version)}
+        return body | {"metadata": meta, "status": kept}
+
+
+async def test_what_an_older_definition_drops_is_no_change_that_could_be_written_for_ever():
+    older = Older("phase")
+    body: dict[str, Any] = ABOUT | {"status": {}}
+    new = JobStatus(phase="Running", message="all is well")
+    written, body = await write_status(older, body, JobStatus(), new)
+    assert written is Written.WRITTEN
+    written, _ = await write_status(older, body, read_status(body["status"]), new)
+    assert written is Written.PRUNED

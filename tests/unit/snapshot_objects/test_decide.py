@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from moorage_testing.snapshot_worlds import (
@@ -203,20 +204,118 @@ def test_scenario_15_a_job_that_does_not_run_is_waited_for_and_then_given_up(sta
 LAST = {"id": 9, "path": "s3://cp/chk-9", "completedAt": "2026-01-01T00:00:00Z"}
 
 
+ASLEEP: dict[str, Any] = {"attempt": {"number": 3, "outcome": "Stopped"}, "phase": "Suspended"}
+STOPPED_WITH = {"nextRestore": {"mode": "Path", "path": "s3://sp/final"}}
+
+
+def asleep(**kept):
+    """A suspended job, and what is kept of it."""
+    return job(**ASLEEP, **kept)
+
+
+def copying(**changes):
+    """A world in which a copy was begun."""
+    before = world(job=asleep(**STOPPED_WITH), report=None)
+    return replace(after(before), **changes)
+
+
 @pytest.mark.parametrize(
-    ("kept", "where"),
+    ("kept", "source"),
     [
-        ({"nextRestore": {"mode": "Path", "path": "s3://sp/final"}}, "s3://sp/final"),
-        ({"snapshots": {"lastCheckpoint": LAST}}, LAST["path"]),
+        (STOPPED_WITH, "s3://sp/final"),
+        ({"snapshots": {"lastCheckpoint": LAST}}, "s3://state/clicks"),
+        ({**STOPPED_WITH, "snapshots": {"lastCheckpoint": LAST}}, "s3://sp/final"),
     ],
 )
-def test_scenario_15_of_a_suspended_job_it_says_where_the_state_is_kept(kept, where):
-    status = {"attempt": {"number": 3, "outcome": "Stopped"}, "phase": "Suspended", **kept}
-    plan = decide_snapshot(world(job=job(**status), report=None))
-    assert plan.status.state == "Pending"
-    assert f"set spec.desiredState to Running; its state is kept in {where}" in plan.status.message
-    late = decide_snapshot(world(snapshot(age=601), job=job(**status), report=None))
-    assert where in late.status.message
+def test_scenario_15_what_a_suspended_job_was_stopped_with_is_copied_without_a_driver(kept, source):
+    plan = decide_snapshot(world(job=asleep(**kept), report=None))
+    errand = errand_of(plan)
+    assert (errand.kind, errand.source, errand.path) == (
+        "Copy",
+        source,
+        "s3://savepoints/clicks/a",
+    )
+    assert (plan.status.state, errand.attempt) == ("Verifying", "ssnap-uid-clicks-a")
+    assert condition(plan, "Complete").reason == "Copying"
+    assert reasons(plan) == ["SavepointStarted"]
+
+
+def test_scenario_15_the_copy_is_a_savepoint_like_any_other():
+    before = copying()
+    plan = decide_snapshot(with_errand(before, ErrandView("Completed", FOUND)))
+    assert (plan.status.state, plan.status.manifest_digest) == ("Completed", DIGEST)
+    assert plan.status.path == "s3://savepoints/clicks/a"
+    assert reasons(plan) == ["SavepointCompleted"]
+    assert "copied from s3://sp/final" in plan.events[0].message
+
+
+@pytest.mark.parametrize(
+    "awake",
+    [
+        {"attempt": {"number": 3, "outcome": "Stopped"}, "phase": "Suspended"},
+        {**ASLEEP, **STOPPED_WITH, "blockedReason": "StoreDenied"},
+        {**ASLEEP, **STOPPED_WITH, "operation": RECOVERY},
+        {"attempt": {"number": 3, "outcome": "Failed"}, "phase": "BackOff", **STOPPED_WITH},
+    ],
+)
+def test_scenario_15_only_a_job_that_sleeps_with_its_state_is_copied_from(awake):
+    plan = decide_snapshot(world(job=job(**awake), report=None))
+    assert (plan.status.state, plan.effects) == ("Pending", ())
+    assert condition(plan, "Complete").reason == "JobNotRunning"
+
+
+def test_scenario_15_a_job_without_a_place_for_savepoints_says_so_at_once():
+    lone = {"checkpointDir": "s3://state/clicks"}
+    placeless = job_spec(state=lone, upgrade={"mode": "LastCheckpoint"})
+    still = replace(asleep(**STOPPED_WITH), spec=placeless, newest=placeless)
+    plan = decide_snapshot(world(job=still, report=None))
+    assert (plan.status.state, condition(plan, "Failed").reason) == ("Failed", "NoSavepointDir")
+
+
+@pytest.mark.parametrize(
+    ("view", "reason"),
+    [
+        (ErrandView("Failed", {}, "store_unavailable", "away", retryable=True), "StoreUnavailable"),
+        (ErrandView("Failed", {}, "store_denied", "closed"), "StoreDenied"),
+    ],
+)
+def test_scenario_15_a_store_that_is_away_or_closed_delays_a_copy(view, reason):
+    before = copying()
+    first = decide_snapshot(with_errand(before, view))
+    assert (first.status.state, condition(first, "Complete").reason) == ("Verifying", reason)
+    waited = replace(after(with_errand(before, view)), now=NOW + timedelta(seconds=11), errands={})
+    second = decide_snapshot(waited)
+    assert errand_of(second).id != before.snapshot.status.errand
+    assert errand_of(second).source == "s3://sp/final"
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        ErrandView("Completed", {"found": False, "attempt": ""}),
+        ErrandView("Failed", {}, "corrupt_state", "object is missing"),
+    ],
+)
+def test_scenario_15_what_cannot_be_copied_is_asked_of_the_driver_when_the_job_is_back(view):
+    failed = after(with_errand(copying(), view))
+    assert (failed.snapshot.status.state, failed.snapshot.status.failures) == ("Pending", 1)
+    back = replace(failed, job=job(), report=report(), now=NOW + timedelta(seconds=11), errands={})
+    body = savepoint_body_of(decide_snapshot(back))
+    assert body.request_id == "ssnap-uid-clicks-a"
+
+
+def test_scenario_15_a_name_that_another_has_is_not_copied_over():
+    view = ErrandView("Failed", {}, "savepoint_name_conflict", "the directory is not empty")
+    plan = decide_snapshot(with_errand(copying(), view))
+    assert (plan.status.state, reasons(plan)) == ("Failed", ["SavepointNameConflict"])
+
+
+def test_scenario_15_a_copy_goes_on_when_the_job_is_woken_and_holds_nobody_up():
+    before = copying(job=job(), report=report())
+    assert decide_snapshot(before).status.state == "Verifying"
+    other = snapshot("clicks-b", age=1)
+    queued = world(other, siblings=(before.snapshot,))
+    assert decide_snapshot(queued).status.state == "InProgress"
 
 
 def test_scenario_15_a_suspended_job_has_the_checkpoint_that_is_asked_for_already():

@@ -205,8 +205,7 @@ def test_scenario_21_what_something_needs_is_held(needed_by, words):
 
 def test_scenario_21_a_job_that_went_on_needs_its_restore_point_no_more():
     moved_on = job(
-        attempt={"number": 3, "restorePoint": RESTORE, "startedAt": NOW - timedelta(hours=1)},
-        snapshots={"lastCheckpoint": {"id": 90, "completedAt": NOW}},
+        attempt={"number": 3, "restorePoint": RESTORE, "checkpointed": True},
     )
     assert decide_snapshot(world(deleted(), job=moved_on)).status.state == "Deleting"
 
@@ -237,3 +236,14 @@ def test_scenario_48_a_namespace_that_goes_takes_the_object_and_leaves_the_data(
     bare = deleted()
     gone = replace(bare, meta=replace(bare.meta, finalizers=()))
     assert decide_snapshot(world(gone)).effects == ()
+
+
+def test_a_copy_that_is_under_way_is_waited_for():
+    """Else what it puts after the deletion would stay, and belong to nobody."""
+    view = deleted()
+    errand = "uid-clicks-a-copy-1"
+    status = view.status.model_copy(update={"state": "Verifying", "errand": errand})
+    before = world(replace(view, status=status), errands={errand: ErrandView("Pending")})
+    assert decide_snapshot(before).status.state == "Verifying"
+    ended = replace(before, errands={errand: ErrandView("Completed", {"found": True})})
+    assert decide_snapshot(ended).status.state == "Deleting"

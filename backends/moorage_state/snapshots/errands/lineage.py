@@ -19,7 +19,6 @@ from moorage_state.stores import ObjectStore
 __all__ = ["delete_lineage", "release"]
 
 _DELETES_PER_LOOK = 100
-_REASON = "the object of the job was deleted"
 
 
 def release(open_: Opener, checkpoint_dir: str, owner: Owner, holder: str) -> dict[str, Any]:
@@ -41,7 +40,7 @@ def release(open_: Opener, checkpoint_dir: str, owner: Owner, holder: str) -> di
         return {"released": False, "left": "foreign"}
     if not is_released(entries):
         writer = LogWriter.claim(store, owner, holder)
-        writer.append(Released(writer.fence, _REASON))
+        writer.append(Released(writer.fence, f"given up by the operator: errand={holder}"))
     return {"released": True, "left": ""}
 
 

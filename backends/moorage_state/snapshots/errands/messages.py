@@ -30,18 +30,22 @@ ANSWER_BYTES = 4000
 
 _MESSAGE_BYTES = 1000
 
-ErrandKind = Literal["Inspect", "Verify", "Delete", "Release", "DeleteLineage"]
+ErrandKind = Literal["Inspect", "Verify", "Copy", "Delete", "Release", "DeleteLineage"]
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Request(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """One errand.
 
     Attributes:
         id: names it.
         checkpoint_dir: the address of the lineage, for Inspect, Release and DeleteLineage.
-        path: the address of the snapshot, for Verify and Delete.
+        path: the address of the snapshot, for Verify, Copy and Delete.
+        source: of what Copy makes a savepoint: a savepoint, or a checkpoint directory.
         digest: of the manifest that Delete may delete; empty for any that `attempt` wrote.
-        attempt: who began the savepoint, for Delete: what it left without a manifest goes too.
+        attempt: who begins the savepoint, for Copy; who began it, for Delete: what it left without
+            a manifest goes too.
         owner: who asks, for Release and DeleteLineage.
     """
 
@@ -50,6 +54,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     kind: ErrandKind
     checkpoint_dir: str = ""
     path: str = ""
+    source: str = ""
     digest: str = ""
     attempt: str = ""
     owner: Owner | None = None

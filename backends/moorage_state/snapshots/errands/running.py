@@ -5,6 +5,7 @@ from typing import Any
 
 from moorage_state.errors import Bug, MoorageError, Retryable
 from moorage_state.snapshots.entries import Owner
+from moorage_state.snapshots.errands.copying import copy
 from moorage_state.snapshots.errands.deleting import delete
 from moorage_state.snapshots.errands.inspecting import inspect
 from moorage_state.snapshots.errands.lineage import delete_lineage, release
@@ -42,6 +43,8 @@ def _result(request: Request, open_: Opener, clock: Clock) -> dict[str, Any]:
             return inspect(open_, request.checkpoint_dir, clock())
         case "Verify":
             return verify(open_, request.path)
+        case "Copy":
+            return copy(open_, request.source, request.path, request.attempt)
         case "Delete":
             return delete(open_, request.path, request.digest, request.attempt)
         case "Release":

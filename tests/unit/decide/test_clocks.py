@@ -1,0 +1,250 @@
+"""Clocks of drivers and kubelets that are minutes or hours off: nothing is decided by them."""
+
+from datetime import timedelta
+
+import pytest
+from moorage_testing.world_parts import SAVEPOINTS
+from moorage_testing.worlds import Stage, checkpoint, job_spec
+
+from moorage_api.driver import DriverState
+from moorage_operator.plan import DeletePod, RunErrand
+from moorage_operator.reaching import last_end
+from moorage_operator.world import ContainerEnd
+
+SKEWS = [timedelta(minutes=-40), timedelta(minutes=40)]
+SOURCE = f"{SAVEPOINTS}/a"
+
+skewed = pytest.mark.parametrize("skew", SKEWS, ids=["behind", "ahead"])
+
+
+def running(skew, stage=None, **said):
+    """A job whose driver's clock is that much off."""
+    stage = stage or Stage()
+    stage.settle()
+    there = stage.now + skew
+    last = checkpoint(stage.status.attempt.number * 100 + 1, there)
+    told = {"running_since": there, "answered_at": there, "last_checkpoint": last, **said}
+    stage.say_running(**told)
+    stage.settle()
+    return stage
+
+
+def pass_time(stage, skew, **step):
+    """Time passes, and the driver gets on."""
+    stage.now += timedelta(**step)
+    there = stage.now + skew
+    assert isinstance(stage.report, DriverState)
+    known = stage.report.last_checkpoint
+    last = checkpoint(known.id + 1 if known is not None else 1, there)
+    stage.say(last_move_time=there, last_progress_time=there, answered_at=there)
+    stage.say(last_checkpoint=last)
+    stage.settle()
+
+
+@skewed
+def test_a_version_is_stable_after_its_time_whatever_its_driver_takes_it_for(skew):
+    stage = running(skew)
+    pass_time(stage, skew, seconds=110)
+    assert stage.status.phase == "Running"
+    pass_time(stage, skew, seconds=20)
+    assert stage.status.phase == "Stable"
+
+
+@skewed
+def test_the_wait_after_a_failure_is_short_again_after_a_good_run_and_not_before(skew):
+    stage = running(skew)
+    stage.end_pod(137, reason="OOMKilled")
+    stage.settle()
+    stage.wait(60)
+    running(skew, stage)
+    assert stage.status.restarts.backoff_level == 1
+    pass_time(stage, skew, minutes=25)
+    assert stage.status.restarts.backoff_level == 1
+    pass_time(stage, skew, minutes=6)
+    assert stage.status.restarts.backoff_level == 0
+
+
+@skewed
+def test_a_run_that_nobody_saw_on_the_way_is_measured_on_one_clock(skew):
+    stage = running(skew)
+    stage.end_pod(137, reason="OOMKilled")
+    stage.settle()
+    stage.wait(60)
+    running(skew, stage)
+    stage.now += timedelta(minutes=10)
+    stage.end_pod(137, reason="OOMKilled")
+    stage.settle()
+    assert stage.status.restarts.backoff_level == 2
+
+
+@skewed
+def test_an_eviction_soon_after_the_start_waits_and_a_later_one_does_not(skew):
+    stage = running(skew)
+    stage.now += timedelta(seconds=5)
+    stage.end_pod(143, disrupted="evicted")
+    stage.settle()
+    assert stage.status.restarts.next_retry_at is not None
+    stage.wait(60)
+    running(skew, stage)
+    stage.now += timedelta(seconds=30)
+    stage.end_pod(143, disrupted="evicted")
+    stage.settle()
+    assert stage.status.attempt.number == 3
+    assert stage.status.restarts.next_retry_at is None
+
+
+def test_a_driver_whose_clock_is_put_right_began_no_earlier_than_it_was_made():
+    stage = Stage()
+    stage.settle()
+    made = stage.now
+    stage.now += timedelta(seconds=30)
+    stage.say_running(running_since=stage.now - timedelta(hours=2), answered_at=stage.now)
+    stage.settle()
+    assert stage.status.attempt.running_since == made
+
+
+@skewed
+@pytest.mark.parametrize("minutes", [1, 10])
+def test_an_end_is_when_it_was_seen_and_what_the_store_showed_before_counts_as_before(
+    skew, minutes
+):
+    off = skew / 40 * minutes
+    stage = running(timedelta())
+    stage.now += timedelta(minutes=5)
+    stage.end_pod(1)
+    stage.change_driver(ended=ContainerEnd(1, "Error", finished_at=stage.now + off))
+    assert last_end(stage.world()) == stage.now
+    stage.pass_()
+    assert stage.status.attempt.ended_at == stage.now
+    assert last_end(stage.world()) == stage.now
+
+
+def test_of_an_end_that_the_operator_slept_through_the_kubelet_says_when():
+    stage = running(timedelta())
+    ended = stage.now + timedelta(minutes=1)
+    stage.end_pod(1)
+    stage.change_driver(ended=ContainerEnd(1, "Error", finished_at=ended))
+    stage.now += timedelta(hours=3)
+    stage.pass_()
+    assert stage.status.attempt.ended_at == ended
+
+
+def test_a_driver_did_not_end_before_it_was_last_seen_at_work():
+    stage = running(timedelta())
+    pass_time(stage, timedelta(), minutes=50)
+    seen = stage.now
+    stage.now += timedelta(seconds=30)
+    stage.end_pod(1)
+    early = ContainerEnd(1, "Error", finished_at=stage.now - timedelta(minutes=40))
+    stage.change_driver(ended=early)
+    stage.pass_()
+    assert stage.status.attempt.ended_at == seen
+
+
+def moved(skew):
+    """A job that moves to another directory, whose first driver's clock is off."""
+    stage = running(skew)
+    state = {"checkpointDir": "s3://state/elsewhere", "savepointDir": SAVEPOINTS}
+    stage.edit(state=state, restore={"mode": "Path", "path": SOURCE, "nonce": 1})
+    stage.settle()
+    stage.stop_as_asked()
+    stage.settle()
+    return stage
+
+
+@skewed
+def test_a_lineage_is_given_up_after_the_first_checkpoint_elsewhere_and_not_before(skew):
+    stage = moved(skew)
+    running(-skew, stage, checkpoints=0, last_checkpoint=checkpoint(101, stage.now + skew))
+    released = [e for e in stage.effects if isinstance(e, RunErrand) and e.errand.kind == "Release"]
+    assert not released
+    there = checkpoint(1, stage.now - skew)
+    stage.say(last_checkpoint=there, completed_checkpoints=1, answered_at=stage.now - skew)
+    stage.settle()
+    assert [e for e in stage.effects if isinstance(e, RunErrand) and e.errand.kind == "Release"]
+
+
+@skewed
+def test_an_order_to_restore_is_not_forgotten_for_a_checkpoint_of_the_driver_before(skew):
+    stage = moved(skew)
+    stage.change_driver(started_at=stage.now + timedelta(seconds=1))
+    last = stage.status.snapshots.last_checkpoint
+    stage.now += timedelta(seconds=20)
+    stage.end("Failed", "user_function", last_checkpoint=last)
+    stage.settle()
+    stage.wait(120)
+    assert [order.restore.path for order in stage.orders if order.attempt == 3] == [SOURCE]
+
+
+@skewed
+def test_a_stream_that_nobody_saw_run_is_known_by_a_checkpoint_of_its_own(skew):
+    stage = moved(skew)
+    stage.change_driver(started_at=stage.now + skew)
+    stage.now += timedelta(seconds=90)
+    stage.end("Failed", "user_function", last_checkpoint=checkpoint(201, stage.now + skew))
+    stage.settle()
+    stage.wait(120)
+    assert [order.restore.mode for order in stage.orders if order.attempt == 3] == ["Latest"]
+
+
+@skewed
+def test_a_checkpoint_is_as_old_as_it_is(skew):
+    stage = Stage(spec=job_spec(upgrade={"mode": "LastCheckpoint", "maxCheckpointAge": "5m"}))
+    running(skew, stage)
+    for age, mode in ((2, "None"), (7, "Checkpoint")):
+        stage.now += timedelta(minutes=10)
+        there = stage.now + skew
+        last = checkpoint(age, there - timedelta(minutes=age))
+        stage.say(last_checkpoint=last, last_move_time=there, answered_at=there)
+        stage.settle()
+        stage.annotate(restart=mode)
+        stage.pass_()
+        operation = stage.status.operation
+        assert operation is not None
+        assert operation.stop_mode == mode
+        stage.settle()
+        stage.stop_as_asked()
+        stage.settle()
+        running(skew, stage)
+        stage.asked = {}
+
+
+@skewed
+def test_a_driver_that_falls_silent_is_missed_in_time(skew):
+    stage = running(skew)
+    pass_time(stage, skew, minutes=1)
+    stage.report = None
+    stage.change_driver(ready=False)
+    stage.settle()
+    stage.wait(13 * 60)
+    assert not stage.told("NoProgress")
+    stage.wait(3 * 60)
+    assert len(stage.told("NoProgress")) == 1
+
+
+def test_a_wait_is_never_longer_than_any_wait_though_the_clock_is_put_back():
+    stage = running(timedelta())
+    stage.end_pod(137, reason="OOMKilled")
+    stage.settle()
+    assert stage.status.phase == "BackOff"
+    stage.now -= timedelta(hours=1)
+    stage.settle()
+    assert stage.started() == [1, 2]
+
+
+@pytest.mark.parametrize("behind", [timedelta(), timedelta(minutes=5)])
+def test_grace_is_given_by_this_clock_where_that_of_the_api_server_is_behind(behind):
+    stage = running(timedelta())
+    stage.edit(image="registry.example/clicks:2")
+    stage.settle()
+    stage.answer("Failed")
+    stage.deaf = True
+    stage.report = None
+    stage.now += timedelta(minutes=40)
+    stage.settle()
+    stage.change_driver(deleted_at=stage.now - behind, grace_seconds=120)
+    stage.settle()
+    stage.wait(110)
+    assert not [e for e in stage.effects if isinstance(e, DeletePod) and e.grace_seconds == 0]
+    stage.wait(140)
+    assert [e for e in stage.effects if isinstance(e, DeletePod) and e.grace_seconds == 0]
