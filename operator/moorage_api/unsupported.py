@@ -53,17 +53,21 @@ def unsupported_anywhere(job: StatefulSparkJob) -> Iterator[Problem]:
 
 
 def without_effect(spec: JobSpec) -> Iterator[Problem]:
-    """Yield what the spec sets and this release passes over; the job runs, and is told of it."""
+    """Yield what the spec sets and this release passes over; the job runs, and is told of it.
+
+    What was a default once stands in objects that were stored then, whoever wrote them: leaving it
+    out of a manifest does not take it away.
+    """
     rollback = spec.upgrade.rollback
     if spec.upgrade.preflight:
         reason = "is true, and this release tries nothing before it stops the old version"
-        yield Problem("spec.upgrade.preflight", reason, "leave it out")
+        yield Problem("spec.upgrade.preflight", reason, "set it to false")
     if rollback.enabled:
         reason = (
             "is true, and this release does not roll back: a new version that does not get ready "
             "is tried again until the spec is changed"
         )
-        yield Problem("spec.upgrade.rollback.enabled", reason, "leave it out")
+        yield Problem("spec.upgrade.rollback.enabled", reason, "set it to false")
     if rollback.readiness_timeout != Rollback().readiness_timeout:
         reason = f"is {rollback.readiness_timeout}, and this release does not roll back"
         yield Problem("spec.upgrade.rollback.readinessTimeout", reason, "leave it out")

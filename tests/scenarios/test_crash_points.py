@@ -115,7 +115,15 @@ OPERATIONS = {
     ),
     "savepoint": Operation(running, lambda w: w.annotate(savepoint="once"), has_saved, 1, 1),
     "delete": Operation(running, lambda w: w.delete(), gone, 1, 1),
+    "copy": Operation(
+        suspended,
+        lambda w: w.annotate(savepoint="once"),
+        lambda w: has_saved(w) and w.phase() == "Suspended",
+        1,
+        2,
+    ),
 }
+_LONG = {"copy": pytest.mark.soak}
 
 
 async def live(operation, crash_at=None, crash_when="before"):
@@ -146,7 +154,7 @@ def judge(operation, world):
 
 
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.soak), "after"])
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=_LONG.get(n, ())) for n in OPERATIONS])
 async def test_a_death_at_any_step_changes_nothing_in_the_end(name, when):
     operation = OPERATIONS[name]
     steps, world = await live(operation)

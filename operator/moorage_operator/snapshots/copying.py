@@ -76,7 +76,8 @@ def _source(job: JobFacts) -> str:
     """What a start would begin from: the savepoint that it was stopped with, else the lineage."""
     status, spec = job.status, job.spec or job.newest
     asleep = status.phase in _ASLEEP and status.operation is None and not status.blocked_reason
-    if not asleep or not status.attempt.outcome or job.meta.annotation("paused") == "true":
+    let_be = job.meta.annotation("paused") == "true" or job.meta.deleted_at is not None
+    if not asleep or not status.attempt.outcome or let_be:
         return ""
     point = status.next_restore
     if point is not None:

@@ -57,11 +57,16 @@ def _attempt(snapshot: SnapshotView, job: JobFacts) -> Iterator[str]:
     attempt, status = job.status.attempt, job.status
     if not _is(snapshot, attempt.restore_point):
         return
-    if not attempt.checkpointed:
+    if not attempt.checkpointed and not _is_superseded(job.status):
         yield f"restore of {job.meta.name}"
     done = status.reconciliation
     if done.stable_revision and done.stable_revision != done.current_revision:
         yield f"rollback of {job.meta.name}"
+
+
+def _is_superseded(status: JobStatus) -> bool:
+    """Whether the job was stopped with a savepoint: what it began from is not asked for again."""
+    return bool(status.attempt.outcome) and status.next_restore is not None
 
 
 def _next(snapshot: SnapshotView, job: JobFacts) -> Iterator[str]:

@@ -375,3 +375,14 @@ def test_what_a_spec_asks_for_in_vain_is_said_once_and_stops_nothing(asked, fiel
     stage.edit(scaling={"parallelism": 2, "maxParallelism": 16}, upgrade={})
     stage.settle()
     assert stage.condition("SpecValid") == "True/Valid"
+
+
+def test_what_was_a_default_of_an_older_definition_is_told_with_a_fix_that_takes_it_away():
+    stage = Stage()
+    stage.edit(upgrade={"preflight": True, "rollback": {"enabled": True}})
+    stage.run()
+    [told] = stage.told("FieldsWithoutEffect")
+    assert told.message.count("set it to false") == 2
+    stage.edit(upgrade={"preflight": False, "rollback": {"enabled": False}})
+    stage.settle()
+    assert stage.condition("SpecValid") == "True/Valid"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 from moorage_testing.fault_proxy import Chaos, Fault, FaultProxy
@@ -307,6 +308,90 @@ def test_a_copy_that_dies_anywhere_is_no_savepoint_and_is_taken_up(tmp_path, at,
         run("Copy", open_, path=url, source=source, attempt="s-1")
     assert result("Verify", path=url)["found"] is False
     assert result("Copy", path=url, source=source, attempt="s-1")["found"]
+
+
+def test_a_copy_makes_the_directories_above_it_as_a_driver_does(tmp_path):
+    make_savepoint(open_store(f"file://{tmp_path}/sp", create=True))
+    late = f"file://{tmp_path}/volume/savepoints/clicks/late"
+    (tmp_path / "volume").mkdir()
+    assert result("Copy", path=late, source=f"file://{tmp_path}/sp", attempt="s-1")["found"]
+    assert result("Verify", path=late)["found"]
+
+
+def test_a_copy_goes_to_no_volume_that_is_not_mounted(tmp_path):
+    make_savepoint(open_store(f"file://{tmp_path}/sp", create=True))
+    folder = f"/not-mounted-{tmp_path.name}"
+    answer = run("Copy", path=f"file://{folder}/late", source=f"file://{tmp_path}/sp", attempt="s")
+    assert (answer.code, Path(folder).exists()) == ("store_denied", False)
+    assert "mount its volume" in answer.message
+
+
+def test_a_copy_that_may_not_make_its_directory_says_what_to_do(tmp_path):
+    make_savepoint(open_store(f"file://{tmp_path}/sp", create=True))
+    (tmp_path / "file").write_text("in the way")
+    late = f"file://{tmp_path}/file/late"
+    answer = run("Copy", path=late, source=f"file://{tmp_path}/sp", attempt="s-1")
+    assert (answer.code, answer.retryable) == ("store_denied", False)
+    assert "a file is in the place of a directory" in answer.message
+
+
+def test_of_two_copies_of_one_attempt_the_first_counts_whatever_the_other_found(places):
+    store, writer = places.store("state"), lineage(places.store("state"))
+    checkpoint(store, writer, 1)
+
+    class Overtaken(FaultyStore):
+        def put_file(self, key, path):
+            super().put_file(key, path)
+            if not ended:
+                ended.append(None)
+                checkpoint(store, writer, 2)
+                ended[0] = copied(places, "state")
+
+    ended = []
+    late = Overtaken(places.store("late"))
+    answer = run(
+        "Copy",
+        lambda url: late if url == places.url("late") else open_store(url),
+        path=places.url("late"),
+        source=places.url("state"),
+        attempt="s-1",
+    )
+    assert (answer.state, answer.result) == ("Completed", ended[0])
+    assert answer.result["checkpoint_id"] == 2
+
+
+def test_a_copy_under_which_the_directory_was_deleted_leaves_no_savepoint(places):
+    make_savepoint(places.store("sp"))
+
+    class Deleted(FaultyStore):
+        def put_file(self, key, path):
+            super().put_file(key, path)
+            self.inner.delete(ATTEMPT_KEY)
+
+    late = Deleted(places.store("late"))
+    answer = run(
+        "Copy",
+        lambda url: late if url == places.url("late") else open_store(url),
+        path=places.url("late"),
+        source=places.url("sp"),
+        attempt="s-1",
+    )
+    assert answer.state == "Failed"
+    assert MANIFEST_KEY not in places.keys("late")
+
+
+@pytest.mark.parametrize(
+    ("name", "uid", "copies"),
+    [("clicks", "job-uid", True), ("clicks", "", True), ("clicks", "new", False), ("b", "", False)],
+)
+def test_a_lineage_that_is_another_jobs_by_now_is_not_copied(tmp_path, name, uid, copies):
+    source, late = f"file://{tmp_path}/state", f"file://{tmp_path}/late"
+    store = open_store(source, create=True)
+    checkpoint(store, lineage(store), 1)
+    owner = Owner("test", "default", name, uid)
+    answer = run("Copy", path=late, source=source, attempt="s-1", owner=owner)
+    assert (answer.state == "Completed") is copies
+    assert copies or "another job's by now" in answer.message
 
 
 def test_a_request_says_nothing_that_an_older_image_need_not_know():

@@ -264,6 +264,14 @@ def test_scenario_15_only_a_job_that_sleeps_with_its_state_is_copied_from(awake)
     assert condition(plan, "Complete").reason == "JobNotRunning"
 
 
+def test_scenario_61_nothing_is_copied_of_a_job_that_is_being_deleted():
+    going = asleep(**STOPPED_WITH)
+    going = replace(going, meta=replace(going.meta, deleted_at=NOW))
+    plan = decide_snapshot(world(job=going, report=None))
+    assert (plan.status.state, plan.effects) == ("Abandoned", ())
+    assert condition(plan, "Failed").reason == "JobDeleted"
+
+
 def test_scenario_15_a_job_without_a_place_for_savepoints_says_so_at_once():
     lone = {"checkpointDir": "s3://state/clicks"}
     placeless = job_spec(state=lone, upgrade={"mode": "LastCheckpoint"})

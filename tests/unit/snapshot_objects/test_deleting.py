@@ -210,6 +210,24 @@ def test_scenario_21_a_job_that_went_on_needs_its_restore_point_no_more():
     assert decide_snapshot(world(deleted(), job=moved_on)).status.state == "Deleting"
 
 
+@pytest.mark.parametrize(
+    ("outcome", "final", "state"),
+    [
+        ("Stopped", "s3://savepoints/clicks/final", "Deleting"),
+        ("Stopped", "", "Completed"),
+        ("", "s3://savepoints/clicks/final", "Completed"),
+    ],
+)
+def test_scenario_21_what_a_job_began_from_is_free_once_it_was_stopped_with_a_savepoint(
+    outcome, final, state
+):
+    stopped = job(
+        attempt={"number": 3, "restorePoint": RESTORE, "outcome": outcome},
+        nextRestore={"mode": "Path", "path": final} if final else None,
+    )
+    assert decide_snapshot(world(deleted(), job=stopped)).status.state == state
+
+
 def test_scenario_24_a_store_that_is_down_delays_a_deletion_and_says_the_way_out():
     down = ErrandView("Failed", {}, "store_unavailable", "no answer", retryable=True)
     waiting = after(with_errand(begun(), down))

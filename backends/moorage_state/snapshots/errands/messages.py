@@ -46,7 +46,7 @@ class Request(
         digest: of the manifest that Delete may delete; empty for any that `attempt` wrote.
         attempt: who begins the savepoint, for Copy; who began it, for Delete: what it left without
             a manifest goes too.
-        owner: who asks, for Release and DeleteLineage.
+        owner: who asks, for Copy, Release and DeleteLineage.
     """
 
     format: int = ERRAND_FORMAT

@@ -44,7 +44,7 @@ def _result(request: Request, open_: Opener, clock: Clock) -> dict[str, Any]:
         case "Verify":
             return verify(open_, request.path)
         case "Copy":
-            return copy(open_, request.source, request.path, request.attempt)
+            return copy(open_, request.source, request.path, request.attempt, request.owner)
         case "Delete":
             return delete(open_, request.path, request.digest, request.attempt)
         case "Release":
