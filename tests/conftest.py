@@ -1,9 +1,10 @@
-"""What every kind of test shares: the time that soak tests may take, and an S3 server."""
+"""What every kind of test shares: who runs what and when, the time of soak tests, an S3 server."""
 
 import signal
 
 import pytest
 from hypothesis import settings
+from moorage_testing.turns import Turns, turn_of
 
 from moorage_api import Duration
 
@@ -38,6 +39,15 @@ def soak_seconds(request):
         return Duration(request.config.getoption("--soak-time")).seconds
     except ValueError as error:
         raise pytest.UsageError(f"--soak-time {error}; write 90s, 10m or 2h") from error
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: turn_of(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return Turns(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_configure():

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 __all__ = ["archive_path", "make_archive", "sharing_options"]
 
 _CHOSEN = "-XX:SharedArchiveFile"
+_MADE = "-XX:ArchiveClassesAtExit"
 _LIMIT_SECONDS = 300
 
 _JOB = """
@@ -57,6 +58,7 @@ spec:
   application: {mainFile: job.py}
   scaling: {parallelism: 2}
   state: {checkpointDir: file://./checkpoints}
+  sparkConf: {spark.driver.extraJavaOptions: "@OPTIONS@"}
 """
 
 
@@ -66,13 +68,13 @@ def archive_path() -> Path:
 
 
 def sharing_options(given: str = "") -> list[str]:
-    """What a JVM is told to use the archive; nothing where there is none, or `given` names one.
+    """What a JVM is told to use the archive; nothing where there is none, or `given` sees to it.
 
     Args:
         given: the options that the job's author sets.
     """
     path = archive_path()
-    if _CHOSEN in given or not path.exists():
+    if _CHOSEN in given or _MADE in given or not path.exists():
         return []
     # A JVM that cannot use it says so on its output, as a warning about nothing that matters.
     return [f"{_CHOSEN}={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
@@ -91,8 +93,8 @@ def make_archive(path: Path | None = None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="moorage-classes-") as folder:
         made = Path(folder) / "classes.jsa"
-        _lay_out(Path(folder))
-        said = _run(Path(folder), f"-XX:ArchiveClassesAtExit={made} -Xlog:cds=off")
+        _lay_out(Path(folder), f"{_MADE}={made} -Xlog:cds=off")
+        said = _run(Path(folder))
         if not made.exists():
             raise RuntimeError(f"java wrote no archive of its classes: {said[-2000:]}")
         fresh = path.with_suffix(f".{os.getpid()}")
@@ -101,10 +103,10 @@ def make_archive(path: Path | None = None) -> Path:
     return path
 
 
-def _lay_out(folder: Path) -> None:
-    """The job, its manifest, and a few rows."""
+def _lay_out(folder: Path, java: str) -> None:
+    """The job, its manifest with options for Java, and a few rows."""
     (folder / "job.py").write_text(_JOB)
-    (folder / "job.yaml").write_text(_MANIFEST)
+    (folder / "job.yaml").write_text(_MANIFEST.replace("@OPTIONS@", java))
     (folder / "in").mkdir()
     at = pa.array([datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)] * 4)
     rows = pa.table({"key": pa.array(["a", "b", "a", "c"]), "at": at})
@@ -112,13 +114,11 @@ def _lay_out(folder: Path) -> None:
         pq.write_table(rows, folder / "in" / f"{number}.parquet")
 
 
-def _run(folder: Path, java: str) -> str:
+def _run(folder: Path) -> str:
     """What the job printed."""
-    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     done = subprocess.run(
         [sys.executable, "-m", "moorage.cli", "run", "job.yaml", "--plain"],
         cwd=folder,
-        env={**os.environ, "SPARK_SUBMIT_OPTS": f"{given} {java}".strip()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,4 +1,4 @@
-"""Homes of jobs over two million events, which are made once; processes and places of lineages."""
+"""Homes of jobs over events that are made once; processes and places of lineages."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,18 +12,10 @@ COUNTING_JOB = Path(__file__).parent / "counting_job.py"
 
 
 @pytest.fixture(scope="session")
-def event_files(tmp_path_factory) -> Path:
-    """Two million events, made once."""
-    home = tmp_path_factory.mktemp("events")
-    write_events(home)
-    return home / "in"
-
-
-@pytest.fixture(scope="session")
 def small_event_files(tmp_path_factory) -> Path:
-    """Enough events for a dozen epochs of a second or less."""
+    """Enough events for a dozen epochs."""
     home = tmp_path_factory.mktemp("small-events")
-    write_events(home, files=12, rows=15_000, keys=4_000)
+    write_events(home, files=12, rows=3_000, keys=1_000)
     return home / "in"
 
 

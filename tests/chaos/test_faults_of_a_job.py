@@ -4,11 +4,13 @@ import os
 import re
 import signal
 import subprocess
+import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from moorage_testing.jobs import kill_group, wait_until
+from moorage_testing.jobs import JobHome, wait_until
 from moorage_testing.oracle import expected, judge, newest_manifest
 
 from moorage_state.snapshots import Fence, LineageLog
@@ -17,6 +19,8 @@ from moorage_state.stores import open_store
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 COUNTING_JOB = Path(__file__).parent / "counting_job.py"
+# So that a job is not through before something goes wrong with it.
+EPOCH = {"interval": "400ms"}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +30,7 @@ def truth(small_event_files):
 
 @pytest.fixture
 def home(make_home, small_event_files):
-    return make_home("job", small_event_files)
+    return make_home("job", small_event_files, epoch=EPOCH)
 
 
 def children_of(process: subprocess.Popen, pattern: str) -> list[int]:
@@ -94,17 +98,52 @@ def is_child_of(pid: int, parent: int) -> bool:
     return int(stat.rpartition(")")[2].split()[1]) == parent
 
 
-def test_a_second_run_on_the_same_directory_is_refused_and_told_who_holds_it(home):
-    process = home.start()
-    home.wait_for_checkpoints(1)
-    text = home.run(expect=4)
-    assert f"pid={process.pid}" in text or str(process.pid) in text
-    assert "--take-over" in text
+@dataclass(frozen=True)
+class Met:
+    """A running job that a second run met and that was killed then; `left` of it still ran."""
+
+    pid: int
+    refusal: str
+    servers: list[int]
+    left: list[int]
+
+
+@pytest.fixture(scope="module")
+def met(tmp_path_factory, small_event_files):
+    home = JobHome.make(
+        tmp_path_factory.mktemp("met") / "job", COUNTING_JOB, small_event_files, epoch=EPOCH
+    )
+    try:
+        process = home.start()
+        home.wait_for_checkpoints(1)
+        refusal = home.run(expect=4)
+        servers = children_of(process, "moorage_state.server")
+        os.kill(process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        while (left := alive(servers)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        home.end()
+    return Met(process.pid, refusal, servers, left)
+
+
+def alive(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_second_run_on_the_same_directory_is_refused_and_told_who_holds_it(met):
+    assert str(met.pid) in met.refusal
+    assert "--take-over" in met.refusal
+
+
+def test_a_killed_job_leaves_no_process_behind(met):
+    assert met.servers
+    assert met.left == []
 
 
 def test_a_stalled_writer_appends_nothing_after_another_driver_took_over(home, truth):
     """The first driver stops between its last read of the log and its put."""
-    stalled = home.start(MOORAGE_FAILPOINT="log.before_put:stop:6")
+    stalled = home.start(MOORAGE_FAILPOINT="log.before_put:stop:4")
     wait_until(lambda: is_stopped(stalled.pid), 120, "the first driver to stop itself")
     home.run("--take-over")
     os.kill(stalled.pid, signal.SIGCONT)
@@ -193,17 +232,3 @@ def fill(path: Path) -> None:
     with suppress(OSError), path.open("wb", buffering=0) as filler:
         while True:
             filler.write(bytes(1 << 16))
-
-
-def test_a_killed_job_leaves_no_process_behind(home):
-    process = home.start()
-    home.wait_for_checkpoints(1)
-    servers = children_of(process, "moorage_state.server")
-    assert servers
-    os.kill(process.pid, signal.SIGKILL)
-    wait_until(
-        lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers) or None,
-        20,
-        "the state servers to end",
-    )
-    kill_group(process)

@@ -1,18 +1,18 @@
 """SIGKILL for the whole process group at a random moment, then a restart: the answer is right.
 
-A seed fixes the moment as a share of an undisturbed run's time. A failing seed replays with
-`pytest tests/chaos/test_kill9.py -k seed<N>`.
+A seed fixes the moment: an epoch, and how long after it was said to be done. A failing seed replays
+with `pytest tests/chaos/test_kill9.py -k seed<N>`.
 """
 
 import random
+import re
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from moorage_testing.jobs import JobHome, kill_group
+from moorage_testing.jobs import JobHome, kill_group, wait_until, write_events
 from moorage_testing.oracle import expected, judge
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
@@ -20,35 +20,32 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 COUNTING_JOB = Path(__file__).parent / "counting_job.py"
 QUICK_SEEDS = (1, 2, 3, 4)
 SOAK_SEEDS = tuple(range(5, 21))
-CHECKPOINTS = {"interval": "2s", "minPause": "500ms"}
+CHECKPOINTS = {"interval": "1s", "minPause": "200ms"}
+EPOCHS = 20
 
 
 @pytest.fixture(scope="module")
-def truth(event_files):
-    return expected(event_files)
+def many(tmp_path_factory):
+    """Two million events."""
+    home = tmp_path_factory.mktemp("many")
+    write_events(home, files=EPOCHS, rows=100_000, keys=50_000)
+    return home / "in", expected(home / "in")
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, event_files, truth):
-    """How long the job takes when nobody disturbs it; its answer is judged, too."""
-    path = tmp_path_factory.mktemp("undisturbed") / "job"
-    home = JobHome.make(path, COUNTING_JOB, event_files, checkpoint=CHECKPOINTS)
-    try:
-        started = time.monotonic()
-        home.run()
-        seconds = time.monotonic() - started
-        assert judge(path, truth) == []
-    finally:
-        home.end()
-    return seconds
+def last_epoch(home: JobHome) -> int:
+    return max((int(n) for n in re.findall(r": epoch (\d+),", home.log())), default=0)
 
 
-def kill_and_finish(seed, home, seconds, truth):
-    moment = random.Random(seed).uniform(0.02, 0.98) * seconds
-    sys.stdout.write(f"seed={seed} kill after {moment:.2f} s of {seconds:.2f} s\n")
+def kill_and_finish(seed: int, home: JobHome, truth: dict) -> None:
+    rng = random.Random(seed)
+    epoch, later = rng.randrange(1, EPOCHS), rng.uniform(0, 1)
+    sys.stdout.write(f"seed={seed} kill {later:.2f} s after epoch {epoch}\n")
     process = home.start()
+    wait_until(
+        lambda: last_epoch(home) >= epoch or process.poll() is not None, 240, f"epoch {epoch}"
+    )
     with suppress(subprocess.TimeoutExpired):
-        process.wait(moment)
+        process.wait(later)
     kill_group(process)
     home.run()
     assert judge(home.path, truth) == [], f"seed={seed}\n{home.log()}"
@@ -56,16 +53,18 @@ def kill_and_finish(seed, home, seconds, truth):
 
 @pytest.mark.parametrize("seed", QUICK_SEEDS, ids=lambda s: f"seed{s}")
 def test_a_job_killed_at_a_random_moment_ends_with_the_right_state_and_output(
-    seed, make_home, event_files, undisturbed, truth
+    seed, make_home, many
 ):
-    home = make_home("job", event_files, checkpoint=CHECKPOINTS)
-    kill_and_finish(seed, home, undisturbed, truth)
+    events, truth = many
+    home = make_home("job", events, checkpoint=CHECKPOINTS)
+    kill_and_finish(seed, home, truth)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", SOAK_SEEDS, ids=lambda s: f"seed{s}")
 def test_a_job_killed_at_more_random_moments_ends_with_the_right_state_and_output(
-    seed, make_home, event_files, undisturbed, truth
+    seed, make_home, many
 ):
-    home = make_home("job", event_files, checkpoint=CHECKPOINTS)
-    kill_and_finish(seed, home, undisturbed, truth)
+    events, truth = many
+    home = make_home("job", events, checkpoint=CHECKPOINTS)
+    kill_and_finish(seed, home, truth)

@@ -13,7 +13,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from moorage_testing.batches import KEYS, UNBOUNDED, add_batch, published, run_until
+from moorage_testing.batches import (
+    KEYS,
+    UNBOUNDED,
+    add_batch,
+    counted,
+    published,
+    run_until,
+    start_and_wait,
+    stop,
+)
+from moorage_testing.jobs import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -23,10 +33,12 @@ def test_back_to_an_older_checkpoint_and_on_gives_ten_where_ten_is_right(make_ho
     for number in (0, 1):
         add_batch(folder, number)
     home = make_home("job", folder, **UNBOUNDED)
-    older = run_until(home, 4)
+    process = start_and_wait(home, 4)
+    older = home.completed()[-1]
     for number in (2, 3):
         add_batch(folder, number)
-    assert run_until(home, 8) > older
+    wait_until(lambda: set(counted(home).values()) == {8}, 120, "a checkpoint of all batches")
+    assert stop(home, process) > older
     rewound = run_until(home, 8, "--restore", f"chk-{older}")
     assert f"restored from chk-{older}" in home.log()
     add_batch(folder, 4)

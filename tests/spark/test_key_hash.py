@@ -1,8 +1,6 @@
 """Key groups under Flink's hash, and vectorized functions, through Spark."""
 
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from moorage import KeyedBatchFunction, ValueStateDescriptor
 from moorage.engine.key_hash import key_group_column
 from moorage_state.canonical import key_groups
 from moorage_state.keygroups import FLINK_MURMUR
-from moorage_state.server.group import ServerGroup
 
 pytestmark = pytest.mark.spark
 
@@ -53,12 +50,6 @@ def chained(env: Any) -> None:
     second.sink_to(Collect(), uid="out")
 
 
-@pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerGroup]:
-    with ServerGroup(2, Path(tmp_path_factory.mktemp("state"))) as servers:
-        yield servers
-
-
 @pytest.mark.parametrize(
     ("ddl", "key"), [("string", "user-1"), ("bigint", 123456789012345), ("date", "2013-01-01")]
 )
@@ -72,23 +63,20 @@ def test_the_engines_column_has_the_key_groups_of_single_keys(
 
 
 def test_a_vectorized_job_under_flinks_hash_sums_over_epochs(
-    spark: SparkSession, group: ServerGroup
+    spark: SparkSession, start: Callable[..., Engine]
 ) -> None:
     rows = [(f"user-{n % 10}", n) for n in range(40)]
     frame = spark.createDataFrame(rows, EVENTS)
     once = {f"user-{n}": sum(range(n, 40, 10)) for n in range(10)}
-    engine = Engine(spark, group, summing, fence=1, key_hash=FLINK_MURMUR)
-    with closing(engine.fleet):
-        assert dict(rows_of(engine.epoch(frame), "out")) == once
-        assert engine.epoch(frame).acks
-        twice = {user: 2 * total for user, total in once.items()}
-        assert engine.values("sums", "total") == twice
+    engine = start(summing, key_hash=FLINK_MURMUR)
+    assert dict(rows_of(engine.epoch(frame), "out")) == once
+    assert engine.epoch(frame).acks
+    assert engine.values("sums", "total") == {user: 2 * total for user, total in once.items()}
 
 
 def test_the_output_of_a_vectorized_operator_reaches_the_next_one(
-    spark: SparkSession, group: ServerGroup
+    spark: SparkSession, start: Callable[..., Engine]
 ) -> None:
-    engine = Engine(spark, group, chained, fence=2, key_hash=FLINK_MURMUR)
+    engine = start(chained, key_hash=FLINK_MURMUR)
     frame = spark.createDataFrame([("a", 1), ("a", 2), ("b", 5)], EVENTS)
-    with closing(engine.fleet):
-        assert sorted(rows_of(engine.epoch(frame), "out")) == [("a", 3), ("b", 5)]
+    assert sorted(rows_of(engine.epoch(frame), "out")) == [("a", 3), ("b", 5)]

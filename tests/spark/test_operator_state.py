@@ -21,6 +21,7 @@ from moorage import (
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    ValueStateDescriptor,
 )
 from moorage.engine.failures import UserFunctionError
 from moorage.graph import SinkNode
@@ -34,6 +35,7 @@ JOB = Path(__file__).parent / "subtask_state_job.py"
 EVENTS = "user string, amount long"
 RULES_SCHEMA = "rule string, factor long"
 RULES = MapStateDescriptor("rules", "string", "long")
+SUM = ValueStateDescriptor("sum", "long")
 
 
 class Priced(KeyedBroadcastProcessFunction):
@@ -218,6 +220,92 @@ def test_an_epoch_whose_server_dies_at_the_snapshot_counts_once(start, frame, gr
     for expected in ("(False, None) 0", "(True, None) 1", "(True, None) 2"):
         assert rows_of(engine.epoch(frame([("u", 1)], EVENTS)), "out") == [("u", expected)]
     assert (tmp_path / "killed").exists()
+
+
+class AsksInOneSubtask(KeyedProcessFunction, CheckpointedFunction):
+    """Declares another type in the first subtask; in the other once the marker is there."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def initialize_state(self, ctx):
+        subtask, store = ctx.keyed_state_store.subtask, ctx.operator_state_store
+        self.seen = []
+        if not ctx.is_restored:
+            store.get_list_state(ListStateDescriptor("seen", "struct<n:int>")).add((subtask,))
+        elif subtask == 0 or self.marker.exists():
+            later = ListStateDescriptor("seen", "struct<n:int,note:string DEFAULT 'none'>")
+            self.seen = store.get_list_state(later).get()
+
+    def process(self, row, ctx):  # noqa: ARG002
+        yield ctx.key, repr([tuple(each) for each in self.seen])
+
+    def snapshot_state(self, ctx):
+        """What changes is done at the beginning."""
+
+
+def test_a_state_may_change_its_type_though_only_one_subtask_asks_for_it(start, frame, tmp_path):
+    engine = start(remembering(AsksInOneSubtask(tmp_path / "all")), parallelism=2)
+    users = [(f"u{i}", 1) for i in range(8)]
+    for expected in ({"[]"}, {"[(0, 'none')]", "[]"}, {"[(0, 'none')]", "[(1, 'none')]"}):
+        sent = rows_of(engine.epoch(frame(users, EVENTS)), "out")
+        assert {told for _, told in sent} == expected
+        if len(expected) > 1:
+            (tmp_path / "all").touch()
+
+
+class Raises(KeyedBroadcastProcessFunction):
+    """Adds up amounts; a rule raises the sums of all keys, and tells what they were."""
+
+    def open(self, ctx):
+        self.sum = ctx.get_state(SUM)
+
+    def process_broadcast_element(self, row, ctx):
+        before = []
+
+        def change(key, state):
+            before.append((key, state.value()))
+            state.update(state.value() * row.factor)
+
+        ctx.apply_to_keyed_state(SUM, change)
+        yield from before
+
+    def process_element(self, row, ctx):
+        self.sum.update((self.sum.value() or 0) + row.amount)
+        yield f"{ctx.key} now", self.sum.value()
+
+
+def test_broadcast_rows_change_the_state_of_every_key_once(start, frame):
+    engine = start(priced(Raises()), parallelism=3)
+    users = [(f"u{i}", i + 1) for i in range(12)]
+    engine.epoch(frame([], RULES_SCHEMA), frame(users, EVENTS))
+    rules = frame([("all", 10), ("all", 2)], RULES_SCHEMA)
+    sent = rows_of(engine.epoch(rules, frame([("u0", 5), ("new", 7)], EVENTS)), "out")
+    assert sorted(sent) == sorted(
+        [*users, *((user, n * 10) for user, n in users), ("u0 now", 25), ("new now", 7)]
+    )
+    more = frame([(user, 0) for user, _ in users], EVENTS)
+    sent = rows_of(engine.epoch(frame([], RULES_SCHEMA), more), "out")
+    after = {f"{user} now": n * 20 for user, n in users} | {"u0 now": 25}
+    assert dict(sent) == after
+
+
+def test_two_operators_may_both_visit_their_keys_and_stand_one_after_the_other(start, frame):
+    def build(env):
+        rules = input_stream(env, "rules", RULES_SCHEMA)
+        events = input_stream(env, "events", EVENTS).key_by("user")
+        first = events.connect(rules.broadcast(RULES)).process(
+            Raises(), uid="first", output="user string, amount long"
+        )
+        second = first.key_by("user").connect(rules, RULES)
+        second.process(Raises(), uid="second", output=PRICED).sink_to(Collect(), uid="out")
+
+    engine = start(build, parallelism=2)
+    engine.epoch(frame([], RULES_SCHEMA), frame([("u", 5)], EVENTS))
+    rules = frame([("all", 10)], RULES_SCHEMA)
+    sent = rows_of(engine.epoch(rules, frame([("u", 1)], EVENTS)), "out")
+    # The first says what `u` had, and that it has 51 now; the second raises 5 to 50.
+    assert sorted(sent) == [("u now", 5), ("u now", 5), ("u now now", 50 + 51)]
 
 
 # --- whole jobs -----------------------------------------------------------------------------------

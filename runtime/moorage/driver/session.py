@@ -21,7 +21,9 @@ from moorage.driver.environment import SparkNotStarted
 from moorage.driver.hidden_conf import hidden, out_of_sight
 from moorage.driver.settings import JobSettings
 from moorage.driver.tuning import COMPILER
+from moorage.engine import worker_daemon
 from moorage.engine.placement import required_conf
+from moorage.engine.worker_daemon import DAEMON_MODULE
 from moorage.redaction import SPARK_REDACTION
 from moorage_state.errors import UserError
 
@@ -147,6 +149,7 @@ def engine_conf(settings: JobSettings) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.redaction.regex": settings.spark_conf.get("spark.redaction.regex", SPARK_REDACTION),
         "spark.python.worker.reuse": "true",
+        DAEMON_MODULE: settings.spark_conf.get(DAEMON_MODULE, worker_daemon.__name__),
         "spark.speculation": "false",
         "spark.sql.shuffle.partitions": str(settings.parallelism),
         "spark.sql.session.timeZone": "UTC",

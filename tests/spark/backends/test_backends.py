@@ -1,6 +1,7 @@
 """The same job over every state backend, in processes of its own."""
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -73,38 +74,64 @@ def test_every_backend_gives_the_same_answer(job, events, backend):
         assert rows(home.out) == truth(events)[0]
 
 
-def test_state_in_memory_survives_the_death_of_its_job(job, events):
-    home = job("killed", file=COUNTING, state={"backend": "hashmap"})
+@dataclass(frozen=True)
+class Course:
+    """One job over one backend after the other, twice killed in between.
+
+    Attributes:
+        refusal: what a run with the backend batch said.
+        files: the names of the files of state, over RocksDB and in memory.
+        problems: with the answer in the end.
+    """
+
+    refusal: str
+    files: list[set[str]]
+    problems: list[str]
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory):
+    base = tmp_path_factory.mktemp("changed")
+    write_events(base, files=14, rows=500, keys=KEYS)
+    place = {"checkpointDir": f"file://{base}/job/checkpoints"}
+    spec = {"state": {**place, "backend": "rocksdb"}, "epoch": {"interval": "300ms"}}
+    home = JobHome.make(base / "job", COUNTING, base / "in", **spec)
+    try:
+        files = [run_and_kill(home, 2)]
+        home.write_manifest(COUNTING, state={**place, "backend": "batch"})
+        refusal = home.run(expect=2)
+        home.write_manifest(COUNTING, **(spec | {"state": {**place, "backend": "hashmap"}}))
+        files.append(run_and_kill(home, len(home.completed()) + 1))
+        home.run()
+        return Course(refusal, files, judge(home.path, expected(base / "in")))
+    finally:
+        home.end()
+
+
+def run_and_kill(home, checkpoints):
+    """Names of the files of state in the newest checkpoint of a run that is killed then."""
     process = home.start()
-    home.wait_for_checkpoints(2)
+    home.wait_for_checkpoints(checkpoints)
+    assert process.poll() is None, "it ended before it was killed"
     kill_group(process)
-    home.run()
-    assert judge(home.path, expected(events)) == []
     handles = newest_manifest(home.checkpoints).operators["count"].subtasks
-    assert {ref.name for handle in handles for ref in handle.files} == {"state.heap"}
+    return {ref.name for handle in handles for ref in handle.files}
 
 
-def test_a_job_changes_its_backend_over_a_checkpoint(job, events):
-    home = job("changed", file=COUNTING, state={"backend": "rocksdb"})
-    process = home.start()
-    home.wait_for_checkpoints(2)
-    kill_group(process)
-    place = {"checkpointDir": f"file://{home.checkpoints}", "backend": "hashmap"}
-    home.write_manifest(COUNTING, state=place)
-    home.run()
-    assert judge(home.path, expected(events)) == []
+def test_a_job_changes_its_backend_over_a_checkpoint(changed):
+    over_rocksdb, in_memory = changed.files
+    assert "state.heap" not in over_rocksdb
+    assert in_memory == {"state.heap"}
+    assert changed.problems == []
 
 
-def test_batch_refuses_a_restore_point_with_state(job):
-    home = job("refused", file=COUNTING, state={"backend": "rocksdb"})
-    process = home.start()
-    home.wait_for_checkpoints(2)
-    kill_group(process)
-    home.write_manifest(
-        COUNTING, state={"checkpointDir": f"file://{home.checkpoints}", "backend": "batch"}
-    )
-    log = home.run(expect=2)
-    assert "the backend batch reads no state" in log
+def test_state_in_memory_survives_the_death_of_its_job(changed):
+    assert changed.files[-1] == {"state.heap"}
+    assert changed.problems == []
+
+
+def test_batch_refuses_a_restore_point_with_state(changed):
+    assert "the backend batch reads no state" in changed.refusal
 
 
 def test_a_wrong_option_is_told_before_anything_starts(job):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from moorage_testing.batches import add_batch
+from moorage_testing.fresh_process import start_in_session
 from moorage_testing.jobs import kill_group, wait_until
 
 from moorage_api.driver import DriverEnd, DriverState, RequestView
@@ -61,12 +62,11 @@ class DriverHome:
                 "checkpoint": {"interval": "1s", "minPause": "100ms"},
             },
         }
-        order = {"format": 0, "attempt": attempt, "clusterId": "prod", "jobUid": uid, **start}
+        order = {"format": 1, "attempt": attempt, "clusterId": "prod", "jobUid": uid, **start}
         (self.path / "config" / "job.yaml").write_text(yaml.safe_dump(job))
         (self.path / "config" / "start.json").write_text(json.dumps(order))
         roots = [ROOT / name for name in ("backends", "operator", "runtime", "tests/support")]
         environment = {
-            **os.environ,
             "MOORAGE_CONFIG_DIR": str(self.path / "config"),
             "MOORAGE_TOKEN_FILE": str(self.path / "token"),
             "MOORAGE_TERMINATION_LOG": str(home / "end"),
@@ -78,16 +78,8 @@ class DriverHome:
             "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",
             "TMPDIR": str(home),
         }
-        with (home / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "moorage.cluster"],
-                cwd=home,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env=environment,
-            )
+        command = [sys.executable, "-m", "moorage.cluster"]
+        process = start_in_session(command, home, home / "log", environment)
         self.processes.append(process)
         return Driver(home, process)
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from moorage_testing.oracle import expected, judge
+from moorage_testing.quick_spark import quick_java
 from moorage_testing.sidecars import Sidecars
 
 from moorage.cluster.servers import Patience
@@ -143,8 +144,7 @@ def make_world(base, work, stack_of):
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        **quick_java(),
         "spark.local.dir": str(base / "local"),
     }
     patience = Patience(200.0, settle=0.5, between_moves=1.0, look=0.5)
@@ -175,7 +175,8 @@ def spy(world):
     AnchoredPlacement.pin = pinned  # type: ignore[method-assign]
 
 
-def scenario(base):
+def scenario():
+    base = Path.cwd()
     with ExitStack() as stack:
         world = make_world(base / "job", base / "home" / "work", stack.enter_context)
         spy(world)
@@ -266,8 +267,8 @@ def scale(world, count):
 
 
 @pytest.fixture(scope="module")
-def seen(cluster_process):
-    return cluster_process(scenario, timeout=800)
+def seen(fresh_process):
+    return fresh_process(scenario, timeout=800)
 
 
 @pytest.mark.scenario(40)

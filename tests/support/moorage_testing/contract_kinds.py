@@ -4,9 +4,12 @@ Each is a sentence about what users rely on; docs/state.md names them. `BODIES` 
 A body asks for its handle again after every `with_key` and `new_epoch`.
 """
 
+import math
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from moorage_state.codecs import StateTypeError
@@ -40,6 +43,26 @@ class Mean(AggregateFunction):
         return one[0] + other[0], one[1] + other[1]
 
 
+class Forgetful(AggregateFunction):
+    """Changes its accumulator and forgets to return it."""
+
+    def create_accumulator(self):
+        return [0]
+
+    def add(self, value, accumulator):
+        accumulator[0] += value
+
+    def get_result(self, accumulator):
+        return accumulator[0]
+
+
+class Turned(NamedTuple):
+    """A point whose coordinates are in the other order."""
+
+    y: float
+    x: float
+
+
 COUNT = ValueStateDescriptor("count", "long")
 POINT = ValueStateDescriptor("point", "x double, y double")
 ITEMS = ListStateDescriptor("items", "string")
@@ -47,12 +70,21 @@ SEEN = MapStateDescriptor("seen", "string", "long")
 SUM = ReducingStateDescriptor("sum", "long", lambda one, other: one + other)
 LONGEST = ReducingStateDescriptor("longest", "string", lambda a, b: max(a, b, key=len))
 LEAST = ReducingStateDescriptor("least", "long", "min")
+LEAST_DOUBLE = ReducingStateDescriptor("least_double", "double", "min")
+GREATEST_DOUBLE = ReducingStateDescriptor("greatest_double", "double", "max")
 MEAN = AggregatingStateDescriptor("mean", "sum long, n long", Mean())
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     TRAIL = FoldingStateDescriptor("trail", "string", ">", lambda trail, n: f"{trail}{n}")
     BAG = FoldingStateDescriptor("bag", "array<long>", [], lambda bag, n: bag.append(n) or bag)
+    LOST = FoldingStateDescriptor("lost", "array<long>", [], lambda bag, n: bag.append(n))
 ALL = (COUNT, ITEMS, SEEN, SUM, MEAN, TRAIL)
+TAGS = ValueStateDescriptor("tags", "array<long>")
+TREE = ValueStateDescriptor("tree", "tags map<string,array<long>>, n long")
+THING = ValueStateDescriptor("thing", "pickle")
+ROWS = ListStateDescriptor("rows", "array<long>")
+BY_NAME = MapStateDescriptor("by_name", "string", "array<long>")
+CHAIN = ReducingStateDescriptor("chain", "array<long>", lambda one, other: one + other)
 
 BODIES: list[Callable[[StateHarness], None]] = []
 
@@ -261,6 +293,65 @@ def a_value_reads_back_as_declared_not_as_given(h):
     assert isinstance(found.x, float)
 
 
+@body
+def a_named_tuple_is_stored_by_the_names_of_its_fields(h):
+    h.with_key("k")
+    for given in (Turned(y=2.0, x=1.0), Turned(y=2.0, x=1.0), {"y": 2.0, "x": 1.0}, (1.0, 2.0)):
+        h.state(POINT).update(given)
+        assert h.state(POINT).value() == (1.0, 2.0)
+    h.new_epoch()
+    h.with_key("k")
+    assert h.state(POINT).value() == (1.0, 2.0)
+
+
+def _change(found):
+    """Change what was read of a state in place, as deep as it goes."""
+    if isinstance(found, dict):
+        for value in found.values():
+            _change(value)
+    elif found and not isinstance(found[0], int):
+        _change(found[0])
+    elif isinstance(found, list):
+        found.append(99)
+
+
+@body
+def what_is_changed_in_place_after_it_was_given_or_read_changes_nothing(h):
+    ways = [
+        (TAGS, "update", lambda s: s.value(), [1]),
+        (TREE, "update", lambda s: s.value(), ({"a": [1]}, 2)),
+        (THING, "update", lambda s: s.value(), [1]),
+        (ROWS, "add", lambda s: s.get(), [1]),
+        (BY_NAME, "put", lambda s: dict(s.items()), [1]),
+        (CHAIN, "add", lambda s: s.get(), [1]),
+    ]
+
+    def look(change):
+        h.with_key("k")
+        for descriptor, method, read, given in ways:
+            expected = {"add": [[1]], "put": {"a": [1]}}.get(method, given)
+            expected = [1] if descriptor is CHAIN else expected
+            for _ in range(2):
+                found = read(h.state(descriptor))
+                assert found == expected, (descriptor, found)
+                if change:
+                    _change(found)
+
+    h.with_key("k")
+    for descriptor, method, _, _ in ways:
+        mine = [{"a": [1]}, 2] if descriptor is TREE else [1]
+        place = ["a"] if method == "put" else []
+        getattr(h.state(descriptor), method)(*place, mine)
+        _change(mine)
+    look(change=True)
+    h.with_key("other")
+    look(change=True)
+    h.new_epoch()
+    look(change=True)
+    h.new_epoch()
+    look(change=False)
+
+
 # -- list --------------------------------------------------------------------------------------
 
 
@@ -450,6 +541,22 @@ def keys_values_and_items_of_a_map_belong_together_in_no_promised_order(h):
 
 
 @body
+def the_entries_of_a_map_are_those_that_are_there_when_it_is_asked(h):
+    h.with_key("k")
+    h.state(SEEN).put_all({"a": 1, "b": 2})
+    h.new_epoch()
+    h.with_key("k")
+    entries = h.state(SEEN).entries()
+    assert iter(entries) is entries
+    h.state(SEEN).put("b", 3)
+    h.state(SEEN).put("c", 4)
+    assert dict(entries) == {"a": 1, "b": 2}
+    assert dict(h.state(SEEN).entries()) == {"a": 1, "b": 3, "c": 4}
+    h.state(SEEN).clear()
+    assert list(h.state(SEEN).entries()) == []
+
+
+@body
 def a_map_may_be_changed_while_iterating(h):
     h.with_key("k")
     h.state(SEEN).put_all({"a": 1, "b": 2, "c": 3})
@@ -517,6 +624,18 @@ def a_reduce_function_may_be_named(h):
 
 
 @body
+def a_named_reduce_function_gives_the_same_in_any_order_also_for_nan(h):
+    nan = float("nan")
+    for n, values in enumerate([[nan, 1.0, 2.0], [1.0, nan, 2.0], [2.0, 1.0, nan]]):
+        h.with_key(f"k{n}")
+        h.state(LEAST_DOUBLE).add_all(values[:2])
+        h.state(LEAST_DOUBLE).add(values[2])
+        h.state(GREATEST_DOUBLE).add_all(np.array([*values, None], dtype=object))
+        assert h.state(LEAST_DOUBLE).get() == 1.0
+        assert math.isnan(h.state(GREATEST_DOUBLE).get())
+
+
+@body
 def adding_none_leaves_combining_states_as_they_are(h):
     h.with_key("k")
     for descriptor in (SUM, MEAN, TRAIL):
@@ -537,6 +656,28 @@ def what_a_reduce_gives_must_be_of_the_declared_type(h):
         h.state(wrong).add(2)
         h.state(wrong).get()
     h.state(wrong).clear()
+
+
+@body
+def a_function_that_gives_nothing_is_an_error_and_changes_nothing(h):
+    extends = ReducingStateDescriptor("extended", "array<long>", lambda a, b: a.extend(b))
+    h.with_key("k")
+    h.state(extends).add([1])
+    for descriptor, value, method in (
+        (AggregatingStateDescriptor("forgot", "array<long>", Forgetful()), 1, "add"),
+        (LOST, 1, "fold"),
+        (extends, [2], "reduce"),
+    ):
+        words = f"state={descriptor.name} function={method}; return"
+        for _ in range(2):
+            with pytest.raises(StateTypeError, match=words):
+                h.state(descriptor).add(value)
+            with pytest.raises(StateTypeError, match=words):
+                h.state(descriptor).add_all([value, value])
+    assert h.state(extends).get() == [1]
+    h.new_epoch()
+    h.with_key("k")
+    assert h.state(extends).get() == [1]
 
 
 @body

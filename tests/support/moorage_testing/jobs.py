@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from moorage_testing.fresh_process import start_in_session
+
 __all__ = ["JobHome", "kill_group", "wait_until", "write_events"]
 
 T = TypeVar("T")
@@ -74,17 +76,10 @@ class JobHome:
         command = [sys.executable, "-m", "moorage.cli", "run", "job.yaml", "--plain"]
         if "--local-dir" not in arguments:
             command += ["--local-dir", str(self.path / "scratch")]
-        with (self.path / "run.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*command, *arguments],
-                cwd=self.path,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                # Short runs: the second compiler would cost more than it saves.
-                env={**os.environ, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1", **environment},
-            )
+        # Short runs: the second compiler would cost more than it saves.
+        environment = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1", **environment}
+        log = self.path / "run.log"
+        process = start_in_session([*command, *arguments], self.path, log, environment)
         self.processes.append(process)
         return process
 

@@ -25,9 +25,10 @@ def test_an_archive_is_used_where_there_is_one(archive: Path) -> None:
     assert sharing_options("-Xss4m")[0] == f"-XX:SharedArchiveFile={archive}"
 
 
-def test_a_jobs_own_archive_is_left_to_it(archive: Path) -> None:
+@pytest.mark.parametrize("option", ["SharedArchiveFile", "ArchiveClassesAtExit"])
+def test_a_jobs_own_archive_is_left_to_it(archive: Path, option: str) -> None:
     archive.touch()
-    assert sharing_options("-XX:SharedArchiveFile=/mine.jsa -Xss4m") == []
+    assert sharing_options(f"-XX:{option}=/mine.jsa -Xss4m") == []
 
 
 def test_an_archive_belongs_to_one_version_of_spark() -> None:

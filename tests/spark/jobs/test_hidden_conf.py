@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.spark.conftest import in_a_fresh_process
+from moorage_testing.quick_spark import quick_java
 
 from moorage.driver.session import start_session
 
@@ -13,21 +13,14 @@ pytestmark = pytest.mark.spark
 
 KEY = "spark.hadoop.fs.s3a.secret.key"
 SECRET = "pä ss=w\\or:d#1 \U0001f511!"  # noqa: S105
-BOOTSTRAP = """
-import json, sys
-from pathlib import Path
-from tests.spark.test_hidden_conf import look
-base = Path(json.loads(sys.argv[1])["base"])
-(base / "result.json").write_text(json.dumps(look(base)))
-"""
 
 
-def look(base):
+def look():
     conf = {
         KEY: SECRET,
         "spark.ui.enabled": "false",
-        "spark.local.dir": str(base / "local"),
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.local.dir": f"{os.environ['TMPDIR']}/local",
+        **quick_java(),
     }
     spark = start_session(SimpleNamespace(name="hidden"), "local[1]", conf, "no log")  # type: ignore[arg-type]
     seen = {
@@ -35,7 +28,7 @@ def look(base):
         "hadoop": spark.sparkContext._jsc.hadoopConfiguration().get(KEY[13:]),
         "arguments": [_arguments(one) for one in Path("/proc").iterdir() if one.name.isdigit()],
         "variable": os.environ.get("PYSPARK_SUBMIT_ARGS"),
-        "files": [str(path) for path in (base / "tmp").rglob("*.properties")],
+        "files": [str(path) for path in Path(os.environ["TMPDIR"]).rglob("*.properties")],
     }
     spark.stop()
     return seen
@@ -48,10 +41,8 @@ def _arguments(process):
         return ""
 
 
-def test_a_secret_reaches_spark_by_a_file_that_is_gone_when_it_runs(tmp_path):
-    (tmp_path / "tmp").mkdir()
-    environment = {"TMPDIR": str(tmp_path / "tmp")}
-    seen = in_a_fresh_process(BOOTSTRAP, {"base": str(tmp_path)}, 240, environment)
+def test_a_secret_reaches_spark_by_a_file_that_is_gone_when_it_runs(tmp_path, fresh_process):
+    seen = fresh_process(look, environment={"TMPDIR": str(tmp_path)})
     assert (seen["spark"], seen["hadoop"]) == (SECRET, SECRET)
     mine = [one for one in seen["arguments"] if str(tmp_path) in one]
     assert any("SparkSubmit" in one for one in mine)

@@ -1,4 +1,4 @@
-"""The flights example, as a person runs it: `moorage run job.yaml` on three weeks of 2013."""
+"""The flights example, as a person runs it: `moorage run job.yaml` on sixteen days of 2013."""
 
 import importlib
 import shutil
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FLIGHTS = ROOT / "examples" / "flights"
 
 pytestmark = pytest.mark.spark
@@ -54,16 +54,16 @@ def test_the_job_publishes_what_plain_pandas_computes(example, departures, tmp_p
     for name in ("job.py", "job.yaml"):
         shutil.copy(FLIGHTS / name, tmp_path)
     (tmp_path / "scratch").mkdir()
-    weeks = departures[departures.departed < "2013-01-22T00:00Z"]
-    example.prepare.write_days(weeks, tmp_path / "departures")
+    days = departures[departures.departed < "2013-01-17T00:00Z"]
+    example.prepare.write_days(days, tmp_path / "departures")
 
     with example.process.JobProcess(tmp_path / "job.yaml", tmp_path / "scratch") as job:
         lines = list(job.lines())
         job.check()
 
     assert lines[-1].phase == "finished"
-    assert lines[-1].rows == len(weeks)
-    expected = example.oracle.logbooks(weeks)
+    assert lines[-1].rows == len(days)
+    expected = example.oracle.logbooks(days)
     comparison = example.oracle.compare(pd.read_parquet(tmp_path / "entries"), expected)
     assert comparison.examples == ()
     assert comparison.equal

@@ -16,7 +16,7 @@ from moorage_state.stores import open_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
-TICKER = Path(__file__).parents[2] / "examples" / "ticker"
+TICKER = Path(__file__).parents[3] / "examples" / "ticker"
 
 
 def audit(home):

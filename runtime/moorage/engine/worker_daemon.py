@@ -1,0 +1,77 @@
+"""Spark's daemon of Python workers, which imports what they need before it forks them.
+
+Spark's own leaves that to each worker, and has it import PySpark out of a zip that is compiled anew
+each time: three seconds of work for each core of an executor, before its first row. Here it is done
+once, from the packages as they are installed. What was imported is also taken out of the garbage
+collection that Spark's daemon orders after every task, where it is most of the work.
+
+Started by the JVM of a driver or an executor, as `spark.python.daemon.module` says, with the name
+of the workers' module as its argument. Decides nothing about what workers do.
+"""
+
+import gc
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import PathFinder
+from pathlib import Path
+from zipimport import ZipImportError, zipimporter
+
+__all__ = ["DAEMON_MODULE", "main", "without_archives"]
+
+DAEMON_MODULE = "spark.python.daemon.module"
+
+_NEEDED = (
+    "numpy",
+    "pandas",  # Arrow imports it for the first column that becomes an array
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "pyspark.worker",
+    "moorage.engine.subtask",
+)
+_ARCHIVES = ("pyspark.zip", "-src.zip", ".jar")
+_VERSION = Path("pyspark", "version.py")
+
+
+def main() -> None:
+    """Import, then fork workers until Spark's JVM goes."""
+    kept = without_archives(sys.path)
+    for dropped in set(sys.path) - set(kept):
+        sys.path_importer_cache.pop(dropped, None)
+    sys.path[:] = kept
+    for name in _NEEDED:
+        import_module(name)
+    gc.collect()
+    gc.freeze()
+    import_module("pyspark.daemon").manager()
+
+
+def without_archives(path: Sequence[str]) -> list[str]:
+    """`path` without the archives that Spark puts on it, if the same PySpark is installed beside.
+
+    Python compiles what it imports from an archive each time, and reads the directory of every
+    archive anew when Spark has it look for new files.
+    """
+    kept = [entry for entry in path if not entry.endswith(_ARCHIVES)]
+    archive = next((entry for entry in path if Path(entry).name == "pyspark.zip"), "")
+    installed = PathFinder.find_spec("pyspark", kept)
+    if installed is None or PathFinder.find_spec("py4j", kept) is None:
+        return list(path)
+    places = installed.submodule_search_locations or []
+    same = any(_version(archive) == _text(Path(p, _VERSION.name)) for p in places)
+    return kept if same or not Path(archive).is_file() else list(path)
+
+
+def _version(archive: str) -> bytes | None:
+    try:
+        return zipimporter(archive).get_data(str(Path(archive) / _VERSION))
+    except (ZipImportError, OSError):
+        return None
+
+
+def _text(file: Path) -> bytes:
+    return file.read_bytes() if file.is_file() else b""
+
+
+if __name__ == "__main__":
+    main()
