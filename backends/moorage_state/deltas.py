@@ -28,7 +28,8 @@ from typing import BinaryIO, NamedTuple, Self
 import msgspec
 import xxhash
 
-from moorage_state.errors import Bug, CorruptState, LocalDiskError, UserError
+from moorage_state.errors import Bug, CorruptState, LocalDiskError
+from moorage_state.formats import require_known_format
 
 __all__ = [
     "DELTA_FORMAT_VERSION",
@@ -43,7 +44,7 @@ __all__ = [
     "parse_delta_name",
 ]
 
-DELTA_FORMAT_VERSION = 0
+DELTA_FORMAT_VERSION = 1
 
 _MAGIC = b"MOORDLT\0"
 _VERSION = struct.Struct(">H")
@@ -272,11 +273,7 @@ class DeltaReader:
         if magic != _MAGIC or len(version) < _VERSION.size:
             raise self._corrupt("not a delta file")
         (number,) = _VERSION.unpack(version)
-        if number > DELTA_FORMAT_VERSION:
-            raise UserError(
-                f"delta file was written by a newer moorage: path={self.path} "
-                f"format={number} known={DELTA_FORMAT_VERSION}; upgrade this process"
-            )
+        require_known_format("delta file", number, DELTA_FORMAT_VERSION, str(self.path))
 
     def _block(self, kinds: bytes) -> tuple[bytes, bytes]:
         head = self._file.read(_BLOCK.size)

@@ -35,6 +35,7 @@ __all__ = [
     "PROCESSING_TIMERS",
     "KeyCodec",
     "OrderedKeys",
+    "column_encoder",
     "decode_time",
     "encode_time",
     "expiry_entry",
@@ -251,6 +252,11 @@ def _timestamp_micros(value: datetime.datetime) -> int:
 def _decimal_text(precision: int, scale: int) -> Callable[[decimal.Decimal], bytes]:
     fit = decimal_fitter(precision, scale)
     return lambda value: format(fit(value), "f").encode()
+
+
+def column_encoder(ddl: str) -> Callable[[Any], bytes]:
+    """What gives for a value the bytes that `KeyCodec([ddl]).encode` gives for a tuple of it."""
+    return _encoder(parse_type(ddl))
 
 
 def _encoder(parsed: StateType) -> Callable[[Any], bytes]:

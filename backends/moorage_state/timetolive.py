@@ -39,12 +39,14 @@ class StateTtlConfig:
         visibility: whether what has expired may be read until it is cleaned up: once by key, as
             reading cleans up.
         cleanup_in_background: remove expired state of keys that do not come again. Without, only
-            reads and canonical savepoints do.
+            reads do.
         sweep_limit: how many expired values, elements or entries a subtask removes in one epoch.
+        cleanup_in_full_snapshot: leave what has expired out of canonical savepoints, and out of
+            every snapshot of objects in memory. What is stored here stays.
 
     Raises:
-        ValueError: for a time of less than a millisecond.
-        TypeError: for a time that is no timedelta.
+        ValueError: for a time of less than a millisecond, or a limit of less than one entry.
+        TypeError: for a value of another type than the attribute's.
     """
 
     ttl: datetime.timedelta
@@ -52,16 +54,18 @@ class StateTtlConfig:
     visibility: StateVisibility = StateVisibility.NeverReturnExpired
     cleanup_in_background: bool = True
     sweep_limit: int = _SWEEP_LIMIT
+    cleanup_in_full_snapshot: bool = False
 
     def __post_init__(self) -> None:
-        given: Any = self.ttl
-        if not isinstance(given, datetime.timedelta):
-            raise TypeError(
-                f"a time to live is a datetime.timedelta: ttl={given!r} of type "
-                f"{type(given).__name__}; give for example datetime.timedelta(days=7)"
-            )
-        if given < _MILLISECOND:
-            raise ValueError(f"a time to live is at least a millisecond: ttl={given}")
+        _require("ttl", self.ttl, datetime.timedelta, "datetime.timedelta(days=7)")
+        _require("update_type", self.update_type, UpdateType, "UpdateType.OnReadAndWrite")
+        example = "StateVisibility.NeverReturnExpired"
+        _require("visibility", self.visibility, StateVisibility, example)
+        for name in ("cleanup_in_background", "cleanup_in_full_snapshot"):
+            _require(name, getattr(self, name), bool, "True")
+        _require("sweep_limit", self.sweep_limit, int, "100_000")
+        if self.ttl < _MILLISECOND:
+            raise ValueError(f"a time to live is at least a millisecond: ttl={self.ttl}")
         if self.sweep_limit < 1:
             raise ValueError(
                 f"a sweep removes at least one entry: sweep_limit={self.sweep_limit}; "
@@ -82,3 +86,11 @@ class StateTtlConfig:
     def returns_expired(self) -> bool:
         """Whether what has expired may be read while it is there."""
         return self.visibility is StateVisibility.ReturnExpiredIfNotCleanedUp
+
+
+def _require(field: str, given: Any, wanted: type, example: str) -> None:
+    if not isinstance(given, wanted) or (isinstance(given, bool) and wanted is not bool):
+        raise TypeError(
+            f"a time to live is declared with values of another type: {field}={given!r:.100} of "
+            f"type {type(given).__name__}; give for example {example}"
+        )

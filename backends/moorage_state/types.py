@@ -109,7 +109,7 @@ def type_of(
     fields: Sequence[str], children: Sequence[StateType], defaults: Sequence[Any]
 ) -> StateType:
     """The struct type of these fields."""
-    record = _record(fields, children)
+    record = _record(tuple(fields), tuple(child.python for child in children))
     return StateType("struct", record, tuple(children), tuple(fields), (), tuple(defaults))
 
 
@@ -323,12 +323,17 @@ _LITERALS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def _record(names: Sequence[str], types: Sequence[StateType]) -> Any:
-    """A named tuple class whose fields msgspec checks; every field may be None."""
+@lru_cache(maxsize=1024)
+def _record(names: tuple[str, ...], types: tuple[Any, ...]) -> Any:
+    """A named tuple class whose fields msgspec checks; every field may be None.
+
+    One class for all structs of these fields, however they are spelled and wherever they lie, so
+    that values of one are at once known as values of the other.
+    """
     plain: Any = namedtuple("Struct", names, rename=True)  # type: ignore[misc]  # noqa: PYI024 - names come at run time
     fields: tuple[str, ...] = plain._fields
     plain.__annotations__ = {
-        name: Optional[t.python]  # noqa: UP045 - a runtime type, not an annotation
-        for name, t in zip(fields, types, strict=True)
+        name: Optional[python]  # noqa: UP045 - a runtime type, not an annotation
+        for name, python in zip(fields, types, strict=True)
     }
     return plain

@@ -6,15 +6,14 @@ Arguments: the directory of the input files, the directory for the output.
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.jobs.shared import STATE, describe
+
 from moorage import (
-    FileSink,
     KeyedProcessFunction,
     ProcessContext,
     RuntimeContext,
     ValueStateDescriptor,
 )
-
-OUTPUT = "key long, count long, sum long"
 
 
 class CountAndSum(KeyedProcessFunction):
@@ -22,7 +21,7 @@ class CountAndSum(KeyedProcessFunction):
 
     def open(self, ctx: RuntimeContext) -> None:
         """Get the state."""
-        self.totals = ctx.get_state(ValueStateDescriptor("totals", "count long, sum long"))
+        self.totals = ctx.get_state(ValueStateDescriptor("totals", STATE))
 
     def process(self, row: Any, ctx: ProcessContext) -> Iterator[tuple[int, int, int]]:
         """Add one row."""
@@ -34,9 +33,4 @@ class CountAndSum(KeyedProcessFunction):
 
 def build(env: Any) -> None:
     """Describe the job."""
-    source, target = env.args
-    rows = env.read_stream(
-        "rows", "parquet", schema="key long, value long", path=source, maxFilesPerTrigger=1
-    )
-    totals = rows.key_by("key").process(CountAndSum(), uid="totals", output=OUTPUT)
-    totals.sink_to(FileSink(target), uid="out")
+    describe(env, CountAndSum())

@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from benchmarks.jobs.shared import STATE, describe
 
 from moorage import (
     BatchContext,
-    FileSink,
     KeyedBatchFunction,
     RuntimeContext,
     ValueStateDescriptor,
 )
-
-OUTPUT = "key long, count long, sum long"
 
 
 class CountAndSum(KeyedBatchFunction):
@@ -24,7 +22,7 @@ class CountAndSum(KeyedBatchFunction):
 
     def open(self, ctx: RuntimeContext) -> None:
         """Get the state."""
-        self.totals = ctx.get_state(ValueStateDescriptor("totals", "count long, sum long"))
+        self.totals = ctx.get_state(ValueStateDescriptor("totals", STATE))
 
     def process_batch(
         self,
@@ -55,9 +53,4 @@ def _fields(ctx: BatchContext, state: Any) -> list[pa.Array]:
 
 def build(env: Any) -> None:
     """Describe the job."""
-    source, target = env.args
-    rows = env.read_stream(
-        "rows", "parquet", schema="key long, value long", path=source, maxFilesPerTrigger=1
-    )
-    totals = rows.key_by("key").process(CountAndSum(), uid="totals", output=OUTPUT)
-    totals.sink_to(FileSink(target), uid="out")
+    describe(env, CountAndSum())

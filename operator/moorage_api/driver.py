@@ -44,7 +44,7 @@ __all__ = [
     "StopBody",
 ]
 
-DRIVER_FORMAT = 0
+DRIVER_FORMAT = 1
 """The version of all documents here."""
 
 ENDPOINT_PORT = 7780
@@ -106,7 +106,7 @@ class RestoreOrder(Model):
 class StartOrder(Model):
     """`start.json`: one attempt's orders, beside `job.yaml` and `spark.json`."""
 
-    format: Literal[0] = 0
+    format: Literal[1] = 1
     """The version of this document."""
 
     attempt: Annotated[int, Field(ge=1)]

@@ -32,7 +32,7 @@ __all__ = [
     "read_status",
 ]
 
-STATUS_FORMAT = 0
+STATUS_FORMAT = 1
 
 Phase = Literal[
     "Created",

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         StageId,
         TwoPhaseCommitSink,
     )
+    from moorage.tags import OutputTag
     from moorage.vectorized import BatchContext, KeyedBatchFunction
     from moorage_state.descriptors import (
         AggregateFunction,
@@ -119,6 +120,7 @@ __all__ = [
     "MapStateDescriptor",
     "OperatorListState",
     "OperatorStateStore",
+    "OutputTag",
     "ProcessContext",
     "ReadOnlyBroadcastState",
     "ReadOnlyContext",
@@ -171,6 +173,7 @@ _HOMES = {
         "TimeDomain",
         "TimerService",
     ),
+    "moorage.tags": ("OutputTag",),
     "moorage.vectorized": ("BatchContext", "KeyedBatchFunction"),
     "moorage.graph": ("DataStream", "KeyedStream", "StreamEnvironment"),
     "moorage.sinks": (

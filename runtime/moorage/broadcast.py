@@ -5,13 +5,14 @@ What a user writes to connect a keyed stream with a broadcast one: `stream.broad
 by the subtask. Knows nothing of epochs, servers or checkpoints.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from moorage.functions import KeyedProcessFunction, ProcessContext
+from moorage.functions import KeyedProcessFunction, ProcessContext, nowhere
+from moorage.tags import OutputTag
 from moorage.timing import TimerService
-from moorage_state.descriptors import MapStateDescriptor
+from moorage_state.descriptors import MapStateDescriptor, StateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.operator_state import BroadcastState, ReadOnlyBroadcastState
 
@@ -59,12 +60,19 @@ class BroadcastContext:
     """Handed to `process_broadcast_element`: broadcast state can be changed, there is no key."""
 
     def __init__(
-        self, states: Mapping[str, BroadcastState], *, watermark: int, now_ms: int
+        self,
+        states: Mapping[str, BroadcastState],
+        visit: Callable[[StateDescriptor, Callable[[Any, Any], object]], None],
+        *,
+        watermark: int,
+        now_ms: int,
     ) -> None:
         self._states = states
+        self._visit = visit
         self._watermark = watermark
         self._now_ms = now_ms
         self._timestamp: int | None = None
+        self._emit: Callable[[OutputTag, Any], None] = nowhere
 
     def timestamp(self) -> int | None:
         """Event time of the row; None where none is declared for the broadcast stream."""
@@ -88,6 +96,27 @@ class BroadcastContext:
             return self._states[descriptor.name]
         except KeyError:
             raise _undeclared(descriptor.name, self._states) from None
+
+    def apply_to_keyed_state(
+        self, descriptor: StateDescriptor, function: Callable[[Any, Any], object]
+    ) -> None:
+        """Call `function(key, state)` for each key of this subtask that has something in a state.
+
+        All keys of the operator are visited, each by the subtask that it belongs to; in no promised
+        order, page by page. The function may read and change what its key has, in this state or in
+        another: rows of the epoch that come after, broadcast or keyed, find it changed. It yields
+        nothing; what it collects can be yielded afterwards. State that has expired counts until it
+        is cleaned up.
+
+        Raises:
+            RuntimeError: called by such a function.
+            UserError: the name is taken by a state of another kind or type.
+        """
+        self._visit(descriptor, function)
+
+    def output(self, tag: OutputTag, row: Any) -> None:
+        """Send a row to a side output, once by each subtask; see `ProcessContext.output`."""
+        self._emit(tag, row)
 
 
 class KeyedBroadcastProcessFunction(KeyedProcessFunction):

@@ -4,9 +4,10 @@ The names are Flink's (PyFlink users will know them); rows are named tuples as S
 them. Called by the subtask on executors. Knows nothing of epochs, servers or checkpoints.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from moorage.tags import OutputTag
 from moorage.timing import MAX_WATERMARK, NO_WATERMARK, TimeDomain, TimerService
 from moorage_state.descriptors import (
     AggregatingStateDescriptor,
@@ -35,6 +36,11 @@ __all__ = [
     "TimeDomain",
     "TimerService",
 ]
+
+
+def nowhere(tag: OutputTag, row: Any) -> None:  # noqa: ARG001
+    """Where side outputs of a context go that no operator has."""
+    raise RuntimeError(f"no operator runs that could send rows: side_output={tag.name}")
 
 
 class RuntimeContext:
@@ -83,6 +89,7 @@ class ProcessContext:
         self.key: Any = None
         self._timestamp: int | None = None
         self._domain: TimeDomain | None = None
+        self._emit: Callable[[OutputTag, Any], None] = nowhere
 
     def get_current_key(self) -> Any:
         """The same as `key`, under the name that PyFlink gives it."""
@@ -100,6 +107,14 @@ class ProcessContext:
         """Set and delete timers, read the watermark and processing time."""
         return self._timers
 
+    def output(self, tag: OutputTag, row: Any) -> None:
+        """Send a row to a side output; the same as yielding ``tag, row``.
+
+        Raises:
+            UserError: the operator does not declare the side output, or it is no row of it.
+        """
+        self._emit(tag, row)
+
 
 class KeyedProcessFunction:
     """A function over the rows of one key at a time, with state and timers.
@@ -107,8 +122,8 @@ class KeyedProcessFunction:
     Rows of a key come in this order: the order of their source partition; across source
     partitions by event time where one is declared. `process` and `on_timer` return None or an
     iterable of output rows (or are generators): tuples in the order of the declared output
-    columns, or dicts. They must be deterministic: Spark may run them again on the same rows, and
-    two runs that differ fail the epoch.
+    columns, or dicts; and pairs ``tag, row`` for side outputs. They must be deterministic: Spark
+    may run them again on the same rows, and two runs that differ fail the epoch.
 
     An instance lives for one subtask and one epoch; what has to last goes into state. `open` is
     called at the start of each epoch in each subtask.

@@ -4,10 +4,8 @@ Handed out by the contexts of `moorage.functions`. Knows nothing of epochs but t
 both times for one: within an epoch neither moves.
 """
 
-from operator import index
-from typing import Any
-
 from moorage_state.keyed import KeyTimers, TimeDomain
+from moorage_state.keyed.timers import timer_time
 
 __all__ = ["MAX_WATERMARK", "NO_WATERMARK", "TimeDomain", "TimerService"]
 
@@ -53,25 +51,26 @@ class TimerService:
             TypeError: when `timestamp` is not an integer.
             ValueError: when it does not fit 64 bits.
         """
-        self._require().register(_milliseconds(timestamp))
+        self._require().register(timer_time(timestamp))
 
     def delete_event_time_timer(self, timestamp: int) -> None:
         """Delete the current key's timer at `timestamp`, if it is set."""
-        self._require().delete(_milliseconds(timestamp))
+        self._require().delete(timer_time(timestamp))
 
     def register_processing_time_timer(self, timestamp: int) -> None:
         """Have `on_timer` called for the current key once processing time is at `timestamp`.
 
         Once per key and time; also when no row comes. A time that has passed fires when the key's
-        rows are done; from within `on_timer` of that time or a later one, in the next epoch.
+        rows are done; if `on_timer` sets it, in the next epoch, unless it is later than the
+        processing-time timer that fires.
 
         Raises: see `register_event_time_timer`.
         """
-        self._require().register(_milliseconds(timestamp), TimeDomain.PROCESSING_TIME)
+        self._require().register(timer_time(timestamp), TimeDomain.PROCESSING_TIME)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
         """Delete the current key's processing-time timer at `timestamp`, if it is set."""
-        self._require().delete(_milliseconds(timestamp), TimeDomain.PROCESSING_TIME)
+        self._require().delete(timer_time(timestamp), TimeDomain.PROCESSING_TIME)
 
     def _require(self) -> KeyTimers:
         if self._timers is None:
@@ -79,16 +78,3 @@ class TimerService:
                 "this function sets a timer but does not define on_timer(timestamp, ctx)"
             )
         return self._timers
-
-
-def _milliseconds(timestamp: Any) -> int:
-    try:
-        time_ms = index(timestamp)
-    except TypeError as exc:
-        raise TypeError(
-            f"a timer's time is an integer of milliseconds since 1970 UTC: got={timestamp!r} of "
-            f"type {type(timestamp).__name__}"
-        ) from exc
-    if not NO_WATERMARK <= time_ms <= MAX_WATERMARK:
-        raise ValueError(f"a timer's time does not fit 64 bits: got={time_ms}")
-    return time_ms

@@ -4,7 +4,7 @@ What a user writes where a Python call for every row costs too much. Called by t
 executors. Knows nothing of epochs, servers or checkpoints.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -12,11 +12,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from moorage.functions import KeyedProcessFunction
+from moorage.tags import OutputTag
 from moorage_state.keyed import ValueState
 
 __all__ = ["BatchContext", "BatchOutput", "KeyedBatchFunction"]
 
-BatchOutput: TypeAlias = "pa.Table | pa.RecordBatch | Iterable[pa.Table | pa.RecordBatch] | None"
+_Columns: TypeAlias = "pa.Table | pa.RecordBatch"
+_Made: TypeAlias = "_Columns | tuple[OutputTag, _Columns]"
+BatchOutput: TypeAlias = "_Made | Iterable[_Made] | None"
 
 
 class _States(Protocol):
@@ -40,8 +43,10 @@ class BatchContext:
         rows: int,
         timestamps: pa.Array | None,
         watermark: int,
+        emit: Callable[[OutputTag, Any], None],
     ) -> None:
         self._states = states
+        self._emit = emit
         self._watermark = watermark
         self.starts = starts
         counts = np.diff(starts, append=rows)
@@ -71,6 +76,14 @@ class BatchContext:
         """
         self._states.put(state, column)
 
+    def output(self, tag: OutputTag, table: pa.Table | pa.RecordBatch) -> None:
+        """Send rows to a side output; the same as yielding ``tag, table``.
+
+        Raises:
+            UserError: the operator does not declare the side output.
+        """
+        self._emit(tag, table)
+
 
 class KeyedBatchFunction(KeyedProcessFunction):
     """A function over all rows of many keys at once, with value states as columns.
@@ -95,6 +108,7 @@ class KeyedBatchFunction(KeyedProcessFunction):
             table: the stream's columns, the rows of a key together, in the order of `keys`.
 
         Returns:
-            Arrow tables or batches of the declared output columns, by name; or None.
+            Arrow tables or batches of the declared output columns, by name, and pairs
+            ``tag, table`` for side outputs; or None.
         """
         raise TypeError(f"{type(self).__name__} does not define process_batch(keys, table, ctx)")

@@ -52,7 +52,7 @@ def test_what_is_written_comes_back(path):
 def test_the_bytes_are_the_documented_ones(path):
     summary = write(path)
     data = path.read_bytes()
-    assert data[:10] == b"MOORDLT\0" + b"\0\0"
+    assert data[:10] == b"MOORDLT\0" + b"\0\1"
     assert data[10:11] == b"H"
     length = int.from_bytes(data[11:15], "big")
     header = msgspec.msgpack.decode(data[15 : 15 + length])
@@ -122,7 +122,7 @@ def test_a_file_under_the_name_of_another_is_noticed(tmp_path):
 def test_a_newer_format_is_refused_and_not_called_corrupt(path):
     write(path)
     data = bytearray(path.read_bytes())
-    data[9] = 1
+    data[9] = 2
     path.write_bytes(data)
     with pytest.raises(UserError, match="newer moorage"):
         read(path)

@@ -88,8 +88,9 @@ class KeyedTimers(Protocol):
     def fire_due(self, up_to_ms: int, on_timer: Callable[[int, Any], None]) -> int:
         """Take every timer that is due at `up_to_ms`, by time, and call `on_timer(time, key)`.
 
-        The timer's key is the current one then. What is set meanwhile and is due fires too. The
-        key that was current before is current again afterwards. Returns how many fired.
+        The timer's key is the current one then. What is set meanwhile and is due fires too, but for
+        a timer of processing time that is not later than the one that fires: it waits for the next
+        call. The key that was current before is current again afterwards. Returns how many fired.
         """
         ...
 
@@ -295,11 +296,22 @@ class StateBackend(ABC):
             CorruptState: stored bytes are not what was written.
         """
 
-    @abstractmethod
     def create_operator_state_backend(
-        self, environment: Environment, operator_identifier: str, *, restore: Iterable[Any] = ()
+        self,
+        environment: Environment,  # noqa: ARG002  for backends that keep it elsewhere
+        operator_identifier: str,
+        *,
+        restore: Iterable[Any] = (),
     ) -> OperatorStateBackend:
-        """The operator state of one subtask; `restore` are the handles that it was assigned."""
+        """The operator state of one subtask, in memory unless a backend says otherwise.
+
+        Args:
+            restore: the handles that the subtask was assigned.
+        """
+        # Not at the top: operator state's snapshots are made of this package's futures and streams.
+        from moorage_state.operator_state.backend import DefaultOperatorStateBackend
+
+        return DefaultOperatorStateBackend(operator_identifier, restore)
 
     def resolve_checkpoint(self, pointer: str) -> CheckpointStorageLocation:
         """The place of the snapshot at `pointer`; raises `UserError` where there is none."""

@@ -13,7 +13,14 @@ from typing import Generic, Protocol, TypeVar
 
 from moorage_state.errors import Bug, MoorageError, Retryable
 
-__all__ = ["Cancellation", "Discardable", "FutureState", "SnapshotCanceled", "SnapshotFuture"]
+__all__ = [
+    "Cancellation",
+    "Discardable",
+    "FutureState",
+    "SnapshotCanceled",
+    "SnapshotFuture",
+    "SnapshotsUnderway",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -215,6 +222,44 @@ class SnapshotFuture(Generic[T]):
             self._state, self._result, self._error = state, result, error
         self._done.set()
         return True
+
+
+class SnapshotsUnderway(Generic[T]):
+    """The snapshots of one backend that have not come to an end.
+
+    One may be taken again under the same id before the one before it is through. `begin` belongs to
+    the thread of the backend; futures end in any.
+    """
+
+    def __init__(self) -> None:
+        self._futures: dict[int, tuple[int, SnapshotFuture[T]]] = {}
+        self._begun = 0
+
+    def begin(
+        self, checkpoint_id: int, work: Callable[[Cancellation], T], release: Callable[[], None]
+    ) -> SnapshotFuture[T]:
+        """The future of another one; see `SnapshotFuture`."""
+        self._begun += 1
+        number = self._begun
+
+        def end() -> None:
+            self._futures.pop(number, None)
+            release()
+
+        future = SnapshotFuture(work, end)
+        self._futures[number] = checkpoint_id, future
+        return future
+
+    def cancel(self, checkpoint_id: int) -> None:
+        """Cancel those with this id."""
+        for given, future in list(self._futures.values()):
+            if given == checkpoint_id:
+                future.cancel()
+
+    def cancel_all(self) -> None:
+        """Cancel every one."""
+        for _, future in list(self._futures.values()):
+            future.cancel()
 
 
 def _discard(result: Discardable) -> None:

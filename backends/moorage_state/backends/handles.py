@@ -10,8 +10,9 @@ from typing import Literal
 import msgspec
 
 from moorage_state.backends.streams import StreamStateHandle
+from moorage_state.canonical.layout import file_name
 from moorage_state.errors import CorruptState, UserError
-from moorage_state.keyed.store import StateSchema, merged_schema
+from moorage_state.keyed.store import StateSchema
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.snapshots import FileRef, RangeHandle, StateMeta
 from moorage_state.stores import open_store
@@ -19,7 +20,6 @@ from moorage_state.stores import open_store
 __all__ = [
     "KeyedStateHandle",
     "SnapshotResult",
-    "known_states",
     "metas_of",
     "select_handles",
     "shared_keys",
@@ -39,7 +39,8 @@ class KeyedStateHandle(msgspec.Struct, frozen=True, kw_only=True):
         start: the first key group.
         end: the last one, included.
         checkpoint_id: the snapshot.
-        states: what was declared.
+        states: what was declared. Where the format keeps values of the last type only, `earlier`
+            says no more than which types came before it.
         sequence: goes on growing after a restore; part of the place of list elements.
         store_url: where the files of `range` are.
         range: the files, of `rocksdb` and `canonical`.
@@ -107,16 +108,6 @@ class SnapshotResult(msgspec.Struct, frozen=True):
             open_store(self.handle.store_url).delete(key)
 
 
-def known_states(handles: Iterable[KeyedStateHandle]) -> list[StateSchema]:
-    """What the subtasks of one snapshot had declared, together."""
-    known: dict[str, StateSchema] = {}
-    for handle in handles:
-        for schema in handle.states:
-            other = known.get(schema.name)
-            known[schema.name] = schema if other is None else merged_schema(other, schema)
-    return list(known.values())
-
-
 def metas_of(schemas: Iterable[StateSchema]) -> tuple[StateMeta, ...]:
     """The same as manifests and canonical files have them."""
     return tuple(
@@ -128,6 +119,8 @@ def metas_of(schemas: Iterable[StateSchema]) -> tuple[StateMeta, ...]:
             earlier=list(schema.earlier),
             ttl_ms=schema.ttl_ms,
             namespace_types=list(schema.namespace_types),
+            indexed_ms=schema.indexed_ms,
+            cleanup_in_full_snapshot=schema.cleanup_in_full_snapshot,
         )
         for schema in schemas
     )
@@ -155,7 +148,8 @@ def select_handles(
 
     Raises:
         UserError: they are of another format, of other keys or another number of key groups.
-        CorruptState: together they do not have every wanted key group exactly once.
+        CorruptState: together they do not have every wanted key group exactly once, or one lacks
+            a file.
     """
     given = list(handles)
     for handle in given:
@@ -163,6 +157,8 @@ def select_handles(
     found = sorted(
         (h for h in given if h.key_group_range.overlap(wanted)), key=lambda handle: handle.start
     )
+    for handle in found:
+        _require_files(handle)
     expected = wanted.start
     for handle in found:
         if max(handle.start, wanted.start) != expected:
@@ -177,6 +173,21 @@ def select_handles(
         f"found={','.join(f'{h.start}-{h.end}' for h in found) or '(none)'}",
         advice="give the handles of all subtasks of one snapshot",
     )
+
+
+def _require_files(handle: KeyedStateHandle) -> None:
+    """Every state has a file in a canonical snapshot, also one without entries."""
+    if handle.backend != "canonical" or handle.range is None:
+        return
+    there = {ref.name for ref in handle.range.files}
+    missing = [s.name for s in handle.states if file_name(s.name) not in there]
+    if missing:
+        raise CorruptState(
+            f"handle of a snapshot lacks files of states: operator={handle.operator} "
+            f"checkpoint={handle.checkpoint_id} states={','.join(missing)}",
+            handle.store_url,
+            "give the handle as the snapshot gave it, or restore another snapshot",
+        )
 
 
 def _require_fit(

@@ -4,18 +4,22 @@ Called for every record by the backends in process, so what was found is kept. O
 instance; not thread-safe.
 """
 
+import re
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from moorage_state.backends.api import KeyedStateBackend
 from moorage_state.canonical.hashing import key_groups
 from moorage_state.codecs import StateTypeError, checker, plain_type
-from moorage_state.errors import UserError
+from moorage_state.errors import Bug, UserError
 from moorage_state.keygroups import MAX_PARALLELISM_LIMIT, KeyGroupRange
 from moorage_state.keys import KeyCodec, key_prefix
 
-__all__ = ["KeyLocator", "Located"]
+__all__ = ["KeyLocator", "Located", "LocatingBackend", "require_namespace", "require_operator"]
 
 _REMEMBERED = 50_000
+_OPERATOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
 
 class Located(NamedTuple):
@@ -107,6 +111,101 @@ class KeyLocator:
                 f"key={key!r:.80} type={type(key).__name__}"
             )
         return tuple(check(value) for check, value in zip(self._checks, key, strict=True))
+
+
+class _Disposed(KeyLocator):
+    """Finds nothing any more; in the place of the locator, so that no record pays for a check."""
+
+    def __init__(self, gone: Callable[[], Exception]) -> None:
+        self._gone = gone
+
+    def find(self, key: Any) -> Located:  # noqa: ARG002
+        raise self._gone()
+
+    def decode(self, raw: bytes) -> Any:  # noqa: ARG002
+        raise self._gone()
+
+    def at(self, group: int, raw: bytes) -> Located:  # noqa: ARG002
+        raise self._gone()
+
+
+class LocatingBackend(KeyedStateBackend):
+    """A keyed state backend that knows where its current key is, and whether it is at its end."""
+
+    _locator: KeyLocator
+    _located: Located | None = None
+    _disposed = False
+
+    def set_current_key(self, key: Any) -> None:
+        """See `KeyedStateBackend`.
+
+        Raises:
+            StateTypeError: also when what the key before it was given is not of a declared type.
+        """
+        self.enter(self._locator.find(key))
+
+    @property
+    def current_key(self) -> Any:
+        """See `KeyedStateBackend`."""
+        return self._located.key if self._located is not None else None
+
+    @property
+    def has_current_key(self) -> bool:
+        """See `KeyedStateBackend`."""
+        return self._located is not None
+
+    def _check_usable(self) -> None:
+        """Raise `Bug` if the backend was disposed of."""
+        if self._disposed:
+            raise self._gone()
+
+    def _refuse_all(self) -> None:
+        """Take no key any more."""
+        self._disposed = True
+        self._located, self._locator = None, _Disposed(self._gone)
+
+    def _gone(self) -> Bug:
+        groups = self.key_group_range
+        return Bug(
+            f"the state backend was disposed of: key_groups={groups.start}-{groups.end}; make "
+            f"another one"
+        )
+
+    @abstractmethod
+    def enter(self, located: Located) -> None:
+        """Make a key the current one, whose place is known."""
+
+    def enter_raw(self, group: int, raw: bytes) -> Any:
+        """Make the key with these bytes the current one and return it."""
+        located = self._locator.at(group, raw)
+        self.enter(located)
+        return located.key
+
+
+def require_operator(operator: str) -> None:
+    """Refuse an operator's uid that no snapshot could be named by.
+
+    Raises:
+        UserError: naming it.
+    """
+    if not _OPERATOR.match(operator):
+        raise UserError(
+            f"operator identifier cannot name state: operator={operator!r:.80}; use 1 to 63 "
+            f"letters, digits, dots, dashes and underscores, beginning with a letter or digit"
+        )
+
+
+def require_namespace(state: str, namespace: Any, namespace_type: str | None) -> None:
+    """Refuse a namespace of a state that has none, and none of a state that has.
+
+    Raises:
+        UserError: naming the state.
+    """
+    if (namespace is None) != (namespace_type is None):
+        raise UserError(
+            f"state was declared {'without' if namespace_type is None else 'with'} namespaces: "
+            f"state={state} namespace={namespace!r:.80}; declare another state for the other use"
+        )
 
 
 def _key_checker(ddl: str) -> Callable[[Any], Any]:

@@ -70,7 +70,7 @@ class LoadedBackend:
     """What a job runs with.
 
     Attributes:
-        name: how it was chosen.
+        name: how it was chosen; a known name as the factory has it.
         chosen_by: who chose it: "job", "cluster" or "default".
     """
 
@@ -152,7 +152,7 @@ def load_state_backend(
         backend = _configured(from_code, config)
         return LoadedBackend(backend, _storage(config, ""), backend.identifier, "job")
     found = config.find(STATE_BACKEND)
-    name = config.get_option(STATE_BACKEND) or DEFAULT_STATE_BACKEND
+    name = _known_name(config.get_option(STATE_BACKEND) or DEFAULT_STATE_BACKEND)
     chosen_by = "default" if found is None else "job" if own.find(STATE_BACKEND) else "cluster"
     factory = _factory_of(name, found[0] if found else STATE_BACKEND.key)
     backend = _created(factory, config, name)
@@ -161,9 +161,15 @@ def load_state_backend(
     return LoadedBackend(backend, storage, name, chosen_by)
 
 
+def _known_name(name: str) -> str:
+    """The name as a factory has it, which may be written with other capitals."""
+    with _lock:
+        return name if name in _factories or name.lower() not in _factories else name.lower()
+
+
 def _factory_of(name: str, key: str) -> StateBackendFactory:
     with _lock:
-        known = _factories.get(name) or _factories.get(name.lower())
+        known = _factories.get(name)
     return known if known is not None else _imported(name, key)
 
 

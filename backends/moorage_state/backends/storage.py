@@ -292,6 +292,9 @@ class DriverCheckpointStorage(CheckpointStorage):
         MemoryStore.forget(f"driver-{job_id}")
 
 
+_SCHEMES = {"file", "s3", "memory"}
+
+
 @dataclass(frozen=True, slots=True)
 class FilesystemCheckpointStorage(CheckpointStorage):
     """Kept in a directory or bucket, whose address any store takes.
@@ -310,7 +313,8 @@ class FilesystemCheckpointStorage(CheckpointStorage):
 
     def __post_init__(self) -> None:
         given = self.directory
-        if not given or ("://" not in given and not given.startswith("/")):
+        scheme, separator, _ = given.partition("://")
+        if not given.startswith("/") and not (separator and scheme in _SCHEMES):
             raise IllegalConfigurationError(
                 f"checkpoint directory is not an address: key=state.checkpoints.dir "
                 f"value={given!r}; use file:///path, s3://bucket/prefix, or an absolute path"

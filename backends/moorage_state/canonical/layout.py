@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from moorage_state.columnar.arrow import arrow_type
 from moorage_state.errors import CorruptState, UserError
+from moorage_state.formats import require_known_format
 from moorage_state.keygroups import SPARK_XXHASH64
 from moorage_state.snapshots import Manifest, OperatorStateMeta, StateMeta
 from moorage_state.types import parse_type
@@ -37,7 +38,7 @@ __all__ = [
     "spec_of",
 ]
 
-CANONICAL_FORMAT = 0
+CANONICAL_FORMAT = 1
 
 TIMERS = "_timers"
 """The name under which timers are kept beside the states, whose names never begin so."""
@@ -102,6 +103,7 @@ class FileMeta(msgspec.Struct, frozen=True, kw_only=True):
         namespace_types: the DDL types of what the state has besides the key.
         now_ms: the processing time of the snapshot, at which state expires; 0 where nothing does.
             Not in the file.
+        leaves_out_expired: whether no row is made of what has expired. Not in the file.
     """
 
     format: int = CANONICAL_FORMAT
@@ -120,6 +122,7 @@ class FileMeta(msgspec.Struct, frozen=True, kw_only=True):
     ttl_ms: int | None = None
     namespace_types: tuple[str, ...] = ()
     now_ms: int = 0
+    leaves_out_expired: bool = False
 
     def with_range(self, start: int, end: int) -> "FileMeta":
         """The same for another range of key groups."""
@@ -174,6 +177,7 @@ class CanonicalSpec(msgspec.Struct, frozen=True, kw_only=True):
             ttl_ms=state.ttl_ms,
             namespace_types=tuple(state.namespace_types),
             now_ms=self.now_ms,
+            leaves_out_expired=state.cleanup_in_full_snapshot,
             **self._common(),
         )
 
@@ -254,7 +258,7 @@ def schema_of(meta: FileMeta) -> pa.Schema:
 def with_meta(meta: FileMeta) -> pa.Schema:
     """The columns of a file and its metadata, as it is written."""
     said = msgspec.to_builtins(meta)
-    del said["earlier"], said["now_ms"]
+    del said["earlier"], said["now_ms"], said["leaves_out_expired"]
     said = {name: value for name, value in said.items() if name not in _RARE or _says(value)}
     document = msgspec.json.encode(said)
     schema: pa.Schema = schema_of(meta).with_metadata({_KEY: document})
@@ -273,11 +277,7 @@ def read_meta(schema: pa.Schema, path: str) -> FileMeta:
         raise CorruptState("not a file of a canonical savepoint", path, _ADVICE)
     try:
         version = msgspec.json.decode(raw, type=_Head).format
-        if version > CANONICAL_FORMAT:
-            raise UserError(
-                f"canonical file was written by a newer moorage: path={path} format={version} "
-                f"known={CANONICAL_FORMAT}; upgrade moorage"
-            )
+        require_known_format("canonical file", version, CANONICAL_FORMAT, path)
         meta = msgspec.json.decode(raw, type=FileMeta)
     except msgspec.DecodeError as error:
         raise CorruptState(f"metadata cannot be read ({error})", path, _ADVICE) from error

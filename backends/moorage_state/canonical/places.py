@@ -1,8 +1,8 @@
 """Namespaces and stamps as columns: what some states have in a file besides their values.
 
 Decides the columns `namespace` (or `namespace_1`, ...) and `last_access`, and the way back to
-stored bytes. What has expired at the time of the snapshot does not come into a file. Called for
-the rows of states that were declared with namespaces or with a time to live.
+stored bytes. What has expired at the time of the snapshot does not come into a file where that is
+declared. Called for the rows of states that were declared with namespaces or with a time to live.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,16 +65,18 @@ class Stamps:
         self._ttl_ms = meta.ttl_ms or 0
 
     def split(self, entries: Sequence[Stored]) -> tuple[list[int], list[Stored]]:
-        """When each entry was last used, and the entries without stamps; none that has expired.
+        """When each entry was last used, and the entries without stamps.
 
-        What was written while the state had no time to live begins its time now.
+        Those that have expired only where they are not to be left out. What was written while the
+        state had no time to live begins its time now.
         """
         now_ms, ttl_ms = self._meta.now_ms, self._ttl_ms
+        over_at = now_ms if self._meta.leaves_out_expired else 0
         times: list[int] = []
         kept: list[Stored] = []
         for key, rest, raw in entries:
             stamp, value = split_stamp(raw)
-            if now_ms and has_expired(stamp, ttl_ms, now_ms):
+            if over_at and has_expired(stamp, ttl_ms, over_at):
                 continue
             times.append(now_ms if stamp == NEVER and now_ms and ttl_ms else stamp)
             kept.append((key, rest, value))

@@ -5,8 +5,9 @@ it is of the state and range that it is taken for. Called by restores and by rea
 the files' bytes have been checked against the manifest before.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import pyarrow as pa
@@ -88,13 +89,19 @@ class CanonicalFile:
         return CorruptState(f"canonical file cannot be read ({error})", self.where, _ADVICE)
 
 
-def frames_of(files: Sequence[tuple[Path, str]], first: int, last: int) -> Iterator[Frame]:
+def frames_of(
+    files: Sequence[tuple[Path, str]],
+    first: int,
+    last: int,
+    generations: Mapping[str, int] = MappingProxyType({}),
+) -> Iterator[Frame]:
     """What has to be written to a database so that it holds the key groups of these files.
 
     Args:
         files: the files of one range, each with where it came from.
         first: the first key group that is wanted.
         last: the last one, included.
+        generations: by state, what `RowReader` is told; 0 for those that are not in it.
 
     Raises: see `CanonicalFile`.
     """
@@ -106,6 +113,6 @@ def frames_of(files: Sequence[tuple[Path, str]], first: int, last: int) -> Itera
                     file.where,
                     _ADVICE,
                 )
-            reader = RowReader(file.meta, where)
+            reader = RowReader(file.meta, where, generations.get(file.meta.state, 0))
             for keys, values in reader.entries(file.batches(first, last)):
                 yield Frame([], keys, list(values))

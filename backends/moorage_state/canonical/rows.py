@@ -27,10 +27,10 @@ from moorage_state.canonical.layout import (
 )
 from moorage_state.canonical.places import Namespaces, Stamps
 from moorage_state.canonical.sides import is_raw, side_prefixes
-from moorage_state.codecs import opaque_encoder
+from moorage_state.codecs import Encode, opaque_encoder
 from moorage_state.columnar.arrow import from_arrow, to_arrow
 from moorage_state.errors import CorruptState
-from moorage_state.evolution import reader_of
+from moorage_state.evolution import mark_of, reader_of
 from moorage_state.keyed.timers import TIMERS_STATE, pack_timers, unpack_timers
 from moorage_state.keys import (
     EVENT_TIMERS,
@@ -102,7 +102,7 @@ class RowBuffer:
     def take(self, group: int) -> pa.RecordBatch:
         """Everything as rows of this key group; the buffer is empty afterwards.
 
-        No row is made of what has expired.
+        No row is made of what has expired where it is to be left out.
 
         Raises:
             ValueError: an entry is not of this state.
@@ -174,9 +174,13 @@ class RowReader:
     """Makes entries of the rows of one state; batches come in the order of the file.
 
     Rows of one key are taken to lie together.
+
+    Args:
+        generation: which of the types that the state is known to have had is the file's, counted
+            from the oldest; 0 where the state begins anew with it.
     """
 
-    def __init__(self, meta: FileMeta, path: str = "") -> None:
+    def __init__(self, meta: FileMeta, path: str = "", generation: int = 0) -> None:
         self._namespaces = Namespaces(meta)
         self._stamps = Stamps(meta)
         self._meta = meta
@@ -184,7 +188,7 @@ class RowReader:
         self._sid = stored_id(meta)
         self._types = [parse_type(ddl) for ddl in meta.key_types]
         self._codec = KeyCodec(meta.key_types)
-        self._encode = bytes if is_raw(meta) else opaque_encoder(meta.type, meta.state)
+        self._encode = bytes if is_raw(meta) else _encoder(meta, generation)
         self._map_keys = KeyCodec([meta.key_type]) if meta.key_type is not None else None
 
     def entries(
@@ -289,6 +293,11 @@ class RowReader:
 
 _PAGE = 20_000
 _KEY_AT = 7
+
+
+def _encoder(meta: FileMeta, generation: int) -> Encode:
+    encode, mark = opaque_encoder(meta.type, meta.state), mark_of(generation)
+    return (lambda value: mark + encode(value)) if mark else encode
 
 
 def _ordinal(number: int) -> bytes:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from moorage_state.codecs import StateTypeError, opaque_encoder
 from moorage_state.columnar.arrow import arrow_type, from_arrow, to_arrow
+from moorage_state.columnar.fitting import fitted
 from moorage_state.columnar.reading import Cells, Reader, Texts
 from moorage_state.columnar.writing import (
     Part,
@@ -59,10 +59,19 @@ class ColumnCodec:
         ddl: the type of the values.
         earlier: the types that stored values may still have; `StateSchema.earlier`.
         state: the name of the state, for errors.
+        declared: the type with the defaults for fields that a column to be written lacks; `ddl`
+            where it is None.
     """
 
-    def __init__(self, ddl: str, earlier: Sequence[str] = (), state: str = "") -> None:
+    def __init__(
+        self,
+        ddl: str,
+        earlier: Sequence[str] = (),
+        state: str = "",
+        declared: str | None = None,
+    ) -> None:
         self._parsed = parse_type(ddl)
+        self._declared = parse_type(declared or ddl)
         self._where = f"state={state} " if state else ""
         self.type: pa.DataType = arrow_type(self._parsed)
         self._flat = is_columnar(ddl)
@@ -132,7 +141,7 @@ class ColumnCodec:
         if column.type == self.type:
             return column
         try:
-            return _cast(column, self.type)
+            return fitted(column, self._declared)
         except pa.ArrowException as error:
             raise self._misfit(
                 f"a column of {column.type} is none of {self.type}: {error}"
@@ -168,24 +177,6 @@ class ColumnCodec:
         return StateTypeError(
             f"a column is not of its state's type: {self._where}declared={declared}: {why}"
         )
-
-
-def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """What loses nothing; a struct by the names of its fields, where one that lacks is null."""
-    if not (pa.types.is_struct(wanted) and pa.types.is_struct(column.type)):
-        return column.cast(wanted)
-    names = [field.name for field in column.type]
-    if strange := sorted(set(names) - {field.name for field in wanted}):
-        raise pa.ArrowInvalid(f"no field {strange}")
-    parts = column.flatten()
-    fields = [
-        _cast(parts[names.index(f.name)], f.type)
-        if f.name in names
-        else pa.nulls(len(column), f.type)
-        for f in wanted
-    ]
-    mask = pc.invert(column.is_valid()) if column.null_count else None
-    return pa.StructArray.from_arrays(fields, fields=list(wanted), mask=mask)
 
 
 def _struct_head(width: int) -> bytes:

@@ -31,6 +31,7 @@ __all__ = [
     "ValueCodec",
     "declared_over",
     "later_of",
+    "mark_of",
     "raw_of_latest",
     "reader_of",
     "writer_of",
@@ -61,11 +62,13 @@ class ValueCodec(NamedTuple):
 
 def writer_of(ddl: str, earlier: Sequence[str] = (), state: str = "") -> Encode:
     """Like `codecs.encoder`, for a state that had other types before."""
-    encode = encoder(ddl, state)
-    if not earlier:
-        return encode
-    mark = bytes([_MARK, len(earlier)])
-    return lambda value: mark + encode(value)
+    encode, mark = encoder(ddl, state), mark_of(len(earlier))
+    return (lambda value: mark + encode(value)) if mark else encode
+
+
+def mark_of(generation: int) -> bytes:
+    """What stands before a value's own bytes in a generation; nothing in the first."""
+    return bytes([_MARK, generation]) if generation else b""
 
 
 def reader_of(ddl: str, earlier: Sequence[str] = (), *, opaque: bool = False) -> Decode:

@@ -28,7 +28,7 @@ def migration(written: str, declared: str) -> _Migrate:
 def _migrate(old: StateType, new: StateType) -> _Migrate | None:
     """None where a value stays what it is."""
     if new.name == "struct":
-        return None if old.python is new.python else _struct(old, new)
+        return _struct(old, new)
     if new.name == "array":
         return _array(_migrate(old.children[0], new.children[0]))
     if new.name == "map":
@@ -41,7 +41,7 @@ def _migrate(old: StateType, new: StateType) -> _Migrate | None:
     return None
 
 
-def _struct(old: StateType, new: StateType) -> _Migrate:
+def _struct(old: StateType, new: StateType) -> _Migrate | None:
     """Fields by name, in their new order and in the new type's named tuple."""
     row = new.python
     parts: list[tuple[int | None, Any]] = []
@@ -51,6 +51,9 @@ def _struct(old: StateType, new: StateType) -> _Migrate:
             continue
         at = old.fields.index(name)
         parts.append((at, _migrate(old.children[at], child) or _same))
+    # One named tuple stands for decimals of any precision.
+    if row is old.python and all(how is _same for _, how in parts):
+        return None
 
     def migrate(value: Any) -> Any:
         return tuple.__new__(row, [how if at is None else how(value[at]) for at, how in parts])

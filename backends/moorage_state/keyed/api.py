@@ -187,6 +187,13 @@ class MapState(State):
         """All entries, as they are at this moment."""
 
     @abstractmethod
+    def entries(self) -> Iterator[tuple[Any, Any]]:
+        """The entries that are there now; those of a large map are read page by page.
+
+        What is put or removed meanwhile makes no difference to it.
+        """
+
+    @abstractmethod
     def keys(self) -> list[Any]:
         """All keys, as they are at this moment."""
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from moorage_state.codecs import Decode, Encode, Settle, plain_type, settler
 from moorage_state.evolution import reader_of, writer_of
 
-__all__ = ["StateCodec", "codec_of"]
+__all__ = ["RAW", "StateCodec", "codec_of"]
 
 
 class StateCodec(NamedTuple):
@@ -24,11 +24,23 @@ class StateCodec(NamedTuple):
     settle: Settle
 
 
-def codec_of(name: str, ddl: str, earlier: Sequence[str] = ()) -> StateCodec:
-    """The codec of the state `name` of type `ddl`.
+def codec_of(
+    name: str, ddl: str, earlier: Sequence[str] = (), recorded: str | None = None
+) -> StateCodec:
+    """The codec of the state `name`, which is declared with type `ddl`.
 
     Args:
         earlier: the types that stored values may still have; `StateSchema.earlier`.
+        recorded: the type that stored values are read as; `StateSchema.type`. It may have other
+            defaults than the declared one, those of the time when a field came.
     """
-    encode, decode = writer_of(ddl, earlier, name), reader_of(ddl, earlier)
+    encode, decode = writer_of(ddl, earlier, name), reader_of(recorded or ddl, earlier)
     return StateCodec(encode, decode, plain_type(ddl), settler(ddl, name))
+
+
+def _same(raw: Any) -> Any:
+    return raw
+
+
+RAW = StateCodec(_same, _same, bytes, _same)
+"""Of who keeps values as the bytes that another codec made."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from moorage_state.codecs import StateTypeError
 from moorage_state.descriptors import (
     AggregateFunction,
     FoldingStateDescriptor,
@@ -35,8 +36,23 @@ __all__ = [
 
 Reducer = Callable[[Any, Any], Any]
 
-_KNOWN: dict[str, Reducer] = {"sum": operator.add, "min": min, "max": max}
-_WHOLE: dict[Reducer, np.ufunc] = {operator.add: np.add, min: np.minimum, max: np.maximum}
+
+def _least(one: Any, other: Any) -> Any:
+    """The least of two values, as Spark has it: NaN, which no comparison finds, is the greatest."""
+    return other if other < one or one != one else one  # noqa: PLR0124
+
+
+def _greatest(one: Any, other: Any) -> Any:
+    """The greatest; see `_least`."""
+    return other if other > one or other != other else one  # noqa: PLR0124
+
+
+_KNOWN: dict[str, Reducer] = {"sum": operator.add, "min": _least, "max": _greatest}
+_WHOLE: dict[Reducer, np.ufunc] = {
+    operator.add: np.add,
+    _least: np.minimum,
+    _greatest: np.maximum,
+}
 _LARGEST = (1 << 63) - 1
 
 
@@ -65,12 +81,16 @@ class _CombiningState(api.MergingState):
 
     Attributes:
         cell: holds what came of the values.
+
+    Args:
+        state: its name, for errors.
     """
 
-    __slots__ = ("cell",)
+    __slots__ = ("_state", "cell")
 
-    def __init__(self, cell: "ValueState") -> None:
+    def __init__(self, cell: "ValueState", state: str) -> None:
         self.cell = cell
+        self._state = state
 
     def clear(self) -> None:
         """Remove what the current key has."""
@@ -84,14 +104,22 @@ class _CombiningState(api.MergingState):
         """Write the current key's value if it changed."""
         self.cell.flush()
 
+    def _nothing(self, function: str) -> StateTypeError:
+        """None would clear the state: who means that calls `clear`."""
+        return StateTypeError(
+            f"a function gave None, which is no value of a state: state={self._state} "
+            f"function={function}; return what the state is to hold, also where an argument was "
+            f"changed in place"
+        )
+
 
 class ReducingState(_CombiningState, api.ReducingState):
     """One value per key, to which each value that is added is reduced."""
 
     __slots__ = ("_reduce",)
 
-    def __init__(self, cell: "ValueState", function: Reducer) -> None:
-        super().__init__(cell)
+    def __init__(self, cell: "ValueState", function: Reducer, state: str) -> None:
+        super().__init__(cell, state)
         self._reduce = function
 
     def get(self) -> Any:
@@ -103,23 +131,39 @@ class ReducingState(_CombiningState, api.ReducingState):
 
         Raises:
             StateTypeError: when what comes of it is not of the declared type (at the next `get`,
-                or when the key is done).
+                or when the key is done; at once where nothing does).
         """
         if value is None:
             return
         before = self.cell.live()
-        self.cell.update(value if before is None else self._reduce(before, value))
+        if before is not None:
+            value = self._reduce(before, value)
+            if value is None:
+                raise self._nothing("reduce")
+        self.cell.update(value)
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Add several values, reduced among themselves first; none where there is none."""
-        if not isinstance(values, np.ndarray):
+        if not isinstance(values, np.ndarray) or values.dtype == object:
             values = [value for value in values if value is not None]
         if len(values) > 0:
-            self.add(reduced_by_key(values, [0], self._reduce)[0])
+            function = self._reduce if self._reduce in _WHOLE else self._reduced
+            self.add(reduced_by_key(values, [0], function)[0])
+
+    def _reduced(self, one: Any, other: Any) -> Any:
+        made = self._reduce(one, other)
+        if made is None:
+            raise self._nothing("reduce")
+        return made
 
     def absorb(self, other: "ReducingState") -> None:
         """Take over what the same state has in another namespace, which is cleared."""
-        self.add(other.cell.live())
+        theirs = other.cell.live()
+        if theirs is not None:
+            if self.cell.live() is None:
+                self.cell.take_over(other.cell)
+            else:
+                self.add(theirs)
         other.clear()
 
 
@@ -128,8 +172,10 @@ class AggregatingState(_CombiningState, api.AggregatingState):
 
     __slots__ = ("_function",)
 
-    def __init__(self, cell: "ValueState", function: AggregateFunction) -> None:
-        super().__init__(cell)
+    _adding = "add"
+
+    def __init__(self, cell: "ValueState", function: AggregateFunction, state: str) -> None:
+        super().__init__(cell, state)
         self._function = function
 
     def get(self) -> Any:
@@ -142,9 +188,18 @@ class AggregatingState(_CombiningState, api.AggregatingState):
 
         Raises:
             StateTypeError: when the accumulator that comes of it is not of the declared type (at
-                the next use, or when the key is done).
+                the next use, or when the key is done; at once where nothing does).
         """
-        self.add_all((value,))
+        if value is None:
+            return
+        cell, function = self.cell, self._function
+        accumulator = cell.live()
+        if accumulator is None:
+            accumulator = function.create_accumulator()
+        accumulator = function.add(value, accumulator)
+        if accumulator is None:
+            raise self._nothing(self._adding)
+        cell.update(accumulator)
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Add several values, one after the other."""
@@ -159,6 +214,8 @@ class AggregatingState(_CombiningState, api.AggregatingState):
             accumulator = function.create_accumulator()
         for value in some:
             accumulator = function.add(value, accumulator)
+            if accumulator is None:
+                raise self._nothing(self._adding)
         self.cell.update(accumulator)
 
     def absorb(self, other: "AggregatingState") -> None:
@@ -166,7 +223,13 @@ class AggregatingState(_CombiningState, api.AggregatingState):
         theirs = other.cell.live()
         if theirs is not None:
             mine = self.cell.live()
-            self.cell.update(theirs if mine is None else self._function.merge(mine, theirs))
+            if mine is None:
+                self.cell.take_over(other.cell)
+            else:
+                merged = self._function.merge(mine, theirs)
+                if merged is None:
+                    raise self._nothing("merge")
+                self.cell.update(merged)
         other.clear()
 
 
@@ -174,6 +237,8 @@ class FoldingState(AggregatingState, api.FoldingState):
     """Deprecated: an aggregating state that folds into an initial value."""
 
     __slots__ = ()
+
+    _adding = "fold"
 
 
 class _Folding(AggregateFunction):

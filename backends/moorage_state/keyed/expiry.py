@@ -13,7 +13,9 @@ or after, tells that it has no stamp.
 The index has a value or a map entry by its stored key, and a list by its prefix. Its times are
 rounded up to a sixteenth of the time to live, so that what is written in every epoch has at most
 seventeen entries there and mostly keeps the one it has. An entry may be stale: whoever sweeps
-looks at the stamp. Called by the handles of states with a time to live and by the sweep.
+looks at the stamp. Entries at the time `NEVER` are no such entries but marks: up to where state
+that was not in the index has been brought into it. Called by the handles of states with a time to
+live and by the sweep.
 """
 
 from typing import TYPE_CHECKING
@@ -62,6 +64,7 @@ class Expiry:
     """The time to live of one state in one epoch.
 
     Attributes:
+        now_ms: when that is; `NEVER` where the state has no time to live any more.
         stamp: what is put before values that are written in this epoch.
         ttl_ms: 0 where the state had a time to live once and has none now.
         returns_expired: whether what is over may be read until it is cleaned up.
@@ -69,9 +72,9 @@ class Expiry:
 
     __slots__ = (
         "_indexed",
-        "_now",
         "_store",
         "_updates_on_read",
+        "now_ms",
         "returns_expired",
         "stamp",
         "ttl_ms",
@@ -80,32 +83,33 @@ class Expiry:
     def __init__(self, store: "KeyedStateStore", config: "StateTtlConfig | None") -> None:
         self._store = store
         self.ttl_ms = config.ttl_ms if config is not None else 0
-        self._now = store.now_ms if config is not None else NEVER
+        self.now_ms = store.now_ms if config is not None else NEVER
         self._indexed = config is not None and config.cleanup_in_background
-        self.stamp = stamp_bytes(self._now)
+        self.stamp = stamp_bytes(self.now_ms)
         self._updates_on_read = config is not None and config.updates_on_read
         self.returns_expired = config is not None and config.returns_expired
 
     def expired(self, stamp_ms: int) -> bool:
         """Whether what bears this stamp is over."""
-        return has_expired(stamp_ms, self.ttl_ms, self._now)
+        return has_expired(stamp_ms, self.ttl_ms, self.now_ms)
 
     def renews(self, stamp_ms: int | None) -> bool:
         """Whether reading what bears this stamp gives it another."""
-        if stamp_ms is None or stamp_ms == self._now:
+        if stamp_ms is None or stamp_ms == self.now_ms:
             return False
         return self._updates_on_read or (stamp_ms == NEVER and self.ttl_ms > 0)
 
-    def note(self, cell: bytes, before: int | None) -> None:
+    def note(self, cell: bytes, before: int | None, stamp_ms: int | None = None) -> None:
         """Have the sweep look at `cell`, which is written in this epoch.
 
         Args:
             cell: a stored key, or the prefix of a list.
             before: the stamp that it bore, if that is known.
+            stamp_ms: the stamp that it bears now; None for that of this epoch.
         """
         if not self._indexed:
             return
-        due = due_time(self._now, self.ttl_ms)
+        due = due_time(self.now_ms if stamp_ms is None else stamp_ms, self.ttl_ms)
         if before is not None and before != NEVER:
             was = due_time(before, self.ttl_ms)
             if was == due:

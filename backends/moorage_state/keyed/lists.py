@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moorage_state.keyed import api
 from moorage_state.keyed.access import Scan
-from moorage_state.keyed.expiry import split_stamp
+from moorage_state.keyed.expiry import NEVER, split_stamp, stamp_bytes
 from moorage_state.keyed.scanning import Entry, pages, scan_chunk
 from moorage_state.keys import encode_time, prefix_end
 
@@ -30,8 +30,11 @@ class ListState(api.ListState):
         "_added",
         "_cleared",
         "_decode",
+        "_direct",
         "_encode",
+        "_epoch",
         "_items",
+        "_place",
         "_scans",
         "_sid",
         "_store",
@@ -44,6 +47,9 @@ class ListState(api.ListState):
         self._encode = codec.encode
         self._decode = codec.decode
         self._scans: list[Scan | None] | None = None
+        self._direct = not store.looks_ahead
+        self._epoch: int | None = None
+        self._place = b""
         self._touched = False
         self._cleared = False
         self._items: list[Any] | None = None
@@ -69,8 +75,17 @@ class ListState(api.ListState):
         Raises:
             StateTypeError: when it is not of the declared type; None is none.
         """
-        self._touch()
-        self._added.append(self._encode(value))
+        raw, store = self._encode(value), self._store
+        if self._direct and not self._touched and (prefix := store.prefix):
+            if store.epoch != self._epoch:
+                self._move_on()
+            ordinal = store.appended
+            store.appended = ordinal + 1
+            store.write(prefix + self._place + ordinal.to_bytes(_ORDINAL_BYTES, "big"), raw)
+            return
+        if not self._touched:
+            self._touch()
+        self._added.append(raw)
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append several elements: all of them, or none where one is not of the declared type."""
@@ -101,20 +116,28 @@ class ListState(api.ListState):
 
     def flush(self) -> None:
         """Write what was appended to the current key's list."""
-        prefix = self._store.prefix + self._sid
         if self._cleared:
+            prefix = self._store.prefix + self._sid
             self._store.delete_range(prefix, prefix_end(prefix))
-        self._append(prefix, b"")
+        self._append(self._added)
         self._forget()
 
-    def _append(self, prefix: bytes, stamp: bytes) -> None:
-        store, place = self._store, prefix + encode_time(self._store.epoch)
-        for raw in self._added:
+    def _append(self, stored: list[bytes]) -> None:
+        store = self._store
+        if store.epoch != self._epoch:
+            self._move_on()
+        place = store.prefix + self._place
+        for raw in stored:
             ordinal = store.appended.to_bytes(_ORDINAL_BYTES, "big")
             store.appended += 1
-            store.write(place + ordinal, stamp + raw)
+            store.write(place + ordinal, raw)
             if not store.appended % _RELIEF:
                 store.relieve()
+
+    def _move_on(self) -> None:
+        """Take note of the epoch, behind whose number its elements stand."""
+        self._epoch = self._store.epoch
+        self._place = self._sid + encode_time(self._epoch)
 
     def _forget(self) -> None:
         self._touched = self._cleared = False
@@ -150,15 +173,28 @@ class ListState(api.ListState):
 class ExpiringListState(ListState):
     """A list whose elements each have a time to live."""
 
-    __slots__ = ("_expired_to", "_expiry", "_rewritten")
+    __slots__ = ("_expired_to", "_expiry", "_rewritten", "_stamps")
 
     def __init__(
         self, store: "KeyedStateStore", sid: bytes, codec: "StateCodec", expiry: "Expiry"
     ) -> None:
         super().__init__(store, sid, codec)
+        self._direct = False
         self._expiry = expiry
         self._expired_to = b""
         self._rewritten: dict[bytes, bytes | None] = {}
+        self._stamps: dict[int, int] = {}
+
+    def get(self) -> list[Any]:
+        """A new list of the current key's elements, in the order they were added."""
+        if self._stamps:
+            expiry = self._expiry
+            self._stamps = {
+                n: stamp_ms
+                for n, stamp_ms in self._stamps.items()
+                if expiry.expired(stamp_ms) or not expiry.renews(stamp_ms)
+            }
+        return super().get()
 
     def __iter__(self) -> Iterator[Any]:
         """The elements that are there now, in order."""
@@ -167,7 +203,18 @@ class ExpiringListState(ListState):
     def clear(self) -> None:
         """Remove the current key's list."""
         super().clear()
-        self._rewritten = {}
+        self._rewritten, self._stamps = {}, {}
+
+    def absorb(self, other: Any) -> None:
+        """Take over what the same state has in another namespace, each element with its time.
+
+        What has expired is left behind, unless it may be read.
+        """
+        self._touch()
+        for stamp_ms, payload in other.with_stamps():
+            self._stamps[len(self._added)] = stamp_ms
+            self._added.append(payload)
+        other.clear()
 
     def flush(self) -> None:
         """Write what was appended, what was read where that counts, and where the sweep looks."""
@@ -180,11 +227,28 @@ class ExpiringListState(ListState):
         for place, payload in self._rewritten.items():
             store.write(place, None if payload is None else self._expiry.stamp + payload)
             written = written or payload is not None
-        self._append(prefix, self._expiry.stamp)
+        stamp, absorbed = self._expiry.stamp, self._stamps
+        stamps = {n: stamp_bytes(stamp_ms) for n, stamp_ms in absorbed.items()}
+        self._append([stamps.get(n, stamp) + raw for n, raw in enumerate(self._added)])
         if written:
-            self._expiry.note(prefix, None)
-        self._expired_to, self._rewritten = b"", {}
+            self._expiry.note(prefix, None, min(absorbed.values(), default=None))
+        self._expired_to, self._rewritten, self._stamps = b"", {}, {}
         self._forget()
+
+    def with_stamps(self) -> Iterator[tuple[int, bytes]]:
+        """What may be seen of the list now, as it is stored, and when each was last used."""
+        expiry = self._expiry
+        stored = () if self._cleared else (entry for page in self._pages() for entry in page)
+        for place, raw in stored:
+            stamp, payload = split_stamp(raw)
+            if place < self._expired_to or self._rewritten.get(place, raw) is None:
+                continue
+            if place in self._rewritten or stamp == NEVER:
+                yield expiry.now_ms, payload
+            elif expiry.returns_expired or not expiry.expired(stamp):
+                yield stamp, payload
+        for n, payload in enumerate(self._added):
+            yield self._stamps.get(n, expiry.now_ms), payload
 
     def _stored(self) -> list[Any]:
         """What may be seen of what is stored.

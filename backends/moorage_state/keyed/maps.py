@@ -6,12 +6,12 @@ An entry's place is its canonical key behind the state's id. Called by user func
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from moorage_state.codecs import checker
+from moorage_state.codecs import checker, plain_type
 from moorage_state.keyed import api
 from moorage_state.keyed.access import Scan
 from moorage_state.keyed.expiry import split_stamp
 from moorage_state.keyed.scanning import Entry, pages, scan_chunk
-from moorage_state.keys import KeyCodec, prefix_end
+from moorage_state.keys import KeyCodec, column_encoder, prefix_end
 
 if TYPE_CHECKING:
     from moorage_state.descriptors import MapStateDescriptor
@@ -25,6 +25,11 @@ _KNOWN = 10_000
 """How many entries that were looked up one by one are kept."""
 
 _RELIEF = 1024
+
+_RESTS = 1024
+"""How many keys' bytes are kept, if they are no longer than `_REST_BYTES`."""
+
+_REST_BYTES = 64
 
 
 class MapState(api.MapState):
@@ -41,11 +46,15 @@ class MapState(api.MapState):
         "_check_key",
         "_cleared",
         "_decode",
+        "_direct",
         "_encode",
+        "_encode_key",
         "_keys",
         "_known",
         "_looked_up",
         "_plain",
+        "_plain_key",
+        "_rests",
         "_scans",
         "_settle",
         "_sid",
@@ -65,13 +74,17 @@ class MapState(api.MapState):
         self._sid = sid
         self._keys = KeyCodec([descriptor.key_type])
         self._check_key = checker(descriptor.key_type, descriptor.name)
+        self._encode_key = column_encoder(descriptor.key_type)
+        self._plain_key = plain_type(descriptor.key_type)
         self._encode, self._decode, self._plain, self._settle = codec
+        self._direct = not store.looks_ahead
         self._scans: list[Scan | None] | None = None
         self._touched = False
         self._cleared = False
         self._whole = False
         self._looked_up = 0
         self._known: dict[Any, Any] = {}
+        self._rests: dict[Any, bytes] = {}
         self._changes: dict[Any, bytes | None] = {}
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -89,10 +102,17 @@ class MapState(api.MapState):
         Raises:
             StateTypeError: when the value is not of the declared type; None is none.
         """
-        key = self._check_key(key)
-        raw = self._encode(value)
-        self._touch()
-        self._known[key] = value if type(value) is self._plain else self._settle(value)
+        if type(key) is not self._plain_key:
+            key = self._check_key(key)
+        known = self._known
+        rest = b"" if key in known else self._rests.get(key) or self._rest(key)
+        raw, store = self._encode(value), self._store
+        if self._direct and not self._touched and (prefix := store.prefix):
+            store.write(prefix + self._sid + rest, raw)
+            return
+        if not self._touched:
+            self._touch()
+        known[key] = value if type(value) is self._plain else self._settle(value)
         self._changes[key] = raw
 
     def put_all(self, entries: dict[Any, Any]) -> None:
@@ -103,6 +123,10 @@ class MapState(api.MapState):
     def remove(self, key: Any) -> None:
         """Remove the value under `key`, if there is one."""
         key = self._check_key(key)
+        store = self._store
+        if self._direct and not self._touched and (prefix := store.prefix):
+            store.write(prefix + self._sid + self._rest(key), None)
+            return
         self._touch()
         self._known[key] = None
         self._changes[key] = None
@@ -156,12 +180,12 @@ class MapState(api.MapState):
 
     def flush(self) -> None:
         """Write what changed in the current key's map."""
-        store, encode = self._store, self._keys.encode
+        store, rests, encode = self._store, self._rests, self._encode_key
         prefix = store.prefix + self._sid
         if self._cleared:
             store.delete_range(prefix, prefix_end(prefix))
         for n, (key, raw) in enumerate(self._changes.items(), 1):
-            store.write(prefix + encode((key,)), raw)
+            store.write(prefix + (rests.get(key) or encode(key)), raw)
             if not n % _RELIEF:
                 store.relieve()
         self._forget()
@@ -178,30 +202,52 @@ class MapState(api.MapState):
             self._touched = True
 
     def _lookup(self, key: Any) -> Any:
-        key = self._check_key(key)
-        if key in self._known:
-            return self._known[key]
+        if type(key) is not self._plain_key:
+            key = self._check_key(key)
+        if self._direct and not self._touched and (prefix := self._store.prefix):
+            rest = self._rests.get(key) or self._rest(key)
+            raw = self._store.read(prefix + self._sid + rest)
+            return None if raw is None else self._decode(raw)
+        known = self._known
+        return known[key] if key in known else self._find(key)
+
+    def _find(self, key: Any) -> Any:
+        """The value under a key of which nothing is known."""
+        rest = self._rest(key)
         if self._whole:
             return None
-        self._touch()
-        if self._scan_is_complete():
+        if not self._touched:
+            self._touch()
+        if self._store.looks_ahead and self._scan_is_complete():
             self._load_whole()
             return self._known.get(key)
-        self._take(key, self._fetch(key))
-        return self._known[key]
+        raw = self._fetch(rest)
+        value = self._known[key] = None if raw is None else self._decode(raw)
+        return value
 
-    def _fetch(self, key: Any) -> bytes | None:
+    def _rest(self, key: Any) -> bytes:
+        """What a key is behind the state's id; those of other keys' maps are much the same.
+
+        Raises:
+            StateTypeError: when it is not of the declared type. What is known was checked.
+        """
+        rest = self._rests.get(key)
+        if rest is None:
+            rest = self._encode_key(self._check_key(key))
+            if len(self._rests) >= _RESTS:
+                self._rests.clear()
+            if len(rest) <= _REST_BYTES:
+                self._rests[key] = rest
+        return rest
+
+    def _fetch(self, rest: bytes) -> bytes | None:
         """What is stored under a key; what was only looked up before is forgotten now and then."""
         self._looked_up += 1
         if self._looked_up > _KNOWN:
             self._looked_up = 0
             self._known = {k: v for k, v in self._known.items() if k in self._changes}
-        stored = self._store.prefix + self._sid + self._keys.encode((key,))
-        return self._store.access.get_many([stored])[0]
-
-    def _take(self, key: Any, raw: bytes | None) -> None:
-        """Know what is stored under a key that was neither read nor written yet."""
-        self._known[key] = None if raw is None else self._decode(raw)
+        store = self._store
+        return store.read(store.prefix + self._sid + rest)
 
     def _scan_is_complete(self) -> bool:
         self._touch()
@@ -257,6 +303,7 @@ class ExpiringMapState(MapState):
         expiry: "Expiry",
     ) -> None:
         super().__init__(store, sid, codec, descriptor)
+        self._direct = False
         self._expiry = expiry
         self._stamps: dict[Any, int] = {}
         self._expired: dict[Any, bytes] = {}
@@ -304,7 +351,7 @@ class ExpiringMapState(MapState):
         if self._cleared:
             store.delete_range(prefix, prefix_end(prefix))
         for n, (key, raw) in enumerate(self._changes.items(), 1):
-            cell, before = prefix + self._keys.encode((key,)), self._stamps.get(key)
+            cell, before = prefix + self._encode_key(key), self._stamps.get(key)
             if raw is None:
                 store.write(cell, None)
                 expiry.forget(cell, before)
@@ -323,7 +370,7 @@ class ExpiringMapState(MapState):
             if self._scan_is_complete():
                 self._load_whole()
             else:
-                self._take(key, self._fetch(key))
+                self._take(key, self._fetch(self._rest(key)))
         if (expired := self._expired.pop(key, None)) is not None:
             return self._decode(expired)
         value = self._known.get(key)

@@ -9,21 +9,32 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moorage_state.keyed.combining import AggregatingState, ReducingState
-from moorage_state.keyed.lists import ListState
+from moorage_state.codecs import StateTypeError, checker
+from moorage_state.keyed import api
+from moorage_state.keyed.detached import DetachedValueState
 from moorage_state.keyed.values import ValueState
 from moorage_state.keys import KEYED_STATE, KeyCodec
 
 if TYPE_CHECKING:
+    from moorage_state.keyed.access import Scan
     from moorage_state.keyed.store import KeyedStateStore
 
-__all__ = ["NamespacedState", "keys_of", "namespace_bytes", "namespace_codec", "split_namespace"]
+__all__ = [
+    "NamespaceCodec",
+    "NamespacedState",
+    "keys_of",
+    "namespace_bytes",
+    "namespace_codec",
+    "split_namespace",
+]
 
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">HBI")
 _ID_BYTES = 4
 _HANDLES = 1024
 _PAGE = 4096
+_FIRST_PAGE = 64
+_PAGE_BYTES = 8 << 20
 
 
 def namespace_codec(types: Sequence[str]) -> KeyCodec:
@@ -37,9 +48,51 @@ def namespace_codec(types: Sequence[str]) -> KeyCodec:
     return KeyCodec(types)
 
 
+class NamespaceCodec:
+    """A namespace as users have it, a tuple where it has several columns, to its bytes and back.
+
+    Args:
+        types: see `namespace_codec`.
+        state: whose namespaces they are, for errors.
+    """
+
+    __slots__ = ("_checks", "_codec", "_state")
+
+    def __init__(self, types: Sequence[str], state: str) -> None:
+        self._codec = namespace_codec(types)
+        self._checks = [checker(ddl) for ddl in types]
+        self._state = state
+
+    def encode(self, namespace: Any) -> bytes:
+        """Its bytes.
+
+        Raises:
+            StateTypeError: it is not of the declared types.
+        """
+        columns = namespace if isinstance(namespace, tuple) else (namespace,)
+        try:
+            checked = (check(one) for check, one in zip(self._checks, columns, strict=True))
+            return self._codec.encode(tuple(checked))
+        except (StateTypeError, ValueError) as error:
+            declared = ", ".join(self._codec.ddl)
+            raise StateTypeError(
+                f"a namespace is not of its declared type: state={self._state} "
+                f"namespace={namespace!r:.80} declared={declared} type={type(namespace).__name__}; "
+                f"give a value of this type"
+            ) from error
+
+    def decode(self, raw: bytes) -> Any:
+        """The namespace whose bytes these are."""
+        columns = self._codec.decode(raw)
+        return columns[0] if len(columns) == 1 else columns
+
+
 def namespace_bytes(codec: KeyCodec, namespace: Any) -> bytes:
     """What stands behind the state's id; `namespace` is a tuple where it has several columns."""
-    raw = codec.encode(namespace if isinstance(namespace, tuple) else (namespace,))
+    return _with_length(codec.encode(namespace if isinstance(namespace, tuple) else (namespace,)))
+
+
+def _with_length(raw: bytes) -> bytes:
     return _LENGTH.pack(len(raw)) + raw
 
 
@@ -68,11 +121,12 @@ class NamespacedState:
         store: "KeyedStateStore",
         sid: bytes,
         namespace_types: Sequence[str],
+        state: str,
         make: Callable[[bytes], Any],
     ) -> None:
         self._store = store
         self._sid = sid
-        self._codec = namespace_codec(namespace_types)
+        self._codec = NamespaceCodec(namespace_types, state)
         self._make = make
         self._handles: dict[bytes, Any] = {}
         self._key = b""
@@ -81,7 +135,7 @@ class NamespacedState:
 
     def set_current_namespace(self, namespace: Any) -> Any:
         """The handle of the state for the current key and `namespace`."""
-        store, sid = self._store, self._sid + namespace_bytes(self._codec, namespace)
+        store, sid = self._store, self._sid + _with_length(self._codec.encode(namespace))
         handle = self._handles.get(sid)
         if handle is None:
             if len(self._handles) >= _HANDLES and not store.touched and self._key != store.prefix:
@@ -105,12 +159,13 @@ class NamespacedState:
             TypeError: for a kind of state that cannot be merged (a value or a map).
             NotImplementedError: where an aggregate function does not say how.
         """
-        mine = self.set_current_namespace(target)
-        if not isinstance(mine, (ListState, ReducingState, AggregatingState)):
+        handle = self.set_current_namespace(target)
+        if not isinstance(handle, api.MergingState):
             raise TypeError(
-                f"a {type(mine).__name__} has no way to become one of several; only list, "
+                f"a {type(handle).__name__} has no way to become one of several; only list, "
                 f"reducing and aggregating states are merged"
             )
+        mine: Any = handle
         for source in sources:
             theirs = self.set_current_namespace(source)
             if theirs is not mine:
@@ -124,7 +179,7 @@ class NamespacedState:
         """
         store, codec = self._store, self._codec
         cells = [
-            store.prefixes[index] + self._sid + namespace_bytes(codec, namespace)
+            store.prefixes[index] + self._sid + _with_length(codec.encode(namespace))
             for index, namespace in wanted
         ]
         if cells:
@@ -142,24 +197,30 @@ class NamespacedState:
 
     def _hand_over(self, handle: Any, cell: bytes) -> None:
         holder = getattr(handle, "cell", handle)
-        if isinstance(holder, ValueState) and cell in self._fetched:
+        if isinstance(holder, (ValueState, DetachedValueState)) and cell in self._fetched:
             holder.give(self._fetched[cell])
 
 
 def keys_of(
-    store: "KeyedStateStore", sid: bytes, namespace_types: Sequence[str], namespace: Any
+    store: "KeyedStateStore",
+    sid: bytes,
+    namespace_types: Sequence[str],
+    state: str,
+    namespace: Any,
 ) -> Iterator[bytes]:
     """See `KeyedStateStore.keys_of`."""
     if store.groups is None:
         raise RuntimeError("keys can only be listed where the key groups of the range are known")
     wanted = sid
     if namespace is not None:
-        wanted += namespace_bytes(namespace_codec(namespace_types), namespace)
+        wanted += _with_length(NamespaceCodec(namespace_types, state).encode(namespace))
+    limit = min(_FIRST_PAGE, _PAGE)
     for group in range(store.groups.start, store.groups.end + 1):
         lower = group.to_bytes(2, "big") + bytes([KEYED_STATE])
         last, after, complete = b"", b"", False
         while not complete:
-            page = store.access.scan_from(lower, after, _PAGE)
+            page = store.access.scan_from(lower, after, limit)
+            limit = _next_limit(page, limit)
             complete = page.complete
             after = page.keys[-1] if page.keys else after
             for entry in page.keys:
@@ -167,3 +228,11 @@ def keys_of(
                 if entry.startswith(wanted, at) and entry[:at] != last:
                     last = entry[:at]
                     yield last
+
+
+def _next_limit(page: "Scan", limit: int) -> int:
+    """So many entries that the next page, if it is like this one, has not too many bytes."""
+    if not page.keys:
+        return limit
+    fitting = _PAGE_BYTES * len(page.keys) // (1 + sum(map(len, page.values)))
+    return max(1, min(_PAGE, 2 * limit, fitting))

@@ -21,6 +21,10 @@ class StateSchema(msgspec.Struct, frozen=True):
         ttl_ms: the time to live that was declared last, 0 for none; None where no stored value has
             a stamp, because none was ever declared.
         namespace_types: the types of what the state has besides the key; empty for most states.
+        indexed_ms: the time to live by which the index that a sweep follows has, or is about to
+            have, everything that is stored; 0 where it has to be made first; None where nothing
+            is swept.
+        cleanup_in_full_snapshot: whether full snapshots leave out what has expired.
     """
 
     name: str
@@ -30,6 +34,8 @@ class StateSchema(msgspec.Struct, frozen=True):
     earlier: tuple[str, ...] = ()
     ttl_ms: int | None = None
     namespace_types: tuple[str, ...] = ()
+    indexed_ms: int | None = None
+    cleanup_in_full_snapshot: bool = False
 
 
 def schema_of(descriptor: StateDescriptor, namespace_types: tuple[str, ...] = ()) -> StateSchema:
@@ -37,13 +43,16 @@ def schema_of(descriptor: StateDescriptor, namespace_types: tuple[str, ...] = ()
     key_type = ""
     if isinstance(descriptor, MapStateDescriptor):
         key_type = parse_type(descriptor.key_type).ddl
+    ttl = descriptor.ttl
     return StateSchema(
         descriptor.name,
         descriptor.kind,
         parse_type(descriptor.type).ddl,
         key_type,
-        ttl_ms=descriptor.ttl.ttl_ms if descriptor.ttl is not None else None,
+        ttl_ms=ttl.ttl_ms if ttl is not None else None,
         namespace_types=namespace_types,
+        indexed_ms=ttl.ttl_ms if ttl is not None and ttl.cleanup_in_background else None,
+        cleanup_in_full_snapshot=ttl is not None and ttl.cleanup_in_full_snapshot,
     )
 
 
@@ -62,12 +71,15 @@ def merged_schema(one: StateSchema, other: StateSchema) -> StateSchema:
         return one
     types = (one.type, one.earlier), (other.type, other.earlier)
     ddl, earlier = later_of(one.name, *types)
-    ttl_ms = _longer(one.ttl_ms, other.ttl_ms)
-    one = msgspec.structs.replace(one, ttl_ms=ttl_ms)
-    other = msgspec.structs.replace(other, ttl_ms=ttl_ms)
-    later = msgspec.structs.replace(other, type=ddl, earlier=earlier)
-    require_same(later, msgspec.structs.replace(one, type=ddl, earlier=earlier), "is declared")
-    return later
+    one = msgspec.structs.replace(one, type=ddl, earlier=earlier)
+    later = _lived_as(msgspec.structs.replace(other, type=ddl, earlier=earlier), one)
+    require_same(later, one, "is declared")
+    return msgspec.structs.replace(
+        later,
+        ttl_ms=_longer(one.ttl_ms, other.ttl_ms),
+        indexed_ms=_indexed_by_both(one.indexed_ms, other.indexed_ms),
+        cleanup_in_full_snapshot=one.cleanup_in_full_snapshot and other.cleanup_in_full_snapshot,
+    )
 
 
 def continued(schema: StateSchema, written: StateSchema | None) -> StateSchema:
@@ -76,7 +88,7 @@ def continued(schema: StateSchema, written: StateSchema | None) -> StateSchema:
         return schema
     schema = _stamped(schema, written)
     same = msgspec.structs.replace(schema, type=written.type, earlier=written.earlier)
-    require_same(same, msgspec.structs.replace(written, ttl_ms=schema.ttl_ms), "was written")
+    require_same(same, _lived_as(written, schema), "was written")
     if schema.type == written.type:
         return same
     ddl, earlier = declared_over(schema.name, written.type, written.earlier, schema.type)
@@ -92,12 +104,39 @@ def _longer(one: int | None, other: int | None) -> int | None:
 
 def _stamped(schema: StateSchema, written: StateSchema) -> StateSchema:
     """The schema with the time to live that goes for values some of which are written already."""
-    if written.ttl_ms is not None and schema.ttl_ms is None:
-        return msgspec.structs.replace(schema, ttl_ms=0)
-    return schema
+    if schema.ttl_ms is None:
+        return schema if written.ttl_ms is None else msgspec.structs.replace(schema, ttl_ms=0)
+    if schema.indexed_ms is None:
+        return schema
+    before = written.indexed_ms
+    indexed_ms = max(before, schema.indexed_ms) if before else 0
+    return msgspec.structs.replace(schema, indexed_ms=indexed_ms)
+
+
+def _indexed_by_both(one: int | None, other: int | None) -> int | None:
+    """By which time to live the index has what both have; nothing of whom it is not kept for."""
+    if one is None and other is None:
+        return None
+    return max(one, other) if one and other else 0
+
+
+def _lived_as(schema: StateSchema, other: StateSchema) -> StateSchema:
+    """The schema with all that the other one says of how long state lives."""
+    return msgspec.structs.replace(
+        schema,
+        ttl_ms=other.ttl_ms,
+        indexed_ms=other.indexed_ms,
+        cleanup_in_full_snapshot=other.cleanup_in_full_snapshot,
+    )
 
 
 def _spell(schema: StateSchema) -> str:
     inner = f"{schema.key_type}, {schema.type}" if schema.key_type else schema.type
     within = f" by namespace ({', '.join(schema.namespace_types)})"
-    return f"{schema.kind}<{inner}>{within if schema.namespace_types else ''}"
+    lives = f" with a time to live of {schema.ttl_ms} ms"
+    lives += "" if schema.indexed_ms is not None else ", not cleaned up in the background"
+    lives += ", cleaned up in full snapshots" if schema.cleanup_in_full_snapshot else ""
+    return (
+        f"{schema.kind}<{inner}>{within if schema.namespace_types else ''}"
+        f"{lives if schema.ttl_ms else ''}"
+    )

@@ -6,6 +6,7 @@ for each namespace of one.
 
 from typing import TYPE_CHECKING, Any
 
+from moorage_state.codecs import changes_in_place
 from moorage_state.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
@@ -14,13 +15,18 @@ from moorage_state.descriptors import (
     ReducingStateDescriptor,
     StateDescriptor,
 )
-from moorage_state.keyed.codec import StateCodec
+from moorage_state.keyed.codec import RAW, StateCodec
 from moorage_state.keyed.combining import (
     AggregatingState,
     FoldingState,
     ReducingState,
     folding_function,
     reducer,
+)
+from moorage_state.keyed.detached import (
+    DetachedListState,
+    DetachedMapState,
+    DetachedValueState,
 )
 from moorage_state.keyed.expiry import Expiry
 from moorage_state.keyed.lists import ExpiringListState, ListState
@@ -39,6 +45,7 @@ __all__ = [
     "ReducingState",
     "ValueState",
     "fetch_values",
+    "is_plain_value",
     "make_handle",
 ]
 
@@ -51,19 +58,44 @@ def make_handle(
     expiry: Expiry | None,
 ) -> Any:
     """The handle of a state that is stored under `sid`; stamped where there is an `expiry`."""
+    if not changes_in_place(descriptor.type):
+        cell = _cell(store, sid, descriptor, codec, expiry)
+    elif isinstance(descriptor, ListStateDescriptor):
+        cell = DetachedListState(_cell(store, sid, descriptor, RAW, expiry), codec)
+    elif isinstance(descriptor, MapStateDescriptor):
+        cell = DetachedMapState(_cell(store, sid, descriptor, RAW, expiry), codec)
+    else:
+        cell = DetachedValueState(_cell(store, sid, descriptor, RAW, expiry), codec)
+    if isinstance(descriptor, ReducingStateDescriptor):
+        return ReducingState(cell, reducer(descriptor), descriptor.name)
+    if isinstance(descriptor, AggregatingStateDescriptor):
+        return AggregatingState(cell, descriptor.function, descriptor.name)
+    if isinstance(descriptor, FoldingStateDescriptor):
+        function = folding_function(descriptor, codec.settle)
+        return FoldingState(cell, function, descriptor.name)
+    return cell
+
+
+def is_plain_value(handle: Any) -> bool:
+    """Whether it is that of a value state whose values are stored as they are, unstamped."""
+    inner = handle.cell if type(handle) is DetachedValueState else handle
+    return type(inner) is ValueState
+
+
+def _cell(
+    store: "KeyedStateStore",
+    sid: bytes,
+    descriptor: StateDescriptor,
+    codec: StateCodec,
+    expiry: Expiry | None,
+) -> Any:
+    """The handle of what is stored for a key: a list, a map, or one value."""
     expiring: tuple[Any, ...] = () if expiry is None else (expiry,)
-    list_class: Any = ExpiringListState if expiring else ListState
-    map_class: Any = ExpiringMapState if expiring else MapState
-    value_class: Any = ExpiringValueState if expiring else ValueState
     if isinstance(descriptor, ListStateDescriptor):
+        list_class: Any = ExpiringListState if expiring else ListState
         return list_class(store, sid, codec, *expiring)
     if isinstance(descriptor, MapStateDescriptor):
+        map_class: Any = ExpiringMapState if expiring else MapState
         return map_class(store, sid, codec, descriptor, *expiring)
-    cell = value_class(store, sid, codec, *expiring)
-    if isinstance(descriptor, ReducingStateDescriptor):
-        return ReducingState(cell, reducer(descriptor))
-    if isinstance(descriptor, AggregatingStateDescriptor):
-        return AggregatingState(cell, descriptor.function)
-    if isinstance(descriptor, FoldingStateDescriptor):
-        return FoldingState(cell, folding_function(descriptor, codec.settle))
-    return cell
+    value_class: Any = ExpiringValueState if expiring else ValueState
+    return value_class(store, sid, codec, *expiring)

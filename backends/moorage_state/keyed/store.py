@@ -22,7 +22,9 @@ from moorage_state.errors import UserError
 from moorage_state.keyed.access import RangeAccess
 from moorage_state.keyed.codec import StateCodec, codec_of
 from moorage_state.keyed.expiry import Expiry
+from moorage_state.keyed.indexing import lacks_entries, mark_all
 from moorage_state.keyed.namespaces import NamespacedState, keys_of, namespace_codec
+from moorage_state.keyed.scanning import fetch_values
 from moorage_state.keyed.schema import (
     StateSchema,
     continued,
@@ -37,6 +39,7 @@ from moorage_state.keyed.states import (
     MapState,
     ReducingState,
     ValueState,
+    is_plain_value,
     make_handle,
 )
 from moorage_state.keyed.sweeping import sweep
@@ -85,14 +88,19 @@ class KeyedStateStore:
         now_ms: the epoch's processing time, the same in every attempt of it.
         touched: handles add themselves at their first use of the current key. A list and not a
             method, because it is done for every key.
+        looks_ahead: whether small lists and maps are read for a whole chunk of keys at once, and
+            written when a key is done; else what is written reads back at once.
 
     Args:
         access: the range at the version this epoch reads.
         epoch: the epoch, part of the position of what is appended to lists.
         known: schemas that the restored state or earlier epochs recorded, by state name.
         now_ms: the epoch's processing time in milliseconds since 1970 UTC.
-        groups: the key groups of the range; only `keys_of` needs them.
+        groups: the key groups of the range; `keys_of` needs them, and a sweep of state that was not
+            swept before.
     """
+
+    looks_ahead = True
 
     def __init__(
         self,
@@ -201,7 +209,7 @@ class KeyedStateStore:
         schema = self._schemas.get(name) or self._known.get(name)
         if schema is None:
             return iter(())
-        return keys_of(self, state_id(name), schema.namespace_types, namespace)
+        return keys_of(self, state_id(name), schema.namespace_types, name, namespace)
 
     def sweep_expired(self) -> int:
         """Remove state that has expired, within bounds; returns how much was looked at.
@@ -211,8 +219,16 @@ class KeyedStateStore:
         states = {state_id(s.name): s for s in self.schemas if s.ttl_ms is not None}
         if not states:
             return 0
+        if self.groups is not None and any(map(lacks_entries, self._known.values())):
+            self._record(mark_all(self, self.groups, self._known))
         limits = [d.ttl.sweep_limit for d in self._expiring.values() if d.ttl is not None]
         return sweep(self, states, max(limits, default=_SWEEP_LIMIT))
+
+    def _record(self, schemas: dict[str, StateSchema]) -> None:
+        """Let this be known of stored state."""
+        self._known |= schemas
+        for name in schemas.keys() & self._declared.keys():
+            self._schemas[name] = continued(self._declared[name], self._known[name])
 
     def _register(
         self, descriptor: Any, expected: type, namespace_types: tuple[str, ...] = ()
@@ -239,23 +255,32 @@ class KeyedStateStore:
         if not namespace_types:
             return make_handle(self, sid, descriptor, codec, expiry)
         return NamespacedState(
-            self, sid, namespace_types, lambda s: make_handle(self, s, descriptor, codec, expiry)
+            self,
+            sid,
+            namespace_types,
+            descriptor.name,
+            lambda s: make_handle(self, s, descriptor, codec, expiry),
         )
 
     def new_expiry(self, descriptor: StateDescriptor) -> Expiry:
         """The time to live of a stamped state; a store that outlives an epoch has its own."""
         return Expiry(self, descriptor.ttl)
 
-    def plain_value(self, handle: Any) -> StateSchema | None:
-        """The schema of a value state that lies in the database as it is; None for any other."""
-        for name, known in self._handles.items():
-            if known is handle and type(handle) is ValueState:
-                return self._schemas[name]
+    def plain_value(self, handle: Any) -> tuple[StateSchema, str] | None:
+        """Of a value state that lies in the database as it is the schema and the declared type.
+
+        None for any other.
+        """
+        if is_plain_value(handle):
+            for name, known in self._handles.items():
+                if known is handle:
+                    return self._schemas[name], self._declared[name].type
         return None
 
     def codec_of(self, descriptor: StateDescriptor) -> StateCodec:
         """How values of a registered state are written, and read also where it had other types."""
-        return codec_of(descriptor.name, descriptor.type, self._schemas[descriptor.name].earlier)
+        schema = self._schemas[descriptor.name]
+        return codec_of(descriptor.name, descriptor.type, schema.earlier, schema.type)
 
     def attach(self, handle: StateHandleBase) -> None:
         """Have `handle` told of every new chunk."""
@@ -306,11 +331,28 @@ class KeyedStateStore:
         if len(self._keys) >= _FRAME_ENTRIES or self._bytes >= _FRAME_BYTES:
             self._send()
 
+    def settle(self) -> None:
+        """Have what is written so far come before all that follows, also what deletes ranges."""
+        if self._keys or self._ranges:
+            self._send()
+
     def write(self, key: bytes, value: bytes | None) -> None:
         """Add a put, or a delete where `value` is None, to what is staged."""
         self._keys.append(key)
         self._values.append(value)
         self._bytes += len(key) + (len(value) if value is not None else 0)
+
+    # As `write`, of cells, which no range has in it that a handle deletes: a store that keeps
+    # writes by key need not look for them there.
+    write_cell = write
+
+    def read(self, key: bytes) -> bytes | None:
+        """What is stored under one key: an entry of the current key's map."""
+        return self.access.get_many([key])[0]
+
+    def fetch(self, sid: bytes) -> Sequence[bytes | None]:
+        """See `fetch_values`."""
+        return fetch_values(self, sid)
 
     def write_many(self, keys: list[bytes], values: list[bytes | None]) -> None:
         """Add many puts and deletes, in this order."""

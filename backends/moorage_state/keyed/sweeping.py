@@ -1,8 +1,9 @@
 """Removing state that has expired and that nobody reads any more, a bounded part in every epoch.
 
 Decides nothing but what the stamps say: the index only tells where to look. An entry of the index
-that is stale goes, or moves to when what it points at is over. Called by the store before an
-epoch's first key, so that what the epoch itself writes comes after these deletions.
+that is stale goes, or moves to when what it points at is over. What the index does not have yet is
+brought into it, see `indexing`. Called by the store before an epoch's first key, so that what the
+epoch itself writes comes after these deletions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from moorage_state.keyed.access import Scan
 from moorage_state.keyed.expiry import NEVER, due_time, has_expired, split_stamp
+from moorage_state.keyed.indexing import go_on, is_mark, swept_as
 from moorage_state.keyed.scanning import pages
 from moorage_state.keys import EXPIRIES, expiry_entry, expiry_parts
 
@@ -19,27 +21,30 @@ if TYPE_CHECKING:
 __all__ = ["sweep"]
 
 _PAGE = 4096
-_ID_BYTES = 4
-_KEY_AT = 7
 _NOTHING_YET = Scan([], [], complete=False)
 
 
 def sweep(store: "KeyedStateStore", states: Mapping[bytes, "StateSchema"], limit: int) -> int:
     """Remove at most about `limit` values, elements and entries; returns how many were looked at.
 
+    As many again are looked at while there are marks.
+
     Args:
         states: by stored id, the states whose values are stamped.
     """
     seen, after = 0, b""
+    marks: list[bytes] = []
     while seen < limit:
         asked = min(_PAGE, limit - seen)
-        entries = store.access.due_timers(store.now_ms, asked, after, EXPIRIES)
+        found = store.access.due_timers(store.now_ms, asked, after, EXPIRIES)
+        marks += filter(is_mark, found)
+        entries = [entry for entry in found if not is_mark(entry)] if marks else found
         seen += _sweep_page(store, states, entries, limit - seen)
         store.relieve()
-        if len(entries) < asked:
+        if len(found) < asked:
             break
-        after = entries[-1]
-    return seen
+        after = found[-1]
+    return seen + go_on(store, states, marks, limit)
 
 
 def _sweep_page(
@@ -52,14 +57,15 @@ def _sweep_page(
     seen = len(entries)
     for entry in entries:
         _, cell = expiry_parts(entry)
-        at = _KEY_AT + int.from_bytes(cell[3:_KEY_AT], "big")
-        schema = states.get(cell[at : at + _ID_BYTES])
-        if schema is None or not schema.ttl_ms:
+        schema = swept_as(states, cell)
+        if schema is None:
             store.write(entry, None)
-        elif schema.kind == "list":
-            seen += _sweep_list(store, entry, cell, schema.ttl_ms, max(1, limit - seen))
+            continue
+        kind, ttl_ms = schema
+        if kind == "list":
+            seen += _sweep_list(store, entry, cell, ttl_ms, max(1, limit - seen))
         else:
-            cells.append((cell, entry, schema.ttl_ms))
+            cells.append((cell, entry, ttl_ms))
     _sweep_cells(store, cells)
     return seen
 

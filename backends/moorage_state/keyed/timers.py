@@ -4,9 +4,10 @@ A key's own timers are one packed value beside its state (the truth); an index o
 finds the keys whose timers are due although they got no record. One timer per key, domain and time.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from operator import index
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_TIME",
     "MIN_TIME",
+    "NOTHING_HELD",
     "TIMERS_STATE",
     "KeyTimers",
     "TimeDomain",
     "pack_timers",
+    "timer_time",
     "unpack_timers",
 ]
 
@@ -31,6 +34,9 @@ TIMERS_STATE = "\0timers"
 
 MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
 """The first and last millisecond that a timer can have."""
+
+NOTHING_HELD = MIN_TIME - 1
+"""As `KeyTimers.held_to`: no timer waits for the next epoch that is due in this one."""
 
 _KEY_AT = 7
 _NONE: tuple[list[int], list[int]] = ([], [])
@@ -65,15 +71,47 @@ def unpack_timers(raw: bytes) -> tuple[list[int], list[int]]:
     return packed.event, packed.processing
 
 
+def timer_time(given: Any) -> int:
+    """The time of a timer as it is stored.
+
+    Raises:
+        TypeError: it is no integer.
+        ValueError: it does not fit 64 bits.
+    """
+    # A bool is an int to Python, and no time.
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise TypeError(
+            f"a timer's time is an integer of milliseconds since 1970 UTC: got={given!r} of type "
+            f"{type(given).__name__}"
+        )
+    time_ms = int(index(given))
+    if not MIN_TIME <= time_ms <= MAX_TIME:
+        raise ValueError(f"a timer's time does not fit 64 bits: got={time_ms}")
+    return time_ms
+
+
 class KeyTimers:
     """The current key's timers; times are milliseconds since 1970 in UTC.
 
     Attributes:
         loaded: whether those of the current key were looked at.
+        held_to: processing-time timers that are set for this time or an earlier one wait for the
+            next epoch: see `NOTHING_HELD`. For whoever calls `on_timer`.
         earliest: the earliest processing time that a key, among those looked at, was left with.
     """
 
-    __slots__ = ("_before", "_fired", "_raws", "_sid", "_store", "_times", "earliest", "loaded")
+    __slots__ = (
+        "_before",
+        "_fired",
+        "_held",
+        "_raws",
+        "_sid",
+        "_store",
+        "_times",
+        "earliest",
+        "held_to",
+        "loaded",
+    )
 
     def __init__(self, store: "KeyedStateStore") -> None:
         self._store = store
@@ -81,6 +119,9 @@ class KeyTimers:
         self._raws: list[bytes | None] | None = None
         self.loaded = False
         self.earliest = MAX_TIME
+        self.held_to = NOTHING_HELD
+        # Set in this epoch, of the next one.
+        self._held: set[int] = set()
         self._before: tuple[list[int], list[int]] = ([], [])
         self._times: tuple[list[int], list[int]] = ([], [])
         # So many of the times at the front have fired. Taking them out one by one would cost a
@@ -94,7 +135,11 @@ class KeyTimers:
             self._load()
         times, first = self._times[domain], self._fired[domain]
         at = bisect_left(times, time_ms, first)
-        if at == len(times) or times[at] != time_ms:
+        if at < len(times) and times[at] == time_ms:
+            return
+        if domain and (time_ms <= self.held_to or time_ms in self._held):
+            self._held.add(time_ms)
+        else:
             times.insert(at, time_ms)
 
     def delete(self, time_ms: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
@@ -105,31 +150,18 @@ class KeyTimers:
         at = bisect_left(times, time_ms, first)
         if at < len(times) and times[at] == time_ms:
             del times[at]
+        elif domain:
+            self._held.discard(time_ms)
 
-    def pop_due(self, up_to_ms: int) -> int | None:
-        """Take the current key's earliest event-time timer that is due at `up_to_ms`, or None."""
+    def pop_due(self, up_to_ms: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> int | None:
+        """Take the current key's earliest timer that is due at `up_to_ms`, or None."""
         if not self.loaded:
             self._load()
-        times, first = self._times[0], self._fired[0]
+        times, first = self._times[domain], self._fired[domain]
         if first < len(times) and times[first] <= up_to_ms:
-            self._fired[0] = first + 1
+            self._fired[domain] = first + 1
             return times[first]
         return None
-
-    def pop_due_processing(self, up_to_ms: int, after_ms: int) -> int | None:
-        """Take the earliest processing-time timer later than `after_ms` that is due, or None."""
-        if not self.loaded:
-            self._load()
-        times, first = self._times[1], self._fired[1]
-        if first == len(times):
-            return None
-        at = bisect_right(times, after_ms, first)
-        if at == len(times) or times[at] > up_to_ms:
-            return None
-        if at == first:
-            self._fired[1] = first + 1
-            return times[at]
-        return times.pop(at)
 
     def first_stored(self) -> tuple[int, int]:
         """The key's earliest event and processing times as the epoch found them.
@@ -145,7 +177,7 @@ class KeyTimers:
         )
 
     def has_due(self, watermark: int, now_ms: int) -> bool:
-        """Whether the current key has timers that are due at these times."""
+        """Whether the current key has timers that are due at these times, and not held."""
         if not self.loaded:
             self._load()
         (event, processing), (by_event, by_clock) = self._times, self._fired
@@ -173,6 +205,9 @@ class KeyTimers:
             del event[:by_event]
         if by_clock:
             del processing[:by_clock]
+        if self._held:
+            processing[:] = sorted(self._held.union(processing))
+            self._held.clear()
         if processing and processing[0] < self.earliest:
             self.earliest = processing[0]
         if self._times == self._before:

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moorage_state.keyed import api
-from moorage_state.keyed.expiry import split_stamp
-from moorage_state.keyed.scanning import fetch_values
+from moorage_state.keyed.expiry import NEVER, split_stamp, stamp_bytes
 
 if TYPE_CHECKING:
     from moorage_state.keyed.codec import StateCodec
@@ -56,15 +55,18 @@ class ValueState(api.ValueState):
         store.touched.append(self)
         raws = self._raws
         if raws is None:
-            raws = self._raws = fetch_values(store, self._sid)
+            raws = self._raws = store.fetch(self._sid)
         raw = raws[store.index]
         self._value = value = None if raw is None else self._decode(raw)
         self._loaded = True
         return value
 
-    def live(self) -> Any:
-        """The value as further values are added to it: never one that has expired."""
-        return self.value()
+    # As further values are added to it: never one that has expired.
+    live = value
+
+    def take_over(self, other: "ValueState") -> None:
+        """Make the value of `other` this one's, as old as it is."""
+        self.update(other.live())
 
     def update(self, value: Any) -> None:
         """Set the current key's value; None clears it.
@@ -99,13 +101,13 @@ class ValueState(api.ValueState):
             self._dirty = False
             value, store = self._value, self._store
             raw = None if value is None else self._encode(value)
-            store.write(store.prefix + self._sid, raw)
+            store.write_cell(store.prefix + self._sid, raw)
 
 
 class ExpiringValueState(ValueState):
     """A value with a time to live, stamped with when it was last used."""
 
-    __slots__ = ("_expired", "_expiry", "_payload", "_renewed", "_stamp")
+    __slots__ = ("_expired", "_expiry", "_payload", "_renewed", "_stamp", "_taken")
 
     def __init__(
         self, store: "KeyedStateStore", sid: bytes, codec: "StateCodec", expiry: "Expiry"
@@ -116,6 +118,8 @@ class ExpiringValueState(ValueState):
         self._expired: bytes | None = None
         self._payload = b""
         self._renewed = False
+        # The stamp of a value that another state had, until it is written or renewed here.
+        self._taken: int | None = None
 
     def value(self) -> Any:
         """The current key's value, or None; begins its time anew if reading does."""
@@ -125,6 +129,8 @@ class ExpiringValueState(ValueState):
             return self._decode(raw)
         if not self._dirty and self._value is not None:
             self._renewed = self._expiry.renews(self._stamp)
+        elif self._taken is not None and self._expiry.renews(self._taken):
+            self._taken = None
         return super().value()
 
     def live(self) -> Any:
@@ -135,7 +141,19 @@ class ExpiringValueState(ValueState):
     def update(self, value: Any) -> None:
         """Set the current key's value; None clears it."""
         super().update(value)
-        self._expired = None
+        self._expired = self._taken = None
+
+    def take_over(self, other: Any) -> None:
+        """See `ValueState.take_over`."""
+        super().take_over(other)
+        self._taken = other.stamp_ms
+
+    @property
+    def stamp_ms(self) -> int | None:
+        """When the value was last used, as it stands after `live`; None for in this epoch."""
+        if self._dirty or self._renewed:
+            return self._taken
+        return None if self._stamp == NEVER else self._stamp
 
     def flush(self) -> None:
         """Write the current key's value, its stamp, and where the sweep finds it."""
@@ -143,15 +161,17 @@ class ExpiringValueState(ValueState):
         stamp, self._stamp, self._expired = self._stamp, None, None
         dirty, self._dirty = self._dirty, False
         renewed, self._renewed = self._renewed, False
+        taken, self._taken = self._taken, None
         expiry, cell = self._expiry, self._store.prefix + self._sid
         if dirty and self._value is None:
-            self._store.write(cell, None)
+            self._store.write_cell(cell, None)
             expiry.forget(cell, stamp)
         elif dirty or renewed:
             # What is only read is stored as it was, whatever became of the object.
             payload = self._encode(self._value) if dirty else self._payload
-            self._store.write(cell, expiry.stamp + payload)
-            expiry.note(cell, stamp)
+            bears = expiry.stamp if taken is None else stamp_bytes(taken)
+            self._store.write_cell(cell, bears + payload)
+            expiry.note(cell, stamp, taken)
 
     def _load(self) -> None:
         """What is stored, without the stamp; what has expired is cleaned up by being read."""
@@ -161,7 +181,7 @@ class ExpiringValueState(ValueState):
         store.touched.append(self)
         self._loaded = True
         if self._raws is None:
-            self._raws = fetch_values(store, self._sid)
+            self._raws = store.fetch(self._sid)
         raw = self._raws[store.index]
         self._value = None
         if raw is None:

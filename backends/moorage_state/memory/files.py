@@ -22,12 +22,13 @@ from typing import BinaryIO, NamedTuple, Self
 import msgspec
 import xxhash
 
-from moorage_state.errors import CorruptState, LocalDiskError, NewerFormat, Retryable
+from moorage_state.errors import CorruptState, LocalDiskError, Retryable
+from moorage_state.formats import require_known_format
 from moorage_state.memory.groups import Group
 
 __all__ = ["HEAP_FORMAT_VERSION", "SNAPSHOT_FILE", "HeapFile", "write_heap"]
 
-HEAP_FORMAT_VERSION = 0
+HEAP_FORMAT_VERSION = 1
 SNAPSHOT_FILE = "state.heap"
 
 _MAGIC, _END = b"MOORHEAP", b"MOORHEND"
@@ -188,11 +189,8 @@ class HeapFile:
         if not head.startswith(_MAGIC) or len(head) < len(_MAGIC) + _VERSION.size:
             raise self._corrupt("not a snapshot of state in memory")
         (number,) = _VERSION.unpack(head[len(_MAGIC) :])
-        if number > HEAP_FORMAT_VERSION:
-            raise NewerFormat(
-                f"snapshot of state in memory was written by a newer moorage: path={self._path} "
-                f"format={number} known={HEAP_FORMAT_VERSION}; upgrade this process"
-            )
+        what = "snapshot of state in memory"
+        require_known_format(what, number, HEAP_FORMAT_VERSION, str(self._path))
 
     def _read_index(self) -> list[_Part]:
         size = self._file.seek(0, 2)

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 from moorage_state.backends.futures import Cancellation, SnapshotFuture
 from moorage_state.operator_state.schemas import OperatorStateSchema
 from moorage_state.operator_state.snapshots import (
-    Content,
     OperatorSnapshotResult,
     OperatorStateHandle,
+    Portion,
+    pack_map,
     read_handles,
+    unpack_map,
     write_content,
 )
+from moorage_state.operator_state.states import ListChange, OperatorListState
 from moorage_state.operator_state.store import OperatorStateStore
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ class DefaultOperatorStateBackend(OperatorStateStore):
     def __init__(self, operator: str, restore: Iterable[OperatorStateHandle] = ()) -> None:
         self.operator = operator
         self._restored = read_handles(restore)
-        super().__init__(self._restored.schemas)
+        super().__init__([portion.schema for portion in self._restored])
         self._futures: list[SnapshotFuture[OperatorSnapshotResult]] = []
 
     def snapshot(
@@ -55,7 +58,7 @@ class DefaultOperatorStateBackend(OperatorStateStore):
         """
         self._futures = [future for future in self._futures if not future.done]
         content = self._content()
-        if not content.schemas:
+        if not content:
             return SnapshotFuture.completed(OperatorSnapshotResult())
 
         def write(cancellation: Cancellation) -> OperatorSnapshotResult:
@@ -70,26 +73,54 @@ class DefaultOperatorStateBackend(OperatorStateStore):
         for future in self._futures:
             future.cancel()
         self._futures = []
-        self._restored = Content([], {}, {})
+        self._restored = []
         self._lists, self._maps = {}, {}
         self._known, self._schemas, self._declared = {}, {}, {}
+        self._written = {}
 
-    def _content(self) -> Content:
-        lists = {**self._restored.lists, **{n: s.encoded() for n, s in self._lists.items()}}
-        maps = {**self._restored.maps, **{n: s.encoded() for n, s in self._maps.items()}}
-        return Content(self.schemas, lists, maps)
+    def _content(self) -> list[Portion]:
+        """All of it that is the subtask's own; what nobody asked for as it was restored."""
+        own = [portion for portion in self._restored if not portion.of_others]
+        content = [portion for portion in own if portion.schema.name not in self._declared]
+        content += [Portion(s.schema, self._own(s)) for s in self._lists.values()]
+        content += [Portion(s.schema, [pack_map(s.encoded())]) for s in self._maps.values()]
+        return sorted(content, key=lambda portion: portion.schema.name)
+
+    def _own(self, state: OperatorListState) -> list[bytes]:
+        """The elements of a list that go on from here: of a union not those of other subtasks."""
+        if state.schema.mode != "union":
+            return state.encoded()
+        change = state.change() or ListChange(cleared=False, added=[])
+        portions = [p for p in self._portions(state.schema.name) if not p.of_others]
+        return ([] if change.cleared else self._elements(portions)) + change.added
 
     def _load_list(self, schema: OperatorStateSchema) -> list[bytes]:
-        return list(self._restored.lists.get(schema.name, []))
+        return self._elements(self._portions(schema.name))
+
+    def _elements(self, portions: Iterable[Portion]) -> list[bytes]:
+        """Those of portions, in the type that is declared."""
+        found: list[bytes] = []
+        for portion in portions:
+            convert = self.converter(portion.schema)
+            found += portion.elements if convert is None else map(convert, portion.elements)
+        return found
 
     def _load_map(self, schema: OperatorStateSchema) -> dict[bytes, bytes]:
-        return dict(self._restored.maps.get(schema.name, {}))
+        found: dict[bytes, bytes] = {}
+        for portion in self._portions(schema.name):
+            convert = self.converter(portion.schema) or bytes
+            for element in portion.elements:
+                found |= {key: convert(raw) for key, raw in unpack_map(element).items()}
+        return found
+
+    def _portions(self, name: str) -> list[Portion]:
+        return [portion for portion in self._restored if portion.schema.name == name]
 
 
 def _write(
     operator: str,
     checkpoint_id: int,
-    content: Content,
+    content: list[Portion],
     factory: "CheckpointStreamFactory",
     cancellation: Cancellation,
 ) -> OperatorSnapshotResult:

@@ -62,6 +62,8 @@ class RangeOperatorStates(OperatorStateStore):
         epoch: the epoch, part of the position of what is added to lists.
         known: schemas that the restored state or earlier epochs recorded.
         peers: the ranges of all subtasks of the operator, in order, the own one included.
+        changed: states that other subtasks declare with another type in this epoch: they are
+            converted here as well, whether or not anybody asks for them.
     """
 
     def __init__(
@@ -72,8 +74,10 @@ class RangeOperatorStates(OperatorStateStore):
         epoch: int,
         known: Iterable[OperatorStateSchema] = (),
         peers: Sequence[Peer] = (),
+        changed: Iterable[OperatorStateSchema] = (),
     ) -> None:
         super().__init__(known)
+        self._changed = tuple(changed)
         self._access = access
         self._writer = writer
         self._first_group = first_group
@@ -85,6 +89,9 @@ class RangeOperatorStates(OperatorStateStore):
 
     def flush(self) -> None:
         """Write what changed; called once, when the function is done with the epoch."""
+        for schema in self._changed:
+            if schema.name not in self._declared:
+                self._map(schema) if schema.mode == "broadcast" else self._list(schema)
         for name in sorted(self._lists):
             self._flush_list(self._lists[name])
         for name in sorted(self._maps):
@@ -92,7 +99,7 @@ class RangeOperatorStates(OperatorStateStore):
 
     def _flush_list(self, state: OperatorListState) -> None:
         name, change = state.schema.name, state.change()
-        convert = self.converter(name)
+        convert = self._converter(name)
         if convert is not None and not (change is not None and change.cleared):
             own = list(map(convert, self.stored(name)))
             self.replace(name, own + (change.added if change is not None else []))
@@ -124,22 +131,30 @@ class RangeOperatorStates(OperatorStateStore):
         return self._own[name]
 
     def _flush_map(self, state: BroadcastState) -> None:
-        change, converted = state.change(), self.converter(state.schema.name) is not None
+        change, converted = state.change(), self._converter(state.schema.name) is not None
         if change is None and not converted:
             return
         prefix = state_prefix(self._first_group, state.schema.name)
         before = self._stored.get(state.schema.name)
         entries: dict[bytes, bytes | None] = dict(change.entries) if change is not None else {}
         if converted or (change is not None and change.cleared):
-            before = self._load_map(state.schema)
+            before = self._stored_map(state.schema.name)
             entries = dict.fromkeys(before) | state.encoded()
         for stored, raw in sorted(entries.items()):
             if before is None or before.get(stored) != raw:
                 self._writer.write(prefix + stored, raw)
 
+    def _converter(self, name: str) -> Callable[[bytes], bytes] | None:
+        written = self._known.get(name)
+        return self.converter(written) if written is not None else None
+
     def _load_list(self, schema: OperatorStateSchema) -> list[bytes]:
-        if schema.mode != "union":
-            return list(self.stored(schema.name))
+        found = self._all(schema) if schema.mode == "union" else list(self.stored(schema.name))
+        convert = self._converter(schema.name)
+        return found if convert is None else list(map(convert, found))
+
+    def _all(self, schema: OperatorStateSchema) -> list[bytes]:
+        """The elements of the lists of all subtasks, as they are stored."""
         found: list[bytes] = []
         for first_group, reach in self._peers:
             if first_group == self._first_group:
@@ -150,7 +165,11 @@ class RangeOperatorStates(OperatorStateStore):
         return found
 
     def _load_map(self, schema: OperatorStateSchema) -> dict[bytes, bytes]:
-        name = schema.name
+        found, convert = self._stored_map(schema.name), self._converter(schema.name)
+        return found if convert is None else {key: convert(raw) for key, raw in found.items()}
+
+    def _stored_map(self, name: str) -> dict[bytes, bytes]:
+        """The entries of a broadcast state of this subtask as they are stored."""
         if name not in self._stored:
             prefix = state_prefix(self._first_group, name)
             found = entries_under(self._access, prefix)

@@ -65,12 +65,22 @@ RAW_KEYED_STREAMS = OperatorStateSchema(RAW_KEYED, "raw_keyed", "binary")
 def list_schema(
     descriptor: ListStateDescriptor, mode: Literal["split", "union"]
 ) -> OperatorStateSchema:
-    """The schema of a list state, its type in canonical spelling."""
+    """The schema of a list state, its type in canonical spelling.
+
+    Raises:
+        UserError: it is declared with a time to live.
+    """
+    _refuse_ttl(descriptor)
     return OperatorStateSchema(descriptor.name, mode, parse_type(descriptor.type).ddl)
 
 
 def map_schema(descriptor: MapStateDescriptor) -> OperatorStateSchema:
-    """The schema of a broadcast state, its types in canonical spelling."""
+    """The schema of a broadcast state, its types in canonical spelling.
+
+    Raises:
+        UserError: it is declared with a time to live.
+    """
+    _refuse_ttl(descriptor)
     types = parse_type(descriptor.type).ddl, parse_type(descriptor.key_type).ddl
     return OperatorStateSchema(descriptor.name, "broadcast", *types)
 
@@ -88,6 +98,15 @@ def require_same(new: OperatorStateSchema, old: OperatorStateSchema, verb: str) 
         raise UserError(
             f"operator state {new.name!r} {verb} as {_spell(old)} and is now declared as "
             f"{_spell(new)}; give the new state another name, or declare it as before"
+        )
+
+
+def _refuse_ttl(descriptor: ListStateDescriptor | MapStateDescriptor) -> None:
+    if descriptor.ttl is not None:
+        raise UserError(
+            f"operator state has no time to live: state={descriptor.name} "
+            f"ttl={descriptor.ttl.ttl}; declare it without, and remove what is old yourself, or "
+            f"keep it as keyed state"
         )
 
 

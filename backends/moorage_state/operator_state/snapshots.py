@@ -7,32 +7,36 @@ subtasks than before. A stream is::
 
 An element of a list is its encoded value; a broadcast state is one element, a MessagePack list of
 pairs. Where each element lies is in the handle, so that a part can be handed on without reading
-it. Called by the in-process backend; the stream's own handle checks the bytes.
+it, and of which type it is: a subtask that did not ask for a state carries on what another type
+wrote. Called by the in-process backend; the stream's own handle checks the bytes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from moorage_state.backends.streams import StreamStateHandle
-from moorage_state.errors import CorruptState, NewerFormat, UserError
+from moorage_state.errors import CorruptState, UserError
+from moorage_state.formats import require_known_format
 from moorage_state.operator_state.redistribution import Run, broadcast, even_split, union
 from moorage_state.operator_state.schemas import OperatorStateSchema, require_same
 
 __all__ = [
     "OPERATOR_STREAM_FORMAT",
-    "Content",
     "OperatorSnapshotResult",
     "OperatorStateHandle",
+    "Portion",
     "StoredState",
+    "pack_map",
     "read_handles",
     "reassign",
+    "unpack_map",
     "write_content",
 ]
 
-OPERATOR_STREAM_FORMAT = 0
+OPERATOR_STREAM_FORMAT = 1
 
 _MAGIC = b"MOOROPS\0"
 _HEAD = _MAGIC + OPERATOR_STREAM_FORMAT.to_bytes(2, "big")
@@ -42,19 +46,23 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]]).decode
 
 
-class Content(NamedTuple):
-    """What one subtask has: elements of lists, entries of maps, both encoded, by state name."""
+class Portion(NamedTuple):
+    """Elements of a list state, encoded; of a broadcast state the pairs of each map, packed.
 
-    schemas: list[OperatorStateSchema]
-    lists: dict[str, list[bytes]]
-    maps: dict[str, dict[bytes, bytes]]
+    `of_others` are elements of a union that this subtask reads, and that stay other subtasks' own.
+    """
+
+    schema: OperatorStateSchema
+    elements: list[bytes]
+    of_others: bool = False
 
 
 class StoredState(msgspec.Struct, frozen=True):
-    """One state in a stream: `spans` are begin and end of each element."""
+    """One state in a stream: `spans` are begin and end of each element; see `Portion`."""
 
     schema: OperatorStateSchema
     spans: tuple[tuple[int, int], ...]
+    of_others: bool = False
 
 
 class OperatorStateHandle(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,54 +106,62 @@ class OperatorSnapshotResult(msgspec.Struct, frozen=True):
             self.handle.discard()
 
 
-def write_content(content: Content) -> tuple[list[bytes], tuple[StoredState, ...]]:
+def pack_map(entries: Mapping[bytes, bytes]) -> bytes:
+    """The element of a broadcast state that stands for its entries."""
+    return _pack(list(entries.items()))
+
+
+def unpack_map(element: bytes) -> dict[bytes, bytes]:
+    """The entries that `pack_map` packed."""
+    return dict(_unpack(element))
+
+
+def write_content(content: Iterable[Portion]) -> tuple[list[bytes], tuple[StoredState, ...]]:
     """The pieces of a stream, and where in it each state lies."""
     pieces = [_HEAD]
     at = len(_HEAD)
     stored = []
-    for schema in content.schemas:
-        if schema.mode == "broadcast":
-            elements = [_pack(list(content.maps.get(schema.name, {}).items()))]
-        else:
-            elements = content.lists.get(schema.name, [])
+    for portion in content:
         spans = []
-        for element in elements:
+        for element in portion.elements:
             pieces.append(element)
             spans.append((at, at + len(element)))
             at += len(element)
-        stored.append(StoredState(schema, tuple(spans)))
+        stored.append(StoredState(portion.schema, tuple(spans)))
     return pieces, tuple(stored)
 
 
-def read_handles(handles: Iterable[OperatorStateHandle]) -> Content:
-    """What the assigned handles hold together.
+def read_handles(handles: Iterable[OperatorStateHandle]) -> list[Portion]:
+    """What the assigned handles hold together, by name; of one name in their order.
 
     Raises:
         CorruptState: bytes are not what was written.
         NewerFormat: a newer Moorage wrote them.
-        UserError: they contradict each other about what a state is.
+        UserError: they contradict each other about what a state is; its type may be another.
     """
-    content = Content([], {}, {})
-    known: dict[str, OperatorStateSchema] = {}
+    content: dict[str, list[Portion]] = {}
     for handle in handles:
         data = _checked(handle)
         for state in handle.states:
-            schema, name = state.schema, state.schema.name
-            require_same(schema, known.setdefault(name, schema), "was written")
+            schema, mine = state.schema, content.setdefault(state.schema.name, [])
             elements = [data[begin:end] for begin, end in state.spans]
-            if schema.mode == "broadcast":
-                for element in elements:
-                    content.maps.setdefault(name, {}).update(_unpack(element))
-            else:
-                content.lists.setdefault(name, []).extend(elements)
-    content.schemas.extend(known[name] for name in sorted(known))
-    return content
+            if mine and (mine[-1].schema, mine[-1].of_others) == (schema, state.of_others):
+                mine[-1].elements.extend(elements)
+                continue
+            if mine:
+                first = mine[0].schema
+                require_same(replace(schema, type=first.type), first, "was written")
+            mine.append(Portion(schema, elements, state.of_others))
+    return [portion for name in sorted(content) for portion in content[name]]
 
 
 def reassign(
     handles: Sequence[OperatorStateHandle | None], parallelism: int
 ) -> list[list[OperatorStateHandle]]:
     """By new subtask, the handles that make up its operator state.
+
+    The elements of a union are given to all. Each goes on as the own one of one of them: of the
+    subtask that had it, or of the one in its place where there are more or fewer than before.
 
     Args:
         handles: of one snapshot, by old subtask; None where one had no operator state.
@@ -161,13 +177,12 @@ def reassign(
     names = sorted({s.schema.name for handle in present for s in handle.states})
     given: list[dict[int, list[StoredState]]] = [{} for _ in range(parallelism)]
     for name in names:
-        states = [_state(handle, name) for handle in handles]
+        states = [_states(handle, name) for handle in handles]
         for subtask, runs in enumerate(_runs(states, parallelism)):
             for run in runs:
-                state = states[run.source]
-                if state is not None:
-                    part = StoredState(state.schema, state.spans[run.first : run.last])
-                    given[subtask].setdefault(run.source, []).append(part)
+                own = run.source * parallelism // len(handles) == subtask
+                parts = _between(states[run.source], run.first, run.last, own=own)
+                given[subtask].setdefault(run.source, []).extend(parts)
     return [
         [
             replace(handle, states=tuple(parts[source]))
@@ -178,20 +193,34 @@ def reassign(
     ]
 
 
-def _state(handle: OperatorStateHandle | None, name: str) -> StoredState | None:
+def _states(handle: OperatorStateHandle | None, name: str) -> list[StoredState]:
+    """What a handle has of a state: more than one part where it has several types."""
     states = handle.states if handle is not None else ()
-    return next((state for state in states if state.schema.name == name), None)
+    return [state for state in states if state.schema.name == name]
 
 
-def _runs(states: Sequence[StoredState | None], parallelism: int) -> list[list[Run]]:
-    counts = [len(state.spans) if state is not None else 0 for state in states]
-    mode = next(state.schema.mode for state in states if state is not None)
+def _between(
+    states: Sequence[StoredState], first: int, last: int, *, own: bool
+) -> Iterator[StoredState]:
+    """The elements `first` to `last` (excluded) of these states, one after the other."""
+    begin = 0
+    for state in states:
+        spans = state.spans[max(0, first - begin) : max(0, last - begin)]
+        if spans:
+            of_others = not own and state.schema.mode == "union"
+            yield StoredState(state.schema, spans, of_others)
+        begin += len(state.spans)
+
+
+def _runs(states: Sequence[Sequence[StoredState]], parallelism: int) -> list[list[Run]]:
+    counts = [sum(len(part.spans) for part in parts) for parts in states]
+    mode = next(part.schema.mode for parts in states for part in parts)
     if mode == "union":
         return union(counts, parallelism)
     if mode != "broadcast":
         return even_split(counts, parallelism)
     sources = broadcast(len(states), parallelism)
-    return [[Run(source, 0, 1)] if source is not None else [] for source in sources]
+    return [[Run(s, 0, counts[s])] if s is not None else [] for s in sources]
 
 
 def _checked(handle: OperatorStateHandle) -> bytes:
@@ -199,9 +228,5 @@ def _checked(handle: OperatorStateHandle) -> bytes:
     if data[: len(_MAGIC)] != _MAGIC:
         raise CorruptState("not a stream of operator state", handle.stream.place, _ADVICE)
     version = int.from_bytes(data[len(_MAGIC) : len(_HEAD)], "big")
-    if version > OPERATOR_STREAM_FORMAT:
-        raise NewerFormat(
-            f"operator state was written by a newer moorage: path={handle.stream.place} "
-            f"format={version} known={OPERATOR_STREAM_FORMAT}; upgrade moorage"
-        )
+    require_known_format("operator state", version, OPERATOR_STREAM_FORMAT, handle.stream.place)
     return data

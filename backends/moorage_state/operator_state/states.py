@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 from moorage_state.codecs import checker, decoder, encoder
 from moorage_state.keys import KeyCodec
 from moorage_state.operator_state.schemas import OperatorStateSchema
+from moorage_state.types import StateType, parse_type
 
 __all__ = [
     "BroadcastState",
@@ -105,8 +106,8 @@ class OperatorListState:
 class BroadcastState:
     """A map of which every subtask has the same copy, as long as all do the same to it.
 
-    The order of entries is not part of the contract. A value is never None. Change a value with
-    `put`, not in place.
+    The order of entries is not part of the contract. A value is never None. What is read is the
+    reader's own: only `put` changes a value. Values that cannot be changed are decoded once.
 
     Args:
         load: gives the entries that were there before, by stored key; called once.
@@ -120,6 +121,7 @@ class BroadcastState:
         "_cleared",
         "_decode",
         "_encode",
+        "_fixed",
         "_keys",
         "_load",
         "_raws",
@@ -133,6 +135,7 @@ class BroadcastState:
         self._check_key = checker(schema.key_type, schema.name)
         self._encode = encoder(schema.type, schema.name)
         self._decode = decoder(schema.type)
+        self._fixed = _cannot_be_changed(parse_type(schema.type))
         self._load = load
         self._raws: dict[Any, bytes] | None = None
         self._values: dict[Any, Any] = {}
@@ -148,7 +151,9 @@ class BroadcastState:
         raw = self._entries().get(key)
         if raw is None:
             return default
-        value = self._values[key] = self._decode(raw)
+        value = self._decode(raw)
+        if self._fixed:
+            self._values[key] = value
         return value
 
     def contains(self, key: Any) -> bool:
@@ -268,3 +273,10 @@ class ReadOnlyBroadcastState:
 
     put_all = remove = clear = put
     __setitem__ = __delitem__ = put
+
+
+def _cannot_be_changed(kind: StateType) -> bool:
+    """Whether values of this type are the same for ever: scalars, and structs of them."""
+    if kind.name == "struct":
+        return all(map(_cannot_be_changed, kind.children))
+    return kind.name not in {"array", "map", "pickle"}

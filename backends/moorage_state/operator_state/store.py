@@ -30,14 +30,19 @@ class OperatorStateStore(ABC):
     """Operator states of one subtask.
 
     Args:
-        known: schemas that a snapshot or earlier epochs recorded.
+        known: schemas that a snapshot or earlier epochs recorded; several of one name where
+            subtasks left a state with different types.
     """
 
     def __init__(self, known: Iterable[OperatorStateSchema] = ()) -> None:
-        self._known = {schema.name: schema for schema in known}
+        self._known: dict[str, OperatorStateSchema] = {}
+        self._written: dict[str, list[OperatorStateSchema]] = {}
+        for schema in known:
+            self._known[schema.name] = schema
+            self._written.setdefault(schema.name, []).append(schema)
         self._declared: dict[str, OperatorStateSchema] = {}
         self._schemas: dict[str, OperatorStateSchema] = {}
-        self._converters: dict[str, Callable[[bytes], bytes]] = {}
+        self._converters: dict[OperatorStateSchema, Callable[[bytes], bytes]] = {}
         self._lists: dict[str, OperatorListState] = {}
         self._maps: dict[str, BroadcastState] = {}
         self._ids = {state_id(name): name for name in self._known}
@@ -69,11 +74,7 @@ class OperatorStateStore(ABC):
             raise UserError(
                 f"broadcast state is declared with a MapStateDescriptor: got={descriptor!r}"
             )
-        schema = map_schema(descriptor)
-        if self.register(schema):
-            kept = self._schemas[schema.name]
-            self._maps[schema.name] = BroadcastState(kept, lambda: self._map_before(kept))
-        return self._maps[schema.name]
+        return self._map(map_schema(descriptor))
 
     def get_registered_state_names(self) -> set[str]:
         """The names of the list states: those that were asked for and those from before."""
@@ -100,7 +101,8 @@ class OperatorStateStore(ABC):
             require_same(schema, seen, "was registered")
             return False
         self._declared[schema.name] = schema
-        schema = self._continued(schema, self._known.get(schema.name))
+        for written in self._written.get(schema.name, ()):
+            schema = self._continued(schema, written)
         other = self._ids.setdefault(state_id(schema.name), schema.name)
         if other != schema.name:
             raise UserError(
@@ -110,47 +112,42 @@ class OperatorStateStore(ABC):
         self._schemas[schema.name] = schema
         return True
 
-    def converter(self, name: str) -> Callable[[bytes], bytes] | None:
-        """Makes the bytes of an older type those of the type declared here; None where equal.
-
-        All of a state is converted in the epoch in which its type changes.
-        """
-        return self._converters.get(name)
+    def converter(self, written: OperatorStateSchema) -> Callable[[bytes], bytes] | None:
+        """Makes bytes of an older type those of the type declared here; None where equal."""
+        return self._converters.get(written)
 
     def _continued(
-        self, schema: OperatorStateSchema, written: OperatorStateSchema | None
+        self, schema: OperatorStateSchema, written: OperatorStateSchema
     ) -> OperatorStateSchema:
-        """The schema of a state that is declared over what was written before, if anything."""
-        if written is None or written == schema:
+        """The schema of a state that is declared over what was written before."""
+        if written == schema:
             return schema
         require_same(replace(schema, type=written.type), written, "was written")
         ddl, earlier = declared_over(schema.name, written.type, (), schema.type)
         if earlier:
             read, write = reader_of(ddl, earlier), encoder(ddl, schema.name)
-            self._converters[schema.name] = lambda raw: write(read(raw))
+            self._converters[written] = lambda raw: write(read(raw))
         return replace(schema, type=ddl)
 
     def _list(self, schema: OperatorStateSchema) -> OperatorListState:
         if self.register(schema):
             kept = self._schemas[schema.name]
-            self._lists[schema.name] = OperatorListState(kept, lambda: self._list_before(kept))
+            self._lists[schema.name] = OperatorListState(kept, lambda: self._load_list(kept))
         return self._lists[schema.name]
 
-    def _list_before(self, schema: OperatorStateSchema) -> list[bytes]:
-        found, convert = self._load_list(schema), self.converter(schema.name)
-        return found if convert is None else list(map(convert, found))
-
-    def _map_before(self, schema: OperatorStateSchema) -> dict[bytes, bytes]:
-        found, convert = self._load_map(schema), self.converter(schema.name)
-        return found if convert is None else {key: convert(raw) for key, raw in found.items()}
+    def _map(self, schema: OperatorStateSchema) -> BroadcastState:
+        if self.register(schema):
+            kept = self._schemas[schema.name]
+            self._maps[schema.name] = BroadcastState(kept, lambda: self._load_map(kept))
+        return self._maps[schema.name]
 
     @abstractmethod
     def _load_list(self, schema: OperatorStateSchema) -> list[bytes]:
-        """The elements that a list had before, encoded."""
+        """The elements that a list had before, encoded in the type of `schema`."""
 
     @abstractmethod
     def _load_map(self, schema: OperatorStateSchema) -> dict[bytes, bytes]:
-        """The entries that a broadcast state had before, by stored key."""
+        """The entries that a broadcast state had before, by stored key; in that type."""
 
 
 def _list_descriptor(descriptor: ListStateDescriptor) -> ListStateDescriptor:

@@ -9,6 +9,8 @@ become `CorruptState` or `LocalDiskError`.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
+from operator import le
 from pathlib import Path
 from typing import Self
 
@@ -139,16 +141,16 @@ class Database:
                 str(path), to_options(options, memory), access_type=_ACCESS[read_only]()
             )
             self._db.set_write_options(self._write)
+        self._get: Callable[[bytes], bytes | None] = self._db.get
 
     def get(self, key: bytes) -> bytes | None:
         """The value of one key, None when absent."""
         # Asked for every record by state in process: the with block alone would cost a read.
         try:
-            found: bytes | None = self._open().get(key)
+            return self._get(key)
         except Exception:  # the binding raises nothing narrower
             with _translated(self.path):
                 raise
-        return found
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of `keys` in their order, None where absent; keys in order cost least."""
@@ -242,13 +244,21 @@ class Database:
         if self._db is None:
             return
         database, self._db = self._db, None
+        # A bound method, which would keep the file lock.
+        self._get = self._refuse
         with _translated(self.path):
             database.close()
 
     def _open(self) -> rocksdict.Rdict:
         if self._db is None:
-            raise Bug(f"the database is closed: path={self.path}")
+            raise self._closed()
         return self._db
+
+    def _refuse(self, _key: bytes) -> bytes | None:
+        raise self._closed()
+
+    def _closed(self) -> Bug:
+        return Bug(f"the database is closed: path={self.path}")
 
 
 def _in_key_order(frame: Frame) -> tuple[list[bytes], list[bytes | None]]:
@@ -257,6 +267,8 @@ def _in_key_order(frame: Frame) -> tuple[list[bytes], list[bytes | None]]:
     RocksDB's write buffer takes neighbours one after the other at half the price.
     """
     keys = frame.keys
+    if all(map(le, keys, islice(keys, 1, None))):
+        return keys, frame.values
     order = sorted(range(len(keys)), key=keys.__getitem__)
     return [keys[i] for i in order], [frame.values[i] for i in order]
 

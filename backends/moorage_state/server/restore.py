@@ -9,7 +9,7 @@ under its directory's lock. Knows nothing of leases and deltas.
 
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -56,12 +56,20 @@ class Restorer:
         directory: the range's own directory, locked and cleaned.
         run: the run that opens it.
         databases: opens them.
+        generations: for a handle of canonical files, by state, what `frames_of` is told.
     """
 
-    def __init__(self, directory: RangeDirectory, run: str, databases: Databases) -> None:
+    def __init__(
+        self,
+        directory: RangeDirectory,
+        run: str,
+        databases: Databases,
+        generations: Callable[[RangeHandle], Mapping[str, int]] = lambda _: {},
+    ) -> None:
         self._directory = directory
         self._run = run
         self._databases = databases
+        self._generations = generations
         self._wanted = KeyGroupRange(directory.spec.start, directory.spec.end)
         self._store: ObjectStore | None = None
 
@@ -238,7 +246,7 @@ class Restorer:
         last = min(handle.end, self._wanted.end)
         if handle.format == "canonical":
             files = [(path / ref.name, f"{ref.key}, fetched to {path}") for ref in handle.files]
-            for frame in frames_of(files, first, last):
+            for frame in frames_of(files, first, last, self._generations(handle)):
                 _add(database, frame)
             return
         other, _ = _verified(self._databases.open_copy(path, (first, last)), handle)

@@ -47,7 +47,7 @@ __all__ = [
     "greet_server",
 ]
 
-PROTOCOL_VERSION = 0
+PROTOCOL_VERSION = 1
 
 BULK_ARGUMENTS = {
     "get_many": "keys",

@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from moorage_state.errors import Bug, CorruptState, NewerFormat, UserError
+from moorage_state.formats import require_known_format
 
 __all__ = [
     "LOG_FORMAT",
@@ -34,7 +35,7 @@ __all__ = [
     "encode_record",
 ]
 
-LOG_FORMAT = 0
+LOG_FORMAT = 1
 
 AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -269,11 +270,7 @@ def decode_record(data: bytes, path: str) -> Record:
     version = _VERSION.match(head)
     if version is None:
         raise CorruptState("object is not a log entry", path, _ADVICE)
-    if int(version[1]) > LOG_FORMAT:
-        raise NewerFormat(
-            f"log entry was written by a newer moorage: path={path} format={int(version[1])} "
-            f"known={LOG_FORMAT}; upgrade moorage"
-        )
+    require_known_format("log entry", int(version[1]), LOG_FORMAT, path)
     try:
         body = msgspec.json.decode(head + b"}", type=_Body)
         return Record(body.seq, body.attempt, body.at, _decode_entry(body.entry))

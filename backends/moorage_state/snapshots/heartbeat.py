@@ -27,7 +27,7 @@ __all__ = ["LOCK_KEY", "HeartbeatLock", "Pace"]
 LOCK_KEY = "lock.json"
 
 _FORMAT = "moorage-lock"
-_VERSION = 0
+_VERSION = 1
 _JOIN_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from moorage_state.errors import Bug, CorruptState, NewerFormat, UserError
+from moorage_state.formats import require_known_format
 from moorage_state.stores import check_key
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
     "object_keys",
 ]
 
-MANIFEST_FORMAT = 0
+MANIFEST_FORMAT = 1
 
 MAX_INLINE_BYTES = 4 << 20
 """What all inline files of one manifest may have together: it is read as a whole, by everyone."""
@@ -116,6 +117,9 @@ class StateMeta(_Part, frozen=True, kw_only=True):
         ttl_ms: its time to live in milliseconds, 0 where it has none any more; None where stored
             values bear no stamps, because it never had one.
         namespace_types: the types of what it has besides the key, as Spark DDL.
+        indexed_ms: the time to live by which everything stored is in the index that a sweep
+            follows; 0 where that has to be made first; None where nothing is swept.
+        cleanup_in_full_snapshot: whether canonical files leave out what has expired.
     """
 
     name: str
@@ -125,6 +129,8 @@ class StateMeta(_Part, frozen=True, kw_only=True):
     earlier: list[str] = []
     ttl_ms: _Count | None = None
     namespace_types: list[str] = []
+    indexed_ms: _Count | None = None
+    cleanup_in_full_snapshot: bool = False
 
 
 class OperatorStateMeta(_Part, frozen=True, kw_only=True):
@@ -291,11 +297,7 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     try:
         if _format_in(body) != version:
             raise CorruptState("manifest contradicts its own header", path, _ADVICE)
-        if version > MANIFEST_FORMAT:
-            raise NewerFormat(
-                f"manifest was written by a newer moorage: path={path} format={version} "
-                f"known={MANIFEST_FORMAT}; upgrade moorage"
-            )
+        require_known_format("manifest", version, MANIFEST_FORMAT, path)
         manifest = msgspec.json.decode(body, type=Manifest)
     except msgspec.DecodeError as error:
         raise NewerFormat(

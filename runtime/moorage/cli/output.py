@@ -37,7 +37,7 @@ __all__ = [
     "time_text",
 ]
 
-JSON_FORMAT = 0
+JSON_FORMAT = 1
 
 Output = Annotated[
     Literal["table", "json"],

@@ -153,6 +153,12 @@ METRICS: tuple[Measure, ...] = (
         read=_one(lambda b: b.progress.late_rows),
     ),
     Measure(
+        "moorage_null_key_rows_total",
+        "counter",
+        "Rows that operators dropped or sent to a side output because their key was null.",
+        read=_one(lambda b: b.progress.null_keys),
+    ),
+    Measure(
         "moorage_rows_per_second",
         "gauge",
         "Input rows per second in the last minute.",

@@ -24,7 +24,7 @@ from moorage_state.errors import MoorageError, Retryable, UserError, error_from_
 
 __all__ = ["ControlServer", "ask_for_savepoint", "control_path"]
 
-FORMAT = 0
+FORMAT = 1
 _MAX_LINE = 1 << 16
 _MAX_PATH = 100
 """Of a Unix socket: 107 bytes and the zero behind them."""

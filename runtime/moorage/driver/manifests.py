@@ -122,6 +122,8 @@ def state_metas(schemas: tuple[StateSchema, ...]) -> list[StateMeta]:
             earlier=list(s.earlier),
             ttl_ms=s.ttl_ms,
             namespace_types=list(s.namespace_types),
+            indexed_ms=s.indexed_ms,
+            cleanup_in_full_snapshot=s.cleanup_in_full_snapshot,
         )
         for s in schemas
     ]

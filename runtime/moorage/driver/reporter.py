@@ -125,6 +125,7 @@ class Reporter:
         bound: tuple[int, int] | None,
         seconds: float = 0.0,
         late_rows: int = 0,
+        null_keys: int = 0,
     ) -> None:
         """An epoch was committed; it took `seconds`."""
         now = self._clock()
@@ -145,6 +146,7 @@ class Reporter:
             epoch_seconds=seconds,
             epoch_rows=rows,
             late_rows=self.progress.late_rows + late_rows,
+            null_keys=self.progress.null_keys + null_keys,
             in_epoch=False,
             tasks=0,
             moves=self.progress.moves + 1,

@@ -351,6 +351,8 @@ def _schemas(state: OperatorState) -> tuple[StateSchema, ...]:
             tuple(s.earlier) if native else (),
             s.ttl_ms,
             tuple(s.namespace_types),
+            s.indexed_ms,
+            s.cleanup_in_full_snapshot,
         )
         for s in state.states
     )

@@ -302,8 +302,8 @@ class StreamRun:
         rows = outcome.rows_in(self._counted)
         self._ticking.epoch_ended()
         size, seconds = self._c.fleet.state_bytes, time.monotonic() - began
-        late = outcome.late_rows
-        self._c.reporter.epoch(self._runner.epoch, rows, size, bound, seconds, late)
+        late, nulls = outcome.late_rows, sum(outcome.null_keys().values())
+        self._c.reporter.epoch(self._runner.epoch, rows, size, bound, seconds, late, nulls)
         self._between_epochs()
 
     def _between_epochs(self) -> None:

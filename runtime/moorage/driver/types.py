@@ -125,6 +125,7 @@ class Progress:
         epoch_seconds: how long the last of them took.
         epoch_rows: its input rows.
         late_rows: input rows in epochs of this driver whose event time the watermark had reached.
+        null_keys: rows that operators did not process in them because their key was null.
         rewinds: how often this driver went back to the last checkpoint.
         restored: what the stream began from, with more than its name; None for an empty start.
         restore_seconds: how long that took; None before the stream ran.
@@ -159,6 +160,7 @@ class Progress:
     epoch_seconds: float = 0.0
     epoch_rows: int = 0
     late_rows: int = 0
+    null_keys: int = 0
     rewinds: int = 0
     restored: RestoredView | None = None
     restore_seconds: float | None = None

@@ -146,6 +146,17 @@ class EpochOutcome:
                 require_same(schema, same, "of another subtask was registered")
         return {uid: [states[n] for n in sorted(states)] for uid, states in merged.items()}
 
+    def reported_operator_states(self) -> dict[str, dict[str, set[OperatorStateSchema]]]:
+        """By operator uid and name, all that subtasks say of an operator state.
+
+        A subtask that did not ask for it says what was known before.
+        """
+        found: dict[str, dict[str, set[OperatorStateSchema]]] = {}
+        for (uid, _), ack in self.acks.items():
+            for schema in ack.operator_states:
+                found.setdefault(uid, {}).setdefault(schema.name, set()).add(schema)
+        return found
+
     def schemas(self) -> dict[str, list[StateSchema]]:
         """State schemas by operator uid."""
         merged: dict[str, dict[str, StateSchema]] = {}

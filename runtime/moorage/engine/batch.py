@@ -14,6 +14,7 @@ from moorage.engine.subtask_plan import NEVER
 from moorage.functions import MAX_WATERMARK, KeyedProcessFunction, ProcessContext
 from moorage_state.keyed import KeyTimers
 from moorage_state.keyed.access import Scan
+from moorage_state.keyed.timers import NOTHING_HELD
 from moorage_state.keys import EVENT_TIMERS
 
 __all__ = ["FiringAtTheEnd", "NothingStored"]
@@ -60,7 +61,8 @@ class NothingStored(BoundRange):
 class FiringAtTheEnd(Firing):
     """Timers that no row of a key fires do so once its rows are done.
 
-    `current_watermark` is `MAX_WATERMARK` meanwhile, and `NO_WATERMARK` before.
+    `current_watermark` is `MAX_WATERMARK` meanwhile, and `NO_WATERMARK` before. No epoch comes
+    after: what would wait for the next one does not fire.
     """
 
     def __init__(
@@ -74,16 +76,19 @@ class FiringAtTheEnd(Firing):
         self._before = self._watermark
         self._watermark = self._now_ms = MAX_WATERMARK
         self._by_event = self._by_clock = True
+        self._event_holds_to = NOTHING_HELD
 
     def any_due(self) -> bool:
         """See `Firing.any_due`; a key that has set no timer, as at its first row, has none."""
         return self._timers.loaded and super().any_due()
 
     def go_on(self) -> bool:
-        """See `Firing.go_on`."""
+        """See `Firing.go_on`; also what an event-time timer sets for processing time."""
         service = self._ctx.timer_service()
         service._watermark = MAX_WATERMARK
         done = super().go_on()
+        while done and self.any_due():
+            done = super().go_on()
         service._watermark = self._before
         return done
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from moorage.engine.chunks import Chunk, chunk_of, time_column
 from moorage.engine.firing import Firing
 from moorage.engine.range_access import BoundRange
-from moorage.engine.sending import Sending
+from moorage.engine.sending import Sending, is_pair
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage.functions import ProcessContext
 from moorage.vectorized import BatchContext, KeyedBatchFunction
@@ -68,16 +68,24 @@ class BatchLoop:
         chunk = chunk_of(batch, plan.key_columns, self._codec, self._states.last)
         self._states.begin(chunk)
         self.keys += len(chunk.prefixes) - chunk.runs_on
-        produced = self._call(chunk)
+        # A generator puts states while it is asked for its tables.
+        for made in _batches(self._call(chunk)):
+            yield from self._sending.send(made)
+        yield from self._sending.flush()
         self._states.end()
         self._store.flush_key()
-        for made in _batches(produced):
-            yield from self._sending.send(made)
 
     def _call(self, chunk: Chunk) -> Any:
         starts = np.array(chunk.starts, np.int64)
         rows = chunk.rows.num_rows
-        context = BatchContext(self._states, starts, rows, time_column(chunk.rows), self._watermark)
+        context = BatchContext(
+            self._states,
+            starts,
+            rows,
+            time_column(chunk.rows),
+            self._watermark,
+            self._sending.emit_table,
+        )
         firsts = pa.array(starts)
         columns = [chunk.rows.column(name).take(firsts) for name in self._plan.key_columns]
         keys = columns[0]
@@ -169,13 +177,14 @@ class _ChunkStates:
     def _codec_of(self, state: Any) -> tuple[bytes, ColumnCodec]:
         found = self._codecs.get(id(state))
         if found is None:
-            schema = self._store.plain_value(state)
-            if schema is None:
+            plain = self._store.plain_value(state)
+            if plain is None:
                 raise UserError(
                     f"a vectorized function reads and writes its value states without a time to "
                     f"live: got={type(state).__name__}; declare a ValueStateDescriptor in open"
                 )
-            codec = ColumnCodec(schema.type, schema.earlier, schema.name)
+            schema, declared = plain
+            codec = ColumnCodec(schema.type, schema.earlier, schema.name, declared)
             found = self._codecs[id(state)] = state_id(schema.name), codec
         return found
 
@@ -184,4 +193,7 @@ def _batches(produced: Any) -> Iterable[Any]:
     """What a function gave, one table or batch after the other."""
     if produced is None:
         return ()
-    return (produced,) if isinstance(produced, (pa.Table, pa.RecordBatch)) else produced
+    if isinstance(produced, (pa.Table, pa.RecordBatch)) or is_pair(produced):
+        return (produced,)
+    made: Iterable[Any] = produced
+    return made

@@ -1,8 +1,10 @@
-"""The engine's own columns beside a stream's, and the rows that are not data.
+"""The engine's own columns beside a stream's, how outputs share them, and rows that are no data.
 
 Start rows say which subtask a partition is; acknowledgement rows carry an upstream attempt's
 digest to every downstream subtask. Shared by the planner (driver) and the subtask (executor).
 """
+
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +25,11 @@ __all__ = [
     "TIME_COLUMN",
     "ack_batch",
     "broadcast_column",
+    "carried_batch",
+    "carried_schema",
     "output_columns",
     "row_batch",
+    "side_column",
 ]
 
 KIND_COLUMN = "_m_kind"
@@ -55,30 +60,62 @@ def broadcast_column(index: int) -> str:
     return f"_m_b{index}"
 
 
+def side_column(index: int) -> str:
+    """The column that holds rows of the operator's side output of this index, as structs."""
+    return f"_m_o{index}"
+
+
+def carried_schema(output: pa.Schema | None, sides: Iterable[tuple[int, pa.Schema]]) -> pa.Schema:
+    """The columns that carry what operators read of another's outputs.
+
+    Args:
+        output: of the main output; None where nobody reads it.
+        sides: indexes and columns of the side outputs that somebody reads.
+    """
+    structs = [
+        pa.field(side_column(i), pa.struct([(f.name, f.type) for f in schema]))
+        for i, schema in sides
+    ]
+    return pa.schema([*(output or ()), *structs])
+
+
+def carried_batch(batch: pa.RecordBatch, column: str, carried: pa.Schema) -> pa.RecordBatch:
+    """Rows of one output as rows of all that is carried.
+
+    Args:
+        column: of a side output its column; empty for the main output.
+    """
+    mine = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if column:
+        mine = {column: pa.StructArray.from_arrays(batch.columns, names=batch.schema.names)}
+    arrays = [mine[f.name] if f.name in mine else pa.nulls(batch.num_rows, f.type) for f in carried]
+    return pa.RecordBatch.from_arrays(arrays, names=carried.names)
+
+
 def output_columns() -> list[str]:
-    """The engine's own columns after an operator's output columns."""
+    """The engine's own columns after those that carry an operator's outputs."""
     return [KIND_COLUMN, SUBTASK_COLUMN, ORDINAL_COLUMN, TARGET_COLUMN, ACK_COLUMN]
 
 
-def ack_batch(raw: bytes, output: pa.Schema, subtask: int, downstream: int) -> pa.RecordBatch:
+def ack_batch(raw: bytes, carried: pa.Schema, subtask: int, downstream: int) -> pa.RecordBatch:
     """An acknowledgement as rows: one for the driver, or one for each downstream subtask."""
     if not downstream:
         return pa.RecordBatch.from_arrays([pa.array([raw], pa.binary())], names=[ACK_COLUMN])
     return pa.RecordBatch.from_arrays(
         [
-            *(pa.nulls(downstream, f.type) for f in output),
+            *(pa.nulls(downstream, f.type) for f in carried),
             pa.array(np.full(downstream, ACK, dtype=np.int8)),
             pa.array(np.full(downstream, subtask, dtype=np.int32)),
             pa.nulls(downstream, pa.int64()),
             pa.array(np.arange(downstream, dtype=np.int32)),
             pa.array([raw] * downstream, pa.binary()),
         ],
-        names=[*output.names, *output_columns()],
+        names=[*carried.names, *output_columns()],
     )
 
 
 def row_batch(batch: pa.RecordBatch, subtask: int, first: int) -> pa.RecordBatch:
-    """Output rows for a downstream operator; `first` is the ordinal of the first of them."""
+    """Carried rows for downstream operators; `first` is the ordinal of the first of them."""
     count = batch.num_rows
     return pa.RecordBatch.from_arrays(
         [

@@ -134,6 +134,10 @@ class EpochRunner:
         return outcome
 
     def _attempt(self, batch: DataFrame | None) -> EpochOutcome:
+        outcome = self._outcome(batch)
+        return self._outcome(batch) if self.sides.changes(outcome) else outcome
+
+    def _outcome(self, batch: DataFrame | None) -> EpochOutcome:
         frame = self._planner.plan(self._spec(), batch)
         try:
             acks = [decode_ack(bytes(row[ACK_COLUMN])) for row in _collect(frame)]
@@ -157,20 +161,23 @@ class EpochRunner:
         )
 
     def _commit(self, outcome: EpochOutcome) -> None:
+        """Commit an epoch, then take it in; what may refuse it comes before the commit."""
         digests: dict[RangeId, str] = {key: ack.delta for key, ack in outcome.acks.items()}
-        self.sides.committed(outcome, self._expected)
-        self.epoch += 1
-        if digests:
-            self._fleet.commit(self.epoch, digests)
-        self.watermarks = self.watermarks.after_epoch(
-            outcome.max_event_time, self.now_ms, self.processing_time()
-        )
-        self._next_timers = {
+        schemas = {uid: tuple(states) for uid, states in outcome.schemas().items()}
+        operator_states = outcome.operator_states()
+        next_timers = {
             uid: tuple(outcome.acks[uid, subtask].next_timer for subtask in range(count))
             for uid, count in self._expected.items()
         }
-        for uid, states in outcome.schemas().items():
-            self.schemas[uid] = tuple(states)
+        if digests:
+            self._fleet.commit(self.epoch + 1, digests)
+        self.epoch += 1
+        self.watermarks = self.watermarks.after_epoch(
+            outcome.max_event_time, self.now_ms, self.processing_time()
+        )
+        self._next_timers = next_timers
+        self.schemas.update(schemas)
+        self.sides.committed(operator_states, self._expected)
 
     def _refuse_null_keys(self, outcome: EpochOutcome) -> None:
         policy = {o.uid: o for o in self._graph.operators}
@@ -180,7 +187,7 @@ class EpochRunner:
                 raise UserError(
                     f"rows with a null key: operator={uid} key={list(operator.key_columns)} "
                     f"rows={count}; filter them out before key_by, or say "
-                    f"process(..., null_key='drop')"
+                    f"process(..., null_key='drop'), or give the OutputTag of a side output"
                 )
 
 

@@ -4,6 +4,11 @@ Decides which timers are due, and finds the keys that have some although no row 
 by page: never are all of them in memory. Called by the key loop. It must not know what a row is.
 
 A key's timers are loaded only where one may be due, so that a function that sets none pays nothing.
+
+Processing time stands still within an epoch, so a timer of it that sets itself anew for a time that
+has come would fire for ever: what `on_timer` sets fires in the same epoch only where it is later
+than the processing-time timer that fires, and what an event-time timer sets only in the next. So
+it is for keys with rows and for those without.
 """
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
@@ -15,6 +20,7 @@ from moorage.engine.rows import OutputBuffer
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.functions import NO_WATERMARK, KeyedProcessFunction, ProcessContext
 from moorage_state.keyed import KeyTimers, TimeDomain
+from moorage_state.keyed.timers import NOTHING_HELD
 from moorage_state.keys import EVENT_TIMERS, PROCESSING_TIMERS, key_prefix, timer_parts
 
 __all__ = ["Firing"]
@@ -52,28 +58,22 @@ class Firing:
         self._next_timer = next_timer
         self._by_event = self._watermark > NO_WATERMARK
         self._by_clock = next_timer <= self._now_ms
-        self._after_ms = NO_WATERMARK
+        self._event_holds_to = self._now_ms
         self._done: set[bytes] = set()
         self.fired = 0
 
     def any_due(self) -> bool:
-        """Whether the current key has due timers: then a new round begins, see `go_on`.
-
-        Within a round processing-time timers only go forward, so that one that sets itself anew
-        for a time that has come does not fire for ever.
-        """
+        """Whether the current key has due timers."""
         timers = self._timers
         if not (self._by_event or self._by_clock or timers.loaded):
             return False
-        self._after_ms = NO_WATERMARK
         return timers.has_due(self._watermark, self._now_ms)
 
     def go_on(self) -> bool:
         """Fire what is due for the current key; False if the output is full and more may be."""
-        pop_due = self._timers.pop_due_processing
-        while (at := pop_due(self._now_ms, self._after_ms)) is not None:
-            self._after_ms = at
-            self._call(at, _PROCESSING)
+        pop_due = self._timers.pop_due
+        while (at := pop_due(self._now_ms, _PROCESSING)) is not None:
+            self._call(at, _PROCESSING, at)
             if self._out.full:
                 return False
         return not self._by_event or self.up_to(self._watermark)
@@ -82,18 +82,20 @@ class Firing:
         """Fire the current key's event-time timers up to a time; returns as `go_on`."""
         pop_due = self._timers.pop_due
         while (at := pop_due(time_ms)) is not None:
-            self._call(at, _EVENT)
+            self._call(at, _EVENT, self._event_holds_to)
             if self._out.full:
                 return False
         return True
 
-    def _call(self, time_ms: int, domain: TimeDomain) -> None:
+    def _call(self, time_ms: int, domain: TimeDomain, held_to: int) -> None:
         self.fired += 1
-        ctx = self._ctx
+        ctx, timers = self._ctx, self._timers
         ctx._timestamp, ctx._domain = time_ms, domain
+        timers.held_to = held_to
         produced = self._function.on_timer(time_ms, ctx)
         if produced is not None:
             self._out.extend(produced)
+        timers.held_to = NOTHING_HELD
         ctx._domain = None
 
     # -- keys without rows -----------------------------------------------------------------

@@ -82,7 +82,7 @@ class KeyLoop:
         """
         process, ctx, switch_to = self._process, self._ctx, self._store.switch_to
         made = self._out.rows
-        append, as_tuple = made.append, self._out.as_tuple
+        append, as_tuple = self._out.append, self._out.as_tuple
         ctx._timestamp = None
         self.in_key = True
         self.keys += len(chunk.keys) - chunk.runs_on

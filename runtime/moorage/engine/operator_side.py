@@ -7,8 +7,10 @@ others have no such part and pay nothing for it.
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -23,15 +25,19 @@ from moorage.checkpointed import (
 from moorage.engine.chunks import times_of
 from moorage.engine.columns import BROADCAST, KIND_COLUMN, broadcast_column
 from moorage.engine.range_access import BoundRange, LeasedRange, connect_to
-from moorage.engine.rows import OutputBuffer, RowReader
+from moorage.engine.rows import RowReader
+from moorage.engine.sending import Sending
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage.functions import ProcessContext, RuntimeContext
 from moorage.timing import TimerService
 from moorage_state.errors import Bug, MoorageError
+from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.access import RangeAccess
+from moorage_state.keyed.visiting import KeyVisits
 from moorage_state.keygroups import range_of
+from moorage_state.keys import KeyCodec
 from moorage_state.operator_state import OperatorStateSchema, RangeOperatorStates, RawStates
-from moorage_state.operator_state.ranges import Peer, Writer
+from moorage_state.operator_state.ranges import Peer
 from moorage_state.server.client import StateClient
 
 __all__ = ["OperatorSide"]
@@ -44,11 +50,11 @@ class OperatorSide:
         plan: the operator's, with a `side`.
         subtask: which subtask it is.
         access: its range, as this attempt reads it.
-        writer: takes what this attempt writes.
+        store: its keyed state, which takes what this attempt writes.
     """
 
     def __init__(
-        self, plan: SubtaskPlan, subtask: int, access: RangeAccess, writer: Writer
+        self, plan: SubtaskPlan, subtask: int, access: RangeAccess, store: KeyedStateStore
     ) -> None:
         if plan.side is None:
             raise Bug(f"an operator without a side plan has no operator state: uid={plan.uid}")
@@ -61,12 +67,21 @@ class OperatorSide:
         ranges = () if plan.batch else plan.ranges
         peers: list[Peer] = [(one.start, self._reach(one)) for one in ranges]
         self._states = RangeOperatorStates(
-            access, writer, groups.start, plan.epoch, self._side.schemas, peers
+            access,
+            store,
+            groups.start,
+            plan.epoch,
+            self._side.schemas,
+            peers,
+            self._side.changed,
         )
-        self._raw = RawStates(self._states, access, writer, groups)
+        self._raw = RawStates(self._states, access, store, groups)
+        self._visits = KeyVisits(store, _key_of(plan), _scratch())
         descriptors = self._side.descriptors
         self._broadcast = {d.name: self._states.get_broadcast_state(d) for d in descriptors}
-        self._ctx = BroadcastContext(self._broadcast, watermark=plan.watermark, now_ms=plan.now_ms)
+        self._ctx = BroadcastContext(
+            self._broadcast, self._visits.visit, watermark=plan.watermark, now_ms=plan.now_ms
+        )
         self.broadcast_rows = 0
 
     @property
@@ -93,18 +108,24 @@ class OperatorSide:
             self._function.initialize_state(context)
 
     def take_broadcast(
-        self, batches: Iterator[pa.RecordBatch], out: OutputBuffer
-    ) -> Iterator[pa.RecordBatch]:
-        """Process the broadcast rows, which come first; gives the batches of keyed rows."""
+        self, batches: Iterator[pa.RecordBatch], sending: Sending
+    ) -> Generator[pa.RecordBatch, None, Iterator[pa.RecordBatch]]:
+        """Process the broadcast rows, which come first; returns the batches of keyed rows.
+
+        Yields what is for the next operator meanwhile.
+        """
         if not self._side.columns:
             return batches
         reader = RowReader(self._side.columns)
+        self._ctx._emit = sending.buffer.emit
         for batch in batches:
             kinds = batch.column(KIND_COLUMN).to_numpy()
             count = int(np.count_nonzero(kinds == BROADCAST))
-            self._process(batch.slice(0, count), reader, out)
+            yield from self._process(batch.slice(0, count), reader, sending)
             if count < batch.num_rows:
+                self._visits.end()
                 return _chain(batch.slice(count), batches)
+        self._visits.end()
         return iter(())
 
     def finish(self) -> None:
@@ -118,13 +139,16 @@ class OperatorSide:
         self._raw.flush()
 
     def close(self) -> None:
-        """Close connections to other ranges."""
+        """Close connections to other ranges, and drop what visits kept."""
+        self._visits.close()
         clients, self._clients = self._clients, {}
         for client in clients.values():
             with suppress(MoorageError, OSError):
                 client.close()
 
-    def _process(self, batch: pa.RecordBatch, reader: RowReader, out: OutputBuffer) -> None:
+    def _process(
+        self, batch: pa.RecordBatch, reader: RowReader, sending: Sending
+    ) -> Iterator[pa.RecordBatch]:
         if batch.num_rows == 0:
             return
         self.broadcast_rows += batch.num_rows
@@ -137,7 +161,9 @@ class OperatorSide:
             ctx._timestamp = time_ms
             produced = process(row, ctx)
             if produced is not None:
-                out.extend(produced)
+                sending.buffer.extend(produced)
+            if sending.buffer.full:
+                yield from sending.flush()
 
     def _reach(self, leased: LeasedRange) -> Callable[[], RangeAccess]:
         """Connects to another subtask's range when it is first asked for."""
@@ -149,6 +175,20 @@ class OperatorSide:
             return BoundRange(self._clients[address], leased, self._plan.epoch, "reads-only")
 
         return reach
+
+
+def _key_of(plan: SubtaskPlan) -> Callable[[bytes], Any]:
+    """From a key's bytes to the key as a function knows it."""
+    decode = KeyCodec(plan.key_types).decode
+    return decode if len(plan.key_types) > 1 else lambda raw: decode(raw)[0]
+
+
+def _scratch() -> list[str]:
+    """Where temporary files go: Spark's local directories, which have a volume on a cluster."""
+    found = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
+    with suppress(FileNotFoundError):
+        found.append(gettempdir())
+    return [directory for directory in found if directory]
 
 
 def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -39,13 +39,14 @@ from moorage.engine.columns import (
 )
 from moorage.engine.direct_sinks import stage_rows
 from moorage.engine.key_hash import key_group_column
+from moorage.engine.outlets import Outlets, outlets_of
 from moorage.engine.placement import Placement
 from moorage.engine.range_access import LeasedRange
 from moorage.engine.side_plan import SidePlan
 from moorage.engine.subtask import run_subtask
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage.graph import Branch, JobGraph, OperatorNode, SinkNode
-from moorage.sinks import Sink
+from moorage.tags import OutputTag
 from moorage_state.keyed.store import StateSchema
 from moorage_state.keygroups import SPARK_XXHASH64
 
@@ -151,13 +152,9 @@ class EpochPlanner:
         """The frame whose collection runs the epoch; `batch` is None between micro-batches."""
         return _Build(self, spec, batch).frame()
 
-    def consumers(self, operator: OperatorNode) -> list[OperatorNode]:
-        """The operators that read `operator`'s output."""
-        return [o for o in self.graph.operators if o.upstream.operator is operator]
-
-    def sinks_of(self, operator: OperatorNode) -> tuple[tuple[str, Sink], ...]:
-        """The sinks that take `operator`'s output."""
-        return tuple((s.uid, s.sink) for s in self.graph.sinks if s.upstream.operator is operator)
+    def outlets(self, operator: OperatorNode) -> Outlets:
+        """Who takes `operator`'s outputs."""
+        return self.once((operator.uid, "outlets"), lambda: outlets_of(self.graph, operator))
 
 
 class _Build:
@@ -175,7 +172,7 @@ class _Build:
         self._share_batch()
         for operator in self._p.graph.operators:
             output = self._operator(operator)
-            if not self._p.consumers(operator):
+            if not self._p.outlets(operator).consumers:
                 leaves.append(output)
         if self._batch is not None:
             leaves += [self._direct_sink(s) for s in self._p.graph.sinks if s.upstream.branches]
@@ -208,7 +205,7 @@ class _Build:
             _HASH, SOURCE_ORDER, SUBTASK_COLUMN, TARGET_COLUMN
         )
         output = self._run(operator, ordered)
-        if len(self._p.consumers(operator)) > 1:
+        if len(self._p.outlets(operator).consumers) > 1:
             output = output.persist()
             self._persisted.append(output)
         self._outputs[operator.uid] = output
@@ -222,13 +219,14 @@ class _Build:
 
         schema = _ACK_SCHEMA
         if plan.downstream:
-            fields = [StructField(f.name, f.dataType, True) for f in operator.output.fields]
+            fields = self._p.outlets(operator).fields
             schema = StructType([*fields, *_ENGINE_FIELDS])
         return ordered.mapInArrow(run, schema)
 
     def _subtask_plan(self, operator: OperatorNode) -> SubtaskPlan:
         spec, upstream = self._spec, operator.upstream.operator
-        branches = operator.upstream.branches
+        branches, aside = operator.upstream.branches, operator.null_key
+        outlets = self._p.outlets(operator)
         return SubtaskPlan(
             uid=operator.uid,
             lineage=spec.lineage,
@@ -248,10 +246,13 @@ class _Build:
             now_ms=spec.now_ms,
             next_timers=spec.next_timers.get(operator.uid, ()),
             timer_delay_ms=max((b.max_delay_ms for b in branches), default=0),
-            downstream=self._p.parallelism if self._p.consumers(operator) else 0,
+            downstream=self._p.parallelism if outlets.consumers else 0,
+            main_read=outlets.main_read,
+            side_outputs=outlets.sides,
+            null_keys_to=aside.name if isinstance(aside, OutputTag) else "",
             upstream=(upstream.uid, self._p.parallelism) if upstream else None,
             schemas=tuple(spec.schemas.get(operator.uid, ())),
-            sinks=self._p.sinks_of(operator),
+            sinks=outlets.sinks,
             side=spec.sides.get(operator.uid),
             batch=self._p.batch,
         )
@@ -302,8 +303,10 @@ class _Build:
         return to_all(frames, times if timed else [], self._p.parallelism)
 
     def _from_operator(self, operator: OperatorNode, producer: OperatorNode) -> DataFrame:
+        outlets, rows = self._p.outlets(producer), self._outputs[producer.uid]
+        pick = self._p.once((operator.uid, "pick"), lambda: outlets.pick(operator.upstream))
         columns = self._p.once((operator.uid, "columns"), lambda: self._output_columns(operator))
-        return self._outputs[producer.uid].select(*columns)
+        return (pick.of(rows) if pick is not None else rows).select(*columns)
 
     def _output_columns(self, operator: OperatorNode) -> list[Column]:
         upstream = operator.upstream

@@ -20,6 +20,7 @@ class SidePlan:
         restored_checkpoint_id: what the job was restored from; None for an empty start.
         checkpoint_id: the id of the next checkpoint that begins, or less.
         schemas: the operator states known so far.
+        changed: those that some subtask declares with another type in this epoch, as it does.
         columns: the columns of the broadcast stream; empty where there is none.
         descriptors: the states that its rows build up.
     """
@@ -30,3 +31,4 @@ class SidePlan:
     schemas: tuple[OperatorStateSchema, ...] = ()
     columns: tuple[str, ...] = ()
     descriptors: tuple[MapStateDescriptor, ...] = ()
+    changed: tuple[OperatorStateSchema, ...] = ()

@@ -2,9 +2,13 @@
 
 Decides which operators have such state, what of it is known already, and which checkpoint id an
 epoch's snapshot may name. Kept by the epoch runner, on the driver.
+
+All of a state has one type between epochs. Where a subtask declares another one, those that did not
+ask for the state convert theirs as well; that it is so the driver learns from an attempt, so that
+one is made once more.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moorage.broadcast import BroadcastSide
@@ -32,6 +36,7 @@ class OperatorSides:
     restored: Collection[str] = ()
     restored_checkpoint_id: int | None = None
     next_checkpoint_id: Callable[[], int] = lambda: 1
+    _changed: dict[str, dict[str, OperatorStateSchema]] = field(default_factory=dict)
 
     def plans(self, graph: JobGraph) -> dict[str, SidePlan]:
         """By operator uid, the plans of the next epoch; only for operators that need one."""
@@ -41,11 +46,29 @@ class OperatorSides:
         checkpoint_id = self.next_checkpoint_id()
         return {operator.uid: self._plan(operator, checkpoint_id) for operator in operators}
 
-    def committed(self, outcome: EpochOutcome, uids: Collection[str]) -> None:
-        """Take in an epoch that these operators went through."""
+    def changes(self, outcome: EpochOutcome) -> bool:
+        """Whether subtasks left a state as it is of which others change the type.
+
+        Then `plans` tells them, and the epoch has to be attempted again.
+        """
+        found = False
+        for uid, states in outcome.reported_operator_states().items():
+            before = {schema.name: schema for schema in self.schemas.get(uid, ())}
+            told = self._changed.setdefault(uid, {})
+            for name, reported in states.items():
+                others = reported - {before.get(name)}
+                if len(reported) == 2 and len(others) == 1 and told.get(name) not in others:
+                    (told[name],) = others
+                    found = True
+        return found
+
+    def committed(
+        self, schemas: Mapping[str, Sequence[OperatorStateSchema]], uids: Collection[str]
+    ) -> None:
+        """Take in an epoch that these operators went through, and what of it is known now."""
         self.restored = frozenset(self.restored) | frozenset(uids)
-        for uid, schemas in outcome.operator_states().items():
-            self.schemas[uid] = tuple(schemas)
+        self.schemas.update({uid: tuple(states) for uid, states in schemas.items()})
+        self._changed = {}
 
     def _plan(self, operator: OperatorNode, checkpoint_id: int) -> SidePlan:
         side = operator.broadcast
@@ -56,6 +79,7 @@ class OperatorSides:
             schemas=self.schemas.get(operator.uid, ()),
             columns=_columns(side),
             descriptors=side.descriptors if side is not None else (),
+            changed=tuple(self._changed.get(operator.uid, {}).values()),
         )
 
 

@@ -5,6 +5,8 @@ failure. Called by Spark in a Python worker; talks to the range's state server i
 record. It never changes committed state: it prepares a delta and acknowledges it as its last row.
 """
 
+# ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
+
 import errno
 import logging
 import traceback
@@ -14,10 +16,12 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from moorage.engine.acks import Ack, encode_ack
 from moorage.engine.batch import FiringAtTheEnd, NothingStored
 from moorage.engine.batch_loop import BatchLoop
+from moorage.engine.buffers import OutputBuffer
 from moorage.engine.chunks import time_column
 from moorage.engine.columns import INPUT_COLUMN, ack_batch
 from moorage.engine.failures import SubtaskFailure, UserFunctionError
@@ -27,7 +31,6 @@ from moorage.engine.head import Head, read_head
 from moorage.engine.key_loop import KeyLoop
 from moorage.engine.operator_side import OperatorSide
 from moorage.engine.range_access import BoundRange, connect_to
-from moorage.engine.rows import OutputBuffer
 from moorage.engine.sending import Sending
 from moorage.engine.subtask_plan import NEVER, UNKNOWN, SubtaskPlan
 from moorage.functions import (
@@ -114,6 +117,7 @@ class _Subtask:
         self._side = OperatorSide(plan, head.subtask, bound, self._store) if plan.side else None
         service = TimerService(timers, plan.watermark, plan.now_ms)
         self._ctx = self._side.context(service) if self._side else ProcessContext(service)
+        self._ctx._emit = self._sending.buffer.emit
         self._firing: Firing | None = None
         if timers is not None:
             self._firing = _firing(plan, head, self._ctx, timers, self._sending.buffer)
@@ -140,11 +144,14 @@ class _Subtask:
         self._opened = True
         self._store.sweep_expired()
         if self._side is not None:
-            batches = self._side.take_broadcast(batches, self._sending.buffer)
+            batches = yield from self._side.take_broadcast(batches, self._sending)
             self._counts["rows_in"] += self._side.broadcast_rows if self._head.subtask == 0 else 0
         for batch in batches:
             self._observe(batch)
-            keyed = self._without_null_keys(batch)
+            keyed = batch
+            if (keys := self._have_keys(batch)) is not None:
+                yield from self._sending.send_null_keys(batch.filter(pc.invert(keys)))
+                keyed = batch.filter(keys)
             self._counts["rows_in"] += keyed.num_rows
             if keyed.num_rows:
                 yield from self._loop.rows(keyed)
@@ -200,16 +207,19 @@ class _Subtask:
                 newest = int(mine.max())
                 self._newest[uid] = max(self._newest.get(uid, newest), newest)
 
-    def _without_null_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows whose key is null are counted and never processed."""
+    def _have_keys(self, batch: pa.RecordBatch) -> pa.BooleanArray | None:
+        """For each row whether its key is not null; None where that is so of all.
+
+        Others are counted and never processed.
+        """
         columns = [batch.column(name) for name in self._plan.key_columns]
         if not any(column.null_count for column in columns):
-            return batch
+            return None
         keep = np.ones(batch.num_rows, dtype=bool)
         for column in columns:
             keep &= column.is_valid().to_numpy(zero_copy_only=False)
         self._counts["null_keys"] += int(batch.num_rows - keep.sum())
-        return batch.filter(pa.array(keep))
+        return pa.array(keep)
 
     # -- the acknowledgement ---------------------------------------------------------------
 
@@ -241,4 +251,4 @@ class _Subtask:
             forwarded=list(self._head.acks) if self._head.subtask == 0 else [],
             **self._counts,
         )
-        return ack_batch(encode_ack(ack), plan.output, self._head.subtask, plan.downstream)
+        return ack_batch(encode_ack(ack), plan.carried, self._head.subtask, plan.downstream)

@@ -7,19 +7,39 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from moorage.engine.columns import carried_schema
 from moorage.engine.range_access import LeasedRange
 from moorage.engine.side_plan import SidePlan
 from moorage.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction
 from moorage.sinks import Sink
 from moorage_state.keyed.store import StateSchema
 
-__all__ = ["NEVER", "UNKNOWN", "SubtaskPlan"]
+__all__ = ["NEVER", "UNKNOWN", "SideOutputPlan", "SubtaskPlan"]
 
 NEVER = MAX_WATERMARK
 """Stands for the time of a timer where there is none."""
 
 UNKNOWN = NO_WATERMARK
 """Stands for the time of the next timer where nobody has looked yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideOutputPlan:
+    """One side output of an operator; picklable.
+
+    Attributes:
+        read: whether an operator reads it.
+    """
+
+    name: str
+    schema: pa.Schema
+    sinks: tuple[tuple[str, Sink], ...] = ()
+    read: bool = False
+
+    @property
+    def used(self) -> bool:
+        """Whether anybody takes its rows."""
+        return self.read or bool(self.sinks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +54,10 @@ class SubtaskPlan:
             empty where nothing is known.
         timer_delay_ms: how far timers stay behind a row's time within a key.
         batch: this epoch holds all there is: no state is read or kept.
-        downstream: parallelism of the operator that reads the output; 0 where none does.
+        downstream: parallelism of the operators that read any of its outputs; 0 where none does.
+        main_read: whether one of these reads the main output.
+        side_outputs: all that it declares.
+        null_keys_to: name of the side output for rows whose key is null; empty where there is none.
         upstream: uid and parallelism of the operator whose output is read, if it is one.
         side: for an operator with operator state or broadcast rows.
     """
@@ -58,8 +81,17 @@ class SubtaskPlan:
     next_timers: tuple[int, ...] = ()
     timer_delay_ms: int = 0
     downstream: int = 0
+    main_read: bool = True
+    side_outputs: tuple[SideOutputPlan, ...] = ()
+    null_keys_to: str = ""
     upstream: tuple[str, int] | None = None
     schemas: tuple[StateSchema, ...] = ()
     sinks: tuple[tuple[str, Sink], ...] = ()
     side: SidePlan | None = None
     batch: bool = False
+
+    @property
+    def carried(self) -> pa.Schema:
+        """The columns that carry what other operators read."""
+        read = [(i, side.schema) for i, side in enumerate(self.side_outputs) if side.read]
+        return carried_schema(self.output if self.main_read else None, read)

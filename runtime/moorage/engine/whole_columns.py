@@ -22,35 +22,38 @@ class _Hash(Protocol):
     def update(self, data: Any, /) -> None: ...
 
 
-def fitted(made: Any, schema: pa.Schema, uid: str) -> Iterator[pa.RecordBatch]:
+def fitted(made: Any, schema: pa.Schema, place: str) -> Iterator[pa.RecordBatch]:
     """The batches of a table, with the columns of `schema` in their order.
 
+    Args:
+        place: the operator, and the side output if it is one, as messages name them.
+
     Raises:
-        UserError: naming the operator and the column.
+        UserError: naming the place and the column.
     """
     if not isinstance(made, (pa.Table, pa.RecordBatch)):
         raise UserError(
-            f"a vectorized operator gives Arrow tables or batches: operator={uid} "
+            f"a vectorized operator gives Arrow tables or batches: {place} "
             f"got={type(made).__name__}"
         )
     if sorted(made.schema.names) != sorted(schema.names):
         raise UserError(
             f"a table does not have the columns that the operator's output declares: "
-            f"operator={uid} columns={made.schema.names} declared={schema.names}"
+            f"{place} columns={made.schema.names} declared={schema.names}"
         )
     table = made if isinstance(made, pa.Table) else pa.Table.from_batches([made])
-    columns = [_fitted(table.column(field.name), field, uid) for field in schema]
+    columns = [_fitted(table.column(field.name), field, place) for field in schema]
     for batch in pa.Table.from_arrays(columns, schema=schema).combine_chunks().to_batches():
         if batch.num_rows:
             yield batch
 
 
-def _fitted(column: pa.ChunkedArray, field: pa.Field, uid: str) -> pa.ChunkedArray:
+def _fitted(column: pa.ChunkedArray, field: pa.Field, place: str) -> pa.ChunkedArray:
     try:
         return column if column.type == field.type else column.cast(field.type)
     except pa.ArrowException as error:
         raise UserError(
-            f"an output column does not fit: operator={uid} column={field.name} "
+            f"an output column does not fit: {place} column={field.name} "
             f"declared={field.type} got={column.type}: {error}"
         ) from error
 

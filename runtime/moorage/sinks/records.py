@@ -1,7 +1,7 @@
 """The record of published files by checkpoint: `_moorage_log/<lineage>/` beside the output.
 
-    <checkpoint id, 20 digits>.json           {"format":0,"checkpoint":7,"files":[...]}
-    <newest id, 20 digits>.compact.json       {"format":0,"checkpoints":{"1":[...],"2":[...]}}
+    <checkpoint id, 20 digits>.json           {"format":1,"checkpoint":7,"files":[...]}
+    <newest id, 20 digits>.compact.json       {"format":1,"checkpoints":{"1":[...],"2":[...]}}
 
 What a file is here (a name, or an object with name and size) is the business of the sink. Readers
 take the union of all records, so compacting may be cut short anywhere.
@@ -34,7 +34,7 @@ Records = dict[int, list[Any]]
 COMPACT_AT = 20
 """So many records of one checkpoint each are put into one."""
 
-_FORMAT = 0
+_FORMAT = 1
 _NAME = re.compile(r"(\d{20})(\.compact)?\.json")
 _ADVICE = "put it back from a copy, or delete it: then nothing it lists is ever taken back"
 

@@ -123,7 +123,8 @@ class _Builder:
             epoch=blank.epoch,
             max_parallelism=blank.max_parallelism,
             key_types=self._key_types,
-            states=self._states,
+            # Nothing that has expired is written down anew.
+            states=tuple(replace(s, cleanup_in_full_snapshot=True) for s in self._states),
             key_hash=blank.key_hash,
             operator_states=self._side_states,
             now_ms=_milliseconds(blank),
@@ -240,10 +241,13 @@ def _meta(descriptor: StateDescriptor) -> StateMeta:
     key_type = None
     if isinstance(descriptor, MapStateDescriptor):
         key_type = parse_type(descriptor.key_type).ddl
+    ttl = descriptor.ttl
     return StateMeta(
         name=descriptor.name,
         kind=descriptor.kind,
         type=parse_type(descriptor.type).ddl,
         key_type=key_type,
-        ttl_ms=descriptor.ttl.ttl_ms if descriptor.ttl is not None else None,
+        ttl_ms=ttl.ttl_ms if ttl is not None else None,
+        indexed_ms=ttl.ttl_ms if ttl is not None and ttl.cleanup_in_background else None,
+        cleanup_in_full_snapshot=ttl is not None and ttl.cleanup_in_full_snapshot,
     )

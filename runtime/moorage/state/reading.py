@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from moorage.state.locating import Snapshot, locate
 from moorage_state.canonical import (
+    LAST_ACCESS,
     SIDE_KINDS,
     CanonicalFile,
     FileMeta,
@@ -28,6 +30,7 @@ from moorage_state.canonical import (
 from moorage_state.codecs import StateTypeError, checker
 from moorage_state.database import RangeDatabase
 from moorage_state.errors import CorruptState, UserError
+from moorage_state.keyed.expiry import NEVER
 from moorage_state.keys import KeyCodec, key_prefix
 from moorage_state.rocks import RocksOptions
 from moorage_state.server.databases import open_copy
@@ -214,13 +217,23 @@ def range_rows(
         if handle.format == "canonical":
             for state in states:
                 for batch in _canonical(snapshot, handle, metas[state], wanted, Path(scratch)):
-                    yield metas[state], batch
+                    yield metas[state], _alive(metas[state], batch)
             return
         database = _native(snapshot, handle, Path(scratch))
         try:
-            yield from scan_rows(database, list(metas.values()), wanted, states=states)
+            for meta, batch in scan_rows(database, list(metas.values()), wanted, states=states):
+                yield meta, _alive(meta, batch)
         finally:
             database.close()
+
+
+def _alive(meta: FileMeta, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows that had not expired when the snapshot was taken."""
+    if not meta.ttl_ms or not meta.now_ms:
+        return batch
+    used = batch.column(LAST_ACCESS)
+    over = pc.and_(pc.greater(used, NEVER), pc.less_equal(used, meta.now_ms - meta.ttl_ms))
+    return batch.filter(pc.invert(over))
 
 
 def _canonical(

@@ -86,6 +86,18 @@ class NeedsArguments:
 # -- configuration only -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["filesystem", "FileSystem", "FILESYSTEM"])
+def test_an_old_name_chooses_its_storage_however_it_is_written(name):
+    settings = {"state.backend": name, "state.checkpoints.dir": "file:///tmp/moorage-nowhere"}
+    loaded = load_state_backend(settings)
+    assert isinstance(loaded.storage, FilesystemCheckpointStorage)
+    assert loaded.name == "filesystem"
+    old = load_state_backend({**settings, "state.backend": "JobManager"})
+    assert isinstance(old.storage, DriverCheckpointStorage)
+    with pytest.raises(IllegalConfigurationError, match=r"needed_by=state\.backend=filesystem"):
+        load_state_backend({"state.backend": name})
+
+
 @pytest.mark.parametrize("backend", EVERY, ids=lambda one: one.identifier)
 def test_a_backend_comes_out_of_a_pickle_as_it_went_in_and_works(backend, tmp_path):
     again = pickle.loads(pickle.dumps(backend))

@@ -2,15 +2,19 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from moorage_state.backends import BatchExecutionStateBackend, EmbeddedRocksDBStateBackend, sort_key
+from moorage_state.backends.rocksdb import timing
 from moorage_state.backends.storage import DriverCheckpointStorage
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
 from moorage_state.descriptors import ListStateDescriptor, ValueStateDescriptor
-from moorage_state.errors import UserError
+from moorage_state.errors import LocalDiskError, UserError
 from moorage_state.keyed.timers import TimeDomain
+
+from .conftest import SAVEPOINT
 
 COUNT = ValueStateDescriptor("count", "long")
 ITEMS = ListStateDescriptor("items", "long")
@@ -98,6 +102,23 @@ def test_a_timer_that_is_set_while_timers_fire_fires_in_its_turn(keyed):
     assert len(keyed.timers()) == 2
 
 
+def test_a_timer_of_processing_time_that_sets_itself_for_a_time_that_has_come_waits(keyed):
+    for key in ("a", "b"):
+        keyed.set_current_key(key)
+        keyed.timers(PROCESSING).register(10)
+
+    def again(time_ms, key):
+        keyed.timers(PROCESSING).register(time_ms if key == "a" else time_ms - 3)
+        if time_ms < 20:
+            keyed.timers(PROCESSING).register(time_ms + 10)
+
+    found = fired(keyed, 25, PROCESSING, again)
+    assert sorted(found) == [(10, "a"), (10, "b"), (20, "a"), (20, "b")]
+    assert keyed.timers(PROCESSING).peek() == 7
+    found = fired(keyed, 25, PROCESSING)
+    assert sorted(found) == [(7, "b"), (10, "a"), (17, "b"), (20, "a")]
+
+
 def test_many_timers_of_one_key_group_fire_page_by_page(keyed):
     keyed.set_current_key("a")
     for time_ms in range(1000):
@@ -160,6 +181,60 @@ def test_a_time_that_does_not_fit_is_refused(keyed):
             keyed.timers().register(time_ms)
 
 
+@pytest.mark.parametrize("time_ms", [1.5, True, "5", None])
+def test_a_time_that_is_no_integer_is_refused(keyed, time_ms):
+    keyed.set_current_key("a")
+    for domain in TimeDomain:
+        for use in (keyed.timers(domain).register, keyed.timers(domain).delete):
+            with pytest.raises(TypeError, match=f"got={time_ms!r} of type"):
+                use(time_ms)
+
+
+def test_an_integer_of_another_make_is_one(op):
+    op.with_key("a")
+    op.current.timers().register(np.int64(5))
+    op.restore(op.take(SAVEPOINT))
+    op.restore(op.take())
+    assert fired(op.made[0], 9) == [(5, "a")]
+
+
+@pytest.mark.parametrize("domain", TimeDomain)
+def test_a_timer_may_fire_others_itself(keyed, domain):
+    keyed.set_current_key("a")
+    timers, seen = keyed.timers(domain), []
+    for time_ms in range(1, 6):
+        timers.register(time_ms)
+
+    def on_timer(time_ms, key):
+        seen.append(time_ms)
+        if time_ms == 2:
+            assert timers.fire_due(3, lambda inner, _: seen.append(-inner)) == 1
+            assert keyed.current_key == key
+
+    assert timers.fire_due(9, on_timer) == 4
+    assert seen == [1, 2, -3, 4, 5]
+
+
+def test_timers_that_a_failed_snapshot_did_not_write_are_in_the_next_one(subtasks, monkeypatch):
+    op = subtasks(EmbeddedRocksDBStateBackend(timer_service="HEAP"))
+    for key in "abcd":
+        op.with_key(key)
+        op.current.timers().register(5)
+    read, calls = timing.TimerCells.read, []
+
+    def fail_once(cells, prefix):
+        calls.append(prefix)
+        if len(calls) == 2:
+            raise LocalDiskError("a passing error")
+        return read(cells, prefix)
+
+    monkeypatch.setattr(timing.TimerCells, "read", fail_once)
+    with pytest.raises(LocalDiskError, match="passing"):
+        op.take()
+    op.restore(op.take())
+    assert sorted(fired(op.made[0], 9)) == [(5, key) for key in "abcd"]
+
+
 @pytest.mark.parametrize("before", ["HEAP", "ROCKSDB"])
 @pytest.mark.parametrize("after", ["HEAP", "ROCKSDB"])
 def test_timers_move_between_memory_and_the_database_at_a_restore(subtasks, before, after):
@@ -220,6 +295,7 @@ def in_order_rows(rows):
 
 def test_one_keys_state_is_in_memory_at_a_time(batch):
     count, items = batch.get_state(COUNT), batch.get_list_state(ITEMS)
+    batch.set_timer_handler(lambda *_: None)
     for key in in_order([f"k{n}" for n in range(50)]):
         batch.set_current_key(key)
         assert (count.value(), items.get()) == (None, [])
@@ -264,6 +340,55 @@ def test_a_keys_timers_fire_when_the_key_is_done(batch):
     batch.timers().register(7)
     batch.finish_key()
     assert found[-1] == (EVENT, 7, second, None)
+
+
+def test_timers_of_either_kind_that_timers_set_fire_before_the_key_is_done(batch):
+    found = []
+
+    def on_timer(domain, time_ms, _key):
+        found.append((domain, time_ms))
+        if time_ms == 7:
+            batch.timers(PROCESSING).register(50)
+        elif time_ms == 50:
+            batch.timers(EVENT).register(3)
+
+    batch.set_timer_handler(on_timer)
+    batch.set_current_key("a")
+    batch.timers(EVENT).register(7)
+    batch.finish_key()
+    assert found == [(EVENT, 7), (PROCESSING, 50), (EVENT, 3)]
+
+
+def test_timers_that_nobody_takes_are_not_forgotten_without_a_word(batch):
+    batch.set_current_key("a")
+    batch.timers().register(7)
+    with pytest.raises(UserError, match="operator=op key='a' timers=1; call set_timer_handler"):
+        batch.finish_key()
+    fired = []
+    batch.set_timer_handler(lambda *timer: fired.append(timer))
+    batch.finish_key()
+    assert fired == [(EVENT, 7, "a")]
+
+
+def test_a_key_that_was_finished_does_not_come_again(batch):
+    count = batch.get_state(COUNT)
+    batch.set_current_key("a")
+    count.update(1)
+    batch.finish_key()
+    assert not batch.has_current_key
+    with pytest.raises(UserError, match="not sorted by key: key='a' after='a'"):
+        batch.set_current_key("a")
+    with pytest.raises(RuntimeError, match="there is none at this point"):
+        count.value()
+
+
+def test_a_timer_does_not_change_the_key(batch):
+    first, second = in_order(["a", "b"])
+    batch.set_timer_handler(lambda *_: batch.set_current_key(second))
+    batch.set_current_key(first)
+    batch.timers().register(7)
+    with pytest.raises(UserError, match="on_timer must not change the key"):
+        batch.finish_key()
 
 
 @pytest.mark.parametrize(

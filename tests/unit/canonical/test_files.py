@@ -298,7 +298,7 @@ def test_a_damaged_file_is_refused(out: Path, place: float) -> None:
 def test_a_file_of_a_newer_format_asks_for_an_upgrade(out: Path) -> None:
     table = pq.read_table(out / "visit.parquet")
     document = msgspec.json.decode(table.schema.metadata[b"moorage"])
-    newer = msgspec.json.encode(document | {"format": 1, "more": True})
+    newer = msgspec.json.encode(document | {"format": 2, "more": True})
     pq.write_table(table.replace_schema_metadata({b"moorage": newer}), out / "newer.parquet")
     with pytest.raises(UserError, match=r"newer moorage.*upgrade"):
         CanonicalFile(out / "newer.parquet")

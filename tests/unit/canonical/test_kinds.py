@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from moorage import StateTtlConfig
 from moorage.state import OperatorTables, read, write_savepoint
+from moorage.state.locating import locate
 from moorage_state.canonical import CanonicalSpec, export_range, frames_of
 from moorage_state.deltas import Frame, decode_frame
 from moorage_state.descriptors import (
@@ -27,7 +28,8 @@ from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.expiry import split_stamp
 from moorage_state.keys import EXPIRIES, KeyCodec, key_prefix, state_id
 from moorage_state.rocks import Database
-from moorage_state.snapshots import StateMeta
+from moorage_state.snapshots import StateMeta, encode_manifest
+from moorage_state.snapshots.savepoints import MANIFEST_KEY
 
 Make = Callable[..., Database]
 Stored = Callable[..., dict[bytes, bytes]]
@@ -136,11 +138,12 @@ def test_the_columns_say_namespace_and_last_access(
     )
 
 
-def test_what_has_expired_does_not_come_into_a_file(
+def test_what_has_expired_does_not_come_into_a_file_where_that_is_declared(
     new_database: Make, kinds: CanonicalSpec, tmp_path: Path, stored: Stored
 ) -> None:
     database = new_database("db", [frame(filled())])
-    over = replace(kinds, now_ms=NOW + 60_000)
+    states = tuple(replace(meta, cleanup_in_full_snapshot=True) for meta in METAS)
+    over = replace(kinds, states=states, now_ms=NOW + 60_000)
     rows = {file.name: file.rows for file in export_range(database, over, tmp_path)}
     assert {name: count for name, count in rows.items() if count} == {
         "mean.parquet": 12,
@@ -149,6 +152,15 @@ def test_what_has_expired_does_not_come_into_a_file(
     }
     ids = {entry[-4 - 8 :] for entry in stored(imported(new_database, tmp_path))}
     assert not any(state_id("value") in one for one in ids)
+
+
+def test_what_has_expired_comes_into_a_file_as_it_is_stored(
+    new_database: Make, kinds: CanonicalSpec, tmp_path: Path, stored: Stored
+) -> None:
+    access = filled()
+    database = new_database("db", [frame(access)])
+    export_range(database, replace(kinds, now_ms=NOW + 10 * 60_000), tmp_path)
+    assert stored(imported(new_database, tmp_path)) == access.entries
 
 
 def test_state_that_has_no_time_to_live_any_more_does_not_expire(
@@ -199,6 +211,30 @@ def test_state_can_be_written_with_a_time_to_live_and_lives_from_then_on(tmp_pat
     assert read(path, "visits", "total").num_rows == 2
     assert read(path, "visits", "n").num_rows == 2
     assert read(path, "visits", "old").num_rows == 0
+
+
+def test_a_reader_is_given_no_rows_that_had_expired_when_the_snapshot_was_taken(
+    tmp_path: Path,
+) -> None:
+    import pyarrow as pa
+
+    used = 10**14
+    rows = pa.table({"key": ["a", "b"], "value": [1, 2], "last_access": [used, used + 1000]})
+    path = write_savepoint(
+        tmp_path / "made",
+        {
+            "visits": OperatorTables(
+                states=[(ValueStateDescriptor("value", "long", TTL), rows)], key_types=["string"]
+            )
+        },
+    )
+    manifest = locate(path).manifest
+    found = []
+    for after in (59_999, 60_000, 61_000):
+        later = replace(manifest, processing_time=used + after)
+        (tmp_path / "made" / MANIFEST_KEY).write_bytes(encode_manifest(later))
+        found.append(sorted(r["key"] for r in read(path, "visits", "value").to_pylist()))
+    assert found == [["a", "b"], ["b"], []]
 
 
 def test_an_epoch_after_a_restore_sweeps_what_was_imported(

@@ -18,7 +18,7 @@ def result(out):
     """The document that a command printed."""
     document = json.loads(out)
     assert list(document)[:2] == ["format", "command"]
-    assert document["format"] == 0
+    assert document["format"] == 1
     return document
 
 

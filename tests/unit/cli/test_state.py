@@ -7,7 +7,7 @@ import pytest
 def result(out):
     document = json.loads(out)
     assert list(document)[:2] == ["format", "command"]
-    assert document["format"] == 0
+    assert document["format"] == 1
     return document
 
 

@@ -127,7 +127,7 @@ def mounted_files() -> dict[str, str]:
             "upgrade": {"mode": "LastCheckpoint"},
         },
     }
-    start = {"format": 0, "attempt": 3, "clusterId": "prod", "jobUid": "uid-1", "graceSeconds": 5}
+    start = {"format": 1, "attempt": 3, "clusterId": "prod", "jobUid": "uid-1", "graceSeconds": 5}
     return {
         "job_yaml": yaml.safe_dump(job),
         "start_json": json.dumps(start),

@@ -6,6 +6,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from moorage.cluster.metrics import METRICS, metrics_table
+from moorage.driver.reporter import Reporter
 from moorage.driver.types import CheckpointView
 from moorage.driver.views import CheckpointRecord, ExecutorsView, FailureView
 
@@ -59,6 +60,16 @@ def test_an_unknown_value_is_left_out_and_not_zero(played):
     assert "moorage_last_checkpoint_id" not in found
     assert "moorage_restore_seconds" not in found
     assert found["moorage_epochs_total"] == 0
+
+
+def test_late_rows_and_rows_with_a_null_key_are_added_up_over_epochs(played):
+    reporter = Reporter(lambda _progress: None)
+    for epoch in (1, 2):
+        reporter.epoch(epoch, 10, 0, None, late_rows=epoch, null_keys=10 * epoch)
+    played.say(late_rows=reporter.progress.late_rows, null_keys=reporter.progress.null_keys)
+    found = samples(played)
+    assert found["moorage_late_rows_total"] == 3
+    assert found["moorage_null_key_rows_total"] == 30
 
 
 def test_every_checkpoint_is_counted_once_however_often_progress_comes(played):

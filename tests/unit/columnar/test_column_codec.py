@@ -147,6 +147,42 @@ def test_columns_of_narrower_types_and_fields_by_name_are_taken():
     assert ColumnCodec("int").encode(chunked) == [b"\x01", b"\x02", None]
 
 
+POINT = "struct<a:int,b:int DEFAULT 7,c:string DEFAULT 'x'>"
+
+
+@pytest.mark.parametrize(
+    ("ddl", "rows", "expected"),
+    [
+        (POINT, [{"a": 1}, None, {"a": None}], [(1, 7, "x"), None, (None, 7, "x")]),
+        (f"struct<p:{POINT},q:int>", [{"p": {"b": 1}}, {}], [((None, 1, "x"), None), (None, None)]),
+        (
+            f"array<{POINT}>",
+            [[{"c": "y", "a": 1}], None, [], [None, {"a": 2}]],
+            [[(1, 7, "y")], None, [], [None, (2, 7, None)]],
+        ),
+        (
+            f"map<string,{POINT}>",
+            [[("k", {"a": 1}), ("l", None)], None, [], [("m", {"a": 3})]],
+            [{"k": (1, 7, "x"), "l": None}, None, {}, {"m": (3, 7, "x")}],
+        ),
+    ],
+)
+def test_a_field_that_lacks_in_a_column_has_its_default_however_deep(ddl, rows, expected):
+    whole = pa.array(rows) if "map" not in ddl else pa.array(rows, pa.map_(pa.string(), NARROW))
+    codec, decode = ColumnCodec(ddl), decoder(ddl)
+    for start in range(len(rows)):
+        raws = codec.encode(whole.slice(start))
+        assert [raw and decode(raw) for raw in raws] == expected[start:]
+
+
+NARROW = pa.struct([("a", pa.int64())])
+
+
+def test_a_column_takes_the_defaults_that_are_declared_and_not_those_that_are_recorded():
+    codec = ColumnCodec("a int, b int default 1", (), "s", "a int, b int default 2")
+    assert codec.decode(codec.encode(pa.array([{"a": 5}]))).to_pylist() == [{"a": 5, "b": 2}]
+
+
 @pytest.mark.parametrize(
     ("ddl", "column", "words"),
     [
@@ -154,6 +190,13 @@ def test_columns_of_narrower_types_and_fields_by_name_are_taken():
         ("long", pa.array(["x"]), "a column of string is none of int64"),
         ("long", pa.array([1.5]), "a column of double is none of int64"),
         ("a long", pa.array([{"b": 1}]), r"no field \['b'\]"),
+        ("array<struct<a:long>>", pa.array([[{"a": 1, "b": 2}]]), r"no field \['b'\]"),
+        ("a struct<a:long>", pa.array([{"a": {"c": 2}}]), r"no field \['c'\]"),
+        (
+            "a long",
+            pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]),
+            "two fields of a name",
+        ),
         ("long", [1, 2], "give an Arrow array, not list"),
         ("long", np.array([1]), "give an Arrow array, not ndarray"),
         ("date", pa.array([2932897], pa.int32()).view(pa.date32()), "the years 1 to 9999"),

@@ -247,7 +247,7 @@ def test_a_max_parallelism_that_is_not_set_is_that_of_the_snapshot(lineage, star
 def test_a_point_of_a_newer_moorage_is_incompatible(lineage, started):
     url = lineage.savepoint(started)
     file = lineage.path / "savepoint" / "MANIFEST"
-    body = file.read_bytes().split(b"\n", 1)[1].replace(b'"format": 0', b'"format": 9', 1)
+    body = file.read_bytes().split(b"\n", 1)[1].replace(b'"format": 1', b'"format": 9', 1)
     import hashlib
 
     header = f"MOORAGE-MANIFEST 9 sha256:{hashlib.sha256(body).hexdigest()} {len(body)}\n"

@@ -14,12 +14,14 @@ from moorage.engine.acks import Ack, decode_ack
 from moorage.engine.columns import (
     ACK,
     ACK_COLUMN,
+    BROADCAST,
     GROUP_COLUMN,
     INPUT_COLUMN,
     KIND_COLUMN,
     ROW,
     START,
     TIME_COLUMN,
+    broadcast_column,
 )
 from moorage.engine.range_access import LeasedRange, ServerDoor
 from moorage.engine.subtask import SubtaskPlan, run_subtask
@@ -34,6 +36,7 @@ settings.load_profile("unhurried")
 
 RUN = "f1r0"
 STREAM = pa.schema([("user", pa.string()), ("n", pa.int64())])
+SIDES = [(broadcast_column(0), pa.string()), (broadcast_column(1), pa.int64())]
 OUTPUT = pa.schema([("user", pa.string()), ("n", pa.int64())])
 ENGINE = [
     (KIND_COLUMN, pa.int8()),
@@ -100,7 +103,7 @@ class Operator:
         out = list(run_subtask(plan, iter(given)))
         *data, last = out
         ack = decode_ack(last.column(ACK_COLUMN)[0].as_py())
-        names = plan.output.names
+        names = plan.output.names if plan.main_read else []
         rows = [tuple(row[n] for n in names) for b in data for row in b.to_pylist()]
         return Done(ack, rows, out)
 
@@ -177,6 +180,27 @@ def batch() -> Callable[..., pa.RecordBatch]:
             for row in rows
         ]
         return pa.RecordBatch.from_pylist(data, schema=pa.schema([*stream, *ENGINE]))
+
+    return make
+
+
+@pytest.fixture
+def mixed(batch: Callable[..., pa.RecordBatch]) -> Callable[..., pa.RecordBatch]:
+    """Broadcast rows `(rule, factor)` or `(rule, factor, time)`, then keyed rows, in one batch."""
+
+    def make(broadcast: Sequence[tuple[Any, ...]], *keyed: tuple[Any, ...]) -> pa.RecordBatch:
+        rows = batch(*keyed) if keyed else batch(("x", 0)).slice(0, 0)
+        schema = pa.schema([*rows.schema, *SIDES])
+        sides = [
+            {
+                KIND_COLUMN: BROADCAST,
+                TIME_COLUMN: row[2] if len(row) > 2 else None,
+                broadcast_column(0): row[0],
+                broadcast_column(1): row[1],
+            }
+            for row in broadcast
+        ]
+        return pa.RecordBatch.from_pylist([*sides, *rows.to_pylist()], schema=schema)
 
     return make
 

@@ -12,6 +12,7 @@ from moorage.functions import (
     NO_WATERMARK,
     KeyedProcessFunction,
     ProcessContext,
+    TimeDomain,
     TimerService,
 )
 from moorage_state.keyed import KeyedStateStore, KeyTimers
@@ -60,6 +61,15 @@ class Repeats(KeyedProcessFunction):
             service.register_event_time_timer(7)
             service.register_event_time_timer(MAX_WATERMARK)
         yield ctx.key, timestamp, service.current_watermark()
+
+
+class Alternates(KeyedProcessFunction):
+    """An event-time timer sets one of processing time, which sets itself for a time that was."""
+
+    def on_timer(self, timestamp, ctx):
+        domain = ctx.time_domain()
+        ctx.timer_service().register_processing_time_timer(timestamp - domain)
+        yield ctx.key, timestamp, domain
 
 
 def outcome(firing):
@@ -114,3 +124,14 @@ def test_what_is_left_fires_at_the_end_of_the_key_up_to_the_end_of_time(firing, 
     store.finish()
     assert made.next_timer(bound) == NEVER
     assert list(made.pages(bound)) == []
+
+
+def test_what_an_event_time_timer_sets_for_processing_time_fires_at_the_end_too(firing):
+    made, ctx, _ = firing
+    made._function = Alternates()
+    ctx.timer_service().register_event_time_timer(10)
+    assert made.any_due()
+    assert made.go_on()
+    fired = [(time, domain) for _, time, domain in outcome(made)]
+    assert fired == [(10, TimeDomain.EVENT_TIME), (10, TimeDomain.PROCESSING_TIME)]
+    assert not made.any_due()

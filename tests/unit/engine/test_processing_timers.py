@@ -136,6 +136,65 @@ def test_an_alarm_that_sets_itself_for_a_time_that_has_come_waits_for_the_next_e
     assert run(operator, now=11, function=Again(step)) == [f"alarm a{10 + step}"]
 
 
+@pytest.mark.parametrize("step", [0, -3])
+def test_so_it_does_where_its_key_has_rows(operator, batch, step):
+    run(operator, [batch(("a", 10))], function=Again(step))
+    rows = [batch(("a", 1000))]
+    assert run(operator, rows, now=10, function=Again(step)) == ["alarm a10", "row a10"]
+    done = epoch(operator, [batch(("a", 1000))], now=11, function=Again(step))
+    assert spell(done) == [f"alarm a{10 + step}", "row a11"]
+    assert done.ack.next_timer == 10 + 2 * step
+
+
+def test_a_chain_of_alarms_catches_up_before_the_rows_of_its_key(operator, batch):
+    run(operator, [batch(("a", 10))], now=0, function=Again(10))
+    fired = run(operator, [batch(("a", 1000))], now=35, function=Again(10))
+    assert fired == ["alarm a10", "alarm a20", "alarm a30", "row a35"]
+
+
+class Sets(Again):
+    """A row sets an alarm for now; an alarm of any kind sets one of processing time."""
+
+    def process(self, row, ctx):
+        ctx.timer_service().register_processing_time_timer(row.n)
+        yield ctx.key, "row", row.n
+
+
+def test_what_a_row_sets_for_a_time_that_has_come_fires_although_an_alarm_waits(operator, batch):
+    run(operator, [batch(("a", 10))], function=Again(0))
+    # The alarm at 10 sets itself anew and waits; the row sets it once more, and another one.
+    rows = [batch(("a", 10), ("a", 7))]
+    fired = run(operator, rows, now=10, function=Sets(0))
+    assert fired == ["alarm a10", "row a10", "row a7", "alarm a7"]
+    assert run(operator, now=11, function=Alarm()) == ["alarm a7", "alarm a10"]
+
+
+def test_an_alarm_that_waits_for_the_next_epoch_can_be_deleted(operator, batch):
+    class Unsets(Again):
+        def process(self, row, ctx):
+            ctx.timer_service().delete_processing_time_timer(row.n)
+            yield ctx.key, "row", row.n
+
+    run(operator, [batch(("a", 10))], function=Again(0))
+    done = epoch(operator, [batch(("a", 10))], now=10, function=Unsets(0))
+    assert (spell(done), done.ack.next_timer) == (["alarm a10", "row a10"], NEVER)
+    assert run(operator, now=11) == []
+
+
+@pytest.mark.parametrize("rows", [(), (("a", 9_000),)])
+def test_what_an_event_time_timer_sets_for_now_fires_in_the_next_epoch(operator, batch, rows):
+    class Begin(Alarm):
+        def process(self, row, ctx):
+            ctx.timer_service().register_event_time_timer(500)
+
+    run(operator, [batch(("a", 1))], now=100, function=Begin())
+    given = [batch(*rows)] if rows else []
+    done = epoch(operator, given, now=100, watermark=600, function=Again(-450))
+    assert spell(done) == ["event a500", *("row a100" for _ in rows)]
+    assert done.ack.next_timer == 50
+    assert run(operator, now=101, function=Alarm()) == ["alarm a50"]
+
+
 def test_alarms_outlive_the_state_of_their_key(operator, batch):
     class Clear(Alarm):
         def open(self, ctx):

@@ -48,7 +48,7 @@ class Environment:
 
 @pytest.fixture(autouse=True)
 def _reads_ddl_without_a_jvm(monkeypatch):
-    monkeypatch.setattr("moorage.graph.parse_output", lambda _uid, _ddl: ROWS)
+    monkeypatch.setattr("moorage.streams.parse_output", lambda _uid, _ddl: ROWS)
 
 
 @pytest.fixture
@@ -90,7 +90,8 @@ def test_an_operator_is_restored_from_its_second_epoch_on(keyed, stream):
     sides = OperatorSides(next_checkpoint_id=lambda: next(ids))
     first = sides.plans(graph)["counts"]
     assert (first.restored, first.restored_checkpoint_id, first.checkpoint_id) == (False, None, 5)
-    sides.committed(outcome(ack("counts", 0, SEEN), ack("prices", 0)), ["plain", "counts"])
+    done = outcome(ack("counts", 0, SEEN), ack("prices", 0))
+    sides.committed(done.operator_states(), ["plain", "counts"])
     second = sides.plans(graph)
     assert (second["counts"].restored, second["counts"].checkpoint_id) == (True, 6)
     assert second["counts"].schemas == (SEEN,)
@@ -106,7 +107,36 @@ def test_without_such_operators_no_checkpoint_id_is_asked_for(keyed):
 def test_two_subtasks_must_declare_a_name_alike():
     other = OperatorStateSchema("seen", "union", "bigint")
     with pytest.raises(UserError, match="'seen' of another subtask was registered as list state"):
-        OperatorSides().committed(outcome(ack("a", 0, SEEN), ack("a", 1, other)), ["a"])
+        outcome(ack("a", 0, SEEN), ack("a", 1, other)).operator_states()
+
+
+WIDER = OperatorStateSchema("seen", "split", "double")
+
+
+@pytest.mark.parametrize(
+    ("reported", "told"),
+    [
+        ([SEEN, WIDER, SEEN], (WIDER,)),
+        ([WIDER, WIDER, WIDER], ()),
+        ([SEEN, SEEN, SEEN], ()),
+        ([WIDER, OperatorStateSchema("seen", "union", "double"), SEEN], ()),
+    ],
+)
+def test_subtasks_that_left_a_state_as_it_was_are_told_how_others_declare_it(
+    keyed, stream, reported, told
+):
+    graph = graph_of(keyed, stream)
+    sides = OperatorSides({"counts": (SEEN,)})
+    done = outcome(*(ack("counts", n, schema) for n, schema in enumerate(reported)))
+    assert sides.changes(done) == bool(told)
+    assert sides.plans(graph)["counts"].changed == told
+    assert not sides.changes(done), "they were told, and nothing else can come of it"
+    sides.committed({}, ["counts"])
+    assert sides.plans(graph)["counts"].changed == ()
+
+
+def test_a_new_state_that_one_subtask_declares_is_no_change_for_the_others():
+    assert not OperatorSides().changes(outcome(ack("counts", 0, SEEN), ack("counts", 1)))
 
 
 def test_manifests_say_what_a_run_has_to_know():

@@ -16,7 +16,6 @@ from moorage import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from moorage.engine.columns import BROADCAST, KIND_COLUMN, TIME_COLUMN, broadcast_column
 from moorage.engine.failures import SubtaskFailure
 from moorage.engine.side_plan import SidePlan
 
@@ -143,7 +142,6 @@ def test_both_methods_must_be_defined(operator, batch):
 # --- broadcast rows -------------------------------------------------------------------------------
 
 RULES = MapStateDescriptor("rules", "string", "long")
-SIDES = [(broadcast_column(0), pa.string()), (broadcast_column(1), pa.int64())]
 
 
 class Priced(KeyedBroadcastProcessFunction):
@@ -170,27 +168,6 @@ class UsesAKey(Priced):
 
     def process_broadcast_element(self, row, ctx):  # noqa: ARG002
         self.n.update(1)
-
-
-@pytest.fixture
-def mixed(batch):
-    """Broadcast rows `(rule, factor)` or `(rule, factor, time)`, then keyed rows, in one batch."""
-
-    def make(broadcast, *keyed):
-        rows = batch(*keyed) if keyed else batch(("x", 0)).slice(0, 0)
-        schema = pa.schema([*rows.schema, *SIDES])
-        sides = [
-            {
-                KIND_COLUMN: BROADCAST,
-                TIME_COLUMN: row[2] if len(row) > 2 else None,
-                broadcast_column(0): row[0],
-                broadcast_column(1): row[1],
-            }
-            for row in broadcast
-        ]
-        return pa.RecordBatch.from_pylist([*sides, *rows.to_pylist()], schema=schema)
-
-    return make
 
 
 def connected(done=None):

@@ -72,6 +72,32 @@ def test_state_expires_by_the_plans_time_and_goes_without_its_key(
     assert entries(operator) == 4
 
 
+class Counts(KeyedProcessFunction):
+    """Keeps a number for each key, swept or not."""
+
+    def __init__(self, ttl=None):
+        self._ttl = ttl
+
+    def open(self, ctx):
+        self.count = ctx.get_state(ValueStateDescriptor("n", "long", self._ttl))
+
+    def process(self, row, _ctx):
+        self.count.update(row.n)
+        return ()
+
+
+def test_what_was_stored_before_it_had_a_time_to_live_goes_without_its_key(
+    operator: Any, batch: Callable[..., Any]
+) -> None:
+    operator.epoch(Counts(), [batch(*[(f"key-{n}", n) for n in range(200)])], now_ms=NOW)
+    swept = Counts(StateTtlConfig(timedelta(minutes=10)))
+    for minutes in (1, 2, 3):
+        operator.epoch(swept, [], start=True, now_ms=NOW + minutes * MINUTE)
+    assert entries(operator) >= 200
+    operator.epoch(swept, [], start=True, now_ms=NOW + 15 * MINUTE)
+    assert entries(operator) == 0
+
+
 def test_an_attempt_that_is_repeated_sweeps_the_same(
     operator: Any, batch: Callable[..., Any]
 ) -> None:

@@ -187,6 +187,21 @@ def test_several_tables_and_none_are_output_too(operator, batch):
     assert operator.epoch(Echo(lambda *_: None), [batch(("a", 1))]).ack.rows_out == 0
 
 
+def test_a_generator_reads_and_puts_state_between_its_tables(operator, batch):
+    class Counts(KeyedBatchFunction):
+        def open(self, ctx):
+            self.n = ctx.get_state(ValueStateDescriptor("n", "long"))
+
+        def process_batch(self, keys, table, ctx):
+            counts = [n + 1 for n in ctx.get_values(self.n).fill_null(0).to_pylist()]
+            yield pa.table({"user": keys, "n": counts})
+            ctx.put_values(self.n, pa.array(counts))
+
+    batches = [batch(("a", 0), ("b", 0)), batch(("b", 0))]
+    assert operator.epoch(Counts(), batches).rows == [("a", 1), ("b", 1), ("b", 2)]
+    assert operator.epoch(Counts(), batches).rows == [("a", 2), ("b", 3), ("b", 4)]
+
+
 def test_the_context_knows_keys_of_rows_times_and_the_watermark(operator, batch):
     seen: list[Any] = []
 

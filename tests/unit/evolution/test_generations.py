@@ -29,6 +29,15 @@ def written(ddl, value, earlier=()):
     return ValueCodec.of(ddl, earlier).encode(value)
 
 
+def test_a_decimal_within_a_struct_gets_the_digits_of_the_new_type():
+    first, last = "struct<d:decimal(5,2),n:int>", "struct<d:decimal(7,4),n:int>"
+    raw = ValueCodec.of(first).encode((D("1.25"), 3))
+    found = ValueCodec.of(last, (first,)).decode(raw)
+    assert repr(found) == repr(
+        ValueCodec.of(last).decode(ValueCodec.of(last).encode((D("1.25"), 3)))
+    )
+
+
 @pytest.mark.parametrize(
     ("before", "value", "now", "expected"),
     [

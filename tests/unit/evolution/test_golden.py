@@ -1,7 +1,6 @@
 """The bytes of values of every type stay what they are.
 
-While the format is at version 0 it may change; then delete the golden file and run the test twice.
-From version 1 on lines are only ever added. Pickles are not here: their bytes are Python's.
+Lines are only ever added. Pickles are not here: their bytes are Python's.
 """
 
 import datetime

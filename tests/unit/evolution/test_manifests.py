@@ -17,7 +17,14 @@ from moorage_state.snapshots import (
 )
 
 SCHEMA = StateSchema(
-    "visit", "value", "struct<n:double,by:string DEFAULT 'it''s'>", "", ("struct<n:int>",)
+    "visit",
+    "value",
+    "struct<n:double,by:string DEFAULT 'it''s'>",
+    "",
+    ("struct<n:int>",),
+    ttl_ms=5,
+    indexed_ms=7,
+    cleanup_in_full_snapshot=True,
 )
 
 

@@ -3,6 +3,7 @@
 # ruff: noqa: ARG002 - the range has the signatures of RangeAccess
 
 import doctest
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from moorage.engine.acks import Ack, EpochOutcome
 from moorage_state.canonical import RowBuffer
 from moorage_state.canonical.layout import CanonicalSpec
 from moorage_state.codecs import encoder
+from moorage_state.columnar import ColumnCodec
 from moorage_state.deltas import decode_frame
 from moorage_state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
     ValueStateDescriptor,
 )
 from moorage_state.errors import UserError
@@ -25,6 +28,7 @@ from moorage_state.keyed.access import Scan
 from moorage_state.keyed.store import StateSchema, merged_schema
 from moorage_state.keys import key_prefix, state_id
 from moorage_state.snapshots import StateMeta
+from moorage_state.timetolive import StateTtlConfig
 
 A, B, C = "n int, page string", "n int, page string, by string default 'web'", "by string, n double"
 PREFIXES = [key_prefix(1, b"a"), key_prefix(1, b"b"), key_prefix(2, b"c")]
@@ -117,6 +121,53 @@ def test_values_of_three_types_are_read_side_by_side(job):
 
 
 B_DDL = "struct<n:int,page:string,by:string DEFAULT 'web'>"
+
+
+def test_another_default_changes_no_value_whoever_reads_it(job):
+    first, second = "n int, by string default 'a'", "n int, by string default 'b'"
+    job.epoch(visits("n int", a=(1,)))
+    assert job.epoch(visits(first))["a"] == (1, "a")
+    assert job.epoch(visits(second, b={"n": 2})) == {"a": (1, "a"), "b": (2, "b"), "c": None}
+    (schema,) = job.schemas
+    column = ColumnCodec(schema.type, schema.earlier).decode(list(job.range.entries.values()))
+    assert column.to_pylist() == [{"n": 1, "by": "a"}, {"n": 2, "by": "b"}]
+    assert job.epoch(visits(f"{second}, m int"))["a"] == (1, "a", None)
+
+
+@pytest.mark.parametrize("ttl", [None, StateTtlConfig(timedelta(days=1))])
+@pytest.mark.parametrize("kind", ["value", "items", "seen", "total"])
+def test_values_that_can_be_changed_in_place_change_with_the_type(job, kind, ttl):
+    def run(ddl, value):
+        declared = {
+            "value": lambda: ValueStateDescriptor("s", ddl, ttl),
+            "items": lambda: ListStateDescriptor("s", ddl, ttl),
+            "seen": lambda: MapStateDescriptor("s", "string", ddl, ttl),
+            "total": lambda: ReducingStateDescriptor("s", ddl, lambda a, b: a + b, ttl),
+        }[kind]()
+
+        def changing(store, keys):
+            state = store.state(declared)
+            found = {}
+            for key in keys:
+                if key in value:
+                    place = ["x"] if kind == "seen" else []
+                    method = {"value": "update", "seen": "put"}.get(kind, "add")
+                    getattr(state, method)(*place, value[key])
+                read = {"value": "value", "seen": "values"}.get(kind, "get")
+                found[key] = getattr(state, read)()
+            return found
+
+        return changing
+
+    def held(one):
+        return [one] if kind in {"items", "seen"} else one
+
+    job.epoch(run("array<int>", {"a": [1], "b": [2]}))
+    found = job.epoch(run("array<double>", {"b": [5]} if kind != "items" else {}))
+    assert repr(found["a"]) == repr(held([1.0]))
+    expected = {"items": [[2.0]], "total": [2.0, 5.0]}.get(kind, held([5.0]))
+    assert repr(found["b"]) == repr(expected)
+    assert repr(job.epoch(run("array<double>", {}))) == repr(found)
 
 
 def test_elements_of_lists_and_values_of_maps_change_with_the_type(job):

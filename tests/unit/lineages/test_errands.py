@@ -3,6 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from moorage_testing.fault_proxy import Chaos, Fault, FaultProxy
@@ -143,7 +144,7 @@ def test_a_savepoint_that_is_not_whole_is_corrupt(places, harm):
 def test_a_manifest_of_a_newer_moorage_is_told_as_that(places):
     store = places.store("sp")
     data = encode_manifest(savepoint_manifest(store, "a")).partition(b"\n")[2]
-    body = data.replace(b'"format": 0', b'"format": 7')
+    body = data.replace(b'"format": 1', b'"format": 7')
     digest = hashlib.sha256(body).hexdigest()
     store.put(MANIFEST_KEY, f"MOORAGE-MANIFEST 7 sha256:{digest} {len(body)}\n".encode() + body)
     assert run("Verify", path=places.url("sp")).code == "newer_format"
@@ -347,7 +348,7 @@ def test_of_two_copies_of_one_attempt_the_first_counts_whatever_the_other_found(
                 checkpoint(store, writer, 2)
                 ended[0] = copied(places, "state")
 
-    ended = []
+    ended: list[Any] = []
     late = Overtaken(places.store("late"))
     answer = run(
         "Copy",

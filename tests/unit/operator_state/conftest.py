@@ -42,8 +42,19 @@ class Access:
     def due_timers(self, *_: object) -> list[bytes]:
         raise AssertionError("operator state has no timers")
 
-    def stage(self, *_: object) -> None:
+    def stage(self, frame: bytes) -> None:  # noqa: ARG002
         raise AssertionError("operator state is written through the store")
+
+
+class Staged(Access):
+    """Keeps what was staged."""
+
+    def __init__(self, entries: dict[bytes, bytes]) -> None:
+        super().__init__(entries)
+        self.staged: list[bytes] = []
+
+    def stage(self, frame: bytes) -> None:
+        self.staged.append(frame)
 
 
 class Frames:
@@ -84,7 +95,7 @@ class Subtask:
         access = Access(world.entries)
         peers = [(one.start, lambda: access) for one in world.ranges]
         self.states = RangeOperatorStates(
-            access, self.frames, groups.start, world.epoch + 1, world.schemas, peers
+            access, self.frames, groups.start, world.epoch + 1, world.schemas, peers, world.changed
         )
         self.raw = RawStates(self.states, access, self.frames, groups)
 
@@ -100,6 +111,7 @@ class World:
     def __init__(self, parallelism: int = 2) -> None:
         self.entries: dict[bytes, bytes] = {}
         self.schemas: list[OperatorStateSchema] = []
+        self.changed: list[OperatorStateSchema] = []
         self.epoch = 0
         self.frames: list[bytes] = []
         self._set(parallelism)
@@ -148,6 +160,11 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+@pytest.fixture(scope="session")
+def new_access() -> Callable[[dict[bytes, bytes]], Staged]:
+    return Staged
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+from decimal import Decimal
 
 import pytest
 from msgspec.structs import replace
@@ -115,6 +116,67 @@ def test_states_that_nobody_asks_for_are_carried_on(streams):
     third = DefaultOperatorStateBackend("op", [taken(second, streams, 2)])
     assert third.get_list_state(BUFFER).get() == ["7a", "7b"]
     assert third.get_broadcast_state(RULES).get("a") == [1]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_union_does_not_multiply_however_often_it_is_restored(streams, asked):
+    handles = [taken(filled(n), streams) for n in range(2)]
+    for checkpoint_id, parallelism in enumerate([2, 3, 1, 2, 2], 2):
+        made = [DefaultOperatorStateBackend("op", mine) for mine in reassign(handles, parallelism)]
+        if asked:
+            for backend in made:
+                assert sorted(backend.get_union_list_state(OFFSETS).get()) == [0, 1]
+        handles = [taken(backend, streams, checkpoint_id) for backend in made]
+    (restored,) = [DefaultOperatorStateBackend("op", mine) for mine in reassign(handles, 1)]
+    assert sorted(restored.get_union_list_state(OFFSETS).get()) == [0, 1]
+
+
+def test_what_a_subtask_adds_to_or_clears_of_a_union_is_its_own(streams):
+    first = reassign([taken(filled(n), streams) for n in range(2)], 2)
+    one, other = [DefaultOperatorStateBackend("op", mine) for mine in first]
+    one.get_union_list_state(OFFSETS).update([5])
+    other.get_union_list_state(OFFSETS).add(6)
+    assert one.get_union_list_state(OFFSETS).get() == [5]
+    handles = [taken(backend, streams, 2) for backend in (one, other)]
+    for mine in reassign(handles, 2):
+        restored = DefaultOperatorStateBackend("op", mine)
+        assert sorted(restored.get_union_list_state(OFFSETS).get()) == [1, 5, 6]
+
+
+PAIRS = ListStateDescriptor("pairs", "struct<n:int>")
+LATER_PAIRS = ListStateDescriptor("pairs", "struct<n:int,note:string DEFAULT 'new'>")
+LATER_RULES = MapStateDescriptor("rules", "string", "array<decimal(20,0)>")
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_what_a_subtask_did_not_ask_for_is_carried_on_with_the_type_it_was_written_with(
+    streams, parallelism
+):
+    first = [filled(n, rules=[("from", [n])]) for n in range(2)]
+    for n, backend in enumerate(first):
+        backend.get_list_state(PAIRS).add_all([(n,), (n + 10,)])
+    taken_first = reassign([taken(backend, streams) for backend in first], 2)
+    second = [DefaultOperatorStateBackend("op", mine) for mine in taken_first]
+    second[0].get_list_state(LATER_PAIRS).add((5, "5"))
+    second[0].get_broadcast_state(LATER_RULES).put("new", [Decimal(7)])
+    handles = [taken(backend, streams, 2) for backend in second]
+    third = [DefaultOperatorStateBackend("op", mine) for mine in reassign(handles, parallelism)]
+    # Nobody asks: what two types wrote goes on side by side.
+    fourth = [taken(backend, streams, 3) for backend in third]
+    restored = [DefaultOperatorStateBackend("op", mine) for mine in reassign(fourth, parallelism)]
+    pairs = [pair for backend in restored for pair in backend.get_list_state(LATER_PAIRS).get()]
+    assert pairs == [(0, "new"), (10, "new"), (5, "5"), (1, "new"), (11, "new")]
+    for n, backend in enumerate(restored):
+        rules = dict(backend.get_broadcast_state(LATER_RULES).items())
+        assert rules == ({"from": [1]} if n % 2 else {"from": [0], "new": [7]})
+
+
+def test_handles_that_contradict_each_other_about_a_state_are_refused(streams):
+    one, other = DefaultOperatorStateBackend("op"), DefaultOperatorStateBackend("op")
+    one.get_list_state(BUFFER).add("a")
+    other.get_union_list_state(BUFFER).add("b")
+    with pytest.raises(UserError, match="'buffer' was written as list state<string>"):
+        DefaultOperatorStateBackend("op", [taken(one, streams), taken(other, streams)])
 
 
 def test_handles_of_several_snapshots_are_not_mixed(streams):

@@ -1,6 +1,8 @@
 """Lists and broadcast maps of subtasks, epoch after epoch."""
 
+from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,8 @@ from moorage_state.descriptors import (
 from moorage_state.errors import UserError
 from moorage_state.evolution import StateMigrationError
 from moorage_state.operator_state import ReadOnlyBroadcastState
+from moorage_state.operator_state.schemas import list_schema, map_schema
+from moorage_state.timetolive import StateTtlConfig
 
 BUFFER = ListStateDescriptor("buffer", "string")
 OFFSETS = ListStateDescriptor("offsets", "struct<topic:string,at:long>")
@@ -34,6 +38,17 @@ def test_what_a_subtask_adds_is_its_own_and_read_in_order_in_the_next_epoch(worl
     world.run(lambda subtask, n: subtask.states.get_list_state(BUFFER).add_all([f"{n}a", f"{n}b"]))
     world.run(lambda subtask, n: subtask.states.get_list_state(BUFFER).add(f"{n}c"))
     assert world.run(read) == [["0a", "0b", "0c"], ["1a", "1b", "1c"]]
+
+
+def test_a_time_to_live_which_operator_state_does_not_have_is_refused(world):
+    ttl = StateTtlConfig(timedelta(days=1))
+    for ask in (
+        lambda states: states.get_list_state(ListStateDescriptor("buffer", "string", ttl)),
+        lambda states: states.get_union_list_state(ListStateDescriptor("buffer", "string", ttl)),
+        lambda states: states.get_broadcast_state(MapStateDescriptor("buffer", "int", "int", ttl)),
+    ):
+        with pytest.raises(UserError, match=r"no time to live: state=buffer ttl=1 day.*without"):
+            world.run(lambda subtask, _, ask=ask: ask(subtask.states))
 
 
 def test_additions_are_seen_at_once_and_get_gives_a_new_list(world):
@@ -280,6 +295,74 @@ def test_a_broadcast_state_whose_type_changes_is_converted(world):
     world.run(lambda s, _: s.states.get_broadcast_state(later).remove("b"))
     seen = world.run(lambda s, _: s.states.get_broadcast_state(later).items())
     assert seen == [[("a", (1.0, "x"))]] * 2
+
+
+@pytest.mark.parametrize("method", ["get_list_state", "get_union_list_state"])
+def test_a_subtask_that_does_not_ask_for_a_list_converts_it_when_others_do(world, method):
+    def of(subtask, descriptor):
+        return getattr(subtask.states, method)(descriptor)
+
+    world.run(lambda subtask, n: of(subtask, OFFSETS).add(("t", n)))
+    mode: Any = "split" if method == "get_list_state" else "union"
+    world.changed = [list_schema(LATER, mode)]
+    world.run(lambda subtask, n: of(subtask, LATER).add((9, 9)) if n == 0 else None)
+    world.changed = []
+    world.rescale(1)
+    assert world.run(lambda s, _: sorted(of(s, LATER).get())) == [[(0, 7), (1, 7), (9, 9)]]
+
+
+def test_a_subtask_that_does_not_ask_for_a_broadcast_state_converts_it_when_others_do(world):
+    later = MapStateDescriptor("rules", "string", "struct<limit:double,note:string>")
+    world.run(lambda s, _: s.states.get_broadcast_state(RULES).put("a", (1, "x")))
+    world.changed = [map_schema(later)]
+    world.run(lambda s, n: s.states.get_broadcast_state(later).get("a") if n == 0 else None)
+    world.changed = []
+    seen = world.run(lambda s, _: s.states.get_broadcast_state(later).items())
+    assert seen == [[("a", (1.0, "x"))]] * 2
+
+
+NESTED = "struct<names:array<string>,limit:int>"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "change"),
+    [
+        ("array<long>", [1], lambda v: v.append(2)),
+        ("map<string,long>", {"a": 1}, lambda v: v.update(b=2)),
+        (NESTED, (["a"], 1), lambda v: v.names.append("b")),
+        ("pickle", {"a": 1}, lambda v: v.update(b=2)),
+    ],
+)
+def test_what_is_read_can_be_changed_without_changing_the_state(world, kind, value, change):
+    rules, lists = MapStateDescriptor("m", "string", kind), ListStateDescriptor("l", kind)
+
+    def work(subtask, _):
+        state, union = subtask.states.get_broadcast_state(rules), subtask.states
+        added = union.get_list_state(lists)
+        state.put("a", value)
+        added.add(value)
+        for read in (
+            lambda: state.get("a"),
+            lambda: state.values()[0],
+            lambda: ReadOnlyBroadcastState(state).items()[0][1],
+            lambda: added.get()[0],
+            lambda: next(iter(added)),
+        ):
+            change(read())
+            assert read() == value
+
+    world.run(work)
+
+
+def test_values_that_cannot_be_changed_are_decoded_once(world):
+    def work(subtask, _):
+        state = subtask.states.get_broadcast_state(RULES)
+        state.put("a", (1, "one"))
+        assert state.get("a") is state.get("a")
+        state.put("a", (2, "two"))
+        assert state.get("a").limit == 2
+
+    world.run(work)
 
 
 def test_descriptors_must_be_of_the_right_kind(world):

@@ -65,51 +65,6 @@ def flip_byte(path, at):
     path.write_bytes(data)
 
 
-def test_puts_deletes_and_range_deletes_are_applied_in_order(db):
-    db.apply([Frame([], [b"a", b"b", b"c", b"d"], [b"1", b"2", b"3", b"4"])])
-    db.apply([Frame([(b"b", b"d")], [b"c", b"a"], [b"new", None])], (b"\xffm", b"marker"))
-    assert db.get_many([b"a", b"b", b"c", b"d"]) == [None, None, b"new", b"4"]
-    assert db.get(b"\xffm") == b"marker"
-
-
-def test_the_last_write_of_a_key_counts_within_a_frame_and_across_frames(db):
-    first = Frame([], [b"b", b"a", b"c", b"a", b"b"], [b"1", b"1", b"1", b"2", None])
-    db.apply([first, Frame([(b"c", b"d")], [b"d", b"c", b"c"], [b"1", b"2", b"3"])])
-    assert db.get_many([b"a", b"b", b"c", b"d"]) == [b"2", None, b"3", b"1"]
-
-
-def test_an_error_while_frames_are_read_writes_nothing(db):
-    def frames():
-        yield Frame([], [b"a"], [b"1"])
-        raise CorruptState("torn")
-
-    with pytest.raises(CorruptState, match="torn"):
-        db.apply(frames())
-    assert db.get(b"a") is None
-
-
-def test_empty_keys_and_values_are_kept(db):
-    db.apply([Frame([], [b"", b"k"], [b"v", b""])])
-    assert db.get_many([b"", b"k", b"x"]) == [b"v", b"", None]
-
-
-def test_a_lookup_of_many_slices_keeps_its_order(db):
-    keys = fill(db, 10_000, b"x")
-    assert db.get_many([*keys, b"\xf0"]) == [b"x"] * 10_000 + [None]
-
-
-def test_a_cursor_takes_pages_up_to_both_limits(db):
-    keys = fill(db, 100)
-    with db.cursor(b"", b"\xff") as cursor:
-        assert cursor.seek(keys[10]) == keys[10]
-        assert cursor.take(keys[50], 5, 1 << 20)[0::2] == (keys[10:15], False)
-        assert cursor.take(keys[50], 99, 300)[0::2] == (keys[15:18], False)
-        assert cursor.take(keys[50], 99, 1 << 20)[0::2] == (keys[18:50], True)
-        assert cursor.take_keys(keys[53], 2) == keys[50:52]
-        assert cursor.take_keys(keys[53], 9) == keys[52:53]
-        assert cursor.seek(b"\xf0") is None
-
-
 def test_a_clean_database_reports_its_size_in_microseconds(db):
     fill(db, 10_000)
     db.flush()
@@ -118,13 +73,6 @@ def test_a_clean_database_reports_its_size_in_microseconds(db):
     assert time.perf_counter() - began < 0.05
     assert found["live-sst-files-size"] > 10_000
     assert found["background-errors"] == 0
-
-
-def test_a_closed_database_says_so(db):
-    db.close()
-    db.close()
-    with pytest.raises(Bug, match="closed"):
-        db.get(b"a")
 
 
 # The traps of the binding.

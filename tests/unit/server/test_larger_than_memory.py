@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import resource
 import time
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from moorage_state.rocks import RocksOptions
 from moorage_state.server import ServerGroup
 
 MIB = 1 << 20
-VALUE = 1000
-PER_EPOCH = 20_000
+VALUE = 4000
+PER_EPOCH = 2_500
 LIMIT = 256 * MIB
 OPTIONS = RocksOptions(
     block_cache_bytes=64 * MIB, write_buffers_bytes=32 * MIB, write_buffer_bytes=8 * MIB
@@ -28,10 +29,20 @@ def small():
 
 @contextlib.contextmanager
 def limited(pid, limit):
-    """Have the kernel hold the process to so many bytes, page cache included, where it can.
+    """Have the kernel hold the process to so many bytes; one that needs more does not go on.
 
-    Yields whether it does. A process that needs more is killed.
+    With its page cache where this test may make a cgroup, else its own memory alone.
     """
+    with in_cgroup(pid, limit) as held:
+        if not held:
+            own_memory = status(pid, "VmData") + limit - status(pid, "VmRSS")
+            resource.prlimit(pid, resource.RLIMIT_DATA, (own_memory, own_memory))
+        yield
+
+
+@contextlib.contextmanager
+def in_cgroup(pid, limit):
+    """Yields whether the process is in a cgroup of its own with this limit."""
     root = Path("/sys/fs/cgroup")
     group = root / "memory" if (root / "memory").is_dir() else root
     old = (group / "memory.limit_in_bytes").exists()
@@ -58,12 +69,17 @@ def limited(pid, limit):
             time.sleep(0.01)
 
 
+def status(pid, name):
+    """Bytes that the kernel counts for a process under this name."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError(pid, name)
+
+
 def resident(pid):
     """Bytes of the process's own memory, without the page cache."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) << 10
-    raise AssertionError(pid)
+    return status(pid, "VmRSS")
 
 
 def value(noise, n):

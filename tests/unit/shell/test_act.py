@@ -330,10 +330,10 @@ async def test_an_errands_outcome_is_seen_by_the_next_pass(shell):
 
 async def test_a_status_is_only_ever_the_models(shell):
     shell.make_job()
-    shell.api.set_status("StatefulSparkJob", "here", "clicks", format=0, ofTheFuture=1)
+    shell.api.set_status("StatefulSparkJob", "here", "clicks", format=1, ofTheFuture=1)
     always(shell)
     await shell.settle()
-    assert read_status(shell.status()).format == 0
+    assert read_status(shell.status()).format == 1
 
 
 async def test_a_snapshot_whose_name_another_jobs_has_gets_another_one_once(shell):

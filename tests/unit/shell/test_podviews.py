@@ -31,7 +31,7 @@ def terminated(message="", *, name="driver", code=1, place="state", **more):
     return {"containerStatuses": [{"name": name, place: state}]}
 
 
-END = {"format": 0, "attempt": 3, "outcome": "Stopped"}
+END = {"format": 1, "attempt": 3, "outcome": "Stopped"}
 
 
 @pytest.mark.parametrize(

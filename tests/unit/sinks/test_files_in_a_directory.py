@@ -395,7 +395,7 @@ def test_the_log_lists_files_by_checkpoint(sink, out):
     (entry,) = (out / "_moorage_log" / LINEAGE).iterdir()
     assert entry.name == "00000000000000000007.json"
     assert json.loads(entry.read_text()) == {
-        "format": 0,
+        "format": 1,
         "checkpoint": 7,
         "files": [items[0]["file"]],
     }

@@ -165,7 +165,7 @@ def test_a_missing_entry_is_an_error(sink, store):
         sink.files()
 
 
-@pytest.mark.parametrize("damage", [b"", b"[]", b'{"format":0}', b'{"format":0,"checkpoints":[]}'])
+@pytest.mark.parametrize("damage", [b"", b"[]", b'{"format":1}', b'{"format":1,"checkpoints":[]}'])
 def test_a_damaged_record_is_an_error(sink, store, damage):
     sink.publish(LINEAGE, 1, stage(sink, 1))
     store.put(f"_moorage_log/{LINEAGE}/{1:020d}.json", damage)
@@ -175,7 +175,7 @@ def test_a_damaged_record_is_an_error(sink, store, damage):
 
 def test_a_record_of_a_newer_format_is_refused(sink, store):
     store.put(f"_moorage_log/{LINEAGE}/{1:020d}.json", b'{"format":9}')
-    with pytest.raises(CorruptState, match=r"another format: format=9 known=0.*use the version"):
+    with pytest.raises(CorruptState, match=r"another format: format=9 known=1.*use the version"):
         restore(sink)
 
 

@@ -1,7 +1,7 @@
 """The bytes on disk do not change by accident.
 
-While the formats are at version 0 they may change; then delete the golden file and run the test
-twice. From version 1 on a golden file is only ever added.
+To change a layout, raise its number, go on reading the old one, and add a file; none is ever
+changed.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def golden(name: str, made: bytes) -> bytes:
 def test_log_entries_are_written_and_read_as_in_the_golden_file() -> None:
     records = [Record(seq, f"attempt-{seq}", AT, entry) for seq, entry in enumerate(ENTRIES, 1)]
     made = b"".join(encode_record(record) for record in records)
-    lines = golden("log-entries-v0.jsonl", made).splitlines(keepends=True)
+    lines = golden("log-entries-v1.jsonl", made).splitlines(keepends=True)
     assert made.splitlines(keepends=True) == lines
     assert [decode_record(line, "golden") for line in lines] == records
 
@@ -78,7 +78,7 @@ def test_a_manifest_is_written_and_read_as_in_the_golden_file(
     new_manifest: Callable[..., Manifest],
 ) -> None:
     manifest = _with_inline_and_packed_files(new_manifest(7, ("a", "b"), created_at=AT))
-    data = golden("MANIFEST-v0", encode_manifest(manifest))
+    data = golden("MANIFEST-v1", encode_manifest(manifest))
     assert encode_manifest(manifest) == data
     assert decode_manifest(data, "golden") == manifest
 

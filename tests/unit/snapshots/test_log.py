@@ -356,7 +356,7 @@ def test_an_entry_of_a_newer_format_asks_for_an_upgrade(
     start: datetime, resealed: Callable[[bytes, bytes, bytes], bytes]
 ) -> None:
     good = encode_record(Record(1, "a", start, Fence(1, "me")))
-    newer = resealed(good, b'{"moorage-log":0,', b'{"moorage-log":1,')
+    newer = resealed(good, b'{"moorage-log":1,', b'{"moorage-log":2,')
     with pytest.raises(UserError, match="written by a newer moorage: path=x"):
         decode_record(newer, "x")
 

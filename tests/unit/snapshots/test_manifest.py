@@ -21,7 +21,7 @@ PLAIN = st.recursive(
 )
 
 
-def resealed(body: bytes, version: int = 0) -> bytes:
+def resealed(body: bytes, version: int = 1) -> bytes:
     digest = hashlib.sha256(body).hexdigest()
     return f"MOORAGE-MANIFEST {version} sha256:{digest} {len(body)}\n".encode() + body
 
@@ -38,7 +38,7 @@ def test_a_manifest_reads_back_equal(new_manifest: NewManifest, opaque: dict[str
 def test_a_person_can_read_and_check_it(new_manifest: NewManifest) -> None:
     header, _, body = encode_manifest(new_manifest(3)).partition(b"\n")
     magic, version, digest, size = header.decode().split(" ")
-    assert (magic, version, size) == ("MOORAGE-MANIFEST", "0", str(len(body)))
+    assert (magic, version, size) == ("MOORAGE-MANIFEST", "1", str(len(body)))
     assert digest == f"sha256:{hashlib.sha256(body).hexdigest()}"
     assert json.loads(body)["operators"]["counts"]["parallelism"] == 2
     assert len(body.splitlines()) > 50
@@ -76,8 +76,8 @@ def test_a_truncated_or_padded_manifest_is_found(new_manifest: NewManifest, cut:
 
 
 def test_a_newer_format_asks_for_an_upgrade() -> None:
-    with pytest.raises(UserError, match="written by a newer moorage: path=x format=1 known=0"):
-        decode_manifest(resealed(b'{"format":1,"what":"ever"}\n', version=1), "x")
+    with pytest.raises(UserError, match="written by a newer moorage: path=x format=2 known=1"):
+        decode_manifest(resealed(b'{"format":2,"what":"ever"}\n', version=2), "x")
 
 
 def test_an_unknown_field_is_refused_not_dropped(new_manifest: NewManifest) -> None:
@@ -139,3 +139,8 @@ def test_opaque_parts_that_are_no_json_are_never_written(
 def test_the_digest_covers_the_header_too(new_manifest: NewManifest) -> None:
     data = encode_manifest(new_manifest(3))
     assert manifest_digest(data) == f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def test_a_manifest_from_before_formats_were_settled_is_refused() -> None:
+    with pytest.raises(UserError, match="development version of moorage: path=x format=0"):
+        decode_manifest(resealed(b'{"format":0}\n', version=0), "x")

@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 
 from moorage_state.codecs import (
     StateTypeError,
+    changes_in_place,
     checker,
     decoder,
     encoder,
     plain_type,
     settler,
 )
+from moorage_state.types import parse_type
 
 D = decimal.Decimal
 
@@ -31,6 +33,22 @@ D = decimal.Decimal
 class Point(NamedTuple):
     x: int
     y: str
+
+
+class Turned(NamedTuple):
+    y: str
+    x: int
+
+
+class Row(tuple):  # noqa: SLOT001 - as Spark's
+    """As Spark's: each one says itself what its values are called."""
+
+    __fields__: list[str]
+
+    def __new__(cls, **values):
+        made = super().__new__(cls, values.values())
+        made.__fields__ = list(values)
+        return made
 
 
 class Colour(enum.StrEnum):
@@ -119,6 +137,61 @@ def test_bytes_do_not_depend_on_how_a_struct_is_given():
     encode = encoder("x long, y string")
     forms = [(1, "a"), [1, "a"], {"y": "a", "x": 1}, Point(1, "a"), (np.int64(1), np.str_("a"))]
     assert {encode(form) for form in forms} == {b"\x92\x01\xa1a"}
+
+
+@pytest.mark.parametrize("ddl", ["x long, y string", "x long, y string, z array<int>"])
+@pytest.mark.parametrize(
+    "value", [Turned("a", 1), Row(y="a", x=1), Row(x=1, y="a"), {"y": "a", "x": 1}]
+)
+def test_what_has_names_for_its_values_is_stored_by_them(ddl, value):
+    for _ in range(2):
+        assert decoder(ddl)(encoder(ddl)(value))[:2] == (1, "a")
+        assert settler(ddl)(value)[:2] == (1, "a")
+    nested = f"array<struct<{ddl.replace(' ', ':').replace(',:', ',')}>>"
+    assert decoder(nested)(encoder(nested)([value]))[0][:2] == (1, "a")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Point(1, "a"), Turned("a", 1), Row(x=1, y="a"), decoder("x long, y string")(b"\x92\x01\xa1a")],
+)
+def test_a_tuple_whose_names_the_struct_does_not_have_is_refused(value):
+    for ddl in ("n long, y string", "x long, name string"):
+        for refuse in (encoder(ddl, "s"), settler(ddl, "s"), checker(ddl, "s")):
+            with pytest.raises(
+                StateTypeError, match=r"no field \['[xy]'\]; name its values as the"
+            ):
+                refuse(value)
+
+
+def test_a_tuple_without_a_name_for_each_value_is_refused_or_taken_by_position():
+    twice = Row(x=1, y="a")
+    twice.__fields__ = ["x", "x"]
+    with pytest.raises(StateTypeError, match="not one name for each value"):
+        encoder("x long, y string")(twice)
+    assert encoder("x long, y string")((1, "a")) == encoder("x long, y string")(Point(1, "a"))
+
+
+def test_structs_of_the_same_fields_have_one_named_tuple_however_they_are_declared():
+    one = parse_type("x long, y string default 'a'").python
+    assert one is parse_type("struct<x:bigint,y:string>").python
+    assert one is parse_type("array<struct<x:int,y:string>>").children[0].python
+    assert one is not parse_type("y string, x long").python
+
+
+@pytest.mark.parametrize(
+    ("ddl", "expected"),
+    [
+        ("array<int>", True),
+        ("map<string,int>", True),
+        ("pickle", True),
+        ("a int, b struct<c:array<int>>", True),
+        ("a int, b struct<c:binary>", False),
+        ("timestamp", False),
+    ],
+)
+def test_what_can_be_changed_in_place_is_known_by_its_type(ddl, expected):
+    assert changes_in_place(ddl) is expected
 
 
 def test_a_struct_reads_back_as_a_named_tuple():

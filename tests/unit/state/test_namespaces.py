@@ -16,6 +16,7 @@ from moorage_state.descriptors import (
 )
 from moorage_state.errors import UserError
 from moorage_state.keyed import KeyedStateStore
+from moorage_state.keyed.store import schema_of
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keys import key_prefix, state_id
 from moorage_state.timetolive import StateTtlConfig
@@ -236,6 +237,27 @@ def test_keys_can_be_listed_by_state_and_namespace(fake_range, monkeypatch):
     assert list(store.keys_of("items")) == [prefixes[n] for n in (1, 2, 3, 4)]
     assert list(store.keys_of("items", (0, 9))) == [prefixes[2], prefixes[4]]
     assert list(store.keys_of("nothing")) == []
+
+
+def test_pages_for_the_list_of_keys_shrink_where_values_are_large(fake_range, monkeypatch):
+    monkeypatch.setattr("moorage_state.keyed.namespaces._PAGE_BYTES", 1000)
+    prefixes = [key_prefix(1, n.to_bytes(2, "big")) for n in range(400)]
+    large = bytes(100)
+    for n, prefix in enumerate(prefixes):
+        fake_range.entries[prefix + state_id("count")] = large if n < 300 else b""
+    sizes, scan_from = [], fake_range.scan_from
+
+    def scanning(*place):
+        page = scan_from(*place)
+        sizes.append((len(page.keys), sum(map(len, page.values))))
+        return page
+
+    monkeypatch.setattr(fake_range, "scan_from", scanning)
+    store = KeyedStateStore(fake_range, 2, [schema_of(COUNT)], groups=KeyGroupRange(1, 1))
+    assert list(store.keys_of("count")) == prefixes
+    assert sizes[0] == (64, 6400)
+    assert max(size for _, size in sizes[1:]) <= 1000
+    assert max(count for count, _ in sizes[1:]) > 9, "they grow again behind"
 
 
 def test_what_is_in_a_namespace_expires_by_itself(harness):

@@ -1,5 +1,6 @@
 """Time to live beside the contract: what is stored, swept within bounds, declared and refused."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -251,6 +252,26 @@ def test_enabling_a_time_to_live_changes_the_descriptor_and_gives_it_back():
 def test_a_time_to_live_is_at_least_a_millisecond(ttl):
     with pytest.raises(ValueError, match="at least a millisecond: ttl="):
         StateTtlConfig(ttl)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        (
+            "update_type",
+            "OnReadAndWrite",
+            "of type str; give for example UpdateType.OnReadAndWrite",
+        ),
+        ("visibility", None, "of type NoneType; give for example StateVisibility.Never"),
+        ("cleanup_in_background", "no", "of type str; give for example True"),
+        ("cleanup_in_full_snapshot", 1, "of type int; give for example True"),
+        ("sweep_limit", "5", "of type str; give for example 100_000"),
+        ("sweep_limit", True, "of type bool; give for example 100_000"),
+    ],
+)
+def test_a_time_to_live_takes_values_of_the_right_type_only(field, value, words):
+    with pytest.raises(TypeError, match=re.escape(f"{field}={value!r} {words}")):
+        StateTtlConfig(timedelta(days=1), **{field: value})
 
 
 def test_a_time_to_live_is_no_number():

@@ -12,13 +12,11 @@ from typing import Any, ClassVar, NoReturn
 from moorage_state.backends.api import (
     Environment,
     KeyedStateBackend,
-    OperatorStateBackend,
     StateBackend,
 )
 from moorage_state.backends.handles import KeyedStateHandle
 from moorage_state.backends.hashmap.keyed import HeapKeyedStateBackend
-from moorage_state.backends.keying import KeyLocator
-from moorage_state.backends.operators import new_operator_state_backend
+from moorage_state.backends.keying import KeyLocator, Located
 from moorage_state.backends.storage import CheckpointStreamFactory
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
@@ -52,7 +50,7 @@ class BatchKeyedStateBackend(HeapKeyedStateBackend):
         super().__init__(*args, **options)
         self._on_timer: OnTimer | None = None
         self._firing = False
-        self._before = b""
+        self._last: Located | None = None
 
     def set_timer_handler(self, on_timer: OnTimer) -> None:
         """Have `on_timer(domain, time, key)` called for a key's timers when the key is done."""
@@ -62,23 +60,28 @@ class BatchKeyedStateBackend(HeapKeyedStateBackend):
         """See `KeyedStateBackend`.
 
         Raises:
-            UserError: the key comes after one that is greater; it may have been here before.
+            UserError: the key is finished, or comes after one that is greater: its state is gone.
         """
-        found, current = self._locator.find(key), self._located
-        if current is not None and found.prefix == current.prefix:
+        found, last = self._locator.find(key), self._last
+        if self._located is not None and found.prefix == self._located.prefix:
             return
-        if found.prefix < self._before:
+        if last is not None and found.prefix <= last.prefix:
             raise UserError(
                 f"input of the batch backend is not sorted by key: key={key!r:.80} "
-                f"after={current.key if current is not None else None!r:.80}; sort it by "
-                f"sort_key, all records of a key together"
+                f"after={last.key!r:.80}; sort it by sort_key, all records of a key together"
             )
         self.finish_key()
-        self._before = found.prefix
+        self._last = found
         super().set_current_key(key)
 
     def finish_key(self) -> None:
-        """Fire what timers the current key has and forget its state; also after the last key."""
+        """Fire what timers the current key has and forget its state; also after the last key.
+
+        There is no current key afterwards, and this one does not come again.
+
+        Raises:
+            UserError: it has timers, and nobody takes them.
+        """
         if self._located is None:
             return
         self._fire_all()
@@ -86,6 +89,8 @@ class BatchKeyedStateBackend(HeapKeyedStateBackend):
             kept.table.clear()
         for timers in self._timers.values():
             timers.rebuild()
+        self._located = None
+        self._context.leave()
 
     def get_keys(self, state_name: str, namespace: Any = None) -> Iterator[Any]:  # noqa: ARG002
         """None: no key but the current one has state, as with Flink's backend of this kind."""
@@ -127,19 +132,33 @@ class BatchKeyedStateBackend(HeapKeyedStateBackend):
         )
 
     def _fire_all(self) -> None:
-        """Event time ends with the key; processing-time timers fire too, as nothing comes after."""
-        handler = self._on_timer
-        if handler is None or self._firing:
-            return
+        """Event time ends with the key; processing-time timers fire too, as nothing comes after.
+
+        Those that timers of either kind set fire as well, until there are none.
+        """
+        if self._firing:
+            raise UserError(
+                f"a key is finished while its timers fire: operator={self._operator} "
+                f"key={self.current_key!r:.80}; on_timer must not change the key"
+            )
         self._firing = True
         try:
-            for domain, timers in list(self._timers.items()):
-                timers.fire_due(
-                    MAX_TIME,
-                    lambda time_ms, key, d=domain: handler(d, time_ms, key),  # type: ignore[misc]
-                )
+            while sum(self._fire(domain) for domain in TimeDomain):
+                pass
         finally:
             self._firing = False
+
+    def _fire(self, domain: TimeDomain) -> int:
+        """Fire what there is of one kind; how many there were."""
+        timers, handler = self.timers(domain), self._on_timer
+        if handler is None and len(timers):
+            raise UserError(
+                f"timers are set and nobody takes them: operator={self._operator} "
+                f"key={self.current_key!r:.80} timers={len(timers)}; call set_timer_handler first"
+            )
+        if handler is None:
+            return 0
+        return timers.fire_due(MAX_TIME, lambda time_ms, key: handler(domain, time_ms, key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +189,6 @@ class BatchExecutionStateBackend(StateBackend):
         )
         backend.restore(restore)
         return backend
-
-    def create_operator_state_backend(
-        self, environment: Environment, operator_identifier: str, *, restore: Iterable[Any] = ()
-    ) -> OperatorStateBackend:
-        """See `StateBackend`."""
-        return new_operator_state_backend(environment, operator_identifier, restore)
 
     def supports_savepoint_format(self, savepoint_format: SavepointFormat) -> bool:  # noqa: ARG002
         """Never."""

@@ -2,18 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from moorage_state.backends.api import (
     Environment,
     KeyedStateBackend,
-    OperatorStateBackend,
     StateBackend,
 )
 from moorage_state.backends.configuration import ASYNCHRONOUS, Configuration
 from moorage_state.backends.handles import KeyedStateHandle
 from moorage_state.backends.hashmap.keyed import HeapKeyedStateBackend
-from moorage_state.backends.operators import new_operator_state_backend
 from moorage_state.keygroups import KeyGroupRange
 
 __all__ = ["HashMapStateBackend"]
@@ -61,9 +59,3 @@ class HashMapStateBackend(StateBackend):
         )
         backend.restore(restore)
         return backend
-
-    def create_operator_state_backend(
-        self, environment: Environment, operator_identifier: str, *, restore: Iterable[Any] = ()
-    ) -> OperatorStateBackend:
-        """See `StateBackend`."""
-        return new_operator_state_backend(environment, operator_identifier, restore)

@@ -1,7 +1,7 @@
 """The handles of states with a time to live that are kept as objects.
 
 What is kept is a pair: when it was last used, in milliseconds, and the object; of a list or a map
-each element or entry. What has expired goes when it is read, and when a snapshot is written.
+each element or entry. What has expired goes when it is read; elsewhere as its state is swept.
 """
 
 from collections.abc import Iterable
@@ -89,6 +89,15 @@ class ExpiringValueState(HeapValueState):
         pair = (self._clock.now(), self._settle(value))
         self._table.own(self._context.group)[self._entry()] = pair
 
+    def take_over(self, other: Any) -> None:
+        """See `HeapValueState`; as old as it is."""
+        self._table.own(self._context.group)[self._entry()] = other.stamped()
+
+    def stamped(self) -> tuple[int, Any]:
+        """The value, which there is, and when it was last used."""
+        found: tuple[int, Any] = self._found()
+        return found
+
 
 class ExpiringListState(HeapListState):
     """A list whose elements have each a time to live."""
@@ -133,6 +142,26 @@ class ExpiringListState(HeapListState):
         settled = [self._settle(value) for value in values]
         now = self._clock.now()
         self._keep([(now, value) for value in settled])
+
+    def absorb(self, other: Any) -> None:
+        """See `HeapListState`; each element as old as it is.
+
+        What has expired is left behind, unless it may be read.
+        """
+        pairs = other.stamped()
+        if pairs:
+            self._table.own_items(self._context.group, self._entry()).extend(pairs)
+        other.clear()
+
+    def stamped(self) -> list[tuple[int, Any]]:
+        """What may be seen of the list, and when each was last used."""
+        clock = self._clock
+        now = clock.now()
+        return [
+            pair
+            for pair in self._found() or ()
+            if clock.returns_expired or not clock.is_over(pair[0], now)
+        ]
 
     def _keep(self, pairs: list[tuple[int, Any]]) -> None:
         self.clear()

@@ -7,13 +7,13 @@ it needs and no others. Written by the asynchronous part of a snapshot, beside t
     magic "MOORHMS\0" (8) | format version (2) | block of the header | block of each key group
     block:      payload length (8) | payload | xxh3_64 of the payload (8)
     header:     msgpack [[name, kind, type, key type or nil, namespace type or nil, stamped,
-                sweeps], ...]
+                sweeps, leaves out expired], ...]
     key group:  msgpack [key group, [[number of the state, [[key, namespace or nil, kept], ...]]]]
     kept:       bytes of the value; of a list [value, ...]; of a map [[key, value], ...];
                 of timers [time, ...]; where stamped, [milliseconds, bytes] in place of each value
 
 Values have the bytes of `codecs`, keys those of `keys`. What has expired is not written, unless
-only reads may clean it up.
+neither a sweep nor a snapshot may clean it up.
 """
 
 import struct
@@ -25,8 +25,9 @@ import xxhash
 
 from moorage_state.backends.hashmap.expiring import is_expired
 from moorage_state.backends.streams import CheckpointOutputStream, StreamStateHandle
-from moorage_state.codecs import decoder, encoder
-from moorage_state.errors import CorruptState, NewerFormat
+from moorage_state.codecs import Encode, encoder
+from moorage_state.errors import CorruptState
+from moorage_state.formats import require_known_format
 from moorage_state.keyed.timers import TimeDomain
 from moorage_state.keys import KeyCodec
 
@@ -35,11 +36,10 @@ __all__ = [
     "Captured",
     "HeapMeta",
     "HeapReader",
-    "Unpacker",
     "write_heap_snapshot",
 ]
 
-FORMAT = 0
+FORMAT = 1
 
 _MAGIC = b"MOORHMS\0"
 _HEAD = struct.Struct(">8sH")
@@ -59,6 +59,8 @@ class HeapMeta(msgspec.Struct, frozen=True, array_like=True):
     stamped: bool = False
     sweeps: bool = False
     """Whether what has expired may go without being read."""
+    leaves_out_expired: bool = False
+    """Whether snapshots are without it, also if nothing else cleans it up."""
 
 
 TIMER_TABLES = {
@@ -71,12 +73,25 @@ class Captured(NamedTuple):
     """A state at the moment of a snapshot: for each key group its objects by entry.
 
     Attributes:
-        ttl_ms: the time to live, 0 for none.
+        ttl_ms: the time to live; None or 0 for none.
+        packed: whether values are the bytes that were restored, of a state that nobody declared.
     """
 
     meta: HeapMeta
     groups: Sequence[dict[Any, Any]]
-    ttl_ms: int = 0
+    ttl_ms: int | None = None
+    packed: bool = False
+
+    @property
+    def encode(self) -> Encode:
+        """From what is kept for a value to its bytes."""
+        return bytes if self.packed else encoder(self.meta.type, self.meta.name)
+
+    def leaves_out(self, stamp_ms: int, now_ms: int) -> bool:
+        """Whether snapshots at this time are without what was last used at `stamp_ms`."""
+        if not self.ttl_ms or not (self.meta.sweeps or self.meta.leaves_out_expired):
+            return False
+        return is_expired(stamp_ms, self.ttl_ms, now_ms)
 
 
 def write_heap_snapshot(
@@ -116,12 +131,12 @@ class _Packer:
     """Makes the rows of one state; only reads what the snapshot captured."""
 
     def __init__(self, state: Captured, now_ms: int) -> None:
+        self._state = state
         self._groups = state.groups
-        self._ttl_ms = state.ttl_ms if state.meta.sweeps else 0
         self._now_ms = now_ms
         self._stamped = state.meta.stamped
         kind = state.meta.kind
-        self._encode = encoder(state.meta.type, state.meta.name)
+        self._encode = state.encode
         keep: dict[str, Callable[[Any], Any]] = {
             "list": self._list,
             "map": self._map,
@@ -143,7 +158,9 @@ class _Packer:
     def _one(self, kept: Any) -> Any:
         if not self._stamped:
             return self._encode(kept)
-        return None if self._over(kept) else (kept[0], self._encode(kept[1]))
+        if self._state.leaves_out(kept[0], self._now_ms):
+            return None
+        return kept[0], self._encode(kept[1])
 
     def _list(self, kept: Any) -> Any:
         packed = [one for value in kept if (one := self._one(value)) is not None]
@@ -157,9 +174,6 @@ class _Packer:
             if (one := self._one(value)) is not None
         ]
         return packed or None
-
-    def _over(self, pair: tuple[int, Any]) -> bool:
-        return self._ttl_ms > 0 and is_expired(pair[0], self._ttl_ms, self._now_ms)
 
 
 class HeapReader:
@@ -179,18 +193,14 @@ class HeapReader:
         head = handle.read(0, whole)
         if len(head) < _HEAD.size or head[:8] != _MAGIC:
             raise self._corrupt("the stream is no snapshot of this kind")
-        if (version := _HEAD.unpack_from(head)[1]) > FORMAT:
-            raise NewerFormat(
-                f"state was written by a newer moorage: place={handle.place} format={version} "
-                f"known={FORMAT}; upgrade moorage"
-            )
+        require_known_format("state", _HEAD.unpack_from(head)[1], FORMAT, handle.place)
         payload, _ = self._block(head, _HEAD.size)
         self.states: list[HeapMeta] = self._decoded(payload, list[HeapMeta])
 
     def groups(self, first: int, last: int) -> Iterator[tuple[int, HeapMeta, list[Any]]]:
         """Key group, state, and [key, namespace, kept] of all that lies in these key groups.
 
-        `kept` is as it was written; see `Unpacker`.
+        `kept` is as it was written.
         """
         lower, upper = self._offsets[first - self._start], self._offsets[last + 1 - self._start]
         data = self._handle.read(lower, upper - lower) if upper > lower else b""
@@ -209,7 +219,7 @@ class HeapReader:
             begin = at + _LENGTH.size
             payload = data[begin : begin + length]
             (digest,) = _LENGTH.unpack_from(data, begin + length)
-        except struct.error as error:
+        except (struct.error, OverflowError) as error:
             raise self._corrupt(f"a block is torn ({error})") from error
         if xxhash.xxh3_64_intdigest(payload) != digest:
             raise self._corrupt("a block has another checksum")
@@ -223,26 +233,6 @@ class HeapReader:
 
     def _corrupt(self, what: str) -> CorruptState:
         return CorruptState(f"state cannot be read: {what}", self._handle.place, _ADVICE)
-
-
-class Unpacker:
-    """Makes the objects of one state of what was written."""
-
-    def __init__(self, meta: HeapMeta) -> None:
-        self._meta = meta
-        self._decode = decoder(meta.type)
-        self._map_key = KeyCodec([meta.key_type]).decode if meta.key_type is not None else None
-
-    def one(self, packed: Any) -> Any:
-        """A value, or a pair of stamp and value."""
-        if self._meta.stamped:
-            return packed[0], self._decode(packed[1])
-        return self._decode(packed)
-
-    def map_key(self, raw: bytes) -> Any:
-        """The key of a map."""
-        decode: Any = self._map_key
-        return decode(raw)[0]
 
 
 _Group = tuple[int, list[tuple[int, list[tuple[bytes, bytes | None, Any]]]]]

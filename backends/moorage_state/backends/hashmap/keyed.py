@@ -10,9 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from moorage_state.backends.api import Environment, KeyedStateBackend, TimeDomain
+import msgspec
+
+from moorage_state.backends.api import Environment, TimeDomain
 from moorage_state.backends.canonicals import frames_in, write_canonical
-from moorage_state.backends.futures import Cancellation, SnapshotFuture
+from moorage_state.backends.futures import Cancellation, SnapshotFuture, SnapshotsUnderway
 from moorage_state.backends.handles import (
     KeyedStateHandle,
     SnapshotResult,
@@ -25,21 +27,21 @@ from moorage_state.backends.hashmap.format import TIMER_TABLES, Captured, write_
 from moorage_state.backends.hashmap.registered import HeapStates, KeptState
 from moorage_state.backends.hashmap.sweeping import Sweeper
 from moorage_state.backends.hashmap.view import HeapRangeView
-from moorage_state.backends.keying import KeyLocator, Located
+from moorage_state.backends.keying import KeyLocator, Located, LocatingBackend, require_operator
+from moorage_state.backends.merging import known_states
 from moorage_state.backends.storage import CheckpointStreamFactory
 from moorage_state.backends.timers import HeapTimers
 from moorage_state.canonical import CanonicalSpec
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
-from moorage_state.errors import Bug, UserError
-from moorage_state.keyed.api import ListState
+from moorage_state.errors import UserError
 from moorage_state.keyed.store import StateSchema
 from moorage_state.keygroups import KeyGroupRange
 
 __all__ = ["HeapKeyedStateBackend", "merge_states"]
 
 
-class HeapKeyedStateBackend(KeyedStateBackend):
+class HeapKeyedStateBackend(LocatingBackend):
     """See `KeyedStateBackend`.
 
     Args:
@@ -60,6 +62,7 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         *,
         asynchronous: bool = True,
     ) -> None:
+        require_operator(operator)
         self.key_types = key_types
         self.number_of_key_groups = number_of_key_groups
         self.key_group_range = key_group_range
@@ -71,21 +74,19 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             key_types, number_of_key_groups, key_group_range, environment.key_hash
         )
         self._context = Context(environment.clock_ms)
-        self._located: Located | None = None
         self._states = HeapStates(self._context, len(key_group_range))
         for meta in TIMER_TABLES.values():
             self._states.table(meta)
         self._sweeper: Sweeper | None = None
         self._timers: dict[TimeDomain, HeapTimers] = {}
-        self._futures: dict[int, SnapshotFuture[SnapshotResult]] = {}
+        self._underway: SnapshotsUnderway[SnapshotResult] = SnapshotsUnderway()
         self._sequence = 1
-        self._disposed = False
 
     def restore(self, handles: Iterable[KeyedStateHandle]) -> None:
         """Fill the empty backend; see `StateBackend.create_keyed_state_backend`."""
-        wanted = self.key_group_range
+        wanted, given = self.key_group_range, list(handles)
         found = select_handles(
-            handles,
+            given,
             operator=self._operator,
             key_types=self.key_types,
             key_hash=self._environment.key_hash,
@@ -93,105 +94,97 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             wanted=wanted,
             readable=frozenset({"hashmap", "canonical"}),
         )
+        known = known_states(given)
+        for schema in known.schemas.values():
+            self._states.restored(schema)
         for handle in found:
             self._sequence = max(self._sequence, handle.sequence + 1)
             first, last = max(handle.start, wanted.start), min(handle.end, wanted.end)
             if handle.stream is not None:
-                fill_from_stream(self._states, handle, first, last, wanted.start)
+                fill_from_stream(self._states, known, handle, first, last, wanted.start)
             else:
                 frames = frames_in(handle, first, last, self._environment.local_dir)
-                fill_from_frames(self._states, handle, frames, wanted.start)
+                fill_from_frames(self._states, known, handle, frames, wanted.start)
 
     # -- keys ------------------------------------------------------------------------------
 
     def set_current_key(self, key: Any) -> None:
         """See `KeyedStateBackend`."""
-        found = self._located = self._locator.find(key)
-        context = self._context
-        context.group, context.entry = found.group, found.raw
+        super().set_current_key(key)
         if self._sweeper is not None:
             self._sweeper.step()
 
-    @property
-    def current_key(self) -> Any:
-        """See `KeyedStateBackend`."""
-        return self._located.key if self._located is not None else None
-
-    @property
-    def has_current_key(self) -> bool:
-        """See `KeyedStateBackend`."""
-        return self._located is not None
+    def enter(self, located: Located) -> None:
+        """See `LocatingBackend`."""
+        self._located = located
+        self._context.group, self._context.entry = located.group, located.raw
 
     def get_keys(self, state_name: str, namespace: Any = None) -> Iterator[Any]:
-        """See `KeyedStateBackend`."""
-        kept = self._states[state_name]
+        """See `KeyedStateBackend`; as it is now, whatever is written meanwhile."""
+        self._check_usable()
+        kept = self._states.get(state_name)
+        if kept is None:
+            return iter(())
         wanted = kept.namespace_bytes(namespace)
-        for _, entry in kept.table:
-            raw, found = entry if isinstance(entry, tuple) else (entry, None)
-            if found == wanted:
-                yield self._locator.decode(raw)
+        entries = [entry if isinstance(entry, tuple) else (entry, None) for _, entry in kept.table]
+        return map(self._locator.decode, [raw for raw, found in entries if found == wanted])
 
     def get_keys_and_namespaces(self, state_name: str) -> Iterator[tuple[Any, Any]]:
-        """All pairs of a key and a namespace that have something in this state."""
-        kept = self._states[state_name]
+        """All pairs of a key and a namespace that have something in this state, as it is now."""
+        self._check_usable()
+        kept = self._states.get(state_name)
+        if kept is None:
+            return iter(())
         codec = kept.namespace_codec
         if codec is None:
             raise UserError(f"state was declared without namespaces: state={state_name}")
-        for _, (raw, namespace) in kept.table:
-            yield self._locator.decode(raw), codec.decode(namespace)[0]
-
-    def _enter(self, group: int, raw: bytes) -> Any:
-        located = self._located = self._locator.at(group, raw)
-        self._context.group, self._context.entry = group, raw
-        return located.key
+        decode = self._locator.decode
+        return ((decode(raw), codec.decode(found)) for raw, found in [e for _, e in kept.table])
 
     # -- states ----------------------------------------------------------------------------
 
     def get_or_create_keyed_state(self, descriptor: Any) -> Any:
         """See `KeyedStateBackend`."""
-        return self._declared(descriptor, None)[0]
+        return self.get_partitioned_state(None, None, descriptor)
 
     def get_partitioned_state(
         self, namespace: Any, namespace_type: str | None, descriptor: Any
     ) -> Any:
         """See `KeyedStateBackend`."""
-        state, cell, kept = self._declared(descriptor, namespace_type)
-        cell.use_namespace(kept.namespace_bytes(namespace))
-        return state
+        kept = self._declared(descriptor, namespace_type)
+        return self._states.handle_in(kept, descriptor, namespace).state
 
     def merge_namespaces(
         self, target: Any, sources: Iterable[Any], namespace_type: str, descriptor: Any
     ) -> None:
         """Make what the current key has in `sources` part of what it has in `target`."""
-        _, _, kept = self._declared(descriptor, namespace_type)
-        into = self._states.new_handle(kept, descriptor)
-        into.cell.use_namespace(kept.namespace_bytes(target))
+        kept = self._declared(descriptor, namespace_type)
+        into = self._states.handle_in(kept, descriptor, target)
         for source in sources:
-            if source == target:
-                continue
-            part = self._states.new_handle(kept, descriptor)
-            part.cell.use_namespace(kept.namespace_bytes(source))
-            merge_states(into.state, part.state)
+            part = self._states.handle_in(kept, descriptor, source)
+            if part.state is not into.state:
+                merge_states(into.state, part.state)
 
-    def _declared(self, descriptor: Any, namespace_type: str | None) -> tuple[Any, Any, KeptState]:
+    def _declared(self, descriptor: Any, namespace_type: str | None) -> KeptState:
         self._check_usable()
         kept = self._states.declare(descriptor, namespace_type)
         if kept.meta.sweeps and self._sweeper is None:
             self._sweeper = Sweeper(self._states, self._context.clock_ms)
-        if kept.handle is None:
-            raise Bug(f"a declared state has no handle: state={descriptor.name}")
-        return kept.handle.state, kept.handle.cell, kept
+        return kept
 
     def timers(self, domain: TimeDomain = TimeDomain.EVENT_TIME) -> HeapTimers:
         """See `KeyedStateBackend`."""
+        self._check_usable()
         found = self._timers.get(domain)
         if found is None:
             table = self._states.table(TIMER_TABLES[domain])
-            found = self._timers[domain] = HeapTimers(self._context, table, self._enter)
+            found = HeapTimers(self._context, table, self.enter_raw, domain=domain)
+            self._timers[domain] = found
         return found
 
     def num_key_value_state_entries(self) -> int:
         """See `KeyedStateBackend`; of lists and maps their elements and entries count."""
+        self._check_usable()
         return sum(_count(kept) for kept in self._states)
 
     # -- snapshots -------------------------------------------------------------------------
@@ -210,16 +203,14 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         )
         states = list(self._states)
         moment = self._states.versions.take()
-        captured = [Captured(k.meta, k.table.captured(), k.ttl_ms) for k in states]
+        captured = [Captured(k.meta, k.table.captured(), k.ttl_ms, k.packed) for k in states]
+        schemas = tuple(kept.schema for kept in states if kept.meta.kind != "timers")
+        handle = self._handle(checkpoint_id, schemas)
         write = self._write_canonical if canonical else self._write_native
-        work = partial(
-            write, captured, checkpoint_id, self._sequence, self._context.clock_ms(), stream_factory
-        )
+        work = partial(write, captured, handle, self._context.clock_ms(), stream_factory)
         self._sequence += 1
-        future: SnapshotFuture[SnapshotResult] = SnapshotFuture(
-            work, release=partial(self._ended, checkpoint_id, moment)
-        )
-        self._futures[checkpoint_id] = future
+        release = partial(self._states.versions.release, moment)
+        future = self._underway.begin(checkpoint_id, work, release)
         if not self._asynchronous:
             future.run()
         return future
@@ -229,31 +220,20 @@ class HeapKeyedStateBackend(KeyedStateBackend):
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """See `KeyedStateBackend`."""
-        future = self._futures.get(checkpoint_id)
-        if future is not None:
-            future.cancel()
+        self._underway.cancel(checkpoint_id)
 
     def dispose(self) -> None:
         """See `KeyedStateBackend`."""
-        self._disposed = True
-        for future in list(self._futures.values()):
-            future.cancel()
+        self._refuse_all()
+        self._context.close(self._gone)
+        self._underway.cancel_all()
         for kept in self._states:
             kept.table.clear()
-
-    def _check_usable(self) -> None:
-        if self._disposed:
-            raise Bug(f"the state backend was disposed of: operator={self._operator}")
-
-    def _ended(self, checkpoint_id: int, moment: int) -> None:
-        self._states.versions.release(moment)
-        self._futures.pop(checkpoint_id, None)
 
     def _write_native(
         self,
         captured: list[Captured],
-        checkpoint_id: int,
-        sequence: int,
+        handle: KeyedStateHandle,
         now_ms: int,
         factory: CheckpointStreamFactory,
         cancellation: Cancellation,
@@ -267,16 +247,13 @@ class HeapKeyedStateBackend(KeyedStateBackend):
         finally:
             forget()
             stream.close()
-        handle = self._handle(
-            "hashmap", captured, checkpoint_id, sequence, stream=written, offsets=offsets
-        )
+        handle = msgspec.structs.replace(handle, stream=written, offsets=offsets)
         return SnapshotResult(handle, handle.state_size)
 
     def _write_canonical(
         self,
         captured: list[Captured],
-        checkpoint_id: int,
-        sequence: int,
+        handle: KeyedStateHandle,
         now_ms: int,
         factory: CheckpointStreamFactory,
         cancellation: Cancellation,
@@ -288,40 +265,28 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             for one in captured
             if one.meta.name == meta.name
         ]
-        own = self.key_group_range
-        view = HeapRangeView(states, timers, own.start, sequence, now_ms)
+        view = HeapRangeView(states, timers, handle.start, handle.sequence, now_ms)
         spec = CanonicalSpec(
             uid=self._operator,
-            start=own.start,
-            end=own.end,
-            epoch=checkpoint_id,
+            start=handle.start,
+            end=handle.end,
+            epoch=handle.checkpoint_id,
             max_parallelism=self.number_of_key_groups,
             key_types=self.key_types,
-            states=metas_of(_schemas(captured)),
+            # Every value that is captured is of the last type.
+            states=metas_of(msgspec.structs.replace(s, earlier=()) for s in handle.states),
             key_hash=self._environment.key_hash,
         )
         local_dir: Path | None = self._environment.local_dir
         files = write_canonical(view, spec, factory, local_dir, cancellation.check)
-        handle = self._handle(
-            "canonical",
-            captured,
-            checkpoint_id,
-            sequence,
-            range=files,
-            store_url=factory.store_url if factory.inline_bytes is not None else "",
-        )
+        url = factory.store_url if factory.inline_bytes is not None else ""
+        handle = msgspec.structs.replace(handle, backend="canonical", range=files, store_url=url)
         return SnapshotResult(handle, handle.state_size)
 
-    def _handle(
-        self,
-        backend: Any,
-        captured: list[Captured],
-        checkpoint_id: int,
-        sequence: int,
-        **place: Any,
-    ) -> KeyedStateHandle:
+    def _handle(self, checkpoint_id: int, schemas: tuple[StateSchema, ...]) -> KeyedStateHandle:
+        """What is known of a snapshot before it is written."""
         return KeyedStateHandle(
-            backend=backend,
+            backend="hashmap",
             job_id=self._job_id,
             operator=self._operator,
             key_types=self.key_types,
@@ -330,9 +295,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             start=self.key_group_range.start,
             end=self.key_group_range.end,
             checkpoint_id=checkpoint_id,
-            states=_schemas(captured),
-            sequence=sequence,
-            **place,
+            states=schemas,
+            sequence=self._sequence,
         )
 
 
@@ -344,29 +308,11 @@ def merge_states(into: Any, part: Any) -> None:
     """
     if hasattr(into, "absorb"):
         into.absorb(part)
-    elif isinstance(into, ListState):
-        into.add_all(part.get())
-        part.clear()
     else:
         raise TypeError(
             f"a {type(into).__name__} has no way to become one of several; only list, reducing "
             f"and aggregating states are merged"
         )
-
-
-def _schemas(captured: list[Captured]) -> tuple[StateSchema, ...]:
-    return tuple(
-        StateSchema(
-            one.meta.name,
-            one.meta.kind,
-            one.meta.type,
-            one.meta.key_type or "",
-            ttl_ms=one.ttl_ms if one.meta.stamped else None,
-            namespace_types=(one.meta.namespace_type,) if one.meta.namespace_type else (),
-        )
-        for one in captured
-        if one.meta.kind != "timers"
-    )
 
 
 def _count(kept: KeptState) -> int:

@@ -5,7 +5,7 @@ schema evolution, a time to live at any time, nothing else. Called by the backen
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
@@ -23,13 +23,16 @@ from moorage_state.backends.hashmap.states import (
     HeapState,
     HeapValueState,
 )
-from moorage_state.backends.hashmap.tables import Entries, Items, StateTable, Versions
+from moorage_state.backends.hashmap.tables import StateTable, Versions
+from moorage_state.backends.keying import require_namespace
+from moorage_state.codecs import decoder
 from moorage_state.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    StateKind,
 )
 from moorage_state.errors import UserError
 from moorage_state.evolution import declared_over, migration
@@ -40,10 +43,14 @@ from moorage_state.keyed.combining import (
     folding_function,
     reducer,
 )
-from moorage_state.keys import KeyCodec, state_id
+from moorage_state.keyed.namespaces import NamespaceCodec
+from moorage_state.keyed.schema import StateSchema, require_same, schema_of
+from moorage_state.keys import state_id
 from moorage_state.types import parse_type
 
 __all__ = ["Handle", "HeapStates", "KeptState", "meta_of"]
+
+_HANDLES = 1024
 
 
 class Handle(NamedTuple):
@@ -55,29 +62,55 @@ class Handle(NamedTuple):
 
 @dataclass(slots=True)
 class KeptState:
-    """One state: what is known of it, its objects, and its handle once it was declared."""
+    """One state: what is known of it, its objects, and its handles once it was declared.
+
+    Attributes:
+        ttl_ms: the time to live in milliseconds; 0 for none any more, None where there never was.
+        earlier: the types that it had before, oldest first; to tell which subtask's is the last.
+        packed: whether its values are the bytes that were restored; no longer once it is declared.
+        declared: what was declared here.
+        asked: the descriptor and the type of namespaces that were asked for last.
+        handles: by the bytes of the namespace; None for that of a state without.
+    """
 
     meta: HeapMeta
     table: StateTable
-    ttl_ms: int = 0
-    handle: Handle | None = None
-    namespace_codec: KeyCodec | None = None
+    ttl_ms: int | None = None
+    earlier: tuple[str, ...] = ()
+    packed: bool = False
+    declared: StateSchema | None = None
+    asked: tuple[Any, str | None] = (None, None)
+    handles: dict[bytes | None, Handle] = field(default_factory=dict)
+    namespace_codec: NamespaceCodec | None = None
 
     def namespace_bytes(self, namespace: Any) -> bytes | None:
         """The bytes of a namespace of this state.
 
         Raises:
             UserError: the state has none and one is given, or the other way round.
+            StateTypeError: it is not of the declared type.
         """
-        if (namespace is None) != (self.namespace_codec is None):
-            raise UserError(
-                f"state was declared {'without' if self.namespace_codec is None else 'with'} "
-                f"namespaces: state={self.meta.name} namespace={namespace!r:.80}; declare another "
-                f"state for the other use"
-            )
+        require_namespace(self.meta.name, namespace, self.meta.namespace_type)
         if self.namespace_codec is None:
             return None
-        return self.namespace_codec.encode((namespace,))
+        return self.namespace_codec.encode(namespace)
+
+    @property
+    def schema(self) -> StateSchema:
+        """The same as the handle of a snapshot has it."""
+        meta = self.meta
+        ttl_ms = self.ttl_ms or 0
+        return StateSchema(
+            meta.name,
+            cast("StateKind", meta.kind),
+            meta.type,
+            meta.key_type or "",
+            earlier=self.earlier,
+            ttl_ms=self.ttl_ms,
+            namespace_types=(meta.namespace_type,) if meta.namespace_type else (),
+            indexed_ms=ttl_ms if meta.stamped and meta.sweeps else None,
+            cleanup_in_full_snapshot=meta.leaves_out_expired,
+        )
 
 
 class HeapStates:
@@ -98,21 +131,30 @@ class HeapStates:
         return self._context.clock_ms()
 
     def __getitem__(self, name: str) -> KeptState:
-        found = self._kept.get(name)
-        if found is None:
-            raise UserError(
-                f"no such state: name={name} known={','.join(sorted(self._kept)) or '(none)'}; "
-                f"ask for it with its descriptor first"
-            )
-        return found
+        return self._kept[name]
 
-    def table(self, meta: HeapMeta, ttl_ms: int = 0) -> StateTable:
-        """The table of a state, made empty where there is none; `ttl_ms` as it was stored."""
+    def get(self, name: str) -> KeptState | None:
+        """The state of this name, None where there is none."""
+        return self._kept.get(name)
+
+    def table(self, meta: HeapMeta) -> StateTable:
+        """The table of timers, made empty where there is none."""
         found = self._kept.get(meta.name)
-        if found is None:
-            found = self._keep(meta)
-            found.ttl_ms = ttl_ms
-        return found.table
+        return (found or self._keep(meta)).table
+
+    def restored(self, schema: StateSchema) -> None:
+        """Know of a state before its values come, which are bytes of its type.
+
+        Raises:
+            UserError: it has namespaces of several types.
+        """
+        if len(schema.namespace_types) > 1:
+            raise UserError(
+                f"a state in memory has namespaces of one type: state={schema.name} "
+                f"types={','.join(schema.namespace_types)}; restore with the rocksdb backend"
+            )
+        kept = self._keep(_meta_of_schema(schema))
+        kept.ttl_ms, kept.earlier, kept.packed = schema.ttl_ms, schema.earlier, True
 
     def declare(self, descriptor: Any, namespace_type: str | None) -> KeptState:
         """The state of a descriptor.
@@ -120,30 +162,48 @@ class HeapStates:
         Raises:
             UserError: the name is taken by another kind or type.
         """
+        found = self._kept.get(descriptor.name)
+        if found is not None:
+            before, by_type = found.asked
+            if before is descriptor and by_type == namespace_type:
+                return found
         meta = meta_of(descriptor, namespace_type)
-        found = self._kept.get(meta.name)
+        types = (meta.namespace_type,) if meta.namespace_type is not None else ()
+        declared = schema_of(descriptor, types)
         if found is None:
             found = self._keep(meta)
-        elif found.handle is not None:
-            same = msgspec.structs.replace(meta, sweeps=found.meta.sweeps)
-            _require_same(same, found.meta, "was registered")
-            return found
+            found.ttl_ms = declared.ttl_ms
+        elif found.declared is not None:
+            require_same(declared, found.declared, "was registered")
         else:
             self._take_over(found, meta)
-        found.ttl_ms = descriptor.ttl.ttl_ms if descriptor.ttl is not None else 0
-        found.handle = self.new_handle(found, descriptor)
+            # Not None again: other subtasks may have stamps yet, which count for nothing now.
+            lived = found.ttl_ms is not None
+            found.ttl_ms = 0 if lived and declared.ttl_ms is None else declared.ttl_ms
+        found.declared, found.asked = declared, (descriptor, namespace_type)
         return found
 
-    def new_handle(self, kept: KeptState, descriptor: Any) -> Handle:
-        """Another handle of a declared state."""
-        cell = _cell(self._context, kept.table, descriptor)
+    def handle_in(self, kept: KeptState, descriptor: Any, namespace: Any) -> Handle:
+        """The handle of a declared state for a namespace; None where it has none."""
+        raw = kept.namespace_bytes(namespace)
+        handle = kept.handles.get(raw)
+        if handle is None:
+            if len(kept.handles) >= _HANDLES:
+                # Those that are in somebody's hands go on: a handle keeps nothing itself.
+                kept.handles.clear()
+            handle = kept.handles[raw] = self._new_handle(kept, descriptor)
+            handle.cell.use_namespace(raw)
+        return handle
+
+    def _new_handle(self, kept: KeptState, descriptor: Any) -> Handle:
+        cell, name = _cell(self._context, kept.table, descriptor), descriptor.name
         if isinstance(descriptor, ReducingStateDescriptor):
-            return Handle(ReducingState(cast("Any", cell), reducer(descriptor)), cell)
+            return Handle(ReducingState(cast("Any", cell), reducer(descriptor), name), cell)
         if isinstance(descriptor, AggregatingStateDescriptor):
-            return Handle(AggregatingState(cast("Any", cell), descriptor.function), cell)
+            return Handle(AggregatingState(cast("Any", cell), descriptor.function, name), cell)
         if isinstance(descriptor, FoldingStateDescriptor):
             function = folding_function(descriptor, cell.settle)
-            return Handle(FoldingState(cast("Any", cell), function), cell)
+            return Handle(FoldingState(cast("Any", cell), function, name), cell)
         return Handle(cell, cell)
 
     def _keep(self, meta: HeapMeta) -> KeptState:
@@ -154,25 +214,26 @@ class HeapStates:
                 f"two state names of one operator have the same stored id: {other!r} and "
                 f"{meta.name!r}; rename one of them"
             )
-        codec = KeyCodec([meta.namespace_type]) if meta.namespace_type is not None else None
-        kept = KeptState(meta, StateTable(self._count, self.versions), namespace_codec=codec)
+        kept = KeptState(meta, StateTable(self._count, self.versions))
+        if meta.namespace_type is not None:
+            kept.namespace_codec = NamespaceCodec([meta.namespace_type], meta.name)
         self._kept[meta.name] = kept
         return kept
 
     def _take_over(self, kept: KeptState, meta: HeapMeta) -> None:
-        """Make restored objects those of what is declared now."""
-        old = kept.meta
+        """Make restored objects those of what is declared now: all of them, or none."""
+        old, earlier = kept.meta, kept.earlier
         _require_same(_as(meta, old), old, "was written")
+        changes: list[Callable[[Any], Any]] = [decoder(old.type)] if kept.packed else []
         if meta.type != old.type:
-            declared_over(meta.name, old.type, (), meta.type)
-            migrate = migration(old.type, meta.type)
-            _rewrite(kept, migrate, old.stamped)
-        if meta.stamped and not old.stamped:
-            now = self._context.clock_ms()
-            _rewrite(kept, lambda value: (now, value), stamped=False)
-        elif old.stamped and not meta.stamped:
-            _rewrite_pairs(kept)
-        kept.meta = meta
+            changes.append(migration(old.type, meta.type))
+            ddl, earlier = declared_over(meta.name, old.type, earlier, meta.type)
+            meta = msgspec.structs.replace(meta, type=ddl)
+        now_ms = self._context.clock_ms() if meta.stamped and not old.stamped else None
+        if changes or meta.stamped != old.stamped:
+            one = _over_values(old.stamped, meta.stamped, changes, now_ms)
+            kept.table.replace(one, old.kind)
+        kept.meta, kept.earlier, kept.packed = meta, earlier, False
 
 
 def meta_of(descriptor: Any, namespace_type: str | None) -> HeapMeta:
@@ -190,6 +251,20 @@ def meta_of(descriptor: Any, namespace_type: str | None) -> HeapMeta:
         namespace,
         descriptor.ttl is not None,
         descriptor.ttl is not None and descriptor.ttl.cleanup_in_background,
+        descriptor.ttl is not None and descriptor.ttl.cleanup_in_full_snapshot,
+    )
+
+
+def _meta_of_schema(schema: StateSchema) -> HeapMeta:
+    return HeapMeta(
+        schema.name,
+        schema.kind,
+        schema.type,
+        schema.key_type or None,
+        schema.namespace_types[0] if schema.namespace_types else None,
+        bool(schema.ttl_ms),
+        schema.indexed_ms is not None,
+        schema.cleanup_in_full_snapshot,
     )
 
 
@@ -204,7 +279,14 @@ def _cell(context: Context, table: StateTable, descriptor: Any) -> Any:
 
 def _as(meta: HeapMeta, old: HeapMeta) -> HeapMeta:
     """`meta` with what may be another than it was."""
-    return msgspec.structs.replace(meta, type=old.type, stamped=old.stamped, sweeps=old.sweeps)
+    return msgspec.structs.replace(_cleaned_as(meta, old), type=old.type, stamped=old.stamped)
+
+
+def _cleaned_as(meta: HeapMeta, old: HeapMeta) -> HeapMeta:
+    """`meta` with what `old` says of when expired state goes."""
+    return msgspec.structs.replace(
+        meta, sweeps=old.sweeps, leaves_out_expired=old.leaves_out_expired
+    )
 
 
 def _require_same(new: HeapMeta, old: HeapMeta, verb: str) -> None:
@@ -222,29 +304,22 @@ def _spell(meta: HeapMeta) -> str:
     return f"{meta.kind}<{inner}>{namespace}{ttl}"
 
 
-def _rewrite(kept: KeptState, change: Callable[[Any], Any], stamped: bool) -> None:  # noqa: FBT001
-    """Put something else in the place of every value, within its stamp where it has one."""
+def _over_values(
+    was_stamped: bool,  # noqa: FBT001
+    stamped: bool,  # noqa: FBT001
+    changes: list[Callable[[Any], Any]],
+    now_ms: int | None,
+) -> Callable[[Any], Any]:
+    """A function that makes these changes, within the stamp where there is one.
+
+    Args:
+        now_ms: the stamp of what had none.
+    """
 
     def one(value: Any) -> Any:
-        return (value[0], change(value[1])) if stamped else change(value)
+        stamp, value = value if was_stamped else (now_ms, value)
+        for change in changes:
+            value = change(value)
+        return (stamp, value) if stamped else value
 
-    _each(kept, one)
-
-
-def _rewrite_pairs(kept: KeptState) -> None:
-    _each(kept, lambda pair: pair[1])
-
-
-def _each(kept: KeptState, one: Callable[[Any], Any]) -> None:
-    table = kept.table
-    for group, entry in list(table):
-        found = table.groups[group][entry]
-        if kept.meta.kind == "list":
-            items: Items = table.own_items(group, entry)
-            items[:] = [one(value) for value in items]
-        elif kept.meta.kind == "map":
-            entries: Entries = table.own_map(group, entry)
-            for key, value in list(entries.items()):
-                entries[key] = one(value)
-        else:
-            table.own(group)[entry] = one(found)
+    return one

@@ -75,6 +75,10 @@ class HeapValueState(HeapState, api.ValueState):
         """The value as further values are added to it: never one that has expired."""
         return self.value()
 
+    def take_over(self, other: "HeapValueState") -> None:
+        """Make the value of `other` this one's."""
+        self.update(other.live())
+
     def update(self, value: Any) -> None:
         """See the class; a value of another type is refused at once."""
         if value is None:
@@ -122,6 +126,11 @@ class HeapListState(HeapState, api.ListState):
         self.clear()
         if settled:
             self._table.own_items(self._context.group, self._entry()).extend(settled)
+
+    def absorb(self, other: "HeapListState") -> None:
+        """Take over what the same state has in another namespace, which is cleared."""
+        self.add_all(other.get())
+        other.clear()
 
 
 class HeapMapState(HeapState, api.MapState):
@@ -171,6 +180,10 @@ class HeapMapState(HeapState, api.MapState):
         if self._copy is None:
             return list(found.items())
         return [(key, self._copy(value)) for key, value in found.items()]
+
+    def entries(self) -> Iterator[tuple[Any, Any]]:
+        """See the class."""
+        return iter(self.items())
 
     def keys(self) -> list[Any]:
         """See the class."""

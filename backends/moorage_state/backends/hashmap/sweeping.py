@@ -1,7 +1,8 @@
 """Removing state that has expired and that nobody reads any more, a little at every change of key.
 
-Goes round all entries of states with a time to live for ever, a few at a time. Called by the
-backend; what it removes no read would have given, or one that may.
+Goes round all entries of states with a time to live for ever, a few at a time. A snapshot is
+without what a sweep may remove. Called by the backend; what it removes no read would have given, or
+one that may.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,7 +45,7 @@ def _clean(kept: KeptState, group: int, entry: Any, now_ms: int) -> None:
     """Remove what of an entry is over; it may be gone already."""
     table, ttl_ms = kept.table, kept.ttl_ms
     found = table.groups[group].get(entry)
-    if found is None or not kept.meta.stamped:
+    if found is None or not ttl_ms:
         return
     if kept.meta.kind == "list":
         alive = [pair for pair in found if not is_expired(pair[0], ttl_ms, now_ms)]

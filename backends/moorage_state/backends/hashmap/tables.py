@@ -7,7 +7,7 @@ snapshot. Written by one thread; read through snapshots by any.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 __all__ = ["Entries", "Items", "StateTable", "Versions"]
@@ -90,9 +90,7 @@ class StateTable:
         entries = self.own(group)
         found: Items | None = entries.get(entry)
         if found is None or found.born <= self.versions.required:
-            found = Items(found or ())
-            found.born = self.versions.current
-            entries[entry] = found
+            found = entries[entry] = self._new_items(found or ())
         return found
 
     def own_map(self, group: int, entry: Any) -> Entries:
@@ -109,6 +107,23 @@ class StateTable:
         """Delete an entry; harmless where there is none."""
         if entry in self.groups[group]:
             del self.own(group)[entry]
+
+    def replace(self, one: Callable[[Any], Any], kind: str) -> None:
+        """Put `one(value)` in the place of every value: of all of them, or of none if it raises.
+
+        Args:
+            kind: that of the state; of a list or a map the values are within the object.
+        """
+        made = [self._new_entries() for _ in self.groups]
+        for new, entries in zip(made, self.groups, strict=True):
+            for entry, found in entries.items():
+                if kind == "list":
+                    new[entry] = self._new_items(map(one, found))
+                elif kind == "map":
+                    new[entry] = self._new_entries((k, one(value)) for k, value in found.items())
+                else:
+                    new[entry] = one(found)
+        self.groups[:] = made
 
     def captured(self) -> tuple[Entries, ...]:
         """The dictionaries that a snapshot taken now has."""
@@ -129,8 +144,13 @@ class StateTable:
     def __len__(self) -> int:
         return sum(map(len, self.groups))
 
-    def _new_entries(self) -> Entries:
-        made = Entries()
+    def _new_entries(self, entries: Iterable[tuple[Any, Any]] = ()) -> Entries:
+        made = Entries(entries)
+        made.born = self.versions.current
+        return made
+
+    def _new_items(self, items: Iterable[Any]) -> Items:
+        made = Items(items)
         made.born = self.versions.current
         return made
 

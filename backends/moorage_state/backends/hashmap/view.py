@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from moorage_state.backends.hashmap.expiring import is_expired
 from moorage_state.backends.hashmap.format import Captured
-from moorage_state.codecs import encoder
 from moorage_state.keyed.expiry import stamp_bytes
 from moorage_state.keyed.timers import TIMERS_STATE, pack_timers
 from moorage_state.keys import KeyCodec, encode_time, key_prefix, state_id
@@ -151,10 +149,10 @@ class _Maker:
         self._groups = state.groups
         self._kind = meta.kind
         self._stamped = meta.stamped
-        self._ttl_ms = state.ttl_ms
+        self._state = state
         self._now_ms = now_ms
         self._sid = state_id(meta.name)
-        self._encode = encoder(meta.type, meta.name)
+        self._encode = state.encode
         self._epoch = encode_time(epoch)
         self._map_codec = KeyCodec([meta.key_type]) if meta.key_type is not None else None
 
@@ -183,6 +181,6 @@ class _Maker:
         if not self._stamped:
             return self._encode(value)
         stamp, inner = value
-        if self._ttl_ms and is_expired(stamp, self._ttl_ms, self._now_ms):
+        if self._state.leaves_out(stamp, self._now_ms):
             return None
         return stamp_bytes(stamp) + self._encode(inner)

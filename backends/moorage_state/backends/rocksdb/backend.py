@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal
 from moorage_state.backends.api import (
     Environment,
     KeyedStateBackend,
-    OperatorStateBackend,
     StateBackend,
 )
 from moorage_state.backends.configuration import (
@@ -22,7 +21,6 @@ from moorage_state.backends.configuration import (
     Configuration,
 )
 from moorage_state.backends.handles import KeyedStateHandle
-from moorage_state.backends.operators import new_operator_state_backend
 from moorage_state.backends.rocksdb.keyed import RocksKeyedStateBackend
 from moorage_state.errors import IllegalConfigurationError
 from moorage_state.keygroups import KeyGroupRange
@@ -66,6 +64,13 @@ class EmbeddedRocksDBStateBackend(StateBackend):
                 f"setting has a value that it cannot have: key={TIMER_SERVICE.key} "
                 f"value={self.timer_service!r}; give one of HEAP, ROCKSDB"
             )
+        if self.local_dir is not None:
+            given = self.local_dir.removeprefix("file://")
+            if not given.startswith("/") or "," in given:
+                raise IllegalConfigurationError(
+                    f"setting has a value that it cannot have: key={ROCKSDB_LOCALDIR.key} "
+                    f"value={self.local_dir!r}; give the absolute path of one directory"
+                )
         self._rocks_options()
 
     def configure(self, configuration: Configuration) -> StateBackend:
@@ -110,12 +115,6 @@ class EmbeddedRocksDBStateBackend(StateBackend):
             incremental=self.incremental is not False,
             restore=restore,
         )
-
-    def create_operator_state_backend(
-        self, environment: Environment, operator_identifier: str, *, restore: Iterable[Any] = ()
-    ) -> OperatorStateBackend:
-        """See `StateBackend`."""
-        return new_operator_state_backend(environment, operator_identifier, restore)
 
     def use_managed_memory(self) -> bool:
         """Cache and write buffers have a budget of their own."""

@@ -14,24 +14,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from moorage_state.backends.api import Environment, KeyedStateBackend, KeyedTimers
-from moorage_state.backends.futures import SnapshotFuture
+from moorage_state.backends.api import Environment, KeyedTimers
+from moorage_state.backends.futures import SnapshotFuture, SnapshotsUnderway
 from moorage_state.backends.handles import (
     KeyedStateHandle,
     SnapshotResult,
-    known_states,
     select_handles,
 )
 from moorage_state.backends.hashmap.context import Context
 from moorage_state.backends.hashmap.tables import StateTable, Versions
-from moorage_state.backends.keying import KeyLocator, Located
+from moorage_state.backends.keying import (
+    KeyLocator,
+    Located,
+    LocatingBackend,
+    require_namespace,
+    require_operator,
+)
+from moorage_state.backends.merging import KnownStates, known_states
 from moorage_state.backends.rocksdb.recording import RecentWrites, RecordStore
-from moorage_state.backends.rocksdb.saving import Saver
+from moorage_state.backends.rocksdb.saving import Saver, Take
 from moorage_state.backends.rocksdb.timing import StoredTimers, TimerCells, write_heap_timers
 from moorage_state.backends.storage import CheckpointStreamFactory
 from moorage_state.backends.timers import HeapTimers
 from moorage_state.coordinator import CheckpointOptions
-from moorage_state.errors import Bug, LocalDiskError
+from moorage_state.errors import LocalDiskError
 from moorage_state.keyed.timers import TIMERS_STATE, TimeDomain
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keys import KEYED_STATE, state_id
@@ -51,7 +57,7 @@ _PAGE_ENTRIES = 10_000
 _PAGE_BYTES = 8 << 20
 
 
-class RocksKeyedStateBackend(KeyedStateBackend):
+class RocksKeyedStateBackend(LocatingBackend):
     """See `KeyedStateBackend`.
 
     Args:
@@ -77,6 +83,7 @@ class RocksKeyedStateBackend(KeyedStateBackend):
         incremental: bool,
         restore: Iterable[KeyedStateHandle],
     ) -> None:
+        require_operator(operator)
         self.key_types = key_types
         self.number_of_key_groups = number_of_key_groups
         self.key_group_range = key_group_range
@@ -84,8 +91,9 @@ class RocksKeyedStateBackend(KeyedStateBackend):
         self._locator = KeyLocator(
             key_types, number_of_key_groups, key_group_range, environment.key_hash
         )
+        given = list(restore)
         handles = select_handles(
-            restore,
+            given,
             operator=operator,
             key_types=key_types,
             key_hash=environment.key_hash,
@@ -97,15 +105,15 @@ class RocksKeyedStateBackend(KeyedStateBackend):
         self._home = directory / name
         spec = RangeSpec(operator, key_group_range.start, key_group_range.end)
         self._directory = RangeDirectory(self._home, spec)
-        self._located: Located | None = None
         self._timers: dict[TimeDomain, KeyedTimers] = {}
-        self._futures: dict[int, SnapshotFuture[SnapshotResult]] = {}
-        self._disposed = False
-        restored = self._opened(databases, handles)
+        self._underway: SnapshotsUnderway[SnapshotResult] = SnapshotsUnderway()
+        self._takes = 0
+        known = known_states(given)
+        restored = self._opened(databases, handles, known)
         self._database = restored.database
         self._snapshots = Snapshots(spec, self._directory, restored.backend_uuid, restored.hashes)
         try:
-            self._store, self._writes = self._new_store(handles)
+            self._store, self._writes = self._new_store(handles, known)
             self._cells = TimerCells(self._store, key_group_range)
             self._heap = _HeapQueues(self, self._cells) if timers == "HEAP" else None
             self._saver = Saver(
@@ -119,26 +127,33 @@ class RocksKeyedStateBackend(KeyedStateBackend):
                 scratch=self._home,
             )
         except BaseException:
-            self.dispose()
+            self._close()
             raise
 
-    def _new_store(self, handles: list[KeyedStateHandle]) -> tuple[RecordStore, RecentWrites]:
+    def _new_store(
+        self, handles: list[KeyedStateHandle], known: KnownStates
+    ) -> tuple[RecordStore, RecentWrites]:
         writes = RecentWrites(self._database, self.key_group_range)
         sequence = max((handle.sequence for handle in handles), default=0) + 1
         store = RecordStore(
             writes,
             sequence,
-            known_states(handles),
+            list(known.schemas.values()),
             self.key_group_range,
             self._environment.clock_ms,
         )
         return store, writes
 
-    def _opened(self, databases: Databases, handles: list[KeyedStateHandle]) -> Restored:
+    def _opened(
+        self, databases: Databases, handles: list[KeyedStateHandle], known: KnownStates
+    ) -> Restored:
+        generations = {handle.start: known.generations(handle) for handle in handles}
         self._directory.lock()
         try:
             self._directory.prepare(_RUN, None)
-            restorer = Restorer(self._directory, _RUN, databases)
+            restorer = Restorer(
+                self._directory, _RUN, databases, lambda files: generations[files.start]
+            )
             ranges = [handle.range for handle in handles if handle.range is not None]
             if not ranges:
                 return restorer.empty(0)
@@ -152,50 +167,33 @@ class RocksKeyedStateBackend(KeyedStateBackend):
 
     # -- keys ------------------------------------------------------------------------------
 
-    def set_current_key(self, key: Any) -> None:
-        """See `KeyedStateBackend`.
+    def get_keys(self, state_name: str, namespace: Any = None) -> Iterator[Any]:
+        """See `KeyedStateBackend`."""
+        self._check_usable()
+        schema = next((s for s in self._store.schemas if s.name == state_name), None)
+        if schema is None:
+            return iter(())
+        types = schema.namespace_types
+        require_namespace(state_name, namespace, types[0] if types else None)
+        self._settle()
+        prefixes = self._store.keys_of(state_name, namespace)
+        return iter([self._locator.decode(prefix[_KEY_AT:]) for prefix in prefixes])
 
-        Raises:
-            StateTypeError: also when what the key before it was given is not of a declared type.
-        """
-        located = self._locator.find(key)
+    def enter(self, located: Located) -> None:
+        """See `LocatingBackend`."""
         self._store.enter(located.prefix)
         self._located = located
         heap = self._heap
         if heap is not None:
             heap.context.group, heap.context.entry = located.group, located.raw
 
-    @property
-    def current_key(self) -> Any:
-        """See `KeyedStateBackend`."""
-        return self._located.key if self._located is not None else None
-
-    @property
-    def has_current_key(self) -> bool:
-        """See `KeyedStateBackend`."""
-        return self._located is not None
-
-    def get_keys(self, state_name: str, namespace: Any = None) -> Iterator[Any]:
-        """See `KeyedStateBackend`."""
-        self._settle()
-        prefixes = self._store.keys_of(state_name, namespace)
-        return iter([self._locator.decode(prefix[_KEY_AT:]) for prefix in prefixes])
-
-    def enter(self, located: Located) -> None:
-        """Make a key the current one, whose place is known."""
-        self._store.enter(located.prefix)
-        self._located = located
-        if self._heap is not None:
-            self._heap.context.group, self._heap.context.entry = located.group, located.raw
-
-    def enter_raw(self, group: int, raw: bytes) -> Any:
-        """Make the key with these bytes the current one and return it."""
-        located = self._locator.at(group, raw)
-        self.enter(located)
-        return located.key
+    def _current(self) -> Located | None:
+        self._check_usable()
+        return self._located
 
     def _settle(self) -> None:
         """Bring everything into the database."""
+        self._check_usable()
         self._store.leave()
         self._writes.apply()
         self._reenter()
@@ -216,6 +214,7 @@ class RocksKeyedStateBackend(KeyedStateBackend):
     ) -> Any:
         """See `KeyedStateBackend`."""
         self._check_usable()
+        require_namespace(descriptor.name, namespace, namespace_type)
         if namespace_type is None:
             return self._store.state(descriptor)
         return self._store.get_partitioned_state(namespace, (namespace_type,), descriptor)
@@ -224,11 +223,13 @@ class RocksKeyedStateBackend(KeyedStateBackend):
         self, target: Any, sources: Iterable[Any], namespace_type: str, descriptor: Any
     ) -> None:
         """See `KeyedStateBackend`."""
+        self._check_usable()
         state = self._store.namespaced_state(descriptor, (namespace_type,))
         state.merge_namespaces(target, list(sources))
 
     def timers(self, domain: TimeDomain = TimeDomain.EVENT_TIME) -> KeyedTimers:
         """See `KeyedStateBackend`."""
+        self._check_usable()
         found = self._timers.get(domain)
         if found is None:
             if self._heap is not None:
@@ -239,7 +240,7 @@ class RocksKeyedStateBackend(KeyedStateBackend):
                     self._cells,
                     self._locator,
                     self.enter,
-                    lambda: self._located,
+                    self._current,
                     self._settle,
                 )
             self._timers[domain] = found
@@ -247,6 +248,7 @@ class RocksKeyedStateBackend(KeyedStateBackend):
 
     def num_key_value_state_entries(self) -> int:
         """See `KeyedStateBackend`; of lists and maps their elements and entries count."""
+        self._check_usable()
         self._store.leave()
         self._write_heap_timers()
         timers, count = state_id(TIMERS_STATE), 0
@@ -279,18 +281,16 @@ class RocksKeyedStateBackend(KeyedStateBackend):
         self._write_heap_timers()
         version = Version(checkpoint_id, "")
         self._writes.apply(write_marker(version, _RUN))
-        self._snapshots.take(self._database, checkpoint_id, version)
+        # Local copies have numbers of their own: a checkpoint may be taken again under its id.
+        self._takes += 1
+        self._snapshots.take(self._database, self._takes, version)
         sequence = self._store.epoch
         self._store.next_epoch()
         self._reenter()
-        work = self._saver.work(
-            checkpoint_id, sequence, tuple(self._store.schemas), stream_factory, options
-        )
-        future: SnapshotFuture[SnapshotResult] = SnapshotFuture(
-            work, release=partial(self._ended, checkpoint_id)
-        )
-        self._futures[checkpoint_id] = future
-        return future
+        schemas, now_ms = tuple(self._store.schemas), self._store.now_ms
+        take = Take(self._takes, checkpoint_id, sequence, schemas, now_ms)
+        work = self._saver.work(take, stream_factory, options)
+        return self._underway.begin(checkpoint_id, work, partial(self._ended, take.number))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """See `KeyedStateBackend`: its files need not be uploaded again."""
@@ -298,28 +298,27 @@ class RocksKeyedStateBackend(KeyedStateBackend):
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """See `KeyedStateBackend`."""
-        future = self._futures.get(checkpoint_id)
-        if future is not None:
-            future.cancel()
+        self._underway.cancel(checkpoint_id)
         self._saver.aborted(checkpoint_id)
 
     def dispose(self) -> None:
         """See `KeyedStateBackend`; the working files are deleted."""
         if self._disposed:
             return
-        self._disposed = True
-        for future in list(self._futures.values()):
-            future.cancel()
+        self._refuse_all()
+        self._store.close(self._gone)
+        if self._heap is not None:
+            self._heap.context.close(self._gone)
+        self._underway.cancel_all()
+        self._close()
+
+    def _close(self) -> None:
         self._snapshots.close()
         try:
             self._database.close()
         finally:
             self._directory.unlock()
             shutil.rmtree(self._home, ignore_errors=True)
-
-    def _check_usable(self) -> None:
-        if self._disposed:
-            raise Bug(f"the state backend was disposed of: path={self._home}")
 
     def _write_heap_timers(self) -> None:
         """Bring everything into the database; there is no current key until the next one."""
@@ -328,11 +327,10 @@ class RocksKeyedStateBackend(KeyedStateBackend):
             self._store.leave()
         self._writes.apply()
 
-    def _ended(self, checkpoint_id: int) -> None:
+    def _ended(self, take: int) -> None:
         """The asynchronous part is over; its local copy is of no more use."""
-        self._futures.pop(checkpoint_id, None)
         with suppress(LocalDiskError):
-            self._snapshots.aborted(checkpoint_id)
+            self._snapshots.aborted(take)
 
     @property
     def key_hash(self) -> str:
@@ -353,7 +351,7 @@ class _HeapQueues:
             for group, time_ms, raw in cells.all(domain):
                 table.own_map(group - own.start, raw)[time_ms] = True
         self._queues = {
-            domain: HeapTimers(self.context, table, backend.enter_raw, self._changed)
+            domain: HeapTimers(self.context, table, backend.enter_raw, self._changed, domain)
             for domain, table in self._tables.items()
         }
 
@@ -363,8 +361,7 @@ class _HeapQueues:
 
     def write(self, enter: Callable[[Located], None], locator: KeyLocator) -> None:
         """Bring what changed into the database."""
-        dirty, self._dirty = self._dirty, set()
-        write_heap_timers(self._cells, locator, enter, dirty, self._tables.values())
+        write_heap_timers(self._cells, locator, enter, self._dirty, self._tables.values())
 
     def _changed(self, group: int, raw: bytes) -> None:
         self._dirty.add((group, raw))

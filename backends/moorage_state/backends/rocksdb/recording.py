@@ -5,114 +5,110 @@ it pays, or when somebody has to scan what they touch. `RecordStore` is the keye
 writes go here in place of an epoch's frames. Belongs to one thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+from moorage_state.codecs import StateTypeError
 from moorage_state.database import RangeDatabase
 from moorage_state.deltas import Frame
 from moorage_state.descriptors import StateDescriptor
 from moorage_state.errors import Bug
 from moorage_state.keyed.access import Scan
 from moorage_state.keyed.expiry import Expiry, stamp_bytes
-from moorage_state.keyed.store import KeyedStateStore, StateSchema
+from moorage_state.keyed.store import KeyedStateStore, StateHandleBase, StateSchema
 from moorage_state.keygroups import KeyGroupRange
-from moorage_state.keys import EVENT_TIMERS
+from moorage_state.keys import EVENT_TIMERS, KEYED_STATE
 from moorage_state.server import scans
 from moorage_state.server.api import RangeSpec
 
 __all__ = ["RecentWrites", "RecordStore"]
 
-_MOST_BYTES = 4 << 20
+_MOST_BYTES = 8 << 20
 _ENTRY_BYTES = 200
 _MANY_APPENDED = 1 << 31
+_KEY_AT = 7
 
 Entries = dict[bytes, bytes | None]
-
-
-class _Scope:
-    """What was written for one key: ranges that were deleted, and entries that came after."""
-
-    __slots__ = ("entries", "ranges")
-
-    def __init__(self) -> None:
-        self.entries: Entries = {}
-        self.ranges: list[tuple[bytes, bytes]] = []
-
-    def delete_range(self, start: bytes, end: bytes) -> None:
-        for key in [key for key in self.entries if start <= key < end]:
-            del self.entries[key]
-        self.ranges.append((start, end))
-
-    def is_deleted(self, key: bytes) -> bool:
-        return any(start <= key < end for start, end in self.ranges)
 
 
 class RecentWrites:
     """Implements `RangeAccess` over a database and what is not in it yet.
 
+    Only where ranges are deleted, or scanned beside what is written, is it kept by key what was
+    written: the others do without.
+
     Every method may raise what the database raises.
+
+    Attributes:
+        prefix: what is stored of the current key begins with it; empty where there is none.
+        held: bytes of all that is not in the database yet, with what Python needs for it; 0 for
+            nothing.
     """
 
     def __init__(self, database: RangeDatabase, key_groups: KeyGroupRange) -> None:
         self.database = database
         self._spec = RangeSpec("", key_groups.start, key_groups.end)
-        self._scopes: dict[bytes, _Scope] = {}
-        self._others: Entries = {}
-        self._prefix = b""
-        self._scope: _Scope | None = None
-        # Of all that is not in the database yet, with what Python needs for it; 0 for nothing.
-        self._bytes = 0
-
-    def enter(self, prefix: bytes) -> None:
-        """Say which key comes: its state is stored under this prefix."""
-        if self._bytes >= _MOST_BYTES:
-            self.apply()
-        self._prefix = prefix
-        self._scope = self._scopes.get(prefix)
+        self.prefix = b""
+        self.held = 0
+        self._entries: Entries = {}
+        self._by_key = False
+        # What lies under a key beside its cells: entries, and what was deleted before they came.
+        self._below: dict[bytes, Entries] = {}
+        self._deleted: dict[bytes, list[tuple[bytes, bytes]]] = {}
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Write an entry, or delete it where `value` is None."""
-        self._bytes += _ENTRY_BYTES if value is None else _ENTRY_BYTES + len(value)
-        prefix = self._prefix
-        if prefix and key.startswith(prefix):
-            scope = self._scope
-            if scope is None:
-                scope = self._scope = self._scopes[prefix] = _Scope()
-            scope.entries[key] = value
+        self.held += _ENTRY_BYTES if value is None else _ENTRY_BYTES + len(value)
+        prefix = self.prefix
+        if self._by_key and prefix and key.startswith(prefix):
+            self._below.setdefault(prefix, {})[key] = value
         else:
-            self._others[key] = value
+            self._entries[key] = value
+
+    def put_cell(self, key: bytes, value: bytes | None) -> None:
+        """As `put`, of what is always written by this and never in a range that is deleted."""
+        self.held += _ENTRY_BYTES if value is None else _ENTRY_BYTES + len(value)
+        self._entries[key] = value
 
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete every key in [start, end), which are the current key's."""
-        if not self._prefix or not start.startswith(self._prefix):
+        prefix = self.prefix
+        if not prefix or not start.startswith(prefix):
             self.apply()
             self.database.delete_range(start, end)
             return
-        self._bytes += _ENTRY_BYTES
-        scope = self._scope
-        if scope is None:
-            scope = self._scope = self._scopes[self._prefix] = _Scope()
-        scope.delete_range(start, end)
+        self._keep_by_key()
+        self.held += _ENTRY_BYTES
+        own = self._below.get(prefix, {})
+        for key in [key for key in own if start <= key < end]:
+            del own[key]
+        self._deleted.setdefault(prefix, []).append((start, end))
 
     def get(self, key: bytes) -> bytes | None:
         """The value of one key."""
-        scope = self._scope
-        if scope is not None:
-            if key in scope.entries:
-                return scope.entries[key]
-            if scope.ranges and scope.is_deleted(key):
+        if self._by_key:
+            prefix = self.prefix
+            own = self._below.get(prefix)
+            if own is not None and key in own:
+                return own[key]
+            if prefix in self._deleted and self._is_deleted(key):
                 return None
-        if key in self._others:
-            return self._others[key]
-        return self.database.get(key)
+        entries = self._entries
+        return entries[key] if key in entries else self.database.get(key)
+
+    def get_cell(self, key: bytes) -> bytes | None:
+        """As `get`, of what `put_cell` writes."""
+        entries = self._entries
+        return entries[key] if key in entries else self.database.get(key)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """See `RangeAccess`."""
-        prefix = self._prefix
+        prefix = self.prefix
         if len(keys) == 1 and prefix and keys[0].startswith(prefix):
             return [self.get(keys[0])]
-        if self._bytes and not (prefix and all(key.startswith(prefix) for key in keys)):
+        if self.held and not (prefix and all(key.startswith(prefix) for key in keys)):
             self.apply()
-        return [self.get(key) for key in keys] if self._bytes else self.database.get_many(keys)
+        return [self.get(key) for key in keys] if self.held else self.database.get_many(keys)
 
     def scan_many(self, prefixes: list[bytes], limit_entries: int, limit_bytes: int) -> list[Scan]:  # noqa: ARG002
         """See `RangeAccess`: nothing ahead of its use.
@@ -123,7 +119,16 @@ class RecentWrites:
         return [Scan([], [], complete=False) for _ in prefixes]
 
     def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:
-        """See `RangeAccess`."""
+        """See `RangeAccess`.
+
+        Raises:
+            RuntimeError: it is of a key that is not the current one any more.
+        """
+        if self.prefix and _is_of_a_key(prefix) and not prefix.startswith(self.prefix):
+            raise RuntimeError(
+                "a list or map of a key is read on when another key is current: read it to its "
+                "end, or keep list(state), before the key changes"
+            )
         self._settle(prefix)
         return Scan(*scans.scan_from(self.database, prefix, after, limit))
 
@@ -140,34 +145,45 @@ class RecentWrites:
 
     def apply(self, marker: tuple[bytes, bytes] | None = None) -> None:
         """Bring everything into the database, in one batch with `marker`."""
-        if not self._bytes and marker is None:
+        if not self.held and marker is None:
             return
-        ranges: list[tuple[bytes, bytes]] = []
-        keys: list[bytes] = []
-        values: list[bytes | None] = []
-        for scope in self._scopes.values():
-            ranges += scope.ranges
-            keys += scope.entries
-            values += scope.entries.values()
-        keys += self._others
-        values += self._others.values()
-        self.database.apply([Frame(ranges, keys, values)], marker)
-        self._scopes, self._others, self._scope = {}, {}, None
-        self._bytes = 0
+        entries, ranges = self._entries, []
+        for own in self._below.values():
+            entries.update(own)
+        for deleted in self._deleted.values():
+            ranges += deleted
+        keys = sorted(entries)
+        self.database.apply([Frame(ranges, keys, list(map(entries.get, keys)))], marker)
+        self._entries, self._below, self._deleted = {}, {}, {}
+        self.held = 0
 
     def _settle(self, prefix: bytes) -> None:
         """Have the database know what a scan under `prefix` must see."""
-        if not self._prefix or not prefix.startswith(self._prefix):
+        if not self.prefix or not prefix.startswith(self.prefix):
             self.apply()
             return
-        scope = self._scope
-        if scope is None:
+        self._keep_by_key()
+        entries = self._below.get(self.prefix, {})
+        ranges = self._deleted.get(self.prefix, [])
+        if not entries and not ranges:
             return
-        entries = scope.entries
-        self.database.apply([Frame(scope.ranges, list(entries), list(entries.values()))])
+        self.database.apply([Frame(ranges, list(entries), list(entries.values()))])
         # Its writes go on counting towards the bound, which only makes the next batch sooner.
-        del self._scopes[self._prefix]
-        self._scope = None
+        self._below.pop(self.prefix, None)
+        self._deleted.pop(self.prefix, None)
+
+    def _keep_by_key(self) -> None:
+        if not self._by_key:
+            self.apply()
+            self._by_key = True
+
+    def _is_deleted(self, key: bytes) -> bool:
+        return any(start <= key < end for start, end in self._deleted[self.prefix])
+
+
+def _is_of_a_key(prefix: bytes) -> bool:
+    """Whether one key's state begins so, and not a whole key group's."""
+    return len(prefix) > _KEY_AT and prefix[2] == KEYED_STATE
 
 
 class _LiveExpiry(Expiry):
@@ -177,8 +193,23 @@ class _LiveExpiry(Expiry):
 
     def move_to(self, now_ms: int) -> None:
         if self.ttl_ms:
-            self._now = now_ms
+            self.now_ms = now_ms
             self.stamp = stamp_bytes(now_ms)
+
+
+class _Closed(list[StateHandleBase]):
+    """Stands for the touched handles where there will be no key again."""
+
+    def __init__(self, gone: Callable[[], Exception]) -> None:
+        super().__init__()
+        self._gone = gone
+
+    def append(self, _: StateHandleBase) -> None:
+        raise self._gone()
+
+
+_METHODS = {"write": "put", "write_cell": "put_cell", "read": "get"}
+"""What `RecordStore` does by a method of `RecentWrites` itself."""
 
 
 class RecordStore(KeyedStateStore):
@@ -204,8 +235,15 @@ class RecordStore(KeyedStateStore):
         self._live: list[_LiveExpiry] = []
         self._key_prefix: bytes | None = None
         self.prefixes = [b""]
-        # Not a method that calls it: that would be a tenth of what a record costs.
-        setattr(self, "write", writes.put)  # noqa: B010  a method to whoever checks types
+        # Not methods that call them: that would be a tenth of what a record costs.
+        for name, method in _METHODS.items():
+            setattr(self, name, getattr(writes, method))
+
+    looks_ahead = False
+
+    def fetch(self, sid: bytes) -> Sequence[bytes | None]:
+        """See `KeyedStateStore`: of the one key."""
+        return (self.writes.get_cell(self.prefix + sid),)
 
     def enter(self, prefix: bytes) -> None:
         """Make the key with this prefix the current one.
@@ -213,6 +251,9 @@ class RecordStore(KeyedStateStore):
         What `begin_chunk` and `switch_to` do for a chunk of one key, in one go: it is done for
         every record. Handles that the key before did not touch have nothing to forget.
         """
+        writes = self.writes
+        if writes.held >= _MOST_BYTES:
+            writes.apply()
         if prefix == self._key_prefix and not self._live:
             return
         touched = self.touched
@@ -223,8 +264,7 @@ class RecordStore(KeyedStateStore):
             touched.clear()
         if self._live:
             self.move_time()
-        self.writes.enter(prefix)
-        self._key_prefix = self.prefix = self.prefixes[0] = prefix
+        self._key_prefix = self.prefix = self.prefixes[0] = writes.prefix = prefix
         self.touched = self._of_key
 
     def leave(self) -> None:
@@ -234,9 +274,19 @@ class RecordStore(KeyedStateStore):
             handle.new_chunk()
         self.touched.clear()
         self._key_prefix = None
-        self.writes.enter(b"")
+        self.writes.prefix = b""
         if self.appended >= _MANY_APPENDED:
             self.next_epoch()
+
+    def close(self, gone: Callable[[], Exception]) -> None:
+        """Have every use of a state raise what `gone` gives; what is pending is dropped."""
+        for handle in self.touched:
+            # A value may be of another type than declared: of no more matter.
+            with suppress(StateTypeError):
+                handle.flush()
+            handle.new_chunk()
+        self.touched = _Closed(gone)
+        self.prefix, self._key_prefix = b"", None
 
     def next_epoch(self) -> None:
         """Begin a new place for list elements; there is no current key."""
@@ -250,6 +300,15 @@ class RecordStore(KeyedStateStore):
             self.now_ms = now
             for expiry in self._live:
                 expiry.move_to(now)
+
+    def sweep_expired(self) -> int:
+        """See `KeyedStateStore`; what was declared until now is known."""
+        self._known |= self._schemas
+        return super().sweep_expired()
+
+    def settle(self) -> None:
+        """See `KeyedStateStore`."""
+        self.writes.apply()
 
     def new_expiry(self, descriptor: StateDescriptor) -> Expiry:
         """See `KeyedStateStore`."""

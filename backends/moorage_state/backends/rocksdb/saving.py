@@ -10,7 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from moorage_state.backends.canonicals import inlined, write_canonical
 from moorage_state.backends.futures import Cancellation
@@ -32,14 +32,31 @@ from moorage_state.server.checkpointing import Snapshots
 from moorage_state.server.databases import Databases
 from moorage_state.server.directory import disk_errors, link_or_copy
 from moorage_state.server.saving import copy_native
-from moorage_state.server.uploading import UploadPart, upload
+from moorage_state.server.uploading import CheckpointNames, UploadPart, upload
 from moorage_state.snapshots import FileRef, RangeHandle
 from moorage_state.stores import MemoryStore, open_store
 from moorage_state.stores.addresses import child
 
-__all__ = ["Saver"]
+__all__ = ["Saver", "Take"]
 
 Work = Callable[[Cancellation], SnapshotResult]
+
+
+class Take(NamedTuple):
+    """A snapshot that was linked.
+
+    Attributes:
+        number: that of the local copy.
+        sequence: the handle's.
+        states: what was declared.
+        now_ms: when, by the clock that state expires by.
+    """
+
+    number: int
+    checkpoint_id: int
+    sequence: int
+    states: tuple[StateSchema, ...]
+    now_ms: int
 
 
 class _Owner(Protocol):
@@ -99,15 +116,11 @@ class Saver:
             self._uploaded.pop(checkpoint_id, None)
 
     def work(
-        self,
-        checkpoint_id: int,
-        sequence: int,
-        states: tuple[StateSchema, ...],
-        factory: CheckpointStreamFactory,
-        options: CheckpointOptions,
+        self, take: Take, factory: CheckpointStreamFactory, options: CheckpointOptions
     ) -> Work:
         """What is left to do for a snapshot that was linked."""
         savepoint = options.checkpoint_type.is_savepoint
+        save: _Save
         if savepoint and options.format is SavepointFormat.CANONICAL:
             save = self._canonical
         elif factory.inline_bytes is None:
@@ -118,25 +131,17 @@ class Saver:
             save = self._shared if options.checkpoint_type.shares_files else self._full
 
         def run(cancellation: Cancellation) -> SnapshotResult:
-            forget = cancellation.register(lambda: self._snapshots.aborted(checkpoint_id))
+            forget = cancellation.register(lambda: self._snapshots.aborted(take.number))
             try:
                 cancellation.check()
-                result = save(checkpoint_id, states, factory, cancellation)
+                saved = save(take, factory, cancellation)
             finally:
                 forget()
-            return self._result(result, checkpoint_id, sequence, states, savepoint=savepoint)
+            return self._result(saved, take, savepoint=savepoint)
 
         return run
 
-    def _result(
-        self,
-        saved: "_Saved",
-        checkpoint_id: int,
-        sequence: int,
-        states: tuple[StateSchema, ...],
-        *,
-        savepoint: bool,
-    ) -> SnapshotResult:
+    def _result(self, saved: "_Saved", take: Take, *, savepoint: bool) -> SnapshotResult:
         own = self._owner.key_group_range
         handle = KeyedStateHandle(
             backend="canonical" if saved.handle.format == "canonical" else "rocksdb",
@@ -147,42 +152,34 @@ class Saver:
             number_of_key_groups=self._owner.number_of_key_groups,
             start=own.start,
             end=own.end,
-            checkpoint_id=checkpoint_id,
-            states=states,
-            sequence=sequence,
+            checkpoint_id=take.checkpoint_id,
+            states=take.states,
+            sequence=take.sequence,
             store_url=saved.store_url,
             range=saved.handle,
         )
         if not savepoint:
             with self._lock:
-                self._uploaded[checkpoint_id] = handle
+                self._uploaded[take.checkpoint_id] = handle
         return SnapshotResult(handle, saved.bytes_written, tuple(sorted(saved.written)))
 
     def _shared(
-        self,
-        checkpoint_id: int,
-        states: tuple[StateSchema, ...],  # noqa: ARG002
-        factory: CheckpointStreamFactory,
-        cancellation: Cancellation,
+        self, take: Take, factory: CheckpointStreamFactory, cancellation: Cancellation
     ) -> "_Saved":
         with self._lock:
             base = self._base
         usable = base is not None and self._incremental and base.store_url == factory.store_url
         files = base.range.files if usable and base is not None and base.range is not None else []
-        return self._upload(checkpoint_id, factory, cancellation, files)
+        return self._upload(take, factory, cancellation, files)
 
     def _full(
-        self,
-        checkpoint_id: int,
-        states: tuple[StateSchema, ...],  # noqa: ARG002
-        factory: CheckpointStreamFactory,
-        cancellation: Cancellation,
+        self, take: Take, factory: CheckpointStreamFactory, cancellation: Cancellation
     ) -> "_Saved":
-        return self._upload(checkpoint_id, factory, cancellation, [])
+        return self._upload(take, factory, cancellation, [])
 
     def _upload(
         self,
-        checkpoint_id: int,
+        take: Take,
         factory: CheckpointStreamFactory,
         cancellation: Cancellation,
         base_files: list[FileRef],
@@ -191,7 +188,8 @@ class Saver:
         limits = UploadLimits(inline_range=factory.inline_bytes or 0)
         try:
             part = UploadPart(self._snapshots, base_files)
-            uploaded = upload([part], self._run, checkpoint_id, store, limits)
+            names = CheckpointNames(self._run, take.checkpoint_id)
+            uploaded = upload([part], self._run, take.number, store, limits, names=names)
             cancellation.check()
         except BaseException:
             store.take_back()
@@ -201,16 +199,12 @@ class Saver:
         return _Saved(handle, factory.store_url, uploaded.bytes_written, written)
 
     def _self_contained(
-        self,
-        checkpoint_id: int,
-        states: tuple[StateSchema, ...],  # noqa: ARG002
-        factory: CheckpointStreamFactory,
-        cancellation: Cancellation,
+        self, take: Take, factory: CheckpointStreamFactory, cancellation: Cancellation
     ) -> "_Saved":
         url = child(factory.store_url, factory.prefix.rstrip("/"))
         store = RecordingStore(open_store(url, create=True))
         try:
-            uploaded = copy_native([self._snapshots], self._run, checkpoint_id, store)
+            uploaded = copy_native([self._snapshots], self._run, take.number, store)
             cancellation.check()
         except BaseException:
             store.take_back()
@@ -218,42 +212,35 @@ class Saver:
         return _Saved(uploaded.handles[0], url, uploaded.bytes_written, set())
 
     def _within_handle(
-        self,
-        checkpoint_id: int,
-        states: tuple[StateSchema, ...],  # noqa: ARG002
-        factory: CheckpointStreamFactory,
-        cancellation: Cancellation,
+        self, take: Take, factory: CheckpointStreamFactory, cancellation: Cancellation
     ) -> "_Saved":
-        with self._snapshots.uploading(checkpoint_id) as taken:
+        with self._snapshots.uploading(take.number) as taken:
             with disk_errors("read a local checkpoint", taken.path):
                 size = sum(path.stat().st_size for path in taken.path.iterdir())
             factory.account(size)
         store = MemoryStore(f"snapshot-{secrets.token_hex(4)}")
         part = UploadPart(self._snapshots, [])
-        uploaded = upload([part], self._run, checkpoint_id, store, UploadLimits())
+        uploaded = upload([part], self._run, take.number, store, UploadLimits())
         cancellation.check()
         return _Saved(inlined(uploaded.handles[0], store), "", 0, set())
 
     def _canonical(
-        self,
-        checkpoint_id: int,
-        states: tuple[StateSchema, ...],
-        factory: CheckpointStreamFactory,
-        cancellation: Cancellation,
+        self, take: Take, factory: CheckpointStreamFactory, cancellation: Cancellation
     ) -> "_Saved":
         own = self._owner.key_group_range
         spec = CanonicalSpec(
             uid=self._operator,
             start=own.start,
             end=own.end,
-            epoch=checkpoint_id,
+            epoch=take.checkpoint_id,
             max_parallelism=self._owner.number_of_key_groups,
             key_types=self._owner.key_types,
-            states=metas_of(states),
+            states=metas_of(take.states),
             key_hash=self._owner.key_hash,
+            now_ms=take.now_ms,
         )
-        with self._snapshots.uploading(checkpoint_id) as taken:
-            copy = self._scratch / f"export-{checkpoint_id}"
+        with self._snapshots.uploading(take.number) as taken:
+            copy = self._scratch / f"export-{take.number}"
             with disk_errors("copy a local checkpoint", copy):
                 copy.mkdir(parents=True)
                 for path in taken.path.iterdir():
@@ -266,6 +253,9 @@ class Saver:
                 shutil.rmtree(copy, ignore_errors=True)
         url = factory.store_url if factory.inline_bytes is not None else ""
         return _Saved(handle, url, handle.bytes_total, set())
+
+
+_Save = Callable[[Take, CheckpointStreamFactory, Cancellation], "_Saved"]
 
 
 class _Saved:

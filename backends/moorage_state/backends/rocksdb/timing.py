@@ -6,7 +6,8 @@ with timers that live in the database, or to write those that live in memory int
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
@@ -14,9 +15,12 @@ from moorage_state.backends.keying import KeyLocator, Located
 from moorage_state.backends.rocksdb.recording import RecordStore
 from moorage_state.keyed.timers import (
     MAX_TIME,
+    MIN_TIME,
+    NOTHING_HELD,
     TIMERS_STATE,
     TimeDomain,
     pack_timers,
+    timer_time,
     unpack_timers,
 )
 from moorage_state.keygroups import KeyGroupRange
@@ -35,15 +39,22 @@ __all__ = ["StoredTimers", "TimerCells", "write_heap_timers"]
 _INDEX = {TimeDomain.EVENT_TIME: EVENT_TIMERS, TimeDomain.PROCESSING_TIME: PROCESSING_TIMERS}
 _PAGE = 256
 _ALL = 10_000
+_LATE = b"\xff" * 16
+"""A key that nearly all others come before."""
 
 
 class TimerCells:
-    """The packed timers of keys and their indexes."""
+    """The packed timers of keys and their indexes.
+
+    Of each key group it remembers a time before which nothing is set. A search that began with the
+    first entry would pass over all that ever fired, which the database goes on keeping for a while.
+    """
 
     def __init__(self, store: RecordStore, key_groups: KeyGroupRange) -> None:
         self._store = store
         self._groups = key_groups
         self._sid = state_id(TIMERS_STATE)
+        self._nothing_before: dict[tuple[int, int], int] = {}
         store.claim_id(TIMERS_STATE)
 
     def read(self, prefix: bytes) -> tuple[list[int], list[int]]:
@@ -65,12 +76,34 @@ class TimerCells:
                 put(timer_entry(group, time_ms, located.raw, kind), None)
             for time_ms in set(new).difference(old):
                 put(timer_entry(group, time_ms, located.raw, kind), b"")
+                if time_ms < self._nothing_before.get((group, kind), MIN_TIME):
+                    self._nothing_before[group, kind] = time_ms
 
     def due(self, group: int, domain: TimeDomain, up_to_ms: int, after: bytes) -> list[bytes]:
         """A page of due index entries of one key group."""
+        if after:
+            return self._found(group, _INDEX[domain], up_to_ms, _PAGE, after)
+        kind = _INDEX[domain]
+        if self._nothing_before.get((group, kind), MIN_TIME) > up_to_ms:
+            return []
+        first = self._first(group, domain)
+        if first is None or first > up_to_ms:
+            return []
+        return self._found(group, kind, up_to_ms, _PAGE, _before(group, domain, first))
+
+    def _first(self, group: int, domain: TimeDomain) -> int | None:
+        """The earliest time in one key group."""
+        kind = _INDEX[domain]
+        known = self._nothing_before.get((group, kind), MIN_TIME)
+        found = self._found(group, kind, MAX_TIME, 1, _before(group, domain, known))
+        first = timer_parts(found[0])[1] if found else None
+        self._nothing_before[group, kind] = MAX_TIME if first is None else first
+        return first
+
+    def _found(self, group: int, kind: int, up_to_ms: int, limit: int, after: bytes) -> list[bytes]:
         spec = RangeSpec("", group, group)
         database = self._store.writes.database
-        return scans.due_timers(database, spec, _INDEX[domain], up_to_ms, _PAGE, after)
+        return scans.due_timers(database, spec, kind, up_to_ms, limit, after)
 
     def all(self, domain: TimeDomain) -> Iterable[tuple[int, int, bytes]]:
         """Key group, time and key of every timer in the database."""
@@ -87,26 +120,28 @@ class TimerCells:
 
     def earliest(self, domain: TimeDomain) -> int | None:
         """The earliest time in the database."""
-        firsts = [
-            timer_parts(found[0])[1]
-            for group in range(self._groups.start, self._groups.end + 1)
-            if (
-                found := scans.due_timers(
-                    self._store.writes.database,
-                    RangeSpec("", group, group),
-                    _INDEX[domain],
-                    MAX_TIME,
-                    1,
-                    b"",
-                )
-            )
-        ]
-        return min(firsts, default=None)
+        firsts = [self._first(group, domain) for group in self.groups]
+        return min((first for first in firsts if first is not None), default=None)
 
     @property
     def groups(self) -> range:
         """The key groups of the range."""
         return range(self._groups.start, self._groups.end + 1)
+
+
+def _before(group: int, domain: TimeDomain, time_ms: int) -> bytes:
+    """A place in the index behind everything earlier than `time_ms`, which has been fired."""
+    if time_ms == MIN_TIME:
+        return b""
+    return timer_entry(group, time_ms - 1, _LATE, _INDEX[domain])
+
+
+@dataclass(slots=True, eq=False)
+class _Round:
+    """One call of `fire_due`: what is due, as far as it was read."""
+
+    up_to_ms: int
+    queue: list[tuple[int, int, bytes]] = field(default_factory=list)
 
 
 class StoredTimers:
@@ -133,22 +168,22 @@ class StoredTimers:
         self._enter = enter
         self._current = current
         self._settle = settle
-        self._firing: list[tuple[int, int, bytes]] | None = None
-        self._up_to = 0
+        # More than one where a handler fires timers itself.
+        self._rounds: list[_Round] = []
+        self._held_to = NOTHING_HELD
 
     def register(self, time_ms: int) -> None:
         """See `KeyedTimers`."""
-        if not -(1 << 63) <= time_ms <= MAX_TIME:
-            raise ValueError(f"a timer's time does not fit 64 bits: got={time_ms}")
-        located = self._required()
-        changed = self._change(located, time_ms, present=True)
-        if changed and self._firing is not None and time_ms <= self._up_to:
+        time_ms, located = timer_time(time_ms), self._required()
+        if self._change(located, time_ms, present=True) and time_ms > self._held_to:
             group = int.from_bytes(located.prefix[:2], "big")
-            heappush(self._firing, (time_ms, group, located.raw))
+            for one in self._rounds:
+                if time_ms <= one.up_to_ms:
+                    heappush(one.queue, (time_ms, group, located.raw))
 
     def delete(self, time_ms: int) -> None:
         """See `KeyedTimers`."""
-        self._change(self._required(), time_ms, present=False)
+        self._change(self._required(), timer_time(time_ms), present=False)
 
     def peek(self) -> int | None:
         """See `KeyedTimers`."""
@@ -157,25 +192,29 @@ class StoredTimers:
 
     def fire_due(self, up_to_ms: int, on_timer: Callable[[int, Any], None]) -> int:
         """See `KeyedTimers`; a page of each key group is held at a time."""
-        before = self._current()
+        before, held_before = self._current(), self._held_to
         self._settle()
-        self._up_to, self._firing = up_to_ms, []
-        last = {group: self._page(group, b"") for group in self._cells.groups}
+        firing = _Round(up_to_ms)
+        self._rounds.append(firing)
         fired = 0
         try:
-            while self._firing:
-                time_ms, group, raw = heappop(self._firing)
+            last = {group: self._page(firing, group, b"") for group in self._cells.groups}
+            while firing.queue:
+                time_ms, group, raw = heappop(firing.queue)
                 entry = timer_entry(group, time_ms, raw, _INDEX[self._domain])
                 if entry == last[group]:
                     self._settle()
-                    last[group] = self._page(group, entry)
+                    last[group] = self._page(firing, group, entry)
                 located = self._locator.at(group - self._cells.groups.start, raw)
                 self._enter(located)
                 if self._change(located, time_ms, present=False):
+                    if self._domain is TimeDomain.PROCESSING_TIME:
+                        self._held_to = max(self._held_to, time_ms)
                     on_timer(time_ms, located.key)
                     fired += 1
         finally:
-            self._firing = None
+            self._rounds.remove(firing)
+            self._held_to = held_before
             if before is not None:
                 self._enter(before)
         return fired
@@ -184,13 +223,12 @@ class StoredTimers:
         self._settle()
         return sum(1 for _ in self._cells.all(self._domain))
 
-    def _page(self, group: int, after: bytes) -> bytes:
+    def _page(self, firing: "_Round", group: int, after: bytes) -> bytes:
         """Queue the next due timers of a key group; the last of them if there may be more."""
-        found = self._cells.due(group, self._domain, self._up_to, after)
+        found = self._cells.due(group, self._domain, firing.up_to_ms, after)
         for entry in found:
             _, time_ms, raw = timer_parts(entry)
-            if self._firing is not None:
-                heappush(self._firing, (time_ms, group, raw))
+            heappush(firing.queue, (time_ms, group, raw))
         return found[-1] if len(found) == _PAGE else b""
 
     def _change(self, located: Located, time_ms: int, *, present: bool) -> bool:
@@ -222,13 +260,17 @@ def write_heap_timers(
     cells: TimerCells,
     locator: KeyLocator,
     enter: Callable[[Located], None],
-    dirty: Collection[tuple[int, bytes]],
+    dirty: set[tuple[int, bytes]],
     tables: Iterable[Any],
 ) -> None:
-    """Bring timers that live in memory into the database, for the keys that changed."""
+    """Bring timers that live in memory into the database, for the keys that changed.
+
+    A key is taken out of `dirty` once its timers are written: after an error the rest is still due.
+    """
     both = list(tables)
-    for group, raw in dirty:
+    for group, raw in list(dirty):
         located = locator.at(group, raw)
         enter(located)
         after = [sorted(table.groups[group].get(raw, ())) for table in both]
         cells.write(located, cells.read(located.prefix), after)
+        dirty.discard((group, raw))

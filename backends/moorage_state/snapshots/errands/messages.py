@@ -23,7 +23,7 @@ __all__ = [
     "encode_request",
 ]
 
-ERRAND_FORMAT = 0
+ERRAND_FORMAT = 1
 
 ANSWER_BYTES = 4000
 """What an encoded answer has at most."""

@@ -1,0 +1,204 @@
+"""A range as one attempt has changed it so far, for whoever reads it again before the commit.
+
+Decides where the changes wait: in a temporary database of SQLite, whose pages stay in memory until
+they are more than its cache holds, so that an attempt may change every key of a range. Its file has
+no name any more once it is open: it is gone when it is closed, or with the process. Called by
+`visiting`.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkstemp
+from typing import Any
+
+from moorage_state.deltas import Frame, decode_frame
+from moorage_state.errors import LocalDiskError
+from moorage_state.keyed.access import RangeAccess, Scan
+from moorage_state.keys import EVENT_TIMERS, prefix_end
+
+__all__ = ["Overlay"]
+
+# The transaction never ends: a commit would write to the file what still fits into the cache.
+_SETUP = """
+    PRAGMA journal_mode = OFF;
+    PRAGMA synchronous = OFF;
+    PRAGMA locking_mode = EXCLUSIVE;
+    PRAGMA cache_size = -16384;
+    BEGIN;
+    CREATE TABLE changed (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID;
+    CREATE TABLE cleared (start BLOB PRIMARY KEY, past BLOB) WITHOUT ROWID;
+"""
+_PUT = "INSERT OR REPLACE INTO changed VALUES (?, ?)"
+_DROP = "DELETE FROM changed WHERE key >= ? AND key < ?"
+_CLEAR = (
+    "INSERT INTO cleared VALUES (?, ?) "
+    "ON CONFLICT (start) DO UPDATE SET past = max(past, excluded.past)"
+)
+_GET = "SELECT value FROM changed WHERE key = ?"
+_PAGE = "SELECT key, value FROM changed WHERE key >= ? AND key < ? ORDER BY key LIMIT ?"
+_CLEARED_TO = "SELECT past FROM cleared WHERE start <= ? ORDER BY start DESC LIMIT 1"
+_TOUCHED = (
+    "SELECT EXISTS (SELECT 1 FROM changed WHERE key >= ?1 AND key < ?2) "
+    "OR EXISTS (SELECT 1 FROM cleared WHERE start >= ?1 AND start < ?2)"
+)
+
+
+class Overlay:
+    """A `RangeAccess` that passes on what is staged and reads as if it were committed.
+
+    Indexes by time are read as they were. What is deleted as a range is all of one state of one
+    key, or its beginning: two such ranges have one start, or lie apart.
+
+    Attributes:
+        recording: whether what is staged will be read again; else it is only passed on.
+
+    Args:
+        directories: where the temporary database may lie; the first that can be written is taken.
+
+    Raises (every method): `LocalDiskError` where there is no room for the temporary database; and
+        ever after, since what could not be kept cannot be read either.
+    """
+
+    def __init__(self, base: RangeAccess, directories: Sequence[str]) -> None:
+        self._base = base
+        self._directories = directories
+        self._database: sqlite3.Connection | None = None
+        self._failed: LocalDiskError | None = None
+        self.recording = False
+
+    def stage(self, frame: bytes) -> None:
+        """See `RangeAccess`."""
+        with self._making_room():
+            if self.recording:
+                self._take(decode_frame(frame))
+        self._base.stage(frame)
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """See `RangeAccess`."""
+        found = self._base.get_many(keys)
+        with self._making_room():
+            if self._database is None:
+                return found
+            return [self._value(key, raw) for key, raw in zip(keys, found, strict=True)]
+
+    def scan_many(self, prefixes: list[bytes], limit_entries: int, limit_bytes: int) -> list[Scan]:
+        """See `RangeAccess`; where something was changed, the bytes are not limited."""
+        scans = self._base.scan_many(prefixes, limit_entries, limit_bytes)
+        with self._making_room():
+            if self._database is None:
+                return scans
+            touched = [bool(self._rows(_TOUCHED, p, prefix_end(p))[0][0]) for p in prefixes]
+        return [
+            self.scan_from(prefix, b"", limit_entries) if changed else scan
+            for prefix, scan, changed in zip(prefixes, scans, touched, strict=True)
+        ]
+
+    def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:
+        """See `RangeAccess`."""
+        if self._database is None and self._failed is None:
+            return self._base.scan_from(prefix, after, limit)
+        while True:
+            scan, last = self._merged(prefix, after, limit)
+            if scan.keys or scan.complete:
+                return scan
+            after = last
+
+    def due_timers(
+        self, up_to_ms: int, limit: int, after: bytes, kind: int = EVENT_TIMERS
+    ) -> list[bytes]:
+        """See `RangeAccess`; as the epoch found them."""
+        return self._base.due_timers(up_to_ms, limit, after, kind)
+
+    def close(self) -> None:
+        """Drop the temporary database; idempotent."""
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+
+    def _merged(self, prefix: bytes, after: bytes, limit: int) -> tuple[Scan, bytes]:
+        """A page of what there is now, and the last key that was looked at for it."""
+        stored = self._base.scan_from(prefix, after, limit)
+        start = max(prefix, after + b"\0") if after else prefix
+        past = prefix_end(prefix) if stored.complete else stored.keys[-1] + b"\0"
+        with self._making_room():
+            changed = self._rows(_PAGE, start, past, limit)
+            complete = stored.complete and len(changed) < limit
+            if len(changed) == limit:
+                past = changed[-1][0] + b"\0"
+            entries = {
+                key: raw
+                for key, raw in zip(stored.keys, stored.values, strict=True)
+                if key < past and not self._cleared(key)
+            }
+        entries.update(changed)
+        left = sorted((key, raw) for key, raw in entries.items() if raw is not None)
+        page = left[:limit]
+        keys, values = [key for key, _ in page], [raw for _, raw in page]
+        return Scan(keys, values, complete and len(left) <= limit), past[:-1]
+
+    def _value(self, key: bytes, stored: bytes | None) -> bytes | None:
+        """What is under a key now."""
+        if changed := self._rows(_GET, key):
+            value: bytes | None = changed[0][0]
+            return value
+        return None if stored is None or self._cleared(key) else stored
+
+    def _cleared(self, key: bytes) -> bool:
+        found = self._rows(_CLEARED_TO, key)
+        return bool(found) and key < found[0][0]
+
+    def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        assert self._database is not None  # noqa: S101 - asked for by the callers
+        return self._database.execute(query, values).fetchall()
+
+    def _take(self, frame: Frame) -> None:
+        if self._database is None:
+            self._database = _opened(self._directories)
+        database = self._database
+        database.executemany(_DROP, frame.ranges)
+        database.executemany(_CLEAR, frame.ranges)
+        database.executemany(_PUT, zip(frame.keys, frame.values, strict=True))
+
+    @contextmanager
+    def _making_room(self) -> Iterator[None]:
+        if self._failed is not None:
+            raise self._failed
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            self._failed = LocalDiskError(
+                f"no room for the keyed state that broadcast rows change: error={error} "
+                f"directories={','.join(self._directories)}; it waits in the first of them that "
+                f"can be written until the epoch ends: give it more space"
+            )
+            raise self._failed from error
+        except LocalDiskError as error:
+            self._failed = error
+            raise
+
+
+def _opened(directories: Sequence[str]) -> sqlite3.Connection:
+    """An empty database in a file without a name, in the first directory that takes it."""
+    refused = []
+    for directory in directories:
+        try:
+            descriptor, path = mkstemp(prefix="moorage-visits-", dir=directory)
+        except OSError as error:
+            refused.append(f"{directory} ({error.strerror})")
+            continue
+        os.close(descriptor)
+        try:
+            # Its thread may be another in the end: who drops a generator closes what it holds.
+            database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            database.executescript(_SETUP)
+        finally:
+            Path(path).unlink()
+        return database
+    raise LocalDiskError(
+        f"no directory for the keyed state that broadcast rows change can be written: "
+        f"directories={', '.join(refused) or 'none'}; mount a volume for Spark's local directories "
+        f"(spark.local.dir) or set TMPDIR to a directory that can be written"
+    )

@@ -1,0 +1,111 @@
+"""What a job is made of: inputs, stateful operators and sinks, and how they hang together.
+
+Decides whether the whole can run. Made by streams while a job is described, read by the engine and
+the driver.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from moorage.broadcast import BroadcastSide
+from moorage.functions import KeyedProcessFunction
+from moorage.side_outputs import SideOutput
+from moorage.sinks import Sink
+from moorage.tags import OutputTag
+from moorage_state.errors import UserError
+
+if TYPE_CHECKING:
+    from moorage.streams import DataStream
+
+__all__ = ["Branch", "InputNode", "JobGraph", "OperatorNode", "SinkNode", "Transform"]
+
+Transform = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(slots=True, eq=False)
+class InputNode:
+    """One streaming source. Its uid is how checkpoints find its offsets again."""
+
+    uid: str
+    frame: DataFrame
+    files: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class OperatorNode:
+    """One stateful operator.
+
+    Attributes:
+        null_key: "fail", "drop", or the side output that rows whose key is null go to.
+    """
+
+    uid: str
+    upstream: "DataStream"
+    key_columns: tuple[str, ...]
+    key_types: tuple[str, ...]
+    function: KeyedProcessFunction
+    output: StructType
+    null_key: str | OutputTag
+    broadcast: BroadcastSide | None = None
+    side_outputs: tuple[SideOutput, ...] = ()
+
+    @property
+    def broadcast_branches(self) -> "tuple[Branch, ...]":
+        """The inputs whose rows go to all of its subtasks."""
+        return self.broadcast.stream.branches if self.broadcast is not None else ()
+
+
+@dataclass(slots=True, eq=False)
+class SinkNode:
+    """One sink at the end of a stream."""
+
+    uid: str
+    upstream: "DataStream"
+    sink: Sink
+
+
+@dataclass(slots=True)
+class JobGraph:
+    """Everything a job is made of, in the order it was declared."""
+
+    inputs: list[InputNode] = field(default_factory=list)
+    operators: list[OperatorNode] = field(default_factory=list)
+    sinks: list[SinkNode] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Raise `UserError` where the job cannot run: nothing read, nothing done, ..."""
+        if not self.inputs:
+            raise UserError("the job reads nothing: build(env) must call env.read_stream(...)")
+        if not self.operators and not self.sinks:
+            raise UserError("the job does nothing: add .process(...) or .sink_to(...) to a stream")
+        branches = [b for o in self.operators for b in o.upstream.branches]
+        if any(b.event_time is not None for b in branches):
+            return
+        for operator in self.operators:
+            if operator.upstream.event_time is not None:
+                raise UserError(
+                    f"event time is declared on the output of an operator and on no input, so no "
+                    f"watermark would ever come: operator={operator.uid}; declare it on an input "
+                    f"before key_by"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One input with the stateless transformations applied to it, and its event time."""
+
+    node: InputNode
+    transforms: tuple[Transform, ...] = ()
+    event_time: str | None = None
+    max_delay_ms: int = 0
+    idle_after_ms: int | None = None
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """The branch's rows, from the input's."""
+        for transform in self.transforms:
+            frame = transform(frame)
+        return frame

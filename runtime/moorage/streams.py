@@ -1,0 +1,341 @@
+"""Streams of a job: what user code transforms, keys, processes and sends to sinks.
+
+Decides what of a stream is legal where. Called by user code; each call adds to the job's graph and
+reads no data.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from moorage.broadcast import (
+    BroadcastConnectedStream,
+    BroadcastSide,
+    BroadcastStream,
+    KeyedBroadcastProcessFunction,
+    broadcast_side,
+)
+from moorage.declared import (
+    check_columns,
+    check_event_time,
+    parse_duration,
+    parse_output,
+    refuse_stateful,
+)
+from moorage.functions import KeyedProcessFunction
+from moorage.nodes import Branch, OperatorNode, SinkNode, Transform
+from moorage.side_outputs import side_outputs_of
+from moorage.sinks import (
+    CheckpointFunction,
+    EpochFunction,
+    ForeachCheckpoint,
+    ForeachEpoch,
+    Sink,
+    SinkContext,
+)
+from moorage.tags import OutputTag, undeclared
+from moorage_state.descriptors import MapStateDescriptor
+from moorage_state.errors import UserError
+from moorage_state.keys import KeyCodec
+
+if TYPE_CHECKING:
+    from moorage.graph import StreamEnvironment
+
+__all__ = ["DataStream", "KeyedStream"]
+
+
+class DataStream:
+    """A stream of rows: from inputs, or from a stateful operator.
+
+    Attributes:
+        side_output: name of the operator's side output that it is; None for the main output.
+    """
+
+    def __init__(
+        self,
+        env: "StreamEnvironment",
+        *,
+        schema: StructType,
+        branches: tuple[Branch, ...] = (),
+        operator: OperatorNode | None = None,
+        event_time: str | None = None,
+        side_output: str | None = None,
+    ) -> None:
+        self.env = env
+        self.schema = schema
+        self.branches = branches
+        self.operator = operator
+        self.event_time = event_time
+        self.side_output = side_output
+
+    def transform(self, function: Transform) -> "DataStream":
+        """Apply stateless Spark code (`DataFrame -> DataFrame`): select, where, joins with tables.
+
+        Raises:
+            UserError: after a stateful operator, and for Spark's own stateful operations.
+        """
+        if self.operator is not None:
+            raise UserError(
+                f"transform works on inputs, before the first stateful operator; do it inside the "
+                f"function instead: operator={self.operator.uid}"
+            )
+        first = self.branches[0]
+        frame = function(first.apply(first.node.frame))
+        refuse_stateful(frame, "transform")
+        schema = frame.schema
+        check_columns(schema, "transform")
+        for branch in self.branches:
+            if branch.event_time is not None and branch.event_time not in schema.names:
+                raise UserError(
+                    f"transform drops the event time column; keep it, or declare event time after "
+                    f"it: column={branch.event_time}"
+                )
+            if branch.event_time is not None:
+                check_event_time(schema, branch.event_time)
+        branches = tuple(replace(b, transforms=(*b.transforms, function)) for b in self.branches)
+        return DataStream(self.env, schema=schema, branches=branches)
+
+    def with_event_time(
+        self, column: str, max_delay: str = "0s", idle_after: str | None = None
+    ) -> "DataStream":
+        """Declare the column that holds a row's event time; timers and order follow it.
+
+        Args:
+            column: a timestamp, or a long of milliseconds since 1970 UTC.
+            max_delay: how far out of order rows of an input may come: "500ms", "10s", "5m",
+                "2h", "1d". The watermark stays that far behind the newest event time.
+            idle_after: when an input brought no row for so long, it no longer holds the watermark
+                back, until it brings one; rows that are late then, are. None: it always holds it.
+
+        Raises:
+            UserError: for a column that is not there or not a time, or an `idle_after` of nothing.
+        """
+        check_event_time(self.schema, column)
+        delay = parse_duration(max_delay)
+        idle = self._idle_limit(idle_after)
+        if self.operator is not None and delay:
+            raise UserError(
+                f"the delay of event time is declared on inputs; leave out max_delay on the output "
+                f"of an operator: operator={self.operator.uid} max_delay={max_delay}"
+            )
+        branches = tuple(
+            replace(b, event_time=column, max_delay_ms=delay, idle_after_ms=idle)
+            for b in self.branches
+        )
+        return DataStream(
+            self.env,
+            schema=self.schema,
+            branches=branches,
+            operator=self.operator,
+            event_time=column,
+            side_output=self.side_output,
+        )
+
+    def get_side_output(self, tag: OutputTag) -> "DataStream":
+        """The rows that the operator sent to a side output, as a stream like any other.
+
+        Raises:
+            UserError: the stream is not what `process` gave, or its operator does not declare it.
+        """
+        given: Any = tag
+        if self.operator is None or not isinstance(given, OutputTag):
+            raise UserError(
+                f"get_side_output takes an OutputTag, of the stream that process(...) gave: "
+                f"got={given!r}"
+            )
+        sides = {side.name: side for side in self.operator.side_outputs}
+        if tag.name not in sides:
+            raise undeclared(f"operator={self.operator.uid}", tag.name, sides)
+        schema = sides[tag.name].schema
+        return DataStream(self.env, schema=schema, operator=self.operator, side_output=tag.name)
+
+    def _idle_limit(self, idle_after: str | None) -> int | None:
+        if idle_after is None:
+            return None
+        if self.operator is not None:
+            raise UserError(
+                f"idle_after is declared on inputs; leave it out on the output of an operator: "
+                f"operator={self.operator.uid} idle_after={idle_after}"
+            )
+        if (limit := parse_duration(idle_after)) == 0:
+            raise UserError(
+                f"an input is idle after some time without rows, such as '1m': "
+                f"idle_after={idle_after!r}"
+            )
+        return limit
+
+    def union(self, *others: "DataStream") -> "DataStream":
+        """Rows of several input streams of one schema as one stream.
+
+        Raises:
+            UserError: for other schemas, or a stream that comes from a stateful operator.
+        """
+        branches = self.branches
+        for other in others:
+            if self.operator is not None or other.operator is not None:
+                raise UserError("union joins inputs; the output of a stateful operator cannot be")
+            if other.schema.simpleString() != self.schema.simpleString():
+                raise UserError(
+                    f"union needs one schema: {self.schema.simpleString()} is not "
+                    f"{other.schema.simpleString()}"
+                )
+            branches += other.branches
+        return DataStream(self.env, schema=self.schema, branches=branches)
+
+    def key_by(self, *columns: str) -> "KeyedStream":
+        """Partition by key; state and timers of what follows belong to one key each.
+
+        Raises:
+            UserError: for columns that are not there or whose type no key can have, and when any
+                column of the stream has a name that PySpark cannot pass on.
+        """
+        missing = [c for c in columns if c not in self.schema.names]
+        if missing or not columns:
+            raise UserError(
+                f"key_by needs columns of the stream: missing={missing} columns={self.schema.names}"
+            )
+        if unreadable := [n for n in self.schema.names if "." in n or "`" in n]:
+            raise UserError(
+                f"pyspark hands no column with a dot or a backtick in its name to a function; "
+                f"rename it before key_by: columns={unreadable}"
+            )
+        types = tuple(self.schema[c].dataType.simpleString() for c in columns)
+        try:
+            KeyCodec(types)
+        except ValueError as exc:
+            raise UserError(f"cannot key by these columns: columns={columns}: {exc}") from exc
+        return KeyedStream(self, columns, types)
+
+    def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream:
+        """The stream as one whose rows every subtask sees, for `KeyedStream.connect`."""
+        return BroadcastStream(self, descriptors)
+
+    def sink_to(self, sink: Sink, *, uid: str) -> "DataStream":
+        """Send the stream's rows to a sink; returns the same stream.
+
+        Raises:
+            UserError: for a uid that is taken, what is no sink, or a directory that another sink
+                of the job writes to.
+        """
+        self.env.claim_uid(uid)
+        if not hasattr(sink, "open_writer"):
+            raise UserError(f"sink_to takes a sink such as FileSink(path): uid={uid} got={sink!r}")
+        if (bind := getattr(sink, "bind", None)) is not None:
+            schema = to_arrow_schema(self.schema, timezone="UTC")
+            sink = bind(SinkContext(uid, self.env.base_dir, self.env.staging, schema))
+        self.env.claim_directory(uid, sink)
+        self.env.graph.sinks.append(SinkNode(uid, self, sink))
+        return self
+
+    def foreach_epoch(self, function: EpochFunction, *, uid: str) -> "DataStream":
+        """Call `function(table, EpochInfo)` on the driver with the rows of each epoch.
+
+        Called when the epoch is committed, with one Arrow table, and not for epochs without rows.
+        At least once: after a failure the job goes back to its last checkpoint, and the rows since
+        come again, under another run and maybe in other epochs. An exception ends the run.
+
+        Raises:
+            UserError: see `sink_to`.
+        """
+        return self.sink_to(ForeachEpoch(function), uid=uid)
+
+    def foreach_checkpoint(self, function: CheckpointFunction, *, uid: str) -> "DataStream":
+        """Call `function(tables, CheckpointInfo)` on the driver when a checkpoint completed.
+
+        `tables` iterates over Arrow tables with all rows since the checkpoint before; it is read
+        once, and not called for without rows. After a crash within the call it is called again
+        with the same id and rows: exactly once for a function that is idempotent by
+        ``(lineage, checkpoint_id)``. An exception ends the run; the next one calls again.
+
+        Raises:
+            UserError: see `sink_to`.
+        """
+        return self.sink_to(ForeachCheckpoint(function), uid=uid)
+
+
+class KeyedStream:
+    """A stream partitioned by key."""
+
+    def __init__(
+        self,
+        stream: DataStream,
+        columns: tuple[str, ...],
+        types: tuple[str, ...],
+        broadcast: BroadcastSide | None = None,
+    ) -> None:
+        self._stream = stream
+        self._columns = columns
+        self._types = types
+        self._broadcast = broadcast
+
+    def connect(
+        self, stream: DataStream | BroadcastStream, *descriptors: MapStateDescriptor
+    ) -> BroadcastConnectedStream:
+        """Connect with a stream whose rows go to every subtask and build up broadcast state.
+
+        Args:
+            stream: inputs, or what their `broadcast` gave.
+            descriptors: of the states.
+
+        Raises:
+            UserError: the stream comes from a stateful operator, or descriptors are missing.
+        """
+        side = broadcast_side(stream, descriptors)
+        return BroadcastConnectedStream(KeyedStream(self._stream, self._columns, self._types, side))
+
+    def process(
+        self,
+        function: KeyedProcessFunction,
+        *,
+        uid: str,
+        output: str,
+        null_key: str | OutputTag = "fail",
+        side_outputs: Sequence[OutputTag] = (),
+    ) -> DataStream:
+        """Apply a keyed process function.
+
+        Args:
+            function: the function; it is pickled, so it holds configuration, not resources.
+            uid: the operator's stable name; its state is found again under it.
+            output: DDL of the rows the function yields.
+            null_key: what happens to rows whose key is null: "fail" stops the job and says how
+                many there are, "drop" drops them, a tag sends them to that side output.
+            side_outputs: tags of what the function sends beside its output: with
+                ``yield tag, row`` or `ctx.output`, for `get_side_output`.
+
+        Raises:
+            UserError: for a uid that is taken, a bad DDL, another `null_key`, or tags that do not
+                fit.
+        """
+        self._stream.env.claim_uid(uid)
+        self._check_function(uid, function)
+        sides = side_outputs_of(uid, side_outputs, null_key, self._stream.schema)
+        schema = parse_output(uid, output)
+        node = OperatorNode(
+            uid,
+            self._stream,
+            self._columns,
+            self._types,
+            function,
+            schema,
+            null_key,
+            self._broadcast,
+            sides,
+        )
+        self._stream.env.graph.operators.append(node)
+        return DataStream(self._stream.env, schema=schema, operator=node)
+
+    def _check_function(self, uid: str, function: KeyedProcessFunction) -> None:
+        if not isinstance(function, KeyedProcessFunction):
+            raise UserError(
+                f"process takes an instance of a KeyedProcessFunction: uid={uid} "
+                f"got={type(function).__name__}"
+            )
+        if isinstance(function, KeyedBroadcastProcessFunction) and self._broadcast is None:
+            raise UserError(
+                f"a KeyedBroadcastProcessFunction needs a broadcast stream: uid={uid}; call "
+                f"connect(stream, descriptor) before process"
+            )

@@ -1,0 +1,133 @@
+"""What an epoch needs to be committed, and what one that is not leaves of itself."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from moorage import CheckpointedFunction, KeyedProcessFunction
+from moorage.engine.acks import Ack, encode_ack
+from moorage.engine.columns import ACK_COLUMN
+from moorage.engine.epoch import EpochRunner, RunIdentity
+from moorage.engine.plan import EpochFrame
+from moorage.engine.sides import OperatorSides
+from moorage.engine.watermarks import Watermarks
+from moorage.graph import JobGraph, OperatorNode
+from moorage_state.errors import UserError, VersionGone
+from moorage_state.keyed.store import StateSchema
+from moorage_state.operator_state import OperatorStateSchema
+
+SEEN = OperatorStateSchema("seen", "split", "struct<n:int>")
+LATER = OperatorStateSchema("seen", "split", "struct<n:int,note:string>")
+UNION = OperatorStateSchema("seen", "union", "struct<n:int>")
+
+
+class Counts(KeyedProcessFunction, CheckpointedFunction):
+    pass
+
+
+class Played:
+    """A planner and a fleet; the two subtasks of an operator acknowledge what the test says."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[OperatorStateSchema, ...]] = []
+        self.says: Any = lambda _subtask, _changed: {}
+        self.committed: list[int] = []
+        self.refuse: Exception | None = None
+        operator: Any = OperatorNode("op", None, ("k",), ("int",), Counts(), None, "fail")  # type: ignore[arg-type]
+        fleet: Any = SimpleNamespace(leased=lambda _uid: (), commit=self.commit)
+        self.runner = EpochRunner(
+            JobGraph(operators=[operator]),
+            self,  # type: ignore[arg-type]
+            fleet,
+            2,
+            RunIdentity("l", "f1r0", "t"),
+            epoch=7,
+            watermarks=Watermarks({"in": 0}),
+            schemas={},
+            sides=OperatorSides({"op": (SEEN,)}),
+        )
+
+    def commit(self, epoch: int, _digests: Any) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+        self.committed.append(epoch)
+
+    def plan(self, spec: Any, _batch: Any) -> EpochFrame:
+        changed = spec.sides["op"].changed
+        self.told.append(changed)
+        acks = [
+            Ack(
+                uid="op",
+                subtask=i,
+                run=spec.run,
+                epoch=spec.epoch,
+                max_event_time={"in": 50},
+                **self.says(i, changed),
+            )
+            for i in range(2)
+        ]
+        rows = [{ACK_COLUMN: encode_ack(ack)} for ack in acks]
+        return EpochFrame(SimpleNamespace(collect=lambda: rows), ())  # type: ignore[arg-type]
+
+    def left(self) -> Any:
+        """What the runner would begin the next epoch with."""
+        runner, sides = self.runner, self.runner.sides
+        known = dict(runner.schemas), dict(sides.schemas), set(sides.restored)
+        return runner.epoch, runner.watermarks, runner.next_timer, known
+
+
+@pytest.fixture
+def played():
+    return Played()
+
+
+def test_subtasks_that_did_not_ask_for_a_changed_state_are_told_in_another_attempt(played):
+    played.says = lambda subtask, changed: {
+        "operator_states": [LATER if subtask == 0 or changed else SEEN]
+    }
+    played.runner.run(None)
+    assert played.told == [(), (LATER,)]
+    assert played.committed == [8]
+    assert played.runner.sides.schemas == {"op": (LATER,)}
+    played.says = lambda *_: {"operator_states": [LATER]}
+    played.runner.run(None)
+    assert played.told[2:] == [()]
+
+
+def test_a_subtask_that_insists_on_the_type_before_fails_the_epoch(played):
+    played.says = lambda subtask, _: {"operator_states": [LATER if subtask == 0 else SEEN]}
+    with pytest.raises(UserError, match="'seen' of another subtask was registered as"):
+        played.runner.run(None)
+    assert (played.told, played.committed) == ([(), (LATER,)], [])
+
+
+KINDS = [StateSchema("n", "value", "bigint"), StateSchema("n", "list", "bigint")]
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        lambda subtask, _: {"schemas": [KINDS[subtask]]},
+        lambda subtask, _: {"operator_states": [[UNION, LATER][subtask]]},
+    ],
+)
+def test_an_epoch_whose_subtasks_contradict_each_other_is_not_committed(played, says):
+    before = played.left()
+    played.says = says
+    with pytest.raises(UserError):
+        played.runner.run(None)
+    assert played.committed == []
+    assert played.left() == before
+
+
+def test_a_commit_that_fails_leaves_the_runner_at_the_epoch_before(played):
+    before = played.left()
+    played.says = lambda *_: {"schemas": KINDS[:1], "operator_states": [LATER]}
+    played.refuse = VersionGone("a volume is gone")
+    with pytest.raises(VersionGone):
+        played.runner.run(None)
+    assert played.left() == before
+    played.refuse = None
+    played.runner.run(None)
+    assert played.left() != before
