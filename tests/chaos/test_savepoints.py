@@ -16,7 +16,6 @@ from moorage_testing.batches import (
     start_and_wait,
     stop,
 )
-from moorage_testing.jobs import wait_until
 
 from moorage_state.snapshots import SavepointStore
 
@@ -94,10 +93,9 @@ def test_a_job_stops_with_a_savepoint_and_goes_back_and_on_from_it(make_home, tm
     assert published(home) == [(key, n) for key in KEYS for n in range(1, 5)]
     add_batch(folder, 2)
     run_until(home, 6)
-    process = start_and_wait(home, 6, "--restore", address)
+    run_until(home, 6, "--restore", address)
     assert f"restored from {address}" in home.log()
     add_batch(folder, 3)
-    wait_until(lambda: set(counted(home).values()) == {8}, 120, "a checkpoint of all batches")
-    stop(home, process)
+    run_until(home, 8)
     assert set(counted(home).values()) == {8}
     assert published(home) == [(key, n) for key in KEYS for n in range(1, 9)]
