@@ -7,9 +7,9 @@ what the epoch protocol prepares and commits is an empty delta. Called by the su
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
 
+from moorage.engine.buffers import OutputBuffer
 from moorage.engine.firing import Firing
 from moorage.engine.range_access import BoundRange
-from moorage.engine.rows import OutputBuffer
 from moorage.engine.subtask_plan import NEVER
 from moorage.functions import MAX_WATERMARK, KeyedProcessFunction, ProcessContext
 from moorage_state.keyed import KeyTimers

@@ -15,8 +15,8 @@ it is for keys with rows and for those without.
 
 from collections.abc import Iterator
 
+from moorage.engine.buffers import OutputBuffer
 from moorage.engine.range_access import BoundRange
-from moorage.engine.rows import OutputBuffer
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.functions import NO_WATERMARK, KeyedProcessFunction, ProcessContext
 from moorage_state.keyed import KeyTimers, TimeDomain

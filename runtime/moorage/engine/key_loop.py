@@ -14,10 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from moorage.engine.buffers import FLUSH_ROWS
 from moorage.engine.chunks import Chunk, by_key, chunk_of, times_of
 from moorage.engine.firing import Firing
 from moorage.engine.range_access import BoundRange
-from moorage.engine.rows import FLUSH_ROWS, RowReader
+from moorage.engine.rows import RowReader
 from moorage.engine.sending import Sending
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage.functions import ProcessContext

@@ -14,9 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from moorage.engine.buffers import FLUSH_ROWS, OutputBuffer
-
-__all__ = ["FLUSH_ROWS", "OutputBuffer", "RowReader", "column_values", "group_starts"]
+__all__ = ["RowReader", "column_values", "group_starts"]
 
 
 def column_values(column: pa.Array) -> list[Any]:

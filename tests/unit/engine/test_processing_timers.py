@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from moorage import TimeDomain
 from moorage.engine import firing
 from moorage.engine.acks import Ack, encode_ack
+from moorage.engine.buffers import FLUSH_ROWS
 from moorage.engine.range_access import BoundRange
-from moorage.engine.rows import FLUSH_ROWS
 from moorage.engine.subtask_plan import NEVER
 from moorage.functions import NO_WATERMARK, KeyedProcessFunction
 from moorage_state.descriptors import ValueStateDescriptor

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.engine.buffers import OutputBuffer
 from moorage.engine.columns import ack_batch, output_columns, row_batch
-from moorage.engine.rows import OutputBuffer, RowReader, column_values, group_starts
+from moorage.engine.rows import RowReader, column_values, group_starts
 from moorage_state.errors import UserError
 
 D = decimal.Decimal

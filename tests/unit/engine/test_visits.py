@@ -20,8 +20,8 @@ from moorage import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
+from moorage.engine.buffers import FLUSH_ROWS
 from moorage.engine.failures import SubtaskFailure
-from moorage.engine.rows import FLUSH_ROWS
 from moorage.engine.side_plan import SidePlan
 from moorage_state.keyed import overlay, visiting
 
