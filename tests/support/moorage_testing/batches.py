@@ -30,10 +30,11 @@ def add_batch(folder: Path, number: int) -> None:
     """Put the file with this number into the job's input, whole or not at all."""
     folder.mkdir(exist_ok=True)
     keys = [key for key in KEYS for _ in range(2)]
-    path = folder / f"{number}.parquet"
-    pq.write_table(pa.table({"key": keys, "value": [1] * len(keys)}), path.with_suffix(".tmp"))
-    os.utime(path.with_suffix(".tmp"), (1_600_000_000 + number, 1_600_000_000 + number))
-    path.with_suffix(".tmp").rename(path)
+    # Spark lists neither dots nor underscores: a job that runs must not take the half of it.
+    half = folder / f".{number}.parquet"
+    pq.write_table(pa.table({"key": keys, "value": [1] * len(keys)}), half)
+    os.utime(half, (1_600_000_000 + number, 1_600_000_000 + number))
+    half.rename(folder / f"{number}.parquet")
 
 
 def counted(home: JobHome) -> dict[int, object]:
