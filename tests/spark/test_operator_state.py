@@ -331,8 +331,9 @@ def scaled(home, parallelism, **more):
 
 def add_rule(home, number, factor):
     path = home.path.parent / "rules" / f"{number}.json"
-    path.with_suffix(".tmp").write_text(json.dumps({"rule": "all", "factor": factor}) + "\n")
-    path.with_suffix(".tmp").rename(path)
+    half = path.with_name(f".{path.name}")  # which Spark does not list
+    half.write_text(json.dumps({"rule": "all", "factor": factor}) + "\n")
+    half.rename(path)
 
 
 def rows(home, state):
