@@ -61,8 +61,12 @@ class RocksOptions:
     metadata_block_bytes: int = 4 * 1024
     """Size of a block of a partitioned index."""
 
-    partitioned_index_filters: bool = False
-    """Whether indexes and filters are cut into blocks, of which only the top stays in the cache."""
+    partitioned_index_filters: bool = True
+    """Whether indexes and filters are cut into blocks, of which only the top stays in the cache.
+
+    Whole, the filter of a file of two million small values does not fit the cache, which is 64
+    parts: every read of a key would read and check all of it, 150 us in place of 6.
+    """
 
     bloom_bits_per_key: int = 10
     """Size of the filter that spares reads of absent keys; 0 turns it off."""

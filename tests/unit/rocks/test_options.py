@@ -1,6 +1,7 @@
 """Each setting arrives: RocksDB's own OPTIONS file says so."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -47,8 +48,8 @@ def written_options(tmp_path):
             "kNoCompression:kSnappyCompression:kZSTD",
         ),
         ("use-bloom-filter", "false", "filter_policy", "nullptr"),
-        ("memory.partitioned-index-filters", "true", "partition_filters", "true"),
-        ("memory.partitioned-index-filters", "true", "index_type", "kTwoLevelIndexSearch"),
+        ("memory.partitioned-index-filters", "false", "partition_filters", "false"),
+        ("memory.partitioned-index-filters", "false", "index_type", "kBinarySearch"),
         ("files.open", "500", "max_open_files", "500"),
         ("thread.num", "6", "max_background_jobs", "6"),
         ("log.max-file-size", "3mb", "max_log_file_size", str(3 * MIB)),
@@ -141,3 +142,29 @@ def test_the_defaults_are_what_the_docs_say():
     options = RocksOptions()
     assert (options.compaction, options.compression) == ("universal", "lz4")
     assert options.block_cache_bytes == options.write_buffers_bytes == 128 * MIB
+
+
+def test_a_read_of_one_key_among_very_many_reads_little(tmp_path):
+    """Whatever it needs of indexes and filters has to fit one of the parts of the cache."""
+    options = RocksOptions(
+        block_cache_bytes=16 * MIB, write_buffers_bytes=64 * MIB, write_buffer_bytes=64 * MIB
+    )
+    database = Database(tmp_path / "db", options, ProcessMemory(options))
+    keys = [n.to_bytes(8, "big") for n in range(600_000)]
+    database.apply([Frame([], keys, [b""] * len(keys))])
+    database.flush()
+    # What was just flushed is pinned in the cache.
+    database._open().compact_range(None, None)
+    some = keys[:: len(keys) // 200]
+    before = bytes_read()
+    assert [database.get(key) for key in some] == [b""] * len(some)
+    assert bytes_read() - before < len(some) * 100_000
+    database.close()
+
+
+def bytes_read():
+    """By this process, from files and their cache."""
+    for line in Path("/proc/self/io").read_text().splitlines():
+        if line.startswith("rchar:"):
+            return int(line.split()[1])
+    raise AssertionError("rchar")

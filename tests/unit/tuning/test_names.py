@@ -48,7 +48,7 @@ def test_without_settings_there_are_the_defaults():
         ("files.open", "-1", "max_open_files", -1),
         ("thread.num", "4", "background_jobs", 4),
         ("memory.managed", "false", "shared_memory", False),
-        ("memory.partitioned-index-filters", "true", "partitioned_index_filters", True),
+        ("memory.partitioned-index-filters", "false", "partitioned_index_filters", False),
         ("timer-service.factory", "heap", "heap_timers", True),
         ("timer-service.factory", "ROCKSDB", "heap_timers", False),
         ("log.max-file-size", "2mb", "log_bytes", 2 * MIB),
