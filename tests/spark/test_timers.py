@@ -13,6 +13,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 JOB = Path(__file__).with_name("timers_job.py")
 INTERVAL_MS = 500
+# Long enough that a slow machine stops the first run before.
+LATER_MS = 90_000
 
 
 def bring(home: JobHome, source: str, *rows: tuple[str, int, int]) -> None:
@@ -37,7 +39,7 @@ def fired(home: JobHome) -> dict[tuple[str, str], int]:
 def wait_for(home: JobHome, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], int]:
     return wait_until(
         lambda: done if wanted <= (done := fired(home)).keys() else None,
-        120,
+        180,
         f"{wanted}; so far {fired(home)}\n{home.log()}",
     )
 
@@ -63,14 +65,14 @@ def stop(home: JobHome) -> None:
 
 
 def test_timers_fire_although_no_data_comes_and_those_of_a_stopped_job_after_it(home):
-    bring(home, "busy", ("soon", 1000, 3000), ("later", 9000, 40_000))
+    bring(home, "busy", ("soon", 1000, 3000), ("later", 9000, LATER_MS))
     bring(home, "silent", ("held", 500, 3000))
     home.start()
     # `silent` holds the watermark at 499 until it counts as idle; then `busy` has it at 8999.
     early = {("soon", "clock"), ("held", "clock"), ("soon", "event"), ("held", "event")}
     done = wait_for(home, early)
     assert done.keys() == early
-    assert all(0 <= done[user, "clock"] < 10_000 for user in ("soon", "held"))
+    assert all(0 <= done[user, "clock"] < LATER_MS for user in ("soon", "held"))
     stop(home)
     assert ("later", "clock") not in fired(home)
     home.start()
