@@ -190,6 +190,9 @@ class CheckpointStore:
         if self._leftovers is None:
             self._leftovers = self._find_leftovers(entries)
         manifests = self._readable(entries, self._leftovers)
+        # Of what cannot be read nobody knows what it references: that is a sweep's. It may be the
+        # manifest of a fenced writer, put late where this one had deleted a retired one's.
+        self._leftovers.intersection_update(manifests)
         retirement = victims(entries, manifests, keep, pinned=pinned, pending=pending)
         for checkpoint_id in retirement.checkpoint_ids:
             failpoints.hit("retire.before_entry")

@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from moorage_state.snapshots import (
     Retire,
     Run,
     encode_manifest,
+    sweep,
     verify_files,
     victims,
 )
@@ -481,6 +482,34 @@ def test_a_fenced_writer_does_not_go_on_with_an_earlier_deletion(
     with pytest.raises(Fenced):
         CheckpointStore(store).retire(writer, 1)
     assert keys(store) == before
+
+
+def test_a_fenced_writer_brings_no_retired_checkpoint_back(
+    store: MemoryStore, owner: Owner, new_manifest: NewManifest, start: datetime
+) -> None:
+    """It stalls before it puts its manifest, and puts it where its successor deleted one."""
+    stalled = LogWriter.claim(store, owner, "me")
+    late = new_manifest(1, ("late",), writer=stalled, store=store)
+    successor = LogWriter.claim(store, owner, "the next")
+    checkpoints = CheckpointStore(store)
+    for checkpoint_id in (1, 2):
+        taken = new_manifest(checkpoint_id, ("a",), writer=successor, store=store)
+        checkpoints.complete(successor, taken, start)
+    assert checkpoints.retire(successor, 1).checkpoint_ids == (1,)
+    with pytest.raises(Fenced):
+        CheckpointStore(store).complete(stalled, late, start)
+
+    third = LogWriter.claim(store, owner, "the one after")
+    checkpoints = CheckpointStore(store)
+    assert store.get("chk-1/MANIFEST") == encode_manifest(late)
+    assert checkpoints.load_latest(third.entries, verify="hashes") == (taken, [])
+    assert checkpoints.next_id(third.entries) == 3
+    with pytest.raises(UserError, match="retained are: chk-2"):
+        checkpoints.load_id(third.entries, 1)
+    assert checkpoints.retire(third, 1).keys == ()
+    soon = datetime.now(UTC) + HOUR
+    sweep(store, third, now=soon, age_floor=timedelta(0))
+    assert keys(store) == {"chk-2/MANIFEST", *taken.keys}
 
 
 @pytest.mark.parametrize("deletes", range(7))
