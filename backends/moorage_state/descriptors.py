@@ -25,6 +25,7 @@ __all__ = [
     "StateDescriptor",
     "StateKind",
     "ValueStateDescriptor",
+    "require_descriptor",
 ]
 
 StateKind = Literal["value", "list", "map", "reducing", "aggregating"]
@@ -276,3 +277,14 @@ StateDescriptor = (
     | AggregatingStateDescriptor
     | FoldingStateDescriptor
 )
+
+
+def require_descriptor(given: Any, expected: type | None = None) -> None:
+    """Raise `TypeError` for what is no descriptor, or none of the kind that is asked for."""
+    if isinstance(given, expected or StateDescriptor):
+        return
+    wanted = "a state descriptor" if expected is None else expected.__name__
+    raise TypeError(
+        f"a state is asked for with its descriptor, by the method of its kind: expected={wanted} "
+        f"got={given!r:.200} of type {type(given).__name__}"
+    )

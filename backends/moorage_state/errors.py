@@ -7,6 +7,7 @@ arguments through `error_to_wire` and `error_from_wire`, and they survive pickli
     MoorageError
       +- Retryable            do the same again later
       |    +- StoreUnavailable    the object store does not answer
+      |    +- ServerGone          a state server does not answer
       +- UserError            a person must change something first
       |    +- StoreDenied         the store answers, and refuses
       |    +- NewerFormat         stored data of a newer or incompatible Moorage
@@ -37,6 +38,7 @@ __all__ = [
     "NewerFormat",
     "ObjectNotFound",
     "Retryable",
+    "ServerGone",
     "StaleLease",
     "StateTooLarge",
     "StoreDenied",
@@ -65,6 +67,12 @@ class StoreUnavailable(Retryable):
     """The object store could not be reached or refused to serve; says nothing about its content."""
 
     code: ClassVar[str] = "store_unavailable"
+
+
+class ServerGone(Retryable):
+    """A state server went away or does not answer; what it was asked last may have happened."""
+
+    code: ClassVar[str] = "server_gone"
 
 
 class UserError(MoorageError):

@@ -1,18 +1,10 @@
-"""Canonical bytes of keys, and the layout of everything a range stores under them.
+"""Canonical bytes of keys: one key, one byte string, in every process and release.
 
-Decides which bytes stand for a key: one key, one byte string, in every process and release.
-Called by the keyed state store and by offline readers. Layout of a stored key::
-
-    key group (2, big-endian) | 0x01 | key length (4, big-endian) | key | state id (4) | rest
-    key group (2, big-endian) | 0x02 | time (8, big-endian, sign bit flipped) | key
-    key group (2, big-endian) | 0x03 | time (8, big-endian, sign bit flipped) | key
-    key group (2, big-endian) | 0x04 | time (8, likewise) | key length (4) | key | state id | rest
-
-The first holds state; the others index timers of event time, timers of processing time, and state
-that expires, by time. Within a key, integers and
-times are eight bytes with the sign bit flipped, so that bytes sort as the numbers do; a decimal is
-its digits in full ("-1.50"); a single string or binary stands for itself; in a key of several
-columns each is preceded by its length.
+Called by the keyed state store and by offline readers. Within a key, integers and times are eight
+bytes with the sign bit flipped, so that bytes sort as the numbers do; a decimal is its digits in
+full ("-1.50"); a single string or binary stands for itself; in a key of several columns each is
+preceded by its length. Where a range stores what under these bytes, `keylayout` says, whose names
+are here as well.
 """
 
 import datetime
@@ -22,10 +14,24 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from moorage_state.codecs import decimal_fitter
+from moorage_state.keylayout import (
+    EVENT_TIMERS,
+    EXPIRIES,
+    KEYED_STATE,
+    PROCESSING_TIMERS,
+    decode_time,
+    encode_time,
+    expiry_entry,
+    expiry_parts,
+    key_prefix,
+    prefix_end,
+    state_id,
+    timer_entry,
+    timer_parts,
+)
 from moorage_state.types import StateType, parse_type
 
 __all__ = [
@@ -47,74 +53,11 @@ __all__ = [
     "timer_parts",
 ]
 
-KEYED_STATE = 0x01
-EVENT_TIMERS = 0x02
-PROCESSING_TIMERS = 0x03
-EXPIRIES = 0x04
-
-_EXPIRIES = bytes([EXPIRIES])
-_KEYED_STATE = bytes([KEYED_STATE])
 _SIGN = 1 << 63
-_HEAD = struct.Struct(">HBI")
-_TIMER_HEAD = struct.Struct(">HBQ")
 _U64 = struct.Struct(">Q")
 _LENGTH = struct.Struct(">I")
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
-
-
-def state_id(name: str) -> bytes:
-    """Four bytes that stand for a state's name; two states of an operator must not share them."""
-    return xxhash.xxh32(name.encode(), seed=0).digest()
-
-
-def key_prefix(key_group: int, key: bytes) -> bytes:
-    """What every stored state of `key` starts with."""
-    return _HEAD.pack(key_group, KEYED_STATE, len(key)) + key
-
-
-def prefix_end(prefix: bytes) -> bytes:
-    """The first byte string after all that start with `prefix`.
-
-    Raises:
-        ValueError: when there is none (all bytes are 0xff).
-    """
-    stripped = prefix.rstrip(b"\xff")
-    if not stripped:
-        raise ValueError("a prefix of 0xff bytes has no end")
-    return stripped[:-1] + bytes([stripped[-1] + 1])
-
-
-def encode_time(milliseconds: int) -> bytes:
-    """Eight bytes that sort as the times do; also any other signed 64-bit number."""
-    return _U64.pack(milliseconds + _SIGN)
-
-
-def decode_time(raw: bytes) -> int:
-    """The number that `encode_time` was given."""
-    number: int = _U64.unpack(raw)[0]
-    return number - _SIGN
-
-
-def timer_entry(key_group: int, time_ms: int, key: bytes, kind: int = EVENT_TIMERS) -> bytes:
-    """The stored key of a timer; `kind` is EVENT_TIMERS or PROCESSING_TIMERS."""
-    return _TIMER_HEAD.pack(key_group, kind, time_ms + _SIGN) + key
-
-
-def timer_parts(entry: bytes) -> tuple[int, int, bytes]:
-    """Key group, time in milliseconds and key of a stored timer."""
-    key_group, _kind, shifted = _TIMER_HEAD.unpack_from(entry)
-    return key_group, shifted - _SIGN, entry[_TIMER_HEAD.size :]
-
-
-def expiry_entry(cell: bytes, time_ms: int) -> bytes:
-    """Where the index of what expires has the stored key (or the list's prefix) `cell`."""
-    return cell[:2] + _EXPIRIES + encode_time(time_ms) + cell[3:]
-
-
-def expiry_parts(entry: bytes) -> tuple[int, bytes]:
-    """The time in milliseconds, and the stored key or list's prefix, of an entry of that index."""
-    return decode_time(entry[3:11]), entry[:2] + _KEYED_STATE + entry[11:]
 
 
 class OrderedKeys(NamedTuple):

@@ -141,7 +141,8 @@ class KeyedProcessFunction:
 
         `ctx.time_domain()` says of which kind. An event-time timer set here that is due already
         fires next. One that always sets the next never ends at `MAX_WATERMARK`: ask
-        `current_watermark` first.
+        `current_watermark` first. With the backend batch, what is set at the end of a key is
+        ignored.
         """
         raise TypeError(f"{type(self).__name__} does not define on_timer(timestamp, ctx)")
 

@@ -25,6 +25,15 @@ from moorage_state.backends.storage import (
 )
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
+from moorage_state.descriptors import (
+    AggregatingStateDescriptor,
+    FoldingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+    require_descriptor,
+)
 from moorage_state.keyed.timers import TimeDomain
 from moorage_state.keygroups import SPARK_XXHASH64, KeyGroupRange
 
@@ -218,26 +227,32 @@ class KeyedStateBackend(ABC):
 
     def get_state(self, descriptor: Any) -> Any:
         """One value per key."""
+        require_descriptor(descriptor, ValueStateDescriptor)
         return self.get_or_create_keyed_state(descriptor)
 
     def get_list_state(self, descriptor: Any) -> Any:
         """A list per key."""
+        require_descriptor(descriptor, ListStateDescriptor)
         return self.get_or_create_keyed_state(descriptor)
 
     def get_map_state(self, descriptor: Any) -> Any:
         """A map per key."""
+        require_descriptor(descriptor, MapStateDescriptor)
         return self.get_or_create_keyed_state(descriptor)
 
     def get_reducing_state(self, descriptor: Any) -> Any:
         """One value per key, to which values are added by a reduce function."""
+        require_descriptor(descriptor, ReducingStateDescriptor)
         return self.get_or_create_keyed_state(descriptor)
 
     def get_aggregating_state(self, descriptor: Any) -> Any:
         """One accumulator per key, to which values are added by an aggregate function."""
+        require_descriptor(descriptor, AggregatingStateDescriptor)
         return self.get_or_create_keyed_state(descriptor)
 
     def get_folding_state(self, descriptor: Any) -> Any:
         """Deprecated; see `get_aggregating_state`."""
+        require_descriptor(descriptor, FoldingStateDescriptor)
         return self.get_or_create_keyed_state(descriptor)
 
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
-from moorage_state.keys import EVENT_TIMERS
+from moorage_state.keylayout import EVENT_TIMERS
 
 __all__ = ["RangeAccess", "Scan"]
 
@@ -27,7 +27,10 @@ class RangeAccess(Protocol):
         ...
 
     def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:
-        """Up to `limit` entries under `prefix` whose key is greater than `after`."""
+        """Up to `limit` entries under `prefix` whose key is greater than `after`.
+
+        Fewer where they are large; at least one, if there is one.
+        """
         ...
 
     def due_timers(

@@ -20,7 +20,7 @@ live and by the sweep.
 
 from typing import TYPE_CHECKING
 
-from moorage_state.keys import decode_time, encode_time, expiry_entry
+from moorage_state.keylayout import decode_time, encode_time, expiry_entry
 
 if TYPE_CHECKING:
     from moorage_state.keyed.store import KeyedStateStore

@@ -17,7 +17,7 @@ from moorage_state.keyed.access import Scan
 from moorage_state.keyed.expiry import NEVER, due_time, has_expired, split_stamp, stamp_bytes
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.keygroups import KeyGroupRange
-from moorage_state.keys import KEYED_STATE, encode_time, expiry_entry, expiry_parts
+from moorage_state.keylayout import KEYED_STATE, encode_time, expiry_entry, expiry_parts
 
 if TYPE_CHECKING:
     from moorage_state.keyed.store import KeyedStateStore

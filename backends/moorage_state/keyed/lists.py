@@ -10,7 +10,7 @@ from moorage_state.keyed import api
 from moorage_state.keyed.access import Scan
 from moorage_state.keyed.expiry import NEVER, split_stamp, stamp_bytes
 from moorage_state.keyed.scanning import Entry, pages, scan_chunk
-from moorage_state.keys import encode_time, prefix_end
+from moorage_state.keylayout import encode_time, prefix_end
 
 if TYPE_CHECKING:
     from moorage_state.keyed.codec import StateCodec

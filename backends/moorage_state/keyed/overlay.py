@@ -17,7 +17,7 @@ from typing import Any
 from moorage_state.deltas import Frame, decode_frame
 from moorage_state.errors import LocalDiskError
 from moorage_state.keyed.access import RangeAccess, Scan
-from moorage_state.keys import EVENT_TIMERS, prefix_end
+from moorage_state.keylayout import EVENT_TIMERS, prefix_end
 
 __all__ = ["Overlay"]
 
@@ -44,6 +44,9 @@ _TOUCHED = (
     "SELECT EXISTS (SELECT 1 FROM changed WHERE key >= ?1 AND key < ?2) "
     "OR EXISTS (SELECT 1 FROM cleared WHERE start >= ?1 AND start < ?2)"
 )
+
+_PAGE_BYTES = 8 << 20
+_NOT_YET = Scan([], [], complete=False)
 
 
 class Overlay:
@@ -85,16 +88,17 @@ class Overlay:
             return [self._value(key, raw) for key, raw in zip(keys, found, strict=True)]
 
     def scan_many(self, prefixes: list[bytes], limit_entries: int, limit_bytes: int) -> list[Scan]:
-        """See `RangeAccess`; where something was changed, the bytes are not limited."""
+        """See `RangeAccess`; what was changed has `limit_bytes` of its own."""
         scans = self._base.scan_many(prefixes, limit_entries, limit_bytes)
         with self._making_room():
             if self._database is None:
                 return scans
             touched = [bool(self._rows(_TOUCHED, p, prefix_end(p))[0][0]) for p in prefixes]
-        return [
-            self.scan_from(prefix, b"", limit_entries) if changed else scan
-            for prefix, scan, changed in zip(prefixes, scans, touched, strict=True)
-        ]
+        left = limit_bytes
+        for n in [n for n, changed in enumerate(touched) if changed]:
+            scans[n] = _NOT_YET if left <= 0 else self.scan_from(prefixes[n], b"", limit_entries)
+            left -= sum(map(len, scans[n].keys)) + sum(map(len, scans[n].values))
+        return scans
 
     def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:
         """See `RangeAccess`."""
@@ -124,11 +128,11 @@ class Overlay:
         start = max(prefix, after + b"\0") if after else prefix
         past = prefix_end(prefix) if stored.complete else stored.keys[-1] + b"\0"
         with self._making_room():
-            changed = self._rows(_PAGE, start, past, limit)
-            complete = stored.complete and len(changed) < limit
-            if len(changed) == limit:
+            changed, cut = self._changed(start, past, limit)
+            complete = stored.complete and not cut
+            if cut:
                 past = changed[-1][0] + b"\0"
-            entries = {
+            entries: dict[bytes, bytes | None] = {
                 key: raw
                 for key, raw in zip(stored.keys, stored.values, strict=True)
                 if key < past and not self._cleared(key)
@@ -138,6 +142,20 @@ class Overlay:
         page = left[:limit]
         keys, values = [key for key, _ in page], [raw for _, raw in page]
         return Scan(keys, values, complete and len(left) <= limit), past[:-1]
+
+    def _changed(
+        self, start: bytes, past: bytes, limit: int
+    ) -> tuple[list[tuple[bytes, bytes | None]], bool]:
+        """What was written from a key on, and whether a limit may have cut it off."""
+        assert self._database is not None  # noqa: S101 - asked for by the caller
+        found: list[tuple[bytes, bytes | None]] = []
+        size = 0
+        for key, raw in self._database.execute(_PAGE, (start, past, limit)):
+            found.append((key, raw))
+            size += len(key) + len(raw or b"")
+            if size >= _PAGE_BYTES:
+                return found, True
+        return found, len(found) == limit
 
     def _value(self, key: bytes, stored: bytes | None) -> bytes | None:
         """What is under a key now."""

@@ -1,18 +1,18 @@
-"""Reading state for a chunk of keys: values in one request, entries in bounded pages.
+"""Reading state for a chunk of keys: values in few requests, entries in bounded pages.
 
 Decides how much of a key's list or map comes with the chunk and how the rest of a long one is
 read. Called by the state handles; everything here reads the version that the epoch began with.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from moorage_state.keyed.access import Scan
 
 if TYPE_CHECKING:
     from moorage_state.keyed.store import KeyedStateStore
 
-__all__ = ["Entry", "fetch_values", "pages", "scan_chunk"]
+__all__ = ["Entry", "Values", "fetch_values", "pages", "scan_chunk"]
 
 Entry = tuple[bytes, bytes]
 """A stored key and its value."""
@@ -22,15 +22,60 @@ _SCAN_BYTES = 16 << 20
 _PAGE = 4096
 _ID_BYTES = 4
 
+_FIRST_VALUES = 1024
+_VALUE_BYTES = 16 << 20
 
-def fetch_values(store: "KeyedStateStore", sid: bytes) -> list[bytes | None]:
+
+class Values(Protocol):
+    """Stored values of one state by position in the chunk."""
+
+    def __getitem__(self, index: int, /) -> bytes | None: ...
+
+
+def fetch_values(store: "KeyedStateStore", sid: bytes) -> Values:
     """The stored values of one state for the keys of the chunk, from the current key on.
 
-    In a namespace only that of the current key: which others have it is not known.
+    The first ones show how large they are. The others come with one more request, if all may have
+    16 MiB or less, or else in turns of about so many bytes when they are asked for. In a namespace
+    only that of the current key: which others have it is not known.
     """
-    found = store.access.get_many([prefix + sid for prefix in _ahead(store, sid)])
+    cells = [prefix + sid for prefix in _ahead(store, sid)]
+    found = store.access.get_many(cells[:_FIRST_VALUES])
+    if len(cells) > len(found):
+        if _size(found) * len(cells) > _VALUE_BYTES * len(found):
+            return _InTurns(store, sid, found)
+        found += store.access.get_many(cells[_FIRST_VALUES:])
     skipped: list[bytes | None] = [None] * store.index
     return skipped + found if skipped else found
+
+
+class _InTurns:
+    """Values of a chunk of which some are held at a time; asked for in order."""
+
+    def __init__(self, store: "KeyedStateStore", sid: bytes, found: list[bytes | None]) -> None:
+        self._store = store
+        self._sid = sid
+        self._first = store.index
+        self._found = found
+
+    def __getitem__(self, index: int) -> bytes | None:
+        if not 0 <= index - self._first < len(self._found):
+            self._fetch(index)
+        return self._found[index - self._first]
+
+    def _fetch(self, index: int) -> None:
+        """The next values from one on: so many as fit if they are as large as those before."""
+        before = len(self._found)
+        fitting = _VALUE_BYTES * before // (1 + _size(self._found))
+        count = max(1, min(2 * before, fitting))
+        # Not both at once.
+        self._first, self._found = index, []
+        prefixes = self._store.prefixes[index : index + count]
+        self._found = self._store.access.get_many([prefix + self._sid for prefix in prefixes])
+
+
+def _size(values: list[bytes | None]) -> int:
+    return sum(map(len, filter(None, values)))
 
 
 def scan_chunk(store: "KeyedStateStore", sid: bytes) -> list[Scan | None]:

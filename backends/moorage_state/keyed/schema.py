@@ -3,14 +3,30 @@
 Called by the store when a state is registered, and by the driver, which merges what subtasks say.
 """
 
+from dataclasses import fields
+from enum import Enum
+from typing import NamedTuple
+
 import msgspec
 
 from moorage_state.descriptors import MapStateDescriptor, StateDescriptor, StateKind
 from moorage_state.errors import UserError
 from moorage_state.evolution import declared_over, later_of
+from moorage_state.timetolive import StateTtlConfig
 from moorage_state.types import parse_type
 
-__all__ = ["StateSchema", "continued", "merged_schema", "require_same", "schema_of"]
+__all__ = [
+    "StateSchema",
+    "Unstored",
+    "continued",
+    "merged_schema",
+    "require_same",
+    "require_same_unstored",
+    "schema_of",
+    "unstored_of",
+]
+
+_OF_TTL = tuple(field.name for field in fields(StateTtlConfig))
 
 
 class StateSchema(msgspec.Struct, frozen=True):
@@ -63,6 +79,45 @@ def require_same(new: StateSchema, old: StateSchema, verb: str) -> None:
             f"state {new.name!r} {verb} as {_spell(old)} and is now declared as {_spell(new)}; "
             f"give the new state another name, or keep the declared type"
         )
+
+
+class Unstored(NamedTuple):
+    """What a declaration says of a state that no schema does, because nothing stored depends on it.
+
+    Attributes:
+        ttl: what begins the time anew and what may still be read, among others.
+        reduce: the name of the function, empty for one without; functions cannot be compared.
+    """
+
+    name: str
+    ttl: StateTtlConfig | None
+    reduce: str
+
+
+def unstored_of(descriptor: StateDescriptor) -> Unstored:
+    """That of a descriptor."""
+    reduce = getattr(descriptor, "reduce", "")
+    return Unstored(descriptor.name, descriptor.ttl, reduce if isinstance(reduce, str) else "")
+
+
+def require_same_unstored(new: Unstored, old: Unstored) -> None:
+    """Raise `UserError` where two declarations of one process, whose schemas are equal, differ."""
+    if new == old:
+        return
+    pairs = [(name, _spelled(old.ttl, name), _spelled(new.ttl, name)) for name in _OF_TTL]
+    if new.reduce and old.reduce:
+        pairs.append(("reduce", old.reduce, new.reduce))
+    differ = [f"{name}={one} and now {name}={other}" for name, one, other in pairs if one != other]
+    if differ:
+        raise UserError(
+            f"state {new.name!r} was registered with {', '.join(differ)}; declare it alike "
+            f"wherever it is asked for"
+        )
+
+
+def _spelled(ttl: StateTtlConfig | None, name: str) -> str:
+    value = getattr(ttl, name, None)
+    return value.name if isinstance(value, Enum) else str(value)
 
 
 def merged_schema(one: StateSchema, other: StateSchema) -> StateSchema:

@@ -17,6 +17,7 @@ from moorage_state.descriptors import (
     ReducingStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
+    require_descriptor,
 )
 from moorage_state.errors import UserError
 from moorage_state.keyed.access import RangeAccess
@@ -24,13 +25,16 @@ from moorage_state.keyed.codec import StateCodec, codec_of
 from moorage_state.keyed.expiry import Expiry
 from moorage_state.keyed.indexing import lacks_entries, mark_all
 from moorage_state.keyed.namespaces import NamespacedState, keys_of, namespace_codec
-from moorage_state.keyed.scanning import fetch_values
+from moorage_state.keyed.scanning import Values, fetch_values
 from moorage_state.keyed.schema import (
     StateSchema,
+    Unstored,
     continued,
     merged_schema,
     require_same,
+    require_same_unstored,
     schema_of,
+    unstored_of,
 )
 from moorage_state.keyed.states import (
     AggregatingState,
@@ -44,7 +48,7 @@ from moorage_state.keyed.states import (
 )
 from moorage_state.keyed.sweeping import sweep
 from moorage_state.keygroups import KeyGroupRange
-from moorage_state.keys import state_id
+from moorage_state.keylayout import state_id
 
 __all__ = [
     "KeyedStateStore",
@@ -125,6 +129,7 @@ class KeyedStateStore:
         self._schemas: dict[str, StateSchema] = {}
         self._declared: dict[str, StateSchema] = {}
         self._handles: dict[str, Any] = {}
+        self._unstored: dict[str, Unstored] = {}
         self._expiring: dict[str, StateDescriptor] = {}
         self._attached: list[StateHandleBase] = []
         self._ids: dict[bytes, str] = {}
@@ -176,7 +181,7 @@ class KeyedStateStore:
 
         For those who do not know what is declared; functions ask by kind.
         """
-        return self._register(descriptor, type(descriptor))
+        return self._register(descriptor)
 
     def namespaced_state(
         self, descriptor: StateDescriptor, namespace_types: Sequence[str]
@@ -188,7 +193,7 @@ class KeyedStateStore:
             ValueError: for a type that a namespace cannot have.
         """
         types = tuple(namespace_codec(namespace_types).ddl)
-        handle: NamespacedState = self._register(descriptor, type(descriptor), types)
+        handle: NamespacedState = self._register(descriptor, None, types)
         return handle
 
     def get_partitioned_state(
@@ -231,17 +236,22 @@ class KeyedStateStore:
             self._schemas[name] = continued(self._declared[name], self._known[name])
 
     def _register(
-        self, descriptor: Any, expected: type, namespace_types: tuple[str, ...] = ()
+        self,
+        descriptor: Any,
+        expected: type | None = None,
+        namespace_types: tuple[str, ...] = (),
     ) -> Any:
-        _require_descriptor(descriptor, expected)
+        require_descriptor(descriptor, expected)
         schema = schema_of(descriptor, namespace_types)
         seen = self._declared.get(schema.name)
         if seen is not None:
             require_same(schema, seen, "was registered")
+            require_same_unstored(unstored_of(descriptor), self._unstored[schema.name])
             return self._handles[schema.name]
         self._schemas[schema.name] = continued(schema, self._known.get(schema.name))
         handle = self._handle(descriptor, namespace_types)
         self._declared[schema.name] = schema
+        self._unstored[schema.name] = unstored_of(descriptor)
         self._handles[schema.name] = handle
         self.attach(handle)
         return handle
@@ -350,7 +360,7 @@ class KeyedStateStore:
         """What is stored under one key: an entry of the current key's map."""
         return self.access.get_many([key])[0]
 
-    def fetch(self, sid: bytes) -> Sequence[bytes | None]:
+    def fetch(self, sid: bytes) -> Values:
         """See `fetch_values`."""
         return fetch_values(self, sid)
 
@@ -379,11 +389,3 @@ class KeyedStateStore:
         self.frames += 1
         self._ranges, self._keys, self._values = [], [], []
         self._bytes = 0
-
-
-def _require_descriptor(descriptor: Any, expected: type) -> None:
-    if not isinstance(descriptor, expected):
-        raise TypeError(
-            f"this kind of state needs another descriptor: expected={expected.__name__} "
-            f"got={type(descriptor).__name__}"
-        )

@@ -13,7 +13,7 @@ from moorage_state.keyed.access import Scan
 from moorage_state.keyed.expiry import NEVER, due_time, has_expired, split_stamp
 from moorage_state.keyed.indexing import go_on, is_mark, swept_as
 from moorage_state.keyed.scanning import pages
-from moorage_state.keys import EXPIRIES, expiry_entry, expiry_parts
+from moorage_state.keylayout import EXPIRIES, expiry_entry, expiry_parts
 
 if TYPE_CHECKING:
     from moorage_state.keyed.store import KeyedStateStore, StateSchema

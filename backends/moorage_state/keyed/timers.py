@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from moorage_state.keyed.states import fetch_values
-from moorage_state.keys import EVENT_TIMERS, PROCESSING_TIMERS, timer_entry
+from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, timer_entry
 
 if TYPE_CHECKING:
+    from moorage_state.keyed.scanning import Values
     from moorage_state.keyed.store import KeyedStateStore
 
 __all__ = [
@@ -98,6 +99,8 @@ class KeyTimers:
         held_to: processing-time timers that are set for this time or an earlier one wait for the
             next epoch: see `NOTHING_HELD`. For whoever calls `on_timer`.
         earliest: the earliest processing time that a key, among those looked at, was left with.
+        quiesced: whether timers that are set are ignored, because nothing comes after.
+        ignored: how many were.
     """
 
     __slots__ = (
@@ -110,16 +113,20 @@ class KeyTimers:
         "_times",
         "earliest",
         "held_to",
+        "ignored",
         "loaded",
+        "quiesced",
     )
 
     def __init__(self, store: "KeyedStateStore") -> None:
         self._store = store
         self._sid = store.claim_id(TIMERS_STATE)
-        self._raws: list[bytes | None] | None = None
+        self._raws: Values | None = None
         self.loaded = False
         self.earliest = MAX_TIME
         self.held_to = NOTHING_HELD
+        self.quiesced = False
+        self.ignored = 0
         # Set in this epoch, of the next one.
         self._held: set[int] = set()
         self._before: tuple[list[int], list[int]] = ([], [])
@@ -131,6 +138,9 @@ class KeyTimers:
 
     def register(self, time_ms: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
         """Set a timer of the current key; setting one that is set changes nothing."""
+        if self.quiesced:
+            self.ignored += 1
+            return
         if not self.loaded:
             self._load()
         times, first = self._times[domain], self._fired[domain]

@@ -3,7 +3,6 @@
 Also the cell in which reducing and aggregating states keep theirs. Called by user functions.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moorage_state.keyed import api
@@ -12,6 +11,7 @@ from moorage_state.keyed.expiry import NEVER, split_stamp, stamp_bytes
 if TYPE_CHECKING:
     from moorage_state.keyed.codec import StateCodec
     from moorage_state.keyed.expiry import Expiry
+    from moorage_state.keyed.scanning import Values
     from moorage_state.keyed.store import KeyedStateStore
 
 __all__ = ["ExpiringValueState", "ValueState"]
@@ -38,7 +38,7 @@ class ValueState(api.ValueState):
         self._store = store
         self._sid = sid
         self._encode, self._decode, self._plain, self._settle = codec
-        self._raws: Sequence[bytes | None] | Mapping[int, bytes | None] | None = None
+        self._raws: Values | None = None
         self._loaded = False
         self._dirty = False
         self._as_given = False

@@ -12,7 +12,7 @@ stream of a key group is cut into pieces of at most `PIECE_BYTES`; raw operator 
 elements of a list.
 """
 
-from moorage_state.keys import encode_time, prefix_end, state_id
+from moorage_state.keylayout import encode_time, prefix_end, state_id
 
 __all__ = [
     "OPERATOR_STATE",

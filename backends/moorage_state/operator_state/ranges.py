@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from moorage_state.keyed.access import RangeAccess
-from moorage_state.keys import prefix_end
+from moorage_state.keylayout import prefix_end
 from moorage_state.operator_state.layout import element_key, state_prefix
 from moorage_state.operator_state.schemas import OperatorStateSchema
 from moorage_state.operator_state.states import BroadcastState, OperatorListState

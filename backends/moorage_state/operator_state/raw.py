@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from moorage_state.keyed.access import RangeAccess
 from moorage_state.keygroups import KeyGroupRange
-from moorage_state.keys import prefix_end
+from moorage_state.keylayout import prefix_end
 from moorage_state.operator_state.layout import piece_key, raw_prefix, stream_pieces
 from moorage_state.operator_state.ranges import RangeOperatorStates, Writer, entries_under
 from moorage_state.operator_state.schemas import (

@@ -43,14 +43,19 @@ class OperatorListState:
     the epoch before; what is added or cleared is the subtask's own. Elements are never None.
 
     Args:
+        schema: what is recorded of the state; its type has the defaults of the time when a field
+            came.
         load: gives the elements that were there before, encoded; called once, at the first look.
+        declared: the type that is declared now, whose defaults what is added has.
     """
 
     __slots__ = ("_added", "_before", "_cleared", "_decode", "_encode", "_load", "schema")
 
-    def __init__(self, schema: OperatorStateSchema, load: Callable[[], list[bytes]]) -> None:
+    def __init__(
+        self, schema: OperatorStateSchema, load: Callable[[], list[bytes]], declared: str
+    ) -> None:
         self.schema = schema
-        self._encode = encoder(schema.type, schema.name)
+        self._encode = encoder(declared, schema.name)
         self._decode = decoder(schema.type)
         self._load = load
         self._before: list[bytes] | None = None
@@ -110,7 +115,9 @@ class BroadcastState:
     reader's own: only `put` changes a value. Values that cannot be changed are decoded once.
 
     Args:
+        schema: see `OperatorListState`.
         load: gives the entries that were there before, by stored key; called once.
+        declared: see `OperatorListState`.
 
     Raises (every method that takes a key): `StateTypeError` when it is not of the declared type.
     """
@@ -129,11 +136,13 @@ class BroadcastState:
         "schema",
     )
 
-    def __init__(self, schema: OperatorStateSchema, load: Callable[[], dict[bytes, bytes]]) -> None:
+    def __init__(
+        self, schema: OperatorStateSchema, load: Callable[[], dict[bytes, bytes]], declared: str
+    ) -> None:
         self.schema = schema
         self._keys = KeyCodec([schema.key_type])
         self._check_key = checker(schema.key_type, schema.name)
-        self._encode = encoder(schema.type, schema.name)
+        self._encode = encoder(declared, schema.name)
         self._decode = decoder(schema.type)
         self._fixed = _cannot_be_changed(parse_type(schema.type))
         self._load = load

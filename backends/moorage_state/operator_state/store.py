@@ -14,7 +14,7 @@ from moorage_state.codecs import encoder
 from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.evolution import declared_over, reader_of
-from moorage_state.keys import state_id
+from moorage_state.keylayout import state_id
 from moorage_state.operator_state.schemas import (
     OperatorStateSchema,
     list_schema,
@@ -132,13 +132,17 @@ class OperatorStateStore(ABC):
     def _list(self, schema: OperatorStateSchema) -> OperatorListState:
         if self.register(schema):
             kept = self._schemas[schema.name]
-            self._lists[schema.name] = OperatorListState(kept, lambda: self._load_list(kept))
+            self._lists[schema.name] = OperatorListState(
+                kept, lambda: self._load_list(kept), schema.type
+            )
         return self._lists[schema.name]
 
     def _map(self, schema: OperatorStateSchema) -> BroadcastState:
         if self.register(schema):
             kept = self._schemas[schema.name]
-            self._maps[schema.name] = BroadcastState(kept, lambda: self._load_map(kept))
+            self._maps[schema.name] = BroadcastState(
+                kept, lambda: self._load_map(kept), schema.type
+            )
         return self._maps[schema.name]
 
     @abstractmethod

@@ -158,7 +158,7 @@ class Database:
         found: list[bytes | None] = []
         with _translated(self.path):
             for at in range(0, len(keys), _SLICE):
-                found += get(list(keys[at : at + _SLICE]))  # type: ignore[arg-type]
+                found += get(list(keys[at : at + _SLICE]))  # type: ignore[arg-type]  # its stubs know one key only
         return found
 
     @contextmanager

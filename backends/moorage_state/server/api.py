@@ -11,7 +11,7 @@ digest of the last delta in it; after another run's restore the digest is empty.
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from moorage_state.canonical.layout import CanonicalSpec
+from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.snapshots import MAX_INLINE_BYTES, FileRef, RangeHandle
 
 __all__ = [
@@ -255,6 +255,8 @@ class StateApi(Protocol):
         limit: int = 10_000,
     ) -> Scan:
         """At most `limit` entries under `prefix` with keys greater than `after`.
+
+        And no more than reach 8 MiB, but for one. What is not `complete` goes on.
 
         Raises:
             VersionMismatch: the range is not at `version`.

@@ -10,8 +10,8 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
-from moorage_state.canonical.layout import CanonicalSpec
-from moorage_state.errors import Retryable, UserError, error_from_wire
+from moorage_state.canonicalspec import CanonicalSpec
+from moorage_state.errors import ServerGone, UserError, error_from_wire
 from moorage_state.server.addresses import split_address
 from moorage_state.server.api import (
     EVENT_TIMER_KIND,
@@ -226,7 +226,7 @@ class StateClient(_Calls):
     """A connection to a state server.
 
     Made by `connect`. When the server goes away or does not answer in time, the call raises
-    `Retryable` and so does every later one: whether that call took effect is not known (all of
+    `ServerGone` and so does every later one: whether that call took effect is not known (all of
     them may be repeated) and a new client is needed.
     """
 
@@ -255,7 +255,7 @@ class StateClient(_Calls):
 
         Raises:
             AnotherServer: the server there is not the wanted one.
-            Retryable: nobody answers there.
+            ServerGone: nobody answers there.
             UserError: the address is not one, or the server refuses this client.
         """
         connected = _connect(address)
@@ -324,7 +324,7 @@ class StateClient(_Calls):
         kind = OPERATIONS[operation]
         with self._lock:
             if self._broken:
-                raise Retryable(
+                raise ServerGone(
                     f"connection to the state server is gone: address={self._address} "
                     f"reason={self._broken}; connect again"
                 )
@@ -377,8 +377,8 @@ def _connect(address: str) -> socket.socket:
     )
 
 
-def _no_answer(address: str, error: BaseException) -> Retryable:
-    return Retryable(
+def _no_answer(address: str, error: BaseException) -> ServerGone:
+    return ServerGone(
         f"state server does not answer: address={address} "
         f"error={str(error) or type(error).__name__}; connect again when it is back"
     )

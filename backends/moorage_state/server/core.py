@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from moorage_state.canonical.layout import CanonicalSpec
+from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import MoorageError, StaleLease
-from moorage_state.keys import EXPIRIES
+from moorage_state.keylayout import EXPIRIES
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import scans
 from moorage_state.server.api import (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from moorage_state.database import PendingCopy, RangeCursor, RangeDatabase, RangeView
 from moorage_state.deltas import Frame
-from moorage_state.keys import EVENT_TIMERS, PROCESSING_TIMERS
+from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS
 from moorage_state.memory import HeapBudget, MemoryDatabase
 
 __all__ = ["HeapTimers"]

@@ -1,14 +1,16 @@
 """Scans of a range: entries under prefixes, and timers that are due. Reads only."""
 
 from moorage_state.database import RangeCursor, RangeView
-from moorage_state.keys import encode_time, prefix_end, timer_parts
+from moorage_state.keylayout import encode_time, prefix_end, timer_parts
 from moorage_state.server.api import RangeSpec, Scan
 from moorage_state.server.marker import METADATA
 
 __all__ = ["due_timers", "next_timer", "scan_from", "scan_many"]
 
 _KIND_AT = 2
-_UNBOUNDED = 1 << 62
+
+_PAGE_BYTES = 8 << 20
+"""At which a page ends, however few entries it has then: values may have any size."""
 
 
 def scan_many(
@@ -30,10 +32,10 @@ def scan_many(
 
 
 def scan_from(database: RangeView, prefix: bytes, after: bytes, limit: int) -> Scan:
-    """At most `limit` entries under `prefix` beyond the key `after`."""
+    """At most `limit` entries under `prefix` beyond the key `after`; see `StateApi.scan_from`."""
     with database.cursor(b"", METADATA) as cursor:
         cursor.seek(max(prefix, after + b"\0") if after else prefix)
-        return Scan(*cursor.take(prefix_end(prefix), limit, _UNBOUNDED))
+        return Scan(*cursor.take(prefix_end(prefix), limit, _PAGE_BYTES))
 
 
 def due_timers(

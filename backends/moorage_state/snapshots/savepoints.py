@@ -76,6 +76,10 @@ class SavepointStore:
         """Whether there is a completed savepoint."""
         return self._store.head(MANIFEST_KEY) is not None
 
+    def begun(self) -> bool:
+        """Whether somebody began to write one here, completed or not."""
+        return self._attempt() is not None
+
     def digest(self) -> str:
         """The digest of the manifest that lies there. Raises `ObjectNotFound` if there is none."""
         return manifest_digest(self._store.get(MANIFEST_KEY))
@@ -158,7 +162,10 @@ class SavepointStore:
             data = self._store.get(MANIFEST_KEY)
         except ObjectNotFound as error:
             raise self._missing() from error
-        manifest = decode_manifest(data, path)
+        try:
+            manifest = decode_manifest(data, path)
+        except CorruptState as error:
+            raise CorruptState(error.message, error.path, _ADVICE) from error
         if digest and manifest_digest(data) != digest:
             raise CorruptState("manifest is not the one that was written", path, _ADVICE)
         if manifest.kind != "savepoint":
@@ -174,7 +181,10 @@ class SavepointStore:
         Raises: see `load`, and `CorruptState` naming the first object that is not as it should be.
         """
         loaded = manifest or self.load()
-        verify_files(self._store, loaded, full=full)
+        try:
+            verify_files(self._store, loaded, full=full)
+        except CorruptState as error:
+            raise CorruptState(error.message, error.path, _ADVICE) from error
         return loaded
 
     def _attempt(self) -> str | None:

@@ -7,6 +7,8 @@ what the epoch protocol prepares and commits is an empty delta. Called by the su
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
 
+import logging
+
 from moorage.engine.buffers import OutputBuffer
 from moorage.engine.firing import Firing
 from moorage.engine.range_access import BoundRange
@@ -15,9 +17,11 @@ from moorage.functions import MAX_WATERMARK, KeyedProcessFunction, ProcessContex
 from moorage_state.keyed import KeyTimers
 from moorage_state.keyed.access import Scan
 from moorage_state.keyed.timers import NOTHING_HELD
-from moorage_state.keys import EVENT_TIMERS
+from moorage_state.keylayout import EVENT_TIMERS
 
 __all__ = ["FiringAtTheEnd", "NothingStored"]
+
+_log = logging.getLogger(__name__)
 
 
 class NothingStored(BoundRange):
@@ -61,8 +65,9 @@ class NothingStored(BoundRange):
 class FiringAtTheEnd(Firing):
     """Timers that no row of a key fires do so once its rows are done.
 
-    `current_watermark` is `MAX_WATERMARK` meanwhile, and `NO_WATERMARK` before. No epoch comes
-    after: what would wait for the next one does not fire.
+    First those of event time, then those of processing time. `current_watermark` is `MAX_WATERMARK`
+    meanwhile, and `NO_WATERMARK` before. Nothing comes after: what `on_timer` sets then is ignored,
+    or a timer that always sets the next one would never let the key end.
     """
 
     def __init__(
@@ -83,14 +88,20 @@ class FiringAtTheEnd(Firing):
         return self._timers.loaded and super().any_due()
 
     def go_on(self) -> bool:
-        """See `Firing.go_on`; also what an event-time timer sets for processing time."""
-        service = self._ctx.timer_service()
-        service._watermark = MAX_WATERMARK
-        done = super().go_on()
-        while done and self.any_due():
-            done = super().go_on()
-        service._watermark = self._before
-        return done
+        """See `Firing.go_on`."""
+        service, timers = self._ctx.timer_service(), self._timers
+        service._watermark, timers.quiesced = MAX_WATERMARK, True
+        told = timers.ignored
+        try:
+            return self.up_to(MAX_WATERMARK) and self.by_clock(MAX_WATERMARK)
+        finally:
+            service._watermark, timers.quiesced = self._before, False
+            if timers.ignored and not told:
+                _log.warning(
+                    "timers set at the end of their key are ignored: key=%.80r; no epoch comes "
+                    "after, and this is said once",
+                    self._ctx.key,
+                )
 
     def key_done(self, prefix: bytes) -> None:
         """Nothing: no timer is stored that could be found again."""

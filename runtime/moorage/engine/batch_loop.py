@@ -53,7 +53,7 @@ class BatchLoop:
                 f"KeyedProcessFunction"
             )
         self._plan = plan
-        self._function: KeyedBatchFunction = plan.function  # type: ignore[assignment]
+        self._function: KeyedBatchFunction = plan.function  # type: ignore[assignment]  # whoever makes a loop has looked
         self._watermark = ctx.timer_service().current_watermark()
         self._sending = sending
         self._codec = KeyCodec(plan.key_types)

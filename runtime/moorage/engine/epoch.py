@@ -194,7 +194,7 @@ class EpochRunner:
 def _collect(frame: EpochFrame) -> list[Mapping[str, bytes]]:
     """Run the epoch's one action; failures come back as the errors that caused them."""
     try:
-        rows: list[Mapping[str, bytes]] = frame.acks.collect()  # type: ignore[assignment]
+        rows: list[Mapping[str, bytes]] = frame.acks.collect()  # type: ignore[assignment]  # Rows are read by name
     except MoorageError:
         raise
     except Exception as exc:

@@ -21,7 +21,7 @@ from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.functions import NO_WATERMARK, KeyedProcessFunction, ProcessContext
 from moorage_state.keyed import KeyTimers, TimeDomain
 from moorage_state.keyed.timers import NOTHING_HELD
-from moorage_state.keys import EVENT_TIMERS, PROCESSING_TIMERS, key_prefix, timer_parts
+from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, key_prefix, timer_parts
 
 __all__ = ["Firing"]
 
@@ -71,12 +71,18 @@ class Firing:
 
     def go_on(self) -> bool:
         """Fire what is due for the current key; False if the output is full and more may be."""
+        if not self.by_clock(self._now_ms):
+            return False
+        return not self._by_event or self.up_to(self._watermark)
+
+    def by_clock(self, now_ms: int) -> bool:
+        """Fire the current key's processing-time timers up to a time; returns as `go_on`."""
         pop_due = self._timers.pop_due
-        while (at := pop_due(self._now_ms, _PROCESSING)) is not None:
+        while (at := pop_due(now_ms, _PROCESSING)) is not None:
             self._call(at, _PROCESSING, at)
             if self._out.full:
                 return False
-        return not self._by_event or self.up_to(self._watermark)
+        return True
 
     def up_to(self, time_ms: int) -> bool:
         """Fire the current key's event-time timers up to a time; returns as `go_on`."""

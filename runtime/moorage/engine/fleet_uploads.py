@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from moorage.engine.servers import ServerConnection, Servers
-from moorage_state.canonical.layout import CanonicalSpec
+from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.server.api import RangeSpec, Uploaded, UploadLimits, UploadRequest
 from moorage_state.snapshots import (
     MAX_INLINE_BYTES,

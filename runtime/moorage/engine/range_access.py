@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moorage_state.keyed.access import Scan
-from moorage_state.keys import EVENT_TIMERS
+from moorage_state.keylayout import EVENT_TIMERS
 from moorage_state.server.api import StateApi, Version
 from moorage_state.server.client import StateClient
 from moorage_state.server.slots import ID_FILE

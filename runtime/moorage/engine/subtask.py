@@ -12,6 +12,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
@@ -49,6 +50,8 @@ __all__ = ["SubtaskPlan", "run_subtask"]
 _log = logging.getLogger(__name__)
 
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+_ENGINE = str(Path(__file__).parent)
+_FRAMES = 5
 
 
 def run_subtask(plan: SubtaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,8 +86,16 @@ def _failure(exc: Exception, where: str) -> SubtaskFailure:
         return SubtaskFailure(exc.code, str(exc))
     if isinstance(exc, OSError) and exc.errno in _DISK_ERRORS:
         return SubtaskFailure(LocalDiskError.code, str(exc))
-    trace = "".join(traceback.format_exception(exc)[-6:])
-    return SubtaskFailure(UserFunctionError.code, f"{where}: {type(exc).__name__}: {exc}\n{trace}")
+    words = f"{where}: {type(exc).__name__}: {exc}\n{_trace(exc)}"
+    return SubtaskFailure(UserFunctionError.code, words)
+
+
+def _trace(exc: Exception) -> str:
+    """The end of its trace, without the frames of the engine that called the function."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    theirs = (at for at, frame in enumerate(frames) if not frame.filename.startswith(_ENGINE))
+    shown = frames[next(theirs, 0) :][-_FRAMES:]
+    return "".join([*traceback.format_list(shown), *traceback.format_exception_only(exc)])
 
 
 def _has_timers(function: KeyedProcessFunction) -> bool:

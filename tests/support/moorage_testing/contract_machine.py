@@ -22,7 +22,7 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.timetolive import StateTtlConfig, UpdateType
-from moorage_testing.contract_kinds import Mean
+from moorage_testing.contract_combining import Mean
 from moorage_testing.state_contract import StateHarness
 
 __all__ = ["machine_over"]
@@ -193,7 +193,7 @@ class StateMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.harness = self.make()
-        self.models = defaultdict(lambda: {mode: Model(mode) for mode in MODES})  # type: ignore[var-annotated]
+        self.models: dict[Any, Any] = defaultdict(lambda: {mode: Model(mode) for mode in MODES})
         self.taken = []
 
     @initialize()

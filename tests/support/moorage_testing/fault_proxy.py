@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 from urllib.parse import urlsplit
 
 __all__ = ["Chaos", "Fault", "FaultProxy"]
@@ -246,12 +246,12 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = False
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], serve: object) -> None:
+    def __init__(self, address: tuple[str, int], serve: Callable[[Any], None]) -> None:
         self._serve = serve
         super().__init__(address, socketserver.BaseRequestHandler)
 
     def finish_request(self, request: object, client_address: object) -> None:  # noqa: ARG002
-        self._serve(request)  # type: ignore[operator]
+        self._serve(request)
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
         return

@@ -29,7 +29,7 @@ class KeyedStoreHarness:
         self.now_ms = _FIRST_MS
         self.epoch = 0
         self._parallelism = parallelism
-        self._ranges: list[FakeRange] = []
+        self._ranges: list[Any] = []
         self._stores: list[KeyedStateStore] = []
         self._schemas: list[Any] = []
         self._current = 0

@@ -208,7 +208,7 @@ class Driver:
         self.last_id += 1
         self.expected.taken[self.writer.fence, self.last_id] = self.state()
         for table, snapshots in self.ranges:
-            snapshots.take(table, self.last_id, Version(self.last_id, "d"))  # type: ignore[arg-type]
+            snapshots.take(table, self.last_id, Version(self.last_id, "d"))  # type: ignore[arg-type]  # no version of a server
         handles: list[RangeHandle] = []
         for server in range(2):
             mine = [snapshots for _, snapshots in self.ranges[server::2]]

@@ -1,6 +1,7 @@
 """Types of state that change from restore to restore, in subtasks that declare when they like."""
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -12,11 +13,12 @@ from moorage_testing.changing_types import HOW, TTL, Record, plain
 from moorage_state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
     ValueStateDescriptor,
 )
 from moorage_state.errors import UserError
 from moorage_state.evolution import StateMigrationError
-from moorage_state.timetolive import StateTtlConfig
+from moorage_state.timetolive import StateTtlConfig, StateVisibility, UpdateType
 
 from .conftest import BACKENDS
 
@@ -184,6 +186,35 @@ def test_what_is_declared_again_otherwise_is_refused(op):
     for other in (value("bigint"), value("bigint", longer), value("string", TTL)):
         with pytest.raises(UserError, match="'value' was registered as value<bigint> with a time"):
             op.made[0].get_or_create_keyed_state(other)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"update_type": UpdateType.OnReadAndWrite}, "update_type=OnCreateAndWrite and now"),
+        (
+            {"visibility": StateVisibility.ReturnExpiredIfNotCleanedUp},
+            "visibility=NeverReturnExpired and now visibility=ReturnExpiredIfNotCleanedUp; declare",
+        ),
+        ({"sweep_limit": 7}, "sweep_limit=100000 and now sweep_limit=7;"),
+    ],
+)
+def test_a_time_to_live_that_is_declared_again_otherwise_is_refused(op, other, words):
+    first, second = value("bigint", TTL), value("bigint", replace(TTL, **other))
+    declared = op.made[0].get_or_create_keyed_state(first)
+    with pytest.raises(UserError, match=f"state 'value' was registered with {words}"):
+        op.made[0].get_or_create_keyed_state(second)
+    assert op.made[0].get_or_create_keyed_state(value("bigint", replace(TTL))) is declared
+    with pytest.raises(UserError, match=words):
+        op.made[0].get_or_create_keyed_state(first.enable_time_to_live(second.ttl))
+
+
+def test_a_reduce_function_that_is_named_again_otherwise_is_refused(op):
+    op.with_key("a")
+    op.state(ReducingStateDescriptor("total", "long", "sum")).add(3)
+    with pytest.raises(UserError, match="'total' was registered with reduce=sum and now reduce=m"):
+        op.state(ReducingStateDescriptor("total", "long", "max"))
+    assert op.state(ReducingStateDescriptor("total", "long", lambda a, b: a + b)).get() == 3
 
 
 # -- every change in any order ----------------------------------------------------------------

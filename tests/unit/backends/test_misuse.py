@@ -86,6 +86,16 @@ def test_a_backend_that_was_disposed_of_refuses_everything(op, used):
 # -- namespaces -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("given", [ITEMS, "count", None], ids=["list", "text", "none"])
+def test_a_state_is_asked_for_with_its_own_kind_of_descriptor(op, given):
+    (one,) = op.made
+    with pytest.raises(TypeError, match=r"expected=ValueStateDescriptor got="):
+        one.get_state(given)
+    if given is not ITEMS:
+        with pytest.raises(TypeError, match=r"expected=a state descriptor got="):
+            one.get_or_create_keyed_state(given)
+
+
 @pytest.mark.parametrize(
     ("ddl", "namespace"),
     [

@@ -324,8 +324,6 @@ def test_a_keys_timers_fire_when_the_key_is_done(batch):
 
     def on_timer(domain, time_ms, key):
         found.append((domain, time_ms, key, count.value()))
-        if time_ms == 5:
-            batch.timers().register(6)
 
     batch.set_timer_handler(on_timer)
     first, second = in_order(["a", "b"])
@@ -335,28 +333,31 @@ def test_a_keys_timers_fire_when_the_key_is_done(batch):
     batch.timers(PROCESSING).register(1 << 60)
     assert found == []
     batch.set_current_key(second)
-    assert found == [(EVENT, 5, first, 1), (EVENT, 6, first, 1), (PROCESSING, 1 << 60, first, 1)]
+    assert found == [(EVENT, 5, first, 1), (PROCESSING, 1 << 60, first, 1)]
     assert count.value() is None
     batch.timers().register(7)
     batch.finish_key()
     assert found[-1] == (EVENT, 7, second, None)
 
 
-def test_timers_of_either_kind_that_timers_set_fire_before_the_key_is_done(batch):
+def test_what_timers_set_at_the_end_of_their_key_is_ignored_and_said_once(batch, caplog):
     found = []
 
     def on_timer(domain, time_ms, _key):
         found.append((domain, time_ms))
-        if time_ms == 7:
-            batch.timers(PROCESSING).register(50)
-        elif time_ms == 50:
-            batch.timers(EVENT).register(3)
+        for other in TimeDomain:
+            batch.timers(other).register(time_ms + 1)
+        batch.timers(EVENT).delete(9)
 
     batch.set_timer_handler(on_timer)
-    batch.set_current_key("a")
-    batch.timers(EVENT).register(7)
+    for key in in_order(["a", "b"]):
+        batch.set_current_key(key)
+        for time_ms in (7, 9):
+            batch.timers(EVENT).register(time_ms)
     batch.finish_key()
-    assert found == [(EVENT, 7), (PROCESSING, 50), (EVENT, 3)]
+    assert found == [(EVENT, 7), (EVENT, 7)]
+    (said,) = caplog.messages
+    assert said.startswith("timer that is set at the end of its key is ignored: operator=op key=")
 
 
 def test_timers_that_nobody_takes_are_not_forgotten_without_a_word(batch):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from moorage_testing.contract_kinds import Mean
+from moorage_testing.contract_combining import Mean
 from moorage_testing.fake_range import FakeRange
 from msgspec.structs import replace
 

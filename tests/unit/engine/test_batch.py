@@ -12,7 +12,6 @@ from moorage.functions import (
     NO_WATERMARK,
     KeyedProcessFunction,
     ProcessContext,
-    TimeDomain,
     TimerService,
 )
 from moorage_state.keyed import KeyedStateStore, KeyTimers
@@ -53,23 +52,15 @@ class Out:
 
 
 class Repeats(KeyedProcessFunction):
-    """Says what fired and at which watermark; one timer sets two others."""
+    """Says what fired and at which watermark; every timer sets itself anew, and deletes another."""
 
     def on_timer(self, timestamp, ctx):
         service = ctx.timer_service()
+        service.register_event_time_timer(timestamp + 1)
+        service.register_processing_time_timer(timestamp + 1)
         if timestamp == 10:
-            service.register_event_time_timer(7)
-            service.register_event_time_timer(MAX_WATERMARK)
+            service.delete_event_time_timer(30)
         yield ctx.key, timestamp, service.current_watermark()
-
-
-class Alternates(KeyedProcessFunction):
-    """An event-time timer sets one of processing time, which sets itself for a time that was."""
-
-    def on_timer(self, timestamp, ctx):
-        domain = ctx.time_domain()
-        ctx.timer_service().register_processing_time_timer(timestamp - domain)
-        yield ctx.key, timestamp, domain
 
 
 def outcome(firing):
@@ -108,15 +99,14 @@ def test_a_key_without_timers_has_none_due(firing):
 def test_what_is_left_fires_at_the_end_of_the_key_up_to_the_end_of_time(firing, bound):
     made, ctx, store = firing
     service = ctx.timer_service()
-    for time in (10, 500, 20):
+    for time in (10, 500, 20, 30):
         service.register_event_time_timer(time)
     service.register_processing_time_timer(5_000)
     assert service.current_watermark() == NO_WATERMARK
     assert made.any_due()
     assert made.go_on()
     fired = [(time, watermark) for _, time, watermark in outcome(made)]
-    expected = [5_000, 10, 7, 20, 500, MAX_WATERMARK]
-    assert fired == [(time, MAX_WATERMARK) for time in expected]
+    assert fired == [(time, MAX_WATERMARK) for time in (10, 20, 500, 5_000)]
     assert service.current_watermark() == NO_WATERMARK
     made.key_done(store.prefix)
     store.switch_to(1)
@@ -126,12 +116,26 @@ def test_what_is_left_fires_at_the_end_of_the_key_up_to_the_end_of_time(firing, 
     assert list(made.pages(bound)) == []
 
 
-def test_what_an_event_time_timer_sets_for_processing_time_fires_at_the_end_too(firing):
+def test_what_timers_set_at_the_end_of_their_key_is_ignored_and_said_once(firing, caplog):
+    made, ctx, store = firing
+    service = ctx.timer_service()
+    for index, key in enumerate("kl"):
+        store.switch_to(index)
+        ctx.key = key
+        service.register_event_time_timer(10)
+        assert made.go_on()
+        assert not made.any_due()
+    assert [row[:2] for row in outcome(made)] == [("k", 10), ("l", 10)]
+    (said,) = caplog.messages
+    assert said.startswith("timers set at the end of their key are ignored: key='k';")
+
+
+def test_where_the_output_is_full_the_rest_of_the_timers_waits_and_goes_on(firing):
     made, ctx, _ = firing
-    made._function = Alternates()
-    ctx.timer_service().register_event_time_timer(10)
-    assert made.any_due()
-    assert made.go_on()
-    fired = [(time, domain) for _, time, domain in outcome(made)]
-    assert fired == [(10, TimeDomain.EVENT_TIME), (10, TimeDomain.PROCESSING_TIME)]
-    assert not made.any_due()
+    for time in (10, 20):
+        ctx.timer_service().register_event_time_timer(time)
+    ctx.timer_service().register_processing_time_timer(5)
+    made._out.full = True
+    went_on = [made.go_on() for _ in range(4)]
+    assert went_on == [False, False, False, True]
+    assert [time for _, time, _ in outcome(made)] == [10, 20, 5]

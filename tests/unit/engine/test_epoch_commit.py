@@ -34,11 +34,13 @@ class Played:
         self.says: Any = lambda _subtask, _changed: {}
         self.committed: list[int] = []
         self.refuse: Exception | None = None
-        operator: Any = OperatorNode("op", None, ("k",), ("int",), Counts(), None, "fail")  # type: ignore[arg-type]
+        nothing: Any = None
+        operator = OperatorNode("op", nothing, ("k",), ("int",), Counts(), nothing, "fail")
+        planner: Any = self
         fleet: Any = SimpleNamespace(leased=lambda _uid: (), commit=self.commit)
         self.runner = EpochRunner(
             JobGraph(operators=[operator]),
-            self,  # type: ignore[arg-type]
+            planner,
             fleet,
             2,
             RunIdentity("l", "f1r0", "t"),
@@ -68,7 +70,8 @@ class Played:
             for i in range(2)
         ]
         rows = [{ACK_COLUMN: encode_ack(ack)} for ack in acks]
-        return EpochFrame(SimpleNamespace(collect=lambda: rows), ())  # type: ignore[arg-type]
+        frame: Any = SimpleNamespace(collect=lambda: rows)
+        return EpochFrame(frame, ())
 
     def left(self) -> Any:
         """What the runner would begin the next epoch with."""

@@ -23,14 +23,16 @@ class Played:
         self.specs: list[Any] = []
         self.failing = 0
         self.timers = [NEVER, NEVER]
-        operator: Any = OperatorNode("op", None, ("k",), ("int",), None, None, "fail")  # type: ignore[arg-type]
-        graph, played = JobGraph(operators=[operator]), self
+        nothing: Any = None
+        operator = OperatorNode("op", nothing, ("k",), ("int",), nothing, nothing, "fail")
+        graph = JobGraph(operators=[operator])
+        played: Any = self
         fleet: Any = SimpleNamespace(
             leased=lambda _uid: (), recover=lambda: None, commit=lambda *_args: None
         )
         self.runner = EpochRunner(
             graph,
-            played,  # type: ignore[arg-type]
+            played,
             fleet,
             2,
             RunIdentity("l", "f1r0", "t"),
@@ -45,7 +47,8 @@ class Played:
     def plan(self, spec: Any, _batch: Any) -> EpochFrame:
         self.specs.append(spec)
         self.now += 10
-        return EpochFrame(self, ())  # type: ignore[arg-type]
+        frame: Any = self
+        return EpochFrame(frame, ())
 
     def collect(self) -> list[Any]:
         if self.failing:

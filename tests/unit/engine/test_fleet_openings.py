@@ -2,6 +2,7 @@
 
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,8 +36,8 @@ class TwoServers:
 
 
 def test_when_one_range_fails_no_other_is_still_being_opened_and_no_further_one_is_begun():
-    servers = TwoServers()
-    fleet = RangeFleet(servers, ["counts"], 6, 6, "memory://x")  # type: ignore[arg-type]
+    servers: Any = TwoServers()
+    fleet = RangeFleet(servers, ["counts"], 6, 6, "memory://x")
     with pytest.raises(StoreUnavailable):
         fleet.open("f1r0", 0, {}, 0)
     assert servers.ended == servers.opened

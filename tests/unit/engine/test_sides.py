@@ -1,6 +1,7 @@
 """What the driver knows of operator state between epochs, and which graphs it accepts."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
@@ -53,7 +54,8 @@ def _reads_ddl_without_a_jvm(monkeypatch):
 
 @pytest.fixture
 def stream():
-    return DataStream(Environment(), schema=ROWS)  # type: ignore[arg-type]
+    env: Any = Environment()
+    return DataStream(env, schema=ROWS)
 
 
 @pytest.fixture
@@ -147,7 +149,8 @@ def test_manifests_say_what_a_run_has_to_know():
         "counts": SimpleNamespace(operator_states=metas),
         "plain": SimpleNamespace(operator_states=[]),
     }
-    sides = operator_sides(SimpleNamespace(operators=operators, checkpoint_id=9))  # type: ignore[arg-type]
+    manifest: Any = SimpleNamespace(operators=operators, checkpoint_id=9)
+    sides = operator_sides(manifest)
     assert sides.schemas == {"counts": (SEEN, rules)}
     assert sides.restored == {"counts", "plain"}
     assert sides.restored_checkpoint_id == 9
@@ -181,7 +184,8 @@ def test_the_output_of_an_operator_cannot_be_broadcast(keyed):
 
 
 def test_columns_that_pyspark_cannot_pass_on_are_refused(keyed):
-    strange = DataStream(Environment(), schema=StructType().add("a.b", LongType()))  # type: ignore[arg-type]
+    env: Any = Environment()
+    strange = DataStream(env, schema=StructType().add("a.b", LongType()))
     with pytest.raises(UserError, match=r"columns=\['a\.b'\]"):
         keyed.connect(strange, RULES)
 

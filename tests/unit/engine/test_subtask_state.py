@@ -4,6 +4,7 @@ import re
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -215,15 +216,15 @@ PAGE = Path(__file__).parents[3] / "docs" / "operator-state.md"
 
 def test_the_first_example_of_the_page_works(operator, batch):
     block = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102 - the page is the test
     example = names["SendInThrees"]
     stream = pa.schema([("user", pa.string()), ("amount", pa.int64())])
     columns = {"columns": ("user", "amount")}
     rows = batch(("a", 1), ("a", 2), stream=stream)
-    first = operator.epoch(example(), [rows], side=side(), **columns)  # type: ignore[operator]
+    first = operator.epoch(example(), [rows], side=side(), **columns)
     rows = batch(("a", 3), ("a", 4), stream=stream)
-    second = operator.epoch(example(), [rows], side=side(first), **columns)  # type: ignore[operator]
+    second = operator.epoch(example(), [rows], side=side(first), **columns)
     assert second.rows == [("a", 6)]
     rows = batch(("b", 5), ("b", 6), stream=stream)
-    assert operator.epoch(example(), [rows], side=side(second), **columns).rows == [("b", 15)]  # type: ignore[operator]
+    assert operator.epoch(example(), [rows], side=side(second), **columns).rows == [("b", 15)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from moorage_state.deltas import encode_frame
 from moorage_state.errors import LocalDiskError
+from moorage_state.keyed import overlay as overlay_module
 from moorage_state.keyed.access import Scan
 from moorage_state.keyed.overlay import Overlay
 
@@ -37,8 +38,8 @@ def pages(overlay: Overlay, prefix: bytes, limit: int, first: Scan | None) -> It
         yield from zip(scan.keys, scan.values, strict=True)
         if scan.complete:
             return
-        assert scan.keys, "a page that is not the last one says where to go on"
-        scan = overlay.scan_from(prefix, scan.keys[-1], limit)
+        scan = overlay.scan_from(prefix, scan.keys[-1] if scan.keys else b"", limit)
+        assert scan.keys or scan.complete, "a page that is not the last one says where to go on"
 
 
 @given(
@@ -77,6 +78,21 @@ def test_what_is_not_recorded_is_only_passed_on(new_access, recording):
     assert overlay.get_many([b"\x01a"]) == [b"after" if recording else b"before"]
     assert len(access.staged) == 1
     overlay.close()
+    overlay.close()
+
+
+def test_what_was_changed_is_read_in_pages_of_bounded_bytes(new_access, monkeypatch):
+    monkeypatch.setattr(overlay_module, "_PAGE_BYTES", 1000)
+    overlay = Overlay(new_access({}), [gettempdir()])
+    overlay.recording = True
+    keys = [prefix + bytes([n]) for prefix in (b"\x01", b"\x02", b"\x03") for n in range(9)]
+    overlay.stage(encode_frame([], keys, [b"x" * 400] * len(keys)))
+    scan = overlay.scan_from(b"\x01", b"", 100)
+    assert (scan.keys, scan.complete) == (keys[:3], False)
+    assert [key for key, _ in pages(overlay, b"\x01", 100, scan)] == keys[:9]
+    scans = overlay.scan_many([b"\x01", b"\x02", b"\x03"], 100, 2000)
+    assert [len(one.keys) for one in scans] == [3, 3, 0]
+    assert [key for key, _ in pages(overlay, b"\x03", 100, scans[2])] == keys[18:]
     overlay.close()
 
 

@@ -321,6 +321,30 @@ def test_a_subtask_that_does_not_ask_for_a_broadcast_state_converts_it_when_othe
     assert seen == [[("a", (1.0, "x"))]] * 2
 
 
+def test_what_is_written_has_the_default_that_is_declared_now(world):
+    first, second = "struct<n:int,by:string DEFAULT 'a'>", "struct<n:int,by:string DEFAULT 'b'>"
+
+    def write(ddl, n):
+        def work(subtask, _):
+            states = subtask.states
+            states.get_list_state(ListStateDescriptor("items", ddl)).add({"n": n})
+            states.get_broadcast_state(MapStateDescriptor("map", "int", ddl)).put(n, {"n": n})
+            return states.get_list_state(ListStateDescriptor("items", ddl)).get()
+
+        return work
+
+    world.rescale(1)
+    world.run(write(first, 1))
+    assert world.run(write(second, 2)) == [[(1, "a"), (2, "b")]]
+    # What is recorded keeps the default of the time when the field came, as for keyed state.
+    assert {one.type for one in world.schemas} == {
+        list_schema(ListStateDescriptor("x", first), "split").type
+    }
+    later = MapStateDescriptor("map", "int", second)
+    seen = world.run(lambda s, _: s.states.get_broadcast_state(later).items())
+    assert seen == [[(1, (1, "a")), (2, (2, "b"))]]
+
+
 NESTED = "struct<names:array<string>,limit:int>"
 
 
@@ -412,7 +436,9 @@ def deal(added, width):
 
 @given(MOVES)
 def test_rescaling_loses_and_doubles_nothing_and_splits_evenly(new_world, moves):
-    world, model, rules = new_world(2), [[], []], {}  # type: ignore[var-annotated]
+    world = new_world(2)
+    model: list[list[Any]] = [[], []]
+    rules: dict[str, Any] = {}
     for parallelism, added in moves:
         world.run(deal(added, len(model)))
         for n, value in enumerate(added):

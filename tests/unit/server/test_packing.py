@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from moorage_state.server import UploadLimits
 from moorage_state.server.packing import LocalFile, plan_upload
-from moorage_state.snapshots import FileRef
+from moorage_state.snapshots import MAX_INLINE_BYTES, FileRef
 
 KB = 1000
 
@@ -78,6 +78,22 @@ def test_equal_content_is_packed_once():
     private, shared = plan(parts).packs
     assert private.files == (parts[0][0],)
     assert len(shared.files) == 50
+
+
+def test_a_thousand_ranges_are_a_few_dozen_objects_and_not_six_thousand():
+    parts = [
+        [
+            file(n, "CURRENT", 16),
+            file(n, "MANIFEST-5", 500),
+            file(n, "OPTIONS-7", 8 * KB, "same"),
+            *(file(n, f"{m}.sst", 30 * KB) for m in range(3)),
+        ]
+        for n in range(1000)
+    ]
+    made = plan(parts)
+    size = sum(f.size for part in parts for f in part if f.shared)
+    assert len(made.packs) + len(made.alone) <= 2 + size // UploadLimits().pack
+    assert sum(f.size for f in made.inline) <= MAX_INLINE_BYTES
 
 
 def test_files_without_bytes_are_inline_however_little_is_allowed():

@@ -511,3 +511,11 @@ def live_until_killed(op, rng, model, key, life):
                 op.checkpoint(op.version.epoch, op.base.handles[0].files if op.base else [])
     except Retryable:
         return
+
+
+def test_a_server_starts_without_numpy_and_arrow():
+    """They cost more than all the rest of its start, and few servers ever need them."""
+    code = (
+        "import sys, moorage_state.server.__main__; print({'numpy', 'pyarrow'} & set(sys.modules))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"

@@ -63,6 +63,15 @@ def test_the_whole_answer_is_bounded_in_bytes(op):
     assert (len(page.keys), page.complete) == (10, True)
 
 
+def test_a_page_is_bounded_in_bytes_however_large_its_entries_are(op):
+    head = b"\x00\x05\x01big"
+    op.epoch({head + bytes([n]): bytes([n]) * (3 << 20) for n in range(4)})
+    page = op.api.scan_from(*op.address, op.version, head)
+    assert (len(page.keys), page.complete) == (3, False)
+    last = op.api.scan_from(*op.address, op.version, head, page.keys[-1])
+    assert (len(last.keys), last.complete) == (1, True)
+
+
 def test_a_prefix_of_0xff_bytes_after_the_key_group_is_scanned(op):
     keys = {b"\x00\x05\x01\xff\xff" + bytes([n]): b"v" for n in range(3)}
     op.epoch(keys | {b"\x00\x05\x02": b"other"})
@@ -107,7 +116,7 @@ def test_the_limit_is_kept_across_key_groups(op):
 
 def test_the_next_timer_is_the_earliest_of_its_kind_over_all_key_groups(op):
     rng = random.Random(11)
-    times = {2: [], 3: []}  # type: ignore[var-annotated]
+    times: dict[int, list[int]] = {2: [], 3: []}
     entries = {}
     for kind, group in itertools.product((2, 3), range(2, 41, 3)):
         for time in rng.sample(range(-50, 50), 3):

@@ -13,7 +13,9 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from moorage_testing.jobs import wait_until
@@ -101,11 +103,18 @@ def token_file(tmp_path):
 
 
 @pytest.fixture
-def sidecar(tmp_path, token_file):
+def short_path():
+    """Of a folder in which paths of sockets fit."""
+    with TemporaryDirectory(prefix="moorage-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def sidecar(short_path, token_file):
     made = []
 
     def make(*arguments, volume=None):
-        made.append(Started(volume or tmp_path / "volume", token_file, *arguments))
+        made.append(Started(volume or short_path / "volume", token_file, *arguments))
         return made[-1]
 
     yield make
@@ -113,7 +122,7 @@ def sidecar(tmp_path, token_file):
         one.process.kill()
         one.process.wait()
     for one in made:
-        wait_until(lambda one=one: one.pid(0) is None and one.pid(1) is None)  # type: ignore[misc]
+        wait_until(lambda: one.pid(0) is None and one.pid(1) is None)  # noqa: B023 - used at once
 
 
 def test_servers_listen_where_the_contract_says_and_all_ends_within_a_second_of_sigterm(sidecar):
@@ -190,7 +199,8 @@ def starts(*outcomes):
         raise Retryable("state server did not start")
 
     one = Sidecar(start, clock=lambda: now[0])
-    one._ending = SimpleNamespace(wait=lambda _seconds: False)  # type: ignore[assignment]
+    replaced: Any = one
+    replaced._ending = SimpleNamespace(wait=lambda _seconds: False)
     return one, given
 
 
@@ -211,8 +221,8 @@ def test_first_starts_that_are_refused_are_tried_for_a_minute():
 @pytest.mark.parametrize(("slow", "patience"), [(0, 60.0), (1, 240.0), (3, 960.0)])
 def test_a_sidecar_whose_starts_are_slow_is_sick_later(slow, patience):
     now = [1.0]
-    one = Sidecar(lambda _seconds: None, clock=lambda: now[0])  # type: ignore[arg-type,return-value]
-    one._group = SimpleNamespace(pids=[1], slow_starts=slow)  # type: ignore[assignment]
+    one = Sidecar(lambda _seconds: None, clock=lambda: now[0])  # type: ignore[arg-type,return-value]  # a stand-in
+    one._group = SimpleNamespace(pids=[1], slow_starts=slow)  # type: ignore[assignment]  # a stand-in
     one._sick_since, one.failure = 1.0, "it does not start"
     now[0] = 1.0 + patience
     assert one.health()[0]
@@ -230,10 +240,10 @@ def test_a_server_that_starts_is_not_taken_for_one_that_hangs():
     def away(*_args):
         raise Retryable("nobody answers")
 
-    one = Sidecar(lambda _seconds: None, hung_seconds=30.0, clock=lambda: now[0])  # type: ignore[arg-type,return-value]
-    one._ending = SimpleNamespace(wait=wait)  # type: ignore[assignment]
+    one = Sidecar(lambda _seconds: None, hung_seconds=30.0, clock=lambda: now[0])  # type: ignore[arg-type,return-value]  # a stand-in
+    one._ending = SimpleNamespace(wait=wait)  # type: ignore[assignment]  # a stand-in
     one._watch(
-        SimpleNamespace(  # type: ignore[arg-type]
+        SimpleNamespace(  # type: ignore[arg-type]  # a stand-in
             pids=[7],
             is_starting=lambda _index: now[0] <= 50.0,
             connect=away,

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from moorage_testing.contract_kinds import Mean
+from moorage_testing.contract_combining import Mean
 
 from moorage_state.descriptors import (
     AggregatingStateDescriptor,
@@ -28,7 +28,7 @@ def test_a_column_of_integers_reduces_exactly_by_key(name, by_key):
     function = reducer(ReducingStateDescriptor("s", "long", name))
     values = np.array([n for mine in by_key for n in mine], np.int64)
     starts = np.cumsum([0, *map(len, by_key[:-1])])
-    found = reduced_by_key(values, starts, function)  # type: ignore[arg-type]
+    found = reduced_by_key(values, starts, function)  # type: ignore[arg-type]  # not NumPy's own
     assert found == [reduce(function, mine) for mine in by_key]
     assert all(type(n) is int for n in found)
 
@@ -71,10 +71,10 @@ def test_an_empty_column_adds_nothing(fake_range, at_key):
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: ReducingStateDescriptor("s", "long", "avg"), ValueError, "reduce='avg'; give a"),  # type: ignore[arg-type]
-        (lambda: ReducingStateDescriptor("s", "long", 5), TypeError, "name=s got=int"),  # type: ignore[arg-type]
-        (lambda: AggregatingStateDescriptor("s", "long", max), TypeError, "an AggregateFunction"),  # type: ignore[arg-type]
-        (lambda: FoldingStateDescriptor("s", "long", 0, None), TypeError, "name=s got=NoneType"),  # type: ignore[arg-type]
+        (lambda: ReducingStateDescriptor("s", "long", "avg"), ValueError, "reduce='avg'; give a"),  # type: ignore[arg-type]  # refused
+        (lambda: ReducingStateDescriptor("s", "long", 5), TypeError, "name=s got=int"),  # type: ignore[arg-type]  # refused
+        (lambda: AggregatingStateDescriptor("s", "long", max), TypeError, "an AggregateFunction"),  # type: ignore[arg-type]  # refused
+        (lambda: FoldingStateDescriptor("s", "long", 0, None), TypeError, "name=s got=NoneType"),  # type: ignore[arg-type]  # refused
         (lambda: ReducingStateDescriptor("s", "nothing", "sum"), ValueError, "unknown type"),
     ],
 )
@@ -90,5 +90,5 @@ def test_a_folding_state_says_what_takes_its_place():
 
 def test_a_kind_of_state_needs_its_own_descriptor(fake_range):
     store = KeyedStateStore(fake_range, 1)
-    with pytest.raises(TypeError, match="expected=ValueStateDescriptor got=ReducingStateDescript"):
-        store.value_state(ReducingStateDescriptor("s", "long", "sum"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"expected=ValueStateDescriptor got=Reducing.*'s'"):
+        store.value_state(ReducingStateDescriptor("s", "long", "sum"))  # type: ignore[arg-type]  # it is what is refused

@@ -233,6 +233,8 @@ class KeyedState(RuleBasedStateMachine):
         self.patch.setattr(scanning, "_SCAN_ENTRIES", scan)
         self.patch.setattr(scanning, "_SCAN_BYTES", size)
         self.patch.setattr(scanning, "_PAGE", page)
+        self.patch.setattr(scanning, "_FIRST_VALUES", page)
+        self.patch.setattr(scanning, "_VALUE_BYTES", size)
         self.patch.setattr(store_module, "_FRAME_ENTRIES", frame)
         self.patch.setattr(store_module, "_FRAME_BYTES", 40 * frame)
 

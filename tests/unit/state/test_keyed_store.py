@@ -48,6 +48,43 @@ def test_a_value_costs_one_request_for_all_keys_of_a_chunk(fake_range, store):
     assert fake_range.requests == 1
 
 
+@pytest.mark.parametrize(
+    ("size", "requests"), [(10, 2), (24, 2), (200, 10)], ids=["small", "fitting", "large"]
+)
+def test_values_of_many_keys_are_held_so_many_bytes_at_a_time(
+    fake_range, monkeypatch, size, requests
+):
+    monkeypatch.setattr(scanning, "_FIRST_VALUES", 4)
+    monkeypatch.setattr(scanning, "_VALUE_BYTES", 1000)
+    held, get_many = [], fake_range.get_many
+
+    def holding(keys):
+        held.append(get_many(keys))
+        return held[-1]
+
+    monkeypatch.setattr(fake_range, "get_many", holding)
+    keys = prefixes(*[b"%02d" % n for n in range(40)])
+    for epoch, expected in ((1, None), (2, "x" * size)):
+        store = KeyedStateStore(fake_range, epoch)
+        text = store.value_state(ValueStateDescriptor("text", "string"))
+        store.begin_chunk(keys)
+        held.clear()
+        for i in range(1, 40):
+            store.switch_to(i)
+            assert text.value() == expected
+            text.update("x" * size)
+        store.finish()
+        fake_range.commit()
+    assert len(held) == requests
+    assert max(sum(map(len, filter(None, found))) for found in held) <= 1010
+    store = KeyedStateStore(fake_range, 3)
+    text = store.value_state(ValueStateDescriptor("text", "string"))
+    store.begin_chunk(keys)
+    for i in (30, 39, 38):
+        store.switch_to(i)
+        assert text.value() == "x" * size
+
+
 def test_adding_to_a_list_and_putting_into_a_map_read_nothing(fake_range, store, at_key):
     items, seen = store.list_state(ITEMS), store.map_state(SEEN)
     at_key(store)

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from moorage_testing.contract_kinds import Mean
+from moorage_testing.contract_combining import Mean
 from moorage_testing.keyed_harness import KeyedStoreHarness
 
 from moorage_state.descriptors import (

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from moorage_testing import contract_kinds, contract_ttl
 
@@ -41,7 +41,7 @@ def test_every_promise_names_a_test_and_every_body_is_a_promise():
 
 
 def test_the_examples_run(fake_range, at_key):
-    names = {}  # type: ignore[var-annotated]
+    names: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(compile(block, "docs/state.md", "exec"), names)  # noqa: S102 - the page is the test
     assert names["sessions"].ttl.ttl_ms == 30 * 60 * 1000

@@ -1,7 +1,9 @@
 """Time to live beside the contract: what is stored, swept within bounds, declared and refused."""
 
 import re
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from moorage_testing.keyed_harness import KeyedStoreHarness
@@ -17,7 +19,7 @@ from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.expiry import due_time
 from moorage_state.keyed.store import StateSchema, merged_schema
 from moorage_state.keys import EXPIRIES, expiry_entry, expiry_parts, key_prefix, state_id
-from moorage_state.timetolive import StateTtlConfig
+from moorage_state.timetolive import StateTtlConfig, UpdateType
 
 TTL_MS = 16_000
 TTL = StateTtlConfig(timedelta(milliseconds=TTL_MS))
@@ -31,7 +33,7 @@ def value(ttl=TTL):
 @pytest.fixture
 def run(fake_range, at_key):
     """Run an epoch at a time: what `todo` does with the handle of a state for key k."""
-    known = []  # type: ignore[var-annotated]
+    known: list[Any] = []
 
     def epoch(now_ms, descriptor, todo=lambda _: None, key=b"k"):
         nonlocal known
@@ -232,6 +234,11 @@ def test_a_state_registered_twice_needs_one_time_to_live(fake_range):
     store.value_state(value())
     with pytest.raises(UserError, match="was registered"):
         store.value_state(value(ttl=None))
+    reading = replace(TTL, update_type=UpdateType.OnReadAndWrite)
+    with pytest.raises(
+        UserError, match="update_type=OnCreateAndWrite and now update_type=OnReadAndWrite; declare"
+    ):
+        store.value_state(value(ttl=reading))
 
 
 @pytest.mark.parametrize(
@@ -276,11 +283,11 @@ def test_a_time_to_live_takes_values_of_the_right_type_only(field, value, words)
 
 def test_a_time_to_live_is_no_number():
     with pytest.raises(TypeError, match=r"ttl=60 of type int; give for example datetime.timedelta"):
-        StateTtlConfig(60)  # type: ignore[arg-type]
+        StateTtlConfig(60)  # type: ignore[arg-type]  # it is what is refused
     with pytest.raises(TypeError, match="declared with a StateTtlConfig"):
-        ValueStateDescriptor("v", "long", timedelta(1))  # type: ignore[arg-type]
+        ValueStateDescriptor("v", "long", timedelta(1))  # type: ignore[arg-type]  # it is what is refused
     with pytest.raises(TypeError, match="declared with a StateTtlConfig"):
-        ValueStateDescriptor("v", "long").enable_time_to_live(timedelta(1))  # type: ignore[arg-type]
+        ValueStateDescriptor("v", "long").enable_time_to_live(timedelta(1))  # type: ignore[arg-type]  # it is what is refused
     with pytest.raises(ValueError, match="sweep_limit=0; cleanup_in_background=False"):
         StateTtlConfig(timedelta(1), sweep_limit=0)
 

@@ -87,7 +87,7 @@ def test_an_error_that_is_judged_as_itself_has_no_cause(retries: Retries) -> Non
         raise UserError("no")
 
     with pytest.raises(UserError) as caught:
-        retries.run(work, lambda error: Failure(error, again=False))  # type: ignore[arg-type]
+        retries.run(work, lambda error: Failure(error, again=False))  # type: ignore[arg-type]  # it never returns
     assert caught.value.__cause__ is None
 
 

@@ -5,11 +5,14 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutError
@@ -28,7 +31,7 @@ from moorage_state.errors import (
 from moorage_state.stores import Retries, S3Address, S3Store, open_store, store_url
 from moorage_state.stores.s3.connection import connection_to
 from moorage_state.stores.s3.failures import failure_of
-from moorage_state.stores.s3.uploads import part_size
+from moorage_state.stores.s3.uploads import Source, part_size, put_source
 
 MIB = 1 << 20
 ONCE = Retries(attempts=1)
@@ -60,6 +63,35 @@ def test_a_large_object_is_written_and_read_in_parts(
     assert info is not None
     assert info.size == len(large)
     assert uploads(s3_store) == []
+
+
+def test_of_an_object_of_any_size_four_parts_are_in_memory_at_most() -> None:
+    lock, held, most, sent = threading.Lock(), 0, 0, 0
+
+    def read(_offset: int, length: int) -> bytes:
+        nonlocal held, most
+        with lock:
+            held += 1
+            most = max(most, held)
+        return b"%d bytes" % length
+
+    class Sending:
+        """Takes its time for each part, and has nothing of it when it is sent."""
+
+        connection = SimpleNamespace(pool=ThreadPoolExecutor(16))
+
+        def run(self, what: str, _key: str, *_work: object) -> object:
+            nonlocal held, sent
+            if what != "upload part":
+                return "the upload"
+            time.sleep(0.001)
+            with lock:
+                held, sent = held - 1, sent + 1
+            return {}
+
+    with Sending.connection.pool:
+        put_source(Sending(), "large", Source(1 << 30, read))  # type: ignore[arg-type]  # a double
+    assert (most, sent) == (4, 128)
 
 
 def test_large_bytes_go_in_parts_too(s3_store: S3Store, large: bytes) -> None:

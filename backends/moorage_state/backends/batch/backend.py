@@ -3,11 +3,13 @@
 Decides the order in which keys must come and that a key which comes too late is refused: its state
 would be gone, and the answer wrong without a word. A key's timers have all fired before the next
 key begins, up to the end of time, as in a bounded job time ends with the key's last record.
+What these set is ignored: a timer that always sets the next one would never let the key end.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, cast
 
 from moorage_state.backends.api import (
     Environment,
@@ -18,13 +20,16 @@ from moorage_state.backends.handles import KeyedStateHandle
 from moorage_state.backends.hashmap.keyed import HeapKeyedStateBackend
 from moorage_state.backends.keying import KeyLocator, Located
 from moorage_state.backends.storage import CheckpointStreamFactory
+from moorage_state.backends.timers import HeapTimers
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
 from moorage_state.errors import UserError
-from moorage_state.keyed.timers import MAX_TIME, TimeDomain
+from moorage_state.keyed.timers import MAX_TIME, TimeDomain, timer_time
 from moorage_state.keygroups import SPARK_XXHASH64, KeyGroupRange
 
 __all__ = ["BatchExecutionStateBackend", "BatchKeyedStateBackend", "sort_key"]
+
+_log = logging.getLogger(__name__)
 
 OnTimer = Callable[[TimeDomain, int, Any], None]
 
@@ -41,15 +46,34 @@ def sort_key(
     return lambda key: locator.find(key).prefix
 
 
+class _Timers(HeapTimers):
+    """Timers that can be set until they are quiesced.
+
+    Attributes:
+        ignored: told of a time that was set after that.
+    """
+
+    ignored: Callable[[int], None] | None = None
+
+    def register(self, time_ms: int) -> None:
+        """See `KeyedTimers`."""
+        if self.ignored is not None:
+            self.ignored(timer_time(time_ms))
+            return
+        super().register(time_ms)
+
+
 class BatchKeyedStateBackend(HeapKeyedStateBackend):
     """See `KeyedStateBackend`; holds the current key's state alone."""
 
     backend = "batch"
+    timers_class = _Timers
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._on_timer: OnTimer | None = None
         self._firing = False
+        self._warned = False
         self._last: Located | None = None
 
     def set_timer_handler(self, on_timer: OnTimer) -> None:
@@ -132,9 +156,9 @@ class BatchKeyedStateBackend(HeapKeyedStateBackend):
         )
 
     def _fire_all(self) -> None:
-        """Event time ends with the key; processing-time timers fire too, as nothing comes after.
+        """Event time ends with the key; then processing-time timers fire, as nothing comes after.
 
-        Those that timers of either kind set fire as well, until there are none.
+        What is set meanwhile is ignored.
         """
         if self._firing:
             raise UserError(
@@ -142,23 +166,38 @@ class BatchKeyedStateBackend(HeapKeyedStateBackend):
                 f"key={self.current_key!r:.80}; on_timer must not change the key"
             )
         self._firing = True
+        ending = [cast("_Timers", self.timers(domain)) for domain in TimeDomain]
+        for timers in ending:
+            timers.ignored = self._ignore
         try:
-            while sum(self._fire(domain) for domain in TimeDomain):
-                pass
+            for domain in TimeDomain:
+                self._fire(domain)
         finally:
             self._firing = False
+            for timers in ending:
+                timers.ignored = None
 
-    def _fire(self, domain: TimeDomain) -> int:
-        """Fire what there is of one kind; how many there were."""
+    def _ignore(self, time_ms: int) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "timer that is set at the end of its key is ignored: operator=%s key=%.80r "
+                "time=%d; nothing comes after, and this is said once",
+                self._operator,
+                self.current_key,
+                time_ms,
+            )
+
+    def _fire(self, domain: TimeDomain) -> None:
+        """Fire what there is of one kind."""
         timers, handler = self.timers(domain), self._on_timer
         if handler is None and len(timers):
             raise UserError(
                 f"timers are set and nobody takes them: operator={self._operator} "
                 f"key={self.current_key!r:.80} timers={len(timers)}; call set_timer_handler first"
             )
-        if handler is None:
-            return 0
-        return timers.fire_due(MAX_TIME, lambda time_ms, key: handler(domain, time_ms, key))
+        if handler is not None:
+            timers.fire_due(MAX_TIME, lambda time_ms, key: handler(domain, time_ms, key))
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,12 +44,17 @@ __all__ = ["HeapKeyedStateBackend", "merge_states"]
 class HeapKeyedStateBackend(LocatingBackend):
     """See `KeyedStateBackend`.
 
+    Attributes:
+        backend: its name in handles.
+        timers_class: what timers are kept in.
+
     Args:
         asynchronous: whether snapshots are written after `snapshot` returned, by whoever runs the
             future; else they are through when it returns.
     """
 
     backend = "hashmap"
+    timers_class: type[HeapTimers] = HeapTimers
 
     def __init__(
         self,
@@ -178,7 +183,7 @@ class HeapKeyedStateBackend(LocatingBackend):
         found = self._timers.get(domain)
         if found is None:
             table = self._states.table(TIMER_TABLES[domain])
-            found = HeapTimers(self._context, table, self.enter_raw, domain=domain)
+            found = self.timers_class(self._context, table, self.enter_raw, domain=domain)
             self._timers[domain] = found
         return found
 

@@ -33,6 +33,7 @@ from moorage_state.descriptors import (
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateKind,
+    require_descriptor,
 )
 from moorage_state.errors import UserError
 from moorage_state.evolution import declared_over, migration
@@ -44,8 +45,16 @@ from moorage_state.keyed.combining import (
     reducer,
 )
 from moorage_state.keyed.namespaces import NamespaceCodec
-from moorage_state.keyed.schema import StateSchema, require_same, schema_of
+from moorage_state.keyed.schema import (
+    StateSchema,
+    Unstored,
+    require_same,
+    require_same_unstored,
+    schema_of,
+    unstored_of,
+)
 from moorage_state.keys import state_id
+from moorage_state.timetolive import StateTtlConfig
 from moorage_state.types import parse_type
 
 __all__ = ["Handle", "HeapStates", "KeptState", "meta_of"]
@@ -69,7 +78,8 @@ class KeptState:
         earlier: the types that it had before, oldest first; to tell which subtask's is the last.
         packed: whether its values are the bytes that were restored; no longer once it is declared.
         declared: what was declared here.
-        asked: the descriptor and the type of namespaces that were asked for last.
+        unstored: what else was.
+        asked: the descriptor, its time to live and the type of namespaces that were asked for last.
         handles: by the bytes of the namespace; None for that of a state without.
     """
 
@@ -79,7 +89,8 @@ class KeptState:
     earlier: tuple[str, ...] = ()
     packed: bool = False
     declared: StateSchema | None = None
-    asked: tuple[Any, str | None] = (None, None)
+    unstored: Unstored | None = None
+    asked: tuple[Any, StateTtlConfig | None, str | None] = (None, None, None)
     handles: dict[bytes | None, Handle] = field(default_factory=dict)
     namespace_codec: NamespaceCodec | None = None
 
@@ -162,11 +173,12 @@ class HeapStates:
         Raises:
             UserError: the name is taken by another kind or type.
         """
-        found = self._kept.get(descriptor.name)
+        found = self._kept.get(getattr(descriptor, "name", ""))
         if found is not None:
-            before, by_type = found.asked
-            if before is descriptor and by_type == namespace_type:
+            before, lived_as, by_type = found.asked
+            if before is descriptor and by_type == namespace_type and lived_as is descriptor.ttl:
                 return found
+        require_descriptor(descriptor)
         meta = meta_of(descriptor, namespace_type)
         types = (meta.namespace_type,) if meta.namespace_type is not None else ()
         declared = schema_of(descriptor, types)
@@ -175,12 +187,14 @@ class HeapStates:
             found.ttl_ms = declared.ttl_ms
         elif found.declared is not None:
             require_same(declared, found.declared, "was registered")
+            require_same_unstored(unstored_of(descriptor), cast("Unstored", found.unstored))
         else:
             self._take_over(found, meta)
             # Not None again: other subtasks may have stamps yet, which count for nothing now.
             lived = found.ttl_ms is not None
             found.ttl_ms = 0 if lived and declared.ttl_ms is None else declared.ttl_ms
-        found.declared, found.asked = declared, (descriptor, namespace_type)
+        found.declared, found.unstored = declared, unstored_of(descriptor)
+        found.asked = descriptor, descriptor.ttl, namespace_type
         return found
 
     def handle_in(self, kept: KeptState, descriptor: Any, namespace: Any) -> Handle:

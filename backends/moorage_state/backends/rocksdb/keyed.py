@@ -40,7 +40,7 @@ from moorage_state.coordinator import CheckpointOptions
 from moorage_state.errors import LocalDiskError
 from moorage_state.keyed.timers import TIMERS_STATE, TimeDomain
 from moorage_state.keygroups import KeyGroupRange
-from moorage_state.keys import KEYED_STATE, state_id
+from moorage_state.keylayout import KEYED_STATE, state_id
 from moorage_state.server.api import RangeSpec, RestoreBase, Version
 from moorage_state.server.checkpointing import Snapshots
 from moorage_state.server.databases import Databases

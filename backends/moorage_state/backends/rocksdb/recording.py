@@ -17,7 +17,7 @@ from moorage_state.keyed.access import Scan
 from moorage_state.keyed.expiry import Expiry, stamp_bytes
 from moorage_state.keyed.store import KeyedStateStore, StateHandleBase, StateSchema
 from moorage_state.keygroups import KeyGroupRange
-from moorage_state.keys import EVENT_TIMERS, KEYED_STATE
+from moorage_state.keylayout import EVENT_TIMERS, KEYED_STATE
 from moorage_state.server import scans
 from moorage_state.server.api import RangeSpec
 

@@ -24,7 +24,7 @@ from moorage_state.keyed.timers import (
     unpack_timers,
 )
 from moorage_state.keygroups import KeyGroupRange
-from moorage_state.keys import (
+from moorage_state.keylayout import (
     EVENT_TIMERS,
     PROCESSING_TIMERS,
     state_id,
