@@ -22,7 +22,8 @@ HEAD = """\
 
 Made from the models by `make format`; do not edit. A `StatefulSparkJob` is refused as a whole if a
 field is unknown, of the wrong type or out of its range. Durations are written as Go writes them
-(`250ms`, `60s`, `1h30m`), quantities as Kubernetes does (`500m`, `2Gi`).
+(`250ms`, `60s`, `1h30m`), quantities as Kubernetes does (`500m`, `2Gi`). A field that is *required
+in it* has to be there where its parent is.
 
 | field | type | default | meaning |
 |---|---|---|---|
@@ -32,8 +33,8 @@ field is unknown, of the wrong type or out of its range. Durations are written a
 HIDDEN = "Filled in by"
 
 
-def rows(model: type[Model], above: str = "") -> Iterator[str]:
-    """Yield one table row for each field below `model`."""
+def rows(model: type[Model], above: str = "", *, optional: bool = False) -> Iterator[str]:
+    """Yield one table row for each field below `model`, which a manifest may be without."""
     for name, field in model.model_fields.items():
         path = f"{above}{field.alias or name}"
         if (field.description or "").startswith(HIDDEN):
@@ -41,10 +42,13 @@ def rows(model: type[Model], above: str = "") -> Iterator[str]:
         inner = inner_model(field.annotation)
         if inner is None:
             meaning = " ".join((field.description or "").split()).replace("|", "\\|")
-            yield f"| `{path}` | {kind(field.annotation)} | {default(field)} | {meaning} |"
+            value = default(field)
+            value = "required in it" if optional and value == "required" else value
+            yield f"| `{path}` | {kind(field.annotation)} | {value} | {meaning} |"
         else:
             many = get_origin(field.annotation) is tuple
-            yield from rows(inner, f"{path}[]." if many else f"{path}.")
+            missing = optional or not field.is_required()
+            yield from rows(inner, f"{path}[]." if many else f"{path}.", optional=missing)
 
 
 def inner_model(annotation: Any) -> type[Model] | None:

@@ -47,6 +47,7 @@ class EnvVar(Model):
             "!(has(self.value) && has(self.valueFrom))",
             "value is given beside valueFrom; keep one of them",
             "value",
+            "'value of %s is given beside valueFrom; keep one of them'.format([self.name])",
         ),
     )
 
@@ -94,7 +95,12 @@ class Autoscaler(Model):
     """Parallelism that follows the load."""
 
     cel: ClassVar[tuple[Cel, ...]] = (
-        Cel("self.min <= self.max", "min is above max; lower min or raise max", "min"),
+        Cel(
+            "self.min <= self.max",
+            "min is above max; lower min or raise max",
+            "min",
+            "'min %d is above max %d; lower min or raise max'.format([self.min, self.max])",
+        ),
     )
 
     enabled: bool = False
@@ -140,6 +146,8 @@ class Scaling(Model):
             "!self.autoscaler.enabled || self.autoscaler.max <= self.maxParallelism",
             "autoscaler.max is above maxParallelism; lower it",
             "autoscaler.max",
+            "'autoscaler.max %d is above maxParallelism %d; lower it'"
+            ".format([self.autoscaler.max, self.maxParallelism])",
         ),
     )
 
@@ -197,6 +205,8 @@ class Resources(Model):
             f" && has(self.limits.{name})) || {Quantity.cel(f'self.requests.{name}')}"
             f".compareTo({Quantity.cel(f'self.limits.{name}')}) <= 0",
             f"requests.{name} is above limits.{name}; lower it or raise the limit",
+            show=f"'requests.{name} %s is above limits.{name} %s; lower it or raise the limit'"
+            f".format([self.requests.{name}, self.limits.{name}])",
         )
         for name in ("cpu", "memory")
     )

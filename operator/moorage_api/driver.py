@@ -213,6 +213,7 @@ class SavepointInfo(Report):
     duration_ms: int = 0
     manifest_digest: str = ""
     max_parallelism: int = 0
+    spark_version: str = ""
     completed_at: Moment | None = None
 
 

@@ -59,10 +59,16 @@ def _spark_conf_rule() -> dict[str, str]:
     owned = [*DENIED_SPARK_CONF, *CLUSTER_SPARK_CONF]
     names = ", ".join(f"'{name}'" for name in sorted(owned))
     prefixes = " && ".join(f"!k.startsWith('{prefix}')" for prefix in CLUSTER_SPARK_PREFIXES)
+    good = f"k.matches('{SPARK_KEY_PATTERN}') && !(k in [{names}]) && {prefixes}"
+    wrong = (
+        "no Spark setting, or one that other fields decide: images, ports, memory, cores, "
+        "executors, authentication; use the fields of the spec"
+    )
     return {
-        "rule": f"self.all(k, k.matches('{SPARK_KEY_PATTERN}') && !(k in [{names}]) && {prefixes})",
-        "message": "sparkConf has a key that is no Spark setting, or one that other fields decide: "
-        "images, ports, memory, cores, executors, authentication; use the fields of the spec",
+        "rule": f"self.all(k, {good})",
+        "message": f"sparkConf has a key that is {wrong}",
+        "messageExpression": f"'sparkConf has %s, which is {wrong}'"
+        f".format([self.filter(k, !({good}))])",
     }
 
 
@@ -74,6 +80,13 @@ SparkConf = Annotated[
 ]
 
 
+_FIXED = (
+    "is fixed for a lineage; set it back, or start anew with restore.mode Empty, "
+    "acknowledgeStateLoss and a higher nonce"
+)
+_MOVE = (
+    "set it back, or say with restore and a higher restore.nonce what to begin from in the new one"
+)
 _STARTS_EMPTY = (
     "(self.restore.mode == 'Empty' && self.restore.acknowledgeStateLoss"
     " && self.restore.nonce != oldSelf.restore.nonce)"
@@ -136,27 +149,32 @@ class JobSpec(Model):
         Cel(
             "self.scaling.maxParallelism == oldSelf.scaling.maxParallelism"
             f" || self.scaling.repartition == 'Offline' || {_STARTS_EMPTY}",
-            "maxParallelism is fixed for a lineage; set it back, or start anew with restore.mode "
-            "Empty, acknowledgeStateLoss and a higher nonce",
+            f"maxParallelism {_FIXED}",
             "scaling.maxParallelism",
+            f"'maxParallelism is %d and was %d: it {_FIXED}'"
+            ".format([self.scaling.maxParallelism, oldSelf.scaling.maxParallelism])",
         ),
         Cel(
             f"self.scaling.keyHash == oldSelf.scaling.keyHash || {_STARTS_EMPTY}",
-            "keyHash is fixed for a lineage; set it back, or start anew with restore.mode Empty, "
-            "acknowledgeStateLoss and a higher nonce",
+            f"keyHash {_FIXED}",
             "scaling.keyHash",
+            f"'keyHash is %s and was %s: it {_FIXED}'"
+            ".format([self.scaling.keyHash, oldSelf.scaling.keyHash])",
         ),
         Cel(
             "self.state.checkpointDir == oldSelf.state.checkpointDir"
             " || self.restore.nonce != oldSelf.restore.nonce",
-            "checkpointDir is where the job's state is; set it back, or say with restore and a "
-            "higher restore.nonce what to begin from in the new one",
+            f"checkpointDir is not where the job's state is; {_MOVE}",
             "state.checkpointDir",
+            f"'checkpointDir is %s, and the state is in %s; {_MOVE}'"
+            ".format([self.state.checkpointDir, oldSelf.state.checkpointDir])",
         ),
         Cel(
             "self.restore.nonce >= oldSelf.restore.nonce",
             "restore.nonce never goes down; keep it, or raise it to restore again",
             "restore.nonce",
+            "'restore.nonce is %d and was %d, and never goes down; keep it, or raise it to restore "
+            "again'.format([self.restore.nonce, oldSelf.restore.nonce])",
         ),
     )
 
@@ -217,7 +235,7 @@ class JobSpec(Model):
     ttl_after_finished: Annotated[Duration, at_least(Duration("0s")), OnChange("Live")] = Duration(
         "24h"
     )
-    """How long a finished job's object stays."""
+    """How long the pods of a finished job stay, for their logs; its object stays."""
 
     observability: Annotated[Observability, OnChange("Live")] = Observability()
     """How the job is watched."""

@@ -79,6 +79,8 @@ class Backoff(Model):
             "duration(self.initial) <= duration(self.max)",
             "initial is above max; lower initial or raise max",
             "initial",
+            "'initial %s is above max %s; lower initial or raise max'"
+            ".format([self.initial, self.max])",
         ),
     )
 

@@ -6,6 +6,7 @@ manifest serves `moorage run` on a laptop and `kubectl apply`.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from moorage_api.job import StatefulSparkJob
 from moorage_api.model import Model
@@ -96,10 +97,10 @@ def _is_set(model: Model, path: list[str]) -> bool:
 
 
 def _camel(path: str) -> str:
-    model: object = StatefulSparkJob
+    model: Any = StatefulSparkJob
     names = []
     for name in path.split("."):
-        field = model.model_fields[name]  # type: ignore[attr-defined]
+        field = model.model_fields[name]
         names.append(field.alias or name)
         model = field.annotation
     return ".".join(names)

@@ -37,6 +37,21 @@ class JobRef(Model):
     """Its name."""
 
 
+def _tell_changed(fields: tuple[str, ...], optional: tuple[str, ...]) -> str:
+    """A CEL expression that names the fields that an edit changes."""
+    always = [f"self.{one} != oldSelf.{one}" for one in fields]
+    maybe = [
+        f"has(self.{one}) != has(oldSelf.{one}) || (has(self.{one}) && self.{one} != oldSelf.{one})"
+        for one in optional
+    ]
+    pairs = zip((*fields, *optional), (*always, *maybe), strict=True)
+    told = " + ".join(f"({rule} ? ' {one}' : '')" for one, rule in pairs)
+    return (
+        f"'an edit changes' + {told} + ', and the spec of a snapshot is fixed, but for pinned and "
+        "deletionPolicy; make another snapshot'"
+    )
+
+
 class SnapshotSpec(Model):
     """What is asked for; fixed once made, but for pinned and deletionPolicy."""
 
@@ -61,6 +76,10 @@ class SnapshotSpec(Model):
             " && has(self.existingPath) == has(oldSelf.existingPath)"
             " && (!has(self.existingPath) || self.existingPath == oldSelf.existingPath)",
             "a snapshot's spec is fixed, but for pinned and deletionPolicy; make another snapshot",
+            show=_tell_changed(
+                ("jobRef", "type", "format", "backoffLimit", "startDeadline"),
+                ("name", "existingPath"),
+            ),
         ),
     )
 

@@ -117,6 +117,7 @@ class LocalVolume(Model):
             "!(self.type in ['EphemeralPVC', 'ReusedPVC']) || has(self.size)",
             "size is missing, and type is a PVC; add a size",
             "size",
+            "'size is missing, and type is %s; add a size'.format([self.type])",
         ),
         Cel(
             "self.type != 'HostPath' || has(self.path)",
@@ -158,11 +159,15 @@ class State(Model):
             "!self.checkpointDir.matches('/[.]{1,2}(/|$)')",
             "checkpointDir has a step '.' or '..'; write the directory itself",
             "checkpointDir",
+            "'checkpointDir is %s, with a step . or ..; write the directory itself'"
+            ".format([self.checkpointDir])",
         ),
         Cel(
             "!has(self.savepointDir) || !self.savepointDir.matches('/[.]{1,2}(/|$)')",
             "savepointDir has a step '.' or '..'; write the directory itself",
             "savepointDir",
+            "'savepointDir is %s, with a step . or ..; write the directory itself'"
+            ".format([self.savepointDir])",
         ),
         Cel(
             "!has(self.savepointDir)"
@@ -171,6 +176,8 @@ class State(Model):
             "savepointDir is the same as checkpointDir, or one lies in the other; use two "
             "directories side by side",
             "savepointDir",
+            "'savepointDir is %s and checkpointDir is %s: the same, or one in the other; use two "
+            "directories side by side'.format([self.savepointDir, self.checkpointDir])",
         ),
     )
 
@@ -228,6 +235,8 @@ class Checkpoint(Model):
             "!(has(self.interval) && has(self.cron))",
             "cron is given beside interval; keep one of them",
             "cron",
+            "'cron %s is given beside interval %s; keep one of them'"
+            ".format([self.cron, self.interval])",
         ),
     )
 
@@ -327,6 +336,8 @@ class Restore(Model):
             f"!has(self.uidMapping) || self.uidMapping.all(k, k.matches('{OPERATOR_UID_PATTERN}'))",
             "uidMapping has a key that is no operator uid; use letters, digits and ._-",
             "uidMapping",
+            "'uidMapping has %s, which is no operator uid; use letters, digits and ._-'"
+            f".format([self.uidMapping.filter(k, !k.matches('{OPERATOR_UID_PATTERN}'))])",
         ),
     )
 

@@ -113,7 +113,7 @@ class Duration(_Text):
     ) -> JsonSchemaValue:
         rule = {
             "rule": f"duration(self) <= duration('{_MAX_SECONDS // 3600}h')",
-            "message": "is longer than ten years",
+            "message": f"is longer than ten years; write {_MAX_SECONDS // 3600}h or less",
         }
         return {**cls.text_schema(), "x-kubernetes-validations": [rule]}
 
@@ -122,7 +122,7 @@ class Duration(_Text):
         """The rule "not below `minimum`" as the API server evaluates it."""
         return {
             "rule": f"duration(self) >= duration('{minimum}')",
-            "message": f"is below {minimum}",
+            "message": f"is below {minimum}; write {minimum} or more",
         }
 
     @property
@@ -195,7 +195,7 @@ class Quantity(_Text):
         """The rule "not below `minimum`" as the API server evaluates it."""
         return {
             "rule": f"{cls.cel('self')}.compareTo(quantity('{minimum}')) >= 0",
-            "message": f"is below {minimum}",
+            "message": f"is below {minimum}; write {minimum} or more",
         }
 
     @property

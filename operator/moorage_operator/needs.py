@@ -15,6 +15,7 @@ from moorage_operator.world import JobWorld, PodView, Unreadable
 __all__ = ["Need", "current_driver", "needs"]
 
 _STOPPING = ("Snapshotting", "Stopping")
+_BEFORE_A_START = ("Fencing", "Starting")
 _LIFTED_BY_STORE = ("AdoptRequired", "CheckpointDirConflict")
 
 
@@ -31,7 +32,9 @@ def needs(world: JobWorld) -> frozenset[Need]:
     if world.operator_too_old:
         return frozenset()
     wanted = set()
-    if world.meta.deleted_at is not None:
+    operation = world.status.operation
+    starts = operation is not None and operation.step in _BEFORE_A_START
+    if world.meta.deleted_at is not None or starts:
         wanted.add(Need.NAMESPACE)
     if world.meta.annotation("paused") == "true":
         return frozenset(wanted)

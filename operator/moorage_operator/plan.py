@@ -136,7 +136,7 @@ class SetFinalizer:
 
 @dataclass(frozen=True, slots=True)
 class DeleteObject:
-    """Delete the custom resource itself (after ttlAfterFinished, or by retention)."""
+    """Delete a custom resource: a snapshot that retention lets go."""
 
     kind: Literal["StatefulSparkJob", "StatefulSparkSnapshot"]
     name: str

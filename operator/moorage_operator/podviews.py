@@ -166,6 +166,6 @@ def _text(parent: Mapping[str, Any], name: str) -> str:
 
 def _number(value: object) -> int:
     try:
-        return int(value)  # type: ignore[call-overload, no-any-return]
+        return int(value)  # type: ignore[call-overload, no-any-return]  # else TypeError
     except (TypeError, ValueError):
         return 0

@@ -79,7 +79,7 @@ class Watching:
                 registry=self._registry(loop),
                 settings=_settings(),
                 # Else Kopf asks who the user is, which an image need not know; there is no peering.
-                identity="moorage",  # type: ignore[arg-type]
+                identity="moorage",  # type: ignore[arg-type]  # Kopf has a NewType for it
                 insights=insights,
                 stop_flag=stop,
                 clusterwide=not self._namespaces,

@@ -17,10 +17,14 @@ from hypothesis.stateful import (
 )
 from moorage_testing.kube import ApiRefusal
 from moorage_testing.world import World
+from moorage_testing.world.scene import SAVEPOINTS
 
 from moorage_operator.ports import ApiUnavailable, Conflict
 
 pytestmark = [pytest.mark.scenarios, pytest.mark.timeout(900)]
+
+NAMES = ("a", "b", "c")
+"""Of the savepoints that people ask for."""
 
 
 class JobsLife(RuleBasedStateMachine):
@@ -52,6 +56,7 @@ class JobsLife(RuleBasedStateMachine):
         world.buckets.down = False
         world.drivers.habits.deaf = world.drivers.habits.stuck = False
         world.drivers.habits.savepoints_fail = 0
+        world.drivers.habits.rescale_fails = False
         world.kubelet.image_error = world.kubelet.unschedulable = ""
         for node in list(world.kubelet.nodes):
             world.kubelet.find_node(node)
@@ -70,6 +75,10 @@ class JobsLife(RuleBasedStateMachine):
         world = self.world
         if self.deleted:
             await world.until(lambda: world.object() is None and not world.drivers.living, 3600)
+            for name, found in world.snapshots().items():
+                if not found["metadata"].get("deletionTimestamp"):
+                    world.api.delete("StatefulSparkSnapshot", world.namespace, name)
+            await world.until(lambda: not world.snapshots(), 3600)
             return
         job = world.object()
         assert job is not None
@@ -121,6 +130,10 @@ class JobsLife(RuleBasedStateMachine):
     def savepoints_fail(self, count):
         self.world.drivers.habits.savepoints_fail = count
 
+    @rule(fails=st.booleans())
+    def drivers_refuse_other_widths_or_not(self, fails):
+        self.world.drivers.habits.rescale_fails = fails
+
     @rule()
     def a_node_is_lost(self):
         if self.world.kubelet.nodes.get("node-1"):
@@ -166,7 +179,17 @@ class JobsLife(RuleBasedStateMachine):
     @precondition(lambda self: not self.deleted)
     @rule(
         what=st.sampled_from(
-            ["image", "parallelism", "suspend", "resume", "back", "invalid", "policy", "fallback"]
+            [
+                "image",
+                "parallelism",
+                "executors",
+                "suspend",
+                "resume",
+                "back",
+                "invalid",
+                "policy",
+                "fallback",
+            ]
         )
     )
     def somebody_edits(self, what):
@@ -178,6 +201,7 @@ class JobsLife(RuleBasedStateMachine):
         changes: dict[str, dict[str, Any]] = {
             "image": {"image": f"registry.example/clicks:{self.images}"},
             "parallelism": {"scaling__parallelism": 1 + self.edits % 8},
+            "executors": {"executor__instances": 1 + self.edits % 4},
             "suspend": {"desiredState": "Suspended"},
             "resume": {"desiredState": "Running"},
             "back": {"image": "registry.example/clicks:1"},
@@ -191,10 +215,31 @@ class JobsLife(RuleBasedStateMachine):
             world.edit(image=f"registry.example/clicks:{self.images}")
 
     @precondition(lambda self: not self.deleted)
-    @rule(value=st.sampled_from(["a", "b", "c"]))
+    @rule(value=st.sampled_from(NAMES))
     def somebody_asks_for_a_savepoint(self, value):
         if self.world.object() is not None:
             self.world.annotate(savepoint=value)
+
+    @precondition(lambda self: not self.deleted)
+    @rule(value=st.sampled_from(NAMES))
+    def somebody_asks_for_a_checkpoint(self, value):
+        if self.world.object() is not None:
+            self.world.annotate(checkpoint=value)
+
+    @precondition(lambda self: not self.deleted)
+    @rule(value=st.sampled_from(NAMES))
+    def somebody_goes_back_to_a_savepoint(self, value):
+        world = self.world
+        if world.object() is None or not world.buckets.has_savepoint(f"{SAVEPOINTS}/{value}"):
+            return
+        self.nonces += 1
+        path = f"{SAVEPOINTS}/{value}"
+        world.edit(restore={"mode": "Path", "path": path, "nonce": self.nonces})
+
+    @rule(value=st.sampled_from(NAMES))
+    def somebody_deletes_a_snapshot(self, value):
+        with suppress(ApiRefusal):
+            self.world.api.delete("StatefulSparkSnapshot", self.world.namespace, f"clicks-{value}")
 
     @precondition(lambda self: not self.deleted)
     @rule(value=st.integers(1, 3))
@@ -217,14 +262,18 @@ class JobsLife(RuleBasedStateMachine):
         assert len(attempts) == len(set(attempts)), "an attempt had two drivers"
 
     @invariant()
-    def no_start_begins_before_what_was_completed(self):
-        for restored in self.world.drivers.restored:
-            assert restored.explicit or restored.epoch >= restored.newest, restored
+    def no_two_drivers_run_that_nobody_has_told_to_end(self):
+        living = {d.pod_uid for d in self.world.drivers.living if not d.cut_off}
+        pods = [p["metadata"] for p in self.world.pods()]
+        kept = [m["name"] for m in pods if m["uid"] in living and not m.get("deletionTimestamp")]
+        assert len(kept) <= 1, kept
 
     @invariant()
-    def what_an_operation_restores_is_no_older_than_the_newest_checkpoint(self):
+    def nothing_that_was_completed_is_lost_but_by_a_persons_choice(self):
+        chosen = {f"{SAVEPOINTS}/{name}" for name in NAMES}
         for restored in self.world.drivers.restored:
-            assert restored.epoch >= restored.newest, restored
+            by_choice = restored.explicit and restored.path in chosen
+            assert by_choice or restored.epoch >= restored.newest, restored
 
 
 TestJobsLife = JobsLife.TestCase

@@ -20,7 +20,8 @@ async def test_a_parallelism_that_cannot_be_is_refused_and_the_job_runs_on(runni
 @pytest.mark.scenario(51)
 async def test_another_number_of_key_groups_is_refused_unless_the_state_is_given_up(running):
     scaling = {"parallelism": 2, "maxParallelism": 32}
-    assert "maxParallelism is fixed for a lineage" in running.refusal(job(scaling=scaling))
+    told = running.refusal(job(scaling=scaling))
+    assert "maxParallelism is 32 and was 16: it is fixed for a lineage" in told
     assert running.object()["spec"]["scaling"]["maxParallelism"] == 16
     empty = {"mode": "Empty", "acknowledgeStateLoss": True, "nonce": 1}
     assert running.refusal(job(scaling=scaling, restore=empty)) == ""
@@ -48,6 +49,39 @@ async def test_of_two_rescales_the_last_one_wins(running):
         lambda: running.is_running() and running.status().scaling.observed_parallelism == 7
     )
     assert len(running.drivers.by_pod) == 2
+
+
+async def test_another_number_of_executors_is_reached_while_the_stream_runs(running):
+    running.edit(executor__instances=3)
+    await running.until(lambda: "RescaledInPlace" in running.events())
+    assert running.is_running()
+    assert running.status().executors.ready == 3
+    assert running.condition("Reconciled") == "True/UpToDate"
+    assert len(running.drivers.by_pod) == 1
+
+
+@pytest.mark.scenario(53)
+async def test_a_live_rescale_that_is_refused_is_done_by_a_checkpoint_and_a_restart(running):
+    running.drivers.habits.rescale_fails = True
+    running.edit(executor__instances=3)
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    assert "RescaleFallback" in running.events()
+    assert running.drivers.restored[-1].epoch == running.drivers.restored[-1].newest > 0
+    assert running.status().executors.desired == 3
+
+
+@pytest.mark.scenario(53)
+async def test_a_driver_that_dies_half_way_to_another_width_comes_back_with_it(running):
+    running.drivers.habits.stuck = True
+    running.edit(executor__instances=3)
+    await running.run(3)
+    assert running.phase() == "Rescaling"
+    assert running.condition("Ready") == "True/Running"
+    running.drivers.habits.stuck = False
+    running.drivers.newest.kill()
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    assert running.status().executors.desired == 3
+    assert running.drivers.restored[-1].epoch == running.drivers.restored[-1].newest > 0
 
 
 @pytest.mark.scenario(55)

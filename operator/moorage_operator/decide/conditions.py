@@ -12,12 +12,19 @@ from moorage_api.status import Condition
 from moorage_api.unsupported import without_effect
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import REFUSES, checkpoint_due, refuses, trouble
-from moorage_operator.decide.phase import is_suspended, stuck
+from moorage_operator.decide.phase import (
+    PAUSED,
+    is_suspended,
+    slow_start,
+    stuck,
+    stuck_executor,
+)
 from moorage_operator.decide.specs import is_new_nonce, newest_name, policy, running_spec
 from moorage_operator.world import StoreView, Unreadable
 
 __all__ = [
     "ACTION_FAILED",
+    "EXECUTORS_MISSING",
     "PODS_UNREADABLE",
     "TYPES",
     "WITHOUT_EFFECT",
@@ -27,6 +34,8 @@ __all__ = [
 
 ACTION_FAILED = "ActionFailed"
 """What is to be done fails again and again, such as a pod that a quota refuses."""
+
+EXECUTORS_MISSING = "ExecutorsMissing"
 
 PODS_UNREADABLE = "PodsUnreadable"
 
@@ -74,7 +83,7 @@ def _condition(draft: Draft, kind: str, say: Callable[[Draft], _Said]) -> Condit
 
 def _ready(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     if not draft.lives:
-        return _Said("False", _why_nothing_runs(draft))
+        return _Said("False", *_why_nothing_runs(draft))
     if draft.attempt.running_since is None:
         return _starting(draft)
     operation = draft.status.operation
@@ -92,12 +101,13 @@ def _ready(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
 
 
 def _starting(draft: Draft) -> _Said:
-    held = stuck(draft)
+    held = stuck(draft) or stuck_executor(draft)
     if held is not None:
         return _Said("False", *held)
     silent = _silent(draft)
-    unheard = silent is not None and silent.reason == _UNREACHABLE
-    return silent if silent is not None and unheard else _Said("False", "Starting")
+    if silent is not None and silent.reason == _UNREACHABLE:
+        return silent
+    return _Said("False", "Starting", slow_start(draft) or draft.status.job.message)
 
 
 def _silent(draft: Draft) -> _Said | None:
@@ -113,22 +123,27 @@ def _silent(draft: Draft) -> _Said | None:
     return _Said(old.status, old.reason, old.message) if old is not None else None
 
 
-def _why_nothing_runs(draft: Draft) -> str:
+def _why_nothing_runs(draft: Draft) -> tuple[str, str]:
     status = draft.status
     if status.blocked_reason:
-        return status.blocked_reason
+        return status.blocked_reason, ""
     if status.finished_at is not None:
-        return "Finished"
+        return "Finished", ""
     if is_suspended(draft):
-        return "Suspended"
-    return status.operation.type if status.operation is not None else "NotStarted"
+        return "Suspended", ""
+    if draft.is_paused:
+        return "Paused", PAUSED
+    return status.operation.type if status.operation is not None else "NotStarted", ""
 
 
-def _progressing(draft: Draft) -> _Said:
+def _progressing(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     operation = draft.status.operation
+    if draft.is_paused and not draft.status.blocked_reason:
+        return _Said("False", "Paused", PAUSED)
     if operation is None:
         return _Said("False", "Idle")
-    held = stuck(draft)
+    starting = draft.attempt.running_since is None
+    held = stuck(draft) or (stuck_executor(draft) if starting else None)
     if held is not None:
         return _Said("False", *held)
     if draft.status.blocked_reason:
@@ -146,6 +161,8 @@ def _degraded(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     if status.blocked_reason:
         return _Said("True", status.blocked_reason, status.message)
     operation = status.operation
+    if draft.is_paused and draft.attempt.outcome == "Failed":
+        return _Said("True", draft.attempt.outcome_reason, draft.attempt.outcome_message)
     if draft.world.trouble:
         return _Said("True", ACTION_FAILED, draft.world.trouble)
     if operation is not None and operation.type == "Recover":
@@ -156,14 +173,19 @@ def _degraded(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     if draft.lives and draft.attempt.running_since is not None:
         executors = status.executors
         if executors.ready < executors.desired:
-            return _Said("True", "ExecutorsMissing", "fewer executors are ready than are wanted")
+            held = stuck_executor(draft)
+            why = f": {held[1]}" if held is not None else ""
+            text = f"fewer executors are ready than are wanted{why}"
+            return _Said("True", EXECUTORS_MISSING, text)
         spec = running_spec(draft)
         tolerable = spec.checkpoint.tolerable_failures if spec is not None else 3
         if status.snapshots.consecutive_failures > tolerable:
             return _Said("True", "CheckpointsFailing", "more checkpoints failed than tolerated")
     late = operation is not None and operation.step == "Verifying" and operation.deadline
     if late and draft.now >= late:
-        return _Said("True", "StartSlow", "the stream does not run yet")
+        seen = slow_start(draft) or draft.status.job.message
+        text = seen or f"see the log of {draft.attempt.driver_pod}"
+        return _Said("True", "StartSlow", f"the stream does not run yet: {text}")
     return _Said("False", "Healthy")
 
 
@@ -173,7 +195,7 @@ def _suspended(draft: Draft) -> _Said:
     return _Said("False", "NotSuspended")
 
 
-def _reconciled(draft: Draft) -> _Said:
+def _reconciled(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     status, newest = draft.status, newest_name(draft)
     if not newest:
         return _Said("False", "SpecInvalid", "the newest spec is wrong; see condition SpecValid")
@@ -187,6 +209,8 @@ def _reconciled(draft: Draft) -> _Said:
     current = draft.attempt.revision == newest and not (draft.lives and is_new_nonce(draft))
     if is_suspended(draft) or current:
         return _Said("True", "UpToDate")
+    if draft.is_paused:
+        return _Said("False", "Paused", PAUSED)
     sought = is_new_nonce(draft) and draft.lives
     text = "what spec.restore names is looked for in the store" if sought else "another one runs"
     return _Said("False", "Waiting", text)

@@ -67,7 +67,7 @@ def _begin(draft: Draft, rules: Deletion) -> None:
     skip = _skipped(draft)
     step = "Snapshotting" if mode != "None" and not skip else "Fencing"
     draft.put(blocked_reason="", message="")
-    begin(draft, "Delete", step, rules.policy, "the object is deleted")  # type: ignore[arg-type]
+    begin(draft, "Delete", step, rules.policy, "the object is deleted")  # type: ignore[arg-type]  # one of the two steps
     if under_way is not None and (under_way.kind != "Stop" or _has_ended(under_way)):
         under_way = None
     if old is not None and under_way is not None:
@@ -189,6 +189,8 @@ def _store_is_settled(draft: Draft, rules: Deletion) -> bool:
         return True
     if found is not None and found.state == "Failed":
         return _errand_failed(draft, rules, found.message, retryable=found.retryable)
+    if found is not None and found.message:
+        draft.put_operation(message=found.message)
     waits = draft.status.blocked_reason == _STATE_STAYS
     late = draft.now >= _deadline(draft, rules) and not waits
     if late and _errand_late(draft, rules, "it is not done in time"):

@@ -18,6 +18,7 @@ from moorage_operator.decide.learn import learn
 from moorage_operator.decide.phase import message, phase
 from moorage_operator.decide.pods import drop_strays
 from moorage_operator.decide.rebuild import rebuild
+from moorage_operator.decide.slips import tell_slips
 from moorage_operator.decide.specs import desired, is_valid, policy
 from moorage_operator.decide.start import fencing, starting, verifying
 from moorage_operator.decide.steady import bring_up, idle
@@ -79,11 +80,11 @@ def _hands_off(world: JobWorld) -> Plan:
 
 def _act(draft: Draft) -> None:
     if draft.meta.deleted_at is not None:
-        if not _paused(draft) or draft.world.namespace_terminating:
+        if not draft.is_paused or draft.world.namespace_terminating:
             delete(draft)
             drop_strays(draft)
         return
-    if _paused(draft):
+    if draft.is_paused:
         return
     drop_strays(draft)
     if draft.config.finalizer not in draft.meta.finalizers:
@@ -104,10 +105,6 @@ def _work(draft: Draft) -> None:
         bring_up(draft)
     else:
         idle(draft)
-
-
-def _paused(draft: Draft) -> bool:
-    return draft.meta.annotation("paused") == "true"
 
 
 def _snapshots(draft: Draft) -> None:
@@ -156,3 +153,4 @@ def _describe(draft: Draft) -> None:
     before = draft.world.status.conditions
     draft.put(conditions=conditions(draft))
     tell_changes(draft, before, draft.status.conditions)
+    tell_slips(draft)

@@ -102,6 +102,11 @@ class Draft:
         return self.lives and self.pod is None and not self.attempt.driver_uid
 
     @property
+    def is_paused(self) -> bool:
+        """Whether a person wants the operator to look on and do nothing."""
+        return self.meta.annotation("paused") == "true"
+
+    @property
     def tag(self) -> str:
         """Tells this object's names from those of another object of its name."""
         return "".join(c for c in self.meta.uid if c.isalnum())[:8]

@@ -175,8 +175,9 @@ def _ended_by_itself(pod: PodView) -> bool:
         return False
     if ended.reason == "OOMKilled":
         return True
-    early = ended.finished_at is not None and pod.deleted_at is not None
-    return early and ended.finished_at < pod.deleted_at  # type: ignore[operator]
+    if ended.finished_at is None or pod.deleted_at is None:
+        return False
+    return ended.finished_at < pod.deleted_at
 
 
 def _without_a_word(pod: PodView) -> End:  # noqa: PLR0911  one line a case

@@ -1,12 +1,23 @@
 """The one word and the one sentence for people, derived from everything else. Pure."""
 
+from datetime import timedelta
+
 from moorage_api.status import OperationType, Phase
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.health import trouble
 from moorage_operator.decide.operations import FAILED
 from moorage_operator.decide.specs import desired
+from moorage_operator.world import PodView, Unreadable
 
-__all__ = ["is_suspended", "message", "phase", "stuck"]
+__all__ = ["PAUSED", "is_suspended", "message", "phase", "slow_start", "stuck", "stuck_executor"]
+
+PAUSED = (
+    "the annotation moorage.dev/paused is true, so that the operator looks on and does nothing; "
+    "take it off to let it go on"
+)
+
+_SLOW = timedelta(minutes=3)
+"""After that a pod that has a node and no running container is worth a look."""
 
 _OF_OPERATION: dict[OperationType, Phase] = {
     "Deploy": "Deploying",
@@ -50,32 +61,67 @@ def is_suspended(draft: Draft) -> bool:
 
 def stuck(draft: Draft) -> tuple[str, str] | None:
     """Why a driver's pod does not start, as the kubelet or the scheduler says; None if it does."""
-    pod = draft.pod
-    if not draft.lives or pod is None or pod.phase != "Pending":
-        return None
-    if pod.waiting:
-        return _word(pod.waiting), f"{pod.name}: {pod.waiting_message or pod.waiting}"
-    if pod.unschedulable:
-        return "Unschedulable", f"{pod.name}: {pod.unschedulable}"
-    return None
+    return _held(draft.pod) if draft.lives and draft.pod is not None else None
 
 
-def message(draft: Draft) -> str:
+def stuck_executor(draft: Draft) -> tuple[str, str] | None:
+    """Likewise of the first of the executors that Spark asked for and that do not start."""
+    return next((held for held in map(_held, _executors(draft)) if held is not None), None)
+
+
+def slow_start(draft: Draft) -> str:
+    """Which pod has had a node for long and does not run, though nobody says why; else empty.
+
+    An image may be large; but a volume that cannot be mounted shows in the pod's events alone.
+    """
+    own = (draft.pod,) if draft.lives and draft.pod is not None else ()
+    for pod in (*own, *_executors(draft)):
+        since = pod.created_at
+        if pod.phase != "Pending" or not pod.node or since is None or draft.now < since + _SLOW:
+            continue
+        return (
+            f"{pod.name} has a node and does not run since {since:%H:%M:%S} UTC; its events say "
+            f"what it waits for: kubectl describe pod {pod.name}"
+        )
+    return ""
+
+
+def message(draft: Draft) -> str:  # noqa: PLR0911  one line a case
     """The one thing to know now; for a blocked job, the one thing to do."""
     status = draft.status
     if status.blocked_reason:
         return status.message
     if draft.problems and draft.meta.deleted_at is None:
         return f"the spec is not acted on: {draft.problems[0]}"
+    if draft.is_paused:
+        return PAUSED
     if draft.world.trouble:
         return draft.world.trouble
-    held = stuck(draft)
-    if held is not None:
-        return held[1]
+    held = stuck(draft) or stuck_executor(draft)
+    waits = held[1] if held is not None else slow_start(draft)
+    if waits:
+        return waits
     if status.operation is not None:
         return status.operation.message
     found = trouble(draft)
     return found.message if found is not None else ""
+
+
+def _executors(draft: Draft) -> list[PodView]:
+    pods = draft.world.executors
+    if isinstance(pods, Unreadable) or not draft.lives:
+        return []
+    return sorted((pod for pod in pods if pod.deleted_at is None), key=lambda pod: pod.name)
+
+
+def _held(pod: PodView) -> tuple[str, str] | None:
+    if pod.phase != "Pending":
+        return None
+    if pod.waiting:
+        return _word(pod.waiting), f"{pod.name}: {pod.waiting_message or pod.waiting}"
+    if pod.unschedulable:
+        return "Unschedulable", f"{pod.name}: {pod.unschedulable}"
+    return None
 
 
 def _of_operation(draft: Draft) -> Phase:

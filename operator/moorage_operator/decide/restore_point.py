@@ -46,6 +46,9 @@ class Obstacle:
 
 def obstacle(draft: Draft) -> Obstacle | None:
     """What keeps a driver from being started, whatever it would begin from."""
+    if draft.world.namespace_terminating:
+        text = f"namespace {draft.meta.namespace} is being deleted, so nothing is started in it"
+        return Obstacle("NamespaceTerminating", text, passes=True)
     rival = draft.world.directory_rival
     if rival and not _is_holder(draft):
         text = (

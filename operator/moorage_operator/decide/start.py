@@ -53,7 +53,7 @@ def starting(draft: Draft) -> None:
         after_end(draft)
     elif attempt.driver_uid:
         draft.move("Verifying", deadline=draft.operation.deadline)
-    elif _is_outdated(draft):
+    elif _is_outdated(draft) or draft.world.namespace_terminating:
         draft.move("Fencing")
     elif cleared(draft):
         draft.do(StartDriver(attempt.revision, _order(draft)))

@@ -3,8 +3,13 @@
 import hashlib
 
 from moorage_api.status import Condition
-from moorage_operator.decide.conditions import ACTION_FAILED, WITHOUT_EFFECT
+from moorage_operator.decide.conditions import (
+    ACTION_FAILED,
+    EXECUTORS_MISSING,
+    WITHOUT_EFFECT,
+)
 from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.phase import stuck_executor
 
 __all__ = ["tell_changes"]
 
@@ -32,6 +37,9 @@ def _reason(draft: Draft, new: Condition) -> str:
         return ACTION_FAILED if new.type == "Degraded" else ""
     if new.reason == WITHOUT_EFFECT:
         return WITHOUT_EFFECT
+    if new.reason == EXECUTORS_MISSING:
+        # One that is only late needs nobody.
+        return EXECUTORS_MISSING if stuck_executor(draft) is not None else ""
     stuck = new.type == "Progressing" and _is_stuck(draft, new)
     return new.reason if stuck or new.reason == _LAGGING else ""
 
@@ -40,7 +48,8 @@ def _is_news(was: Condition | None, new: Condition) -> bool:
     """Whether it says something else; a spec that is wrong in another way is news as well."""
     if was is None or was.status != new.status or was.reason != new.reason:
         return True
-    return new.type == "SpecValid" and was.message != new.message
+    changes = new.type == "SpecValid" or new.reason == EXECUTORS_MISSING
+    return changes and was.message != new.message
 
 
 def _is_stuck(draft: Draft, new: Condition) -> bool:

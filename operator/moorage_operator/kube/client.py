@@ -44,7 +44,7 @@ async def configuration(
     """
     found = Configuration()
     if kubeconfig is not None:
-        await load_kube_config(str(kubeconfig), context, found)  # type: ignore[no-untyped-call]
+        await load_kube_config(str(kubeconfig), context, found)  # type: ignore[no-untyped-call]  # the client has no types
     else:
         await asyncio.to_thread(load_incluster_config, found)
     return found

@@ -74,6 +74,6 @@ def resource_of(kind: str) -> Resource:
         LookupError: the operator has nothing to do with it.
     """
     try:
-        return RESOURCES[kind]  # type: ignore[index]
+        return RESOURCES[kind]  # type: ignore[index]  # else KeyError
     except KeyError:
         raise LookupError(f"no such kind: kind={kind}; add it to RESOURCES") from None

@@ -10,7 +10,7 @@ from moorage_api import JobSpec
 from moorage_operator.children.merge import merged_pod
 from moorage_operator.children.names import labels, owner_reference
 from moorage_operator.children.parts import container_security, environment, pod_security
-from moorage_operator.podviews import moment
+from moorage_operator.podviews import moment, pod_view
 from moorage_operator.ports import JobRefs, Object
 from moorage_state.snapshots.errands import Answer, Request, decode_answer, encode_request
 
@@ -35,6 +35,8 @@ class PodAnswer:
         directory: the checkpoint directory that it was sent to.
         ended: when, for one that has ended.
         answer: of one that has ended.
+        held: why it does not start, as the kubelet or the scheduler says; empty if it does.
+        image: that it was made with.
     """
 
     uid: str
@@ -44,6 +46,8 @@ class PodAnswer:
     deleted: datetime | None
     ended: datetime | None
     answer: Answer | None
+    held: str = ""
+    image: str = ""
 
 
 def pod_name(job: str, errand_id: str) -> str:
@@ -132,7 +136,23 @@ def pod_answer(body: Object, job: JobRefs, errand_id: str) -> PodAnswer:
         deleted=moment(meta.get("deletionTimestamp")),
         ended=_ended(body) if over else None,
         answer=_answer(status, errand_id) if over else None,
+        held=_held(body, job),
+        image=_image(body),
     )
+
+
+def _held(body: Object, job: JobRefs) -> str:
+    pod = pod_view(body, job.meta.uid)
+    why = pod.waiting_message or pod.waiting or pod.unschedulable
+    if pod.phase != "Pending" or not why:
+        return ""
+    return f"errand's pod does not start: {pod.name}: {why}"
+
+
+def _image(body: Object) -> str:
+    containers = (body.get("spec") or {}).get("containers") or ()
+    found = (one.get("image") for one in containers if one.get("name") == _CONTAINER)
+    return str(next(found, ""))
 
 
 def _ended(body: Object) -> datetime | None:

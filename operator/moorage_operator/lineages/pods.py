@@ -84,17 +84,18 @@ class ErrandLineages:
             await self.tidy(job.meta.namespace)
             await self._create(job, errand)
             return PENDING
-        if not found.ours or self._is_lost(found) or self._may_begin_again(found):
+        again = self._is_lost(found) or self._may_begin_again(found)
+        if not found.ours or again or _is_corrected(found, job):
             await self._remove(job, errand.id, found)
             return PENDING
-        return errand_view(found.answer) if found.answer is not None else PENDING
+        return _view(found)
 
     async def look(self, job: JobRefs, errand_id: str) -> ErrandView | None:
         """See `Lineages.look`."""
         found = await self._find(job, errand_id)
         if found is None or not found.ours or self._is_lost(found):
             return None
-        return errand_view(found.answer) if found.answer is not None else PENDING
+        return _view(found)
 
     async def tidy(self, namespace: str | None) -> None:
         """Remove pods that answered long ago; of all namespaces if None."""
@@ -114,10 +115,13 @@ class ErrandLineages:
             await self._create(job, INSPECT)
             return None
         elsewhere = found.directory != request_of(job, INSPECT, self._cluster_id).checkpoint_dir
-        if not found.ours or elsewhere or self._is_lost(found) or self._is_stale(found, since):
+        old = self._is_lost(found) or self._is_stale(found, since) or _is_corrected(found, job)
+        if not found.ours or elsewhere or old:
             await self._remove(job, INSPECT.id, found)
             return None
-        return store_view(found.answer) if found.answer is not None else None
+        if found.answer is None:
+            return Unreadable("ErrandStuck", found.held) if found.held else None
+        return store_view(found.answer)
 
     def _is_stale(self, found: PodAnswer, since: datetime | None) -> bool:
         """Whether the answer of an ended inspection says too little about now."""
@@ -165,3 +169,14 @@ class ErrandLineages:
         except Conflict:
             # Another pod has the name by now.
             return
+
+
+def _view(found: PodAnswer) -> ErrandView:
+    if found.answer is not None:
+        return errand_view(found.answer)
+    return ErrandView("Pending", message=found.held) if found.held else PENDING
+
+
+def _is_corrected(found: PodAnswer, job: JobRefs) -> bool:
+    """Whether it does not start, and the job names another image by now."""
+    return bool(found.held) and found.image != (job.spec.image or "")

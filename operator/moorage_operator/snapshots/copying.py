@@ -67,8 +67,9 @@ def copying(world: SnapshotWorld) -> Step:
         return failed(world, "JobMissing", text, state="Abandoned")
     view = world.errands.get(status.errand)
     if view is None or view.state == "Pending":
-        effects = _errand(status) if view is None else ()
-        return Step(status, effects, again_after=world.config.busy_resync)
+        effects = _errand(status) if view is None or view.message else ()
+        shown = changed(status, message=view.message) if view and view.message else status
+        return Step(shown, effects, again_after=world.config.busy_resync)
     return _done(world, view) if view.state == "Completed" else _not_done(world, view)
 
 

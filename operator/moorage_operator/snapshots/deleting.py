@@ -122,7 +122,9 @@ def _deletion(world: SnapshotWorld) -> Step:
     if view is not None and view.state == "Completed":
         return _deleted(world, view)
     if view is not None and view.state == "Pending":
-        return Step(status, again_after=world.config.busy_resync)
+        shown = changed(status, message=view.message) if view.message else status
+        effects = _errand(status) if view.message else ()
+        return Step(shown, effects, again_after=world.config.busy_resync)
     if view is not None and status.next_retry_at is None:
         return _again(world, view)
     return _sent_again(world)

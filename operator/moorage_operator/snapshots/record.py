@@ -20,6 +20,7 @@ def of_savepoint(status: SnapshotStatus, info: SavepointInfo, now: datetime) -> 
         epoch=info.epoch,
         checkpoint_id=info.checkpoint_id,
         max_parallelism=info.max_parallelism,
+        spark_version=info.spark_version,
         size_bytes=info.size_bytes,
         completed_at=info.completed_at or now,
     )

@@ -45,8 +45,10 @@ def verifying(world: SnapshotWorld) -> Step:
         return _found(world, view)
     if view is not None and view.state == "Failed":
         return _not_seen(world, view)
-    effects = _errand(status) if view is None else ()
-    return Step(status, effects, again_after=world.config.busy_resync)
+    held = view.message if view is not None else ""
+    effects = _errand(status) if view is None or held else ()
+    shown = changed(status, message=held) if held and is_imported(world.snapshot) else status
+    return Step(shown, effects, again_after=world.config.busy_resync)
 
 
 def _errand(status: SnapshotStatus) -> tuple[RunErrand, ...]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import pyspark
+
 from moorage.driver.requests import Request, Requests, Stopped, StopRequest
 from moorage.driver.types import Progress
 from moorage.driver.views import CheckpointRecord, CheckpointView, FailureView, SavepointView
@@ -248,6 +250,7 @@ class Board:
             duration_ms=round(view.duration_seconds * 1000),
             manifest_digest=view.manifest_digest,
             max_parallelism=view.max_parallelism,
+            spark_version=pyspark.__version__,
             completed_at=view.completed_at,
         )
 

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyspark
 from msgspec.structs import replace
 
 from moorage import __version__
 from moorage.driver.operator_states import operator_metas
 from moorage.driver.restore import STATELESS, UID_MAPPING
 from moorage.driver.settings import JobSettings
+from moorage.driver.versions import SPARK_VERSION
 from moorage.engine.watermarks import Watermarks
 from moorage.graph import JobGraph
 from moorage.sinks import Committable
@@ -94,6 +96,7 @@ class ManifestMaker:
                 "finished": boundary.finished,
                 STATELESS: settings.in_one_epoch and boundary.epoch > 0,
                 UID_MAPPING: dict(settings.restore.uid_mapping),
+                SPARK_VERSION: pyspark.__version__,
             },
         )
 

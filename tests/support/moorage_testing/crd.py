@@ -37,6 +37,7 @@ class Judge:
         for _, node in nodes(self.schema):
             for rule in node.get("x-kubernetes-validations", []):
                 _program(rule["rule"])
+                _program(rule.get("messageExpression", "''"))
 
     def stored(self, given: Any) -> Any:
         """The object as the server would keep it: pruned, without nulls, with defaults."""
@@ -48,7 +49,8 @@ class Judge:
     def faults(self, new: Any, old: Any = None) -> list[str]:
         """Everything that the server would answer to a create, or to an edit of `old`.
 
-        As there, rules are not looked at while a value has the wrong type, form or length.
+        As there, rules are not looked at while a value has the wrong type, form or length. Of a
+        rule that is broken the text is its messageExpression's, where it has one.
         """
         kept = self.stored(new)
         found = [
@@ -56,7 +58,16 @@ class Judge:
             for error in _validator(self.schema).iter_errors(kept)
         ]
         before = None if old is None else self.stored(old)
-        return found or list(_broken(self.schema, kept, before, ""))
+        return found or [
+            f"{path}: {_told(rule, value, was)}"
+            for path, rule, value, was in _broken(self.schema, kept, before, "")
+        ]
+
+    def broken(self, new: Any, old: Any = None) -> list[str]:
+        """The plain messages of the rules that the object, or the edit of `old`, breaks."""
+        before = None if old is None else self.stored(old)
+        found = _broken(self.schema, self.stored(new), before, "")
+        return [rule["message"] for _, rule, _, _ in found]
 
 
 def nodes(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
@@ -145,7 +156,8 @@ def _default_faults(path: str, node: Schema) -> Iterator[str]:
         yield f"{path}: default: {error.message}"
     own = {"type": node.get("type"), "x-kubernetes-validations": _lasting(node)}
     try:
-        yield from (f"{path}: default: {f}" for f in _broken(own, node["default"], None, path))
+        for place, rule, _, _ in _broken(own, node["default"], None, path):
+            yield f"{path}: default: {place}: {rule['message']}"
     except CELEvalError as error:
         yield f"{path}: default: a rule cannot be evaluated on it: {error}"
 
@@ -165,10 +177,11 @@ def _rule_faults(path: str, node: Schema) -> Iterator[str]:
             yield "a rule at the root is judged at every write"
         if not rule.get("message") or "\n" in rule["message"]:
             yield f"{path}: a rule without a one-line message: {rule['rule']}"
-        try:
-            _program(rule["rule"])
-        except CELParseError as error:
-            yield f"{path}: {rule['rule']} does not compile: {error}"
+        for expression in (rule["rule"], rule.get("messageExpression", "''")):
+            try:
+                _program(expression)
+            except CELParseError as error:
+                yield f"{path}: {expression} does not compile: {error}"
         steps = rule.get("fieldPath", "").split(".")[1:]
         place = node
         for step in steps:
@@ -244,12 +257,16 @@ def _validator(schema: Schema) -> Validator:
 # -- rules -------------------------------------------------------------------------------------
 
 
-def _broken(schema: Schema, value: Any, old: Any, path: str) -> Iterator[str]:
+_Breach = tuple[str, dict[str, Any], Any, Any]
+
+
+def _broken(schema: Schema, value: Any, old: Any, path: str) -> Iterator[_Breach]:
+    """Rules that do not hold: the field's path, the rule, and the node's new and old value."""
     for rule in schema.get("x-kubernetes-validations", []):
         if "oldSelf" in rule["rule"] and old is None:
             continue
         if not _holds(rule["rule"], value, old):
-            yield f"{path}{rule.get('fieldPath', '')}: {rule['message']}"
+            yield f"{path}{rule.get('fieldPath', '')}", rule, value, old
     if isinstance(value, dict):
         before = old if isinstance(old, dict) else {}
         for name, inner in schema.get("properties", {}).items():
@@ -261,14 +278,25 @@ def _broken(schema: Schema, value: Any, old: Any, path: str) -> Iterator[str]:
 
 
 def _holds(rule: str, value: Any, old: Any) -> bool:
-    names = {"self": json_to_cel(value)}
-    if old is not None:
-        names["oldSelf"] = json_to_cel(old)
     try:
-        return bool(_program(rule).evaluate(names))
+        return bool(_evaluated(rule, value, old))
     except CELEvalError:
         # As there: a rule that cannot be evaluated refuses the object.
         return False
+
+
+def _told(rule: dict[str, Any], value: Any, old: Any) -> str:
+    """What a person is told: the expression's text, or the plain one if there is none."""
+    if "messageExpression" not in rule:
+        return str(rule["message"])
+    return str(_evaluated(rule["messageExpression"], value, old))
+
+
+def _evaluated(expression: str, value: Any, old: Any) -> Any:
+    names = {"self": json_to_cel(value)}
+    if old is not None:
+        names["oldSelf"] = json_to_cel(old)
+    return _program(expression).evaluate(names)
 
 
 @functools.cache
@@ -297,4 +325,24 @@ def _compare(one: _Amount, other: _Amount) -> celtypes.IntType:
     return celtypes.IntType((one.amount > other.amount) - (one.amount < other.amount))
 
 
-_FUNCTIONS: dict[str, Any] = {"quantity": _quantity, "add": _add, "compareTo": _compare}
+def _format(text: celtypes.StringType, values: celtypes.ListType) -> celtypes.StringType:
+    """CEL's strings extension knows more; the definitions use %s and %d."""
+    parts = re.split("%[sd]", text)
+    shown = [_listed(one) if isinstance(one, list) else str(one) for one in values]
+    if len(parts) != len(shown) + 1:
+        raise CELEvalError(f"other values than places: text={text}")
+    pieces = [part + value for part, value in zip(parts, [*shown, ""], strict=True)]
+    return celtypes.StringType("".join(pieces))
+
+
+def _listed(values: list[Any]) -> str:
+    quoted = [f'"{value}"' for value in values]
+    return f"[{', '.join(quoted)}]"
+
+
+_FUNCTIONS: dict[str, Any] = {
+    "quantity": _quantity,
+    "add": _add,
+    "compareTo": _compare,
+    "format": _format,
+}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from moorage_state.canonical import key_groups
 from moorage_state.deltas import encode_frame
@@ -105,11 +105,11 @@ class SmallJob:
             self._api.commit(*address, self.epochs, ready.digest, True)
             self._versions[at] = Version(self.epochs, ready.digest)
 
-    def checkpoint(self, **changes: object) -> Manifest:
+    def checkpoint(self, **changes: Any) -> Manifest:
         """Snapshot, upload and complete the next checkpoint."""
         number = len(self.checkpoints) + 1
         handles = [self._upload(number, at) for at in range(len(self._ranges))]
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "lineage": self.writer.lineage,
             "checkpoint_id": number,
             "epoch": self.epochs,
@@ -121,10 +121,10 @@ class SmallJob:
             "max_parallelism": GROUPS,
             "operators": {"visits": _operator(handles)},
             "source": {"files": {"in": f"offset {self.epochs}"}},
-            "watermarks": {"in": 1357034400000, "idle": None},
+            "watermarks": {"in": 1357034400000, "idle": None, "": -(1 << 63)},
             "sinks": {"out": [{"path": "part-1", "rows": 3}]},
         }
-        manifest = Manifest(**{**fields, **changes})  # type: ignore[arg-type]
+        manifest = Manifest(**{**fields, **changes})
         at = START + timedelta(minutes=number)
         CheckpointStore(self.store).complete(self.writer, manifest, at)
         self._api.notify_complete(number)
@@ -176,7 +176,7 @@ def _operator(handles: list[RangeHandle]) -> OperatorState:
 
 
 def _write(staged: _Staged, epoch: int, users: dict[bytes, int], note: str) -> None:
-    store = KeyedStateStore(staged, epoch)  # type: ignore[arg-type]
+    store = KeyedStateStore(staged, epoch)  # type: ignore[arg-type]  # as much of a range as is asked for
     visit = store.value_state(ValueStateDescriptor("visit", STATES[0].type))
     pages = store.list_state(ListStateDescriptor("pages", "string"))
     by_day = store.map_state(MapStateDescriptor("by_day", "date", "double"))

@@ -2,6 +2,7 @@
 
 import hashlib
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from moorage_state.snapshots import (
     CheckpointStore,
@@ -93,7 +94,7 @@ def _manifest(files: list[FileRef], checkpoint_id: int, **changes: object) -> Ma
         bytes_total=sum(file.size for file in files),
     )
     operator = OperatorState(parallelism=1, key_types=["string"], states=[], subtasks=[handle])
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "lineage": "lineage-1",
         "checkpoint_id": checkpoint_id,
         "epoch": 70,
@@ -107,4 +108,4 @@ def _manifest(files: list[FileRef], checkpoint_id: int, **changes: object) -> Ma
         "source": {},
         **changes,
     }
-    return Manifest(**fields)  # type: ignore[arg-type]
+    return Manifest(**fields)

@@ -266,10 +266,10 @@ class Stage:
         self.say(last_progress_time=self.now, last_checkpoint=newest, completed_checkpoints=done)
         self.settle()
 
-    def answer(self, state: str, **changes: Any) -> None:
+    def answer(self, state: Any, **changes: Any) -> None:
         """The driver answers the request that it was asked last."""
         request_id = list(self.asked)[-1]
-        view = RequestView(request_id=request_id, kind="Stop", state=state)  # type: ignore[arg-type]
+        view = RequestView(request_id=request_id, kind="Stop", state=state)
         if not isinstance(self.report, DriverState):
             return
         others = [one for one in self.report.requests if one.request_id != request_id]
@@ -299,9 +299,9 @@ class Stage:
         last = self.report.last_checkpoint if isinstance(self.report, DriverState) else None
         self.end("Stopped", savepoint=saved, last_checkpoint=last, released=body.release)
 
-    def end(self, outcome: str = "Failed", code: str = "", exit_code: int = 1, **said: Any) -> None:
+    def end(self, outcome: Any = "Failed", code: str = "", exit_code: int = 1, **said: Any) -> None:
         """The driver ends with its last words."""
-        words = DriverEnd(attempt=self.status.attempt.number, outcome=outcome, code=code, **said)  # type: ignore[arg-type]
+        words = DriverEnd(attempt=self.status.attempt.number, outcome=outcome, code=code, **said)
         done = outcome != "Failed"
         self.end_pod(0 if done else exit_code, end=words, phase="Succeeded" if done else "Failed")
 

@@ -9,6 +9,7 @@ import threading
 import time
 from datetime import timedelta
 
+import pyspark
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -114,6 +115,7 @@ def test_a_savepoint_says_all_that_its_restore_needs(played):
     assert view.savepoint is not None
     assert view.savepoint.manifest_digest == "sha256:abc"
     assert (view.savepoint.max_parallelism, view.savepoint.checkpoint_id) == (128, 8)
+    assert view.savepoint.spark_version == pyspark.__version__
     assert view.savepoint.completed_at == AT
 
 

@@ -9,6 +9,7 @@ from moorage_api.driver import RequestError
 from moorage_api.lifecycle import Backoff
 from moorage_api.values import Duration
 from moorage_operator.decide.failures import backoff
+from moorage_operator.needs import Need, needs
 from moorage_operator.plan import DeletePod, RunErrand, StartDriver
 from moorage_operator.world import ErrandView, Unreadable
 
@@ -374,6 +375,9 @@ def test_deletion_policy_delete_deletes_the_lineage_after_the_driver_is_gone():
     (errand,) = stage.errands
     assert next(e.errand.kind for e in stage.effects if isinstance(e, RunErrand)) == "DeleteLineage"
     assert not stage.gone
+    stage.errands[errand] = ErrandView("Pending", message="errand's pod does not start")
+    stage.settle()
+    assert stage.status.message == "errand's pod does not start"
     stage.errands[errand] = ErrandView("Completed")
     stage.settle()
     assert stage.gone
@@ -407,6 +411,24 @@ def test_scenario_48_in_a_terminating_namespace_the_finalizer_goes_at_once():
     assert stage.gone
     assert not stage.asked
     assert not stage.errands
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_scenario_48_in_a_terminating_namespace_no_driver_follows_one_that_goes(announced):
+    stage = _stage()
+    stage.go_on(60)
+    stage.end_pod(143, disrupted="DeletionByNamespace")
+    while announced and stage.status.attempt.number == 1:
+        stage.pass_(crash="status")
+    stage.namespace_terminating = True
+    stage.settle()
+    stage.wait(60)
+    assert Need.NAMESPACE in needs(stage.world())
+    assert stage.started() == [1]
+    assert "is being deleted" in stage.status.operation.message
+    stage.delete()
+    stage.settle()
+    assert stage.gone
 
 
 def test_the_skip_annotation_deletes_at_once():

@@ -35,9 +35,9 @@ class Scaled(Stage):
             error = RequestError(code=self.refuses, message="it needs a restart")
             view = view.model_copy(update={"state": "Failed", "error": error})
         else:
-            ready = self.report.executors_ready if self.slow else body.executors  # type: ignore[union-attr]
+            ready = self.report.executors_ready if self.slow else body.executors  # type: ignore[union-attr]  # the driver has reported
             self.say(executors_desired=body.executors, executors_ready=ready)
-        self.say(requests=(*self.report.requests, view))  # type: ignore[union-attr]
+        self.say(requests=(*self.report.requests, view))  # type: ignore[union-attr]  # the driver has reported
 
     def _seen(self):
         return super()._seen(), dict(self.wishes)

@@ -395,6 +395,37 @@ async def test_an_inspection_of_another_directory_says_nothing_about_this_one(cl
     assert cluster.api.list("Pod") == []
 
 
+def does_not_start(cluster):
+    waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
+    name = the_pod(cluster)["metadata"]["name"]
+    containers = [{"name": "errand", "state": {"waiting": waiting}}]
+    cluster.api.set_status("Pod", "default", name, phase="Pending", containerStatuses=containers)
+    return f"errand's pod does not start: {name}: no such image"
+
+
+async def test_an_errands_pod_that_does_not_start_is_named_with_the_kubelets_words(cluster, pods):
+    await pods.inspect(refs())
+    told = does_not_start(cluster)
+    view = await pods.inspect(refs())
+    assert (view.reason, view.message) == ("ErrandStuck", told)
+
+
+async def test_an_errand_that_waits_for_its_pod_says_so(cluster, pods):
+    await pods.run(refs(), VERIFY)
+    told = does_not_start(cluster)
+    for view in (await pods.look(refs(), "v-1"), await pods.run(refs(), VERIFY)):
+        assert (view.state, view.message) == ("Pending", told)
+
+
+async def test_a_corrected_image_does_not_wait_for_the_wrong_ones_end(cluster, pods):
+    await pods.inspect(refs())
+    does_not_start(cluster)
+    right = refs(image="registry.example/clicks:right")
+    assert await pods.inspect(right) is None
+    assert await pods.inspect(right) is None
+    assert the_pod(cluster)["spec"]["containers"][0]["image"] == "registry.example/clicks:right"
+
+
 async def test_a_failed_inspection_says_nothing_about_what_there_is(cluster, pods, clock):
     await pods.inspect(refs())
     denied = Answer(id="inspect", state="Failed", code="store_denied", message="403")

@@ -409,7 +409,7 @@ async def test_an_errand_for_a_store_that_the_job_has_left_goes_there(shell, mon
     shell.make_job()
     other = {"state": {"checkpointDir": "s3://state/left", "savepointDir": "s3://savepoints/left"}}
     spec = read_job_spec(job_body(**other))[0]
-    body = revision_body(meta_of(shell.job()), "clicks-old", 1, "hash", spec)  # type: ignore[arg-type]
+    body = revision_body(meta_of(shell.job()), "clicks-old", 1, "hash", spec)  # type: ignore[arg-type]  # a dict of the emulator's
     shell.api.create(body)
     left = [{"revision": "clicks-old"}]
     shell.api.set_status("StatefulSparkJob", "here", "clicks", leaving=left)

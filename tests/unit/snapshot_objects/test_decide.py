@@ -118,12 +118,13 @@ def test_a_completed_request_completes_the_snapshot():
         "requestId": "ssnap-uid-clicks-a",
         "kind": "Savepoint",
         "state": "Completed",
-        "savepoint": savepoint_info(),
+        "savepoint": {**savepoint_info(), "sparkVersion": "4.2.0"},
     }
     plan = decide_snapshot(asked(report=report(request)))
     status = plan.status
     assert (status.state, status.manifest_digest) == ("Completed", DIGEST)
     assert (status.checkpoint_id, status.epoch) == (12, 99)
+    assert status.spark_version == "4.2.0"
     assert status.completed_at == NOW
     assert condition(plan, "Complete").status == "True"
     assert condition(plan, "Verified").status == "True"
@@ -238,6 +239,14 @@ def test_scenario_15_what_a_suspended_job_was_stopped_with_is_copied_without_a_d
     assert (plan.status.state, errand.attempt) == ("Verifying", "ssnap-uid-clicks-a")
     assert condition(plan, "Complete").reason == "Copying"
     assert reasons(plan) == ["SavepointStarted"]
+
+
+def test_a_copy_whose_pod_does_not_start_says_why_and_is_asked_for_again():
+    stuck = with_errand(copying(), ErrandView("Pending", message="no such image"))
+    plan = decide_snapshot(stuck)
+    assert (plan.status.state, plan.status.message) == ("Verifying", "no such image")
+    assert errand_of(plan).kind == "Copy"
+    assert condition(plan, "Complete").message == "no such image"
 
 
 def test_scenario_15_the_copy_is_a_savepoint_like_any_other():
@@ -570,6 +579,8 @@ def test_an_existing_snapshot_is_verified_and_registered_without_a_driver():
     looking = world(view, job=job(attempt={"number": 0}), report=None)
     plan = decide_snapshot(looking)
     assert errand_of(plan).path == "s3://elsewhere/old"
+    stuck = with_errand(after(looking), ErrandView("Pending", message="no such image"))
+    assert decide_snapshot(stuck).status.message == "no such image"
     found = ErrandView("Completed", {**FOUND, "attempt": "who knows", "path": "s3://elsewhere/old"})
     done = decide_snapshot(with_errand(after(looking), found))
     assert (done.status.state, done.status.path) == ("Completed", "s3://elsewhere/old")

@@ -55,6 +55,9 @@ def test_its_data_go_before_its_finalizer():
     assert plan.effects == (RunErrand(errand),)
     waiting = with_errand(begun(), ErrandView("Pending"))
     assert decide_snapshot(waiting).effects == ()
+    stuck = with_errand(begun(), ErrandView("Pending", message="no such image"))
+    assert decide_snapshot(stuck).status.message == "no such image"
+    assert decide_snapshot(stuck).effects == plan.effects
     done = decide_snapshot(with_errand(begun(), ErrandView("Completed", {"deleted": 7})))
     assert done.effects == LETTING_GO
     assert [event.reason for event in done.events] == ["SnapshotDisposed"]

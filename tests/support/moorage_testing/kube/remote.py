@@ -138,7 +138,7 @@ class RemoteApi:
     def patch(self, kind, namespace, name, patch, subresource=""):
         """A merge patch if that is an object, a JSON patch if it is a list."""
         path = self._path(kind, namespace, name, subresource)
-        return self._ask("PATCH", path, patch, form=_FORMS[type(patch)])  # type: ignore[index]
+        return self._ask("PATCH", path, patch, form=_FORMS[type(patch)])  # type: ignore[index]  # a list or an object
 
     def apply(self, body, manager="kubectl"):
         """Server-side apply, forced."""

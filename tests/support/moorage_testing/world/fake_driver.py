@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from moorage_api.driver import (
     CHECKPOINTS_PATH,
+    RESCALE_PATH,
     SAVEPOINTS_PATH,
     STOP_PATH,
     CheckpointBody,
@@ -19,6 +20,7 @@ from moorage_api.driver import (
     DriverState,
     RequestError,
     RequestView,
+    RescaleBody,
     SavepointBody,
     SavepointInfo,
     StopBody,
@@ -56,6 +58,8 @@ class FakeDriver(LineageKeeper):
     stopping: StopBody | None = None
     term_at: datetime | None = None
     parallelism: int = 0
+    executors: int = 0
+    executors_ready: int = 0
     cut_off: bool = False
 
     # -- facts ---------------------------------------------------------------------------------
@@ -76,8 +80,8 @@ class FakeDriver(LineageKeeper):
             epoch=self.epoch,
             parallelism=self.parallelism if self.running_since else 0,
             max_parallelism=self.manifest["spec"]["scaling"].get("maxParallelism", 128),
-            executors_desired=1,
-            executors_ready=1 if self.running_since else 0,
+            executors_desired=self.executors,
+            executors_ready=self.executors_ready,
             last_progress_time=self.last_epoch_at,
             running_since=self.running_since,
             restored_from=self.restored,
@@ -141,6 +145,9 @@ class FakeDriver(LineageKeeper):
         self.phase = "running"
         self.running_since = self.last_epoch_at = now
         self.parallelism = self.manifest["spec"]["scaling"]["parallelism"]
+        self.executors = self.executors_ready = (
+            self.manifest["spec"].get("executor", {}).get("instances") or 1
+        )
         self.checkpoint_at = now + timedelta(seconds=self.interval)
 
     def _run_epochs(self, now: datetime) -> None:
@@ -161,16 +168,19 @@ class FakeDriver(LineageKeeper):
 
     def ask(self, path: str, body: BaseModel) -> RequestView:
         """Take up a request, or say how the one of this id stands."""
-        assert isinstance(body, (CheckpointBody, SavepointBody, StopBody))
+        assert isinstance(body, (CheckpointBody, SavepointBody, StopBody, RescaleBody))
         known = self.asked.get(body.request_id)
         if known is not None:
             if known.body != body:
                 raise EndpointRefused("request_conflict", "the id was used for something else")
             return known.view
-        kinds = {CHECKPOINTS_PATH: "Checkpoint", SAVEPOINTS_PATH: "Savepoint", STOP_PATH: "Stop"}
-        if path not in kinds:
-            raise EndpointRefused("restart_needed", "not live")
-        view = RequestView(request_id=body.request_id, kind=kinds[path], state="Pending")  # type: ignore[arg-type]
+        kinds: dict[str, Any] = {
+            CHECKPOINTS_PATH: "Checkpoint",
+            SAVEPOINTS_PATH: "Savepoint",
+            STOP_PATH: "Stop",
+            RESCALE_PATH: "Rescale",
+        }
+        view = RequestView(request_id=body.request_id, kind=kinds[path], state="Pending")
         self.asked[body.request_id] = _Asked(body, kinds[path], view)
         return view
 
@@ -185,19 +195,21 @@ class FakeDriver(LineageKeeper):
                 self._answer(asked, now)
 
     def _answer(self, asked: _Asked, now: datetime) -> None:
-        body = asked.body
+        body: Any = asked.body
         if isinstance(body, StopBody) and self.habits.ignore_stop:
             return
         changes: dict[str, Any] = {"state": "Completed"}
-        if isinstance(body, CheckpointBody) or (
+        if isinstance(body, RescaleBody):
+            failed = not self._rescale(body, now)
+        elif isinstance(body, CheckpointBody) or (
             isinstance(body, StopBody) and body.mode == "Checkpoint"
         ):
             changes["checkpoint"] = self._checkpoint(now)
             failed = changes["checkpoint"] is None
-        elif isinstance(body, SavepointBody) or body.mode == "Savepoint":  # type: ignore[attr-defined]
+        elif isinstance(body, SavepointBody) or body.mode == "Savepoint":
             if isinstance(body, StopBody):
                 self._checkpoint(now)
-            changes["savepoint"] = self._savepoint(str(body.name), _attempt_of(body), now)  # type: ignore[attr-defined]
+            changes["savepoint"] = self._savepoint(str(body.name), _attempt_of(body), now)
             failed = changes["savepoint"] is None
         else:
             failed = False
@@ -210,6 +222,16 @@ class FakeDriver(LineageKeeper):
         if isinstance(body, StopBody) and not failed:
             self._stopped(body, changes.get("savepoint"))
 
+    def _rescale(self, body: RescaleBody, now: datetime) -> bool:
+        """Executors come and go, and their subtasks move with a checkpoint."""
+        if self.habits.rescale_fails or body.executors is None:
+            return False
+        self.executors = body.executors
+        if self._checkpoint(now) is None:
+            return False
+        self.executors_ready = self.executors
+        return True
+
     def _failed(self, exit_code: int, code: str, message: str) -> None:
         self._end("Failed", exit_code, code, message)
 
@@ -221,7 +243,7 @@ class FakeDriver(LineageKeeper):
 
     def _end(
         self,
-        outcome: str,
+        outcome: Any,
         exit_code: int,
         code: str = "",
         message: str = "",
@@ -232,7 +254,7 @@ class FakeDriver(LineageKeeper):
         self.exit_code = exit_code
         self.end = DriverEnd(
             attempt=self.order.attempt,
-            outcome=outcome,  # type: ignore[arg-type]
+            outcome=outcome,
             code=code,
             message=message,
             lineage=self.writer.lineage if self.writer else "",

@@ -20,6 +20,7 @@ class Habits:
         ignore_stop: a driver that is told to stop goes on.
         fail_restore: what a start ends with, instead of running.
         finish_at: the epoch with which the input ends.
+        rescale_fails: drivers refuse another number of executors.
     """
 
     boot: float = 4.0
@@ -32,6 +33,7 @@ class Habits:
     ignore_stop: bool = False
     fail_restore: str = ""
     finish_at: int = 0
+    rescale_fails: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,13 +134,13 @@ class LineageKeeper:
             return store.load_id(self.writer.entries, checkpoint_id)
         if not self.buckets.has_savepoint(path):
             error = UserError(f"no savepoint here: path={path}")
-            error.code = "restore_point_not_found"  # type: ignore[misc]
+            error.code = "restore_point_not_found"  # type: ignore[misc]  # as the driver's refusals have it
             raise error
         manifest = self.buckets.savepoint(path).load()
         data = self.buckets.store(path).get(MANIFEST_KEY)
         if digest and manifest_digest(data) != digest:
             error = UserError(f"another savepoint lies here: path={path}")
-            error.code = "restore_point_changed"  # type: ignore[misc]
+            error.code = "restore_point_changed"  # type: ignore[misc]  # as the driver's refusals have it
             raise error
         return manifest
 

@@ -107,7 +107,7 @@ class Operator:
         owner = found["spec"].get("jobRef", {}).get("name") if kind == SNAPSHOT else None
         owner = owner or meta.get("labels", {}).get("moorage.dev/job")
         if owner:
-            self.due[Ref(JOB, meta["namespace"], owner)] = 0.0  # type: ignore[arg-type]
+            self.due[Ref(JOB, meta["namespace"], owner)] = 0.0  # type: ignore[arg-type]  # the label's text
 
 
 class World:
