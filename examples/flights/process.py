@@ -33,7 +33,8 @@ __all__ = [
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-_SILENCE_SECONDS = 120.0
+# While Spark starts nothing is printed; on a busy machine that takes minutes.
+_SILENCE_SECONDS = 300.0
 _END_SECONDS = 20.0
 _POLL_SECONDS = 0.05
 _TAIL_LINES = 20

@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["archive_path", "make_archive", "sharing_options"]
+__all__ = ["archive_path", "main", "make_archive", "sharing_options"]
 
 _CHOSEN = "-XX:SharedArchiveFile"
 _MADE = "-XX:ArchiveClassesAtExit"
@@ -87,7 +87,8 @@ def make_archive(path: Path | None = None) -> Path:
         path: where to; by default where `sharing_options` looks.
 
     Raises:
-        RuntimeError: the job failed, or wrote no archive; with the end of what it printed.
+        RuntimeError: the job failed, did not end, or wrote no archive; with the end of what it
+            printed.
     """
     path = path or archive_path()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,19 +117,33 @@ def _lay_out(folder: Path, java: str) -> None:
 
 def _run(folder: Path) -> str:
     """What the job printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "moorage.cli", "run", "job.yaml", "--plain"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_LIMIT_SECONDS,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "moorage.cli", "run", "job.yaml", "--plain"],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_LIMIT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(
+            f"the job did not end: limit={_LIMIT_SECONDS} s; try again when the machine is idle: "
+            f"{sys.executable} -m moorage.class_archive"
+        ) from error
     if done.returncode:
         raise RuntimeError(f"the job failed: status={done.returncode} {done.stdout[-2000:]}")
     return done.stdout
 
 
+def main() -> None:
+    """Make the archive where `sharing_options` looks; what goes wrong is told in one line."""
+    try:
+        make_archive()
+    except RuntimeError as error:
+        sys.exit(f"moorage.class_archive: {error}")
+
+
 if __name__ == "__main__":
-    make_archive()
+    main()

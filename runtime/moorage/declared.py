@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 _RESERVED_PREFIX = "_m_"
+_PY4J = "An error occurred while calling "
 _DURATION = re.compile(r"([0-9]+)(ms|s|m|h|d)\Z")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _STATEFUL = re.compile(
@@ -120,5 +121,6 @@ def _stateful(plan: Any) -> list[str]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or its class where there is none."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    """The first line of an error's text that says something, or its class where there is none."""
+    lines = [line for line in str(error).splitlines() if not line.startswith(_PY4J)]
+    return lines[0].removeprefix(": ") if lines else type(error).__name__

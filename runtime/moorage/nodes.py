@@ -93,6 +93,12 @@ class JobGraph:
                     f"before key_by"
                 )
 
+    def unread(self) -> list[str]:
+        """Uids of operators of whose outputs nobody reads any; maybe their state is all."""
+        streams = [*(o.upstream for o in self.operators), *(s.upstream for s in self.sinks)]
+        read = {id(stream.operator) for stream in streams}
+        return [operator.uid for operator in self.operators if id(operator) not in read]
+
 
 @dataclass(frozen=True, slots=True)
 class Branch:

@@ -159,11 +159,15 @@ def test_only_file_sources_are_known_by_their_files():
     assert env.graph.inputs[0].files is None
 
 
+FROM_JAVA = "An error occurred while calling o92.load.\n: java.Oops: no such source\n\tat Java"
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
         (ValueError("no such source\nat JVM"), "format=nope path=None: no such source$"),
         (ValueError(), "format=nope path=None: ValueError$"),
+        (ValueError(FROM_JAVA), "format=nope path=None: java.Oops: no such source$"),
     ],
 )
 def test_a_source_that_spark_refuses_is_named_with_sparks_first_line(error, words):
@@ -400,3 +404,12 @@ def test_a_job_does_something(env, clicks):
         env.graph.check()
     clicks.sink_to(FileSink("/out"), uid="out")
     env.graph.check()
+
+
+@pytest.mark.usefixtures("read_ddl")
+def test_operators_that_nobody_reads_are_known(env, clicks):
+    first = clicks.key_by("user").process(Echo(), uid="first", output="...")
+    second = first.key_by("user").process(Echo(), uid="second", output="...")
+    assert env.graph.unread() == ["second"]
+    second.sink_to(FileSink("/out"), uid="out")
+    assert env.graph.unread() == []

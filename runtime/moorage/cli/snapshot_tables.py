@@ -71,7 +71,7 @@ def show_description(found: Description) -> None:
     }
     for uid, at in found.watermarks.items():
         shown = time_text(at) if not isinstance(at, int) else str(at)
-        pairs[f"watermark {uid}"] = shown
+        pairs[f"watermark {uid}".rstrip()] = shown
     for name, value in found.source.items():
         pairs[f"source {name}"] = _short(value)
     for uid, staged in found.sinks.items():

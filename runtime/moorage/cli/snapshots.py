@@ -196,11 +196,12 @@ def _age(text: str) -> timedelta:
 
 def _show_copied(done: copying.Copied) -> None:
     resumed = f", {done.resumed_files} of them from before" if done.resumed_files else ""
+    size = f"{size_text(done.bytes)} in {done.files} files{resumed}"
     print_pairs(
         {
             "copied": done.source,
             "to": done.path,
-            "size": f"{size_text(done.bytes)} in {done.files} files{resumed}",
+            "size": size if done.files else "all of it stands in the manifest",
         }
     )
 

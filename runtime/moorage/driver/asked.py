@@ -18,6 +18,14 @@ _SUSPENDED = (
 )
 
 
+_OF_A_PART = (
+    CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+    CheckpointFailureReason.TASK_FAILURE,
+    CheckpointFailureReason.UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE,
+)
+"""A decline carries its text alone; the error is known here."""
+
+
 def was_suspended(future: CheckpointFuture) -> bool:
     """Whether it failed for no fault of its own: the run ends, or the job stops."""
     error = future.exception()
@@ -36,8 +44,7 @@ def answer_of(
     if error is None:
         done = future.result()
         return _view(request, done.external_pointer, done.payload)
-    declined = error.reason is CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
-    return (last_error if declined else None) or underneath(error)
+    return (last_error if error.reason in _OF_A_PART else None) or underneath(error)
 
 
 def underneath(error: BaseException) -> MoorageError:

@@ -15,9 +15,10 @@ from functools import partial
 from moorage.driver.asked import underneath
 from moorage.driver.background import Background
 from moorage.driver.coordination import (
-    DRIVER_TASK,
     acknowledge,
+    decline,
     new_coordinator,
+    reason_of_part,
     trigger_savepoint,
 )
 from moorage.driver.housekeeping import Housekeeper
@@ -39,7 +40,6 @@ from moorage.sinks import Committable
 from moorage_state.coordinator import (
     CheckpointFailureReason,
     CountingIdCounter,
-    DeclineCheckpoint,
     DiscardCheckpoint,
     Effect,
     FailJob,
@@ -299,15 +299,17 @@ class Checkpointer:
         """The synchronous part, then the upload in a thread."""
         checkpoint_id, started = effect.checkpoint_id, self._clock()
         incremental = self._settings.incremental and effect.options.checkpoint_type.shares_files
+        reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
         try:
             boundary = at()
+            reason = CheckpointFailureReason.TASK_CHECKPOINT_FAILURE
             pause = self._fleet.snapshot(checkpoint_id)
         except MoorageError as error:
             self._fleet.aborted(checkpoint_id)
             if isinstance(error, _FATAL):
                 raise
-            reason = CheckpointFailureReason.TASK_CHECKPOINT_FAILURE
             self._requesters.note(error, checkpoint_id)
+            reason = reason_of_part(error, reason)
             self._coordinator.trigger_failed(checkpoint_id, reason, error)
             if isinstance(error, _RECOVERED):
                 self._fleet.recover()
@@ -333,12 +335,10 @@ class Checkpointer:
 
     def _uploaded(self, work: Work, result: FleetUpload | BaseException) -> None:
         """Every range acknowledges, or one declines for all."""
-        job, checkpoint_id = self._writer.lineage, work.checkpoint_id
+        job = self._writer.lineage
         if isinstance(result, BaseException):
             error = self._requesters.survivable(work, result)
-            reason = CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
-            decline = DeclineCheckpoint(job, DRIVER_TASK, checkpoint_id, reason, str(error))
-            self._coordinator.receive_decline_message(decline)
+            decline(self._coordinator, job, work.checkpoint_id, error)
             return
         work.uploaded = result
         acknowledge(self._coordinator, job, work, result, self._clock() - work.started)

@@ -19,15 +19,18 @@ from moorage_state.coordinator import (
     CheckpointConfig,
     CheckpointCoordinator,
     CheckpointFailureManager,
+    CheckpointFailureReason,
     CheckpointFuture,
     CheckpointMetrics,
     CheckpointRetentionPolicy,
     CompletedCheckpointStore,
     CountingIdCounter,
+    DeclineCheckpoint,
     SavepointFormat,
     TaskId,
     ToleranceAction,
 )
+from moorage_state.errors import MoorageError, ServerGone, StaleLease, VersionGone
 from moorage_state.snapshots import LogWriter
 
 __all__ = [
@@ -35,7 +38,9 @@ __all__ = [
     "acknowledge",
     "calendar_of",
     "checkpoint_config",
+    "decline",
     "new_coordinator",
+    "reason_of_part",
     "trigger_savepoint",
 ]
 
@@ -142,3 +147,36 @@ def acknowledge(
     coordinator.receive_acknowledge_message(
         AcknowledgeCheckpoint(job, DRIVER_TASK, work.checkpoint_id, metrics)
     )
+
+
+def decline(
+    coordinator: CheckpointCoordinator, job: str, checkpoint_id: int, error: MoorageError
+) -> None:
+    """A range could not be brought to the store: the driver declines for it.
+
+    Args:
+        job: the lineage.
+    """
+    reason = reason_of_part(error, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION)
+    message = DeclineCheckpoint(job, DRIVER_TASK, checkpoint_id, reason, str(error))
+    coordinator.receive_decline_message(message)
+
+
+def reason_of_part(
+    error: MoorageError, default: CheckpointFailureReason
+) -> CheckpointFailureReason:
+    """Why a checkpoint fails when a part of it did.
+
+    A server that is gone, or that no longer serves the run, is no failure of checkpoints: it does
+    not count towards those that are tolerated.
+
+    Args:
+        default: what any other error means where it was raised.
+    """
+    match error:
+        case ServerGone() | VersionGone():
+            return CheckpointFailureReason.TASK_FAILURE
+        case StaleLease():
+            return CheckpointFailureReason.UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE
+        case _:
+            return default

@@ -1,8 +1,10 @@
 """Loading the user's job file and calling its `build(env)`.
 
-Decides what a legal job file is. Called by the driver once per start.
+Decides what a legal job file is. Called by the driver once per start: `check_job_file` before Spark
+is started, which takes long, and `build_graph` with Spark's session.
 """
 
+import ast
 import importlib.util
 import sys
 import traceback
@@ -16,9 +18,37 @@ from moorage.engine.failures import UserFunctionError
 from moorage.graph import JobGraph, StreamEnvironment
 from moorage_state.errors import MoorageError, UserError
 
-__all__ = ["build_graph"]
+__all__ = ["build_graph", "check_job_file"]
 
 _MODULE = "moorage_job"
+
+
+def check_job_file(path: Path) -> None:
+    """Find without running the file what would keep it from being built.
+
+    Raises:
+        UserFunctionError: it is not Python.
+        UserError: it has no `build`. A file that gets names in ways that cannot be read off it
+            passes, and `build_graph` sees.
+    """
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError) as exc:
+        raise _not_imported(path, exc) from exc
+    names, stars = set(), False
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.Import(names=found) | ast.ImportFrom(names=found):
+                names |= {alias.asname or alias.name for alias in found}
+                stars = stars or any(alias.name == "*" for alias in found)
+            case ast.Name(id="globals" | "exec" | "setattr"):
+                stars = True
+    if "build" not in names and not stars:
+        raise _no_build(path)
 
 
 def build_graph(path: Path, env: StreamEnvironment, py_files: Sequence[Path] = ()) -> JobGraph:
@@ -31,12 +61,13 @@ def build_graph(path: Path, env: StreamEnvironment, py_files: Sequence[Path] = (
     module = _import(path, py_files)
     build = getattr(module, "build", None)
     if not callable(build):
-        raise UserError(
-            f"the job file defines no build(env): file={path}; add `def build(env):` that reads "
-            f"streams from env and says what to do with them"
-        )
+        raise _no_build(path)
     try:
         build(env)
+    except UserError as exc:
+        if type(exc) is not UserError:
+            raise
+        raise UserError(f"{exc} (file={path}{_line_of(exc, path)})") from exc
     except MoorageError:
         raise
     except Exception as exc:
@@ -62,12 +93,23 @@ def _import(path: Path, py_files: Sequence[Path]) -> ModuleType:
     except MoorageError:
         raise
     except Exception as exc:
-        raise UserFunctionError(
-            f"the job file cannot be imported: file={path}{_line_of(exc, path)}: "
-            f"{type(exc).__name__}: {exc}"
-        ) from exc
+        raise _not_imported(path, exc) from exc
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call] # pyspark's copy has no types
     return module
+
+
+def _no_build(path: Path) -> UserError:
+    return UserError(
+        f"the job file defines no build(env): file={path}; add `def build(env):` that reads "
+        f"streams from env and says what to do with them"
+    )
+
+
+def _not_imported(path: Path, error: Exception) -> UserFunctionError:
+    return UserFunctionError(
+        f"the job file cannot be imported: file={path}{_line_of(error, path)}: "
+        f"{type(error).__name__}: {error}"
+    )
 
 
 def _line_of(error: BaseException, path: Path) -> str:

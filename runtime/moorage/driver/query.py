@@ -4,10 +4,15 @@ Decides what it means when Spark does not answer. Called by the run; holds nothi
 """
 
 import logging
+from collections.abc import Callable
+from pathlib import Path
 
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from moorage.driver.settings import JobSettings
 from moorage.engine.failures import ask_spark
+from moorage.engine.plan import tagged_union
 from moorage.functions import KeyedProcessFunction
 from moorage.graph import JobGraph
 
@@ -19,9 +24,34 @@ __all__ = [
     "has_timers",
     "idle_limits_of",
     "is_active",
+    "start_query",
 ]
 
 _log = logging.getLogger(__name__)
+
+
+def start_query(
+    graph: JobGraph,
+    settings: JobSettings,
+    name: str,
+    folder: Path,
+    on_batch: Callable[[DataFrame, int], None],
+) -> StreamingQuery:
+    """Start Spark's query over all inputs of the job; its micro-batches go to `on_batch`.
+
+    Args:
+        folder: where Spark keeps its own log of the query.
+    """
+    writer = tagged_union(graph).writeStream.foreachBatch(on_batch)
+    writer = writer.option("checkpointLocation", str(folder))
+    if settings.in_one_epoch:
+        # Spark calls it outdated because it minds no limit of a source, which is the point.
+        writer = writer.trigger(once=True)
+    elif settings.bounded:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{int(settings.epoch_seconds * 1000)} milliseconds")
+    return writer.queryName(name).start()
 
 
 def is_active(query: StreamingQuery) -> bool:

@@ -222,12 +222,12 @@ class Reporter:
         """Change the record of one checkpoint, and other fields with it."""
         with self._lock:
             records = tuple(
-                replace(r, **changes) if r.checkpoint_id == checkpoint_id else r  # type: ignore[arg-type]
+                replace(r, **changes) if r.checkpoint_id == checkpoint_id else r  # type: ignore[arg-type]  # names are checked by `replace`
                 for r in self.progress.checkpoints
             )
         self._publish(checkpoints=records, **more)
 
     def _publish(self, **changes: object) -> None:
         with self._lock:
-            self.progress = replace(self.progress, **changes)  # type: ignore[arg-type]
+            self.progress = replace(self.progress, **changes)  # type: ignore[arg-type]  # as above
             self._listener(self.progress)

@@ -18,6 +18,7 @@ from moorage.driver.refusals import (
     RestorePointNotFound,
 )
 from moorage.driver.settings import JobSettings, RestorePolicy
+from moorage.driver.versions import check_spark
 from moorage.graph import JobGraph
 from moorage.state.locating import locate
 from moorage_state.errors import CorruptState, NewerFormat, StoreDenied, UserError
@@ -37,10 +38,19 @@ from moorage_state.snapshots import (
     restore_point,
     verify_files,
 )
-from moorage_state.snapshots.savepoints import MANIFEST_KEY
+from moorage_state.snapshots.savepoints import MANIFEST_KEY, SavepointStore
 from moorage_state.stores import ObjectStore, open_store
 
-__all__ = ["UID_MAPPING", "Choice", "adopting", "check_fits", "choose", "known_schemas", "renamed"]
+__all__ = [
+    "UID_MAPPING",
+    "Choice",
+    "adopting",
+    "check_fits",
+    "check_settings",
+    "choose",
+    "known_schemas",
+    "renamed",
+]
 
 
 STATELESS = "stateless"
@@ -185,7 +195,7 @@ def _elsewhere(path: str, settings: JobSettings, *, explicit: bool) -> Choice:
             f"chk-<id> for a checkpoint of this lineage, the name of a savepoint in the job's "
             f"savepointDir, or the address of its directory"
         )
-    with _missing_point():
+    with _missing_point(path):
         snapshot = locate(settings.reach(path))
     if settings.restore.claim and snapshot.manifest.kind != "savepoint":
         raise RestorePointIncompatible(
@@ -198,7 +208,10 @@ def _elsewhere(path: str, settings: JobSettings, *, explicit: bool) -> Choice:
     if explicit:
         _check_digest(settings, path=path, digest=digest)
     manifest = renamed(snapshot.manifest, settings.restore.uid_mapping)
-    verify_files(objects, manifest)
+    if manifest.kind == "savepoint":
+        SavepointStore(snapshot.store_url).verify(manifest)
+    else:
+        verify_files(objects, manifest)
     return Choice(
         manifest,
         explicit=explicit,
@@ -224,8 +237,12 @@ def _check_digest(settings: JobSettings, *, path: str, digest: str) -> None:
 
 
 @contextmanager
-def _missing_point() -> Iterator[None]:
-    """What cannot be found, or read by this Moorage, by its own name."""
+def _missing_point(path: str = "") -> Iterator[None]:
+    """What cannot be found, or read by this Moorage, by its own name.
+
+    Args:
+        path: as a person wrote it, who is told where to look; empty for one of the log's.
+    """
     try:
         yield
     except (StoreDenied, RestorePointNotFound):
@@ -233,7 +250,12 @@ def _missing_point() -> Iterator[None]:
     except NewerFormat as error:
         raise RestorePointIncompatible(*error.args) from error
     except UserError as error:
-        raise RestorePointNotFound(*error.args) from error
+        if not path:
+            raise RestorePointNotFound(*error.args) from error
+        raise RestorePointNotFound(
+            f"there is nothing to restore: restore={path}: {str(error).partition('; ')[0]}; see "
+            f"what there is with moorage snapshots ls JOB.yaml, and name that"
+        ) from error
 
 
 @contextmanager
@@ -284,8 +306,8 @@ def adopting(settings: JobSettings, manifest: Manifest | None) -> JobSettings:
     return dataclasses.replace(settings, max_parallelism=found)
 
 
-def check_fits(manifest: Manifest, graph: JobGraph, settings: JobSettings) -> None:
-    """Refuse a job that cannot continue from this checkpoint.
+def check_settings(manifest: Manifest, settings: JobSettings) -> None:
+    """Refuse what the manifest of the job alone shows: before Spark is started.
 
     Raises:
         RestorePointIncompatible: naming what differs and what to do.
@@ -301,6 +323,16 @@ def check_fits(manifest: Manifest, graph: JobGraph, settings: JobSettings) -> No
             f"job={settings.key_hash}; set scaling.keyHash back"
         )
     _check_batch(manifest, settings)
+    check_spark(manifest)
+
+
+def check_fits(manifest: Manifest, graph: JobGraph, settings: JobSettings) -> None:
+    """Refuse a job that cannot continue from this checkpoint.
+
+    Raises:
+        RestorePointIncompatible: naming what differs and what to do.
+    """
+    check_settings(manifest, settings)
     uids = {o.uid for o in graph.operators}
     gone = sorted(set(manifest.operators) - uids)
     if gone and not settings.restore.allow_non_restored:

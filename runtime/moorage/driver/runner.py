@@ -14,12 +14,12 @@ from pathlib import Path
 from moorage.driver.context import DriverContext
 from moorage.driver.control import ControlServer, control_path
 from moorage.driver.environment import RangesMove, StoppedWaiting
-from moorage.driver.job_file import build_graph
+from moorage.driver.job_file import build_graph, check_job_file
 from moorage.driver.lineage import hold_lineage
 from moorage.driver.local import LocalEnvironment
 from moorage.driver.reporter import Reporter, view_of
 from moorage.driver.requests import Stopped
-from moorage.driver.restore import Choice, adopting, check_fits, choose
+from moorage.driver.restore import Choice, adopting, check_fits, check_settings, choose
 from moorage.driver.settings import JobSettings
 from moorage.driver.stream_run import StreamRun
 from moorage.driver.tuning import spare_byte_counts
@@ -29,7 +29,7 @@ from moorage.engine.failures import UserFunctionError
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.plan import EpochPlanner
 from moorage.engine.servers import ExecutorLost
-from moorage.graph import StreamEnvironment
+from moorage.graph import JobGraph, StreamEnvironment
 from moorage_api import StatefulSparkJob
 from moorage_state.errors import (
     CorruptState,
@@ -68,6 +68,7 @@ def run_job(
     """
     started = time.monotonic()
     settings = JobSettings.of(job, job_dir, options.restore, options.orders)
+    check_job_file(settings.main_file)
     reporter = Reporter(listener)
     reporter.job(settings.parallelism, settings.max_parallelism)
     with contextlib.ExitStack() as stack:
@@ -86,6 +87,8 @@ def run_job(
             )
             return replace(finished, seconds=time.monotonic() - started)
         settings = adopting(settings, choice.manifest)
+        if choice.manifest is not None:
+            check_settings(choice.manifest, settings)
         reporter.job(settings.parallelism, settings.max_parallelism)
         if options.control:
             try:
@@ -231,6 +234,7 @@ def _context(
             args=settings.args,
         )
         graph = build_graph(settings.main_file, env, settings.py_files)
+        _tell_unread(graph, reporter)
         spare_byte_counts(platform.spark, graph, settings)
         parallelism, max_parallelism = settings.parallelism, settings.max_parallelism
         uids = [operator.uid for operator in graph.operators]
@@ -260,6 +264,14 @@ def _context(
             stop=options.stop,
             requests=options.requests,
             environment=environment,
+        )
+
+
+def _tell_unread(graph: JobGraph, reporter: Reporter) -> None:
+    for uid in graph.unread():
+        reporter.message(
+            f"nobody reads what this operator yields: operator={uid}; give it a sink with "
+            f"sink_to(...), unless its state is all you want"
         )
 
 

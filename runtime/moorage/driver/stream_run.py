@@ -24,24 +24,22 @@ from moorage.driver.operator_states import deal_out, operator_sides
 from moorage.driver.output import OutputKeeper
 from moorage.driver.query import (
     counting_consumers,
-    delays_of,
     end,
     error_of,
     has_timers,
-    idle_limits_of,
     is_active,
+    start_query,
 )
 from moorage.driver.refusals import RestorePointCorrupt, RestorePointIncompatible
 from moorage.driver.restore import Choice, known_schemas
 from moorage.driver.savepoints import KnownSavepoints
+from moorage.driver.starting import record_run, watermarks_at
 from moorage.driver.ticking import Ticking
 from moorage.driver.types import Outcome
 from moorage.driver.wishes import Wishes
 from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.failures import SparkEnded, failure_of
-from moorage.engine.plan import tagged_union
 from moorage.engine.sparklog import SparkLog, capture, lay
-from moorage.engine.watermarks import Watermarks
 from moorage_state.errors import (
     Bug,
     CorruptState,
@@ -49,7 +47,7 @@ from moorage_state.errors import (
     MoorageError,
     UserError,
 )
-from moorage_state.snapshots import Run, run_token
+from moorage_state.snapshots import run_token
 
 __all__ = ["DriverContext", "StreamRun"]
 
@@ -172,7 +170,7 @@ class StreamRun:
         except CorruptState as error:
             raise RestorePointCorrupt(error.message, error.path, error.advice) from error
         epoch = deal_out(c, manifest)
-        self._record()
+        record_run(c, self._number, self._choice)
         for sentence in self._output.restore(self._number, manifest):
             c.reporter.message(sentence)
         if manifest is not None:
@@ -185,37 +183,12 @@ class StreamRun:
             c.settings.parallelism,
             RunIdentity(c.writer.lineage, self._run, c.token),
             epoch=epoch,
-            watermarks=self._watermarks(),
+            watermarks=watermarks_at(c.graph, manifest),
             schemas=known_schemas(manifest) if manifest else {},
             sides=operator_sides(manifest),
             now_ms=manifest.processing_time if manifest else 0,
             restored=manifest is not None,
         )
-
-    def _record(self) -> None:
-        """Say in the log that this run begins, and from what: it holds after a crash, too."""
-        c, choice = self._c, self._choice
-        policy = c.settings.restore
-        followed = choice.explicit and not policy.explicit
-        order_id = policy.order_id if followed else ""
-        nonce = policy.nonce + 1 if followed and not order_id else 0
-        manifest, own = choice.manifest, 0
-        if choice.address and manifest is not None and manifest.lineage == c.writer.lineage:
-            own = manifest.checkpoint_id
-        fence = c.writer.fence
-        claimed = choice.digest if policy.claim and choice.explicit else ""
-        explicit = choice.explicit
-        c.writer.append(
-            Run(fence, self._number, choice.path, explicit, nonce, own, claimed, order_id)
-        )
-
-    def _watermarks(self) -> Watermarks:
-        delays, limits = delays_of(self._c.graph), idle_limits_of(self._c.graph)
-        manifest = self._choice.manifest
-        if manifest is None:
-            return Watermarks(delays, idle_after=limits)
-        stored = {uid: t for uid, t in manifest.watermarks.items() if t is not None}
-        return Watermarks.from_json(delays, stored, limits, manifest.idle_inputs)
 
     def _lay(self, source: dict[str, Any]) -> None:
         if not source:
@@ -231,18 +204,8 @@ class StreamRun:
 
     def _start_query(self) -> StreamingQuery:
         settings = self._c.settings
-        writer = tagged_union(self._c.graph).writeStream.foreachBatch(self._on_batch)
-        writer = writer.option("checkpointLocation", str(self._spark_dir))
-        if settings.in_one_epoch:
-            # Spark calls it outdated because it minds no limit of a source, which is the point.
-            writer = writer.trigger(once=True)
-        elif settings.bounded:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(
-                processingTime=f"{int(settings.epoch_seconds * 1000)} milliseconds"
-            )
-        query = writer.queryName(f"{settings.name}-{self._run}").start()
+        name = f"{settings.name}-{self._run}"
+        query = start_query(self._c.graph, settings, name, self._spark_dir, self._on_batch)
         if self._log is not None and query.id != self._log.query_id:
             query.stop()
             raise Bug(

@@ -25,6 +25,8 @@ from moorage_state.snapshots import (
 __all__ = ["Description", "OperatorView", "RangeView", "describe", "moment_of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# As in `moorage.timing`, which needs numpy: these tools do without.
+_NO_WATERMARK = -(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,11 @@ def describe(found: Found) -> Description:
 
 
 def moment_of(milliseconds: int | None) -> datetime | int | None:
-    """A watermark as a time; as the number itself where no calendar has that time."""
-    if milliseconds is None:
+    """A watermark as a time; as the number itself where no calendar has that time.
+
+    None where there is none yet.
+    """
+    if milliseconds is None or milliseconds == _NO_WATERMARK:
         return None
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -65,7 +65,7 @@ def locate(path: str | Path) -> Snapshot:
         if found is not None:
             return found
     savepoint = SavepointStore(url)
-    if savepoint.exists():
+    if savepoint.exists() or savepoint.begun():
         return Snapshot(url, savepoint.url, savepoint.load())
     newest = _checkpoint(url, None)
     if newest is None:

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from moorage.cli.output import age_text, one_line
+from moorage.cli.snapshots import _show_copied
+from moorage.offline.copying import Copied
 
 ROOT = Path(__file__).parents[3]
 
@@ -78,10 +81,11 @@ def test_one_snapshot_is_shown(moorage, directory):
     assert "operator visits: parallelism 2, key string" in out
     assert "  by_day  map date -> double\n" in out
     assert "  8-15        native" in out
+    assert re.search(r"^watermark +-$", out, re.MULTILINE)
     document = result(moorage("snapshots", "show", directory / "chk-2", "-o", "json")[1])
     assert document["standing"] == "retained"
     assert document["operators"][0]["ranges"][1]["start"] == 8
-    assert document["watermarks"] == {"idle": None, "in": "2013-01-01T10:00:00Z"}
+    assert document["watermarks"] == {"": None, "idle": None, "in": "2013-01-01T10:00:00Z"}
 
 
 def test_what_is_whole_has_status_0_and_what_is_damaged_status_5(moorage, directory):
@@ -146,6 +150,14 @@ def test_a_copy_is_a_savepoint_and_never_replaces_anything(moorage, directory, t
     assert (status, out) == (2, "")
     assert "savepoint directory is not empty" in err
     assert "choose another name" in err
+
+
+def test_a_copy_of_what_stands_in_the_manifest_does_not_look_empty(capsys):
+    _show_copied(Copied("file:///dir/chk-2", "file:///sp", "sp", 0, 0, 0))
+    _show_copied(Copied("file:///dir/chk-3", "file:///sp", "sp", 2, 4096, 1))
+    out = capsys.readouterr().out
+    assert "size    all of it stands in the manifest\n" in out
+    assert "size    4.0 KiB in 2 files, 1 of them from before\n" in out
 
 
 @pytest.mark.parametrize(

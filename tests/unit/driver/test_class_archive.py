@@ -33,3 +33,12 @@ def test_a_jobs_own_archive_is_left_to_it(archive: Path, option: str) -> None:
 
 def test_an_archive_belongs_to_one_version_of_spark() -> None:
     assert class_archive.archive_path().name.startswith("spark-4.")
+
+
+def test_a_job_that_does_not_end_is_told_with_what_to_do(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(class_archive, "_LIMIT_SECONDS", 0.01)
+    with pytest.raises(SystemExit, match=r"limit=0.01 s; try again .* -m moorage.class_archive"):
+        class_archive.main()
+    assert not archive.exists()

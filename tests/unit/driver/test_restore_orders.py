@@ -22,6 +22,7 @@ from moorage.driver.refusals import (
 )
 from moorage.driver.reporter import Reporter
 from moorage.driver.restore import Choice, adopting, check_fits, choose
+from moorage.driver.runner import run_job
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders, Progress, RunOptions
 from moorage.graph import JobGraph
@@ -57,9 +58,12 @@ class Lineage:
         self.store = CheckpointStore(self.objects)
 
     def settings(self, orders: Orders = ORDERS, **restore: Any) -> JobSettings:
+        return JobSettings.of(self.job(**restore), self.path, None, orders)
+
+    def job(self, scaling: dict[str, Any] | None = None, **restore: Any) -> StatefulSparkJob:
         spec = {
             "application": {"mainFile": f"local://{self.path}/job.py"},
-            "scaling": {"parallelism": 1},
+            "scaling": scaling or {"parallelism": 1},
             "state": {
                 "checkpointDir": f"file://{self.path}/state",
                 "savepointDir": f"file://{self.path}/savepoints",
@@ -73,7 +77,7 @@ class Lineage:
             "metadata": {"name": "clicks", "namespace": "team"},
             "spec": spec,
         }
-        return JobSettings.of(StatefulSparkJob.model_validate(job), self.path, None, orders)
+        return StatefulSparkJob.model_validate(job)
 
     def claim(self, orders: Orders = ORDERS, **options: Any) -> LogWriter:
         """Hold the lineage for a moment, as a start does."""
@@ -206,6 +210,43 @@ def test_a_point_that_is_not_there_is_named(lineage, started, path):
     orders = replace(ORDERS, mode="Path", path=path, order_id="o")
     with pytest.raises(RestorePointNotFound, match=path.removeprefix("file://")):
         lineage.choose(started, orders)
+
+
+@pytest.mark.scenario(29)
+def test_who_names_a_savepoint_that_is_not_there_is_not_told_to_make_a_directory(lineage, started):
+    (lineage.path / "savepoints" / "begun").mkdir(parents=True)
+    SavepointStore(f"file://{lineage.path}/savepoints/begun").begin("somebody")
+    for name, why in (("lunch", "does not exist"), ("begun", "begun and never completed")):
+        orders = replace(ORDERS, mode="Path", path=name, order_id="o")
+        expected = f"restore=.*/{name}: .*{why}: path=.*/savepoints/{name}; .*moorage snapshots ls"
+        with pytest.raises(RestorePointNotFound, match=expected) as caught:
+            lineage.choose(started, orders)
+        assert "create it" not in str(caught.value)
+
+
+@pytest.mark.scenario(30)
+@pytest.mark.parametrize("damage", [b"damaged", b""])
+def test_a_damaged_savepoint_is_not_said_to_have_an_older_one(lineage, started, damage):
+    url = lineage.savepoint(started)
+    (lineage.path / "savepoint" / "MANIFEST").write_bytes(damage)
+    orders = replace(ORDERS, mode="Path", path=url, order_id="o")
+    with pytest.raises(RestorePointCorrupt, match="use another savepoint") as caught:
+        lineage.choose(started, orders)
+    assert "older" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.scenario(32)
+def test_what_the_manifest_alone_forbids_is_refused_before_spark_is_started(lineage):
+    class Never:
+        def open(self, *_args: Any) -> Any:
+            raise AssertionError("spark was started")
+
+    (lineage.path / "job.py").write_text("def build(env): ...")
+    job = lineage.job({"parallelism": 1, "maxParallelism": 256})
+    options = RunOptions(orders=ORDERS, environment=Never())  # type: ignore[arg-type]  # a stand-in
+    with pytest.raises(RestorePointIncompatible, match="checkpoint=128 job=256"):
+        run_job(job, lineage.path, options, lambda _progress: None)
 
 
 @pytest.mark.scenario(30)

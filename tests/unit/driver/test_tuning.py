@@ -21,7 +21,8 @@ def _set(operator: StructType, sink: StructType, conf: dict[str, str]) -> dict[s
     spark: Any = SimpleNamespace(conf=SimpleNamespace(set=done.__setitem__))
     nodes = [SimpleNamespace(upstream=SimpleNamespace(schema=s)) for s in (operator, sink)]
     graph: Any = SimpleNamespace(operators=nodes[:1], sinks=nodes[1:])
-    spare_byte_counts(spark, graph, settings=SimpleNamespace(spark_conf=conf))  # type: ignore[arg-type]
+    settings: Any = SimpleNamespace(spark_conf=conf)
+    spare_byte_counts(spark, graph, settings)
     return done
 
 

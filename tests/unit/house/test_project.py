@@ -103,3 +103,15 @@ def test_decision_records_are_numbered_without_gaps_and_follow_the_template():
 
 def headings_of(path):
     return re.findall(r"^## (.*)", path.read_text(), re.MULTILINE)
+
+
+def test_what_is_hidden_from_the_type_checker_says_why():
+    """`type: ignore[code]  # reason`; a `noqa` with its reason may stand in between."""
+    silent = []
+    for folder in ("backends", "benchmarks", "examples", "operator", "runtime", "scripts", "tests"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                _, found, after = line.partition("# type: " + "ignore")
+                if found and not re.search(r"(#|- ) ?[^\W\d].*$", after):
+                    silent.append(f"{path.relative_to(ROOT)}:{number}")
+    assert silent == []

@@ -1,0 +1,180 @@
+"""A job's checkpointer without Spark: its ranges upload, and its clock turns, on command."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+from moorage.driver.checkpointer import Checkpointer
+from moorage.driver.manifests import Boundary
+from moorage.driver.reporter import Reporter
+from moorage.engine.fleet import FleetUpload
+from moorage.engine.watermarks import Watermarks
+from moorage_state.errors import (
+    MoorageError,
+)
+from moorage_state.snapshots import (
+    CheckpointStore,
+    LogWriter,
+    Owner,
+    RangeHandle,
+    Run,
+)
+from moorage_state.stores import MemoryStore
+from moorage_testing.jobs import wait_until
+
+__all__ = ["OWNER", "Fleet", "Job", "Output"]
+
+OWNER = Owner("c", "n", "j", "u")
+
+
+class Fleet:
+    """Ranges that are uploaded when the test says so."""
+
+    def __init__(self) -> None:
+        self.gates: dict[int, threading.Event] = {}
+        self.errors: dict[int, MoorageError] = {}
+        self.snapshots: list[int] = []
+        self.dropped: list[int] = []
+        self.completed: list[int] = []
+        self.bases: dict[int, Any] = {}
+        self.recovered = 0
+        self.snapshot_error: MoorageError | None = None
+        self.gated = False
+
+    def snapshot(self, checkpoint_id: int) -> float:
+        if self.snapshot_error is not None:
+            raise self.snapshot_error
+        self.snapshots.append(checkpoint_id)
+        self.gates[checkpoint_id] = threading.Event()
+        if not self.gated:
+            self.gates[checkpoint_id].set()
+        return 0.01
+
+    def upload(self, checkpoint_id: int, base: Any) -> FleetUpload:
+        self.bases[checkpoint_id] = base
+        assert self.gates[checkpoint_id].wait(20)
+        if checkpoint_id in self.errors:
+            raise self.errors[checkpoint_id]
+        handle = RangeHandle(
+            uid="count",
+            start=0,
+            end=127,
+            epoch=1,
+            digest="d",
+            backend_uuid="b",
+            files=[],
+            bytes_total=0,
+        )
+        return FleetUpload({"count": [handle]}, objects=1, bytes_written=10, bytes_inline=0)
+
+    def save(self, checkpoint_id: int, *_args: Any, **_kwargs: Any) -> FleetUpload:
+        return self.upload(checkpoint_id, {})
+
+    def aborted(self, checkpoint_id: int) -> None:
+        self.dropped.append(checkpoint_id)
+
+    def complete(self, checkpoint_id: int, _epoch: int, _handles: Any) -> None:
+        self.completed.append(checkpoint_id)
+
+    def recover(self) -> None:
+        self.recovered += 1
+
+
+class Output:
+    """Remembers what was published, by checkpoint."""
+
+    def __init__(self) -> None:
+        self.published: dict[int, list[Any]] = {}
+
+    def publish(self, checkpoint_id: int, committables: Any) -> None:
+        self.published[checkpoint_id] = [i for items in committables.values() for i in items]
+
+    def retire(self, *_args: Any) -> None:
+        pass
+
+    @property
+    def all(self) -> list[Any]:
+        return [item for items in self.published.values() for item in items]
+
+
+class Job:
+    """A checkpointer with a clock that the test turns."""
+
+    def __init__(self, objects: MemoryStore | None = None, **changes: Any) -> None:
+        self.now = 100.0
+        self.epoch = 0
+        self.objects = objects or MemoryStore("driver")
+        self.writer = LogWriter.claim(self.objects, OWNER, "test")
+        self.writer.append(Run(self.writer.fence, 0))
+        self.fleet, self.output = Fleet(), Output()
+        self.said: list[str] = []
+        self.reporter = Reporter(lambda _progress: None)
+        settings = {
+            "name": "j",
+            "interval_seconds": 10.0,
+            "checkpoint_cron": None,
+            "min_pause_seconds": 0.0,
+            "timeout_seconds": 60.0,
+            "max_concurrent": 1,
+            "tolerable_failures": 1,
+            "fail_on_tolerance": False,
+            "incremental": True,
+            "in_one_epoch": False,
+            "retain": 2,
+            "parallelism": 1,
+            "max_parallelism": 128,
+            "key_hash": "spark-xxhash64",
+            "restore": SimpleNamespace(uid_mapping={}),
+            "savepoint_dir": "memory://",
+            "savepoint_url": lambda name: f"memory://{name}",
+        }
+        operator = SimpleNamespace(uid="count", key_types=("bigint",))
+        self.checkpointer = Checkpointer(
+            SimpleNamespace(**{**settings, **changes}),  # type: ignore[arg-type]  # a stand-in
+            SimpleNamespace(operators=[operator], sinks=[]),  # type: ignore[arg-type]  # a stand-in
+            CheckpointStore(self.objects),
+            self.writer,
+            self.fleet,  # type: ignore[arg-type]  # a stand-in
+            0,
+            None,
+            epoch=0,
+            output=self.output,  # type: ignore[arg-type]  # a stand-in
+            tell=self.said.append,
+            watch=self.reporter,
+            clock=lambda: self.now,
+        )
+
+    def boundary(self) -> Boundary:
+        return Boundary(self.epoch, {}, Watermarks({}), {})
+
+    def commit(self, *items: str) -> None:
+        """An epoch that stages `items`."""
+        self.epoch += 1
+        self.checkpointer.staged(self.epoch, {"out": [{"file": item} for item in items]})
+
+    def poll(self) -> list[int]:
+        reports = self.checkpointer.poll(self.epoch, self.boundary)
+        return [report.checkpoint_id for report in reports]
+
+    def settle(self) -> list[int]:
+        """Poll until nothing is under way; ids that completed."""
+        done: list[int] = []
+
+        def quiet() -> bool:
+            done.extend(self.poll())
+            return not self.checkpointer.under_way
+
+        wait_until(quiet, 20, "the end of all checkpoints")
+        return done
+
+    def due(self) -> None:
+        """Let the time of the next periodic checkpoint come."""
+        self.now += 25.0
+        self.poll()
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(item["file"] for item in self.output.all)
+
+    def entries(self, kind: type) -> list[Any]:
+        return [entry for entry in self.writer.entries if isinstance(entry, kind)]

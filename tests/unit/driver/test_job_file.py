@@ -1,0 +1,62 @@
+"""What is wrong with a job file is found before Spark is started, as far as reading it tells."""
+
+from typing import Any
+
+import pytest
+
+from moorage.driver.job_file import build_graph, check_job_file
+from moorage.engine.failures import UserFunctionError
+from moorage.graph import StreamEnvironment
+from moorage_state.errors import UserError
+
+
+@pytest.fixture
+def job(tmp_path):
+    def write(text):
+        path = tmp_path / "job.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def build(env):\n    pass",
+        "if True:\n    def build(env): ...",
+        "build = lambda env: None",
+        "from elsewhere import make as build",
+        "from elsewhere import *",
+        "globals()['build'] = print",
+        "class Job:\n    def __call__(self, env): ...\n\nother = build = Job()",
+    ],
+)
+def test_a_file_that_may_have_a_build_passes_without_being_run(job, text):
+    check_job_file(job(f"{text}\nraise SystemExit\n"))
+
+
+def test_a_file_without_a_build_is_told_what_to_add(job):
+    with pytest.raises(UserError, match=r"defines no build\(env\): file=.*job\.py; add `def build"):
+        check_job_file(job("import os\n\n\ndef built(env):\n    os.build(env)\n"))
+
+
+@pytest.mark.parametrize(
+    "text", ["x = 1\ndef build(env)\n    pass", "x = 1\ndef build(env):\npass"]
+)
+def test_a_file_that_is_not_python_is_told_its_line(job, text):
+    with pytest.raises(UserFunctionError, match=r"file=.*job\.py line=[23]: \w+Error: "):
+        check_job_file(job(text))
+
+
+def test_a_file_of_bytes_is_told_as_well(job):
+    with pytest.raises(UserFunctionError, match="cannot be imported"):
+        check_job_file(job("x = '\0'"))
+
+
+def test_what_a_build_asks_for_in_vain_is_told_with_its_line(job):
+    session: Any = None
+    path = job("def ask(env):\n    env.claim_uid('a b')\n\n\ndef build(env):\n    ask(env)\n")
+    with pytest.raises(UserError, match=r"uid='a b' \(file=.*job\.py line=2\)$") as caught:
+        build_graph(path, StreamEnvironment(session))
+    assert type(caught.value) is UserError
