@@ -29,6 +29,7 @@ BUCKET = "moorage"
 def pytest_addoption(parser):
     group = parser.getgroup("e2e")
     group.addoption("--image", metavar="IMAGE", help="the e2e image, built from tests/e2e")
+    group.addoption("--next-image", metavar="IMAGE", help="another name of it, for upgrades")
     group.addoption("--operator-image", metavar="IMAGE", help="the operator's image")
     group.addoption("--no-build", action="store_true", help="the images are there already")
     group.addoption("--pull-policy", default="IfNotPresent", help="imagePullPolicy of all pods")
@@ -80,10 +81,15 @@ def _succeeds(*command: str) -> bool:
 
 @pytest.fixture(scope="session")
 def images(request, cluster) -> dict[str, str]:  # noqa: ARG001 - kind must be there to load into
-    """The names of the e2e image and the operator's; built and loaded where that is ours to do."""
+    """The names of the e2e image and the operator's; built and loaded where that is ours to do.
+
+    `next` is what jobs are upgraded to: `job` itself, where nobody gave it another name.
+    """
     option = request.config.getoption
+    job = option("--image") or "moorage-e2e:e2e"
     names = {
-        "job": option("--image") or "moorage-e2e:e2e",
+        "job": job,
+        "next": option("--next-image") or job,
         "operator": option("--operator-image") or "moorage-operator:e2e",
     }
     if option("--no-build"):
@@ -99,6 +105,8 @@ def images(request, cluster) -> dict[str, str]:  # noqa: ARG001 - kind must be t
     build = ["docker", "build", "-f", "tests/e2e/Containerfile", "-t", names["job"]]
     build += ["--build-arg", "RUNTIME_IMAGE=moorage-runtime:e2e", "."]
     subprocess.run(build, cwd=ROOT, check=True)
+    names["next"] = option("--next-image") or f"{names['job']}-next"
+    subprocess.run(["docker", "tag", names["job"], names["next"]], check=True)
     load = ["kind", "load", "docker-image", "--name", KIND_NAME, *names.values()]
     subprocess.run(load, check=True)
     return names

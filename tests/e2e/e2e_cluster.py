@@ -259,16 +259,24 @@ class Namespace:
             180,
             f"jobs of {self.name} go",
         )
-        self.cluster.core.delete_namespace(self.name)
+        self.delete_itself()
+        wait_until(self.is_gone, 180, f"namespace {self.name} goes")
 
-        def gone() -> bool:
-            try:
-                self.cluster.core.read_namespace(self.name)
-            except ApiException as error:
-                return bool(error.status == 404)
-            return False
+    def delete_itself(self) -> None:
+        """Delete the namespace with all that is in it; one that is gone is fine."""
+        try:
+            self.cluster.core.delete_namespace(self.name)
+        except ApiException as error:
+            if error.status != 404:
+                raise
 
-        wait_until(gone, 180, f"namespace {self.name} goes")
+    def is_gone(self) -> bool:
+        """Whether there is no such namespace."""
+        try:
+            self.cluster.core.read_namespace(self.name)
+        except ApiException as error:
+            return bool(error.status == 404)
+        return False
 
 
 def wait_until(there: Callable[[], bool], seconds: float, what: str) -> None:

@@ -1,9 +1,13 @@
-"""What becomes of a job when the operator dies in the middle of something, or has company."""
+"""When the operator dies in the middle of something, has company, or loses its rights."""
+
+import time
 
 import pytest
 
 from .e2e_cluster import wait_until
 from .ticker import Ticker
+
+RBAC = "rbac.authorization.k8s.io/v1"
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +19,7 @@ def phase(ticker):
     return ticker.namespace.status()["phase"]
 
 
+@pytest.mark.scenario(1)
 def test_killed_while_a_savepoint_is_taken_it_is_taken_once(ticker, system):
     before = ticker.attempt
     ticker.namespace.annotate({"savepoint": "under-fire"})
@@ -25,6 +30,7 @@ def test_killed_while_a_savepoint_is_taken_it_is_taken_once(ticker, system):
     ticker.audit()
 
 
+@pytest.mark.scenario(2, 3)
 def test_killed_in_the_middle_of_an_upgrade_the_next_one_finishes_it(ticker, system):
     before = ticker.attempt
     # Not the rate: the clock counts from its start, and would leap.
@@ -40,6 +46,7 @@ def test_killed_in_the_middle_of_an_upgrade_the_next_one_finishes_it(ticker, sys
     ticker.audit()
 
 
+@pytest.mark.scenario(2)
 def test_killed_while_a_job_is_suspended_and_resumed(ticker, system):
     before = ticker.attempt
     ticker.namespace.edit({"desiredState": "Suspended"})
@@ -78,6 +85,7 @@ def test_what_belongs_to_a_job_and_is_deleted_by_hand_comes_back(ticker):
     ticker.audit()
 
 
+@pytest.mark.scenario(4)
 def test_of_two_operators_one_acts_and_the_other_takes_over(ticker, system, operator):
     def lease_holder():
         (lease,) = system.every("Lease", api_version="coordination.k8s.io/v1")
@@ -111,6 +119,44 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(ticker, system, oper
     ticker.audit()
 
 
+@pytest.mark.scenario(5)
+def test_an_operator_without_rights_touches_nothing_and_goes_on_when_it_has_them_again(
+    ticker, system
+):
+    before = ticker.attempt
+    bindings = ticker.namespace.cluster.resource("ClusterRoleBinding", RBAC)
+    mine = [
+        found
+        for found in bindings.get().to_dict()["items"]
+        if any(one.get("namespace") == system.name for one in found.get("subjects") or [])
+    ]
+    assert mine
+
+    def rights(*, there):
+        for binding in mine:
+            bindings.patch(
+                name=binding["metadata"]["name"],
+                body={"subjects": binding["subjects"] if there else []},
+                content_type="application/merge-patch+json",
+            )
+
+    driver = ticker.driver
+    rights(there=False)
+    try:
+        time.sleep(15)  # long enough for a pass that sees nothing at all
+        assert ticker.driver["metadata"]["uid"] == driver["metadata"]["uid"]
+        ticker.namespace.delete("Pod", driver["metadata"]["name"], "v1", grace_period_seconds=0)
+        time.sleep(15)
+        assert ticker.attempt == before
+    finally:
+        rights(there=True)
+    ticker.wait_ready(attempt=before + 1)
+    ticker.wait_checkpoints()
+    assert ticker.attempt == before + 1
+    ticker.audit()
+
+
+@pytest.mark.scenario(61)
 def test_a_job_deleted_with_its_data_leaves_nothing(namespace, images, pull_policy, s3):
     gone = Ticker(namespace, images["job"], pull_policy, s3, "spark", name="gone")
     gone.start(

@@ -34,6 +34,7 @@ def test_a_job_is_ready_and_completes_checkpoints(ticker):
     assert ticker.audit()["counters"] == 100
 
 
+@pytest.mark.scenario(12)
 def test_a_savepoint_is_taken_when_an_annotation_asks(ticker):
     ticker.take_savepoint("first")
     assert ticker.attempt == 1
@@ -52,6 +53,7 @@ KILLS = {
 }
 
 
+@pytest.mark.scenario(40, 44)
 @pytest.mark.parametrize("what", KILLS)
 def test_what_is_killed_in_an_executor_comes_back_and_nothing_is_lost(ticker, what):
     container, command = KILLS[what]
@@ -60,16 +62,17 @@ def test_what_is_killed_in_an_executor_comes_back_and_nothing_is_lost(ticker, wh
     ticker.audit()
 
 
+@pytest.mark.scenario(40)
 def test_a_deleted_executor_pod_is_replaced_and_nothing_is_lost(ticker):
     ticker.namespace.delete("Pod", an_executor(ticker), "v1", grace_period_seconds=0)
     ticker.wait_checkpoints(2, seconds=420)
     ticker.audit()
 
 
+@pytest.mark.scenario(48)
 def test_a_deleted_driver_pod_is_replaced_and_goes_on_from_its_last_checkpoint(ticker):
     before = ticker.attempt
-    (driver,) = ticker.namespace.pods("driver")
-    ticker.namespace.delete("Pod", driver["metadata"]["name"], "v1")
+    ticker.namespace.delete("Pod", ticker.driver["metadata"]["name"], "v1")
     ticker.wait_ready(attempt=before + 1)
     ticker.wait_checkpoints()
     ticker.audit()
@@ -77,19 +80,18 @@ def test_a_deleted_driver_pod_is_replaced_and_goes_on_from_its_last_checkpoint(t
 
 def test_a_driver_killed_at_once_is_replaced_and_nothing_is_lost(ticker):
     before = ticker.attempt
-    (driver,) = ticker.namespace.pods("driver")
     ticker.namespace.run_in(
-        driver["metadata"]["name"], "driver", "sh", "-c", "pkill -9 -f moorage.cluster"
+        ticker.driver["metadata"]["name"], "driver", "sh", "-c", "pkill -9 -f moorage.cluster"
     )
     ticker.wait_ready(attempt=before + 1)
     ticker.wait_checkpoints()
     ticker.audit()
 
 
+@pytest.mark.scenario(38)
 def test_an_evicted_driver_is_back_and_was_not_blamed(ticker):
     before = ticker.attempt
-    (driver,) = ticker.namespace.pods("driver")
-    name = driver["metadata"]["name"]
+    name = ticker.driver["metadata"]["name"]
     ticker.namespace.cluster.core.create_namespaced_pod_eviction(
         name, ticker.namespace.name, {"metadata": {"name": name}}
     )
@@ -102,6 +104,7 @@ def test_an_evicted_driver_is_back_and_was_not_blamed(ticker):
     ticker.audit()
 
 
+@pytest.mark.scenario(24)
 def test_a_minute_without_the_store_costs_no_restart(ticker, system, request):
     if request.config.getoption("--s3-endpoint"):
         pytest.skip("the S3 server is not ours to stop")
@@ -133,6 +136,7 @@ def test_the_operator_can_be_killed_and_the_job_does_not_notice(ticker, system):
     assert ticker.attempt == before
 
 
+@pytest.mark.scenario(52)
 @pytest.mark.parametrize("parallelism", [4, 1, 2])
 def test_a_rescale_keeps_every_tick(ticker, parallelism):
     ticker.namespace.edit({"scaling": {"parallelism": parallelism}})
@@ -147,12 +151,15 @@ def test_a_rescale_keeps_every_tick(ticker, parallelism):
     ticker.audit()
 
 
-def test_an_upgrade_with_another_type_of_state_goes_by_a_savepoint(ticker):
+@pytest.mark.scenario(58)
+def test_an_upgrade_to_another_image_and_type_of_state_goes_by_a_savepoint(ticker, images):
     before = ticker.attempt
     # Not the rate: the clock counts from its start, and would leap.
     args = [*ticker.manifest()["spec"]["application"]["args"], "2"]
-    ticker.namespace.edit({"application": {"args": args}})
+    ticker.namespace.edit({"image": images["next"], "application": {"args": args}})
     ticker.wait_ready(attempt=before + 1)
+    for pod in [ticker.driver, *ticker.namespace.pods("executor")]:
+        assert {c["image"] for c in pod["spec"]["containers"]} == {images["next"]}
     restored = ticker.namespace.status()["attempt"]["restoredFrom"]
     assert "/savepoints/" in restored["path"]
     ticker.wait_checkpoints(2)
@@ -173,6 +180,7 @@ def test_suspend_and_resume(ticker):
 
 
 def test_a_named_savepoint_starts_a_second_job(ticker, namespace, images, pull_policy, s3):
+    newest = ticker.state()["newest"]
     found = ticker.take_savepoint("for-the-second")
     second = Ticker(namespace, images["job"], pull_policy, s3, "spark", name="second")
     second.start(
@@ -182,10 +190,14 @@ def test_a_named_savepoint_starts_a_second_job(ticker, namespace, images, pull_p
     )
     second.wait_ready()
     second.wait_checkpoints()
+    state = second.state()
+    assert (state["counters"], state["wrong_counters"]) == (100, 0)
+    assert state["newest"] > newest
     namespace.delete("StatefulSparkJob", "second")
     wait_until(lambda: namespace.get("StatefulSparkJob", "second") is None, 300, "second goes")
 
 
+@pytest.mark.scenario(61, 63)
 def test_a_deleted_job_keeps_its_state_for_one_that_is_made_again(ticker):
     namespace = ticker.namespace
     namespace.delete("StatefulSparkJob", "ticker")

@@ -22,6 +22,16 @@ print(json.dumps([found.key for found in open_store(sys.argv[1]).list("")]))
 """
 
 
+_STATE = """
+import json, sys
+import moorage.state
+from audit import judge_state
+rows = moorage.state.read(sys.argv[1], "counter", "seen").to_pylist()
+newest = max(row["value"]["last"] for row in rows)
+print(json.dumps({**judge_state(sys.argv[1]), "newest": newest}))
+"""
+
+
 class Ticker:
     """One ticker job in a namespace of its own."""
 
@@ -124,6 +134,14 @@ class Ticker:
         """The number of the attempt."""
         return int(self.namespace.status(self.name).get("attempt", {}).get("number", 0))
 
+    @property
+    def driver(self) -> dict[str, Any]:
+        """The pod of the attempt. Of drivers that have ended the newest stays, for its log."""
+        name = self.namespace.status(self.name)["attempt"]["driverPod"]
+        found = self.namespace.get("Pod", name, "v1")
+        assert found is not None, f"there is no pod {name}"
+        return found
+
     def savepoint(self, name: str) -> dict[str, Any]:
         """What the savepoint's object says of itself; nothing where there is none, or not yet."""
         found = self.namespace.get("StatefulSparkSnapshot", f"{self.name}-{name}") or {}
@@ -150,6 +168,13 @@ class Ticker:
         places = (f"{self.root}/checkpoints?{query}", f"{self.root}/counts?{query}")
         found: dict[str, Any] = self._run("audit", "audit.py", *places)
         assert found["right"], found
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """What the auditor says of the state alone, and the newest tick in it."""
+        found: dict[str, Any] = self._run(
+            "state", "-c", _STATE, f"{self.root}/checkpoints?{self._query()}"
+        )
         return found
 
     def objects(self, below: str) -> list[str]:
