@@ -12,6 +12,8 @@ ARGS ?=
 TIME ?= 10m
 
 export PYTHON
+# A suite of a thousand processes would compile all that they import a thousand times.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -1,6 +1,9 @@
 """What every kind of test shares: who runs what and when, the time of soak tests, an S3 server."""
 
+import os
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -54,3 +57,22 @@ def pytest_configure():
     """Let tests that send SIGINT work in the background of a shell, where it is ignored."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if has_room(MEMORY):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+MEMORY = Path("/dev/shm")
+NEEDED_BYTES = 8 << 30
+
+
+def has_room(folder):
+    """Whether temporary folders can be in memory, where a sync costs nothing.
+
+    What tests kill are processes, which lose nothing of a file; none cuts the power.
+    """
+    try:
+        numbers = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
+        free = min(int(numbers["MemAvailable:"]) << 10, shutil.disk_usage(folder).free)
+    except (OSError, KeyError, ValueError):
+        return False
+    return free > NEEDED_BYTES and os.access(folder, os.W_OK)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from moorage_testing.jobs import JobHome, wait_until
+from moorage_testing.jobs import JobHome, kill_group, wait_until
 from moorage_testing.oracle import expected, judge, newest_manifest
 
 from moorage_state.snapshots import Fence, LineageLog
@@ -100,31 +100,43 @@ def is_child_of(pid: int, parent: int) -> bool:
 
 @dataclass(frozen=True)
 class Met:
-    """A running job that a second run met and that was killed then; `left` of it still ran."""
+    """A running job that a second run met and that was killed then; `left` of it still ran.
+
+    What had been its newest checkpoint was damaged, and then it ran to its end.
+    """
 
     pid: int
     refusal: str
     servers: list[int]
     left: list[int]
+    damaged: Path
+    newest: int
+    last_run: str
+    problems: list[str]
 
 
 @pytest.fixture(scope="module")
-def met(tmp_path_factory, small_event_files):
+def met(tmp_path_factory, small_event_files, truth):
     home = JobHome.make(
         tmp_path_factory.mktemp("met") / "job", COUNTING_JOB, small_event_files, epoch=EPOCH
     )
     try:
         process = home.start()
-        home.wait_for_checkpoints(1)
+        home.wait_for_checkpoints(2)
         refusal = home.run(expect=4)
         servers = children_of(process, "moorage_state.server")
         os.kill(process.pid, signal.SIGKILL)
         deadline = time.monotonic() + 20
         while (left := alive(servers)) and time.monotonic() < deadline:
             time.sleep(0.02)
+        kill_group(process)
+        newest, damaged = home.completed()[-1], newest_file(home)
+        flip_a_byte(damaged)
+        last_run = home.run("--take-over")
+        problems = judge(home.path, truth)
     finally:
         home.end()
-    return Met(process.pid, refusal, servers, left)
+    return Met(process.pid, refusal, servers, left, damaged, newest, last_run, problems)
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -178,15 +190,10 @@ def newest_file(home) -> Path:
     return home.checkpoints / key
 
 
-def test_a_flipped_byte_in_the_newest_checkpoint_brings_the_older_one_and_is_said(home, truth):
-    stop_with_checkpoints(home, 2)
-    damaged = newest_file(home)
-    flip_a_byte(damaged)
-    newest = home.completed()[-1]
-    text = home.run()
-    assert damaged.name in text
-    assert f"chk-{newest - 1}" in text
-    assert judge(home.path, truth) == []
+def test_a_flipped_byte_in_the_newest_checkpoint_brings_the_older_one_and_is_said(met):
+    assert met.damaged.name in met.last_run
+    assert f"chk-{met.newest - 1}" in met.last_run
+    assert met.problems == []
 
 
 @pytest.mark.soak
@@ -214,17 +221,20 @@ def test_a_full_local_volume_ends_the_job_and_loses_nothing(home, truth, tmp_pat
         pytest.skip("mounting a small volume needs root")
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", small], check=True)
-    try:
-        process = home.start("--local-dir", str(small))
-        home.wait_for_checkpoints(1)
-        fill(small / "filler")
-        assert process.wait(120) == 7, home.log()
-        assert "full" in home.log() or "No space left" in home.log()
-    finally:
-        subprocess.run(["umount", "-l", small], check=True)
+    process = home.start("--local-dir", str(small), within=with_a_volume_at(small))
+    home.wait_for_checkpoints(1)
+    fill(Path(f"/proc/{process.pid}/root{small}/filler"))
+    assert process.wait(120) == 7, home.log()
+    assert "full" in home.log() or "No space left" in home.log()
+    assert not any(small.iterdir())
     home.run()
     assert judge(home.path, truth) == []
+
+
+def with_a_volume_at(path: Path) -> list[str]:
+    """Mounts 64 MB for the job alone: the mount is gone with its processes, whoever killed them."""
+    script = 'mount -t tmpfs -o size=64m tmpfs "$0" && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", script, str(path)]
 
 
 def fill(path: Path) -> None:

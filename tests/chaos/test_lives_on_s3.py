@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from moorage_testing.fault_proxy import PASSING, Chaos, Fault, FaultProxy
@@ -128,8 +129,8 @@ class BadBucket:
         self._weather.outage = None
 
     def look(self) -> ObjectStore:
-        moment: ObjectStore = Moment(self.truth, self._log)  # type: ignore[assignment]
-        return moment
+        moment: Any = Moment(self.truth, self._log)
+        return cast("ObjectStore", moment)
 
 
 @pytest.fixture(scope="module")

@@ -93,9 +93,8 @@ def test_a_job_stops_with_a_savepoint_and_goes_back_and_on_from_it(make_home, tm
     assert published(home) == [(key, n) for key in KEYS for n in range(1, 5)]
     add_batch(folder, 2)
     run_until(home, 6)
-    run_until(home, 6, "--restore", address)
-    assert f"restored from {address}" in home.log()
     add_batch(folder, 3)
-    run_until(home, 8)
+    run_until(home, 8, "--restore", address)
+    assert f"restored from {address}" in home.log()
     assert set(counted(home).values()) == {8}
     assert published(home) == [(key, n) for key in KEYS for n in range(1, 9)]

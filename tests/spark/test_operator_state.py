@@ -1,6 +1,5 @@
 """State of subtasks in the engine: broadcast rows, and whole jobs that are killed and rescaled."""
 
-import itertools
 import json
 import os
 import re
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 from moorage_testing.batches import KEYS, UNBOUNDED, add_batch, counted, start_and_wait, stop
-from moorage_testing.engine import Collect, Engine, input_stream, rows_of
+from moorage_testing.engine import Collect, input_stream, rows_of
 from moorage_testing.jobs import JobHome, kill_group
 from moorage_testing.oracle import newest_manifest
 
@@ -27,7 +26,6 @@ from moorage.engine.failures import UserFunctionError
 from moorage.graph import SinkNode
 from moorage.state import read
 from moorage_state.keygroups import range_of
-from moorage_state.server.group import ServerGroup
 
 pytestmark = pytest.mark.spark
 
@@ -89,31 +87,6 @@ class KillsAServerAtItsSnapshot(Remembers):
         if self.n and not self.marker.exists():
             self.marker.touch()
             os.kill(self.pid, signal.SIGKILL)
-
-
-@pytest.fixture(scope="module")
-def group(tmp_path_factory):
-    with ServerGroup(2, tmp_path_factory.mktemp("state")) as servers:
-        yield servers
-
-
-@pytest.fixture(scope="module")
-def fences():
-    return itertools.count(1)
-
-
-@pytest.fixture
-def start(spark, group, fences):
-    """Starts engines, each from empty state."""
-    engines = []
-
-    def start(build, **options) -> Engine:
-        engines.append(Engine(spark, group, build, fence=next(fences), **options))
-        return engines[-1]
-
-    yield start
-    for engine in engines:
-        engine.fleet.close()
 
 
 @pytest.fixture
@@ -184,7 +157,8 @@ def test_the_second_example_of_the_page_works(start, frame, tmp_path):
     def build(env):
         env.base_dir = str(tmp_path)
         names["build"](env)
-        output = DataStream(env, schema=None, operator=env.graph.operators[-1])  # type: ignore[arg-type]
+        schema: Any = None
+        output = DataStream(env, schema=schema, operator=env.graph.operators[-1])
         env.graph.sinks.append(SinkNode("out", output, Collect()))
 
     engine = start(build)

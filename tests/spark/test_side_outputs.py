@@ -2,14 +2,13 @@
 
 # ruff: noqa: ARG002 - functions have the signature that the API gives them
 
-import itertools
 import re
 import runpy
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-from moorage_testing.engine import Collect, Engine, input_stream, rows_of
+from moorage_testing.engine import Collect, input_stream, rows_of
 
 from moorage import (
     KeyedBatchFunction,
@@ -20,7 +19,6 @@ from moorage import (
     ValueStateDescriptor,
 )
 from moorage_state.errors import UserError
-from moorage_state.server.group import ServerGroup
 
 pytestmark = pytest.mark.spark
 
@@ -53,31 +51,6 @@ class Counts(KeyedProcessFunction):
     def process(self, row, ctx):
         self.n.update((self.n.value() or 0) + 1)
         yield str(ctx.key), self.n.value()
-
-
-@pytest.fixture(scope="module")
-def group(tmp_path_factory):
-    with ServerGroup(1, tmp_path_factory.mktemp("state")) as servers:
-        yield servers
-
-
-@pytest.fixture(scope="module")
-def fences():
-    return itertools.count(1)
-
-
-@pytest.fixture
-def start(spark, group, fences):
-    engines = []
-
-    def start(build, **options) -> Engine:
-        engine = Engine(spark, group, build, fence=next(fences), **options)
-        engines.append(engine)
-        return engine
-
-    yield start
-    for engine in engines:
-        engine.fleet.close()
 
 
 def events(spark, *rows):

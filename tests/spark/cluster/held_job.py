@@ -39,4 +39,4 @@ def _hold_savepoints(file: Path) -> None:
             time.sleep(0.05)
         return save(*args, **kwargs)
 
-    RangeFleet.save = held  # type: ignore[method-assign]
+    RangeFleet.save = held  # type: ignore[method-assign]  # held back

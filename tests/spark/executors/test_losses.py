@@ -171,8 +171,8 @@ def spy(world):
         world.placements.append(placement)
         placing(placement, owners)
 
-    RangeFleet.open = opened  # type: ignore[method-assign]
-    AnchoredPlacement.pin = pinned  # type: ignore[method-assign]
+    RangeFleet.open = opened  # type: ignore[method-assign]  # watched
+    AnchoredPlacement.pin = pinned  # type: ignore[method-assign]  # watched
 
 
 def scenario():

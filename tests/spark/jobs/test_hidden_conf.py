@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from moorage_testing.quick_spark import quick_java
@@ -22,7 +23,8 @@ def look():
         "spark.local.dir": f"{os.environ['TMPDIR']}/local",
         **quick_java(),
     }
-    spark = start_session(SimpleNamespace(name="hidden"), "local[1]", conf, "no log")  # type: ignore[arg-type]
+    settings: Any = SimpleNamespace(name="hidden")
+    spark = start_session(settings, "local[1]", conf, "no log")
     seen = {
         "spark": spark.sparkContext.getConf().get(KEY),
         "hadoop": spark.sparkContext._jsc.hadoopConfiguration().get(KEY[13:]),

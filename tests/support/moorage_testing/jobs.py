@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,9 +71,14 @@ class JobHome:
     def out(self) -> Path:
         return self.path / "out"
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen:
-        """`moorage run` in a process group of its own; its terminal goes to `run.log`."""
-        command = [sys.executable, "-m", "moorage.cli", "run", "job.yaml", "--plain"]
+    def start(
+        self, *arguments: str, within: Sequence[str] = (), **environment: str
+    ) -> subprocess.Popen:
+        """`moorage run` in a process group of its own; its terminal goes to `run.log`.
+
+        `within` is a command that prepares something and becomes the one that follows it.
+        """
+        command = [*within, sys.executable, "-m", "moorage.cli", "run", "job.yaml", "--plain"]
         if "--local-dir" not in arguments:
             command += ["--local-dir", str(self.path / "scratch")]
         # Short runs: the second compiler would cost more than it saves.

@@ -12,7 +12,8 @@ from moorage_testing.jobs import JobHome, wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 JOB = Path(__file__).with_name("timers_job.py")
-INTERVAL_MS = 500
+# Each epoch is a Spark job, and most of this test is waiting.
+INTERVAL_MS = 2000
 # Long enough that a slow machine stops the first run before.
 LATER_MS = 90_000
 
