@@ -151,10 +151,12 @@ def test_a_server_that_came_up_late_is_not_begun_anew(tmp_path, small):
         with pytest.raises(Retryable, match="too slow"):
             group.ensure_alive()
         late = group.pids[0]
+        output = group._servers[0].process.stdout
+        assert output
 
         def answers():
             # It says that it is ready a moment after it listens.
-            said = select.select([group._servers[0].process.stdout], [], [], 0)[0]
+            said = select.select([output], [], [], 0)[0]
             with contextlib.suppress(Retryable), group.connect(0) as client:
                 return client.ping() if said else None
 
