@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 import rocksdict
 
-from moorage_state.backends import EmbeddedRocksDBStateBackend, Environment, HashMapStateBackend
+from benchmarks.backends import keyed_backend
+from moorage_state.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from moorage_state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -34,11 +35,9 @@ from moorage_state.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from moorage_state.keygroups import KeyGroupRange
 from moorage_state.rocks import ProcessMemory, RocksOptions
 from moorage_state.rocks.options import to_options
 
-GROUPS = 128
 GOAL = 2.0
 KINDS = ("value", "struct", "list", "map", "reducing", "aggregating")
 WAYS = ("dict", "hashmap", "rocksdict", "rocksdb")
@@ -212,14 +211,7 @@ def _opened(way: str, kind: str, directory: Path) -> Opened:
         database.set_write_options(write)
         return Opened(of_rocksdict(kind, database), nothing, database.close)
     factory = HashMapStateBackend() if way == "hashmap" else EmbeddedRocksDBStateBackend()
-    backend: Any = factory.create_keyed_state_backend(
-        Environment(local_dir=directory),
-        "bench",
-        "bench",
-        ["bigint"],
-        GROUPS,
-        KeyGroupRange(0, GROUPS - 1),
-    )
+    backend = keyed_backend(factory, directory)
     # Nobody but a benchmark has to know when it is written.
     settle = nothing if way == "hashmap" else backend._settle  # noqa: SLF001
     return Opened(of_backend(kind, backend), settle, backend.dispose)

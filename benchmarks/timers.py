@@ -24,10 +24,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from moorage_state.backends import EmbeddedRocksDBStateBackend, Environment, HashMapStateBackend
-from moorage_state.keygroups import KeyGroupRange
+from benchmarks.backends import keyed_backend
+from moorage_state.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 
-GROUPS = 128
 SPAN_MS = 10_000_000
 MOST_DRIFT = 2.0
 WAYS = ("hashmap", "rocksdb, HEAP", "rocksdb, ROCKSDB")
@@ -92,14 +91,7 @@ def _opened(way: str, directory: Path) -> Any:
         "rocksdb, HEAP": EmbeddedRocksDBStateBackend(timer_service="HEAP"),
         "rocksdb, ROCKSDB": EmbeddedRocksDBStateBackend(timer_service="ROCKSDB"),
     }
-    return made[way].create_keyed_state_backend(
-        Environment(local_dir=directory),
-        "bench",
-        "bench",
-        ["bigint"],
-        GROUPS,
-        KeyGroupRange(0, GROUPS - 1),
-    )
+    return keyed_backend(made[way], directory)
 
 
 def _resident() -> int:

@@ -3,8 +3,7 @@
 Called by the keyed state store and by offline readers. Within a key, integers and times are eight
 bytes with the sign bit flipped, so that bytes sort as the numbers do; a decimal is its digits in
 full ("-1.50"); a single string or binary stands for itself; in a key of several columns each is
-preceded by its length. Where a range stores what under these bytes, `keylayout` says, whose names
-are here as well.
+preceded by its length. Where a range stores what under these bytes, `keylayout` says.
 """
 
 import datetime
@@ -18,40 +17,14 @@ from numpy.typing import NDArray
 
 from moorage_state.codecs import decimal_fitter
 from moorage_state.keylayout import (
-    EVENT_TIMERS,
-    EXPIRIES,
     KEYED_STATE,
-    PROCESSING_TIMERS,
     decode_time,
     encode_time,
-    expiry_entry,
-    expiry_parts,
     key_prefix,
-    prefix_end,
-    state_id,
-    timer_entry,
-    timer_parts,
 )
 from moorage_state.types import StateType, parse_type
 
-__all__ = [
-    "EVENT_TIMERS",
-    "EXPIRIES",
-    "KEYED_STATE",
-    "PROCESSING_TIMERS",
-    "KeyCodec",
-    "OrderedKeys",
-    "column_encoder",
-    "decode_time",
-    "encode_time",
-    "expiry_entry",
-    "expiry_parts",
-    "key_prefix",
-    "prefix_end",
-    "state_id",
-    "timer_entry",
-    "timer_parts",
-]
+__all__ = ["KeyCodec", "OrderedKeys", "column_encoder"]
 
 _SIGN = 1 << 63
 _U64 = struct.Struct(">Q")

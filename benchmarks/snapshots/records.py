@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.snapshots.params import VALUE_BYTES
-from moorage_state.keys import KeyCodec, state_id
+from moorage_state.keylayout import state_id
+from moorage_state.keys import KeyCodec
 
 __all__ = ["MAX_PARALLELISM", "groups_of", "ordered", "values_of"]
 

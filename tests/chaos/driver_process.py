@@ -14,15 +14,14 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 from moorage_testing.lives import Driver, Expected
+from moorage_testing.whole_lives import takeovers
 
 from moorage_state.errors import CorruptState, Fenced, ObjectNotFound
 from moorage_state.snapshots import (
     Checkpoint,
-    Fence,
     LineageLog,
     current_fence,
     encode_manifest,
@@ -106,10 +105,8 @@ def have_met(store: ObjectStore, seconds: float) -> bool:
     A machine that is busy with other things takes longer for that.
     """
     entries = [entry for _, entry in LineageLog.open(store).read()]
-    holders = [entry.holder.partition("-")[0] for entry in entries if isinstance(entry, Fence)]
-    takeovers = sum(one != next_one for one, next_one in pairwise(holders))
     completed = sum(isinstance(entry, Checkpoint) for entry in entries)
-    return takeovers >= seconds / 4 and completed >= seconds
+    return takeovers(entries) >= seconds / 4 and completed >= seconds
 
 
 def drive(driver: Driver, rng: random.Random, end: float) -> None:

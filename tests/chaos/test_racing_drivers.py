@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from moorage_testing.lives import Driver, Expected
 from moorage_testing.processes import Processes, said
-from moorage_testing.whole_lives import check_nothing_left_over, existing
+from moorage_testing.whole_lives import check_nothing_left_over, existing, takeovers
 
 from moorage_state.snapshots import (
     Checkpoint,
@@ -137,9 +137,7 @@ def check_race(
     check_manifests(store, entries, lines)
     check_what_was_said(entries, lines)
     # That nothing went wrong proves something only if they met.
-    holders = [entry.holder.partition("-")[0] for entry in entries if isinstance(entry, Fence)]
-    takeovers = sum(one != next_one for one, next_one in pairwise(holders))
-    assert takeovers >= seconds / 4
+    assert takeovers(entries) >= seconds / 4
     assert len(_names(lines, "fenced")) >= seconds / 10
     assert len(_names(lines, "completed")) >= seconds
     check_the_next_driver_cleans_up(store, home / "last")

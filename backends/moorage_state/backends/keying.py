@@ -14,7 +14,8 @@ from moorage_state.canonical.hashing import key_groups
 from moorage_state.codecs import StateTypeError, checker, plain_type
 from moorage_state.errors import Bug, UserError
 from moorage_state.keygroups import MAX_PARALLELISM_LIMIT, KeyGroupRange
-from moorage_state.keys import KeyCodec, key_prefix
+from moorage_state.keylayout import key_prefix
+from moorage_state.keys import KeyCodec
 
 __all__ = ["KeyLocator", "Located", "LocatingBackend", "require_namespace", "require_operator"]
 

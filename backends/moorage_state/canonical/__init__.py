@@ -13,7 +13,11 @@ from moorage_state.canonical.export import (
     upload_files,
 )
 from moorage_state.canonical.hashing import key_groups, spark_xxhash64
-from moorage_state.canonical.layout import (
+from moorage_state.canonical.layout import file_name, key_columns, namespace_columns, schema_of
+from moorage_state.canonical.reading import CanonicalFile, frames_of
+from moorage_state.canonical.rows import RowBuffer, RowReader, stored_id
+from moorage_state.canonical.scanning import scan_rows
+from moorage_state.canonicalspec import (
     CANONICAL_FORMAT,
     EVENT_TIME,
     LAST_ACCESS,
@@ -24,15 +28,8 @@ from moorage_state.canonical.layout import (
     TIMERS,
     CanonicalSpec,
     FileMeta,
-    file_name,
-    key_columns,
-    namespace_columns,
-    schema_of,
     spec_of,
 )
-from moorage_state.canonical.reading import CanonicalFile, frames_of
-from moorage_state.canonical.rows import RowBuffer, RowReader, stored_id
-from moorage_state.canonical.scanning import scan_rows
 
 __all__ = [
     "CANONICAL_FORMAT",

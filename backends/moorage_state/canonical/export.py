@@ -17,8 +17,9 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moorage_state.canonical.layout import TIMERS, CanonicalSpec, FileMeta, file_name, with_meta
+from moorage_state.canonical.layout import file_name, with_meta
 from moorage_state.canonical.scanning import SCAN_BYTES, scan_rows
+from moorage_state.canonicalspec import TIMERS, CanonicalSpec, FileMeta
 from moorage_state.database import RangeView
 from moorage_state.errors import LocalDiskError, Retryable, StoreUnavailable
 from moorage_state.rocks import Database, ProcessMemory, RocksOptions

@@ -12,17 +12,9 @@ import pyarrow as pa
 
 from moorage_state.canonicalspec import (
     CANONICAL_FORMAT,
-    EVENT_TIME,
     LAST_ACCESS,
     LIST_KINDS,
-    OPERATOR_STATE_PREFIX,
-    PROCESSING_TIME,
-    SIDE_KINDS,
-    TIMER_KINDS,
-    TIMERS,
-    CanonicalSpec,
     FileMeta,
-    spec_of,
 )
 from moorage_state.columnar.arrow import arrow_type
 from moorage_state.errors import CorruptState, UserError
@@ -30,24 +22,12 @@ from moorage_state.formats import require_known_format
 from moorage_state.types import parse_type
 
 __all__ = [
-    "CANONICAL_FORMAT",
-    "EVENT_TIME",
-    "LAST_ACCESS",
-    "LIST_KINDS",
-    "OPERATOR_STATE_PREFIX",
-    "PROCESSING_TIME",
-    "SIDE_KINDS",
-    "TIMERS",
-    "TIMER_KINDS",
-    "CanonicalSpec",
-    "FileMeta",
     "file_name",
     "key_columns",
     "namespace_columns",
     "read_meta",
     "row_columns",
     "schema_of",
-    "spec_of",
 ]
 
 _KEY = b"moorage"

@@ -10,11 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from moorage_state.canonical.layout import LAST_ACCESS, FileMeta, namespace_columns
+from moorage_state.canonical.layout import namespace_columns
+from moorage_state.canonicalspec import LAST_ACCESS, FileMeta
 from moorage_state.columnar.arrow import from_arrow, to_arrow
 from moorage_state.keyed.expiry import NEVER, due_time, has_expired, split_stamp, stamp_bytes
 from moorage_state.keyed.namespaces import namespace_bytes, namespace_codec, split_namespace
-from moorage_state.keys import expiry_entry
+from moorage_state.keylayout import expiry_entry
 from moorage_state.types import parse_type
 
 __all__ = ["Namespaces", "Stamps"]

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from moorage_state.canonical.layout import FileMeta, file_name, read_meta
+from moorage_state.canonical.layout import file_name, read_meta
 from moorage_state.canonical.rows import RowReader
+from moorage_state.canonicalspec import FileMeta
 from moorage_state.deltas import Frame
 from moorage_state.errors import CorruptState
 

@@ -15,7 +15,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from moorage_state.canonical.layout import (
+from moorage_state.canonical.layout import schema_of
+from moorage_state.canonical.places import Namespaces, Stamps
+from moorage_state.canonical.sides import is_raw, side_prefixes
+from moorage_state.canonicalspec import (
     EVENT_TIME,
     LIST_KINDS,
     OPERATOR_STATE_PREFIX,
@@ -23,25 +26,22 @@ from moorage_state.canonical.layout import (
     SIDE_KINDS,
     TIMER_KINDS,
     FileMeta,
-    schema_of,
 )
-from moorage_state.canonical.places import Namespaces, Stamps
-from moorage_state.canonical.sides import is_raw, side_prefixes
 from moorage_state.codecs import Encode, opaque_encoder
 from moorage_state.columnar.arrow import from_arrow, to_arrow
 from moorage_state.errors import CorruptState
 from moorage_state.evolution import mark_of, reader_of
 from moorage_state.keyed.timers import TIMERS_STATE, pack_timers, unpack_timers
-from moorage_state.keys import (
+from moorage_state.keylayout import (
     EVENT_TIMERS,
     PROCESSING_TIMERS,
-    KeyCodec,
     decode_time,
     encode_time,
     key_prefix,
     state_id,
     timer_entry,
 )
+from moorage_state.keys import KeyCodec
 from moorage_state.types import parse_type
 
 __all__ = ["Entries", "RowBuffer", "RowReader", "stored_id"]

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
-from moorage_state.canonical.layout import SIDE_KINDS, TIMERS, FileMeta
 from moorage_state.canonical.rows import RowBuffer, stored_id
 from moorage_state.canonical.sides import SIDE_ENTRIES, side_parts, side_place
+from moorage_state.canonicalspec import SIDE_KINDS, TIMERS, FileMeta
 from moorage_state.database import RangeCursor, RangeView
 from moorage_state.errors import CorruptState
-from moorage_state.keys import EVENT_TIMERS, EXPIRIES, KEYED_STATE, PROCESSING_TIMERS
+from moorage_state.keylayout import EVENT_TIMERS, EXPIRIES, KEYED_STATE, PROCESSING_TIMERS
 
 __all__ = ["SCAN_BYTES", "scan_rows"]
 

@@ -8,7 +8,7 @@ become entries again.
 
 from collections.abc import Iterable, Iterator
 
-from moorage_state.canonical.layout import FileMeta
+from moorage_state.canonicalspec import FileMeta
 from moorage_state.operator_state.layout import (
     OPERATOR_STATE,
     RAW_KEYED_STATE,

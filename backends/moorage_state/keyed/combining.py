@@ -20,6 +20,7 @@ from moorage_state.descriptors import (
     ReducingStateDescriptor,
 )
 from moorage_state.keyed import api
+from moorage_state.keyed.cells import OverCell
 
 if TYPE_CHECKING:
     from moorage_state.codecs import Settle
@@ -76,33 +77,18 @@ def reduced_by_key(
     return found
 
 
-class _CombiningState(api.MergingState):
-    """What is common to them: one cell, which the store sees in their place.
-
-    Attributes:
-        cell: holds what came of the values.
+class _CombiningState(OverCell, api.MergingState):
+    """What is common to them; `cell` holds what came of the values.
 
     Args:
         state: its name, for errors.
     """
 
-    __slots__ = ("_state", "cell")
+    __slots__ = ("_state",)
 
     def __init__(self, cell: "ValueState", state: str) -> None:
-        self.cell = cell
+        super().__init__(cell)
         self._state = state
-
-    def clear(self) -> None:
-        """Remove what the current key has."""
-        self.cell.clear()
-
-    def new_chunk(self) -> None:
-        """Forget what was fetched for the chunk before."""
-        self.cell.new_chunk()
-
-    def flush(self) -> None:
-        """Write the current key's value if it changed."""
-        self.cell.flush()
 
     def _nothing(self, function: str) -> StateTypeError:
         """None would clear the state: who means that calls `clear`."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from moorage_state.keyed import api
+from moorage_state.keyed.cells import OverCell
 
 if TYPE_CHECKING:
     from moorage_state.keyed.codec import StateCodec
@@ -20,30 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["DetachedListState", "DetachedMapState", "DetachedValueState"]
 
 
-class _Detached:
-    """What is common to them.
+class _Detached(OverCell):
+    """What is common to them; `cell` is the handle of the bytes."""
 
-    Attributes:
-        cell: the handle of the bytes, which the store sees in their place.
-    """
-
-    __slots__ = ("_decode", "_encode", "cell")
+    __slots__ = ("_decode", "_encode")
 
     def __init__(self, cell: Any, codec: "StateCodec") -> None:
-        self.cell = cell
+        super().__init__(cell)
         self._encode, self._decode = codec.encode, codec.decode
-
-    def clear(self) -> None:
-        """Remove what the current key has."""
-        self.cell.clear()
-
-    def new_chunk(self) -> None:
-        """Forget what was fetched for the chunk before."""
-        self.cell.new_chunk()
-
-    def flush(self) -> None:
-        """Write what the current key changed."""
-        self.cell.flush()
 
 
 class DetachedValueState(_Detached, api.ValueState):

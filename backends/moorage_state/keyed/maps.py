@@ -11,7 +11,8 @@ from moorage_state.keyed import api
 from moorage_state.keyed.access import Scan
 from moorage_state.keyed.expiry import split_stamp
 from moorage_state.keyed.scanning import Entry, pages, scan_chunk
-from moorage_state.keys import KeyCodec, column_encoder, prefix_end
+from moorage_state.keylayout import prefix_end
+from moorage_state.keys import KeyCodec, column_encoder
 
 if TYPE_CHECKING:
     from moorage_state.descriptors import MapStateDescriptor

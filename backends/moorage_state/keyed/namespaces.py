@@ -13,7 +13,8 @@ from moorage_state.codecs import StateTypeError, checker
 from moorage_state.keyed import api
 from moorage_state.keyed.detached import DetachedValueState
 from moorage_state.keyed.values import ValueState
-from moorage_state.keys import KEYED_STATE, KeyCodec
+from moorage_state.keylayout import KEYED_STATE
+from moorage_state.keys import KeyCodec
 
 if TYPE_CHECKING:
     from moorage_state.keyed.access import Scan

@@ -20,7 +20,8 @@ from moorage.vectorized import BatchContext, KeyedBatchFunction
 from moorage_state.columnar import ColumnCodec
 from moorage_state.errors import UserError
 from moorage_state.keyed import KeyedStateStore
-from moorage_state.keys import KeyCodec, state_id
+from moorage_state.keylayout import state_id
+from moorage_state.keys import KeyCodec
 
 __all__ = ["BatchLoop"]
 

@@ -28,7 +28,7 @@ from moorage_state.canonical import (
 from moorage_state.descriptors import MapStateDescriptor, StateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keygroups import range_of
-from moorage_state.keys import state_id
+from moorage_state.keylayout import state_id
 from moorage_state.rocks import Database, ProcessMemory
 from moorage_state.snapshots import Manifest, OperatorState, OperatorStateMeta, StateMeta
 from moorage_state.types import parse_type

@@ -31,7 +31,8 @@ from moorage_state.codecs import StateTypeError, checker
 from moorage_state.database import RangeDatabase
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.keyed.expiry import NEVER
-from moorage_state.keys import KeyCodec, key_prefix
+from moorage_state.keylayout import key_prefix
+from moorage_state.keys import KeyCodec
 from moorage_state.rocks import RocksOptions
 from moorage_state.server.databases import open_copy
 from moorage_state.server.fetching import fetch_all

@@ -21,7 +21,8 @@ from moorage.engine.watermarks import Watermarks
 from moorage.graph import InputNode, JobGraph
 from moorage_state.codecs import decoder
 from moorage_state.keygroups import SPARK_XXHASH64, range_of
-from moorage_state.keys import KEYED_STATE, KeyCodec, key_prefix, state_id
+from moorage_state.keylayout import KEYED_STATE, key_prefix, state_id
+from moorage_state.keys import KeyCodec
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
 

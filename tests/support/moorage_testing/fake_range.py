@@ -2,7 +2,7 @@
 
 from moorage_state.deltas import decode_frame
 from moorage_state.keyed.access import Scan
-from moorage_state.keys import EVENT_TIMERS, timer_parts
+from moorage_state.keylayout import EVENT_TIMERS, timer_parts
 
 __all__ = ["FakeRange"]
 

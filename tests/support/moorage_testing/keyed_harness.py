@@ -12,7 +12,8 @@ import xxhash
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.store import StateSchema, merged_schema
 from moorage_state.keygroups import KeyGroupRange, owner, range_of
-from moorage_state.keys import KeyCodec, key_prefix
+from moorage_state.keylayout import key_prefix
+from moorage_state.keys import KeyCodec
 from moorage_testing.fake_range import FakeRange
 
 __all__ = ["MAX_PARALLELISM", "KeyedStoreHarness"]

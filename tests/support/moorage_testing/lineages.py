@@ -14,7 +14,8 @@ from moorage_state.descriptors import (
 )
 from moorage_state.keyed import KeyedStateStore, KeyTimers
 from moorage_state.keyed.access import Scan
-from moorage_state.keys import KeyCodec, key_prefix
+from moorage_state.keylayout import key_prefix
+from moorage_state.keys import KeyCodec
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import (
     InProcessClient,

@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from moorage_state.codecs import decoder
-from moorage_state.keys import KeyCodec, state_id
+from moorage_state.keylayout import state_id
+from moorage_state.keys import KeyCodec
 from moorage_state.server import InProcessClient, RangeHost
 from moorage_state.server.api import RangeSpec, RestoreBase
 from moorage_state.snapshots import CheckpointStore, LineageLog, Manifest, retained

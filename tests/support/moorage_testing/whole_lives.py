@@ -13,8 +13,9 @@ import random
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +25,8 @@ from moorage_state.snapshots import (
     MAX_INLINE_BYTES,
     Checkpoint,
     CheckpointStore,
+    Entry,
+    Fence,
     LineageLog,
     retained,
     verify_files,
@@ -31,7 +34,7 @@ from moorage_state.snapshots import (
 from moorage_state.stores import ObjectStore
 from moorage_testing.lives import BadStore, Crash, Driver, Expected
 
-__all__ = ["BadWorld", "Life", "World", "check_nothing_left_over", "existing"]
+__all__ = ["BadWorld", "Life", "World", "check_nothing_left_over", "existing", "takeovers"]
 
 
 class World(Protocol):
@@ -233,6 +236,12 @@ class Life:
 def existing(store: ObjectStore) -> list[Checkpoint]:
     """The checkpoints that exist by the log in this store."""
     return list(retained(entry for _, entry in LineageLog.open(store).read()))
+
+
+def takeovers(entries: Iterable[Entry]) -> int:
+    """How often another driver took the lineage; drivers are told apart by their folders' names."""
+    holders = [entry.holder.partition("-")[0] for entry in entries if isinstance(entry, Fence)]
+    return sum(one != next_one for one, next_one in pairwise(holders))
 
 
 def check_nothing_left_over(store: ObjectStore) -> None:

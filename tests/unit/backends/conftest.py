@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from moorage_state.backends import (
     BatchExecutionStateBackend,
@@ -169,6 +170,23 @@ def op(backend, subtasks):
 @pytest.fixture
 def options():
     return {"checkpoint": CHECKPOINT, "savepoint": SAVEPOINT}
+
+
+@pytest.fixture
+def run_on_backend(backend, subtasks, options):
+    """Run a state machine that `make`s operators and takes snapshots in both `formats`."""
+
+    def run(machine, examples, steps):
+        run_state_machine_as_test(
+            type(
+                "OnBackend",
+                (machine,),
+                {"make": staticmethod(lambda: subtasks(backend)), "formats": options},
+            ),
+            settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None),
+        )
+
+    return run
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from moorage_testing.changing_types import HOW, TTL, Record, plain
 
 from moorage_state.descriptors import (
@@ -321,21 +320,10 @@ class ChangingTypes(RuleBasedStateMachine):
             ), key
 
 
-def run(backend, subtasks, options, examples, steps):
-    machine = type(
-        "OnBackend",
-        (ChangingTypes,),
-        {"make": staticmethod(lambda: subtasks(backend)), "formats": options},
-    )
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
-    )
-
-
-def test_every_backend_reads_all_that_any_type_wrote(backend, subtasks, options):
-    run(backend, subtasks, options, 10, 6)
+def test_every_backend_reads_all_that_any_type_wrote(run_on_backend):
+    run_on_backend(ChangingTypes, 10, 6)
 
 
 @pytest.mark.soak
-def test_every_backend_reads_all_that_any_type_wrote_for_long(backend, subtasks, options):
-    run(backend, subtasks, options, 300, 20)
+def test_every_backend_reads_all_that_any_type_wrote_for_long(run_on_backend):
+    run_on_backend(ChangingTypes, 300, 20)

@@ -11,13 +11,11 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from moorage_state.descriptors import (
@@ -286,21 +284,10 @@ class Machine(RuleBasedStateMachine):
         )
 
 
-def run(backend, subtasks, options, examples, steps):
-    machine = type(
-        "OnBackend",
-        (Machine,),
-        {"make": staticmethod(lambda: subtasks(backend)), "formats": options},
-    )
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
-    )
-
-
-def test_every_backend_is_a_dict_per_key(backend, subtasks, options):
-    run(backend, subtasks, options, 6, 12)
+def test_every_backend_is_a_dict_per_key(run_on_backend):
+    run_on_backend(Machine, 6, 12)
 
 
 @pytest.mark.soak
-def test_every_backend_is_a_dict_per_key_for_long(backend, subtasks, options):
-    run(backend, subtasks, options, 200, 50)
+def test_every_backend_is_a_dict_per_key_for_long(run_on_backend):
+    run_on_backend(Machine, 200, 50)

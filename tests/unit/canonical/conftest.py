@@ -17,7 +17,8 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.keyed import KeyedStateStore, KeyTimers
-from moorage_state.keys import KeyCodec, key_prefix
+from moorage_state.keylayout import key_prefix
+from moorage_state.keys import KeyCodec
 from moorage_state.rocks import Database, ProcessMemory, RocksOptions
 from moorage_state.snapshots import StateMeta
 

@@ -21,7 +21,8 @@ from moorage_state.canonical import (
 )
 from moorage_state.deltas import Frame
 from moorage_state.errors import CorruptState, LocalDiskError, Retryable, UserError
-from moorage_state.keys import KeyCodec, key_prefix, state_id
+from moorage_state.keylayout import key_prefix, state_id
+from moorage_state.keys import KeyCodec
 from moorage_state.rocks import Database, ProcessMemory, RocksOptions
 from moorage_state.snapshots import StateMeta
 from moorage_state.stores import LocalStore

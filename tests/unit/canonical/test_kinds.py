@@ -26,7 +26,8 @@ from moorage_state.descriptors import (
 )
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.expiry import split_stamp
-from moorage_state.keys import EXPIRIES, KeyCodec, key_prefix, state_id
+from moorage_state.keylayout import EXPIRIES, key_prefix, state_id
+from moorage_state.keys import KeyCodec
 from moorage_state.rocks import Database
 from moorage_state.snapshots import StateMeta, encode_manifest
 from moorage_state.snapshots.savepoints import MANIFEST_KEY

@@ -25,15 +25,15 @@ from moorage_state.canonical import (
 from moorage_state.codecs import encoder
 from moorage_state.deltas import Frame
 from moorage_state.keyed.timers import TIMERS_STATE, pack_timers
-from moorage_state.keys import (
+from moorage_state.keylayout import (
     EVENT_TIMERS,
     PROCESSING_TIMERS,
-    KeyCodec,
     encode_time,
     key_prefix,
     state_id,
     timer_entry,
 )
+from moorage_state.keys import KeyCodec
 from moorage_state.rocks import Database, ProcessMemory, RocksOptions
 from moorage_state.snapshots import StateMeta
 

@@ -15,7 +15,7 @@ from moorage.functions import (
     TimerService,
 )
 from moorage_state.keyed import KeyedStateStore, KeyTimers
-from moorage_state.keys import key_prefix
+from moorage_state.keylayout import key_prefix
 from moorage_state.server.api import Prepared, Version
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from moorage.engine.chunks import Chunk, chunk_of
 from moorage.engine.columns import GROUP_COLUMN
-from moorage_state.keys import KeyCodec, key_prefix
+from moorage_state.keylayout import key_prefix
+from moorage_state.keys import KeyCodec
 
 RUNS = st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 4)), min_size=1, max_size=9).filter(
     lambda runs: len({key for key, _ in runs}) == len(runs)

@@ -14,17 +14,6 @@ from moorage.engine.watermarks import Watermarks
 
 FLIGHTS = Path(__file__).parents[3] / "examples" / "flights"
 WHEN = pa.timestamp("us", tz="UTC")
-STREAM = pa.schema(
-    [
-        ("departed", WHEN),
-        ("carrier", pa.string()),
-        ("flight", pa.int32()),
-        ("tailnum", pa.string()),
-        ("origin", pa.string()),
-        ("dest", pa.string()),
-        ("delay", pa.int32()),
-    ]
-)
 ENTRY = pa.schema(
     [
         ("tailnum", pa.string()),
@@ -44,7 +33,7 @@ ENTRY = pa.schema(
 @pytest.fixture
 def example(monkeypatch):
     monkeypatch.syspath_prepend(FLIGHTS)
-    yield importlib.import_module("job"), importlib.import_module("oracle")
+    yield [importlib.import_module(name) for name in ("job", "oracle", "prepare")]
     for path in FLIGHTS.glob("*.py"):
         sys.modules.pop(path.stem, None)
 
@@ -62,10 +51,11 @@ def departures(rng):
 
 
 def test_the_job_of_the_example_writes_what_its_oracle_says(example, operator, batch):
-    job, oracle = example
+    job, oracle, prepare = example
+    stream = prepare.SCHEMA
     rows = departures(random.Random(11))
     declared = {
-        "columns": tuple(STREAM.names),
+        "columns": tuple(stream.names),
         "key_columns": ("tailnum",),
         "output": ENTRY,
         "inputs": ("departures",),
@@ -75,7 +65,7 @@ def test_the_job_of_the_example_writes_what_its_oracle_says(example, operator, b
     def epoch(rows=()):
         timed = [(*row, int(row[0].timestamp() * 1000)) for row in rows]
         timed.sort(key=lambda row: (sum(row[3].encode()) % 128, row[3], row[0]))
-        given = [batch(*timed, stream=STREAM, key=3)] if timed else []
+        given = [batch(*timed, stream=stream, key=3)] if timed else []
         done = operator.epoch(job.Logbook(), given, watermark=time.current, **declared)
         entries.extend(done.rows)
         return time.after_epoch({"departures": max(t[-1] for t in timed)} if timed else {})
@@ -85,7 +75,7 @@ def test_the_job_of_the_example_writes_what_its_oracle_says(example, operator, b
     time = epoch().drain()
     epoch()
     published = pd.DataFrame(entries, columns=ENTRY.names)
-    expected = oracle.logbooks(pd.DataFrame(rows, columns=STREAM.names))
+    expected = oracle.logbooks(pd.DataFrame(rows, columns=stream.names))
     assert {"missing", "departed"} == set(expected.event)
     assert oracle.compare(published, expected).examples == ()
     assert len(published) == len(expected)

@@ -11,7 +11,7 @@ import pytest
 
 from moorage.engine.acks import Ack, EpochOutcome
 from moorage_state.canonical import RowBuffer
-from moorage_state.canonical.layout import CanonicalSpec
+from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.codecs import encoder
 from moorage_state.columnar import ColumnCodec
 from moorage_state.deltas import decode_frame
@@ -26,7 +26,7 @@ from moorage_state.evolution import StateMigrationError
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.access import Scan
 from moorage_state.keyed.store import StateSchema, merged_schema
-from moorage_state.keys import key_prefix, state_id
+from moorage_state.keylayout import key_prefix, state_id
 from moorage_state.snapshots import StateMeta
 from moorage_state.timetolive import StateTtlConfig
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from moorage_state.canonical.layout import CanonicalSpec
+from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.server import RestoreBase
 from moorage_state.snapshots import object_keys
 from moorage_state.stores import open_store

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from moorage_state.keys import timer_entry
+from moorage_state.keylayout import timer_entry
 from moorage_state.server import Scan
 
 

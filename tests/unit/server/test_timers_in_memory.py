@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from moorage_state.deltas import Frame
-from moorage_state.keys import EVENT_TIMERS, PROCESSING_TIMERS, timer_entry
+from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, timer_entry
 from moorage_state.rocks import Database, ProcessMemory
 from moorage_state.server import RangeHost
 from moorage_state.server.databases import Databases

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from moorage_testing.fake_range import FakeRange
 
 from moorage_state.keyed import KeyedStateStore
-from moorage_state.keys import key_prefix
+from moorage_state.keylayout import key_prefix
 
 # A busy machine is no failure.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -32,7 +32,7 @@ from moorage_state.descriptors import (
 from moorage_state.keyed import scanning
 from moorage_state.keyed import store as store_module
 from moorage_state.keyed.expiry import split_stamp
-from moorage_state.keys import state_id
+from moorage_state.keylayout import state_id
 
 
 @pytest.fixture(autouse=True)

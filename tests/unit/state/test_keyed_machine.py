@@ -27,7 +27,8 @@ from moorage_state.descriptors import (
 )
 from moorage_state.keyed import KeyedStateStore, KeyTimers, scanning
 from moorage_state.keyed import store as store_module
-from moorage_state.keys import EVENT_TIMERS, KeyCodec, key_prefix, timer_entry
+from moorage_state.keylayout import EVENT_TIMERS, key_prefix, timer_entry
+from moorage_state.keys import KeyCodec
 
 KEYS = ["", "a", "ab", "b", "\u00e9", "key-with-a-longer-name"]
 CODEC = KeyCodec(["string"])

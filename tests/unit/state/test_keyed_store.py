@@ -18,7 +18,7 @@ from moorage_state.errors import UserError
 from moorage_state.keyed import KeyedStateStore, KeyTimers, scanning
 from moorage_state.keyed import store as store_module
 from moorage_state.keyed.store import StateSchema, schema_of
-from moorage_state.keys import key_prefix, state_id
+from moorage_state.keylayout import key_prefix, state_id
 
 D = decimal.Decimal
 COUNT = ValueStateDescriptor("count", "long")

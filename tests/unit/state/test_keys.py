@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_state.keys import (
+from moorage_state.keylayout import (
     EVENT_TIMERS,
     KEYED_STATE,
-    KeyCodec,
     decode_time,
     encode_time,
     key_prefix,
@@ -22,6 +21,7 @@ from moorage_state.keys import (
     timer_entry,
     timer_parts,
 )
+from moorage_state.keys import KeyCodec
 
 D = decimal.Decimal
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -22,7 +22,8 @@ from moorage_state.keyed.expiry import NEVER, split_stamp
 from moorage_state.keyed.namespaces import split_namespace
 from moorage_state.keyed.store import StateSchema
 from moorage_state.keyed.timers import TIMERS_STATE, TimeDomain, unpack_timers
-from moorage_state.keys import KEYED_STATE, KeyCodec, state_id
+from moorage_state.keylayout import KEYED_STATE, state_id
+from moorage_state.keys import KeyCodec
 
 __all__ = ["fill_from_frames", "fill_from_stream"]
 

@@ -53,7 +53,7 @@ from moorage_state.keyed.schema import (
     schema_of,
     unstored_of,
 )
-from moorage_state.keys import state_id
+from moorage_state.keylayout import state_id
 from moorage_state.timetolive import StateTtlConfig
 from moorage_state.types import parse_type
 

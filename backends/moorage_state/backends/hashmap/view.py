@@ -13,7 +13,8 @@ from typing import Any
 from moorage_state.backends.hashmap.format import Captured
 from moorage_state.keyed.expiry import stamp_bytes
 from moorage_state.keyed.timers import TIMERS_STATE, pack_timers
-from moorage_state.keys import KeyCodec, encode_time, key_prefix, state_id
+from moorage_state.keylayout import encode_time, key_prefix, state_id
+from moorage_state.keys import KeyCodec
 
 __all__ = ["HeapRangeView"]
 
