@@ -136,9 +136,15 @@ class Database:
         self._write = rocksdict.WriteOptions()
         # A property of the class, although the binding's type stub declares a method.
         setattr(self._write, "disable_wal", True)  # noqa: B010
+        given = to_options(options, memory)
         with _translated(path):
+            # Named for the column family too: the binding takes its options, those of tables and
+            # their cache included, from the OPTIONS file of a directory that is there already.
             self._db: rocksdict.Rdict | None = rocksdict.Rdict(
-                str(path), to_options(options, memory), access_type=_ACCESS[read_only]()
+                str(path),
+                given,
+                column_families={"default": given},
+                access_type=_ACCESS[read_only](),
             )
             self._db.set_write_options(self._write)
         self._get: Callable[[bytes], bytes | None] = self._db.get

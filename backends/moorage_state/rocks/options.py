@@ -1,7 +1,8 @@
 """The single place that turns settings into RocksDB's own options, and what databases share.
 
-Called by the adapter when it opens a database. Options are always given explicitly: without them
-the binding loads the OPTIONS file it finds and an 8 MB cache of its own.
+Called by the adapter when it opens a database. Options are always given explicitly, and
+for the column family too: else the binding takes what is missing from the OPTIONS file it finds,
+with no filters and an 8 MB cache of its own.
 """
 
 import rocksdict
