@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from moorage_state.codecs import checker
 from moorage_state.timetolive import StateTtlConfig
 from moorage_state.types import parse_type
 
@@ -72,16 +73,24 @@ def _check(name: str, ddl: str, ttl: Any) -> None:
 class ValueStateDescriptor(_Declared):
     """One value per key. `type` is a Spark DDL type.
 
+    Attributes:
+        default: what `value` gives, anew each time, where nothing is stored; it is never stored
+            itself, so another one may be declared over state that is there.
+
     Raises:
+        StateTypeError: when `default` is not of the type.
         ValueError: for an illegal name or a type that is not known.
     """
 
     name: str
     type: str
     ttl: StateTtlConfig | None = field(default=None, hash=False)
+    default: Any = field(default=None, hash=False, kw_only=True)
 
     def __post_init__(self) -> None:
         _check(self.name, self.type, self.ttl)
+        if self.default is not None:
+            checker(self.type, self.name)(self.default)
 
     @property
     def kind(self) -> StateKind:

@@ -365,6 +365,9 @@ class Restore(Model):
     allow_non_restored_state: bool = False
     """Whether state of operators and offsets of inputs that the job has no longer may be left."""
 
+    on_missing_offsets: Literal["Fail", "Skip"] = "Fail"
+    """What a start does where Kafka no longer has the next offsets; Skip goes on behind the gap."""
+
     uid_mapping: dict[OperatorUid, OperatorUid] = Field(default_factory=dict, max_length=64)
     """Operator uids of the snapshot, and what they are called in the job."""
 

@@ -58,6 +58,7 @@ class StreamEnvironment:
         base_dir: str = "",
         staging: str = "",
         max_records_per_epoch: int | None = None,
+        skip_missing_offsets: bool = False,
         args: tuple[str, ...] = (),
     ) -> None:
         self.spark = spark
@@ -67,6 +68,7 @@ class StreamEnvironment:
         self.graph = JobGraph()
         self._uids: set[str] = set()
         self._max_records = max_records_per_epoch
+        self._skip_missing_offsets = skip_missing_offsets
 
     def read_stream(
         self,
@@ -95,7 +97,7 @@ class StreamEnvironment:
             reader = self.spark.readStream.format(format)
             if schema is not None:
                 reader = reader.schema(schema)
-            for name, value in self._limited(format, options).items():
+            for name, value in self._limited(format, self._lossy(format, options)).items():
                 reader = reader.option(name, value)
             frame = reader.load(where) if where is not None else reader.load()
         except Exception as exc:
@@ -149,6 +151,13 @@ class StreamEnvironment:
         if _URL.match(path) or path.startswith("/") or not self.base_dir:
             return path
         return f"{self.base_dir}/{path}"
+
+    def _lossy(self, source: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Options that let Kafka's gaps be skipped, where the manifest says so and they do not."""
+        given = "failondataloss" in (name.lower() for name in options)
+        if source != "kafka" or given or not self._skip_missing_offsets:
+            return options
+        return {**options, "failOnDataLoss": "false"}
 
     def _limited(self, source: str, options: dict[str, Any]) -> dict[str, Any]:
         """Options with the job's record limit rendered into the source's own option."""

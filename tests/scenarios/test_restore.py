@@ -94,7 +94,9 @@ async def test_a_source_that_lost_the_next_offsets_blocks_the_job_and_nothing_is
     assert "KAFKA_DATA_LOSS" in running.status().message
     await running.run(600, step=5.0)
     assert len(running.drivers.by_pod) == 1
-    running.annotate(restart="the topic is whole again")
+    assert "spec.restore.onMissingOffsets: Skip" in running.status().message
+    running.edit(restore={"onMissingOffsets": "Skip"})
+    running.annotate(restart="what is lost is lost")
     await running.until(running.is_running)
     assert running.drivers.restored[-1].epoch == running.drivers.restored[-1].newest > 0
 

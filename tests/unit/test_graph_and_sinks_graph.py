@@ -153,6 +153,25 @@ def test_the_record_limit_of_the_job_becomes_the_sources_option(source, options,
     assert {k: v for k, v in asked.items() if k not in {"format", "path"}} == limit
 
 
+@pytest.mark.parametrize(
+    ("source", "options", "asked"),
+    [
+        ("kafka", {}, {"failOnDataLoss": "false"}),
+        ("kafka", {"failondataloss": True}, {"failondataloss": True}),
+        ("json", {}, {}),
+    ],
+)
+def test_missing_offsets_are_skipped_where_the_manifest_says_so_and_the_job_nothing_else(
+    source, options, asked
+):
+    for skip in (True, False):
+        env = make_env(skip_missing_offsets=skip)
+        env.read_stream("clicks", source, **options)
+        found = cast("Any", env.spark).readStream.asked
+        left = {k: v for k, v in found.items() if k not in {"format", "path"}}
+        assert left == (asked if skip else options)
+
+
 def test_only_file_sources_are_known_by_their_files():
     env = make_env()
     env.read_stream("events", "kafka", subscribe="events")

@@ -8,6 +8,8 @@ from moorage_state.errors import UserError
 
 __all__ = ["CheckpointConfig", "CheckpointingMode", "ToleranceAction"]
 
+# Flink's MINIMAL_CHECKPOINT_TIME: below it a job would do nothing else.
+SHORTEST_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 365 * 24 * 3600.0
 
 
@@ -57,10 +59,12 @@ class CheckpointConfig:
     coalesce_periodic: bool = False
 
     def __post_init__(self) -> None:
-        if self.interval is not None and not self.interval > 0:
-            raise UserError(f"checkpoint interval must be over 0: interval={self.interval}")
-        if not self.timeout > 0:
-            raise UserError(f"checkpoint timeout must be over 0: timeout={self.timeout}")
+        for name in ("interval", "timeout"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds >= SHORTEST_SECONDS:
+                raise UserError(
+                    f"a checkpoint's {name} is 10 ms at least: {name}={seconds}; give more seconds"
+                )
         if self.max_concurrent < 1:
             raise UserError(f"one checkpoint at least: max_concurrent={self.max_concurrent}")
         if not self.min_pause >= 0:

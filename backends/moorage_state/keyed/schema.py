@@ -5,7 +5,7 @@ Called by the store when a state is registered, and by the driver, which merges 
 
 from dataclasses import fields
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -87,17 +87,20 @@ class Unstored(NamedTuple):
     Attributes:
         ttl: what begins the time anew and what may still be read, among others.
         reduce: the name of the function, empty for one without; functions cannot be compared.
+        default: what a value state reads as where nothing is stored.
     """
 
     name: str
     ttl: StateTtlConfig | None
     reduce: str
+    default: Any
 
 
 def unstored_of(descriptor: StateDescriptor) -> Unstored:
     """That of a descriptor."""
     reduce = getattr(descriptor, "reduce", "")
-    return Unstored(descriptor.name, descriptor.ttl, reduce if isinstance(reduce, str) else "")
+    named = reduce if isinstance(reduce, str) else ""
+    return Unstored(descriptor.name, descriptor.ttl, named, getattr(descriptor, "default", None))
 
 
 def require_same_unstored(new: Unstored, old: Unstored) -> None:
@@ -107,6 +110,7 @@ def require_same_unstored(new: Unstored, old: Unstored) -> None:
     pairs = [(name, _spelled(old.ttl, name), _spelled(new.ttl, name)) for name in _OF_TTL]
     if new.reduce and old.reduce:
         pairs.append(("reduce", old.reduce, new.reduce))
+    pairs.append(("default", repr(old.default), repr(new.default)))
     differ = [f"{name}={one} and now {name}={other}" for name, one, other in pairs if one != other]
     if differ:
         raise UserError(

@@ -14,6 +14,7 @@ from moorage_state.descriptors import (
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
+    ValueStateDescriptor,
 )
 from moorage_state.keyed.codec import RAW, StateCodec
 from moorage_state.keyed.combining import (
@@ -32,7 +33,7 @@ from moorage_state.keyed.expiry import Expiry
 from moorage_state.keyed.lists import ExpiringListState, ListState
 from moorage_state.keyed.maps import ExpiringMapState, MapState
 from moorage_state.keyed.scanning import fetch_values
-from moorage_state.keyed.values import ExpiringValueState, ValueState
+from moorage_state.keyed.values import DefaultedValueState, ExpiringValueState, ValueState
 
 if TYPE_CHECKING:
     from moorage_state.keyed.store import KeyedStateStore
@@ -73,13 +74,16 @@ def make_handle(
     if isinstance(descriptor, FoldingStateDescriptor):
         function = folding_function(descriptor, codec.settle)
         return FoldingState(cell, function, descriptor.name)
+    if isinstance(descriptor, ValueStateDescriptor) and descriptor.default is not None:
+        return DefaultedValueState(cell, codec.encode(descriptor.default), codec.decode)
     return cell
 
 
 def is_plain_value(handle: Any) -> bool:
     """Whether it is that of a value state whose values are stored as they are, unstamped."""
-    inner = handle.cell if type(handle) is DetachedValueState else handle
-    return type(inner) is ValueState
+    while type(handle) in (DefaultedValueState, DetachedValueState):
+        handle = handle.cell
+    return type(handle) is ValueState
 
 
 def _cell(

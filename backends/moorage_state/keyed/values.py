@@ -6,15 +6,17 @@ Also the cell in which reducing and aggregating states keep theirs. Called by us
 from typing import TYPE_CHECKING, Any
 
 from moorage_state.keyed import api
+from moorage_state.keyed.cells import OverCell
 from moorage_state.keyed.expiry import NEVER, split_stamp, stamp_bytes
 
 if TYPE_CHECKING:
+    from moorage_state.codecs import Decode
     from moorage_state.keyed.codec import StateCodec
     from moorage_state.keyed.expiry import Expiry
     from moorage_state.keyed.scanning import Values
     from moorage_state.keyed.store import KeyedStateStore
 
-__all__ = ["ExpiringValueState", "ValueState"]
+__all__ = ["DefaultedValueState", "ExpiringValueState", "ValueState"]
 
 
 class ValueState(api.ValueState):
@@ -194,3 +196,31 @@ class ExpiringValueState(ValueState):
         self._dirty = True
         if self._expiry.returns_expired:
             self._expired = payload
+
+
+class DefaultedValueState(OverCell, api.ValueState):
+    """A value that reads as a default where nothing is stored; `cell` holds what is.
+
+    Attributes:
+        default: the bytes of the default, which is decoded anew for everyone who asks, so that
+            nobody changes another's.
+    """
+
+    __slots__ = ("_decode", "default")
+
+    def __init__(self, cell: Any, default: bytes, decode: "Decode") -> None:
+        super().__init__(cell)
+        self.default, self._decode = default, decode
+
+    def value(self) -> Any:
+        """The current key's value, or the default."""
+        found = self.cell.value()
+        return self._decode(self.default) if found is None else found
+
+    def update(self, value: Any) -> None:
+        """Set the current key's value; None clears it, and the default is what reads then.
+
+        Raises:
+            StateTypeError: see `ValueState.update`.
+        """
+        self.cell.update(value)

@@ -30,7 +30,8 @@ _FIXES = {
     "RestorePointNotFound": "name a restore point that exists: correct spec.restore and raise its "
     "nonce",
     "SourceOffsetsLost": "the source no longer has what the job must read next; restore from a "
-    "newer point or accept the loss in the job's code, and raise spec.restore.nonce",
+    "newer point by spec.restore with a higher nonce; or accept the loss with "
+    "spec.restore.onMissingOffsets: Skip, then set the annotation moorage.dev/restart anew",
     "StoreDenied": "give the job read, write, list and delete rights on its directories, then set "
     "the annotation moorage.dev/restart to a new value",
 }

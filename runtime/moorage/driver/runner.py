@@ -231,6 +231,7 @@ def _context(
             base_dir=str(settings.main_file.parent),
             staging=settings.checkpoint_dir,
             max_records_per_epoch=None if settings.in_one_epoch else settings.max_records_per_epoch,
+            skip_missing_offsets=settings.restore.skip_missing_offsets,
             args=settings.args,
         )
         graph = build_graph(settings.main_file, env, settings.py_files)

@@ -32,6 +32,7 @@ class RestorePolicy:
         nonce: the manifest's restore nonce; a choice counts once per nonce.
         explicit: asked for on the command line: it counts now, whatever the nonce.
         max_fallback_age: how much older a checkpoint may be that takes a damaged one's place.
+        skip_missing_offsets: what Kafka no longer has is skipped.
         claim: a restored savepoint is the job's to delete.
         allow_non_restored: state of operators and inputs that are gone may be left behind.
         order_id: the operator's name for the choice, which then counts once per id; else empty.
@@ -44,6 +45,7 @@ class RestorePolicy:
     explicit: bool = False
     max_fallback_age: datetime.timedelta | None = None
     allow_non_restored: bool = False
+    skip_missing_offsets: bool = False
     claim: bool = False
     acknowledge_state_loss: bool = False
     uid_mapping: dict[str, str] = field(default_factory=dict)
@@ -209,6 +211,7 @@ def _restore_policy(
         nonce=spec.nonce,
         max_fallback_age=age if age.total_seconds() > 0 else None,
         allow_non_restored=spec.allow_non_restored_state,
+        skip_missing_offsets=spec.on_missing_offsets == "Skip",
         claim=spec.claim_mode == "Claim",
         acknowledge_state_loss=spec.acknowledge_state_loss,
         uid_mapping=dict(spec.uid_mapping),

@@ -133,7 +133,10 @@ class _ChunkStates:
     def get(self, state: Any) -> pa.Array:
         """See `BatchContext.get_values`."""
         sid, codec = self._codec_of(state)
-        return codec.decode(self._stored(sid))
+        raws, default = self._stored(sid), getattr(state, "default", None)
+        return codec.decode(
+            raws if default is None else [default if raw is None else raw for raw in raws]
+        )
 
     def put(self, state: Any, column: Any) -> None:
         """See `BatchContext.put_values`."""

@@ -64,6 +64,8 @@ _OFFSETS_LOST = (
     "Some data may have been lost because they are not available in Kafka any more",
     "OffsetOutOfRangeException",
 )
+# What stands before it is the same for every loss.
+_LOSS_REASON = re.compile(r"Reason:\s*(.+?)\s*\.?\s*(?:SQLSTATE: \w+|\Z)", re.DOTALL)
 _WRAPPING = ("An error occurred while calling", "An exception was thrown from the Python worker")
 
 
@@ -141,9 +143,10 @@ def _unmarked(text: str) -> MoorageError:
         )
     if any(sign in text for sign in _OFFSETS_LOST):
         return SourceOffsetsLost(
-            "the source no longer has what the job must read next, and nothing was skipped: "
-            "restore from a newer point, or accept the loss in the job's own reader: "
-            f"{_gist(text)}"
+            f"the source no longer has what the job must read next, and nothing was skipped: "
+            f"{_lost(text)}; restore from a newer point, or set spec.restore.onMissingOffsets: "
+            f"Skip to go on with the earliest that is there (an input of env.from_spark: "
+            f"failOnDataLoss in its own reader)"
         )
     if any(sign in text for sign in _KNOWN_LOSSES):
         return Retryable(_gist(text))
@@ -151,6 +154,12 @@ def _unmarked(text: str) -> MoorageError:
     if not users and any(sign in text for sign in _LIKELY_LOSSES):
         return Retryable(_gist(text))
     return UserError(f"spark could not run the epoch: {_gist(text)}")
+
+
+def _lost(text: str) -> str:
+    """Which partition lost which offsets, in the words of Kafka's connector."""
+    reason = _LOSS_REASON.search(_SPARK_TAIL.sub("", text))
+    return " ".join(reason.group(1).split())[:500] if reason else _gist(text)
 
 
 def _gist(text: str) -> str:

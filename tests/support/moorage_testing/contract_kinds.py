@@ -228,6 +228,28 @@ def updating_a_value_with_none_clears_it(h):
 
 
 @body
+def a_value_reads_as_its_default_where_nothing_is_stored(h):
+    count = ValueStateDescriptor("hits", "long", default=10)
+    tags = ValueStateDescriptor("labels", "array<long>", default=[1])
+    h.with_key("k")
+    assert h.state(count).value() == 10
+    h.state(tags).value().append(2)
+    assert h.state(tags).value() == [1]
+    h.state(count).update(h.state(count).value() + 1)
+    h.new_epoch()
+    assert h.stored_entries() in (1, None)
+    h.with_key("k")
+    assert (h.state(count).value(), h.state(tags).value()) == (11, [1])
+    h.state(count).update(None)
+    h.state(tags).clear()
+    assert (h.state(count).value(), h.state(tags).value()) == (10, [1])
+    h.new_epoch()
+    h.with_key("k")
+    assert h.state(count).value() == 10
+    assert h.stored_entries() in (0, None)
+
+
+@body
 def a_value_of_zero_or_an_empty_string_is_a_value(h):
     text = ValueStateDescriptor("text", "string")
     h.with_key("k")

@@ -96,6 +96,17 @@ def state_lives_until_its_time_is_over_and_not_a_millisecond_longer(h):
 
 
 @body
+def an_expired_value_reads_as_its_default(h):
+    count = ValueStateDescriptor("hits", "long", StateTtlConfig(TTL), default=3)
+    h.with_key("k")
+    h.state(count).update(h.state(count).value() + 1)
+    later(h, 9)
+    assert h.state(count).value() == 4
+    later(h, 1)
+    assert h.state(count).value() == 3
+
+
+@body
 def writing_begins_the_time_anew_and_reading_does_not(h):
     h.with_key("k")
     write(h, WRITES)

@@ -40,6 +40,13 @@ EVERY = [
 ]
 
 
+def test_only_rocksdb_uses_memory_that_is_not_pythons():
+    assert [type(backend) for backend in EVERY if backend.use_managed_memory()] == [
+        EmbeddedRocksDBStateBackend,
+        EmbeddedRocksDBStateBackend,
+    ]
+
+
 class CountingBackend(HashMapStateBackend):
     """A user's own backend: one of ours with something added to it."""
 

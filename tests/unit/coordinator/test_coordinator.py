@@ -416,6 +416,14 @@ def test_times_that_passed_unnoticed_are_left_out_and_counted(make):
     assert h.ids(TriggerTasks) == [1]
 
 
+@pytest.mark.parametrize("name", ["interval", "timeout"])
+@pytest.mark.parametrize("seconds", [0.0, 0.009, -1.0, float("nan")])
+def test_what_is_shorter_than_flinks_ten_milliseconds_is_refused(make, name, seconds):
+    with pytest.raises(UserError, match=f"{name} is 10 ms at least: {name}={seconds}; give more"):
+        make(**{name: seconds})
+    make(**{name: 0.01})
+
+
 @pytest.mark.parametrize(("coalesce", "waiting", "missed"), [(False, 3, 0), (True, 1, 2)])
 @pytest.mark.scenario(17)
 def test_a_slow_checkpoint_lets_periodic_requests_wait_or_leaves_all_but_one_out(

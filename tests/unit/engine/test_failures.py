@@ -205,6 +205,26 @@ def test_a_source_without_the_next_offsets_is_named_and_neither_tried_again_nor_
     assert "nothing was skipped" in str(error)
 
 
+@pytest.mark.parametrize(
+    "gap",
+    [
+        "Starting offset for clicks-0 was 300 but consumer reset to 500",
+        "Could not read records in offset [10, 20) for topic partition clicks-0 with consumer x",
+        "Partition clicks-0 offset was changed from 900 to 12",
+    ],
+)
+def test_the_gap_that_kafka_left_is_named_with_the_way_on(gap):
+    cause = (
+        "org.apache.spark.sql.kafka010.KafkaIllegalStateException: [KAFKA_DATA_LOSS.X] Some data "
+        "may have been lost because they are not available in Kafka any more;\neither the data "
+        "was aged out by Kafka or the topic may have been deleted before all the data in the\n"
+        f"topic was processed.\nReason: {gap.replace(' with', chr(10) + 'with')}. SQLSTATE: 22000"
+    )
+    said = str(failure_of(RuntimeError(JVM.format(message=cause))))
+    assert f"nothing was skipped: {gap}; restore from a newer point" in said
+    assert "set spec.restore.onMissingOffsets: Skip" in said
+
+
 def test_an_error_in_a_transformation_shows_its_last_line_first_and_its_trace():
     text = PYTHON.format(name="ZeroDivisionError", message="division by zero", where="")
     error = failure_of(RuntimeError(text))

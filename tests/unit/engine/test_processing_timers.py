@@ -230,6 +230,20 @@ def test_a_function_may_read_processing_time_without_having_timers(operator, bat
     assert run(operator, [batch(("a", 1))], function=Read(), now=77) == ["at a77"]
 
 
+def test_every_row_of_an_epoch_sees_the_same_processing_time(operator, batch):
+    class Read(KeyedProcessFunction):
+        def process(self, row, ctx):
+            yield ctx.key, str(row.n), ctx.timer_service().current_processing_time()
+
+    rows = [batch(("a", 1), ("b", 2)), batch(("b", 3))]
+    for now in (77, 78):
+        assert run(operator, rows, function=Read(), now=now) == [
+            f"1 a{now}",
+            f"2 b{now}",
+            f"3 b{now}",
+        ]
+
+
 # -- what the driver hears --------------------------------------------------------------------
 
 

@@ -202,6 +202,21 @@ def test_a_generator_reads_and_puts_state_between_its_tables(operator, batch):
     assert operator.epoch(Counts(), batches).rows == [("a", 2), ("b", 3), ("b", 4)]
 
 
+def test_a_default_stands_in_columns_where_nothing_is_stored(operator, batch):
+    class Counts(KeyedBatchFunction):
+        def open(self, ctx):
+            self.n = ctx.get_state(ValueStateDescriptor("n", "long", default=10))
+
+        def process_batch(self, keys, table, ctx):
+            counts = [n + 1 for n in ctx.get_values(self.n).to_pylist()]
+            ctx.put_values(self.n, pa.array([None if n > 11 else n for n in counts]))
+            yield pa.table({"user": keys, "n": counts})
+
+    assert operator.epoch(Counts(), [batch(("a", 0))]).rows == [("a", 11)]
+    assert operator.epoch(Counts(), [batch(("a", 0), ("b", 0))]).rows == [("a", 12), ("b", 11)]
+    assert operator.epoch(Counts(), [batch(("a", 0))]).rows == [("a", 11)]
+
+
 def test_the_context_knows_keys_of_rows_times_and_the_watermark(operator, batch):
     seen: list[Any] = []
 

@@ -487,6 +487,24 @@ def test_a_descriptor_refuses_types_when_it_is_made():
         ListStateDescriptor("a", cast("str", int))
 
 
+def test_a_default_must_be_of_the_declared_type_and_the_same_wherever_it_is_declared(store):
+    with pytest.raises(StateTypeError, match=r"hits.*bigint"):
+        ValueStateDescriptor("hits", "long", default="ten")
+    store.value_state(ValueStateDescriptor("hits", "long", default=10))
+    store.value_state(ValueStateDescriptor("hits", "bigint", default=10))
+    with pytest.raises(UserError, match="'hits' was registered with default=10 and now default=11"):
+        store.value_state(ValueStateDescriptor("hits", "long", default=11))
+
+
+def test_another_default_may_be_declared_over_what_is_stored(fake_range, at_key):
+    for default in (1, 2, None):
+        store = KeyedStateStore(fake_range, 1)
+        hits = store.value_state(ValueStateDescriptor("hits", "long", default=default))
+        at_key(store)
+        assert hits.value() == default
+        store.finish()
+
+
 def test_a_schema_has_the_canonical_types():
     assert schema_of(MapStateDescriptor("a", "integer", "x long")) == StateSchema(
         "a", "map", "struct<x:bigint>", "int"

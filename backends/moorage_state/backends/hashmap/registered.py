@@ -25,7 +25,7 @@ from moorage_state.backends.hashmap.states import (
 )
 from moorage_state.backends.hashmap.tables import StateTable, Versions
 from moorage_state.backends.keying import require_namespace
-from moorage_state.codecs import decoder
+from moorage_state.codecs import decoder, encoder
 from moorage_state.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
@@ -33,6 +33,7 @@ from moorage_state.descriptors import (
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateKind,
+    ValueStateDescriptor,
     require_descriptor,
 )
 from moorage_state.errors import UserError
@@ -53,6 +54,7 @@ from moorage_state.keyed.schema import (
     schema_of,
     unstored_of,
 )
+from moorage_state.keyed.values import DefaultedValueState
 from moorage_state.keylayout import state_id
 from moorage_state.timetolive import StateTtlConfig
 from moorage_state.types import parse_type
@@ -218,6 +220,9 @@ class HeapStates:
         if isinstance(descriptor, FoldingStateDescriptor):
             function = folding_function(descriptor, cell.settle)
             return Handle(FoldingState(cast("Any", cell), function, name), cell)
+        if isinstance(descriptor, ValueStateDescriptor) and descriptor.default is not None:
+            default = encoder(descriptor.type, name)(descriptor.default)
+            return Handle(DefaultedValueState(cell, default, decoder(descriptor.type)), cell)
         return Handle(cell, cell)
 
     def _keep(self, meta: HeapMeta) -> KeptState:
