@@ -261,7 +261,9 @@ class StateClient(_Calls):
         connected = _connect(address)
         try:
             connection = Connection(connected)
+            connection.limit(_CONNECT_SECONDS)
             identity = greet_server(connection, token, server)
+            connection.limit(None)
             connected.settimeout(timeout)
         except (OSError, EOFError) as error:
             connected.close()

@@ -1,17 +1,21 @@
 """Serves a `RangeHost` on listening sockets, one thread a connection.
 
 Decides when an error ends a connection and when only a call. Called by `process`. Threads are
-daemons: the end of the process never waits for them.
+daemons: the end of the process never waits for them. Who has not shown yet that it knows the token
+stays in the listener's lobby, so that strangers hold only so many threads, and each only so long.
 """
 
+import errno
 import logging
 import secrets
 import socket
 import threading
+import time
 from typing import Any
 
 from moorage_state.errors import MoorageError, UserError, error_to_wire
 from moorage_state.server.api import StateApi
+from moorage_state.server.lobby import Lobby
 from moorage_state.server.wire import (
     NONCE_BYTES,
     Connection,
@@ -24,6 +28,10 @@ __all__ = ["Service"]
 
 _log = logging.getLogger(__name__)
 _HANDSHAKE_SECONDS = 10.0
+_MOST_STRANGERS = 64
+"""By listener: a crowd that comes over the network leaves room on the Unix socket."""
+_FULL_SECONDS = 0.1
+_CLOSED = (errno.EBADF, errno.EINVAL)
 _STAGE_KEY = slice(0, 5)
 
 _AttemptKey = tuple[Any, ...]
@@ -36,33 +44,57 @@ class Service:
         host: does the work.
         token: what a client must know.
         server: the identity that this server shows.
+        strangers: how many connections of a listener may be under handshake.
+        seconds: for the whole of a handshake.
     """
 
-    def __init__(self, host: StateApi, token: str, server: str = "") -> None:
+    def __init__(
+        self,
+        host: StateApi,
+        token: str,
+        server: str = "",
+        *,
+        strangers: int = _MOST_STRANGERS,
+        seconds: float = _HANDSHAKE_SECONDS,
+    ) -> None:
         self._host = host
         self._token = token
         self._server = server
+        self._strangers = strangers
+        self._seconds = seconds
 
     def listen(self, listener: socket.socket) -> None:
         """Accept connections in the background for as long as the process lives."""
         threading.Thread(target=self._accept, args=(listener,), name="accept", daemon=True).start()
 
     def _accept(self, listener: socket.socket) -> None:
+        lobby = Lobby(self._strangers, self._seconds)
         while True:
             try:
                 connected, _ = listener.accept()
-            except OSError:
-                return  # the listener was closed
-            threading.Thread(
-                target=self._serve, args=(connected,), name="serve", daemon=True
-            ).start()
+            except OSError as error:
+                if error.errno in _CLOSED:
+                    return  # the listener was closed
+                # Too many open files, or a client that left meanwhile: others may come still.
+                _log.warning("connection not accepted: error=%s", error)
+                time.sleep(_FULL_SECONDS)
+                continue
+            lobby.enter(connected)
+            thread = threading.Thread(
+                target=self._serve, args=(connected, lobby), name="serve", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:  # there are as many as the system allows
+                _log.warning("connection not served: error=%s", error)
+                connected.close()
+                lobby.leave(connected)
 
-    def _serve(self, connected: socket.socket) -> None:
-        connection = Connection(connected)
+    def _serve(self, connected: socket.socket, lobby: Lobby) -> None:
         try:
-            connected.settimeout(_HANDSHAKE_SECONDS)
+            connection = Connection(connected)
             accept_peer(connection, self._token, secrets.token_bytes(NONCE_BYTES), self._server)
-            connected.settimeout(None)
+            lobby.leave(connected)
             staged: dict[_AttemptKey, MoorageError] = {}
             while True:
                 self._answer(connection, staged)
@@ -73,7 +105,8 @@ class Service:
         except (OSError, EOFError):
             pass  # clients come and go
         finally:
-            connection.close()
+            connected.close()
+            lobby.leave(connected)
 
     def _answer(self, connection: Connection, staged: dict[_AttemptKey, MoorageError]) -> None:
         operation, raw, payload = connection.receive_request()

@@ -29,6 +29,7 @@ from moorage_state.memory import HeapOptions
 from moorage_state.server.addresses import EVERYWHERE, listen
 from moorage_state.server.databases import DatabaseOptions
 from moorage_state.server.group import ServerGroup
+from moorage_state.server.lobby import Lobby
 from moorage_state.server.process import MAX_SOCKET_PATH, end_signals
 from moorage_state.server.slots import Slot
 from moorage_state.tuning import RocksOptions, default_options, parse_options
@@ -41,6 +42,7 @@ _MIB = 1 << 20
 _LOOK_SECONDS = 1.0
 _PING_SECONDS = 5.0
 _HTTP_SECONDS = 5.0
+_MOST_HTTP = 16
 _START_SECONDS = 60.0
 """What a port or a range that a killed predecessor still holds may take to become free."""
 _SICK_SECONDS = 60.0
@@ -283,11 +285,23 @@ def _answers(group: ServerGroup, index: int) -> bool:
     return True
 
 
-def _health(host: str, port: int, sidecar: Sidecar) -> ThreadingHTTPServer:
-    """Answer `GET /healthz` in the background."""
+def _health(
+    host: str,
+    port: int,
+    sidecar: Sidecar,
+    *,
+    most: int = _MOST_HTTP,
+    seconds: float = _HTTP_SECONDS,
+) -> ThreadingHTTPServer:
+    """Answer `GET /healthz` in the background.
+
+    Args:
+        most: connections at a time.
+        seconds: for a whole exchange.
+    """
+    lobby = Lobby(most, seconds)
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = _HTTP_SECONDS
         server_version, sys_version = "moorage", ""
 
         def do_GET(self) -> None:
@@ -305,6 +319,14 @@ def _health(host: str, port: int, sidecar: Sidecar) -> ThreadingHTTPServer:
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            lobby.enter(request)
+            super().process_request(request, client_address)
+
+        def shutdown_request(self, request: Any) -> None:
+            super().shutdown_request(request)
+            lobby.leave(request)
 
         def handle_error(self, *_: object) -> None:
             """Peers come and go."""

@@ -25,6 +25,7 @@ import inspect
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_type_hints
@@ -165,10 +166,18 @@ class Connection:
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
+        self._deadline: float | None = None
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             connected.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def limit(self, seconds: float | None) -> None:
+        """Give all that is received from here on, taken together, so many seconds; None: no end.
+
+        A socket's own time is for each piece, so that a peer could go on for ever byte by byte.
+        """
+        self._deadline = None if seconds is None else time.monotonic() + seconds
 
     def send_request(self, operation: Operation, arguments: tuple[Any, ...]) -> None:
         """Send a call."""
@@ -200,6 +209,17 @@ class Connection:
         header, payload = self._receive(_MAX_HEADER, _MAX_PAYLOAD)
         return _decode_error(header), payload
 
+    def receive_welcome(self) -> tuple[dict[str, Any] | None, bytearray]:
+        """The reply to a hello, of a server that is not trusted yet: a short one."""
+        header, payload = self._receive(_MAX_HELLO, _MAX_HELLO)
+        try:
+            return _decode_error(header), payload
+        except msgspec.MsgspecError as error:
+            raise UserError(
+                f"peer is not a state server of this protocol: its welcome is not understood: "
+                f"error={error}; use one release of moorage everywhere"
+            ) from error
+
     def close(self) -> None:
         """Close the socket; idempotent."""
         self.socket.close()
@@ -222,6 +242,11 @@ class Connection:
         data = bytearray(size)
         view = memoryview(data)
         while view:
+            if self._deadline is not None:
+                left = self._deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError("the peer takes too long")
+                self.socket.settimeout(left)
             count = self.socket.recv_into(view)
             if not count:
                 raise EOFError("the peer closed the connection")
@@ -293,7 +318,7 @@ def greet_server(connection: Connection, token: str, wanted: str = "") -> str:
     mine = secrets.token_bytes(NONCE_BYTES)
     both = nonce + mine + identity
     connection.send_hello(_proof(token, _CLIENT, both), mine)
-    error, payload = connection.receive_reply()
+    error, payload = connection.receive_welcome()
     if error is not None:
         raise _refusal("; ".join(str(arg) for arg in error.get("args", ())), wanted)
     if not hmac.compare_digest(_decode_proof(payload), _proof(token, _SERVER, both)):

@@ -3,7 +3,7 @@
 Decides who is let in, what a request may be, and what each answer is. It has a thread and a loop of
 its own and touches nothing that could make it wait: the board has what there is to see, and
 requests are put where the driver finds them at its next boundary. Everything is bounded: the size
-of a request, its time, the number of connections. Called by `main`.
+of a request here, time and number in `Connections`. Called by `main`.
 """
 
 import asyncio
@@ -13,12 +13,13 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aiohttp import web
 from pydantic import ValidationError
 
 from moorage.cluster.board import Board
+from moorage.cluster.connections import Connections
 from moorage.cluster.metrics import CONTENT_TYPE, DriverMetrics
 from moorage.driver.requests import (
     CheckpointRequest,
@@ -47,18 +48,18 @@ from moorage_api.driver import (
 )
 from moorage_api.model import Model
 from moorage_state.errors import UserError
+from moorage_state.server.addresses import EVERYWHERE, listen
 
 __all__ = ["MAX_BODY_BYTES", "Endpoint"]
 
 _log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 16 << 10
-_MAX_CONNECTIONS = 64
 _BACKLOG = 64
 _REQUEST_SECONDS = 15.0
 """For a whole request, from its connection or from the answer before it: also the time that an
 idle connection is kept."""
-_LOOK_SECONDS = 1.0
+_END_SECONDS = 1.0
 _START_SECONDS = 30.0
 
 # What is wrong with a request is its sender's business and no line of the log.
@@ -108,9 +109,9 @@ class Endpoint:
         self._requests = requests
         self._metrics = metrics
         self._token = f"Bearer {token}".encode()
-        self._address = (host or None, port)
+        self._address = (host or EVERYWHERE, port)
         self._seconds = seconds
-        self._heard: dict[Any, float] = {}
+        self._connections: Connections | None = None
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ready = threading.Event()
@@ -160,34 +161,21 @@ class Endpoint:
             max_headers=64,
         )
 
-        host, port = self._address
-        listening = await self._loop.create_server(server, host, port, backlog=_BACKLOG)
-        self.port = listening.sockets[0].getsockname()[1]
+        listener = listen(*self._address, backlog=_BACKLOG)
+        self._connections = Connections(server, listener, seconds=self._seconds)
+        accepting = self._loop.create_task(self._connections.run())
+        stopping = self._loop.create_task(self._stop.wait())
+        self.port = listener.getsockname()[1]
         self._ready.set()
         try:
-            while not self._stop.is_set():
-                try:
-                    self._drop_slow(server)
-                except Exception:  # noqa: BLE001 - one connection's fault is not the others'
-                    _log.exception("endpoint_failed: slow connections are not dropped")
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), min(_LOOK_SECONDS, self._seconds / 4))
+            await asyncio.wait({accepting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if accepting.done():
+                accepting.result()  # it goes on for ever, unless it fails
         finally:
-            listening.close()
-            await server.shutdown(_LOOK_SECONDS)
-
-    def _drop_slow(self, server: web.Server) -> None:
-        """Hang up on who takes too long, and on the slowest where there are too many."""
-        now = self._loop.time()
-        self._heard = {c: self._heard.get(c, now) for c in server.connections}
-        there = sorted(self._heard, key=lambda c: self._heard[c])
-        for place, connection in enumerate(there):
-            slow = now - self._heard[connection] > self._seconds
-            if slow or place < len(there) - _MAX_CONNECTIONS:
-                transport = connection.transport
-                connection.force_close()
-                if transport is not None:
-                    transport.abort()
+            for task in (accepting, stopping):
+                task.cancel()
+            await asyncio.wait({accepting, stopping})
+            await server.shutdown(_END_SECONDS)
 
     # -- requests --------------------------------------------------------------------------
 
@@ -203,7 +191,8 @@ class Endpoint:
             answer = _json({"error": {"code": "internal", "message": "see the driver's log"}}, 500)
         if not request.content.at_eof():
             answer.force_close()  # the rest of a body is not read, so no next request is found
-        self._heard[request.protocol] = self._loop.time()
+        if self._connections is not None:
+            self._connections.answered(request.protocol)
         return answer
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
@@ -253,6 +242,8 @@ class Endpoint:
                 "a bearer token is needed: the one in the job's Secret",
                 **{"WWW-Authenticate": "Bearer"},
             )
+        if self._connections is not None:
+            self._connections.trust(request.protocol)
 
     def _scrape(self) -> web.Response:
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})

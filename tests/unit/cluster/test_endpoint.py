@@ -364,9 +364,39 @@ def test_a_connection_that_asks_in_time_is_kept(hasty):
     sock = keep.sock
     began = time.monotonic()
     while time.monotonic() - began < 1.5:
-        keep.request("GET", "/healthz")
-        assert keep.getresponse().read() == b"ok\n"
+        keep.request("GET", "/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert keep.getresponse().read()
     assert keep.sock is sock
+    keep.close()
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/state"])
+def test_a_stranger_has_one_deadline_however_often_it_asks(hasty, path):
+    keep = http.client.HTTPConnection("127.0.0.1", hasty.endpoint.port, timeout=10)
+    keep.connect()
+    keep.auto_open = 0
+    began = time.monotonic()
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        while time.monotonic() - began < 10:
+            keep.request("GET", path)
+            keep.getresponse().read()
+    keep.close()
+    assert 0.4 < time.monotonic() - began < 5
+
+
+def test_who_has_shown_the_token_is_not_put_out_by_a_crowd(played):
+    keep = http.client.HTTPConnection("127.0.0.1", played.endpoint.port, timeout=10)
+    keep.request("GET", "/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    keep.getresponse().read()
+    sock = keep.sock
+    with contextlib.ExitStack() as stack:
+        for _ in range(150):
+            address = ("127.0.0.1", played.endpoint.port)
+            stack.enter_context(socket.create_connection(address, timeout=10))
+        assert played.call("GET", "/state")[0] == 200  # so all that came before are in
+        keep.request("GET", "/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+        assert keep.getresponse().read()
+        assert keep.sock is sock
     keep.close()
 
 
