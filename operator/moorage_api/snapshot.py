@@ -101,8 +101,9 @@ class SnapshotSpec(Model):
     pinned: bool = False
     """Never deleted by retention."""
 
-    deletion_policy: Literal["Delete", "Retain"] = "Delete"
-    """Whether its data go with the object; an imported snapshot's data always stay."""
+    deletion_policy: Literal["Delete", "Retain"] = "Retain"
+    """Whether its data go with the object; an imported snapshot's data always stay. What a job's
+    schedule, upgrades and suspensions take is made with Delete."""
 
     backoff_limit: Annotated[int, Field(ge=0, le=100)] = 3
     """How often taking it is tried again."""

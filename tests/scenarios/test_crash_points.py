@@ -61,6 +61,14 @@ async def saved(world):
     await world.run(15)
 
 
+async def disposable(world):
+    """Saved, and the person who asked for it wants it gone with its data."""
+    await saved(world)
+    change = {"spec": {"deletionPolicy": "Delete"}}
+    world.api.patch("StatefulSparkSnapshot", world.namespace, "clicks-past", change)
+    await world.run(15)
+
+
 def runs_as(attempt):
     return lambda world: world.is_running() and len(world.drivers.by_pod) == attempt
 
@@ -150,7 +158,7 @@ OPERATIONS = {
     "delete": Operation(running, lambda w: w.delete(), gone, 1, 1),
     "rescale in place": Operation(running, lambda w: w.edit(executor__instances=3), wider, 1),
     "discard": Operation(
-        saved,
+        disposable,
         lambda w: w.api.delete("StatefulSparkSnapshot", w.namespace, "clicks-past"),
         discarded,
         1,

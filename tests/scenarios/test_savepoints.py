@@ -55,7 +55,7 @@ async def test_a_savepoint_of_a_suspended_job_is_made_of_what_it_was_stopped_wit
 async def test_that_savepoint_is_a_persons_own_whatever_becomes_of_what_it_was_made_of(running):
     await suspended(running)
     (first,) = running.snapshots()
-    running.snapshot("late")
+    running.snapshot("late", deletionPolicy="Delete")
     await running.until(lambda: state_of(running, "late") == "Completed")
     running.edit(desiredState="Running")
     await running.until(running.is_running)
@@ -158,7 +158,7 @@ async def test_a_snapshot_deleted_in_flight_leaves_no_finalizer_behind(running):
 
 @pytest.mark.scenario(21)
 async def test_a_pinned_snapshot_is_held_until_it_is_let_go(running):
-    running.snapshot("kept", pinned=True)
+    running.snapshot("kept", pinned=True, deletionPolicy="Delete")
     await running.until(lambda: state_of(running, "kept") == "Completed")
     running.api.delete("StatefulSparkSnapshot", running.namespace, "kept")
     await running.run(30)
@@ -186,7 +186,7 @@ async def test_the_savepoint_that_a_suspended_job_would_resume_from_is_held(runn
 
 
 async def test_a_snapshot_of_a_dead_job_is_deleted_from_the_store_without_it(running):
-    running.snapshot("old")
+    running.snapshot("old", deletionPolicy="Delete")
     await running.until(lambda: state_of(running, "old") == "Completed")
     running.edit(desiredState="Suspended")
     await running.until(lambda: running.phase() == "Suspended")
@@ -195,12 +195,19 @@ async def test_a_snapshot_of_a_dead_job_is_deleted_from_the_store_without_it(run
     assert not running.buckets.has_savepoint(f"{SAVEPOINTS}/old")
 
 
-async def test_a_retained_snapshot_leaves_its_data(running):
-    running.snapshot("data", deletionPolicy="Retain")
-    await running.until(lambda: state_of(running, "data") == "Completed")
-    running.api.delete("StatefulSparkSnapshot", running.namespace, "data")
-    await running.until(lambda: "data" not in running.snapshots())
-    assert running.buckets.has_savepoint(f"{SAVEPOINTS}/data")
+async def test_deleting_what_a_person_asked_for_leaves_its_data(running):
+    """However it was asked for, and unless that person says otherwise."""
+    running.snapshot("declared")
+    await running.until(lambda: state_of(running, "declared") == "Completed")
+    running.annotate(savepoint="annotated")
+    await running.until(lambda: state_of(running, "clicks-annotated") == "Completed")
+    for name in running.snapshots():
+        running.api.delete("StatefulSparkSnapshot", running.namespace, name)
+    await running.until(lambda: not running.snapshots())
+    running.delete()
+    await running.until(lambda: running.object() is None)
+    assert running.buckets.has_savepoint(f"{SAVEPOINTS}/declared")
+    assert running.buckets.has_savepoint(f"{SAVEPOINTS}/annotated")
 
 
 async def test_an_existing_savepoint_is_registered_after_it_was_verified(running):

@@ -122,7 +122,8 @@ def _names(kind: str, short: tuple[str, ...]) -> dict[str, Any]:
         "plural": f"{kind.lower()}s",
         "singular": kind.lower(),
         "shortNames": list(short),
-        "categories": ["all", "moorage"],
+        # Not in `all`: `kubectl delete all --all` is for what can be made anew.
+        "categories": ["moorage"],
     }
 
 

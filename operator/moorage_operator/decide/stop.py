@@ -118,8 +118,15 @@ def keep_snapshot(draft: Draft) -> None:
     can_be = object_names(draft.meta.name, name)
     if any(one.meta.name in can_be for one in known):
         return
-    spec = {"jobRef": {"name": draft.meta.name}, "type": "Savepoint", "name": name}
-    trigger: Literal["Final", "Upgrade"] = "Final" if operation.type == "Delete" else "Upgrade"
+    is_last = operation.type == "Delete"
+    spec = {
+        "jobRef": {"name": draft.meta.name},
+        "type": "Savepoint",
+        "name": name,
+        # What a deleted job leaves is all that there is of it; the others are tidied by retention.
+        "deletionPolicy": "Retain" if is_last else "Delete",
+    }
+    trigger: Literal["Final", "Upgrade"] = "Final" if is_last else "Upgrade"
     draft.do(KeepSnapshot(can_be[0], spec, trigger, operation.id))
 
 

@@ -178,6 +178,7 @@ def _tick(
         return due
     spec = {
         **_snapshot_spec(world, "Savepoint", name),
+        "deletionPolicy": "Delete",
         "startDeadline": _left(due + deadline.timedelta - world.now),
     }
     draft.made.append(KeepSnapshot(can_be[0], spec, "Periodic", due.isoformat()))

@@ -26,6 +26,11 @@ def schema_of(crd):
     return crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
 
+def test_deleting_all_deletes_no_job_and_no_savepoint(crd):
+    """`kubectl delete all --all` is for what can be made anew."""
+    assert crd["spec"]["names"]["categories"] == ["moorage"]
+
+
 def test_the_schema_is_structural(crd):
     assert structural_faults(schema_of(crd)) == []
 

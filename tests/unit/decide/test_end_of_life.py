@@ -275,7 +275,8 @@ def test_deleting_a_running_job_takes_a_last_savepoint_and_releases_the_lineage(
     stage.stop_as_asked()
     stage.settle()
     assert stage.gone
-    assert stage.snapshots
+    (left,) = stage.snapshots.values()
+    assert left.spec.deletion_policy == "Retain"
 
 
 def test_scenario_61_a_savepoint_under_way_is_finished_and_used():

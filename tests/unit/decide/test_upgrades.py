@@ -25,7 +25,7 @@ def test_an_upgrade_takes_a_savepoint_keeps_it_as_an_object_and_starts_from_it()
     stage.settle()
     assert (stage.status.phase, stage.status.operation.step) == ("Upgrading", "Snapshotting")
     (kept,) = [e for e in stage.effects if isinstance(e, KeepSnapshot)]
-    assert kept.trigger == "Upgrade"
+    assert (kept.trigger, kept.spec["deletionPolicy"]) == ("Upgrade", "Delete")
     stage.stop_as_asked()
     stage.run()
     order = stage.orders[-1].restore

@@ -35,7 +35,9 @@ LETTING_GO = (SetFinalizer(present=False),)
 
 
 def deleted(status=None, **spec):
-    return snapshot(deleted=True, status=COMPLETE if status is None else status, **spec)
+    """One whose data go with it."""
+    status = COMPLETE if status is None else status
+    return snapshot(deleted=True, status=status, **{"deletionPolicy": "Delete", **spec})
 
 
 def begun(view=None, **changes):

@@ -56,6 +56,14 @@ def test_scenario_12_a_new_value_of_the_annotation_is_one_savepoint_of_that_name
     }
 
 
+def test_what_a_person_asks_for_stays_when_its_object_goes_and_what_a_schedule_takes_does_not():
+    (asked,) = kept(wanted(job_world({"savepoint": "before-friday"})))
+    assert made(asked).spec.deletion_policy == "Retain"
+    assert snapshot("clicks-by-hand").spec.deletion_policy == "Retain"
+    (tick,) = kept(wanted(scheduled(AT_THREE - timedelta(hours=5), AT_THREE)))
+    assert made(tick).spec.deletion_policy == "Delete"
+
+
 def test_a_trigger_counts_as_handled_when_its_object_is_seen_and_not_before():
     asking = job_world({"savepoint": "a"})
     first = wanted(asking)
