@@ -26,6 +26,8 @@ _FIXES = {
     "Fenced": "make sure that nothing else runs on spec.state.checkpointDir, then set the "
     "annotation moorage.dev/restart to a new value",
     "InvalidJob": "correct the spec or the job's code",
+    "OutputConflict": "move the output folder away or name another, or begin with the newest point "
+    "of the lineage that wrote it: correct spec.restore and raise its nonce",
     "RestorePointChanged": "name a restore point that exists: raise spec.restore.nonce",
     "RestorePointNotFound": "name a restore point that exists: correct spec.restore and raise its "
     "nonce",

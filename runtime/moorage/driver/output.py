@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from moorage.engine.failures import UserFunctionError
 from moorage.graph import JobGraph, SinkNode
-from moorage.sinks import Committable, EpochInfo, LiveOutput, SinkRestore, SinkRetire
+from moorage.sinks import (
+    Committable,
+    EpochInfo,
+    LiveOutput,
+    SinkOrigin,
+    SinkRestore,
+    SinkRetire,
+)
 from moorage_state.errors import CorruptState, StoreUnavailable, UserError
 from moorage_state.snapshots import (
     Checkpoint,
@@ -53,6 +60,26 @@ class OutputKeeper:
         self._writer = writer
         self._savepoints = savepoints
         self._known: dict[int, _Committables] = {}
+
+    def admit(self, manifest: Manifest | None) -> Iterator[str]:
+        """Ask all sinks whether the run may begin with this point; yields sentences for people.
+
+        What begins with the lineage's own state goes on with its own output, and is not asked.
+
+        Raises:
+            UserError: the run must not begin; nothing was touched.
+        """
+        lineage = self._writer.lineage
+        if manifest is not None and manifest.lineage == lineage:
+            return
+        origin = None
+        if manifest is not None:
+            run = run_token(manifest.fence, manifest.run)
+            origin = SinkOrigin(manifest.lineage, run, manifest.epoch)
+        for node in self._graph.sinks:
+            call = getattr(node.sink, "admit", None)
+            if call is not None:
+                yield from call(lineage, origin)
 
     def restore(self, run: int, manifest: Manifest | None) -> Iterator[str]:
         """Take all sinks to the restored point; yields sentences for people.

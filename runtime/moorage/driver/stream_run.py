@@ -161,6 +161,8 @@ class StreamRun:
         """Open all ranges at the restore point, take back later output, lay Spark's log."""
         c, manifest = self._c, self._choice.manifest
         c.reporter.phase("restoring" if manifest else "starting")
+        for sentence in self._output.admit(manifest):
+            c.reporter.message(sentence)
         epoch = manifest.epoch if manifest else 0
         operators = manifest.operators if manifest else {}
         handles = {uid: list(state.subtasks) for uid, state in operators.items()}

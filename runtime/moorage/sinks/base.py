@@ -19,6 +19,7 @@ __all__ = [
     "LiveOutput",
     "Sink",
     "SinkContext",
+    "SinkOrigin",
     "SinkRestore",
     "SinkRetire",
     "SinkWriter",
@@ -90,6 +91,21 @@ class LiveOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkOrigin:
+    """A point of another lineage that this one begins from.
+
+    Attributes:
+        lineage: the id of that lineage.
+        run: the token of its run that the point is of.
+        epoch: the epoch that it ends with.
+    """
+
+    lineage: str
+    run: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class SinkRestore:
     """Where a sink goes back to, or forward again.
 
@@ -155,6 +171,9 @@ class Sink(Protocol):
 
     - `bind(context: SinkContext) -> Sink`: called once when it is attached to a stream; the
       returned sink takes its place;
+    - `admit(lineage: str, origin: SinkOrigin | None) -> list[str]`: called on the driver before
+      anything else, when a run of the lineage begins with nothing or with a point of another one:
+      it raises where that would show rows twice, and returns sentences for people;
     - `commit_epoch(info: EpochInfo, committables) -> None`: called on the driver when an epoch is
       committed, before a checkpoint covers it;
     - `retire(point: SinkRetire) -> None`: called on the driver after checkpoints were retired.

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from moorage.sinks.base import Committable, LiveOutput, SinkRestore, SinkRetire
+from moorage.sinks.base import Committable, LiveOutput, SinkOrigin, SinkRestore, SinkRetire
 from moorage.sinks.names import Age, age_of, lost, origin_of, run_age
+from moorage.sinks.neighbours import BESIDE_SUFFIX, neighbours_in
 from moorage.sinks.records import (
     Records,
     compaction,
@@ -119,6 +120,20 @@ class Bucket:
         self._store = open_output(url)
         self._reader_url = reader_url
         self._list = VisibleLog(self._store)
+
+    def admit(self, lineage: str, origin: SinkOrigin | None, *, keep: bool) -> None:
+        """Refuse a list whose readers would see rows twice, unless told to `keep` what is there.
+
+        Raises:
+            OutputConflict: see there.
+        """
+        found = neighbours_in(lineage, map(_file_of, self._list.read()))
+        if not keep:
+            beside = self._journal_names(origin.lineage) if origin is not None else []
+            known = {n.removesuffix(BESIDE_SUFFIX) for n in beside if n.endswith(BESIDE_SUFFIX)}
+            found.require_admissible(f"store={self._store.url}", lineage, origin, known)
+        for other in found.files:
+            self._store.put(f"{self._folder(lineage)}{other}{BESIDE_SUFFIX}", b"")
 
     def publish(self, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
         """Record the files, then commit them to the list; see `Sink.publish`."""

@@ -13,8 +13,16 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from uuid import uuid4
 
-from moorage.sinks.base import Committable, LiveOutput, SinkRestore, SinkRetire, StageId
+from moorage.sinks.base import (
+    Committable,
+    LiveOutput,
+    SinkOrigin,
+    SinkRestore,
+    SinkRetire,
+    StageId,
+)
 from moorage.sinks.names import Age, age_of, lost, origin_of, run_age
+from moorage.sinks.neighbours import BESIDE_SUFFIX, neighbours_in
 from moorage.sinks.records import (
     Records,
     compaction,
@@ -27,7 +35,7 @@ from moorage.sinks.records import (
 from moorage_state import failpoints
 from moorage_state.errors import CorruptState, Fenced
 
-__all__ = ["StagingFolder", "files", "publish", "restore", "retire"]
+__all__ = ["StagingFolder", "admit", "files", "publish", "restore", "retire"]
 
 _STAGING = "_staging"
 _LOG = "_moorage_log"
@@ -62,6 +70,30 @@ class StagingFolder:
         """Remove the staged file."""
         del file
         path.unlink(missing_ok=True)
+
+
+def admit(root: Path, lineage: str, origin: SinkOrigin | None, *, keep: bool) -> list[str]:
+    """Refuse a folder whose readers would see rows twice, unless told to `keep` what is there.
+
+    Raises:
+        OutputConflict: see there.
+    """
+    found = neighbours_in(lineage, files(root))
+    if not keep:
+        beside = _names(root / _LOG / origin.lineage) if origin is not None else set()
+        known = {n.removesuffix(BESIDE_SUFFIX) for n in beside if n.endswith(BESIDE_SUFFIX)}
+        found.require_admissible(f"directory={root}", lineage, origin, known)
+    log = root / _LOG / lineage
+    for other in found.files:
+        log.mkdir(parents=True, exist_ok=True)
+        (log / f"{other}{BESIDE_SUFFIX}").touch()
+    if not found.strange or keep:
+        return []
+    told = (
+        f"the output folder has files that no job wrote, and readers see them beside the output: "
+        f"directory={root} files={len(found.strange)} first={min(found.strange)}"
+    )
+    return [told]
 
 
 def publish(root: Path, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:

@@ -14,6 +14,7 @@ from moorage.sinks import directory
 from moorage.sinks.base import (
     Committable,
     SinkContext,
+    SinkOrigin,
     SinkRestore,
     SinkRetire,
     StageId,
@@ -50,6 +51,9 @@ class FileSink:
         commit: "rename" or "list"; by default what fits `path`. "list" works on directories, too.
         reader_url: the address that Spark has for the folder, which goes into the list; by
             default ``s3a://`` for ``s3://`` and else the same.
+        other_lineages: "refuse" a folder with output of another lineage where readers would see
+            rows twice, such as after the checkpoints were deleted and the output was not; or
+            "keep" it, for several jobs that write into one folder.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class FileSink:
         partition_by: Sequence[str] = (),
         commit: Literal["rename", "list"] | None = None,
         reader_url: str | None = None,
+        other_lineages: Literal["refuse", "keep"] = "refuse",
     ) -> None:
         text = os.fspath(path)
         scheme = _scheme(text)
@@ -78,10 +83,16 @@ class FileSink:
             raise UserError(
                 f"commit is 'rename' (directories only) or 'list': commit={commit!r} path={text}"
             )
+        if other_lineages not in ("refuse", "keep"):
+            raise UserError(
+                f"other_lineages is 'refuse' or 'keep': other_lineages={other_lineages!r} "
+                f"path={text}"
+            )
         self.path = os.path.normpath(text.removeprefix("file://")) if local else text.rstrip("/")
         self.format: FileFormat = format
         self.partition_by = tuple(partition_by)
         self.commit = commit or ("rename" if local else "list")
+        self.other_lineages = other_lineages
         self._reader_url = reader_url.rstrip("/") if reader_url else None
 
     def bind(self, context: SinkContext) -> "FileSink":
@@ -110,6 +121,14 @@ class FileSink:
             else StoreFolder(self._url)
         )
         return FileWriter(place, stage, schema, self.format, self.partition_by)
+
+    def admit(self, lineage: str, origin: SinkOrigin | None) -> list[str]:
+        """Refuse a folder whose readers would see rows twice; see `Sink`."""
+        keep = self.other_lineages == "keep"
+        if self.commit == "rename":
+            return directory.admit(Path(self._absolute()), lineage, origin, keep=keep)
+        self._bucket().admit(lineage, origin, keep=keep)
+        return []
 
     def publish(self, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
         """See `Sink.publish`."""

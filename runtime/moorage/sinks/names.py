@@ -13,12 +13,13 @@ from uuid import uuid4
 from moorage.sinks.base import SinkRetire, StageId
 from moorage_state.errors import Bug
 
-__all__ = ["Age", "Origin", "age_of", "file_name", "lost", "origin_of", "run_age"]
+__all__ = ["Age", "Origin", "age_of", "file_name", "lineage_of", "lost", "origin_of", "run_age"]
 
 Age = tuple[int, int]
 """The fence and the number of a run; later runs compare greater."""
 
 _RUN = re.compile(r"f(\d+)r(\d+)")
+_LINEAGE = re.compile(r"part-(.+?)-f\d+r\d+-\d{12}-")
 _ORIGIN = re.compile(r"f(\d+)r(\d+)-(\d{12})-")
 
 
@@ -42,6 +43,12 @@ def origin_of(lineage: str, file: str) -> Origin | None:
     name, prefix = file.rpartition("/")[2], f"part-{lineage}-"
     match = _ORIGIN.match(name.removeprefix(prefix)) if name.startswith(prefix) else None
     return Origin((int(match[1]), int(match[2])), int(match[3])) if match else None
+
+
+def lineage_of(file: str) -> str | None:
+    """The lineage that a file is of; None for what no job wrote."""
+    match = _LINEAGE.match(file.rpartition("/")[2])
+    return match[1] if match else None
 
 
 def age_of(token: str) -> Age | None:

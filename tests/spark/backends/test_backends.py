@@ -1,5 +1,6 @@
 """The same job over every state backend, in processes of its own."""
 
+import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,12 @@ def test_every_backend_gives_the_same_answer(job, events, backend):
     if backend == "batch":
         assert len(home.completed()) == 1
         assert "nothing is left to do" in home.run()
+        shutil.rmtree(home.checkpoints)
+        refusal = home.run(expect=2)
+        assert "other_lineage=" in refusal
+        assert "other_lineages='keep'" in refusal
+        assert (rows(home.out), rows(home.path / "counts")) == truth(events)
+        assert home.completed() == []
         assert rows(home.out) == truth(events)[0]
 
 

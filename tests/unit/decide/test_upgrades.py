@@ -501,6 +501,7 @@ def test_scenario_64_a_directory_of_another_jobs_lineage_is_refused():
         ("restore_point_incompatible", "RestorePointIncompatible"),
         ("adopt_required", "AdoptRequired"),
         ("checkpoint_dir_conflict", "CheckpointDirConflict"),
+        ("output_conflict", "OutputConflict"),
         ("source_offsets_lost", "SourceOffsetsLost"),
         ("store_denied", "StoreDenied"),
         ("manifest_error", "InvalidJob"),

@@ -44,9 +44,12 @@ class Job:
         self.keeper = OutputKeeper(
             self.graph, self.checkpoints, self.writer, lambda: self.savepoints
         )
+        told = list(self.keeper.admit(manifest))
         path = f"chk-{manifest.checkpoint_id}" if manifest else None
+        if manifest and manifest.lineage != self.writer.lineage:
+            path = f"file:///elsewhere/{manifest.lineage}/{path}"
         self.writer.append(Run(self.writer.fence, 0, path, explicit))
-        return list(self.keeper.restore(0, manifest))
+        return told + list(self.keeper.restore(0, manifest))
 
     @property
     def run(self):
