@@ -16,7 +16,7 @@ import typer
 
 import moorage
 from moorage.cli.exit_codes import ExitCode, exit_code
-from moorage.cli.progress import open_display
+from moorage.cli.progress import open_display, rows_text
 from moorage.cli.session import Runner, run_session
 from moorage.cli.snapshots import snapshots
 from moorage.cli.state import state
@@ -219,9 +219,10 @@ def _driver() -> Runner:
 
 def _summary(job: StatefulSparkJob, result: RunResult) -> str:
     checkpoint = result.last_checkpoint
+    rows = rows_text(result.rows_total, result.odd)
     where = f"checkpoint {checkpoint.checkpoint_id}" if checkpoint else "no checkpoint"
     text = (
-        f"{job.name} {result.outcome.value}: {result.rows_total:,} rows in {result.seconds:.1f} s, "
+        f"{job.name} {result.outcome.value}: {rows} in {result.seconds:.1f} s, "
         f"epoch {result.epoch}, {where} in {job.spec.state.checkpoint_dir}"
     )
     if result.outcome is Outcome.STOPPED:

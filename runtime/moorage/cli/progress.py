@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from moorage.driver.types import CheckpointView, Progress
+from moorage.driver.views import OddRows
 
 __all__ = [
     "Display",
@@ -28,6 +29,7 @@ __all__ = [
     "live_view",
     "open_display",
     "plain_line",
+    "rows_text",
     "size_text",
 ]
 
@@ -73,7 +75,12 @@ def live_view(progress: Progress, now: datetime) -> RenderableType:
 
 
 def _rows(progress: Progress) -> str:
-    return f"{progress.rows_total:,} rows"
+    return rows_text(progress.rows_total, progress.odd)
+
+
+def rows_text(total: int, odd: OddRows) -> str:
+    """Return how many rows there were, and what was odd about some of them."""
+    return f"{total:,} rows ({odd})" if str(odd) else f"{total:,} rows"
 
 
 def _count(number: float) -> str:

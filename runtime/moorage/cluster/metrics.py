@@ -150,13 +150,13 @@ METRICS: tuple[Measure, ...] = (
         "moorage_late_rows_total",
         "counter",
         "Of these, rows whose event time the watermark had reached.",
-        read=_one(lambda b: b.progress.late_rows),
+        read=_one(lambda b: b.progress.odd.late),
     ),
     Measure(
         "moorage_null_key_rows_total",
         "counter",
         "Rows that operators dropped or sent to a side output because their key was null.",
-        read=_one(lambda b: b.progress.null_keys),
+        read=_one(lambda b: b.progress.odd.null_keys),
     ),
     Measure(
         "moorage_rows_per_second",

@@ -18,6 +18,7 @@ from moorage.driver.views import (
     CheckpointView,
     ExecutorsView,
     FailureView,
+    OddRows,
     RestoredView,
     SavepointView,
 )
@@ -29,6 +30,7 @@ HISTORY = 100
 """How many checkpoints and savepoints are remembered."""
 
 _WINDOW_SECONDS = 10.0
+_NO_ODD_ROWS = OddRows()
 _NO_FAILURES = frozenset({
     "CHECKPOINT_COORDINATOR_SHUTDOWN",
     "CHECKPOINT_COORDINATOR_SUSPEND",
@@ -124,8 +126,7 @@ class Reporter:
         state_bytes: int,
         bound: tuple[int, int] | None,
         seconds: float = 0.0,
-        late_rows: int = 0,
-        null_keys: int = 0,
+        odd: OddRows = _NO_ODD_ROWS,
     ) -> None:
         """An epoch was committed; it took `seconds`."""
         now = self._clock()
@@ -145,8 +146,7 @@ class Reporter:
             epochs=self.progress.epochs + 1,
             epoch_seconds=seconds,
             epoch_rows=rows,
-            late_rows=self.progress.late_rows + late_rows,
-            null_keys=self.progress.null_keys + null_keys,
+            odd=self.progress.odd + odd,
             in_epoch=False,
             tasks=0,
             moves=self.progress.moves + 1,

@@ -110,6 +110,7 @@ def run_job(
             seconds=time.monotonic() - started,
             last_checkpoint=view_of(last) if last else reporter.progress.last_checkpoint,
             restored_from=choice.path,
+            odd=reporter.progress.odd,
         )
         options.ended(result)
     return result

@@ -36,6 +36,7 @@ from moorage.driver.savepoints import KnownSavepoints
 from moorage.driver.starting import record_run, watermarks_at
 from moorage.driver.ticking import Ticking
 from moorage.driver.types import Outcome
+from moorage.driver.views import OddRows
 from moorage.driver.wishes import Wishes
 from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.failures import SparkEnded, failure_of
@@ -267,8 +268,8 @@ class StreamRun:
         rows = outcome.rows_in(self._counted)
         self._ticking.epoch_ended()
         size, seconds = self._c.fleet.state_bytes, time.monotonic() - began
-        late, nulls = outcome.late_rows, sum(outcome.null_keys().values())
-        self._c.reporter.epoch(self._runner.epoch, rows, size, bound, seconds, late, nulls)
+        odd = OddRows(late=outcome.late_rows, null_keys=sum(outcome.null_keys().values()))
+        self._c.reporter.epoch(self._runner.epoch, rows, size, bound, seconds, odd)
         self._between_epochs()
 
     def _between_epochs(self) -> None:

@@ -18,6 +18,7 @@ from moorage.driver.views import (
     CheckpointView,
     ExecutorsView,
     FailureView,
+    OddRows,
     RestoredView,
     SavepointView,
 )
@@ -124,8 +125,7 @@ class Progress:
         epochs: how many epochs this driver has committed.
         epoch_seconds: how long the last of them took.
         epoch_rows: its input rows.
-        late_rows: input rows in epochs of this driver whose event time the watermark had reached.
-        null_keys: rows that operators did not process in them because their key was null.
+        odd: rows in epochs of this driver that somebody should know of.
         rewinds: how often this driver went back to the last checkpoint.
         restored: what the stream began from, with more than its name; None for an empty start.
         restore_seconds: how long that took; None before the stream ran.
@@ -159,8 +159,7 @@ class Progress:
     epochs: int = 0
     epoch_seconds: float = 0.0
     epoch_rows: int = 0
-    late_rows: int = 0
-    null_keys: int = 0
+    odd: OddRows = field(default_factory=OddRows)
     rewinds: int = 0
     restored: RestoredView | None = None
     restore_seconds: float | None = None
@@ -198,6 +197,7 @@ class RunResult:
         seconds: wall-clock time of the run.
         last_checkpoint: the newest completed one.
         restored_from: what the run began from; None for an empty start.
+        odd: rows in these epochs that somebody should know of.
     """
 
     outcome: Outcome
@@ -206,3 +206,4 @@ class RunResult:
     seconds: float
     last_checkpoint: CheckpointView | None = None
     restored_from: str | None = None
+    odd: OddRows = field(default_factory=OddRows)

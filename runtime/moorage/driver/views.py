@@ -12,6 +12,7 @@ __all__ = [
     "CheckpointView",
     "ExecutorsView",
     "FailureView",
+    "OddRows",
     "RestoredView",
     "SavepointView",
 ]
@@ -38,6 +39,27 @@ class CheckpointView:
     bytes_uploaded: int
     duration_seconds: float
     objects_written: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OddRows:
+    """Rows that somebody should know of; operators that read the same row count it each.
+
+    Attributes:
+        late: input rows whose event time the watermark had reached.
+        null_keys: rows that operators did not process because their key was null.
+    """
+
+    late: int = 0
+    null_keys: int = 0
+
+    def __add__(self, other: "OddRows") -> "OddRows":
+        return OddRows(self.late + other.late, self.null_keys + other.null_keys)
+
+    def __str__(self) -> str:
+        """Such as "3 late, 1 with a null key"; empty where there are none."""
+        kinds = ((self.late, "late"), (self.null_keys, "with a null key"))
+        return ", ".join(f"{count:,} {kind}" for count, kind in kinds if count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from moorage.cli.progress import PlainDisplay
 from moorage.cli.session import run_session
 from moorage.driver.types import CheckpointView, Outcome, Progress, RunOptions, RunResult
+from moorage.driver.views import OddRows
 from moorage_api import load_manifest
 from moorage_state.errors import CorruptState, UserError
 
@@ -198,6 +200,12 @@ def test_an_error_in_the_driver_thread_reaches_the_caller_unchanged(job_file):
             PlainDisplay(io.StringIO()),
         )
     assert caught.value is error
+
+
+def test_the_summary_counts_what_was_odd_about_rows(moorage, job_file):
+    finished = replace(FINISHED, odd=OddRows(late=3, null_keys=2))
+    _, out, _ = moorage("run", job_file, runner=Recorder(finished))
+    assert "finished: 336,776 rows (3 late, 2 with a null key) in 41.3 s, " in out
 
 
 def test_a_checkpoint_is_named_in_the_summary(moorage, job_file):

@@ -1,5 +1,6 @@
 import io
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -7,6 +8,7 @@ from rich.console import Console
 
 from moorage.cli.progress import LiveDisplay, PlainDisplay, live_view, open_display, plain_line
 from moorage.driver.types import CheckpointView, Progress
+from moorage.driver.views import OddRows
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC)
 
@@ -39,6 +41,13 @@ def test_a_line_says_where_the_run_is():
         "running: epoch 42, 1,234,567 rows, 61 %, 98,765 rows/s, state 12.3 MiB, "
         "checkpoint 7 (3s ago, 1.5 MiB written), restored from chk-5"
     )
+
+
+def test_a_line_says_what_is_odd_about_rows_where_anything_is():
+    odd = replace(RUNNING, odd=OddRows(late=1_200, null_keys=1))
+    rows = "1,234,567 rows (1,200 late, 1 with a null key)"
+    assert f"epoch 42, {rows}, 61 %" in plain_line(odd, NOW)
+    assert rows in render(odd)
 
 
 def test_a_run_that_has_just_begun_has_a_line_too():

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from moorage.cluster.metrics import METRICS, metrics_table
 from moorage.driver.reporter import Reporter
 from moorage.driver.types import CheckpointView
-from moorage.driver.views import CheckpointRecord, ExecutorsView, FailureView
+from moorage.driver.views import CheckpointRecord, ExecutorsView, FailureView, OddRows
 
 from .conftest import AT, Played
 
@@ -66,8 +66,8 @@ def test_an_unknown_value_is_left_out_and_not_zero(played):
 def test_late_rows_and_rows_with_a_null_key_are_added_up_over_epochs(played):
     reporter = Reporter(lambda _progress: None)
     for epoch in (1, 2):
-        reporter.epoch(epoch, 10, 0, None, late_rows=epoch, null_keys=10 * epoch)
-    played.say(late_rows=reporter.progress.late_rows, null_keys=reporter.progress.null_keys)
+        reporter.epoch(epoch, 10, 0, None, odd=OddRows(late=epoch, null_keys=10 * epoch))
+    played.say(odd=reporter.progress.odd)
     found = samples(played)
     assert found["moorage_late_rows_total"] == 3
     assert found["moorage_null_key_rows_total"] == 30
