@@ -27,10 +27,10 @@ PLACES = {
     "complete.after_entry": "the checkpoint exists, nobody was told",
     "retire.before_entry": "the checkpoint still exists",
     "retire.after_entry": "it does not exist any more, its objects are all there",
-    "retire.before_delete": "one of its objects is about to go; its manifest is the last",
-    "retire.after_delete": "the object is gone",
-    "sweep.before_delete": "one garbage object is about to go; manifests are the last",
-    "sweep.after_delete": "the object is gone",
+    "retire.before_delete": "objects of it are about to go, in one request; manifests are the last",
+    "retire.after_delete": "they are gone",
+    "sweep.before_delete": "garbage is about to go, in one request; manifests are the last",
+    "sweep.after_delete": "it is gone",
 }
 
 _SIGNALS = {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}

@@ -94,7 +94,6 @@ class Moment:
 class BadBucket:
     """A prefix in a bucket, seen through the proxy and without it."""
 
-    whole_seconds = True
     fatal: tuple[type[MoorageError], ...] = (UserError, CorruptState)
     births = 3
 

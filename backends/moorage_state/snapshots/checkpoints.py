@@ -6,13 +6,22 @@ It knows manifests and the log, not how a range's files are made or used.
 
 import hashlib
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from moorage_state import failpoints
-from moorage_state.errors import AlreadyExists, Bug, CorruptState, ObjectNotFound, UserError
+from moorage_state.errors import (
+    AlreadyExists,
+    Bug,
+    CorruptState,
+    MoorageError,
+    ObjectNotFound,
+    Retryable,
+    StoreUnavailable,
+    UserError,
+)
 from moorage_state.snapshots.entries import Checkpoint, Entry, Retire
 from moorage_state.snapshots.history import next_checkpoint_id, restore_points, retained
 from moorage_state.snapshots.layout import (
@@ -33,13 +42,23 @@ from moorage_state.snapshots.manifest import (
 from moorage_state.snapshots.retention import Retirement, victims
 from moorage_state.stores import ObjectStore
 
-__all__ = ["CheckpointStore", "Loaded", "Verify", "verify_files"]
+__all__ = [
+    "CheckpointStore",
+    "Loaded",
+    "Verify",
+    "delete_state",
+    "not_deleted",
+    "verify_files",
+]
 
 Verify = Literal["manifest", "sizes", "hashes"]
 """How far to look before trusting a checkpoint: its manifest; that every file is there with its
 size; or every byte."""
 
 _ADVICE = "restore an older checkpoint, or allow an older one to take its place"
+
+_DELETES_PER_LOOK = 1000
+"""What goes in one request."""
 
 
 class Loaded(NamedTuple):
@@ -178,15 +197,24 @@ class CheckpointStore:
         *,
         pinned: Collection[int] = (),
         pending: Iterable[RangeHandle] = (),
+        entries: Sequence[Entry] | None = None,
     ) -> Retirement:
         """Retire what `victims` names in the log, then delete their objects; return what was done.
 
-        Takes up deletions that an earlier process did not finish. Call it when no upload runs
-        whose files are not among `pending` and whose base is not `pinned`.
+        Takes up deletions that an earlier process did not finish. Checkpoints may begin and
+        complete meanwhile, provided that `pinned`, `pending` and `entries` are of one moment, at
+        which no upload ran whose files are not among `pending` and whose base was not `pinned`.
+
+        Args:
+            entries: the log at that moment; by default it is now.
+
+        Raises:
+            Fenced: another writer took over; nothing more is retired or deleted.
+            Retryable, UserError: some objects may be left; the next retirement takes them up.
         """
         # An entry in doubt may be the one that makes a checkpoint exist.
         writer.settle()
-        entries = writer.entries
+        entries = writer.entries if entries is None else entries
         if self._leftovers is None:
             self._leftovers = self._find_leftovers(entries)
         manifests = self._readable(entries, self._leftovers)
@@ -199,16 +227,20 @@ class CheckpointStore:
             writer.append(Retire(writer.fence, checkpoint_id))
             failpoints.hit("retire.after_entry")
             self._leftovers.add(checkpoint_id)
-        if retirement.keys:
+
+        def look() -> None:
             writer.refresh()
-        for key in retirement.keys:
             failpoints.hit("retire.before_delete")
-            self._store.delete(key)
-            failpoints.hit("retire.after_delete")
+
+        failed = delete_state(self._store, retirement.keys, look)
+        failpoints.hit("retire.after_delete")
+        for key in retirement.keys:
             deleted = checkpoint_id_of(key)
-            if deleted is not None:
+            if deleted is not None and not failed:
                 self._leftovers.discard(deleted)
                 self._manifests.pop(deleted, None)
+        if failed:
+            raise not_deleted(self._store, failed)
         return retirement
 
     def _load_verified(self, checkpoint: Checkpoint, verify: Verify) -> Manifest:
@@ -271,6 +303,33 @@ class CheckpointStore:
         if known is None:
             known = self._manifests[checkpoint.checkpoint_id] = self.load(checkpoint)
         return known
+
+
+def delete_state(
+    store: ObjectStore, keys: Sequence[str], look: Callable[[], object]
+) -> dict[str, MoorageError]:
+    """Delete objects of checkpoints, their manifests last; returns what failed, by key.
+
+    No manifest goes while a file is left: it is by the manifest that the next one finds the file.
+
+    Args:
+        look: called before each request; raises when this process may not delete any more.
+    """
+    manifests = [key for key in keys if checkpoint_id_of(key) is not None]
+    files = [key for key in keys if checkpoint_id_of(key) is None]
+    failed: dict[str, MoorageError] = {}
+    for group in (files, manifests):
+        for start in range(0, 0 if failed else len(group), _DELETES_PER_LOOK):
+            look()
+            failed |= store.delete_many(group[start : start + _DELETES_PER_LOOK])
+    return failed
+
+
+def not_deleted(store: ObjectStore, failed: Mapping[str, MoorageError]) -> MoorageError:
+    """The error for objects that could not be deleted: of the first one's kind."""
+    key, error = min(failed.items())
+    text = f"objects were not deleted: store={store.url} count={len(failed)} first={key}: {error}"
+    return StoreUnavailable(text) if isinstance(error, Retryable) else UserError(text)
 
 
 def verify_files(store: ObjectStore, manifest: Manifest, *, full: bool = False) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "checkpoint_id_in",
     "checkpoint_id_of",
     "checkpoint_path",
+    "is_shared_key",
     "is_state_key",
     "log_key",
     "log_seq",
@@ -112,6 +113,11 @@ def pack_size(key: str) -> int | None:
 def is_state_key(key: str) -> bool:
     """Whether only checkpoints of a lineage have objects under this key: what a sweep looks at."""
     return _STATE_KEY.fullmatch(key) is not None
+
+
+def is_shared_key(key: str) -> bool:
+    """Whether several checkpoints may reference the object under this key."""
+    return key.startswith("shared/")
 
 
 def checkpoint_id_in(key: str) -> int | None:

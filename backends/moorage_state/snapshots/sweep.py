@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from moorage_state import failpoints
-from moorage_state.snapshots.checkpoints import CheckpointStore
+from moorage_state.snapshots.checkpoints import CheckpointStore, delete_state, not_deleted
 from moorage_state.snapshots.entries import Checkpoint, Entry
 from moorage_state.snapshots.history import next_checkpoint_id, retained
 from moorage_state.snapshots.layout import (
     checkpoint_id_in,
     checkpoint_id_of,
+    is_shared_key,
     is_state_key,
     manifest_key,
 )
 from moorage_state.snapshots.log import LogWriter
-from moorage_state.snapshots.manifest import Manifest, RangeHandle, object_keys
+from moorage_state.snapshots.manifest import Manifest
 from moorage_state.stores import ObjectInfo, ObjectStore
 
 __all__ = ["AGE_FLOOR", "Swept", "UnderWay", "find_garbage", "garbage", "sweep"]
 
 AGE_FLOOR = timedelta(days=1)
-"""Longer than any checkpoint may take, and than clocks differ."""
+"""Longer than any checkpoint may take."""
 
 _PREFIXES = ("chk-", "shared/")
-_DELETES_PER_LOOK = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +38,30 @@ class UnderWay:
     """Checkpoints that are not complete yet, as their coordinator knows them.
 
     Attributes:
-        checkpoint_ids: their ids; nothing of theirs is garbage.
-        handles: what is known of their files.
-        pinned: the checkpoints that they build on.
-        since: when the oldest of them began. No object younger than that, and than the age floor
-            before it, is garbage: a handle that has not arrived may name it.
+        checkpoint_ids: their ids. Nothing of theirs is garbage, and while there is one no shared
+            object is: a handle that has not arrived may name it, whatever its age seems to be.
+        pinned: the checkpoints that they build on, and that the next one would build on.
     """
 
     checkpoint_ids: Collection[int] = ()
-    handles: Sequence[RangeHandle] = ()
     pinned: Collection[int] = ()
-    since: datetime | None = None
 
 
-NOTHING = UnderWay()
+def _nothing() -> UnderWay:
+    return UnderWay()
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """The garbage that was found, manifests last, and whether it was deleted."""
+    """The garbage that was found, manifests last, and whether it was deleted.
+
+    Attributes:
+        put_off: shared objects were passed over, because a checkpoint was under way.
+    """
 
     objects: tuple[ObjectInfo, ...]
     deleted: bool
+    put_off: bool = False
 
     @property
     def bytes(self) -> int:
@@ -83,21 +85,22 @@ def garbage(
         listing: any objects; those that are not of checkpoints are passed over.
         live: the manifests of all checkpoints that exist, and of those that are built on.
         under_way: what is not in any manifest yet.
-        now: the time.
-        age_floor: nothing younger goes, by the time that the store has for it.
+        now: the time by the store's own clock, before the listing.
+        age_floor: nothing younger goes.
     """
-    marked: set[str] = set(object_keys(under_way.handles))
+    marked: set[str] = set()
     for manifest in live:
         marked.add(manifest_key(manifest.checkpoint_id))
         marked.update(manifest.keys)
-    newest = min(now, under_way.since or now) - age_floor
+    pending = bool(under_way.checkpoint_ids)
     found = [
         info
         for info in listing
         if is_state_key(info.key)
         and info.key not in marked
         and checkpoint_id_in(info.key) not in under_way.checkpoint_ids
-        and info.modified <= newest
+        and not (pending and is_shared_key(info.key))
+        and now - info.modified >= age_floor
     ]
     return tuple(sorted(found, key=lambda info: (_is_manifest(info), info.key)))
 
@@ -106,11 +109,14 @@ def find_garbage(
     store: ObjectStore,
     read_entries: Callable[[], Sequence[Entry]],
     *,
-    now: datetime,
     age_floor: timedelta = AGE_FLOOR,
-    under_way: UnderWay = NOTHING,
+    under_way: Callable[[], UnderWay] = _nothing,
 ) -> tuple[ObjectInfo, ...]:
     """Return the garbage in a checkpoint directory; see `garbage`.
+
+    What is listed is asked for first, then what is under way, then the log: whatever an object in
+    the listing belongs to is then still under way, or in the log, or given up. No clock says so;
+    ages only keep what others than the asker may be writing.
 
     A manifest that was left under an id above all in the log is not garbage yet: once it is gone,
     a checkpoint could take the id, and lose its manifest to a sweeper that was overtaken between
@@ -119,26 +125,28 @@ def find_garbage(
     Args:
         store: the checkpoint directory.
         read_entries: reads the log; called after the objects were listed.
-        now: the time.
-        age_floor: who does not know what is under way must not make it shorter than a checkpoint
-            may take.
-        under_way: what the coordinator knows.
+        age_floor: by the store's clock. Who does not know what is under way must not make it
+            shorter than a checkpoint may take.
+        under_way: tells what the coordinator knows; called after the objects were listed, and
+            before the log is read.
 
     Raises:
         CorruptState, UserError: a manifest that exists cannot be read. What it references is
             unknown, so nothing is garbage until it is retired.
         StoreUnavailable: the store does not answer.
     """
+    now = store.now()
     listing = [info for prefix in _PREFIXES for info in store.list(prefix)]
+    known = under_way()
     entries = read_entries()
-    wanted = {c.checkpoint_id for c in retained(entries)}.union(under_way.pinned)
+    wanted = {c.checkpoint_id for c in retained(entries)}.union(known.pinned)
     checkpoints = CheckpointStore(store)
     live = [
         checkpoints.load(entry)
         for entry in entries
         if isinstance(entry, Checkpoint) and entry.checkpoint_id in wanted
     ]
-    found = garbage(listing, live, under_way, now, age_floor)
+    found = garbage(listing, live, known, now, age_floor)
     free = next_checkpoint_id(entries)
     return tuple(info for info in found if (checkpoint_id_of(info.key) or 0) < free)
 
@@ -147,18 +155,17 @@ def sweep(
     store: ObjectStore,
     writer: LogWriter,
     *,
-    now: datetime,
     age_floor: timedelta = AGE_FLOOR,
-    under_way: UnderWay = NOTHING,
+    under_way: Callable[[], UnderWay] = _nothing,
     dry_run: bool = False,
 ) -> Swept:
     """Delete the garbage in a checkpoint directory, or with `dry_run` only tell it.
 
-    A checkpoint that begins while this runs need not be in `under_way`.
+    A checkpoint that begins after `under_way` was called need not be in its answer.
 
     Raises:
         Fenced: another writer took over; nothing more is deleted.
-        StoreUnavailable: some garbage may be deleted; the next sweep finds the rest.
+        Retryable, UserError: some garbage may be deleted; the next sweep finds the rest.
         CorruptState, UserError: see `find_garbage`; nothing was deleted.
     """
 
@@ -168,16 +175,26 @@ def sweep(
         writer.refresh()
         return writer.entries
 
-    found = find_garbage(store, settled_entries, now=now, age_floor=age_floor, under_way=under_way)
-    if dry_run:
-        return Swept(found, deleted=False)
-    for number, info in enumerate(found):
-        if number % _DELETES_PER_LOOK == 0:
-            writer.refresh()
+    pending = False
+
+    def noted() -> UnderWay:
+        nonlocal pending
+        known = under_way()
+        pending = bool(known.checkpoint_ids)
+        return known
+
+    def look() -> None:
+        writer.refresh()
         failpoints.hit("sweep.before_delete")
-        store.delete(info.key)
-        failpoints.hit("sweep.after_delete")
-    return Swept(found, deleted=True)
+
+    found = find_garbage(store, settled_entries, age_floor=age_floor, under_way=noted)
+    if dry_run:
+        return Swept(found, deleted=False, put_off=pending)
+    failed = delete_state(store, [info.key for info in found], look)
+    failpoints.hit("sweep.after_delete")
+    if failed:
+        raise not_deleted(store, failed)
+    return Swept(found, deleted=True, put_off=pending)
 
 
 def _is_manifest(info: ObjectInfo) -> bool:

@@ -6,13 +6,13 @@ that a directory, a dictionary and a bucket can stand in for one another; all of
 contract tests.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from moorage_state.errors import Bug, CorruptState, UserError
+from moorage_state.errors import Bug, CorruptState, MoorageError, UserError
 
 __all__ = [
     "MAX_KEY_BYTES",
@@ -21,6 +21,7 @@ __all__ = [
     "check_key",
     "check_prefix",
     "check_slice",
+    "delete_each",
     "short_object",
 ]
 
@@ -96,6 +97,21 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Remove the object; succeeds when there is none."""
 
+    def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
+        """Remove objects in as few requests as the store allows, in no certain order.
+
+        Returns, by key, the errors of those that may still be there; the others are gone, or never
+        were. Raises only where nothing was removed for a key that is not allowed, or where the
+        store does not answer at all: then any of them may be gone.
+        """
+
+    def now(self) -> datetime:
+        """Return the present time (aware, UTC) by the clock that dates the store's objects.
+
+        Ages of objects are differences to it, never to the clock of the machine that asks: it may
+        be hours off. It is as fine as the dates of objects are.
+        """
+
 
 def check_key(key: str) -> str:
     """Return `key`, or raise UserError: a key is one or more segments, none hidden or special.
@@ -137,6 +153,17 @@ def short_object(url: str, key: str, size: int) -> CorruptState:
         path=key,
         advice="it was damaged or replaced: restore an older checkpoint",
     )
+
+
+def delete_each(delete: Callable[[str], None], keys: Collection[str]) -> dict[str, MoorageError]:
+    """Return what `ObjectStore.delete_many` does where `delete` removes one object at a time."""
+    failed: dict[str, MoorageError] = {}
+    for key in [check_key(key) for key in keys]:
+        try:
+            delete(key)
+        except MoorageError as error:
+            failed[key] = error
+    return failed
 
 
 def _segment_problem(segment: str) -> str:

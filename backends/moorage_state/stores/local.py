@@ -7,8 +7,9 @@ keys cannot reach them and listings do not show them, so what a killed writer le
 space until `sweep_temporaries` and nothing else.
 """
 
+import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from urllib.parse import quote
 from moorage_state.errors import (
     AlreadyExists,
     LocalDiskError,
+    MoorageError,
     ObjectNotFound,
     StoreUnavailable,
     UserError,
@@ -27,10 +29,11 @@ from moorage_state.stores.base import (
     check_key,
     check_prefix,
     check_slice,
+    delete_each,
     short_object,
 )
 from moorage_state.stores.oserrors import store_error
-from moorage_state.stores.placing import TEMPORARY, Place, place_file
+from moorage_state.stores.placing import TEMPORARY, Place, place_file, present_time
 
 __all__ = ["LocalStore"]
 
@@ -157,6 +160,24 @@ class LocalStore:
                 folder.rmdir()
             except OSError:
                 break
+
+    def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
+        """See `ObjectStore.delete_many`."""
+        return delete_each(self.delete, keys)
+
+    def now(self) -> datetime:
+        """See `ObjectStore.now`: what the file system dates a new file with.
+
+        A file server may have a clock of its own, so it takes a file to know. Where none may be
+        written, and so nothing can be deleted either, it is this machine's time.
+        """
+        self._check_root()
+        try:
+            return datetime.fromtimestamp(present_time(self._root), UTC)
+        except OSError as error:
+            if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
+                return datetime.now(UTC)
+            raise store_error("write temporary file", self._root / TEMPORARY, error) from error
 
     def sweep_temporaries(self, older_than: timedelta, now: datetime) -> int:
         """Remove what dead writers left unfinished, by age of the last write; return how many.

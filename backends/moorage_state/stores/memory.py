@@ -1,31 +1,42 @@
 """The store that lives in this process: the twin of the real ones for tests and examples."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
-from moorage_state.errors import AlreadyExists, LocalDiskError, ObjectNotFound
+from moorage_state.errors import AlreadyExists, LocalDiskError, MoorageError, ObjectNotFound
 from moorage_state.stores.base import (
     ObjectInfo,
     check_key,
     check_prefix,
     check_slice,
+    delete_each,
     short_object,
 )
 
 __all__ = ["MemoryStore"]
 
 
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 class MemoryStore:
-    """Objects in a dictionary, shared by all users of the same name in this process."""
+    """Objects in a dictionary, shared by all users of the same name in this process.
+
+    Args:
+        name: its name.
+        clock: dates the objects.
+    """
 
     _named: ClassVar[dict[str, "MemoryStore"]] = {}
     _named_lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, clock: Callable[[], datetime] = _utc_now) -> None:
         self._name = name
+        self._clock = clock
         self._lock = threading.Lock()
         self._objects: dict[str, tuple[bytes, datetime]] = {}
 
@@ -72,7 +83,7 @@ class MemoryStore:
     def put(self, key: str, data: bytes) -> None:
         """See `ObjectStore.put`."""
         with self._lock:
-            self._objects[check_key(key)] = (bytes(data), datetime.now(UTC))
+            self._objects[check_key(key)] = (bytes(data), self._clock())
 
     def put_file(self, key: str, path: Path) -> None:
         """See `ObjectStore.put_file`."""
@@ -87,7 +98,7 @@ class MemoryStore:
         with self._lock:
             if check_key(key) in self._objects:
                 raise AlreadyExists(f"object exists: store={self.url} key={key}")
-            self._objects[key] = (bytes(data), datetime.now(UTC))
+            self._objects[key] = (bytes(data), self._clock())
 
     def head(self, key: str) -> ObjectInfo | None:
         """See `ObjectStore.head`."""
@@ -110,3 +121,11 @@ class MemoryStore:
         """See `ObjectStore.delete`."""
         with self._lock:
             self._objects.pop(check_key(key), None)
+
+    def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
+        """See `ObjectStore.delete_many`."""
+        return delete_each(self.delete, keys)
+
+    def now(self) -> datetime:
+        """See `ObjectStore.now`."""
+        return self._clock()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["TEMPORARY", "Place", "place_file"]
+__all__ = ["TEMPORARY", "Place", "place_file", "present_time"]
 
 Place = Callable[[Path, Path], None]
 """Gives the first file the name of the second: `os.replace`, or `os.link`, which never replaces."""
@@ -26,7 +26,7 @@ def place_file(root: Path, target: Path, chunks: Iterable[bytes], place: Place) 
     When this returns, the bytes, the name and the directories down from the root are synced. The
     root itself is never made. Raises OSError, FileExistsError only where `place` does.
     """
-    temporary = root / TEMPORARY / f"{os.getpid()}-{uuid.uuid4().hex}"
+    temporary = _temporary(root)
     try:
         _make_folders(root, temporary.parent)
         with temporary.open("xb") as file:
@@ -42,6 +42,22 @@ def place_file(root: Path, target: Path, chunks: Iterable[bytes], place: Place) 
             _sync(folder)
         if folder == root:
             break
+
+
+def present_time(root: Path) -> float:
+    """Return the seconds since 1970 that a file written now below `root` is dated with."""
+    temporary = _temporary(root)
+    try:
+        _make_folders(root, temporary.parent)
+        with temporary.open("xb") as file:
+            return os.fstat(file.fileno()).st_mtime
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _temporary(root: Path) -> Path:
+    return root / TEMPORARY / f"{os.getpid()}-{uuid.uuid4().hex}"
 
 
 def _name(root: Path, temporary: Path, target: Path, place: Place) -> None:

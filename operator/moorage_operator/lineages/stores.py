@@ -7,13 +7,14 @@ opened only where the job itself keeps its state, with the job's credentials.
 import base64
 import binascii
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
 from moorage_operator.ports import Cluster, JobRefs
-from moorage_state.errors import StoreDenied, StoreUnavailable
+from moorage_state.errors import MoorageError, StoreDenied, StoreUnavailable
 from moorage_state.stores import (
     ObjectInfo,
     ObjectStore,
@@ -167,6 +168,10 @@ class Limited:
         """See `ObjectStore.head`."""
         return self._in_time().head(key)
 
+    def now(self) -> datetime:
+        """See `ObjectStore.now`."""
+        return self._in_time().now()
+
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`."""
         for info in self._in_time().list(prefix, start_after):
@@ -176,6 +181,10 @@ class Limited:
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
         self._in_time().delete(key)
+
+    def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
+        """See `ObjectStore.delete_many`."""
+        return self._in_time().delete_many(keys)
 
     def _in_time(self) -> ObjectStore:
         if self.clock() > self.deadline:

@@ -59,7 +59,7 @@ from moorage_state.errors import (
     StaleLease,
     VersionGone,
 )
-from moorage_state.snapshots import CheckpointStore, LogWriter, Manifest
+from moorage_state.snapshots import CheckpointStore, LogWriter, Manifest, UnderWay
 
 __all__ = ["Boundary", "CheckpointReport", "Checkpointer"]
 
@@ -115,7 +115,7 @@ class Checkpointer:
         self._snapshots = SnapshotWriter(graph, store, writer, fleet, manifests, clock)
         self._background = Background()
         self._housekeeper = Housekeeper(
-            store, writer, output, self._background, run, settings.retain, clock
+            store, writer, output, self._background, run, settings.retain, clock, self._unfinished
         )
         self._base = handles_of(base) if base is not None else {}
         self._base_id = base.checkpoint_id if base is not None else 0
@@ -260,6 +260,12 @@ class Checkpointer:
         """Whether a savepoint is being taken, which the end of the run would undo."""
         return any(work.is_savepoint for work in self._works.values())
 
+    def _unfinished(self) -> UnderWay:
+        """What is being taken, and the bases of that and of the next; any thread may ask."""
+        works = list(self._works.values())  # in one step, and before the base that follows them
+        bases = {self._base_id, *(work.base_id for work in works)} - {0}
+        return UnderWay(tuple(work.checkpoint_id for work in works), tuple(bases))
+
     # -- effects ---------------------------------------------------------------------------
 
     def _carry_out(self, at: Callable[[], Boundary]) -> None:
@@ -391,8 +397,7 @@ class Checkpointer:
         self._base, self._base_id = work.uploaded.handles, checkpoint_id
         self._writer.refresh()  # a driver that was stalled must not publish over its successor
         self._output.publish(checkpoint_id, work.committables)
-        bases = {self._base_id, *(work.base_id for work in self._works.values())} - {0}
-        self._housekeeper.after(report, pinned=bases, under_way=tuple(self._works))
+        self._housekeeper.after(report)
         self._reports.append(report)
 
     def _aborted(self, checkpoint_id: int) -> None:

@@ -3,9 +3,8 @@
 Called by the checkpointer under the epoch lock; sweeping runs in a thread beside the epochs.
 """
 
-import datetime
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 
 from moorage.driver.background import Background
@@ -20,6 +19,8 @@ __all__ = ["Housekeeper"]
 _log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 3600.0
+_AGAIN_SECONDS = 300.0
+"""After a sweep that met a checkpoint under way and passed shared objects over."""
 
 
 class Housekeeper:
@@ -29,6 +30,7 @@ class Housekeeper:
         run: the number of the run under the writer's fence.
         retain: how many checkpoints are kept.
         clock: seconds on a clock that only goes forward.
+        under_way: tells which checkpoints are being taken, from any thread.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Housekeeper:
         run: int,
         retain: int,
         clock: Callable[[], float],
+        under_way: Callable[[], UnderWay],
     ) -> None:
         self._store = store
         self._writer = writer
@@ -48,41 +51,35 @@ class Housekeeper:
         self._run = run
         self._retain = retain
         self._clock = clock
+        self._under_way = under_way
         self._claimed = ClaimedSavepoints(writer, retain)
         self._next_sweep = clock()
 
-    def after(
-        self, newest: CheckpointReport, *, pinned: Collection[int], under_way: tuple[int, ...]
-    ) -> None:
-        """Let go of old checkpoints; what cannot be deleted now is taken up the next time.
-
-        Args:
-            pinned: the checkpoints whose files the next ones may reference.
-            under_way: the ids of those that are being taken.
-        """
+    def after(self, newest: CheckpointReport) -> None:
+        """Let go of old checkpoints; what cannot be deleted now is taken up the next time."""
         try:
-            self._store.retire(self._writer, self._retain, pinned=pinned)
+            self._store.retire(self._writer, self._retain, pinned=self._under_way().pinned)
             self._claimed.release()
             self._output.retire(self._run, newest.checkpoint_id, newest.epoch)
         except Retryable as error:
             _log.warning("old checkpoints could not be retired, will try again: %s", error)
         if self._clock() >= self._next_sweep:
-            self._sweep(pinned, under_way)
+            self._sweep()
 
-    def _sweep(self, pinned: Collection[int], under_way: tuple[int, ...]) -> None:
+    def _sweep(self) -> None:
         """Delete, beside the epochs, what crashes and aborted uploads have left for a day."""
         self._next_sweep = self._clock() + _SWEEP_SECONDS
-        now = datetime.datetime.now(datetime.UTC)
-        known = UnderWay(checkpoint_ids=under_way, pinned=tuple(pinned), since=now)
-        action = partial(sweep, self._store.objects, self._writer, now=now, under_way=known)
-        self._background.run("sweep", action, _swept, awaited=False)
+        action = partial(sweep, self._store.objects, self._writer, under_way=self._under_way)
+        self._background.run("sweep", action, self._swept, awaited=False)
 
-
-def _swept(result: Swept | BaseException) -> None:
-    if isinstance(result, Fenced) or not isinstance(result, (Swept, MoorageError)):
-        raise result
-    if isinstance(result, MoorageError):
-        _log.warning("the checkpoint directory was not swept, will try again: %s", result)
-    elif result.objects:
-        count, size = len(result.objects), result.bytes
-        _log.info("swept the checkpoint directory: objects=%d bytes=%d", count, size)
+    def _swept(self, result: Swept | BaseException) -> None:
+        if isinstance(result, Fenced) or not isinstance(result, (Swept, MoorageError)):
+            raise result
+        if isinstance(result, MoorageError):
+            _log.warning("the checkpoint directory was not swept, will try again: %s", result)
+            return
+        if result.put_off:
+            self._next_sweep = min(self._next_sweep, self._clock() + _AGAIN_SECONDS)
+        if result.objects:
+            count, size = len(result.objects), result.bytes
+            _log.info("swept the checkpoint directory: objects=%d bytes=%d", count, size)

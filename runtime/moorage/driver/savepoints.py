@@ -4,10 +4,9 @@ Called by the run: sinks keep what a savepoint covers, and a claimed savepoint i
 job's own checkpoints have taken its place.
 """
 
-import datetime
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from moorage_state.errors import (
     CorruptState,
@@ -32,19 +31,24 @@ __all__ = ["ClaimedSavepoints", "KnownSavepoints"]
 
 _log = logging.getLogger(__name__)
 
-_UNDER_WAY = datetime.timedelta(hours=1)
-"""How long an announced savepoint may still be on its way."""
-
+_UNDER_WAY_SECONDS = 3600.0
+"""How long an announced savepoint is looked for, from the first look: it may be on its way."""
 
 _ASLEEP_SECONDS = 300.0
 
 
 class KnownSavepoints:
-    """Manifests of the savepoints of a lineage that still lie where they were put."""
+    """Manifests of the savepoints of a lineage that still lie where they were put.
 
-    def __init__(self, writer: LogWriter) -> None:
+    Args:
+        clock: seconds on a clock that only goes forward.
+    """
+
+    def __init__(self, writer: LogWriter, clock: Callable[[], float] = time.monotonic) -> None:
         self._writer = writer
+        self._clock = clock
         self._read: dict[int, Manifest | None] = {}
+        self._first_look: dict[int, float] = {}
         self._asleep = 0.0
 
     def __call__(self) -> Sequence[Manifest]:
@@ -54,7 +58,7 @@ class KnownSavepoints:
             StoreUnavailable: one of their stores does not answer; it is not asked again for some
                 minutes.
         """
-        if time.monotonic() < self._asleep:
+        if self._clock() < self._asleep:
             raise StoreUnavailable("the store of a savepoint did not answer a moment ago")
         for entry in self._writer.entries:
             if isinstance(entry, Savepoint) and entry.checkpoint_id not in self._read:
@@ -63,15 +67,15 @@ class KnownSavepoints:
 
     def _look(self, entry: Savepoint) -> None:
         try:
-            self._asleep = time.monotonic() + _ASLEEP_SECONDS
+            self._asleep = self._clock() + _ASLEEP_SECONDS
             found: Manifest | None = SavepointStore(entry.url).load(entry.manifest_digest)
         except (UserError, CorruptState) as error:
             # Moved, deleted, damaged, or on its way: in any case nothing to restore from here.
             _log.info("savepoint is not where it was put: path=%s: %s", entry.url, error)
             found = None
         self._asleep = 0.0
-        age = datetime.datetime.now(datetime.UTC) - entry.completed_at
-        if found is not None or age > _UNDER_WAY:
+        looked_for = self._clock() - self._first_look.setdefault(entry.checkpoint_id, self._clock())
+        if found is not None or looked_for > _UNDER_WAY_SECONDS:
             self._read[entry.checkpoint_id] = found
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from moorage.offline.places import has_log
-from moorage_state.errors import UserError
+from moorage_state.errors import MoorageError, UserError
 from moorage_state.snapshots import (
     AGE_FLOOR,
     Checkpoint,
@@ -27,6 +27,7 @@ from moorage_state.snapshots import (
     find_garbage,
     retained,
 )
+from moorage_state.snapshots.checkpoints import not_deleted
 from moorage_state.snapshots.layout import checkpoint_id_in
 from moorage_state.stores import LocalStore, ObjectInfo, ObjectStore
 
@@ -74,8 +75,8 @@ def collect(
 
     Args:
         store: the checkpoint directory.
-        now: the time.
-        age: nothing younger goes.
+        now: the time, for whoever finds the directory locked by this.
+        age: nothing younger goes, by the store's own clock.
         delete: delete it, under the directory's lock.
         watching: told what is waited for, where it takes a while to see whether a job runs.
 
@@ -90,7 +91,7 @@ def collect(
     if delete:
         _check_age(store, age)
     with _kept_out(store, now, watching) if delete else nullcontext():
-        collector = _Collector(store, now, age)
+        collector = _Collector(store, age)
         objects = collector.find()
         deleted = collector.delete(objects) if delete else 0
     total = sum(one.bytes for one in objects)
@@ -122,15 +123,15 @@ def _kept_out(store: ObjectStore, now: datetime, watching: Callable[[str], None]
 class _Collector:
     """Finds garbage, and knows how far it has read the log for that."""
 
-    def __init__(self, store: ObjectStore, now: datetime, age: timedelta) -> None:
+    def __init__(self, store: ObjectStore, age: timedelta) -> None:
         self._store = store
-        self._now = now
+        self._now = store.now()
         self._age = age
         self._log = LineageLog.open(store)
         self._entries: Sequence[Entry] = ()
 
     def find(self) -> list[Garbage]:
-        infos = find_garbage(self._store, self._read, now=self._now, age_floor=self._age)
+        infos = find_garbage(self._store, self._read, age_floor=self._age)
         live = {checkpoint.checkpoint_id for checkpoint in retained(self._entries)}
         known = {e.checkpoint_id for e in self._entries if isinstance(e, Checkpoint | Retire)}
         return [self._garbage(info, _reason(info, live, known)) for info in infos]
@@ -138,12 +139,16 @@ class _Collector:
     def delete(self, objects: Sequence[Garbage]) -> int:
         """Delete what is still garbage; whoever appends to the log meanwhile is heard."""
         deleted, wanted = 0, {one.key for one in objects}
-        for number, one in enumerate(objects):
-            if number % _DELETES_PER_LOOK == 0 and self._log.read_records(len(self._entries)):
+        failed: dict[str, MoorageError] = {}
+        for start in range(0, len(objects), _DELETES_PER_LOOK):
+            if self._log.read_records(len(self._entries)):
                 wanted.intersection_update(found.key for found in self.find())
-            if one.key in wanted:
-                self._store.delete(one.key)
-                deleted += 1
+            batch = [one.key for one in objects[start : start + _DELETES_PER_LOOK]]
+            going = [key for key in batch if key in wanted]
+            failed |= self._store.delete_many(going)
+            deleted += len(going)
+        if failed:
+            raise not_deleted(self._store, failed)
         return deleted
 
     def _read(self) -> Sequence[Entry]:

@@ -11,13 +11,15 @@ import random
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from moorage_state.errors import StoreUnavailable, UserError
+from moorage_state.errors import MoorageError, StoreUnavailable, UserError
 from moorage_state.stores import ObjectInfo, ObjectStore
+from moorage_state.stores.base import delete_each
 
 __all__ = ["LOST_OR_FAILED", "Crash", "Fault", "FaultyStore", "Plan"]
 
@@ -149,6 +151,13 @@ class FaultyStore:
 
     def delete(self, key: str) -> None:
         _do(self._choose("delete", key), key, lambda: self.inner.delete(key))
+
+    def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
+        """Each key has the faults of a deletion of its own; a crash comes between two of them."""
+        return delete_each(self.delete, keys)
+
+    def now(self) -> datetime:
+        return _do(self._choose("now", ""), "", self.inner.now)
 
     def _choose(self, operation: str, key: str) -> Fault | None:
         with self._lock:

@@ -138,12 +138,7 @@ class Expected:
 
 
 class Driver:
-    """One process that writes the lineage, with its ranges on its own volume.
-
-    Attributes:
-        whole_seconds: whether the store keeps the times of objects in whole seconds, so that one
-            seems to be older than the checkpoint that made it.
-    """
+    """One process that writes the lineage, with its ranges on its own volume."""
 
     def __init__(self, store: Any, folder: Path, rng: random.Random, expected: "Expected") -> None:
         self.store, self.folder, self.rng, self.expected = store, folder, rng, expected
@@ -153,8 +148,7 @@ class Driver:
         loaded = self.checkpoints.load_latest(self.writer.entries)
         self.base = loaded.manifest if loaded else None
         self.last_id = self.checkpoints.next_id(self.writer.entries) - 1
-        self.pending: tuple[Manifest, datetime] | None = None
-        self.whole_seconds = False
+        self.pending: Manifest | None = None
         self.parallelism = rng.randint(1, 4)
         self.ranges = [self._restored(n) for n in range(self.parallelism)]
         self.writer.append(Run(self.writer.fence, 0, self._restored_from()))
@@ -204,7 +198,6 @@ class Driver:
         """The first part of a checkpoint; `complete` may come much later, or never."""
         if self.pending is not None:
             return
-        began = self._now()
         self.last_id += 1
         self.expected.taken[self.writer.fence, self.last_id] = self.state()
         for table, snapshots in self.ranges:
@@ -215,7 +208,7 @@ class Driver:
             parts = [UploadPart(snapshots, self._base_files(snapshots)) for snapshots in mine]
             limits = self.rng.choice(LIMITS)
             handles += upload(parts, self.run, self.last_id, self.store, limits).handles
-        self.pending = (self._manifest(sorted(handles, key=lambda h: h.start)), began)
+        self.pending = self._manifest(sorted(handles, key=lambda h: h.start))
 
     def _base_files(self, snapshots: Snapshots) -> list[Any]:
         handles = self.base.handles if self.base else ()
@@ -249,7 +242,7 @@ class Driver:
     def complete(self) -> None:
         if self.pending is None:
             return
-        manifest, _ = self.pending
+        manifest = self.pending
         name = (manifest.fence, manifest.checkpoint_id)
         self.expected.attempted.add(name)
         try:
@@ -270,14 +263,14 @@ class Driver:
         """Give a checkpoint up, unless its entry may be in the log."""
         if self.pending is None or self.writer.in_doubt is not None:
             return
-        manifest, _ = self.pending
+        manifest = self.pending
         self.pending = None
         self.expected.attempted.discard((manifest.fence, manifest.checkpoint_id))
         for _, snapshots in self.ranges:
             snapshots.aborted(manifest.checkpoint_id)
 
     def retire(self, keep: int | None = None) -> Retirement:
-        pending = self.pending[0].handles if self.pending else ()
+        pending = self.pending.handles if self.pending else ()
         pinned = [self.base.checkpoint_id] if self.base else []
         keep = keep or self.rng.randint(1, 3)
         return self.checkpoints.retire(self.writer, keep, pinned=pinned, pending=pending)
@@ -285,18 +278,8 @@ class Driver:
     def sweep(self) -> None:
         under_way = UnderWay()
         if self.pending is not None:
-            manifest, began = self.pending
-            # What is known of it varies, as it does while handles arrive.
-            handles = manifest.handles if self.rng.random() < 0.5 else ()
-            under_way = UnderWay([manifest.checkpoint_id], handles, self._pinned(), began)
-        soon = datetime.now(UTC) + timedelta(seconds=1)
-        sweep(self.store, self.writer, now=soon, age_floor=timedelta(0), under_way=under_way)
-
-    def _now(self) -> datetime:
-        now = datetime.now(UTC)
-        if not self.whole_seconds:
-            return now
-        return now.replace(microsecond=0) - timedelta(microseconds=1)
+            under_way = UnderWay([self.pending.checkpoint_id], self._pinned())
+        sweep(self.store, self.writer, age_floor=timedelta(0), under_way=lambda: under_way)
 
     def _pinned(self) -> list[int]:
         return [self.base.checkpoint_id] if self.base else []

@@ -43,14 +43,12 @@ class World(Protocol):
     Attributes:
         store: what drivers see.
         truth: the same without faults.
-        whole_seconds: whether the store keeps the times of objects in whole seconds.
         fatal: what ends a driver, because a person must act or because the network lied.
         births: how often a driver tries to begin among faults, before they end for it.
     """
 
     store: Any
     truth: ObjectStore
-    whole_seconds: bool
     fatal: tuple[type[MoorageError], ...]
     births: int
 
@@ -67,7 +65,6 @@ class World(Protocol):
 class BadWorld:
     """A store whose calls fail, before or after they took effect."""
 
-    whole_seconds = False
     fatal: tuple[type[MoorageError], ...] = ()
     births = 0
 
@@ -127,7 +124,6 @@ class Life:
         self.tally["born"] += 1
         folder = self.folder / f"driver{self.tally['born']}"
         driver = Driver(self.world.store, folder, self.rng, self.expected)
-        driver.whole_seconds = self.world.whole_seconds
         found = driver.base
         name = (found.fence, found.checkpoint_id) if found else None
         assert name in {self.expected.acknowledged, *self.expected.attempted}

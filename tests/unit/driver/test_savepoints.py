@@ -104,15 +104,21 @@ def test_a_savepoint_that_lies_where_it_was_put_is_known(writer):
     assert [manifest.name for manifest in known()] == ["claimed"]
 
 
-def test_one_that_is_announced_and_comes_later_is_known_then(writer):
-    announce(writer, savepoint(writer))
+@pytest.mark.parametrize(("minutes", "is_known"), [(59, True), (61, False)])
+def test_one_that_is_announced_is_looked_for_for_an_hour_whatever_the_clocks_say(
+    writer, minutes, is_known
+):
+    announce(writer, savepoint(writer), OLD)  # by a clock that was days behind
     store = MemoryStore.named("claimed")
     manifest = store.get("MANIFEST")
     store.delete("MANIFEST")
-    known = KnownSavepoints(writer)
+    seconds = [1000.0]
+    known = KnownSavepoints(writer, lambda: seconds[0])
+    assert known() == []
+    seconds[0] += 60 * minutes
     assert known() == []
     store.put("MANIFEST", manifest)
-    assert len(known()) == 1
+    assert len(known()) == is_known
 
 
 @pytest.mark.parametrize("damage", [b"", b"MOORAGE-MANIFEST 0 nonsense\n"])

@@ -1,7 +1,7 @@
 """The same tools on a bucket of a real S3 server, whose addresses end in options."""
 
 import shutil
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -46,14 +46,17 @@ def test_a_checkpoint_goes_from_a_bucket_to_another_place_and_back(
         assert get(find(place), "visits/visit", "user-3").value["note"] == "again"
 
 
-def test_garbage_in_a_bucket_goes_only_by_age_and_while_nobody_holds_the_lock(bucket):
+def test_garbage_in_a_bucket_goes_only_by_age_and_while_nobody_holds_the_lock(
+    bucket, now, monkeypatch
+):
     bucket.put("shared/pack-c-1-3", b"abc")
-    now = datetime.now(UTC) + timedelta(minutes=1)
     with pytest.raises(UserError, match="younger than 24h"):
         collect(bucket, now, age=timedelta(0), delete=True)
-    later = now + timedelta(days=1)
-    assert collect(bucket, later).bytes == 3
-    assert collect(bucket, later, delete=True).deleted == 1
+    assert collect(bucket, now).bytes == 0
+    tomorrow = bucket.now() + timedelta(days=1)
+    monkeypatch.setattr(S3Store, "now", lambda _: tomorrow)
+    assert collect(bucket, now).bytes == 3
+    assert collect(bucket, now, delete=True).deleted == 1
     assert verify(bucket.url, full=True).damage == ()
     assert bucket.head("lock.json") is None
 

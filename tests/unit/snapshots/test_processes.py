@@ -109,10 +109,6 @@ def test_a_writer_killed_at_any_put_leaves_a_log_to_go_on_with(
 NONE = timedelta(0)
 
 
-def later() -> datetime:
-    return datetime.now(UTC) + timedelta(seconds=5)
-
-
 def keys(store: LocalStore) -> set[str]:
     return {info.key for info in store.list("") if not info.key.startswith("log/")}
 
@@ -136,7 +132,7 @@ def test_a_stalled_writer_cannot_bring_a_retired_checkpoint_back(
         last = new_manifest(checkpoint_id, writer=second, store=directory)
         checkpoints.complete(second, last, datetime.now(UTC))
     checkpoints.retire(second, 1)
-    sweep(directory, second, now=later(), age_floor=NONE)
+    sweep(directory, second, age_floor=NONE)
     expected = {f"chk-{first_id + 1}/MANIFEST", *last.keys}
     assert keys(directory) == expected
     entries = second.entries
@@ -155,7 +151,7 @@ def test_a_stalled_writer_cannot_bring_a_retired_checkpoint_back(
     assert loaded.manifest == last
     assert CheckpointStore(directory).next_id(second.entries) == first_id + 2
     CheckpointStore(directory).retire(second, 1)
-    sweep(directory, second, now=later(), age_floor=NONE)
+    sweep(directory, second, age_floor=NONE)
     assert keys(directory) == expected
 
 
@@ -176,7 +172,7 @@ def test_an_orphan_of_a_stalled_writer_costs_its_successor_only_the_id(
         checkpoints.complete(second, new_manifest(chosen, writer=second), datetime.now(UTC))
     last = new_manifest(chosen + 1, writer=second, store=directory)
     checkpoints.complete(second, last, datetime.now(UTC))
-    sweep(directory, second, now=later(), age_floor=NONE)
+    sweep(directory, second, age_floor=NONE)
     assert keys(directory) == {"chk-2/MANIFEST", *last.keys}
 
 
@@ -197,7 +193,7 @@ def test_a_writer_killed_while_it_completes_leaves_a_checkpoint_or_garbage(
     next_id = CheckpointStore(directory).next_id(successor.entries)
     last = new_manifest(next_id, writer=successor, store=directory)
     CheckpointStore(directory).complete(successor, last, datetime.now(UTC))
-    sweep(directory, successor, now=later(), age_floor=NONE)
+    sweep(directory, successor, age_floor=NONE)
     manifests = {f"chk-{checkpoint_id}/MANIFEST" for checkpoint_id in (*exists, next_id)}
     assert keys(directory) == {*manifests, *last.keys}
 

@@ -1,14 +1,20 @@
 """Mark and sweep: what goes, what never goes, and who may not sweep any more."""
 
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from moorage_state import failpoints
-from moorage_state.errors import CorruptState, Fenced, StoreUnavailable, UserError
+from moorage_state.errors import (
+    CorruptState,
+    Fenced,
+    MoorageError,
+    StoreUnavailable,
+    UserError,
+)
 from moorage_state.snapshots import (
     AGE_FLOOR,
     CheckpointStore,
@@ -25,6 +31,7 @@ from moorage_state.snapshots import (
     verify_files,
 )
 from moorage_state.stores import MemoryStore, ObjectInfo
+from moorage_state.stores.base import delete_each
 
 NewManifest = Callable[..., Manifest]
 Take = Callable[..., Manifest]
@@ -46,10 +53,6 @@ def take(
         return manifest
 
     return take
-
-
-def later() -> datetime:
-    return datetime.now(UTC) + timedelta(seconds=1)
 
 
 def keys(store: MemoryStore) -> set[str]:
@@ -88,16 +91,16 @@ def test_after_retirement_and_a_sweep_the_store_holds_what_live_checkpoints_name
     store.put("chk-3/f1r0/pack-00-0-3", b"abc")
     store.put("shared/pack-00-1-3", b"abc")
     CheckpointStore(store).retire(writer, 1)
-    swept = sweep(store, writer, now=later(), age_floor=NONE)
+    swept = sweep(store, writer, age_floor=NONE)
     assert swept.deleted
     assert keys(store) == named(last)
     verify_files(store, last, full=True)
-    assert sweep(store, writer, now=later(), age_floor=NONE).objects == ()
+    assert sweep(store, writer, age_floor=NONE).objects == ()
 
 
 def test_a_dry_run_tells_sizes_and_deletes_nothing(store: MemoryStore, writer: LogWriter) -> None:
     store.put("shared/pack-00-0-3", b"abc")
-    swept = sweep(store, writer, now=later(), age_floor=NONE, dry_run=True)
+    swept = sweep(store, writer, age_floor=NONE, dry_run=True)
     assert ([info.key for info in swept.objects], swept.bytes) == (["shared/pack-00-0-3"], 3)
     assert not swept.deleted
     assert keys(store) == {"shared/pack-00-0-3"}
@@ -124,27 +127,68 @@ def test_what_checkpoints_did_not_write_is_never_touched(
     last = take(1)
     for key in FOREIGN:
         store.put(key, b"precious")
-    sweep(store, writer, now=later() + 10 * AGE_FLOOR)
+    sweep(store, writer, age_floor=-10 * AGE_FLOOR)
     assert keys(store) == named(last) | set(FOREIGN)
     assert next(iter(store.list("log/")), None) is not None
 
 
 @pytest.mark.scenario(23)
-def test_what_is_younger_than_the_age_floor_stays(store: MemoryStore, writer: LogWriter) -> None:
+def test_what_is_younger_than_the_age_floor_by_the_stores_clock_stays(
+    owner: Owner, start: datetime
+) -> None:
+    present = [start]
+    store = MemoryStore("aged", clock=lambda: present[0])
+    # This machine's clock is two days ahead of the store's.
+    writer = LogWriter.claim(store, owner, "me", clock=lambda: present[0] + 2 * AGE_FLOOR)
     store.put("shared/pack-00-0-3", b"abc")
-    assert sweep(store, writer, now=later() + AGE_FLOOR / 2).objects == ()
-    assert len(sweep(store, writer, now=later() + AGE_FLOOR).objects) == 1
+    present[0] += AGE_FLOOR / 2
+    assert sweep(store, writer).objects == ()
+    present[0] += AGE_FLOOR / 2
+    assert len(sweep(store, writer).objects) == 1
 
 
 @pytest.mark.scenario(23)
-def test_what_was_written_since_a_checkpoint_under_way_began_stays_however_late_it_is(
+@pytest.mark.parametrize("step", [timedelta(hours=25), timedelta(hours=-25)])
+def test_nothing_of_a_checkpoint_under_way_goes_whatever_any_clock_says(
+    owner: Owner, start: datetime, step: timedelta
+) -> None:
+    present = [start]
+    store = MemoryStore("stepped", clock=lambda: present[0])
+    writer = LogWriter.claim(store, owner, "me", clock=lambda: present[0])
+    upload = {f"shared/{'a' * 32}-000010.sst-{'b' * 16}", f"chk-2/f1r0/pack-{'c' * 32}-0-3"}
+    for key in upload:
+        store.put(key, b"abc")
+    present[0] += step  # the store is this machine's disk
+    known = UnderWay(checkpoint_ids=(2,))
+    swept = sweep(store, writer, age_floor=-2 * AGE_FLOOR, under_way=lambda: known)
+    assert (swept.objects, swept.put_off) == ((), True)
+    assert keys(store) == upload
+    given_up = sweep(store, writer, age_floor=-2 * AGE_FLOOR)
+    assert (len(given_up.objects), given_up.put_off) == (2, False)
+
+
+@pytest.mark.scenario(23)
+def test_a_checkpoint_that_begins_while_a_sweep_starts_is_known_to_it(
     store: MemoryStore, writer: LogWriter
 ) -> None:
-    began = datetime.now(UTC)
-    store.put("shared/pack-00-0-3", b"abc")
-    far = began + 10 * AGE_FLOOR
-    assert sweep(store, writer, now=far, under_way=UnderWay(since=began)).objects == ()
-    assert len(sweep(store, writer, now=far).objects) == 1
+    """It uploads before the listing is made, so what is under way is asked for after that."""
+    under_way: list[int] = []
+
+    class Uploading:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def list(self, prefix: str, start_after: str = "") -> Any:
+            under_way[:] = [1]
+            store.put("shared/pack-00-0-3", b"abc")
+            return store.list(prefix, start_after)
+
+    uploading: Any = Uploading()
+
+    def known() -> UnderWay:
+        return UnderWay(checkpoint_ids=tuple(under_way))
+
+    assert sweep(uploading, writer, age_floor=NONE, under_way=known).objects == ()
 
 
 def test_what_a_checkpoint_under_way_references_stays(
@@ -153,8 +197,8 @@ def test_what_a_checkpoint_under_way_references_stays(
     last = take(1)
     pending = new_manifest(2, ("b",), writer=writer, store=store)
     store.put("chk-2/f1r0/pack-00-0-3", b"named by a handle that has not arrived")
-    under_way = UnderWay(checkpoint_ids=[2], handles=pending.handles)
-    sweep(store, writer, now=later(), age_floor=NONE, under_way=under_way)
+    under_way = UnderWay(checkpoint_ids=[2])
+    sweep(store, writer, age_floor=NONE, under_way=lambda: under_way)
     assert keys(store) == named(last) | object_keys(pending.handles) | {"chk-2/f1r0/pack-00-0-3"}
 
 
@@ -168,12 +212,12 @@ def test_a_base_that_is_built_on_stays_even_if_it_was_retired(
         def __getattr__(self, name: str) -> Any:
             return getattr(store, name)
 
-        def delete(self, key: str) -> None:
-            pass
+        def delete_many(self, _keys: Collection[str]) -> dict[str, MoorageError]:
+            return {}
 
     kept: Any = Kept()
     CheckpointStore(kept).retire(writer, 1)
-    sweep(store, writer, now=later(), age_floor=NONE, under_way=UnderWay(pinned=[1]))
+    sweep(store, writer, age_floor=NONE, under_way=lambda: UnderWay(pinned=[1]))
     assert keys(store) == named(base, last)
 
 
@@ -187,10 +231,10 @@ def test_nothing_is_swept_while_a_live_manifest_cannot_be_read(
     store.put("chk-1/MANIFEST", store.get("chk-1/MANIFEST")[:-9])
     before = keys(store)
     with pytest.raises(CorruptState, match="chk-1/MANIFEST"):
-        sweep(store, writer, now=later(), age_floor=NONE)
+        sweep(store, writer, age_floor=NONE)
     store.delete("chk-1/MANIFEST")
     with pytest.raises(CorruptState, match="missing"):
-        sweep(store, writer, now=later(), age_floor=NONE)
+        sweep(store, writer, age_floor=NONE)
     assert keys(store) == before - {"chk-1/MANIFEST"}
 
 
@@ -206,7 +250,7 @@ def test_a_manifest_of_a_newer_moorage_stops_the_sweep(
     monkeypatch.setattr("moorage_state.snapshots.checkpoints.decode_manifest", refuse)
     before = keys(store)
     with pytest.raises(UserError):
-        sweep(store, writer, now=later(), age_floor=NONE)
+        sweep(store, writer, age_floor=NONE)
     assert keys(store) == before
 
 
@@ -217,7 +261,7 @@ def test_a_fenced_sweeper_deletes_nothing(
     store.put("shared/pack-00-0-3", b"abc")
     LogWriter.claim(store, owner, "the next")
     with pytest.raises(Fenced):
-        sweep(store, writer, now=later(), age_floor=NONE)
+        sweep(store, writer, age_floor=NONE)
     assert keys(store) == {"shared/pack-00-0-3"}
 
 
@@ -241,7 +285,7 @@ def test_a_sweeper_that_is_fenced_after_its_look_stops_before_it_deletes(
 
     taken_over: Any = TakenOver()
     with pytest.raises(Fenced):
-        sweep(taken_over, writer, now=later(), age_floor=NONE)
+        sweep(taken_over, writer, age_floor=NONE)
     assert "shared/pack-00-0-3" in keys(store)
 
 
@@ -258,7 +302,7 @@ def test_a_checkpoint_whose_entry_is_in_doubt_is_settled_before_anything_goes(
 
     with failpoints.watched(fail_at_the_entry), pytest.raises(StoreUnavailable):
         CheckpointStore(faulty).complete(writer, manifest, start)
-    sweep(faulty, writer, now=later(), age_floor=NONE)
+    sweep(faulty, writer, age_floor=NONE)
     verify_files(faulty, manifest, full=True)
     assert CheckpointStore(faulty).load_id(writer.entries, 1) == manifest
 
@@ -270,7 +314,7 @@ def test_an_orphan_manifest_is_garbage_and_goes_after_the_files(
     orphan = new_manifest(1, ("z",), store=store)
     store.put("chk-1/MANIFEST", b"of a writer that was fenced")
     last = take(2)
-    swept = sweep(store, writer, now=later(), age_floor=NONE)
+    swept = sweep(store, writer, age_floor=NONE)
     gone = [info.key for info in swept.objects]
     assert set(gone) == named(orphan)
     assert gone[-1] == "chk-1/MANIFEST"
@@ -282,11 +326,11 @@ def test_an_orphan_manifest_stays_until_no_checkpoint_can_take_its_id_any_more(
 ) -> None:
     store.put("chk-2/MANIFEST", b"of a writer that was fenced")
     first = take(1)
-    sweep(store, writer, now=later(), age_floor=NONE)
+    sweep(store, writer, age_floor=NONE)
     assert keys(store) == {"chk-2/MANIFEST", *named(first)}
     assert CheckpointStore(store).next_id(writer.entries) == 3
     last = take(3)
-    sweep(store, writer, now=later(), age_floor=NONE)
+    sweep(store, writer, age_floor=NONE)
     assert keys(store) == named(first, last)
 
 
@@ -306,7 +350,7 @@ def test_a_sweeper_that_was_overtaken_in_its_sleep_deletes_no_manifest_of_the_pr
             return
         asleep.append(place)
         second = LogWriter.claim(store, owner, "second")
-        sweep(store, second, now=later(), age_floor=NONE)
+        sweep(store, second, age_floor=NONE)
         third = LogWriter.claim(store, owner, "third")
         complete_next(third)
 
@@ -317,7 +361,7 @@ def test_a_sweeper_that_was_overtaken_in_its_sleep_deletes_no_manifest_of_the_pr
         checkpoints.complete(writer, completed[-1], start)
 
     with failpoints.watched(others_go_on):
-        sweep(store, writer, now=later(), age_floor=NONE)
+        sweep(store, writer, age_floor=NONE)
     if not completed:
         complete_next(writer)
     entries = [entry for _, entry in LineageLog.open(store).read()]
@@ -338,6 +382,9 @@ def test_an_interrupted_sweep_is_finished_by_the_next(
         def __getattr__(self, name: str) -> Any:
             return getattr(store, name)
 
+        def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
+            return delete_each(self.delete, keys)
+
         def delete(self, key: str) -> None:
             if not self.left:
                 raise StoreUnavailable("injected")
@@ -346,8 +393,8 @@ def test_an_interrupted_sweep_is_finished_by_the_next(
 
     failing: Any = Failing()
     with pytest.raises(StoreUnavailable):
-        sweep(failing, writer, now=later(), age_floor=NONE)
-    sweep(store, writer, now=later(), age_floor=NONE)
+        sweep(failing, writer, age_floor=NONE)
+    sweep(store, writer, age_floor=NONE)
     assert keys(store) == named(last)
 
 
@@ -360,8 +407,8 @@ def test_a_tool_without_a_writer_finds_the_same(
     def read() -> list[Any]:
         return [entry for _, entry in LineageLog.open(store).read()]
 
-    found = find_garbage(store, read, now=later(), age_floor=NONE)
-    assert found == sweep(store, writer, now=later(), age_floor=NONE, dry_run=True).objects
+    found = find_garbage(store, read, age_floor=NONE)
+    assert found == sweep(store, writer, age_floor=NONE, dry_run=True).objects
 
 
 @pytest.mark.scenario(22)
@@ -373,7 +420,7 @@ def test_a_pack_lives_while_any_checkpoint_references_a_slice_of_it(
         made = new_manifest(checkpoint_id, writer=writer, store=store)
         checkpoints.complete(writer, packed(made, PACK, slices, store), start)
     checkpoints.retire(writer, 1)
-    sweep(store, writer, now=later(), age_floor=NONE)
+    sweep(store, writer, age_floor=NONE)
     assert PACK in keys(store)
     checkpoints.complete(writer, new_manifest(3, writer=writer, store=store), start)
     checkpoints.retire(writer, 1)

@@ -250,6 +250,32 @@ def test_delete_removes_one_object_and_may_be_repeated(store: ObjectStore) -> No
     assert [info.key for info in store.list("")] == ["a/c"]
 
 
+def test_many_objects_are_removed_at_once_and_only_those(store: ObjectStore) -> None:
+    for n in range(12):
+        store.put(f"shared/{n}", b"x")
+    gone = [f"shared/{n}" for n in range(10)]
+    assert store.delete_many([*gone, "never/there"]) == {}
+    assert store.delete_many(gone) == {}
+    assert store.delete_many([]) == {}
+    assert [info.key for info in store.list("")] == ["shared/10", "shared/11"]
+
+
+def test_of_many_objects_none_goes_when_a_key_is_not_allowed(store: ObjectStore) -> None:
+    store.put("a", b"x")
+    with pytest.raises(UserError, match="key"):
+        store.delete_many(["a", "../b"])
+    assert store.get("a") == b"x"
+
+
+def test_the_store_tells_the_time_by_the_clock_that_dates_its_objects(store: ObjectStore) -> None:
+    before = store.now()
+    store.put("a", b"x")
+    info, after = store.head("a"), store.now()
+    assert info is not None
+    assert before <= info.modified <= after
+    assert [info.key for info in store.list("")] == ["a"]
+
+
 @pytest.mark.parametrize("key", BAD_KEYS)
 def test_keys_that_leave_the_store_or_hide_in_it_are_refused(store: ObjectStore, key: str) -> None:
     for attempt in (
@@ -258,6 +284,7 @@ def test_keys_that_leave_the_store_or_hide_in_it_are_refused(store: ObjectStore,
         lambda: store.put_if_absent(key, b""),
         lambda: store.head(key),
         lambda: store.delete(key),
+        lambda: store.delete_many([key]),
     ):
         with pytest.raises(UserError, match="key"):
             attempt()

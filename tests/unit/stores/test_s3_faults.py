@@ -107,6 +107,11 @@ def delete(store: S3Store, _: Path) -> None:
     assert store.head("small") is None
 
 
+def delete_many(store: S3Store, _: Path) -> None:
+    assert store.delete_many(["small", "nothing"]) == {}
+    assert store.head("small") is None
+
+
 OPERATIONS: list[tuple[str, Callable[[S3Store, Path], None]]] = [
     ("PUT", put),
     ("POST", put_large),
@@ -120,6 +125,7 @@ OPERATIONS: list[tuple[str, Callable[[S3Store, Path], None]]] = [
     ("HEAD", head),
     ("GET", list_all),
     ("DELETE", delete),
+    ("POST", delete_many),
 ]
 
 

@@ -1,8 +1,9 @@
 """Objects that an upload writes, remembered so that they can be deleted again."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 from moorage_state.errors import MoorageError
@@ -61,13 +62,20 @@ class RecordingStore:
         """See `ObjectStore`."""
         self._store.delete(key)
 
+    def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
+        """See `ObjectStore`."""
+        return self._store.delete_many(keys)
+
+    def now(self) -> datetime:
+        """See `ObjectStore`."""
+        return self._store.now()
+
     def take_back(self) -> None:
         """Delete what was put; what cannot be deleted is left, under names nobody will use."""
         with self._lock:
             keys, self._put = self._put, []
-        for key in keys:
-            with suppress(MoorageError):
-                self._store.delete(key)
+        with suppress(MoorageError):
+            self._store.delete_many(keys)
 
     def _remember(self, key: str) -> None:
         # Before the put: one whose reply is lost may have happened.

@@ -1,17 +1,19 @@
 """The store in a bucket."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Self
 
-from moorage_state.errors import ObjectNotFound
+from moorage_state.errors import MoorageError, ObjectNotFound, UserError
 from moorage_state.stores.base import ObjectInfo, check_prefix
 from moorage_state.stores.retries import Retries
 from moorage_state.stores.s3.address import S3Address, S3Credentials
 from moorage_state.stores.s3.calls import Attempt, Calls
 from moorage_state.stores.s3.creation import create_once
+from moorage_state.stores.s3.deletions import delete_objects, delete_one
 from moorage_state.stores.s3.downloads import download, read
 from moorage_state.stores.s3.listing import list_objects
 from moorage_state.stores.s3.uploads import bytes_source, file_source, put_source, sweep_uploads
@@ -91,15 +93,29 @@ class S3Store:
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
-        self.address.object_key(key)
+        delete_one(self._calls, key)
 
-        def remove(attempt: Attempt) -> None:
-            attempt.client.delete_object(**attempt.target)
+    def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
+        """See `ObjectStore.delete_many`; a thousand go in one request."""
+        return delete_objects(self._calls, keys)
 
+    def now(self) -> datetime:
+        """See `ObjectStore.now`: the date of a reply, in whole seconds like those of objects."""
+
+        def look(attempt: Attempt) -> str:
+            reply = attempt.client.list_objects_v2(
+                Bucket=attempt.bucket, Prefix=self.address.prefix, MaxKeys=1
+            )
+            return str(reply["ResponseMetadata"]["HTTPHeaders"].get("date", ""))
+
+        date = self._calls.run("look at the clock", None, look)
         try:
-            self._calls.run("delete", key, remove)
-        except ObjectNotFound:
-            return
+            return parsedate_to_datetime(date).astimezone(UTC)
+        except ValueError as error:
+            raise UserError(
+                f"s3 store does not date its replies: store={self.url} date={date!r}; ages of "
+                "objects cannot be told, use a server that sends the header Date"
+            ) from error
 
     def sweep_temporaries(self, older_than: timedelta, now: datetime) -> int:
         """Remove the parts that dead writers left unfinished, by age; return of how many objects.
