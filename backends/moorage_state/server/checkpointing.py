@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ import xxhash
 
 from moorage_state.database import PendingCopy, RangeDatabase
 from moorage_state.errors import Retryable
+from moorage_state.progress import advance, bytes_below, watching
 from moorage_state.server.api import RangeSpec, Version
 from moorage_state.server.directory import RangeDirectory, disk_errors
 from moorage_state.snapshots import FileRef
@@ -68,6 +70,7 @@ def _pieces(path: Path) -> Iterator[memoryview]:
     view = memoryview(buffer)
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
+            advance()
             yield view[:count]
 
 
@@ -261,7 +264,8 @@ def _write(taken: Taken) -> None:
         return
     unfinished = taken.path.with_suffix(".tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
-    taken.pending.write(unfinished, taken.cancel.is_set)
+    with watching(partial(bytes_below, unfinished)):
+        taken.pending.write(unfinished, taken.cancel.is_set)
     _name(unfinished, taken.path)
 
 

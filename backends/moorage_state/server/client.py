@@ -1,8 +1,8 @@
 """Clients of a state server: over a socket, or of a host in this process.
 
 Called by tasks and by the driver. Errors are the same classes on either way. A client is used by
-one thread at a time; sharing one is safe, and makes its threads wait for each other. `upload_many`
-and `save_many` take connections of their own, so that epochs go on beside it.
+one thread at a time; sharing one is safe, and makes its threads wait for each other. Uploads
+take long, so they have clients of their own.
 """
 
 import socket
@@ -33,7 +33,8 @@ from moorage_state.server.wire import OPERATIONS, Connection, greet_server
 __all__ = ["InProcessClient", "StateClient"]
 
 _CONNECT_SECONDS = 10.0
-_LONG_SECONDS = 3600.0
+_STORE_SECONDS = 300.0
+"""What a store may take to answer, retries included, while its caller hears of no progress."""
 _LONG_OPERATIONS = frozenset({"open_range", "save_many", "upload_many"})
 
 
@@ -231,27 +232,40 @@ class StateClient(_Calls):
     """
 
     def __init__(
-        self, connection: Connection, address: str, token: str, timeout: float, server: str
+        self,
+        connection: Connection,
+        address: str,
+        server: str,
+        timeout: float,
+        store_timeout: float,
     ) -> None:
         self._connection = connection
         self._address = address
-        self._token = token
-        self._timeout = timeout
         self._server = server
+        self._timeout = timeout
+        self._store_timeout = store_timeout
         self._lock = threading.Lock()
         self._broken = ""
 
     @classmethod
     def connect(
-        cls, address: str, token: str, timeout: float = 120.0, server: str = ""
+        cls,
+        address: str,
+        token: str,
+        timeout: float = 120.0,
+        server: str = "",
+        *,
+        store_timeout: float = _STORE_SECONDS,
     ) -> "StateClient":
         """Connect to `unix:/path` or `tcp:host:port`.
 
         Args:
             address: as a server or its group tells it.
             token: the server's shared secret.
-            timeout: seconds that a call may take; opening and uploading may take an hour.
+            timeout: seconds that the server may say nothing while a call is at work. As long as the
+                call gets on, the server says so.
             server: the identity that the server must have; any if empty.
+            store_timeout: the same for calls that move files to or from the store.
 
         Raises:
             AnotherServer: the server there is not the wanted one.
@@ -267,11 +281,11 @@ class StateClient(_Calls):
             connected.settimeout(timeout)
         except (OSError, EOFError) as error:
             connected.close()
-            raise _no_answer(address, error) from error
+            raise _no_answer(address, str(error) or type(error).__name__) from error
         except BaseException:
             connected.close()
             raise
-        return cls(connection, address, token, timeout, identity)
+        return cls(connection, address, identity, timeout, store_timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -290,37 +304,12 @@ class StateClient(_Calls):
         return self._server
 
     def close(self) -> None:
-        """Close the connection; idempotent. The ranges stay open in the server."""
+        """Close the connection; idempotent, and for any thread. The ranges stay open.
+
+        A call that waits for its answer in another thread ends with `ServerGone`.
+        """
         self._broken = self._broken or "the client was closed"
         self._connection.close()
-
-    def upload_many(
-        self,
-        run: str,
-        checkpoint_id: int,
-        store_url: str,
-        requests: list[UploadRequest],
-        limits: UploadLimits,
-    ) -> Uploaded:
-        """See `StateApi`; takes a connection of its own, so that other calls go on beside it."""
-        with self._another() as own:
-            return _Calls.upload_many(own, run, checkpoint_id, store_url, requests, limits)
-
-    def save_many(
-        self,
-        run: str,
-        checkpoint_id: int,
-        store_url: str,
-        specs: list[CanonicalSpec],
-        canonical: bool,  # noqa: FBT001 - as in StateApi
-    ) -> Uploaded:
-        """See `StateApi`; takes a connection of its own, as `upload_many` does."""
-        with self._another() as own:
-            return _Calls.save_many(own, run, checkpoint_id, store_url, specs, canonical)
-
-    def _another(self) -> "StateClient":
-        """A connection of its own to the same server."""
-        return StateClient.connect(self._address, self._token, self._timeout, self._server)
 
     def _call(self, operation: str, *arguments: Any) -> Any:
         kind = OPERATIONS[operation]
@@ -337,7 +326,7 @@ class StateClient(_Calls):
                 error, payload = self._reply(operation)
             except (OSError, EOFError) as problem:
                 self._break(problem)
-                raise _no_answer(self._address, problem) from problem
+                raise _no_answer(self._address, self._broken) from problem
             except BaseException as problem:
                 # Half a message may be on its way: nothing sensible can follow it.
                 self._break(problem)
@@ -347,13 +336,13 @@ class StateClient(_Calls):
         return kind.decode_result(payload)
 
     def _break(self, problem: BaseException) -> None:
-        self._broken = str(problem) or type(problem).__name__
+        self._broken = self._broken or str(problem) or type(problem).__name__
         self._connection.close()
 
     def _reply(self, operation: str) -> tuple[dict[str, Any] | None, bytearray]:
         if operation not in _LONG_OPERATIONS:
             return self._connection.receive_reply()
-        self._connection.socket.settimeout(_LONG_SECONDS)
+        self._connection.socket.settimeout(self._store_timeout)
         try:
             return self._connection.receive_reply()
         finally:
@@ -372,15 +361,15 @@ def _connect(address: str) -> socket.socket:
         if scheme == "tcp" and remote is not None:
             return socket.create_connection(remote, _CONNECT_SECONDS)
     except OSError as error:
-        raise _no_answer(address, error) from error
+        raise _no_answer(address, str(error) or type(error).__name__) from error
     raise UserError(
         f"not the address of a state server: address={address!r}; use unix:/path, tcp:host:port, "
         f"or tcp:[host]:port for IPv6"
     )
 
 
-def _no_answer(address: str, error: BaseException) -> ServerGone:
+def _no_answer(address: str, why: str) -> ServerGone:
     return ServerGone(
-        f"state server does not answer: address={address} "
-        f"error={str(error) or type(error).__name__}; connect again when it is back"
+        f"state server does not answer: address={address} error={why}; connect again when it is "
+        f"back"
     )

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from moorage_state.errors import CorruptState, ObjectNotFound
+from moorage_state.progress import carried
 from moorage_state.server.checkpointing import is_right
 from moorage_state.server.directory import disk_errors, link_or_copy
 from moorage_state.snapshots import FileRef
@@ -37,7 +38,7 @@ def fetch_all(store: ObjectStore, files: list[FileRef], target: Path) -> None:
         LocalDiskError: the volume is full.
     """
     with ThreadPoolExecutor(_TRANSFERS, "download") as pool:
-        pending = [pool.submit(_fetch, store, group, target) for group in _joined(files)]
+        pending = [pool.submit(carried(_fetch), store, group, target) for group in _joined(files)]
         try:
             for future in pending:
                 future.result()
@@ -58,7 +59,7 @@ def is_whole(directory: Path, files: list[FileRef]) -> bool:
     if not directory.is_dir():
         return False
     with ThreadPoolExecutor(_TRANSFERS, "verify") as pool:
-        return all(pool.map(is_there, files))
+        return all(pool.map(carried(is_there), files))
 
 
 def link_all(source: Path, files: list[FileRef], target: Path) -> None:

@@ -26,6 +26,7 @@ from moorage_state.errors import (
     VersionGone,
     VersionMismatch,
 )
+from moorage_state.progress import advance, bytes_below, watching
 from moorage_state.server.api import Prepared, RangeSpec, RangeStats, Version
 from moorage_state.server.checkpointing import Linked, Snapshots
 from moorage_state.server.directory import RangeDirectory
@@ -207,7 +208,7 @@ class OpenRange:
     @contextmanager
     def _working(self) -> Iterator[RangeDatabase]:
         """The database with every accepted commit applied; its errors put the range out of work."""
-        with self._lock:
+        with watching(self._measure), self._lock:
             self.check_usable()
             try:
                 while self._pending:
@@ -237,6 +238,11 @@ class OpenRange:
         with self._state:
             self._version = version
             self._pending.popleft()
+        advance()
+
+    def _measure(self) -> tuple[Version, int]:
+        """What changes while the range is at work, also with what others asked for."""
+        return self._version, bytes_below(self._database.path)
 
     def _make_room(self, version: Version, size: int) -> None:
         """Refuse a delta that could not be applied, while its epoch can still fail."""

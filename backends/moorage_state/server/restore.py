@@ -18,6 +18,7 @@ from moorage_state.database import RangeDatabase
 from moorage_state.deltas import Frame
 from moorage_state.errors import Bug, CorruptState
 from moorage_state.keygroups import KeyGroupRange
+from moorage_state.progress import advance
 from moorage_state.server.api import RangeSpec, RestoreBase, Version
 from moorage_state.server.checkpointing import FileHashes
 from moorage_state.server.databases import Databases, kind_of
@@ -269,6 +270,7 @@ def _add(database: RangeDatabase, frame: Frame) -> None:
     size = sum(map(len, frame.keys)) + sum(len(value) for value in frame.values if value)
     database.make_room(lambda: [frame], size)
     database.apply([frame])
+    advance()
 
 
 def _verified(database: RangeDatabase, handle: RangeHandle) -> tuple[RangeDatabase, Marker]:

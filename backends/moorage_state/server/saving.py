@@ -6,11 +6,13 @@ directory can be copied elsewhere and restored there. Called by `RangeHost`, bes
 
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.database import RangeView
 from moorage_state.memory import SNAPSHOT_FILE
+from moorage_state.progress import bytes_below, watching
 from moorage_state.server.api import Uploaded, UploadLimits
 from moorage_state.server.checkpointing import Snapshots, Taken
 from moorage_state.server.databases import Databases
@@ -65,12 +67,13 @@ def export(
 
     handles: list[RangeHandle] = []
     for snapshots, spec in zip(parts, specs, strict=True):
-        with snapshots.uploading(checkpoint_id) as taken:
+        scratch = snapshots.scratch(checkpoint_id)
+        with watching(partial(bytes_below, scratch)), snapshots.uploading(checkpoint_id) as taken:
             handles.append(
                 export_snapshot(
                     _readable(taken, databases),
                     spec,
-                    snapshots.scratch(checkpoint_id),
+                    scratch,
                     store,
                     options=databases.rocks,
                     memory=databases.memory,

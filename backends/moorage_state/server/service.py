@@ -11,11 +11,13 @@ import secrets
 import socket
 import threading
 import time
+from contextlib import nullcontext
 from typing import Any
 
 from moorage_state.errors import MoorageError, UserError, error_to_wire
 from moorage_state.server.api import StateApi
 from moorage_state.server.lobby import Lobby
+from moorage_state.server.pulse import Pulse
 from moorage_state.server.wire import (
     NONCE_BYTES,
     Connection,
@@ -46,6 +48,7 @@ class Service:
         server: the identity that this server shows.
         strangers: how many connections of a listener may be under handshake.
         seconds: for the whole of a handshake.
+        pulse: tells clients that long calls get on.
     """
 
     def __init__(
@@ -56,12 +59,15 @@ class Service:
         *,
         strangers: int = _MOST_STRANGERS,
         seconds: float = _HANDSHAKE_SECONDS,
+        pulse: Pulse | None = None,
     ) -> None:
         self._host = host
         self._token = token
         self._server = server
         self._strangers = strangers
         self._seconds = seconds
+        self._pulse = pulse or Pulse()
+        self._pulse.start()
 
     def listen(self, listener: socket.socket) -> None:
         """Accept connections in the background for as long as the process lives."""
@@ -113,7 +119,8 @@ class Service:
         arguments: tuple[Any, ...] | None = None
         try:
             arguments = operation.arguments_of(raw, payload)
-            result = self._call(operation, arguments, staged)
+            with self._pulse.of(connection) if operation.has_reply else nullcontext():
+                result = self._call(operation, arguments, staged)
         except Exception as problem:  # every error goes to the client that asked
             error = as_moorage_error(problem)
             if error is not problem:

@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 
 from moorage_state import failpoints
 from moorage_state.errors import LocalDiskError, Retryable, StoreUnavailable
+from moorage_state.progress import carried
 from moorage_state.server.api import Uploaded, UploadLimits
 from moorage_state.server.checkpointing import Snapshots, Taken
 from moorage_state.server.directory import disk_errors
@@ -254,7 +255,7 @@ def _handle(snapshots: Snapshots, taken: Taken, files: list[FileRef]) -> RangeHa
 
 def _each(pool: ThreadPoolExecutor, action: Callable[[T], U], items: Iterable[T]) -> list[U]:
     """The results in order; the first error stops what has not begun."""
-    pending = [pool.submit(action, item) for item in items]
+    pending = [pool.submit(carried(action), item) for item in items]
     try:
         return [future.result() for future in pending]
     except BaseException:

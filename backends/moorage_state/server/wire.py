@@ -15,6 +15,8 @@ proves nothing to another, whose token may be another one.
 Request header: msgpack [operation, [arguments]]. The argument that holds the bulk of a call
 (`BULK_ARGUMENTS`) travels as the payload instead: `stage` as it is, all others as msgpack.
 Reply header: msgpack nil, or {"code", "args"} of an error; its payload is the msgpack result.
+Before the reply of a long call may come any number of messages with the header true and no payload:
+the call has got on since the one before.
 `stage` has no reply: its error is the reply of the next `prepare` of that attempt on the same
 connection. Types on either side come from the signatures of `StateApi`.
 """
@@ -27,6 +29,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_type_hints
 
@@ -48,7 +51,7 @@ __all__ = [
     "greet_server",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 BULK_ARGUMENTS = {
     "get_many": "keys",
@@ -66,6 +69,10 @@ _MAX_PAYLOAD = 4 << 30
 _MAX_HELLO = 1 << 10
 _BUFFER_BYTES = 1 << 20
 _SEND_JOINED_BELOW = 1 << 16
+
+_SILENT_PEER_SECONDS = 20
+"""How long a host may leave packets unanswered before its connections count as gone."""
+_PROBES = 4
 
 _CLIENT, _SERVER = b"client\0", b"server\0"
 
@@ -153,6 +160,7 @@ OPERATIONS = {
 }
 
 _decode_request = msgspec.msgpack.Decoder(_Request).decode
+_decode_reply = msgspec.msgpack.Decoder(dict[str, Any] | bool | None).decode
 _decode_error = msgspec.msgpack.Decoder(dict[str, Any] | None).decode
 _decode_hello = msgspec.msgpack.Decoder(_Hello).decode
 
@@ -171,6 +179,7 @@ class Connection:
             connected.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _notice_lost_hosts(connected)
 
     def limit(self, seconds: float | None) -> None:
         """Give all that is received from here on, taken together, so many seconds; None: no end.
@@ -204,10 +213,20 @@ class Connection:
         """Answer a call with what `error_to_wire` made."""
         self._send(_pack(error), b"")
 
+    def send_progress(self) -> None:
+        """Say that the call at work gets on."""
+        self._send(_pack(True), b"")
+
     def receive_reply(self) -> tuple[dict[str, Any] | None, bytearray]:
-        """The error of a call, or None and its encoded result."""
-        header, payload = self._receive(_MAX_HEADER, _MAX_PAYLOAD)
-        return _decode_error(header), payload
+        """The error of a call, or None and its encoded result.
+
+        The socket's time is for each message: a call that gets on may take as long as it likes.
+        """
+        while True:
+            header, payload = self._receive(_MAX_HEADER, _MAX_PAYLOAD)
+            reply = _decode_reply(header)
+            if not isinstance(reply, bool):
+                return reply, payload
 
     def receive_welcome(self) -> tuple[dict[str, Any] | None, bytearray]:
         """The reply to a hello, of a server that is not trusted yet: a short one."""
@@ -221,7 +240,9 @@ class Connection:
             ) from error
 
     def close(self) -> None:
-        """Close the socket; idempotent."""
+        """Close the socket, and free whoever waits for it in another thread; idempotent."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
     def send_hello(self, proof: bytes, nonce: bytes) -> None:
@@ -266,6 +287,21 @@ class Connection:
         if header > max_header or payload > max_payload:
             raise Bug(f"message is too large: header={header} payload={payload}")
         return self.receive_exactly(header), self.receive_exactly(payload)
+
+
+def _notice_lost_hosts(connected: socket.socket) -> None:
+    """End the connection when the peer's host has vanished: nothing else would tell for minutes.
+
+    Keepalive asks a host that we wait for; the other bound is for what was sent and never
+    acknowledged. A peer that takes nothing in for that long counts as gone, too.
+    """
+    seconds = _SILENT_PEER_SECONDS // _PROBES
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES - 1)
+    milliseconds = _SILENT_PEER_SECONDS * 1000
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 def accept_peer(connection: Connection, token: str, nonce: bytes, server: str = "") -> None:

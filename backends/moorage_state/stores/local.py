@@ -24,6 +24,7 @@ from moorage_state.errors import (
     StoreUnavailable,
     UserError,
 )
+from moorage_state.progress import advance
 from moorage_state.stores.base import (
     ObjectInfo,
     check_key,
@@ -285,6 +286,7 @@ def _chunks(source: BinaryIO, path: Path, left: int) -> Iterator[bytes]:
         if not chunk:
             raise StoreUnavailable(f"object shrank while it was read: path={path}")
         left -= len(chunk)
+        advance()
         yield chunk
 
 
@@ -303,6 +305,7 @@ def _sent(source: BinaryIO, target: BinaryIO, size: int) -> int:
             if not sent:
                 break
             done += sent
+            advance()
     source.seek(begin + done)
     return done
 
@@ -315,6 +318,7 @@ def _local_chunks(source: BinaryIO, path: Path) -> Iterator[bytes]:
             raise LocalDiskError(f"cannot read local file: path={path} error={error}") from error
         if not chunk:
             return
+        advance()
         yield chunk
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from moorage_state.progress import carried
+
 __all__ = ["in_parallel", "run_windowed"]
 
 T = TypeVar("T")
@@ -63,5 +65,5 @@ def _fill(
             index, task = next(source)
         except StopIteration:
             break
-        running[pool.submit(task)] = index
+        running[pool.submit(carried(task))] = index
     return bool(running)

@@ -109,7 +109,8 @@ def _under_way(report: DriverState) -> str:
     if report.epoch_since is not None:
         since = f"{report.epoch_since:%Y-%m-%d %H:%M:%S} UTC"
         return f"; epoch {report.epoch + 1} is under way since {since}"
-    return f"; it is {report.phase}" if report.phase in _OPAQUE else ""
+    said = f" ({report.message})" if report.phase == "rewinding" and report.message else ""
+    return f"; it is {report.phase}{said}" if report.phase in _OPAQUE else ""
 
 
 def _epoch_length(draft: Draft, report: DriverState) -> timedelta:

@@ -181,6 +181,12 @@ class ClusterServers:
                 time.sleep(_POLL_SECONDS)
         return []
 
+    def gone(self) -> frozenset[int]:
+        """See `Servers.gone`: those of executors that Spark has lost or ended."""
+        registered = self._executors.registered()
+        known = enumerate(self._servers)
+        return frozenset(i for i, server in known if server.executor not in registered)
+
     def wants_to_move(self, *, busy: bool = False) -> bool:
         """Whether subtasks should move: away from executors that leave, or to new ones.
 
@@ -336,8 +342,9 @@ class ClusterServers:
 
         They have some time when an upload is in flight.
         """
-        for index in sorted(set(self._placed)):
-            if self._servers[index].executor in lost and not self._answers(index):
+        asked = [i for i in sorted(set(self._placed)) if self._servers[i].executor in lost]
+        for index, there in zip(asked, self._each(asked), strict=True):
+            if not there:
                 raise self._lost(index, self._executors.trouble())
 
     def _each(self, indices: Sequence[int]) -> list[bool]:

@@ -5,6 +5,7 @@ Called by the checkpointer, which takes the results under the epoch lock.
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,9 +14,14 @@ __all__ = ["Background"]
 
 
 class Background:
-    """Threads and the results that wait to be taken."""
+    """Threads and the results that wait to be taken.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds on a clock that only goes forward.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._threads: list[tuple[threading.Thread, bool]] = []
 
@@ -32,7 +38,8 @@ class Background:
 
         Args:
             awaited: `join` waits for it.
-            writes: it makes things exist, so that `join_writers` waits for it, too.
+            writes: it makes things exist, so that `join` waits for its end, which the store's own
+                time limits bring.
         """
 
         def work() -> None:
@@ -60,13 +67,12 @@ class Background:
             timeout = 0.0
             answer()
 
-    def join(self) -> None:
-        """Wait for the threads; `take` has their last results."""
-        for thread, _ in self._threads:
-            thread.join()
+    def join(self, seconds: float) -> None:
+        """Wait for the threads that make things exist, and for the others at most so long.
 
-    def join_writers(self) -> None:
-        """Wait for those that make things exist, and leave the others to their end."""
+        What is left goes on to its end, and nobody takes its result any more. `take` has the last
+        results of the others.
+        """
+        deadline = self._clock() + seconds
         for thread, writes in self._threads:
-            if writes:
-                thread.join()
+            thread.join(None if writes else max(0.0, deadline - self._clock()))

@@ -66,6 +66,8 @@ __all__ = ["Boundary", "CheckpointReport", "Checkpointer"]
 _log = logging.getLogger(__name__)
 
 _WAIT_SECONDS = 0.05
+_UPLOADS_END_SECONDS = 5.0
+"""What uploads that were cancelled may take to notice; what they write is swept in any case."""
 _FATAL = (Fenced, Bug, CorruptState, VersionGone)
 # After these a range may be out of work: it is opened again before the next epoch.
 _RECOVERED = (Retryable, StaleLease, LocalDiskError)
@@ -225,18 +227,14 @@ class Checkpointer:
             self._coordinator.start_checkpoint_scheduler()
 
     def abandon(self, *, job_ends: bool = False) -> None:
-        """The run ends: when this returns, what is under way completes now or never.
+        """The run ends: when this returns, what is under way has completed or never will.
 
         Args:
             job_ends: there is no next run, so nobody waits for uploads that lead to nothing.
         """
         self._coordinator.suspend()
-        for checkpoint_id in list(self._works):
-            self._fleet.aborted(checkpoint_id)
-        if job_ends:
-            self._background.join_writers()
-        else:
-            self._background.join()
+        self._fleet.abandon(list(self._works))
+        self._background.join(0.0 if job_ends else _UPLOADS_END_SECONDS)
         # Who waits for a savepoint that is in place already hears of it.
         with suppress(Exception):
             self._background.take()

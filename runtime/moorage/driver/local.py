@@ -171,6 +171,10 @@ class LocalServers:
         """How tasks find a server."""
         return ServerDoor(self._group.addresses[index])
 
+    def gone(self) -> frozenset[int]:
+        """None: they end with this process."""
+        return frozenset()
+
     def wants_to_move(self, *, busy: bool = False) -> bool:  # noqa: ARG002
         """Never: all servers have one volume."""
         return False

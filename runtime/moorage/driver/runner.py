@@ -8,7 +8,7 @@ command line, by the entry point of a driver in a cluster, and by tests.
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from moorage.driver.context import DriverContext
@@ -46,6 +46,9 @@ __all__ = ["run_job"]
 
 _REWIND = (VersionGone, VersionMismatch, StaleLease, Retryable)
 _MAX_REWINDS = 3
+_FIRST_PAUSE_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 300.0
+_POLL_SECONDS = 0.25
 
 
 def run_job(
@@ -117,13 +120,25 @@ def run_job(
 
 
 def _drive(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun | None]:
-    """Run after run until one ends well: a run that loses its local state is followed by another.
+    """Run after run, until one ends well or nobody wants another one.
 
-    Rewinds that come without a checkpoint in between are counted and end the job. A checkpoint
-    whose files turn out to be damaged is replaced by an older one where the job allows that.
     Returns no run if the job was told to stop while there was none.
     """
-    rewinds = 0
+    try:
+        return _runs(context, choice)
+    except StoppedWaiting:
+        _answer_at_once(context)
+        return Outcome.STOPPED, None
+
+
+def _runs(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun | None]:
+    """Run after run until one ends well: a run that loses its local state is followed by another.
+
+    Rewinds that come without a checkpoint in between are counted and end the job; executors that
+    are lost make the next run begin later and later instead. A checkpoint
+    whose files turn out to be damaged is replaced by an older one where the job allows that.
+    """
+    rewinds = _Rewinds()
     number = 0
     while True:
         if choice.manifest is not None:
@@ -132,21 +147,18 @@ def _drive(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun |
         try:
             run = StreamRun(context, number, choice)
             return _drive_run(run), run
-        except StoppedWaiting:
-            _answer_at_once(context)
-            return Outcome.STOPPED, None
         except RangesMove:
             if context.stop.is_set():
                 return Outcome.STOPPED, run
             context.reporter.message("subtasks move to other executors")
-            rewinds, choice = 0, _choose_again(context, "sizes")
+            rewinds, choice = _Rewinds(), _choose_again(context, "sizes")
         except CorruptState as error:
             if run is not None or choice.explicit:
                 raise
             choice = _undamaged(context, choice, error)
         except _REWIND as error:
             rewinds = _counted(context, rewinds, run, error)
-            context.reporter.phase("rewinding", f"going back to the last checkpoint: {error}")
+            _wait(context, rewinds, error)
             if run is not None:  # else the choice was not followed yet: the same once more
                 choice = _choose_again(context, "sizes")
         number += 1
@@ -169,12 +181,28 @@ def _undamaged(context: DriverContext, choice: Choice, error: CorruptState) -> C
     return other
 
 
-def _counted(
-    context: DriverContext, rewinds: int, run: StreamRun | None, error: MoorageError
-) -> int:
-    """How many rewinds in a row came to nothing, with this one.
+@dataclass(frozen=True, slots=True)
+class _Rewinds:
+    """Rewinds since a checkpoint was completed: by lost executors, and for other reasons."""
 
-    Lost executors are Spark's to count, as long as the job makes progress.
+    losses: int = 0
+    others: int = 0
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next run: none at first, then twice as many with each loss."""
+        late = self.losses - _MAX_REWINDS
+        if late <= 0:
+            return 0.0
+        return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * (1 << (late - 1)))
+
+
+def _counted(
+    context: DriverContext, before: _Rewinds, run: StreamRun | None, error: MoorageError
+) -> _Rewinds:
+    """The rewinds in a row that came to nothing, with this one.
+
+    Lost executors are Spark's to count: they end no job.
 
     Raises:
         MoorageError: it itself, if there were too many. Or if the job was told to stop: then there
@@ -182,13 +210,36 @@ def _counted(
     """
     if context.stop.is_set():
         raise error
-    if run is None or run.checkpointer.last is None:
-        rewinds += 1
-    else:
-        rewinds = 0 if isinstance(error, ExecutorLost) else 1
-    if rewinds > _MAX_REWINDS:
+    lost = isinstance(error, ExecutorLost)
+    if run is not None and run.checkpointer.last is not None:
+        return _Rewinds(losses=0, others=0 if lost else 1)
+    if lost:
+        return replace(before, losses=before.losses + 1)
+    if before.others >= _MAX_REWINDS:
         raise error
-    return rewinds
+    return replace(before, others=before.others + 1)
+
+
+def _wait(context: DriverContext, rewinds: _Rewinds, error: MoorageError) -> None:
+    """Tell of a rewind and wait until the next run may begin.
+
+    Raises:
+        MoorageError: it itself, if the job was told to stop meanwhile.
+        StoppedWaiting: somebody asked for the job's end without a checkpoint.
+    """
+    pause, text = rewinds.pause, f"going back to the last checkpoint: {error}"
+    if pause:
+        text = (
+            f"executors were lost {rewinds.losses} times without a checkpoint in between: the next "
+            f"run begins in {pause:.0f} s; see why they go, or take checkpoints more often: {error}"
+        )
+    context.reporter.phase("rewinding", text)
+    while pause > 0:
+        if context.requests.stop_at_once is not None:
+            raise StoppedWaiting
+        if context.stop.wait(_POLL_SECONDS):
+            raise error
+        pause -= _POLL_SECONDS
 
 
 def _drive_run(run: StreamRun) -> Outcome:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 from moorage.engine.fleet_uploads import FleetUpload, FleetUploads, PlacedRange, SavedOperator
@@ -40,6 +39,8 @@ _NOWHERE = -1
 _MOST_THREADS = 64
 
 _LOOK_SECONDS = 1.0
+_ANSWER_SECONDS = 10.0
+"""What a server may take over a question that needs no work, before it is asked anew."""
 
 
 @dataclass(slots=True)
@@ -61,6 +62,8 @@ class RangeFleet:
         servers: the state servers; they say which of them serves a subtask.
         uids: the stateful operators.
         store_url: where checkpoints are read from and written to.
+        answer_seconds: how long all servers together are waited for where nothing depends on the
+            answer of each.
     """
 
     def __init__(
@@ -70,8 +73,11 @@ class RangeFleet:
         parallelism: int,
         max_parallelism: int,
         store_url: str,
+        *,
+        answer_seconds: float = _ANSWER_SECONDS,
     ) -> None:
         self._servers = servers
+        self._answer_seconds = answer_seconds
         self._looked = float("-inf")
         self._state_bytes = 0
         self._store_url = store_url
@@ -132,10 +138,10 @@ class RangeFleet:
             VersionGone: the volume no longer has what is needed; the job must be rewound.
         """
         restarted = self._servers.ensure_alive()
-        for index, client in list(self._clients.items()):
-            if index in restarted or not _answers(client):
-                client.close()
-                self._clients[index] = self._servers.connect(index)
+        well = self._answering() - set(restarted)
+        for index in set(self._clients) - well:
+            self._clients[index].close()
+            self._clients[index] = self._servers.connect(index)
         self._each(self._open_one, [r for r in self._ranges.values() if self._lost(r, restarted)])
         return restarted
 
@@ -213,21 +219,23 @@ class RangeFleet:
             item.base = RestoreBase(checkpoint_id, epoch, mine)
             item.committed = [v for v in item.committed if v.epoch > epoch]
         self._base_url = self._store_url
-        for client in self._clients.values():
-            _best_effort(partial(client.notify_complete, checkpoint_id, self._run))
+        self._ask(lambda _, client: client.notify_complete(checkpoint_id, self._run))
 
     def aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint failed: its local copies can go."""
-        for client in self._clients.values():
-            _best_effort(partial(client.notify_aborted, checkpoint_id, self._run))
+        """A checkpoint failed: its uploads end, and its local copies can go."""
+        self._ask(lambda _, client: client.notify_aborted(checkpoint_id, self._run))
+        self._uploads.end(checkpoint_id)
+
+    def abandon(self, checkpoint_ids: Iterable[int]) -> None:
+        """The run ends and these checkpoints with it; nobody waits for hosts that are gone."""
+        self._close_gone()
+        for checkpoint_id in checkpoint_ids:
+            self.aborted(checkpoint_id)
 
     def stats(self) -> list[RangeStats]:
         """A look at all ranges; those of a server that does not answer are left out."""
-        found: list[RangeStats] = []
-        for client in list(self._clients.values()):
-            with suppress(MoorageError):
-                found.extend(client.stats())
-        return found
+        found = self._ask(lambda _, client: client.stats())
+        return [stats for index in sorted(found) for stats in found[index]]
 
     @property
     def state_bytes(self) -> int:
@@ -246,8 +254,7 @@ class RangeFleet:
 
     def close(self) -> None:
         """Release every lease and close the connections."""
-        for item in self._ranges.values():
-            self._release(item)
+        self._release(self._ranges.values())
         for client in self._clients.values():
             client.close()
         self._pool.shutdown()
@@ -259,21 +266,59 @@ class RangeFleet:
     def _place(self) -> None:
         """Ask where ranges belong now, and let go of them where they were before."""
         wanted = self._servers.place(self._parallelism)
-        for (_, subtask), item in self._ranges.items():
-            if item.server != wanted[subtask]:
-                self._release(item)
-                item.server = wanted[subtask]
+        self._close_gone()
+        moving = {k: r for k, r in self._ranges.items() if r.server != wanted[k[1]]}
+        self._release(moving.values())
+        for (_, subtask), item in moving.items():
+            item.server = wanted[subtask]
         for index in set(self._clients) - set(wanted):
             self._clients.pop(index).close()
-        for index in sorted(set(wanted)):
-            known = self._clients.get(index)
-            if known is None or not _answers(known):
-                self._clients[index] = self._servers.connect(index)
+        for index in sorted(set(wanted) - self._answering()):
+            if index in self._clients:
+                self._clients[index].close()
+            self._clients[index] = self._servers.connect(index)
 
-    def _release(self, item: _Range) -> None:
-        client = self._clients.get(item.server)
-        if client is not None:
-            _best_effort(partial(client.release_range, *self._address(item)))
+    def _close_gone(self) -> None:
+        """Close the connections to servers whose hosts are gone: whoever waits for one is freed."""
+        gone: frozenset[int] = frozenset()
+        with suppress(MoorageError):  # who cannot be asked for them is found out by the others
+            gone = self._servers.gone()
+        for index in gone & set(self._clients):
+            self._clients.pop(index).close()
+        self._uploads.close_gone(gone)
+
+    def _release(self, items: Iterable[_Range]) -> None:
+        by_server: dict[int, list[_Range]] = {}
+        for item in items:
+            by_server.setdefault(item.server, []).append(item)
+
+        def release(index: int, client: ServerConnection) -> None:
+            for item in by_server.get(index, []):
+                client.release_range(*self._address(item))
+
+        self._ask(release)
+
+    def _answering(self) -> set[int]:
+        """The servers that answer on the connections there are."""
+        return set(self._ask(lambda _, client: client.ping()))
+
+    def _ask(self, question: Callable[[int, ServerConnection], T]) -> dict[int, T]:
+        """What the servers answer, side by side; those that fail or take too long are left out.
+
+        The connections of the latter are closed, which frees whoever waits for one: who needs the
+        server next finds out whether it is there.
+        """
+        clients = dict(self._clients)
+        asked = {i: self._pool.submit(question, i, client) for i, client in clients.items()}
+        wait(asked.values(), self._answer_seconds)
+        found: dict[int, T] = {}
+        for index, future in asked.items():
+            if future.done():
+                with suppress(MoorageError):
+                    found[index] = future.result()
+            elif not future.cancel():
+                clients[index].close()
+        return found
 
     def _open_one(self, item: _Range) -> OpenResult:
         return self._client(item).open_range(
@@ -327,17 +372,3 @@ class RangeFleet:
         futures = [self._pool.submit(one_server, group) for group in by_server.values()]
         wait(futures)
         return [result for future in futures for result in future.result()]
-
-
-def _answers(client: ServerConnection) -> bool:
-    try:
-        client.ping()
-    except MoorageError:
-        return False
-    return True
-
-
-def _best_effort(action: Callable[[], object]) -> None:
-    """For notifications and looks, which the next one makes good."""
-    with suppress(MoorageError):
-        action()

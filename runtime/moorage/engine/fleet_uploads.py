@@ -4,13 +4,15 @@ Decides what a range may build on and how the work is shared among the servers. 
 `RangeFleet`, in threads beside the epochs, on connections of its own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Container, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from moorage.engine.servers import ServerConnection, Servers
 from moorage_state.canonicalspec import CanonicalSpec
+from moorage_state.errors import Retryable
 from moorage_state.server.api import RangeSpec, Uploaded, UploadLimits, UploadRequest
 from moorage_state.snapshots import (
     MAX_INLINE_BYTES,
@@ -54,6 +56,15 @@ class SavedOperator:
     operator_states: Sequence[OperatorStateMeta] = ()
 
 
+@dataclass(slots=True, eq=False)
+class _UnderWay:
+    """An upload, and its connection to each server."""
+
+    checkpoint_id: int
+    clients: dict[int, ServerConnection] = field(default_factory=dict)
+    ended: bool = False
+
+
 class FleetUploads:
     """Uploads of the ranges of one job.
 
@@ -64,6 +75,8 @@ class FleetUploads:
 
     def __init__(self, servers: Servers, store_url: str, max_parallelism: int) -> None:
         self._servers = servers
+        self._lock = threading.Lock()
+        self._under_way: list[_UnderWay] = []
         self._store_url = store_url
         self._max_parallelism = max_parallelism
 
@@ -93,7 +106,7 @@ class FleetUploads:
             limits = UploadLimits(inline_total=share)
             return client.upload_many(run, checkpoint_id, self._store_url, requests, limits)
 
-        return self._all(upload, by_server)
+        return self._all(checkpoint_id, upload, by_server)
 
     def savepoint(
         self,
@@ -132,25 +145,59 @@ class FleetUploads:
         def save(client: ServerConnection, specs: list[CanonicalSpec]) -> Uploaded:
             return client.save_many(run, checkpoint_id, url, specs, canonical)
 
-        return self._all(save, by_server)
+        return self._all(checkpoint_id, save, by_server)
+
+    def end(self, checkpoint_id: int) -> None:
+        """Close the connections of an upload: what waits for it ends with an error."""
+        with self._lock:
+            found = [way for way in self._under_way if way.checkpoint_id == checkpoint_id]
+            for way in found:
+                way.ended = True
+            clients = [client for way in found for client in way.clients.values()]
+        for client in clients:
+            client.close()
+
+    def close_gone(self, gone: Container[int]) -> None:
+        """Close the connections to servers that are gone, of all uploads."""
+        with self._lock:
+            held = [one for way in self._under_way for one in way.clients.items()]
+        for server, client in held:
+            if server in gone:
+                client.close()
 
     def _all(
         self,
+        checkpoint_id: int,
         action: Callable[[ServerConnection, list[T]], Uploaded],
         by_server: Mapping[int, list[T]],
     ) -> FleetUpload:
-        """Servers side by side, each over a connection of its own."""
+        """Servers side by side, each over a connection of its own; the first error ends all."""
+        way = _UnderWay(checkpoint_id)
 
         def one_server(server: int, work: list[T]) -> Uploaded:
             client = self._servers.connect(server)
             try:
+                with self._lock:
+                    if way.ended:
+                        raise Retryable(f"upload was stopped: checkpoint={checkpoint_id}")
+                    way.clients[server] = client
                 return action(client, work)
             finally:
                 client.close()
 
-        with ThreadPoolExecutor(max_workers=max(1, len(by_server))) as pool:
-            futures = [pool.submit(one_server, *one) for one in by_server.items()]
-            return _together([future.result() for future in futures])
+        with self._lock:
+            self._under_way.append(way)
+        try:
+            with ThreadPoolExecutor(max_workers=max(1, len(by_server))) as pool:
+                futures = [pool.submit(one_server, *one) for one in by_server.items()]
+                done, others = wait(futures, return_when=FIRST_EXCEPTION)
+                if others:
+                    self.end(checkpoint_id)
+                    raise next(error for future in done if (error := future.exception()))
+                return _together([future.result() for future in futures])
+        finally:
+            with self._lock:
+                self._under_way.remove(way)
 
 
 def _base_files(spec: RangeSpec, base: list[RangeHandle], worn: frozenset[str]) -> list[FileRef]:

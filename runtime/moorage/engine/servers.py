@@ -56,6 +56,14 @@ class Servers(Protocol):
         """
         ...
 
+    def gone(self) -> frozenset[int]:
+        """Servers that are gone with their hosts: nothing is asked of them any more.
+
+        Raises:
+            MoorageError: nobody knows, since what knows it has ended.
+        """
+        ...
+
     def wants_to_move(self, *, busy: bool = False) -> bool:
         """Whether ranges should move: worth a checkpoint, an end of the run and a new one.
 

@@ -1,6 +1,7 @@
 """A job's checkpointer without Spark: its ranges upload, and its clock turns, on command."""
 
 import threading
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,6 +73,9 @@ class Fleet:
 
     def aborted(self, checkpoint_id: int) -> None:
         self.dropped.append(checkpoint_id)
+
+    def abandon(self, checkpoint_ids: Iterable[int]) -> None:
+        self.dropped += checkpoint_ids
 
     def complete(self, checkpoint_id: int, _epoch: int, _handles: Any) -> None:
         self.completed.append(checkpoint_id)

@@ -1,5 +1,6 @@
 """What ends a job whose runs end early, and what does not: executors come and go."""
 
+import re
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,24 @@ from moorage.engine.servers import ExecutorLost
 from moorage_state.errors import VersionGone
 
 LOST, GONE = ExecutorLost("executor=1"), VersionGone("a delta")
+
+
+class Waits(list):
+    """The seconds of each wait in a stop that nobody really waits for; `told` says to stop."""
+
+    told = False
+
+    def event(self):
+        def wait(seconds):
+            self.append(seconds)
+            return self.told
+
+        return SimpleNamespace(wait=wait, is_set=lambda: False)
+
+
+@pytest.fixture
+def waits():
+    return Waits()
 
 
 @pytest.fixture
@@ -39,7 +58,7 @@ def drive(monkeypatch):
         told: list[str] = []
         choice: Any = SimpleNamespace(manifest=None, explicit=False, path="")
         reporter: Any = SimpleNamespace(
-            message=told.append, phase=lambda phase, _message="": told.append(phase)
+            message=told.append, phase=lambda phase, message="": told.extend([phase, message])
         )
         monkeypatch.setattr(runner, "_choose_again", lambda *_: choice)
         reporter.progress = Progress()
@@ -60,9 +79,44 @@ def test_lost_executors_never_end_a_job_that_makes_progress(drive):
     assert told.count("rewinding") == 12
 
 
-def test_lost_executors_end_a_job_that_makes_none(drive):
+def pauses(told):
+    return [int(seconds) for text in told for seconds in re.findall(r"begins in (\d+) s", text)]
+
+
+def test_lost_executors_never_end_a_job_that_makes_none_but_it_waits_longer_and_longer(
+    drive, waits
+):
+    ends = [(LOST, None)] * 12
+    outcome, _, told = drive(*ends, (Outcome.FINISHED, None), stop=waits.event())
+    assert outcome is Outcome.FINISHED
+    assert pauses(told) == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    assert sum(waits) == sum(pauses(told))
+    assert "executors were lost 4 times without a checkpoint in between" in "".join(told)
+    assert "take checkpoints more often" in "".join(told)
+
+
+def test_after_a_checkpoint_lost_executors_are_made_good_at_once_again(drive, waits):
+    ends = [(LOST, None)] * 4 + [(LOST, "chk")] + [(LOST, None)] * 3
+    _, _, told = drive(*ends, (Outcome.FINISHED, None), stop=waits.event())
+    assert (pauses(told), sum(waits)) == ([5], 5)
+
+
+def test_what_is_no_loss_of_executors_ends_a_job_that_makes_no_progress(drive):
+    with pytest.raises(VersionGone, match="a delta"):
+        drive(*[(LOST, None)] * 3, *[(GONE, None)] * 4)
+
+
+def test_a_job_that_is_told_to_stop_in_such_a_wait_ends(drive, waits):
+    waits.told = True
     with pytest.raises(ExecutorLost):
-        drive(*[(LOST, None)] * 4)
+        drive(*[(LOST, None)] * 4, stop=waits.event())
+
+
+def test_a_job_that_is_to_stop_at_once_does_not_wait_for_another_run(drive, waits):
+    requests = Requests()
+    request = requests.ask(StopRequest("None"))
+    outcome, _, _ = drive(*[(LOST, None)] * 4, stop=waits.event(), requests=requests)
+    assert (outcome, request.state, waits) == (Outcome.STOPPED, "Completed", [])
 
 
 def test_progress_forgives_what_came_before_it(drive):

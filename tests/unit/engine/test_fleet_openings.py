@@ -34,6 +34,9 @@ class TwoServers:
 
         return SimpleNamespace(open_range=open_range, close=lambda: None, ping=lambda: 1)
 
+    def gone(self):
+        return frozenset()
+
 
 def test_when_one_range_fails_no_other_is_still_being_opened_and_no_further_one_is_begun():
     servers: Any = TwoServers()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from moorage_state.errors import MoorageError, ObjectNotFound, StoreUnavailable
+from moorage_state.progress import advance
 from moorage_state.stores.retries import Failure, Retries
 from moorage_state.stores.s3.address import S3Address, S3Credentials
 from moorage_state.stores.s3.connection import Client, Connection, connection_to
@@ -98,7 +99,7 @@ class Calls:
             connection = self.connection
             one = Attempt(connection, self.address.bucket, place, number)
             try:
-                return work(one)
+                done = work(one)
             except Exception as error:
                 if status_of(error) == 404 and code_of(error) in _NO_CODE:
                     # Without a body nobody knows whether the object is missing or the bucket.
@@ -107,6 +108,8 @@ class Calls:
                         f"no such object: store={self.address.url} key={key}"
                     ) from error
                 raise
+            advance()
+            return done
 
         def judge(error: Exception) -> Failure:
             if isinstance(error, Final):

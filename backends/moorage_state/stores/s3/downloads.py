@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from moorage_state.errors import CorruptState, LocalDiskError, StoreUnavailable, UserError
+from moorage_state.progress import advance
 from moorage_state.stores.base import check_slice, short_object
 from moorage_state.stores.s3.calls import Attempt, Calls
 from moorage_state.stores.s3.failures import status_of
@@ -169,6 +170,7 @@ def _read_body(attempt: Attempt, body: Any, size: int, write: Write) -> None:
     while chunk := body.read(_CHUNK_BYTES):
         write(position, chunk)
         position += len(chunk)
+        advance()
     if position != size:
         raise StoreUnavailable(f"answer was cut short: key={attempt.key} bytes={position}")
 

@@ -1,0 +1,181 @@
+"""Hosts that vanish without a word: what they cost the run that ends and the one that follows."""
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from moorage_testing.black_hole import BlackHole
+
+from moorage.driver.background import Background
+from moorage.engine.fleet import RangeFleet
+from moorage.engine.range_access import ServerDoor
+from moorage_state.errors import Retryable, ServerGone
+from moorage_state.memory import HeapOptions
+from moorage_state.server import RangeHost
+from moorage_state.server.client import StateClient
+from moorage_state.server.service import Service
+from moorage_state.server.wire import Connection
+
+HOSTS = 8
+TOKEN = "secret"  # noqa: S105
+
+
+class SlowHost(RangeHost):
+    """Its uploads begin and take as long as the test says."""
+
+    begun: threading.Semaphore
+    goes_on: threading.Event
+
+    def upload_many(self, *arguments):
+        self.begun.release()
+        self.goes_on.wait(60)
+        return super().upload_many(*arguments)
+
+
+class Hosts:
+    """Eight hosts with a state server each, and a ninth that takes their place."""
+
+    def __init__(self, folder, stack):
+        self.told = False
+        self.vanished = False
+        (folder / "store").mkdir()
+        self.url = f"file://{folder}/store"
+        self.ways = []
+        self.begun, self.go_on = threading.Semaphore(0), threading.Event()
+        stack.callback(self.go_on.set)
+        for number in range(HOSTS + 1):
+            host = stack.enter_context(SlowHost(folder / str(number), HeapOptions()))
+            host.begun, host.goes_on = self.begun, self.go_on
+            listener = socket.create_server(("127.0.0.1", 0))
+            stack.callback(listener.close)
+            Service(host, TOKEN, f"s-{number}").listen(listener)
+            name = f"127.0.0.1:{listener.getsockname()[1]}"
+            self.ways.append(stack.enter_context(BlackHole(name)))
+
+    def vanish(self, *, told):
+        for way in self.ways[:HOSTS]:
+            way.vanish()
+        self.vanished, self.told = True, told
+
+    def place(self, parallelism):
+        return [HOSTS] * parallelism if self.vanished else [i % HOSTS for i in range(parallelism)]
+
+    def door(self, index):
+        return ServerDoor(self.ways[index].address)
+
+    def connect(self, index):
+        return StateClient.connect(self.ways[index].address, TOKEN)
+
+    def ensure_alive(self):
+        return []
+
+    def gone(self):
+        return frozenset(range(HOSTS)) if self.told else frozenset()
+
+    def wants_to_move(self, *, busy=False):
+        return busy
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    with ExitStack() as stack:
+        yield Hosts(tmp_path, stack)
+
+
+@pytest.fixture
+def fleet(hosts):
+    made = RangeFleet(hosts, ["op"], 16, 128, hosts.url, answer_seconds=1.0)
+    made.open("f1r0", 0, {}, 0)
+    yield made
+    made.close()
+
+
+def seconds(action):
+    began = time.monotonic()
+    action()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize(("told", "most"), [(True, 0.9), (False, 3.0)])
+def test_eight_hosts_that_vanish_under_an_upload_do_not_hold_up_the_next_run(
+    hosts, fleet, told, most
+):
+    """Known to be lost they cost nothing; else one patience for all, here of a second."""
+    fleet.snapshot(1)
+    results: list[object] = []
+    background = Background()
+    background.run("upload-1", lambda: fleet.upload(1, {}), results.append)
+    assert all(hosts.begun.acquire(timeout=20) for _ in range(HOSTS))
+    hosts.vanish(told=told)
+
+    def recover():
+        fleet.abandon([1])
+        background.join(5.0)
+        fleet.open("f1r1", 0, {}, 0)
+
+    assert seconds(recover) < most
+    background.take()
+    (result,) = results
+    assert isinstance(result, Retryable)
+    assert {stats.run for stats in fleet.stats()} == {"f1r1"}
+
+
+def test_a_look_and_a_notice_take_one_patience_for_all_hosts_together(hosts, fleet):
+    hosts.vanish(told=False)
+    assert seconds(fleet.stats) < 2.5
+    assert fleet.stats() == []
+    assert seconds(lambda: fleet.aborted(1)) < 0.5, "who did not answer is not asked again"
+
+
+def test_an_upload_that_fails_on_one_host_does_not_wait_for_the_others(hosts, fleet):
+    fleet.snapshot(1)
+    with ThreadPoolExecutor(1) as pool:
+        upload = pool.submit(fleet.upload, 1, {})
+        assert all(hosts.begun.acquire(timeout=20) for _ in range(HOSTS))
+        hosts.ways[0].close()
+        with pytest.raises(ServerGone):
+            upload.result(10)
+
+
+def test_closing_a_client_frees_who_waits_for_its_answer(hosts):
+    client = hosts.connect(0)
+    hosts.vanish(told=False)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.ping)
+        while not client._lock.locked():
+            time.sleep(0.001)
+        client.close()
+        with pytest.raises(ServerGone, match="the client was closed"):
+            waiting.result(10)
+
+
+def test_both_ends_of_a_connection_notice_a_lost_host_within_twenty_seconds():
+    names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as near,
+        listener.accept()[0] as far,
+    ):
+        for end in (near, far):
+            Connection(end)
+            idle, interval, count, bound = (
+                end.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names
+            )
+            assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert (idle + interval * count, bound) == (20, 20_000)
+
+
+def test_what_was_cancelled_is_waited_for_so_long_and_what_writes_to_its_end():
+    background, stuck, writes = Background(), threading.Event(), threading.Event()
+    ended: list[object] = []
+    background.run("upload", lambda: stuck.wait(60), ended.append)
+    assert seconds(lambda: background.join(0.2)) < 5
+    background.run("finalize", lambda: writes.wait(60), ended.append, writes=True)
+    threading.Timer(0.3, writes.set).start()
+    background.join(0.0)
+    background.take()
+    assert ended == [True]
+    stuck.set()
