@@ -14,6 +14,7 @@ from moorage_api.status import Condition
 from moorage_api.values import Duration, at_least
 
 __all__ = [
+    "FINAL_STATES",
     "SNAPSHOT_KIND",
     "JobRef",
     "SnapshotSpec",
@@ -28,6 +29,9 @@ SNAPSHOT_KIND = "StatefulSparkSnapshot"
 SnapshotState = Literal[
     "Pending", "InProgress", "Verifying", "Completed", "Failed", "Abandoned", "Deleting"
 ]
+
+FINAL_STATES = ("Completed", "Failed", "Abandoned")
+"""What becomes of a snapshot at last; only its deletion follows."""
 
 
 class JobRef(Model):

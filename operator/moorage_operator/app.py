@@ -93,7 +93,7 @@ class App:
         if self.leader is not None:
             await self.leader.acquire()
         await self.prime()
-        wakeups = Wakeups(self.queue.wake)
+        wakeups = Wakeups(self.queue.wake, self.reconciler.has_seen)
 
         def seen(event: str, kind: str, body: dict[str, Any]) -> None:
             self.canary.seen(event, kind, body)
@@ -160,6 +160,8 @@ class App:
                     meta = body["metadata"]
                     if kind == "StatefulSparkJob":
                         self.reconciler.directories.note(body)
+                    elif self.reconciler.has_seen(body):
+                        continue
                     ref = Ref(kind, meta["namespace"], meta["name"])
                     self.queue.wake(ref, random.uniform(0.0, spread))  # noqa: S311
 
@@ -248,6 +250,7 @@ async def build(
         decide_job,
         decide_snapshot,
         may_act=leads,
+        wake=lambda ref: queue.wake(ref, 0.0),
         telemetry=metrics,
     )
     queue = WorkQueue(reconciler.reconcile, settings.workers)

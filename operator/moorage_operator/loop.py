@@ -15,6 +15,7 @@ from datetime import datetime
 from moorage_operator.act import Actor
 from moorage_operator.attempts import Attempts
 from moorage_operator.belongings import Belongings
+from moorage_operator.children import names
 from moorage_operator.directories import Directories
 from moorage_operator.memory import Memory, Setback
 from moorage_operator.objects import meta_of, read_snapshot
@@ -76,13 +77,16 @@ class Pass:
 
     Attributes:
         changed: something was written or done: the next pass should follow at once.
-        again_after: seconds until the next look without an event; None if the object is gone.
+        again_after: seconds until the next look without an event; None if only an event can bring
+            anything new.
         problem: why it ended early; empty if it did not.
+        gone: there is no such object any more.
     """
 
     changed: bool
     again_after: float | None
     problem: str = ""
+    gone: bool = False
 
 
 class Reconciler:
@@ -97,6 +101,7 @@ class Reconciler:
         decide_job: the decision about a job.
         decide_snapshot: the decision about a snapshot.
         may_act: False while another process may be the leader.
+        wake: sees to a pass for another object.
         telemetry: listens.
         chance: for the jitter of waits.
     """
@@ -112,12 +117,13 @@ class Reconciler:
         decide_snapshot: Callable[[SnapshotWorld], SnapshotPlan],
         *,
         may_act: Callable[[], bool] = lambda: True,
+        wake: Callable[[Ref], None] = lambda _: None,
         telemetry: Telemetry | None = None,
         chance: random.Random | None = None,
     ) -> None:
         self._cluster, self._clock = cluster, clock
         self._decide_job, self._decide_snapshot = decide_job, decide_snapshot
-        self._may_act = may_act
+        self._may_act, self._wake = may_act, wake
         self._telemetry = telemetry or Telemetry()
         self._chance = chance or random.Random()  # noqa: S311  spreads waits, guards nothing
         self._memory: dict[Ref, Memory] = {}
@@ -149,9 +155,20 @@ class Reconciler:
             done = self._failed(ref, memory, error)
         else:
             memory.failures, memory.trouble = 0, memory.aside.message
+        if done.changed or done.problem:
+            memory.seen = ""
         seconds = asyncio.get_running_loop().time() - begun
         self._telemetry.pass_ended(ref, seconds, _outcome(done))
         return done
+
+    def has_seen(self, body: Object) -> bool:
+        """Whether a pass has seen the object in this very version, and had nothing to do."""
+        meta = body["metadata"]
+        memory = self._memory.get(Ref(body["kind"], meta["namespace"], meta["name"]))
+        return memory is not None and (memory.uid, memory.seen) == (
+            meta["uid"],
+            meta["resourceVersion"],
+        )
 
     async def settle(self, ref: Ref, limit: int = 50) -> Pass:
         """Passes until one changes nothing.
@@ -172,7 +189,7 @@ class Reconciler:
         for _ in range(_WHOLE_PASSES):
             body = await self._cluster.get(ref.kind, ref.namespace, ref.name)
             if body is None:
-                return self._gone(ref)
+                return await self._gone(ref)
             memory.begin(body["metadata"]["uid"])
             one_pass = self._job if ref.kind == "StatefulSparkJob" else self._snapshot
             done = await one_pass(ref, body, memory)
@@ -194,6 +211,8 @@ class Reconciler:
             plan = replace(plan, events=(*plan.events, _pruned(self._clock.now())))
         self._note_phase(ref, world.status.phase, status.phase)
         self._telemetry.job_seen(body, status)
+        for name in plan.stale:
+            self._wake(Ref("StatefulSparkSnapshot", ref.namespace, name))
         await self._tell_rival(world, memory)
         if self._may_act():
             await self._belongings.see_to(world, memory)
@@ -248,8 +267,10 @@ class Reconciler:
             await self._tell(body, memory, plan.events)
             raise
         await self._tell(body, memory, plan.events)
-        again_after = min(plan.again_after, memory.aside.left(_seconds()) or plan.again_after)
-        return Pass(changed or written is Written.WRITTEN, again_after)
+        memory.seen = body["metadata"]["resourceVersion"]
+        held = memory.aside.left(_seconds())
+        waits = [one for one in (plan.again_after, held or None) if one is not None]
+        return Pass(changed or written is Written.WRITTEN, min(waits, default=None))
 
     async def _act(self, effects: Iterable[Effect], scene: Scene, aside: Setback) -> bool:
         """Carry them out in order; the first that fails ends the pass.
@@ -330,7 +351,9 @@ class Reconciler:
         )
         return Pass(changed=False, again_after=wait, problem=str(error))
 
-    def _gone(self, ref: Ref) -> Pass:
+    async def _gone(self, ref: Ref) -> Pass:
+        if ref.kind == "StatefulSparkJob":
+            await self._wake_left(ref)
         memory = self._memory.pop(ref, None)
         if memory is not None and memory.uid:
             self._actor.forget(memory.uid)
@@ -338,7 +361,13 @@ class Reconciler:
         if ref.kind == "StatefulSparkJob":
             self._observer.forget(f"{ref.namespace}/{ref.name}")
         self._telemetry.gone(ref)
-        return Pass(changed=False, again_after=None)
+        return Pass(changed=False, again_after=None, gone=True)
+
+    async def _wake_left(self, job: Ref) -> None:
+        """What a job leaves is needed for nothing any more, and nobody else says so."""
+        labels = {names.JOB_LABEL: job.name}
+        for one in await self._cluster.list("StatefulSparkSnapshot", job.namespace, labels):
+            self._wake(Ref("StatefulSparkSnapshot", job.namespace, one["metadata"]["name"]))
 
     async def _tell(self, body: Object, memory: Memory, events: Iterable[Event]) -> None:
         """Events are told once; one that cannot be told now is told with a later pass."""
@@ -392,7 +421,7 @@ def _seconds() -> float:
 
 
 def _outcome(done: Pass) -> str:
-    if done.again_after is None:
+    if done.gone:
         return "gone"
     if done.problem:
         return "conflict" if done.problem == "status conflict" else "failed"

@@ -55,6 +55,7 @@ class Memory:
         trouble: what effects fail with, for the status to show; empty when they go through.
         aside: of effects whose failure does not end a pass.
         rival: the job that was told of a directory that both have; empty if none.
+        seen: the object's resourceVersion at the last pass that had nothing to do; empty if none.
         looked_after: when it was last seen to that its belongings are there; None before.
     """
 
@@ -62,6 +63,7 @@ class Memory:
     failures: int = 0
     trouble: str = ""
     rival: str = ""
+    seen: str = ""
     aside: Setback = field(default_factory=Setback)
     looked_after: datetime | None = None
     _told: dict[tuple[str, str], None] = field(default_factory=dict)
@@ -72,7 +74,7 @@ class Memory:
         if uid != self.uid:
             self.uid, self.failures, self.trouble, self.rival = uid, 0, "", ""
             self._told, self._waiting, self.aside = {}, [], Setback()
-            self.looked_after = None
+            self.looked_after, self.seen = None, ""
 
     def untold(self, events: Iterable[Event]) -> list[Event]:
         """What is still to be told, the oldest first; kept until it is `told`."""

@@ -146,9 +146,6 @@ class Observer:
         report: DriverState | Unreadable | None = None
         if job is not None and view.status.state in _ACTIVE:
             report = await self._report_of(job)
-        siblings = await self._snapshots(meta.namespace, name)
-        if not isinstance(siblings, Unreadable):
-            siblings = tuple(one for one in siblings if one.meta.uid != meta.uid)
         world = SnapshotWorld(
             now=self.clock.now(),
             config=self.config,
@@ -156,12 +153,21 @@ class Observer:
             problems=problems,
             job=job,
             report=report,
-            siblings=siblings,
+            siblings=await self._siblings(view),
             namespace_terminating=meta.deleted_at is not None
             and await self._terminating(meta.namespace),
         )
         ids = {*errand_ids, view.status.errand} - {""}
         return replace(world, errands=await self._errands(errand_refs(world), ids))
+
+    async def _siblings(self, view: SnapshotView) -> tuple[SnapshotView, ...] | Unreadable:
+        """Only one that is still to be taken depends on the others."""
+        if view.status.state != "Pending" or view.meta.deleted_at is not None:
+            return ()
+        found = await self._snapshots(view.meta.namespace, view.spec.job_ref.name)
+        if isinstance(found, Unreadable):
+            return found
+        return tuple(one for one in found if one.meta.uid != view.meta.uid)
 
     async def target(self, meta: Meta, attempt: int) -> DriverTarget | None:
         """Where the driver of an attempt listens; None if it does not run.
@@ -374,7 +380,7 @@ class Observer:
     async def _job_facts(self, body: Object) -> JobFacts:
         meta = meta_of(body)
         status, _ = read_job_status(body)
-        spec, _ = read_job_spec(body)
+        spec, _, _ = self._spec_of(meta, body)
         current = status.reconciliation.current_revision
         revision = await self._revision(meta, current) if current else None
         return JobFacts(meta, revision.spec if revision else spec, status, newest=spec)

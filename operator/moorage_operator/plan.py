@@ -206,12 +206,14 @@ class Plan:
         effects: carried out in order after the status was written; the first failure ends the
             pass, but for those of `ASIDE`.
         again_after: seconds until the next look without an event.
+        stale: snapshots of the job, by name, that show other uses than the job has for them now.
     """
 
     status: JobStatus
     effects: tuple[Effect, ...] = ()
     events: tuple[Event, ...] = ()
     again_after: float = 30.0
+    stale: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +222,11 @@ class SnapshotPlan:
 
     Attributes:
         labels: to set on the object, such as moorage.dev/state.
+        again_after: None if time changes nothing any more, so that only an event leads to a look.
     """
 
     status: SnapshotStatus
     effects: tuple[Effect, ...] = ()
     events: tuple[Event, ...] = ()
     labels: Mapping[str, str] | None = None
-    again_after: float = 30.0
+    again_after: float | None = 30.0

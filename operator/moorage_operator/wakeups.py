@@ -8,13 +8,12 @@ next relist.
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from moorage_api.snapshot import FINAL_STATES
 from moorage_operator.children.names import JOB_LABEL
 from moorage_operator.loop import Ref
 from moorage_operator.objects import job_name_of
 
 __all__ = ["Wakeups"]
-
-_OVER = ("Completed", "Failed", "Abandoned")
 
 
 class Wakeups:
@@ -22,10 +21,16 @@ class Wakeups:
 
     Args:
         wake: sees to a pass.
+        has_seen: whether a pass has seen an object of ours in this very version: of what the
+            operator itself wrote last, the watch brings no news.
     """
 
-    def __init__(self, wake: Callable[[Ref], None]) -> None:
-        self._wake = wake
+    def __init__(
+        self,
+        wake: Callable[[Ref], None],
+        has_seen: Callable[[dict[str, Any]], bool] = lambda _: False,
+    ) -> None:
+        self._wake, self._has_seen = wake, has_seen
         self._waiting: dict[Ref, set[Ref]] = {}
         self._jobs: dict[Ref, Ref] = {}
 
@@ -44,11 +49,14 @@ class Wakeups:
             return [Ref("StatefulSparkJob", namespace, job)] if job else []
         if kind == "StatefulSparkJob":
             ref = Ref("StatefulSparkJob", namespace, name)
-            return [ref, *sorted(self._waiting.get(ref, ()))]
+            return [*self._own(ref, event, body), *sorted(self._waiting.get(ref, ()))]
         ref = Ref("StatefulSparkSnapshot", namespace, name)
         job = Ref("StatefulSparkJob", namespace, job_name_of(body.get("spec") or {}))
         self._note(ref, job, waits=event != "DELETED" and _is_under_way(body))
-        return [ref, job] if job.name else [ref]
+        return [*self._own(ref, event, body), *([job] if job.name else [])]
+
+    def _own(self, ref: Ref, event: str, body: dict[str, Any]) -> list[Ref]:
+        return [] if event != "DELETED" and self._has_seen({**body, "kind": ref.kind}) else [ref]
 
     def _note(self, ref: Ref, job: Ref, *, waits: bool) -> None:
         before = self._jobs.pop(ref, None)
@@ -64,4 +72,4 @@ class Wakeups:
 def _is_under_way(body: dict[str, Any]) -> bool:
     if body["metadata"].get("deletionTimestamp"):
         return True
-    return (body.get("status") or {}).get("state") not in _OVER
+    return (body.get("status") or {}).get("state") not in FINAL_STATES

@@ -16,6 +16,7 @@ __all__ = ["WorkQueue"]
 
 _log = logging.getLogger("moorage.operator")
 
+_PACE = 1.0
 _BUSY_LIMIT = 10
 _BUSY_WAIT = 1.0
 _BUG_WAITS = (1.0, 5.0, 30.0, 120.0)
@@ -27,6 +28,8 @@ class _Entry:
     ready: bool = False
     again: bool = False
     """Woken while running."""
+    begun: float = float("-inf")
+    """When the last pass began."""
     timer: asyncio.TimerHandle | None = None
     in_a_row: int = 0
     bugs: int = 0
@@ -40,11 +43,14 @@ class WorkQueue:
         handle: one pass.
         workers: passes at once.
         chance: spreads what would fall together.
+        pace: seconds from the beginning of a pass to that of the next of the same object, where
+            it is an event that asks for it: many at once, such as those of all its pods, are one.
     """
 
     handle: Callable[[Ref], Awaitable[Pass]]
     workers: int = 16
     chance: random.Random = field(default_factory=random.Random)
+    pace: float = _PACE
     _entries: dict[Ref, _Entry] = field(default_factory=dict)
     _running: dict[Ref, float] = field(default_factory=dict)
     _stopping: bool = False
@@ -52,9 +58,15 @@ class WorkQueue:
     _ready: asyncio.Queue[Ref] = field(default_factory=asyncio.Queue)
 
     def wake(self, ref: Ref, after: float = 0.0) -> None:
-        """See to it that the object is looked at, at the latest after so many seconds."""
+        """See to it that the object is looked at, at the latest after so many seconds.
+
+        But for the pace, which holds up what comes too soon after the last look.
+        """
         entry = self._entries.setdefault(ref, _Entry())
-        if after <= 0:
+        self._wake(ref, entry, max(after, self._too_soon(entry)))
+
+    def _wake(self, ref: Ref, entry: _Entry, after: float) -> None:
+        if after <= 0 or entry.running:
             self._wake_now(ref, entry)
             return
         loop = asyncio.get_running_loop()
@@ -105,6 +117,9 @@ class WorkQueue:
 
     # -- inside
 
+    def _too_soon(self, entry: _Entry) -> float:
+        return entry.begun + self.pace - asyncio.get_running_loop().time()
+
     def _ring(self, ref: Ref) -> None:
         entry = self._entries.get(ref)
         if entry is not None:
@@ -128,7 +143,7 @@ class WorkQueue:
             if entry.timer is not None:
                 entry.timer.cancel()
                 entry.timer = None
-            self._running[ref] = asyncio.get_running_loop().time()
+            self._running[ref] = entry.begun = asyncio.get_running_loop().time()
             try:
                 wait = await self._once(ref, entry)
             finally:
@@ -156,11 +171,10 @@ class WorkQueue:
         return max(done.again_after, 0.05)
 
     def _plan(self, ref: Ref, entry: _Entry, wait: float | None) -> None:
+        if entry.again and not entry.bugs:
+            soon = self._too_soon(entry)
+            wait = soon if wait is None else min(wait, soon)
         if wait is None:
-            if not entry.again:
-                del self._entries[ref]
-                return
-            wait = 0.0
-        if entry.again and entry.in_a_row < _BUSY_LIMIT and not entry.bugs:
-            wait = 0.0
-        self.wake(ref, wait)
+            del self._entries[ref]
+        else:
+            self._wake(ref, entry, wait)

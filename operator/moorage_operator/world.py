@@ -305,7 +305,7 @@ class SnapshotWorld:
     Attributes:
         job: the job's object and status; None if there is no such job.
         report: what the job's driver says; None when it was not asked.
-        siblings: the other snapshots of the job.
+        siblings: the other snapshots of the job; empty unless this one is still to be taken.
         errands: by id, those that this snapshot's status names.
     """
 

@@ -99,6 +99,36 @@ async def test_nothing_but_our_own_marks_are_put_on_objects(emulator, api, a_job
     assert not meta.get("annotations")
 
 
+SNAPSHOT = "StatefulSparkSnapshot"
+
+
+def make_completed(api, name):
+    meta = {"name": name, "namespace": "here", "labels": {"moorage.dev/job": "clicks"}}
+    spec = {"jobRef": {"name": "clicks"}, "type": "Savepoint"}
+    kind = {"apiVersion": "moorage.dev/v1alpha1", "kind": SNAPSHOT}
+    api.create({**kind, "metadata": meta, "spec": spec})
+    path = f"s3://savepoints/here/clicks/{name}"
+    api.set_status(SNAPSHOT, "here", name, state="Completed", path=path, manifestDigest="sha256:a")
+
+
+async def test_completed_snapshots_are_looked_at_once_and_then_only_listed(emulator, api, a_job):
+    api.create(a_job("here"))
+    for number in range(20):
+        make_completed(api, f"s{number}")
+    quick = {"resync": 0.5, "relist": 0.5, "lease_duration": 60.0}
+    async with Operator(emulator.url, **quick).running() as operator:
+        seen, queue = operator.app.reconciler.has_seen, operator.app.queue
+        await until(lambda: all(map(seen, api.list(SNAPSHOT))) and queue.known == 1, seconds=60.0)
+        emulator.raw.clear()
+
+        def asked(part):
+            return sum(part in path for _, path, query, _ in emulator.raw if "watch" not in query)
+
+        await until(lambda: asked("/statefulsparkjobs/clicks") >= 4)
+        assert asked("/statefulsparksnapshots/") == 0
+        assert asked("/statefulsparksnapshots") > 0
+
+
 async def test_other_namespaces_are_left_alone(emulator, api, a_job):
     async with Operator(emulator.url, watch_namespaces=("here",)).running():
         api.create(a_job("there", "others"))

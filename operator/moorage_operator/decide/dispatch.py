@@ -6,6 +6,7 @@ deleted, blocked? 7. The operation under way, else what to begin. 8. Snapshots. 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 from moorage_api.status import OperationStep
@@ -14,6 +15,7 @@ from moorage_operator.decide.change import follow_rescale, tell_edit
 from moorage_operator.decide.conditions import PODS_UNREADABLE, blind, conditions
 from moorage_operator.decide.delete import delete
 from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.figures import hold_back
 from moorage_operator.decide.learn import learn
 from moorage_operator.decide.phase import message, phase
 from moorage_operator.decide.pods import drop_strays
@@ -27,7 +29,7 @@ from moorage_operator.decide.tellings import tell_changes
 from moorage_operator.decide.validate import validate
 from moorage_operator.decide.view import show_pods
 from moorage_operator.plan import Event, Plan, SetFinalizer, SetPodMonitor
-from moorage_operator.snapshots import wanted
+from moorage_operator.snapshots import stale, wanted
 from moorage_operator.world import JobWorld, Unreadable
 
 __all__ = ["decide_job"]
@@ -58,7 +60,7 @@ def decide_job(world: JobWorld) -> Plan:
         learn(draft)
         _act(draft)
     _describe(draft)
-    return draft.plan()
+    return replace(draft.plan(), stale=stale(world))
 
 
 def _hands_off(world: JobWorld) -> Plan:
@@ -154,3 +156,4 @@ def _describe(draft: Draft) -> None:
     draft.put(conditions=conditions(draft))
     tell_changes(draft, before, draft.status.conditions)
     tell_slips(draft)
+    hold_back(draft)

@@ -1,7 +1,7 @@
 """What people and tools read in the status: the stream, executors, scaling, checkpoints. Pure.
 
-The driver's figures change all the time. They are shown anew with each checkpoint, when something
-happens, and once a minute: a status is written for that, and etcd is not a dashboard.
+The driver's figures change all the time; which of them are written is decided at last (`figures`),
+as etcd is not a dashboard.
 """
 
 from datetime import datetime, timedelta
@@ -11,12 +11,11 @@ from moorage_api.status import ExecutorStatus, JobView, ScalingStatus
 from moorage_operator.children.names import JOB_UID_LABEL, ROLE_LABEL
 from moorage_operator.decide.clocks import began_running, here
 from moorage_operator.decide.draft import Draft, later
+from moorage_operator.decide.figures import is_worse
 from moorage_operator.decide.specs import policy, running_spec
 from moorage_operator.world import Unreadable
 
 __all__ = ["fresh_view", "show_pods", "show_report"]
-
-_SHOWN_EVERY = timedelta(seconds=60)
 
 
 def show_report(draft: Draft, report: DriverState) -> None:
@@ -31,9 +30,8 @@ def show_report(draft: Draft, report: DriverState) -> None:
     if began and report.running_since is not None:
         draft.put_restarts(restore_failures=0)
         draft.put_reconciliation(running_revision=attempt.revision)
-    moved = _show_checkpoints(draft, report)
-    if moved or _is_stale(draft, report):
-        draft.put(job=_job(draft, report))
+    _show_checkpoints(draft, report)
+    draft.put(job=_job(draft, report))
     draft.put(scaling=_scaling(draft, report))
     _note_stable(draft, report)
 
@@ -66,8 +64,8 @@ def fresh_view() -> JobView:
     return JobView()
 
 
-def _show_checkpoints(draft: Draft, report: DriverState) -> bool:
-    """Take over checkpoints and savepoints; say whether there is anything new to tell."""
+def _show_checkpoints(draft: Draft, report: DriverState) -> None:
+    """Take over checkpoints and savepoints."""
     snapshots = draft.status.snapshots
     old = snapshots.last_checkpoint
     newest = _newer(old, report.last_checkpoint)
@@ -78,25 +76,16 @@ def _show_checkpoints(draft: Draft, report: DriverState) -> bool:
         consecutive_failures=report.consecutive_failed_checkpoints,
     )
     failures = report.consecutive_failed_checkpoints
-    if failures > snapshots.consecutive_failures:
+    if is_worse(snapshots.consecutive_failures, failures):
         why = report.last_checkpoint_failure
         text = f"{why.message} (code {why.code})" if why else "nobody said why"
         key = f"{draft.attempt.number}-{newest.id if newest else 0}-{failures}"
         draft.tell("Warning", "CheckpointFailed", f"{failures} in a row: {text}", key)
-    return newest != old or failures != snapshots.consecutive_failures
 
 
 def _newer(old: CheckpointInfo | None, new: CheckpointInfo | None) -> CheckpointInfo | None:
     """The driver's word is newer, even where a restore went back to a lower id."""
     return new or old
-
-
-def _is_stale(draft: Draft, report: DriverState) -> bool:
-    shown = draft.status.job
-    if (shown.state, shown.message) != (report.phase, report.message):
-        return True
-    new, old = _moved(draft, report), shown.last_progress_time
-    return new is not None and (old is None or abs(new - old) >= _SHOWN_EVERY)
 
 
 def _job(draft: Draft, report: DriverState) -> JobView:

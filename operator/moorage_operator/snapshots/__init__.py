@@ -16,7 +16,7 @@ from moorage_operator.snapshots.naming import (
 )
 from moorage_operator.snapshots.retention import victims
 from moorage_operator.snapshots.use import uses
-from moorage_operator.snapshots.wanted import Wanted, wanted
+from moorage_operator.snapshots.wanted import Wanted, stale, wanted
 
 __all__ = [
     "TRIGGER_ANNOTATION",
@@ -28,6 +28,7 @@ __all__ = [
     "object_name",
     "request_id",
     "savepoint_path",
+    "stale",
     "uses",
     "victims",
     "wanted",

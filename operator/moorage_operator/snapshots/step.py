@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from moorage_api.snapshot import SnapshotStatus
+from moorage_api.snapshot import FINAL_STATES, SnapshotStatus
 from moorage_api.status import Condition
 from moorage_operator.plan import Effect, Event, SnapshotPlan
 from moorage_operator.snapshots.naming import (
@@ -16,9 +16,19 @@ from moorage_operator.snapshots.naming import (
     trigger_of,
 )
 from moorage_operator.snapshots.use import uses
-from moorage_operator.world import SnapshotWorld
+from moorage_operator.world import SnapshotView, SnapshotWorld
 
-__all__ = ["Step", "changed", "event_name", "failed", "finished", "no_place", "plan_of", "waiting"]
+__all__ = [
+    "Step",
+    "changed",
+    "event_name",
+    "failed",
+    "finished",
+    "is_final",
+    "no_place",
+    "plan_of",
+    "waiting",
+]
 
 COMPLETE, VERIFIED, IN_USE, FAILED = "Complete", "Verified", "InUse", "Failed"
 
@@ -96,6 +106,14 @@ def no_place(world: SnapshotWorld, job: str) -> Step:
     return failed(world, "NoSavepointDir", text)
 
 
+def is_final(snapshot: SnapshotView) -> bool:
+    """Whether it has come to an end, and time changes nothing of it any more.
+
+    What it is needed for may change: its job's passes see to that.
+    """
+    return snapshot.status.state in FINAL_STATES and snapshot.meta.deleted_at is None
+
+
 def event_name(world: SnapshotWorld, what: str) -> str:
     """`SavepointStarted`, `CheckpointFailed` and so on."""
     return f"{world.snapshot.spec.type}{what}"
@@ -107,12 +125,13 @@ def plan_of(world: SnapshotWorld, step: Step) -> SnapshotPlan:
     # A person's pin is no news to that person.
     status = changed(step.status, in_use_by=in_use)
     status = changed(status, conditions=tuple(_conditions(world, status, step, in_use)))
+    again_after = world.config.resync if step.again_after is None else step.again_after
     return SnapshotPlan(
         status=status,
         effects=step.effects,
         events=step.events,
         labels=_labels(world, status),
-        again_after=world.config.resync if step.again_after is None else step.again_after,
+        again_after=None if is_final(world.snapshot) else again_after,
     )
 
 

@@ -27,7 +27,7 @@ from moorage_operator.snapshots.retention import victims
 from moorage_operator.snapshots.use import uses
 from moorage_operator.world import JobFacts, JobWorld, SnapshotView, Unreadable
 
-__all__ = ["Wanted", "wanted"]
+__all__ = ["Wanted", "stale", "wanted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +209,32 @@ def _no_zone(zone: str) -> Event:
     return Event("Warning", "ScheduleInvalid", text, f"zone-{zone}")
 
 
+# -- what they are needed for ------------------------------------------------------------------
+
+
+def stale(world: JobWorld) -> tuple[str, ...]:
+    """Snapshots, by name, that show other uses than the job has for them now.
+
+    One that has come to its end is looked at only when something says so: that is this.
+    """
+    if isinstance(world.snapshots, Unreadable):
+        return ()
+    job = _facts(world)
+    return tuple(s.meta.name for s in world.snapshots if s.status.in_use_by != uses(s, job))
+
+
+def _facts(world: JobWorld) -> JobFacts:
+    """The job, as its snapshots see it."""
+    return JobFacts(world.meta, _running(world), world.status, newest=world.spec)
+
+
 # -- retention ---------------------------------------------------------------------------------
 
 
 def _surplus(
     world: JobWorld, snapshots: Sequence[SnapshotView], spec: JobSpec
 ) -> Iterator[DeleteObject]:
-    job = JobFacts(world.meta, _running(world), world.status, newest=world.spec)
+    job = _facts(world)
     in_use = {s.meta.name for s in snapshots if uses(s, job)}
     for one in victims(snapshots, spec.savepoint.retain, world.now, in_use):
         yield DeleteObject("StatefulSparkSnapshot", one.meta.name, one.meta.uid)

@@ -71,7 +71,7 @@ class Shell:
         self.leads = True
         self.decide = lambda world: Plan(world.status)
         self.decide_snapshot = lambda world: SnapshotPlan(world.snapshot.status)
-        self.worlds = []
+        self.worlds, self.woken = [], []
         self.reconciler = self.another()
 
     def another(self, cluster=None):
@@ -85,6 +85,7 @@ class Shell:
             decide_job=self._seen("decide"),
             decide_snapshot=self._seen("decide_snapshot"),
             may_act=lambda: self.leads,
+            wake=self.woken.append,
         )
 
     def _seen(self, name):

@@ -373,6 +373,57 @@ async def test_a_snapshot_sees_its_job_and_its_siblings(shell):
     assert [one.meta.name for one in shell.world.siblings] == ["clicks-b"]
 
 
+async def test_siblings_are_listed_only_while_a_snapshot_is_still_to_be_taken(shell):
+    shell.make_job()
+    make_snapshot(shell)
+    lists = []
+    found = shell.cluster.list
+
+    async def counted(kind, *args):
+        lists.append(kind)
+        return await found(kind, *args)
+
+    shell.cluster.list = counted
+    await shell.reconciler.reconcile(SNAPSHOT)
+    assert lists == ["StatefulSparkSnapshot"]
+    for state in ("InProgress", "Verifying", "Completed", "Failed", "Abandoned"):
+        shell.api.set_status("StatefulSparkSnapshot", "here", "clicks-a", state=state)
+        await shell.reconciler.reconcile(SNAPSHOT)
+        assert shell.world.snapshot.status.state == state
+    assert lists == ["StatefulSparkSnapshot"]
+
+
+async def test_a_job_wakes_its_snapshots_whose_uses_have_changed(shell):
+    shell.make_job()
+    shell.decide = lambda world: Plan(world.status, stale=("clicks-a",))
+    await shell.reconcile()
+    assert shell.woken == [SNAPSHOT]
+
+
+async def test_a_job_that_is_gone_wakes_the_snapshots_that_it_leaves(shell):
+    shell.make_job()
+    make_snapshot(shell)
+    label = {"metadata": {"labels": {"moorage.dev/job": "clicks"}}}
+    shell.api.patch("StatefulSparkSnapshot", "here", "clicks-a", label)
+    await shell.settle()
+    shell.api.delete("StatefulSparkJob", "here", "clicks")
+    done = await shell.reconcile()
+    assert (done.gone, done.again_after) == (True, None)
+    assert shell.woken == [SNAPSHOT]
+
+
+async def test_a_version_has_been_seen_once_a_pass_had_nothing_to_do_about_it(shell):
+    shell.make_job()
+    shell.decide = lambda world: phase(world, "Deploying")
+    assert not shell.reconciler.has_seen(shell.job())
+    assert (await shell.reconcile()).changed
+    assert not shell.reconciler.has_seen(shell.job())
+    await shell.settle()
+    assert shell.reconciler.has_seen(shell.job())
+    shell.api.patch("StatefulSparkJob", "here", "clicks", {"metadata": {"labels": {"a": "b"}}})
+    assert not shell.reconciler.has_seen(shell.job())
+
+
 async def test_a_snapshot_with_a_wrong_spec_is_shown_with_its_problems(shell):
     make_snapshot(shell, backoffLimit="three")
     await shell.reconciler.settle(SNAPSHOT)

@@ -38,6 +38,19 @@ def test_a_snapshot_wakes_itself_and_its_job(wakeups, woken):
     assert woken == [SNAP, CLICKS]
 
 
+def test_what_a_pass_has_seen_is_no_news(woken):
+    wakeups = Wakeups(woken.append, lambda body: body["metadata"]["resourceVersion"] == "7")
+    wakeups.seen("MODIFIED", "StatefulSparkJob", body("clicks", resourceVersion="7"))
+    assert not woken
+    wakeups.seen("MODIFIED", "StatefulSparkSnapshot", body("snap", resourceVersion="7"))
+    assert woken == [CLICKS], "its job is told all the same"
+    wakeups.seen("MODIFIED", "StatefulSparkJob", body("clicks", resourceVersion="8"))
+    assert woken == [CLICKS, CLICKS, SNAP]
+    woken.clear()
+    wakeups.seen("DELETED", "StatefulSparkJob", body("clicks", resourceVersion="7"))
+    assert woken == [CLICKS, SNAP]
+
+
 @pytest.mark.parametrize("job", [None, 7, ""])
 def test_a_snapshot_that_names_no_job_wakes_itself(wakeups, woken, job):
     wakeups.seen("ADDED", "StatefulSparkSnapshot", body("snap", job=job))

@@ -44,7 +44,7 @@ async def hands():
 
 @pytest.fixture
 async def queue(hands):
-    queue = WorkQueue(hands, 4, random.Random(1))
+    queue = WorkQueue(hands, 4, random.Random(1), pace=0.0)
     running = asyncio.create_task(queue.run())
     yield queue
     running.cancel()
@@ -145,6 +145,47 @@ async def test_a_gone_object_is_forgotten_unless_it_was_woken_meanwhile(queue, h
     await turns()
     assert hands.begun == [A, A, A]
     assert queue.known == 0
+
+
+async def test_a_storm_of_events_is_a_pass_now_and_then(hands):
+    queue = WorkQueue(hands, 4, random.Random(1), pace=0.2)
+    running = asyncio.create_task(queue.run())
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    while loop.time() < begun + 0.9:
+        queue.wake(A)
+        await asyncio.sleep(0.002)
+    spent = loop.time() - begun
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert 2 <= len(hands.begun) <= 1 + spent / 0.2
+
+
+async def test_the_last_event_of_a_storm_is_not_lost(hands):
+    queue = WorkQueue(hands, 4, random.Random(1), pace=0.1)
+    running = asyncio.create_task(queue.run())
+    hands.gates[A] = asyncio.Event()
+    queue.wake(A)
+    await turns()
+    queue.wake(A)
+    hands.gates[A].set()
+    await turns()
+    assert hands.begun == [A]
+    await until(lambda: hands.begun == [A, A])
+    queue.wake(A)
+    await until(lambda: hands.begun == [A, A, A])
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_an_object_that_time_does_not_change_is_looked_at_again_only_when_woken(queue, hands):
+    hands.answers[A] = Pass(changed=False, again_after=None)
+    queue.wake(A)
+    await turns()
+    assert (hands.begun, queue.known) == ([A], 0)
+    queue.wake(A)
+    await turns()
+    assert hands.begun == [A, A]
 
 
 async def test_a_bug_about_one_object_does_not_stop_the_others(queue, hands, caplog):

@@ -68,6 +68,7 @@ class Operator:
             config=Config(cluster_id="test"),
             decide_job=decide_job,
             decide_snapshot=decide_snapshot,
+            wake=lambda ref: self.due.__setitem__(ref, 0.0),
         )
         self.due: dict[Ref, float] = {}
         self._world = world

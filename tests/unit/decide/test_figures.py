@@ -1,0 +1,84 @@
+"""Figures of a running stream: written when they say something new, and not whenever they move."""
+
+from datetime import timedelta
+
+import pytest
+from moorage_testing.worlds import Stage, checkpoint
+
+
+@pytest.fixture
+def running():
+    """A job that has run for a while, on a checkpoint a second."""
+    stage = Stage()
+    stage.run()
+    stage.go_on(3600)
+    return stage
+
+
+def written(stage, seconds, each):
+    """How many statuses are written while the driver completes a checkpoint every `each` s."""
+    count, end = 0, stage.now + timedelta(seconds=seconds)
+    while stage.now < end:
+        before = stage.status
+        stage.go_on(each)
+        count += stage.status != before
+    return count
+
+
+@pytest.mark.parametrize(("each", "most"), [(1, 11), (10, 11), (60, 11)])
+def test_checkpoints_are_shown_once_a_minute_however_often_they_come(running, each, most):
+    assert 9 <= written(running, 600, each) <= most
+
+
+def test_the_first_checkpoint_is_shown_at_once():
+    stage = Stage()
+    stage.run(checkpoints=0)
+    assert stage.status.snapshots.last_checkpoint is None
+    stage.go_on(1)
+    shown = stage.status.snapshots.last_checkpoint
+    assert shown is not None
+    assert shown.completed_at == stage.now
+
+
+@pytest.mark.parametrize(
+    "other", [{"path": "s3://state/elsewhere/chk-900", "id": 900}, {"id": 1}], ids=["place", "back"]
+)
+def test_a_checkpoint_that_does_not_follow_the_last_one_is_shown_at_once(running, other):
+    running.now += timedelta(seconds=1)
+    running.say(last_checkpoint=checkpoint(7, running.now).model_copy(update=other))
+    running.settle()
+    assert running.status.snapshots.last_checkpoint.id == other["id"]
+
+
+def test_what_is_written_for_another_reason_takes_the_newest_figures_along(running):
+    before = running.status.snapshots.last_checkpoint
+    running.go_on(1)
+    assert running.status.snapshots.last_checkpoint == before
+    running.say(message="catching up")
+    running.settle()
+    assert running.status.snapshots.last_checkpoint.completed_at == running.now
+
+
+def test_decisions_go_by_the_newest_checkpoint_and_not_by_the_one_that_is_shown(running):
+    """The one that is shown is too old to upgrade from; the one that the driver has is not."""
+    running.edit(upgrade={"mode": "LastCheckpoint", "maxCheckpointAge": "20s"})
+    running.settle()
+    for _ in range(5):
+        running.go_on(10)
+    shown = running.status.snapshots.last_checkpoint
+    assert running.now - shown.completed_at > timedelta(seconds=20)
+    running.edit(image="registry.example/clicks:2")
+    running.pass_()
+    assert running.status.operation.stop_mode == "None"
+
+
+def test_failures_in_a_row_are_told_when_they_have_doubled(running):
+    for count in range(1, 21):
+        running.now += timedelta(seconds=1)
+        running.say(consecutive_failed_checkpoints=count)
+        running.settle()
+    told = [event.message.partition(" ")[0] for event in running.told("CheckpointFailed")]
+    assert told == ["1", "2", "4", "8", "16"]
+    running.say(consecutive_failed_checkpoints=0)
+    running.settle()
+    assert running.status.snapshots.consecutive_failures == 0
