@@ -20,6 +20,7 @@ from moorage.cli.progress import open_display, rows_text
 from moorage.cli.session import Runner, run_session
 from moorage.cli.snapshots import snapshots
 from moorage.cli.state import state
+from moorage.cli.store import store
 from moorage.driver.types import Outcome, RunOptions, RunResult
 from moorage.redaction import redact
 from moorage_api import (
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 app.add_typer(snapshots, name="snapshots")
 app.add_typer(state, name="state")
+app.add_typer(store, name="store")
 
 JobFile = Annotated[
     Path,
