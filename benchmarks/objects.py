@@ -28,7 +28,7 @@ from moorage_testing.kube import ApiStore, MemoryCluster
 
 from moorage_api.changes import spec_hash
 from moorage_api.driver import CheckpointInfo, DriverState, RequestView
-from moorage_operator.children import token_secret
+from moorage_operator.children import owner_reference, token_secret
 from moorage_operator.decide import decide_job, revision_name
 from moorage_operator.loop import Pass, Reconciler, Ref
 from moorage_operator.objects import meta_of, read_job_spec
@@ -132,7 +132,7 @@ def furnish(api: ApiStore, drivers: Drivers, number: int) -> Ref:
     digest = spec_hash(spec)
     revision = revision_name(name, digest)
     api.create(revision_body(meta, revision, 1, digest, spec))
-    api.create(token_secret(meta, "t0ken"))
+    api.create(token_secret(meta, 1, "t0ken", owner_reference(meta)))
     address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
     furnish_pod(api, meta, f"{name}-1-driver", "driver", address)
     for executor in (1, 2):

@@ -24,6 +24,8 @@ __all__ = [
     "REQUESTS_PATH",
     "RESCALE_PATH",
     "SAVEPOINTS_PATH",
+    "SCRAPE_FILE",
+    "SPARK_SECRET_FILE",
     "STATE_PATH",
     "STOP_PATH",
     "TOKEN_FILE",
@@ -50,6 +52,8 @@ DRIVER_FORMAT = 1
 ENDPOINT_PORT = 7780
 CONFIG_DIR = "/etc/moorage/config"
 TOKEN_FILE = "/etc/moorage/token/token"  # noqa: S105  where it lies, not what it is
+SPARK_SECRET_FILE = "/etc/moorage/token/spark-file"  # noqa: S105  as above
+SCRAPE_FILE = "/etc/moorage/scrape/token"
 
 STATE_PATH = "/state"
 CHECKPOINTS_PATH = "/checkpoints"

@@ -17,6 +17,8 @@ __all__ = [
     "OWNED_ENV_PREFIXES",
     "OWNED_PORTS",
     "OWNED_VOLUMES",
+    "SCRAPE_DIR",
+    "SCRAPE_VOLUME",
     "SIDECAR_CONTAINER",
     "SIDECAR_HEALTH_PORT",
     "SIDECAR_PORT",
@@ -31,10 +33,12 @@ SIDECAR_CONTAINER = "state-server"
 
 CONFIG_VOLUME = "moorage-config"
 TOKEN_VOLUME = "moorage-token"  # noqa: S105  a volume's name
+SCRAPE_VOLUME = "moorage-scrape"
 LOCAL_VOLUME = "moorage-local"
-OWNED_VOLUMES = (CONFIG_VOLUME, TOKEN_VOLUME, LOCAL_VOLUME)
+OWNED_VOLUMES = (CONFIG_VOLUME, TOKEN_VOLUME, SCRAPE_VOLUME, LOCAL_VOLUME)
 
 TOKEN_DIR = "/etc/moorage/token"  # noqa: S105  a directory
+SCRAPE_DIR = "/etc/moorage/scrape"
 LOCAL_DIR = "/var/lib/moorage"
 """Where the working databases and the sockets of state servers lie."""
 

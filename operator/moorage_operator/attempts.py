@@ -23,7 +23,7 @@ __all__ = ["Attempts"]
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Pods, ConfigMaps, Service and Secret of a job's attempts."""
+    """Pods, ConfigMaps, Secrets and Service of a job's attempts."""
 
     cluster: Cluster
     tokens: Tokens
@@ -44,10 +44,11 @@ class Attempts:
         spec = refreshed(revision.spec, scene.spec) if scene.spec is not None else revision.spec
         await self._must_still_be_wanted(effect, scene.meta)
         await self._must_be_alone(effect.order.attempt, scene.meta)
-        await self.tokens.ensure(scene.meta)
-        *others, pod = bodies(scene.meta, spec, effect.revision, effect.order)
-        for body in others:
-            await self._keep(body, scene.meta)
+        service, config, pod = bodies(scene.meta, spec, effect.revision, effect.order)
+        await self._keep(service, scene.meta)
+        made = await self._keep(config, scene.meta)
+        await self.tokens.ensure(scene.meta, effect.order.attempt, made["metadata"]["uid"])
+        await self.tokens.ensure_scrape(scene.meta)
         return await self._make_pod(pod, scene.meta)
 
     async def delete_pod(self, effect: DeletePod, scene: Scene) -> bool:
@@ -55,7 +56,10 @@ class Attempts:
         return await self._delete("Pod", scene.meta, effect.name, effect.uid, effect.grace_seconds)
 
     async def tidy(self, effect: TidyAttempt, scene: Scene) -> bool:
-        """Delete what ended attempts left, but for the pods of the newest of them."""
+        """Delete what ended attempts left, but for the pods of the newest of them.
+
+        Their Secrets go with their ConfigMaps.
+        """
         labels = {names.JOB_UID_LABEL: scene.meta.uid}
         found = await self.cluster.list("Pod", scene.meta.namespace, labels)
         pods = [pod for body in found if (pod := pod_view(body, scene.meta.uid)).owned]
@@ -128,12 +132,12 @@ class Attempts:
             if pod.owned and not pod.terminal and pod.attempt < attempt:
                 raise ActionFailed(f"an earlier driver is still there: pod={pod.name}")
 
-    async def _keep(self, body: Object, meta: Meta) -> None:
+    async def _keep(self, body: Object, meta: Meta) -> Object:
         kind, name = body["kind"], body["metadata"]["name"]
         found = await self.cluster.get(kind, meta.namespace, name)
         if found is not None and not is_controlled_by(found, meta.uid):
             raise ActionFailed(_taken(kind, name))
-        await self.cluster.apply(body)
+        return await self.cluster.apply(body)
 
     async def _make_pod(self, body: Object, meta: Meta) -> bool:
         name = body["metadata"]["name"]

@@ -21,6 +21,7 @@ _LARGEST = 256 * 1024
 _ACCEPTED = (200, 202)
 _LONGEST = 512
 _ENDING = 503
+_UNAUTHORIZED = "unauthorized"
 
 
 class HttpDrivers:
@@ -53,13 +54,24 @@ class HttpDrivers:
     async def _send(
         self, method: str, target: DriverTarget, path: str, body: dict[str, Any] | None
     ) -> Any:
+        """Once more with the other token, where an older runtime does not know the first one."""
+        try:
+            return await self._sent(method, target, target.token, path, body)
+        except EndpointRefused as error:
+            if error.code != _UNAUTHORIZED or not target.older_token:
+                raise
+        return await self._sent(method, target, target.older_token, path, body)
+
+    async def _sent(
+        self, method: str, target: DriverTarget, token: str, path: str, body: dict[str, Any] | None
+    ) -> Any:
         host = f"[{target.ip}]" if ":" in target.ip else target.ip
         try:
             async with self._opened().request(
                 method,
                 f"http://{host}:{target.port}{path}",
                 json=body,
-                headers={"Authorization": f"Bearer {target.token}", "Accept": "application/json"},
+                headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
                 timeout=self._timeout,
                 allow_redirects=False,
             ) as response:

@@ -285,8 +285,10 @@ class Observer:
     async def _target(self, meta: Meta, pod: PodView | None) -> DriverTarget | None:
         if pod is None or not pod.owned or not pod.ip or pod.phase != "Running":
             return None
-        token = await self.tokens.of(meta)
-        return DriverTarget(pod.ip, ENDPOINT_PORT, token) if token else None
+        tokens = await self.tokens.of(meta, pod.attempt)
+        if tokens is None:
+            return None
+        return DriverTarget(pod.ip, ENDPOINT_PORT, tokens.control, tokens.older)
 
     # -- everything else -----------------------------------------------------------------------
 

@@ -135,11 +135,16 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DriverTarget:
-    """Where a driver listens, and the token it wants (never shown)."""
+    """Where a driver listens, and the token it wants (never shown).
+
+    Attributes:
+        older_token: what one with an older runtime wants instead; empty if there is no such thing.
+    """
 
     ip: str
     port: int
     token: str
+    older_token: str = ""
 
     def __repr__(self) -> str:
         return f"DriverTarget({self.ip}:{self.port})"

@@ -1,20 +1,40 @@
-"""The bearer tokens of drivers: one Secret a job, read once and never shown."""
+"""The tokens of drivers: a Secret for each attempt, read once and never shown."""
 
 import secrets
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from moorage_operator.children import names, token_secret
+from moorage_operator.children import config_owner, names, scrape_secret, token_secret
 from moorage_operator.objects import is_controlled_by
 from moorage_operator.ports import AlreadyExists, Cluster, Object
 from moorage_operator.world import Meta
 
-__all__ = ["Tokens"]
+__all__ = ["AttemptTokens", "Tokens"]
 
 
 def _new_token() -> str:
     return secrets.token_urlsafe(32)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AttemptTokens:
+    """What opens the endpoint of one attempt's driver.
+
+    Attributes:
+        control: what the driver asks for.
+        older: what it asks for if its runtime is an older one; empty where an older operator made
+            the Secret, whose one token is `control`.
+    """
+
+    control: str
+    older: str = ""
+
+    @property
+    def by_older_operator(self) -> bool:
+        """Whether the Secret is the job's one Secret, as older operators made it."""
+        return not self.older
 
 
 class Tokens:
@@ -23,55 +43,87 @@ class Tokens:
     def __init__(self, cluster: Cluster, make: Callable[[], str] = _new_token) -> None:
         self._cluster = cluster
         self._make = make
-        self._known: dict[str, str] = {}
+        self._known: dict[str, tuple[int, AttemptTokens]] = {}
 
-    async def of(self, meta: Meta) -> str | None:
-        """The job's token; None if there is no Secret of this very object with one.
+    async def of(self, meta: Meta, attempt: int) -> AttemptTokens | None:
+        """The attempt's tokens; None if there is no Secret of this very object with them.
 
         Raises:
             ClusterError: the API server could not say.
         """
-        if meta.uid not in self._known:
-            name = names.token_secret_name(meta.name)
-            found = await self._cluster.get("Secret", meta.namespace, name)
-            token = _token(found) if found is not None and is_controlled_by(found, meta.uid) else ""
-            if token:
-                self._known[meta.uid] = token
-        return self._known.get(meta.uid)
+        known = self.known(meta.uid, attempt)
+        if known is None:
+            known = await self._own(meta, attempt) or await self._older(meta)
+            if known is not None:
+                self._known[meta.uid] = (attempt, known)
+        return known
 
-    def known(self, uid: str) -> str | None:
-        """The token that was read last, if any; asks nobody."""
-        return self._known.get(uid)
+    def known(self, uid: str, attempt: int) -> AttemptTokens | None:
+        """The attempt's tokens if they were read before; asks nobody."""
+        number, tokens = self._known.get(uid, (0, None))
+        return tokens if number == attempt else None
 
-    async def ensure(self, meta: Meta) -> bool:
-        """Make the Secret if there is none; say whether that was needed.
+    async def ensure(self, meta: Meta, attempt: int, config_uid: str) -> None:
+        """Make the attempt's Secret if there is none.
+
+        Args:
+            config_uid: of the attempt's ConfigMap, with which it goes.
 
         Raises:
             ClusterError: the API server refused, or another object's Secret has the name.
         """
         self.drop(meta.uid)
-        if await self.of(meta) is not None:
-            return False
-        try:
-            await self._cluster.create(token_secret(meta, self._make()))
-        except AlreadyExists as error:
-            if await self.of(meta) is not None:
-                return False
-            name = names.token_secret_name(meta.name)
+        name = names.token_secret_name(meta.name, attempt)
+        found = await self._cluster.get("Secret", meta.namespace, name)
+        if found is None:
+            owner = config_owner(meta, attempt, config_uid)
+            found = await self._cluster.create(token_secret(meta, attempt, self._make(), owner))
+        owners = [one.get("uid") for one in found["metadata"].get("ownerReferences") or ()]
+        if config_uid not in owners or not _value(found, "control"):
             raise AlreadyExists(
                 f"the Secret is another object's: name={name}; it goes with its owner, "
-                "else delete it",
-                error.reason,
-            ) from error
+                "else delete it"
+            )
+
+    async def ensure_scrape(self, meta: Meta, token: str = "") -> bool:
+        """Make the Secret for reading if there is none; say whether that was needed.
+
+        One that somebody made is theirs to choose: it opens nothing but what may be read.
+
+        Raises:
+            ClusterError: the API server refused.
+        """
+        name = names.scrape_secret_name(meta.name)
+        if await self._cluster.get("Secret", meta.namespace, name) is not None:
+            return False
+        await self._cluster.create(scrape_secret(meta, token or self._make()))
         return True
 
     def drop(self, uid: str) -> None:
-        """Forget a token that a driver refused, or whose job is gone."""
+        """Forget tokens that a driver refused, or whose job is gone."""
         self._known.pop(uid, None)
 
+    async def _own(self, meta: Meta, attempt: int) -> AttemptTokens | None:
+        name = names.token_secret_name(meta.name, attempt)
+        found = await self._cluster.get("Secret", meta.namespace, name)
+        if found is None or _label(found, names.JOB_UID_LABEL) != meta.uid:
+            return None
+        control, older = _value(found, "control"), _value(found, "token")
+        return AttemptTokens(control, older) if control and older else None
 
-def _token(secret: Object) -> str:
+    async def _older(self, meta: Meta) -> AttemptTokens | None:
+        name = names.older_secret_name(meta.name)
+        found = await self._cluster.get("Secret", meta.namespace, name)
+        token = _value(found, "token") if found and is_controlled_by(found, meta.uid) else ""
+        return AttemptTokens(token) if token else None
+
+
+def _label(found: Object, label: str) -> str:
+    return str((found["metadata"].get("labels") or {}).get(label, ""))
+
+
+def _value(secret: Object, key: str) -> str:
     try:
-        return b64decode((secret.get("data") or {}).get("token", ""), validate=True).decode()
+        return b64decode((secret.get("data") or {}).get(key, ""), validate=True).decode()
     except (NotBase64, UnicodeDecodeError, TypeError):
         return ""

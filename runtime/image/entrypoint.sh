@@ -30,13 +30,6 @@ if [ -n "${SPARK_CONF_DIR:-}" ]; then
 fi
 classpath="$classpath:${PWD}"
 
-# What Spark's processes know each other by: the job's token as base64, as the driver makes it.
-token=${MOORAGE_TOKEN_FILE:-/etc/moorage/token/token}
-if [ -z "${_SPARK_AUTH_SECRET:-}" ] && [ -r "$token" ]; then
-    _SPARK_AUTH_SECRET=$(base64 <"$token" | tr -d '\n')
-    export _SPARK_AUTH_SECRET
-fi
-
 # SPARK_JAVA_OPT_0, SPARK_JAVA_OPT_1 ...: one option each, blanks and all.
 set --
 number=0

@@ -17,7 +17,7 @@ from moorage_api.pods import (
     SIDECAR_PORT,
 )
 from moorage_api.status import Phase
-from moorage_operator.children.names import labels, token_secret_name
+from moorage_operator.children.names import labels, scrape_secret_name
 from moorage_operator.metrics import Metrics
 from moorage_operator.world import Meta
 
@@ -180,7 +180,7 @@ def test_a_drivers_monitor_finds_its_pod_port_and_token(rendered):
     pod = labels(Meta("clicks", "streams", "u", 1, "1"), "driver", 7)
     assert monitor["spec"]["selector"]["matchLabels"].items() <= pod.items()
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    assert endpoint["authorization"]["credentials"]["name"] == token_secret_name("clicks")
+    assert endpoint["authorization"]["credentials"]["name"] == scrape_secret_name("clicks")
     assert endpoint["port"] == "endpoint"
     assert monitor["metadata"]["namespace"] == "streams"
 

@@ -23,7 +23,7 @@ async def test_an_hour_without_answers_does_not_use_up_restarts(running):
 
 
 async def test_a_deleted_token_stops_nothing(running):
-    running.api.delete("Secret", running.namespace, "clicks-token")
+    running.api.delete("Secret", running.namespace, "clicks-1-tokens")
     running.restart_operator()
     await running.run(17 * 60, step=5.0)
     assert running.status().attempt.number == 1

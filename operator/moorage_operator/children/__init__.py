@@ -5,7 +5,6 @@ revision and order give the same bytes, so that applying them again after a cras
 The loop carries the bodies out in their order; the pod is the last, since it needs the others.
 """
 
-import base64
 import json
 from typing import Any
 
@@ -14,17 +13,19 @@ import yaml
 from moorage_api import API_VERSION, KIND, JobSpec
 from moorage_api.driver import ENDPOINT_PORT, METRICS_PATH, StartOrder
 from moorage_operator.children.driver import driver_pod
-from moorage_operator.children.executor import SPARK_SECRET_KEY, executor_template
+from moorage_operator.children.executor import executor_template
 from moorage_operator.children.names import (
     config_map_name,
     driver_pod_name,
     executor_prefix,
     labels,
     owner_reference,
+    scrape_secret_name,
     selector,
     service_name,
     token_secret_name,
 )
+from moorage_operator.children.secrets import config_owner, scrape_secret, token_secret
 from moorage_operator.children.settings import spark_settings
 from moorage_operator.world import Meta
 
@@ -32,6 +33,7 @@ __all__ = [
     "bodies",
     "config_map",
     "config_map_name",
+    "config_owner",
     "driver_pod",
     "driver_pod_name",
     "executor_prefix",
@@ -39,6 +41,8 @@ __all__ = [
     "labels",
     "owner_reference",
     "pod_monitor",
+    "scrape_secret",
+    "scrape_secret_name",
     "selector",
     "service",
     "service_name",
@@ -50,43 +54,23 @@ __all__ = [
 Object = dict[str, Any]
 
 
-def bodies(
-    meta: Meta, spec: JobSpec, revision: str, order: StartOrder, *, token: str | None = None
-) -> list[Object]:
-    """Return what an attempt needs, in the order of making it: Secret, Service, ConfigMap, pod.
+def bodies(meta: Meta, spec: JobSpec, revision: str, order: StartOrder) -> list[Object]:
+    """Return what an attempt needs besides its Secrets, in the order of making it.
+
+    Service, ConfigMap and pod. The Secrets come before the pod, and the attempt's own after the
+    ConfigMap, which owns it.
 
     Args:
         meta: of the job.
         spec: what is to run: the revision's, not the newest.
         revision: the ControllerRevision's name.
         order: what the driver is told.
-        token: for the Secret; None if there is one already: a running driver knows its token.
     """
-    secret = [] if token is None else [token_secret(meta, token)]
     return [
-        *secret,
         service(meta),
         config_map(meta, spec, revision, order),
         driver_pod(meta, spec, revision, order),
     ]
-
-
-def token_secret(meta: Meta, token: str) -> Object:
-    """The bearer token of the driver's endpoint and of the state servers.
-
-    Spark's processes prove that they know it too: the driver reads the file, and makes base64 of
-    it; executors, which cannot be told of a file, have that in their environment. It is never
-    changed: whoever runs has the first one.
-    """
-    spark = base64.b64encode(token.encode()).decode()
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": _metadata(meta, token_secret_name(meta.name)),
-        "type": "Opaque",
-        "immutable": True,
-        "stringData": {"token": token, SPARK_SECRET_KEY: spark},
-    }
 
 
 def service(meta: Meta) -> Object:
@@ -112,7 +96,7 @@ def service(meta: Meta) -> Object:
 
 def pod_monitor(meta: Meta) -> Object:
     """How Prometheus finds the driver, and the token that its metrics ask for."""
-    credentials = {"name": token_secret_name(meta.name), "key": "token"}
+    credentials = {"name": scrape_secret_name(meta.name), "key": "token"}
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",

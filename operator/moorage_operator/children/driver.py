@@ -14,12 +14,15 @@ from moorage_operator.children.names import (
     driver_pod_name,
     labels,
     owner_reference,
+    scrape_secret_name,
     token_secret_name,
 )
 from moorage_operator.children.parts import (
     container_security,
     environment,
     pod_security,
+    scrape_mount,
+    scrape_volume,
     token_mount,
     token_volume,
 )
@@ -62,7 +65,10 @@ def driver_pod(meta: Meta, spec: JobSpec, revision: str, order: StartOrder) -> d
                         "defaultMode": 0o444,
                     },
                 },
-                token_volume(token_secret_name(meta.name)),
+                token_volume(
+                    token_secret_name(meta.name, order.attempt), ("control", "spark-file", "token")
+                ),
+                scrape_volume(scrape_secret_name(meta.name)),
             ],
         },
     }
@@ -104,5 +110,6 @@ def _container(spec: JobSpec) -> dict[str, Any]:
         "volumeMounts": [
             {"name": CONFIG_VOLUME, "mountPath": CONFIG_DIR, "readOnly": True},
             token_mount(),
+            scrape_mount(),
         ],
     }

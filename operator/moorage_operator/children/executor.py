@@ -30,12 +30,11 @@ from moorage_operator.children.parts import (
     token_mount,
     token_volume,
 )
+from moorage_operator.children.secrets import SPARK_SECRET_KEY
 from moorage_operator.children.volumes import local_mounts, local_volumes
 from moorage_operator.world import Meta
 
-__all__ = ["SPARK_SECRET_KEY", "executor_template"]
-
-SPARK_SECRET_KEY = "spark"  # noqa: S105  where it lies in the Secret
+__all__ = ["executor_template"]
 
 _UPLOAD_SECONDS = 45
 # Spark's stop hook hands over shuffle files first; only then the sidecar is told to end.
@@ -61,9 +60,10 @@ def executor_template(meta: Meta, spec: JobSpec, revision: str, attempt: int) ->
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
             "securityContext": pod_security(),
             "initContainers": [_sidecar(spec)],
-            "containers": [_executor(spec, token_secret_name(meta.name))],
+            "containers": [_executor(spec, token_secret_name(meta.name, attempt))],
             "volumes": [
-                token_volume(token_secret_name(meta.name)),
+                # No more than what opens state servers: an executor gives the driver no orders.
+                token_volume(token_secret_name(meta.name, attempt), ("token",)),
                 *local_volumes(meta, spec.state.local, attempt),
             ],
         },
@@ -72,8 +72,7 @@ def executor_template(meta: Meta, spec: JobSpec, revision: str, attempt: int) ->
 
 
 def _spark_secret(secret: str) -> dict[str, Any]:
-    # Not there in a Secret of an older operator: the image's entry point makes it of the token.
-    reference = {"name": secret, "key": SPARK_SECRET_KEY, "optional": True}
+    reference = {"name": secret, "key": SPARK_SECRET_KEY}
     return {"name": "_SPARK_AUTH_SECRET", "valueFrom": {"secretKeyRef": reference}}
 
 

@@ -20,7 +20,9 @@ __all__ = [
     "driver_pod_name",
     "executor_prefix",
     "labels",
+    "older_secret_name",
     "owner_reference",
+    "scrape_secret_name",
     "selector",
     "service_name",
     "token_secret_name",
@@ -53,9 +55,19 @@ def service_name(job: str) -> str:
     return f"{job}-driver"
 
 
-def token_secret_name(job: str) -> str:
-    """The Secret with the token of the driver's endpoint and the state servers."""
+def token_secret_name(job: str, attempt: int) -> str:
+    """The Secret of an attempt."""
+    return f"{job}-{attempt}-tokens"
+
+
+def older_secret_name(job: str) -> str:
+    """The Secret of all attempts that older operators made, with one token for everything."""
     return f"{job}-token"
+
+
+def scrape_secret_name(job: str) -> str:
+    """The Secret with the token that reads from the endpoint of every attempt."""
+    return f"{job}-scrape"
 
 
 def labels(meta: Meta, role: str = "", attempt: int = 0) -> dict[str, str]:

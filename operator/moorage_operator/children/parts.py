@@ -1,12 +1,27 @@
 """What the pods of driver and executors have in common."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from moorage_api import JobSpec
-from moorage_api.pods import CREDENTIAL_ENV, SPARK_UID, TOKEN_DIR, TOKEN_VOLUME
+from moorage_api.pods import (
+    CREDENTIAL_ENV,
+    SCRAPE_DIR,
+    SCRAPE_VOLUME,
+    SPARK_UID,
+    TOKEN_DIR,
+    TOKEN_VOLUME,
+)
 
-__all__ = ["container_security", "environment", "pod_security", "token_mount", "token_volume"]
+__all__ = [
+    "container_security",
+    "environment",
+    "pod_security",
+    "scrape_mount",
+    "scrape_volume",
+    "token_mount",
+    "token_volume",
+]
 
 _DOWNWARD = {
     "MOORAGE_NAMESPACE": "metadata.namespace",
@@ -58,13 +73,13 @@ def container_security() -> dict[str, Any]:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def token_volume(secret: str) -> dict[str, Any]:
-    """The Secret with the token, readable by owner and group."""
+def token_volume(secret: str, keys: Sequence[str]) -> dict[str, Any]:
+    """These keys of the attempt's Secret, readable by owner and group."""
     return {
         "name": TOKEN_VOLUME,
         "secret": {
             "secretName": secret,
-            "items": [{"key": "token", "path": "token"}],
+            "items": [{"key": key, "path": key} for key in keys],
             "defaultMode": 0o440,
         },
     }
@@ -73,3 +88,21 @@ def token_volume(secret: str) -> dict[str, Any]:
 def token_mount() -> dict[str, Any]:
     """Where it lies."""
     return {"name": TOKEN_VOLUME, "mountPath": TOKEN_DIR, "readOnly": True}
+
+
+def scrape_volume(secret: str) -> dict[str, Any]:
+    """The Secret with the token that only reads; a driver starts without it, too."""
+    return {
+        "name": SCRAPE_VOLUME,
+        "secret": {
+            "secretName": secret,
+            "items": [{"key": "token", "path": "token"}],
+            "defaultMode": 0o440,
+            "optional": True,
+        },
+    }
+
+
+def scrape_mount() -> dict[str, Any]:
+    """Where it lies. The whole volume, so that a change of the Secret arrives."""
+    return {"name": SCRAPE_VOLUME, "mountPath": SCRAPE_DIR, "readOnly": True}

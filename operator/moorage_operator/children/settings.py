@@ -5,7 +5,7 @@ only the driver's pod knows: the master's address and its own.
 """
 
 from moorage_api import JobSpec
-from moorage_api.driver import CONFIG_DIR, TOKEN_FILE, StartOrder
+from moorage_api.driver import CONFIG_DIR, SPARK_SECRET_FILE, StartOrder
 from moorage_api.pods import BLOCK_MANAGER_PORT, DRIVER_PORT, EXECUTOR_CONTAINER
 from moorage_api.sizing import driver_memory, executor_count, executor_memory
 from moorage_operator.children.names import driver_pod_name, executor_prefix, labels
@@ -72,10 +72,10 @@ def _pods(meta: Meta, spec: JobSpec, order: StartOrder) -> dict[str, str]:
 
 
 def _security() -> dict[str, str]:
-    """Spark's processes know each other by the token's file: no secret in a setting or variable."""
+    """Spark's processes know each other by a secret of their own, in a file: in no setting."""
     return {
         "spark.authenticate": "true",
-        "spark.authenticate.secret.file": TOKEN_FILE,
+        "spark.authenticate.secret.file": SPARK_SECRET_FILE,
         "spark.kubernetes.authenticate.caCertFile": f"{_ACCOUNT}/ca.crt",
         "spark.kubernetes.authenticate.oauthTokenFile": f"{_ACCOUNT}/token",
         # Else they only prove that they know it, and talk in the clear.

@@ -1,6 +1,7 @@
 """The driver's HTTP endpoint: a doorbell and a view, never the record of what happened.
 
-Decides who is let in, what a request may be, and what each answer is. It has a thread and a loop of
+Decides who is let in, to read only or to give orders, what a request may be, and what each answer
+is. It has a thread and a loop of
 its own and touches nothing that could make it wait: the board has what there is to see, and
 requests are put where the driver finds them at its next boundary. Everything is bounded: the size
 of a request here, time and number in `Connections`. Called by `main`.
@@ -13,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
 
 from aiohttp import web
@@ -21,6 +23,7 @@ from pydantic import ValidationError
 from moorage.cluster.board import Board
 from moorage.cluster.connections import Connections
 from moorage.cluster.metrics import CONTENT_TYPE, DriverMetrics
+from moorage.cluster.orders import MIN_TOKEN
 from moorage.driver.requests import (
     CheckpointRequest,
     JobEnding,
@@ -84,6 +87,9 @@ class Endpoint:
     """Serves one driver until it is closed.
 
     Args:
+        token: of who may do everything.
+        scrape: a file with the token of who may only read, looked at anew each time, since it may
+            change or come late.
         port: 0 for any that is free.
         host: the address to listen on; empty for all.
         seconds: how long one request may take to arrive.
@@ -99,6 +105,7 @@ class Endpoint:
         metrics: DriverMetrics,
         token: str,
         *,
+        scrape: Path | None = None,
         port: int,
         host: str = "",
         seconds: float = _REQUEST_SECONDS,
@@ -108,7 +115,8 @@ class Endpoint:
         self._board = board
         self._requests = requests
         self._metrics = metrics
-        self._token = f"Bearer {token}".encode()
+        self._token = token
+        self._scrape_file = scrape
         self._address = (host or EVERYWHERE, port)
         self._seconds = seconds
         self._connections: Connections | None = None
@@ -235,15 +243,26 @@ class Endpoint:
     def _authorize(self, request: web.BaseRequest) -> None:
         given = request.headers.getall("Authorization", [])
         sent = given[0].encode("utf-8", errors="surrogateescape") if len(given) == 1 else b""
-        if not hmac.compare_digest(sent, self._token):
+        commands = _is(sent, self._token)
+        if not commands and not _is(sent, self._scrape_token()):
             raise _Refused(
                 401,
                 "unauthorized",
-                "a bearer token is needed: the one in the job's Secret",
+                "a bearer token is needed: one of those in the job's Secrets",
                 **{"WWW-Authenticate": "Bearer"},
             )
         if self._connections is not None:
             self._connections.trust(request.protocol)
+        if not commands and request.method != "GET":
+            raise _Refused(403, "forbidden", "this token only reads: orders need the attempt's")
+
+    def _scrape_token(self) -> str:
+        if self._scrape_file is None:
+            return ""
+        try:
+            return self._scrape_file.read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
 
     def _scrape(self) -> web.Response:
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
@@ -268,6 +287,11 @@ class Endpoint:
             raise _Refused(400, error.code, str(error)) from error
         view = self._board.request(known)
         return _json(view.to_json(), 200 if view.state in {"Completed", "Failed"} else 202)
+
+
+def _is(sent: bytes, token: str) -> bool:
+    """Whether it is this token; a short one, or none, opens nothing."""
+    return len(token) >= MIN_TOKEN and hmac.compare_digest(sent, f"Bearer {token}".encode())
 
 
 def _checkpoint(data: bytes) -> Request:

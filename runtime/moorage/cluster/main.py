@@ -135,7 +135,8 @@ class Driver:
                 self.board,
                 self.requests,
                 self._metrics,
-                self._mounted.token,
+                self._mounted.control,
+                scrape=self._mounted.scrape,
                 port=self._places.port,
                 host=self._places.host,
                 lost=self._endpoint_lost,
@@ -313,7 +314,7 @@ def main(early: Sequence[int] = ()) -> NoReturn:
         termination = Termination(places.termination, redact)
         mounted = read_orders(places)
         attempt = mounted.start.attempt
-        redact = Redactor({**mounted.job.spec.spark_conf, **os.environ}, mounted.token)
+        redact = Redactor({**mounted.job.spec.spark_conf, **os.environ}, *mounted.secrets)
         _log_to_stderr(redact)
         termination = Termination(places.termination, redact)
         status = _attempted(mounted, places, termination, redact, early)

@@ -5,7 +5,8 @@ started. Called once, by `main`.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -14,17 +15,29 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from moorage.driver.types import Orders
 from moorage_api import ManifestError, StatefulSparkJob, load_manifest
-from moorage_api.driver import CONFIG_DIR, ENDPOINT_PORT, TOKEN_FILE, StartOrder
+from moorage_api.driver import CONFIG_DIR, ENDPOINT_PORT, SCRAPE_FILE, TOKEN_FILE, StartOrder
 from moorage_api.unsupported import unsupported_anywhere
 from moorage_state.errors import UserError
 
-__all__ = ["BadOrders", "Mounted", "NotSupported", "OrdersRefused", "Places", "read_orders"]
+__all__ = [
+    "MIN_TOKEN",
+    "BadOrders",
+    "Mounted",
+    "NotSupported",
+    "OrdersRefused",
+    "Places",
+    "read_orders",
+]
 
 JOB_FILE = "job.yaml"
 START_FILE = "start.json"
 SPARK_FILE = "spark.json"
 EXECUTOR_FILE = "executor.yaml"
+CONTROL_FILE = "control"
 
+MIN_TOKEN = 16
+"""Characters; what has fewer is no token."""
+_SPARK_SECRET = "spark.authenticate.secret.file"  # noqa: S105  a setting's name
 _MAX_BYTES = 1 << 20
 _SETTINGS = TypeAdapter(dict[str, str])
 _M = TypeVar("_M", bound=BaseModel)
@@ -66,6 +79,7 @@ class Places:
     host: str = ""
     port: int = ENDPOINT_PORT
     local: bool = False
+    scrape: Path = Path(SCRAPE_FILE)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "Places":
@@ -80,6 +94,7 @@ class Places:
         return cls(
             config=Path(environ.get("MOORAGE_CONFIG_DIR", CONFIG_DIR)),
             token=Path(environ.get("MOORAGE_TOKEN_FILE", TOKEN_FILE)),
+            scrape=Path(environ.get("MOORAGE_SCRAPE_FILE", SCRAPE_FILE)),
             termination=Path(environ.get("MOORAGE_TERMINATION_LOG", "/dev/termination-log")),
             host=environ.get("MOORAGE_ENDPOINT_HOST", ""),
             port=int(port),
@@ -95,7 +110,9 @@ class Mounted:
         job: the effective manifest.
         spark: settings that the operator decides.
         executor_template: the file with the executors' pod template.
-        token: of the endpoint and the state servers.
+        token: of the state servers.
+        control: of the endpoint, for orders.
+        scrape: the file with the token of the endpoint that only reads; there may be none.
         pod: the name of this pod, for people.
     """
 
@@ -104,7 +121,16 @@ class Mounted:
     spark: dict[str, str]
     executor_template: Path
     token: str
+    control: str
+    scrape: Path
     pod: str
+
+    @property
+    def secrets(self) -> Iterator[str]:
+        """What must not be said: all that lies beside the token, Spark's among it."""
+        yield from (self.token, self.control)
+        with suppress(OSError, UnicodeDecodeError):
+            yield Path(self.spark.get(_SPARK_SECRET, "")).read_text().strip()
 
     @property
     def orders(self) -> Orders:
@@ -150,6 +176,8 @@ def _read_rest(start: StartOrder, places: Places, environ: Mapping[str, str]) ->
         spark=_spark_settings(places),
         executor_template=places.config / EXECUTOR_FILE,
         token=_token(places.token),
+        control=_token(_control(places)),
+        scrape=places.scrape,
         pod=environ.get("MOORAGE_POD_NAME", "") or f"pid {os.getpid()}",
     )
 
@@ -192,15 +220,21 @@ def _spark_settings(places: Places) -> dict[str, str]:
         raise _broken(path, error) from error
 
 
+def _control(places: Places) -> Path:
+    """Beside the token; an older operator mounts one token for everything."""
+    path = places.token.with_name(CONTROL_FILE)
+    return path if path.exists() else places.token
+
+
 def _token(path: Path) -> str:
     try:
         token = _read(path).decode().strip()
     except UnicodeDecodeError as error:
         raise BadOrders(f"the token is no text: path={path}; mount the job's Secret") from error
-    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
+    if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise BadOrders(
-            f"the token is not one: path={path} characters={len(token)}; it needs 16 or more "
-            f"printable ones"
+            f"the token is not one: path={path} characters={len(token)}; it needs {MIN_TOKEN} or "
+            f"more printable ones"
         )
     return token
 

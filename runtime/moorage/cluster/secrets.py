@@ -10,15 +10,16 @@ __all__ = ["RedactingFormatter", "Redactor"]
 
 
 class Redactor:
-    """Takes the values of secret variables, the token, and credentials in URLs out of texts.
+    """Takes the values of secret variables, tokens, and credentials in URLs out of texts.
 
-    The token also in the form that Spark has it in.
+    Tokens also in base64, as Spark's processes have theirs.
     """
 
-    def __init__(self, environ: Mapping[str, str], token: str = "") -> None:
-        # Spark's processes have it as base64.
-        spark = base64.b64encode(token.encode()).decode()
-        self._secrets = {**environ, "MOORAGE_ENDPOINT_TOKEN": token, "SPARK_AUTH_SECRET": spark}
+    def __init__(self, environ: Mapping[str, str], *tokens: str) -> None:
+        self._secrets = dict(environ)
+        for number, token in enumerate(tokens):
+            self._secrets[f"TOKEN_{number}"] = token
+            self._secrets[f"TOKEN_{number}_BASE64"] = base64.b64encode(token.encode()).decode()
 
     def __call__(self, text: str) -> str:
         """The text without secrets."""

@@ -11,7 +11,15 @@ from moorage_testing.attempts import META, ORDER, REVISION, SMALL
 from moorage_api import JobSpec, parse_manifest
 from moorage_api.driver import RestoreOrder, StartOrder
 from moorage_api.pods import LOCAL_DIR, TOKEN_DIR
-from moorage_operator.children import bodies, config_map, driver_pod, executor_template
+from moorage_operator.children import (
+    bodies,
+    config_map,
+    config_owner,
+    driver_pod,
+    executor_template,
+    token_secret,
+)
+from moorage_operator.children.secrets import derived
 
 TOKEN = "t0ken-of-the-job"  # noqa: S105
 NAMES = st.sampled_from(
@@ -181,21 +189,54 @@ def test_the_executor_template_is_read_as_it_was_made(meta, spec, order):
         assert f'"{value}"' in text
 
 
-def test_the_token_is_in_the_secret_and_nowhere_else(meta, spec, order):
-    secret, *others = bodies(meta, spec(), REVISION, order, token=TOKEN)
-    in_base64 = base64.b64encode(TOKEN.encode()).decode()
-    assert secret["stringData"] == {"token": TOKEN, "spark": in_base64}
-    assert TOKEN not in json.dumps(others)
-    assert in_base64 not in json.dumps(others)
-    assert [body["kind"] for body in others] == ["Service", "ConfigMap", "Pod"]
+def test_the_secrets_of_an_attempt_are_told_apart_and_derived_one_way(meta):
+    secret = token_secret(meta, 3, TOKEN, config_owner(meta, 3, "u"))["stringData"]
+    assert secret["control"] == TOKEN
+    assert len(set(secret.values())) == len(secret) == 4
+    assert secret["spark"] == base64.b64encode(secret["spark-file"].encode()).decode()
+    # Executors of an attempt outlive the operator's process: what is derived stays what it is.
+    assert secret["token"] == derived(TOKEN, "moorage state servers 1")
+    assert derived("key", "label") == (
+        "7d622da3d739d87c40a249abe261d16fbf39bee0e73367f41924f896e0c917f3"
+    )
 
 
-def test_a_secret_that_exists_is_left_alone(meta, spec, order):
-    assert [body["kind"] for body in bodies(meta, spec(), REVISION, order)] == [
-        "Service",
-        "ConfigMap",
-        "Pod",
+def secret_keys(pod):
+    """Which keys of which Secret the pod's volumes and variables hold."""
+    containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+    variables = [
+        variable["valueFrom"]["secretKeyRef"]
+        for container in containers
+        for variable in container["env"]
+        if "secretKeyRef" in variable.get("valueFrom", {})
     ]
+    volumes = [volume["secret"] for volume in pod["spec"]["volumes"] if "secret" in volume]
+    mounted = {(v["secretName"], item["key"]) for v in volumes for item in v["items"]}
+    return mounted | {(one["name"], one["key"]) for one in variables}
+
+
+def test_a_pod_has_the_secrets_that_it_needs_and_no_others(meta, spec, order):
+    driver = driver_pod(meta, spec(), REVISION, order)
+    own, reads = f"clicks-{order.attempt}-tokens", ("clicks-scrape", "token")
+    assert secret_keys(driver) == {
+        (own, "control"),
+        (own, "spark-file"),
+        (own, "token"),
+        reads,
+    }
+    executor = executor_template(meta, spec(), REVISION, order.attempt)
+    assert secret_keys(executor) == {(own, "token"), (own, "spark")}
+
+
+def test_an_attempt_has_secrets_of_its_own_which_go_with_its_config_map(meta):
+    one, other = (
+        token_secret(meta, attempt, TOKEN, config_owner(meta, attempt, f"uid-{attempt}"))
+        for attempt in (1, 2)
+    )
+    assert one["metadata"]["name"] != other["metadata"]["name"]
+    assert one["immutable"]
+    [owner] = one["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("ConfigMap", "uid-1")
 
 
 def test_credentials_are_named_and_never_copied(meta, spec, order):
@@ -208,7 +249,7 @@ def test_credentials_are_named_and_never_copied(meta, spec, order):
 
 
 def test_the_same_job_gives_the_same_bytes(meta, spec, order):
-    one, other = (bodies(meta, spec(), REVISION, order, token=TOKEN) for _ in range(2))
+    one, other = (bodies(meta, spec(), REVISION, order) for _ in range(2))
     assert json.dumps(one) == json.dumps(other)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from moorage_operator.children import bodies
+from moorage_operator.children import bodies, config_owner, scrape_secret, token_secret
 
 GOLDEN = Path(__file__).parent / "golden"
 TOKEN = "abc"  # noqa: S105
@@ -87,7 +87,12 @@ Readable.add_representer(
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_bodies_of_an_attempt_are_the_golden_ones(name, meta, spec, order):
-    made = bodies(meta, spec(CASES[name]), "clicks-0123456789", order, token=TOKEN)
+    owner = config_owner(meta, order.attempt, "uid-of-the-config-map")
+    made = [
+        token_secret(meta, order.attempt, TOKEN, owner),
+        scrape_secret(meta, TOKEN),
+        *bodies(meta, spec(CASES[name]), "clicks-0123456789", order),
+    ]
     file = GOLDEN / f"{name}.yaml"
     if not file.exists():
         file.write_text(yaml.dump_all(made, Dumper=Readable, sort_keys=True))

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from moorage_api import Quantity
-from moorage_operator.children import bodies
+from moorage_operator.children import bodies, owner_reference, scrape_secret, token_secret
 
 LONG = "a" + "b" * 44
 LOCAL = {
@@ -31,8 +31,12 @@ def made(request, meta, spec, order):
         "state.credentialsSecretRef": {"name": "s3"},
         "executor.cores": 4,
     }
-    found = bodies(longest, spec(changes), f"{LONG}-0123456789", late, token="t" * 8)
-    template = yaml.safe_load(found[2]["data"]["executor.yaml"])
+    found = [
+        token_secret(longest, late.attempt, "t" * 8, owner_reference(longest)),
+        scrape_secret(longest, "t" * 8),
+        *bodies(longest, spec(changes), f"{LONG}-0123456789", late),
+    ]
+    template = yaml.safe_load(found[3]["data"]["executor.yaml"])
     return request.param, found, template
 
 
@@ -50,7 +54,7 @@ def test_names_are_dns_labels_and_labels_are_labels(made):
     for body in found:
         name = body["metadata"]["name"]
         assert len(name) <= 63 or body["kind"] == "Pod"
-        assert DNS_LABEL.fullmatch(name) or body["kind"] in ("Pod", "ConfigMap"), name
+        assert DNS_LABEL.fullmatch(name) or body["kind"] in ("Pod", "ConfigMap", "Secret"), name
         assert len(name) <= 253
     for body in [*found, template]:
         for value in body["metadata"]["labels"].values():

@@ -97,7 +97,8 @@ def mount(tmp_path) -> Callable[..., Places]:
         config = tmp_path / "config"
         config.mkdir(exist_ok=True)
         for name, text in {**mounted_files(), **files}.items():
-            file = tmp_path / "token" if name == "token" else config / name.replace("_", ".")
+            apart = name in {"token", "control", "scrape"}
+            file = tmp_path / name if apart else config / name.replace("_", ".")
             if text is None:
                 file.unlink(missing_ok=True)
             else:
@@ -109,6 +110,7 @@ def mount(tmp_path) -> Callable[..., Places]:
             host="127.0.0.1",
             port=0,
             local=True,
+            scrape=tmp_path / "scrape",
         )
 
     return make

@@ -52,6 +52,46 @@ def test_everything_else_needs_the_token(played, path, token):
     assert (status, answer["error"]["code"]) == (401, "unauthorized")
 
 
+@pytest.fixture
+def read_only(tmp_path):
+    """An endpoint with a token that only reads, and the file that it lies in."""
+    file = tmp_path / "scrape"
+    file.write_text(f"{READER}\n")
+    made = play(scrape=file)
+    yield made, file
+    made.endpoint.close()
+
+
+READER = "a-token-that-only-reads"
+
+
+@pytest.mark.parametrize("path", ["/state", "/metrics", "/checkpoints"])
+def test_the_token_for_scraping_reads(read_only, path):
+    assert read_only[0].call("GET", path, token=READER)[0] == 200
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_the_token_for_scraping_gives_no_orders(read_only, path):
+    played, _ = read_only
+    status, answer = played.call("POST", path, POSTS[path], token=READER)
+    assert (status, answer["error"]["code"]) == (403, "forbidden")
+    assert played.requests.take() == []
+    assert played.call("POST", path, POSTS[path])[0] == 202
+
+
+def test_the_token_for_scraping_may_change_and_come_late(read_only):
+    played, file = read_only
+    file.write_text(f"{READER}-2")
+    assert played.call("GET", "/metrics", token=READER)[0] == 401
+    assert played.call("GET", "/metrics", token=f"{READER}-2")[0] == 200
+    for text in ("", "\n", "short"):
+        file.write_text(text)
+        assert played.call("GET", "/metrics", token=text.strip())[0] == 401
+    file.unlink()
+    assert played.call("GET", "/metrics", token=f"{READER}-2")[0] == 401
+    assert played.call("GET", "/metrics")[0] == 200
+
+
 def test_two_authorizations_are_none(played):
     connection = http.client.HTTPConnection("127.0.0.1", played.endpoint.port, timeout=10)
     connection.putrequest("GET", "/state")

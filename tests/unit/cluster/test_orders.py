@@ -1,10 +1,12 @@
 """What is mounted is read strictly: a broken file is named, with what is wrong with it."""
 
+import base64
 import json
 
 import pytest
 
 from moorage.cluster.orders import BadOrders, NotSupported, Places, read_orders
+from moorage.cluster.secrets import Redactor
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders
 
@@ -37,9 +39,36 @@ def test_what_is_mounted_becomes_orders(mount):
     )
 
 
+def test_orders_and_state_servers_have_tokens_of_their_own(mount):
+    places = mount(control="a-token-for-orders-only", scrape="a-token-that-only-reads")
+    mounted = read_orders(places)
+    assert (mounted.control, mounted.token) == ("a-token-for-orders-only", TOKEN)
+    assert mounted.scrape.read_text() == "a-token-that-only-reads"
+
+
+def test_an_older_operators_one_token_is_for_everything(mount):
+    mounted = read_orders(mount())
+    assert mounted.control == mounted.token == TOKEN
+
+
+def test_no_token_is_said(mount, tmp_path):
+    file = tmp_path / "spark-file"
+    file.write_text("what-spark-knows-itself-by")
+    settings = json.dumps({"spark.authenticate.secret.file": str(file)})
+    mounted = read_orders(mount(control="a-token-for-orders-only", spark_json=settings))
+    secrets = [mounted.token, mounted.control, "what-spark-knows-itself-by"]
+    told = Redactor({}, *mounted.secrets)(" ".join(secrets + [in_base64(s) for s in secrets]))
+    assert set(told.split()) == {"***"}
+
+
+def in_base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
 @pytest.mark.parametrize(
     ("files", "says"),
     [
+        ({"control": "short"}, "control characters=5"),
         ({"start_json": None}, r"start\.json error=No such file"),
         ({"start_json": "{"}, r"start\.json"),
         ({"start_json": start(format=9)}, r"start\.json format"),

@@ -1,6 +1,5 @@
 """The runtime image's entry point, with stand-ins for java and tini on PATH."""
 
-import base64
 import os
 import subprocess
 from pathlib import Path
@@ -112,15 +111,3 @@ def test_anything_else_is_run_as_it_is(run):
 
 def test_an_exit_status_is_passed_on(run):
     assert run("sh", "-c", "exit 7")[0] == 7
-
-
-def test_sparks_secret_is_the_jobs_token_as_base64_unless_it_is_given(run, tmp_path):
-    (tmp_path / "java").write_text('#!/bin/sh\necho "${_SPARK_AUTH_SECRET:-none}"\n')
-    token = "t" * 100  # base64 of it is longer than a line
-    (tmp_path / "token").write_text(token)
-    variables = {**EXECUTOR, "MOORAGE_TOKEN_FILE": str(tmp_path / "token")}
-    assert run("executor", **variables)[1] == [base64.b64encode(token.encode()).decode()]
-    given = {"_SPARK_AUTH_SECRET": "mine"}
-    assert run("executor", **variables, **given)[1] == ["mine"]
-    variables["MOORAGE_TOKEN_FILE"] = str(tmp_path / "nowhere")
-    assert run("executor", **variables)[1] == ["none"]

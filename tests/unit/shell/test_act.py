@@ -23,7 +23,7 @@ from moorage_operator.plan import (
     TidyAttempt,
     TidyRevisions,
 )
-from moorage_operator.ports import EndpointRefused, EndpointUnreachable, NotFound
+from moorage_operator.ports import ApiUnavailable, EndpointRefused, EndpointUnreachable, NotFound
 from moorage_operator.revisions import revision_body
 from moorage_operator.snapshots.naming import second_name
 from moorage_operator.world import ErrandView
@@ -68,18 +68,64 @@ async def test_a_start_makes_everything_with_the_pod_last(shell):
     assert names(shell, "ConfigMap") == ["clicks-1-config"]
 
 
-async def test_a_second_start_keeps_the_token(shell):
+def secret(shell, name, key):
+    return b64decode(shell.api.get("Secret", "here", name)["data"][key]).decode()
+
+
+async def started_anew(shell):
+    """The first driver has ended, the second one is started."""
     shell.make_job()
     intend(shell)
     always(shell, *start(shell))
     await shell.settle()
-    token = shell.api.get("Secret", "here", "clicks-token")["data"]["token"]
-    shell.api.delete("Pod", "here", "clicks-1-driver", grace=0)
+    shell.api.set_status("Pod", "here", "clicks-1-driver", phase="Failed")
     intend(shell, 2)
     always(shell, *start(shell, 2))
     await shell.settle()
-    assert shell.api.get("Secret", "here", "clicks-token")["data"]["token"] == token
-    assert len(b64decode(token)) >= 32
+
+
+async def test_a_second_start_has_new_tokens_and_the_same_one_for_reading(shell):
+    await started_anew(shell)
+    one, two = (secret(shell, f"clicks-{number}-tokens", "control") for number in (1, 2))
+    assert one != two
+    assert min(len(one), len(two)) >= 32
+    assert len(secret(shell, "clicks-scrape", "token")) >= 32
+    assert len(names(shell, "Secret")) == 3
+
+
+async def test_the_secrets_of_ended_attempts_go_with_their_config_maps(shell):
+    await started_anew(shell)
+    always(shell, TidyAttempt(below=2))
+    await shell.settle()
+    shell.api.collect()
+    assert sorted(names(shell, "Secret")) == ["clicks-2-tokens", "clicks-scrape"]
+    shell.api.delete("StatefulSparkJob", "here", "clicks")
+    shell.api.collect()
+    assert names(shell, "Secret") == []
+
+
+async def test_a_start_that_is_repeated_keeps_the_attempts_tokens(shell):
+    shell.make_job()
+    intend(shell)
+    shell.cluster.fail(ApiUnavailable("away"), verb="create", kind="Pod")
+    always(shell, *start(shell))
+    await shell.reconcile()
+    control = secret(shell, "clicks-1-tokens", "control")
+    shell.reconciler = shell.another()
+    await shell.settle()
+    assert names(shell, "Pod") == ["clicks-1-driver"]
+    assert secret(shell, "clicks-1-tokens", "control") == control
+
+
+async def test_a_token_for_reading_that_somebody_chose_is_left_alone(shell):
+    shell.make_job()
+    intend(shell)
+    theirs = {"apiVersion": "v1", "kind": "Secret", "stringData": {"token": "their own choice"}}
+    shell.api.create({**theirs, "metadata": {"name": "clicks-scrape", "namespace": "here"}})
+    always(shell, *start(shell))
+    await shell.settle()
+    assert secret(shell, "clicks-scrape", "token") == "their own choice"
+    assert names(shell, "Pod") == ["clicks-1-driver"]
 
 
 async def test_nothing_is_started_that_the_status_does_not_name(shell):
@@ -119,7 +165,7 @@ async def test_another_ones_object_of_our_name_is_not_taken_over(shell, kind):
         "Pod": "clicks-1-driver",
         "ConfigMap": "clicks-1-config",
         "Service": "clicks-driver",
-        "Secret": "clicks-token",
+        "Secret": "clicks-1-tokens",
     }[kind]
     theirs = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "here"}}
     before = shell.api.create({**theirs, "spec": {}} if kind != "Secret" else theirs)
@@ -197,10 +243,8 @@ async def test_a_driver_is_asked_with_its_token_and_once_counts_as_a_change(shel
     shell.drivers.answer = a_state(shell)
     always(shell, AskDriver(1, "/checkpoints", CheckpointBody(request_id="r-1")))
     await shell.settle()
-    token = shell.api.get("Secret", "here", "clicks-token")["data"]["token"]
-    assert {asked[:3] for asked in shell.drivers.asked} == {
-        ("10.0.0.1", b64decode(token).decode(), "/checkpoints")
-    }
+    control = secret(shell, "clicks-1-tokens", "control")
+    assert {asked[:3] for asked in shell.drivers.asked} == {("10.0.0.1", control, "/checkpoints")}
     assert {asked[3].request_id for asked in shell.drivers.asked} == {"r-1"}
 
 
@@ -377,7 +421,7 @@ async def test_a_pod_monitor_is_made_once_and_removed_when_it_is_not_wanted(shel
     uid = shell.job()["metadata"]["uid"]
     assert made["metadata"]["ownerReferences"][0]["uid"] == uid
     [endpoint] = made["spec"]["podMetricsEndpoints"]
-    token = {"name": "clicks-token", "key": "token"}
+    token = {"name": "clicks-scrape", "key": "token"}
     assert endpoint["authorization"] == {"type": "Bearer", "credentials": token}
     assert made["spec"]["selector"]["matchLabels"]["moorage.dev/job-uid"] == uid
     always(shell, SetPodMonitor(present=False))

@@ -1,11 +1,23 @@
-"""Secret and Service of a running job, deleted by hand."""
+"""Secrets and Service of a running job, deleted by hand."""
 
 import base64
 
 import pytest
 
 from moorage_api.driver import DriverState
+from moorage_operator.children import (
+    config_owner,
+    owner_reference,
+    scrape_secret,
+    token_secret,
+)
+from moorage_operator.objects import meta_of
 from moorage_operator.ports import Forbidden
+
+
+def body_of(kind, name, owners, **more):
+    meta = {"name": name, "namespace": "here", "ownerReferences": owners}
+    return {"apiVersion": "v1", "kind": kind, "metadata": meta, **more}
 
 
 @pytest.fixture
@@ -14,19 +26,13 @@ async def running(shell):
     job = shell.make_job()
     uid = job["metadata"]["uid"]
     owner = {"apiVersion": "moorage.dev/v1alpha1", "kind": "StatefulSparkJob", "name": "clicks"}
-    for kind, more in (("Secret", {"stringData": {"token": "s3cret"}}), ("Service", {"spec": {}})):
-        shell.api.create(
-            {
-                "apiVersion": "v1",
-                "kind": kind,
-                "metadata": {
-                    "name": {"Secret": "clicks-token", "Service": "clicks-driver"}[kind],
-                    "namespace": "here",
-                    "ownerReferences": [{**owner, "uid": uid, "controller": True}],
-                },
-                **more,
-            }
-        )
+    owners = [{**owner, "uid": uid, "controller": True}]
+    config = body_of("ConfigMap", "clicks-1-config", owners, data={})
+    config_uid = shell.api.create(config)["metadata"]["uid"]
+    meta = meta_of(job)
+    shell.api.create(token_secret(meta, 1, "s3cret", config_owner(meta, 1, config_uid)))
+    shell.api.create(scrape_secret(meta, "r3ad"))
+    shell.api.create(body_of("Service", "clicks-driver", owners, spec={}))
     shell.make_pod(status={"phase": "Running", "podIP": "10.0.0.1"})
     shell.drivers.answer = DriverState(attempt=1, job_uid=uid, phase="running")
     await shell.reconcile()
@@ -37,19 +43,59 @@ def there(shell):
     return {kind: len(shell.api.list(kind, "here")) for kind in ("Secret", "Service")}
 
 
-async def test_a_deleted_secret_comes_back_with_the_token_that_the_driver_has(running):
-    running.api.delete("Secret", "here", "clicks-token")
+def secret(shell, name, key):
+    return base64.b64decode(shell.api.get("Secret", "here", name)["data"][key]).decode()
+
+
+async def test_a_deleted_secret_comes_back_with_what_the_driver_has(running):
+    before = running.api.get("Secret", "here", "clicks-1-tokens")
+    running.api.delete("Secret", "here", "clicks-1-tokens")
     running.clock.advance(61)
     await running.reconcile()
-    (secret,) = running.api.list("Secret", "here")
-    assert base64.b64decode(secret["data"]["token"]) == b"s3cret"
+    after = running.api.get("Secret", "here", "clicks-1-tokens")
+    assert after["data"] == before["data"]
+    assert after["metadata"]["ownerReferences"] == before["metadata"]["ownerReferences"]
+
+
+async def test_a_secret_that_went_with_its_config_map_comes_back_as_the_jobs(running):
+    running.api.delete("ConfigMap", "here", "clicks-1-config")
+    running.api.collect()
+    assert running.api.get("Secret", "here", "clicks-1-tokens") is None
+    running.clock.advance(61)
+    await running.reconcile()
+    assert secret(running, "clicks-1-tokens", "control") == "s3cret"
+    running.api.delete("StatefulSparkJob", "here", "clicks")
+    running.api.collect()
+    assert there(running)["Secret"] == 0
+
+
+async def test_a_deleted_token_for_reading_is_replaced_by_another(running):
+    running.api.delete("Secret", "here", "clicks-scrape")
+    running.clock.advance(61)
+    await running.reconcile()
+    assert secret(running, "clicks-scrape", "token") not in ("", "r3ad", "s3cret")
+
+
+async def test_metrics_of_a_driver_by_an_older_operator_are_read_with_its_one_token(running):
+    for name in ("clicks-1-tokens", "clicks-scrape"):
+        running.api.delete("Secret", "here", name)
+    job = running.job()
+    owners = [owner_reference(meta_of(job))]
+    older = body_of("Secret", "clicks-token", owners, stringData={"token": "one-for-all"})
+    running.api.create(older)
+    running.reconciler = running.another()
+    await running.reconcile()
+    running.clock.advance(61)
+    await running.reconcile()
+    assert secret(running, "clicks-scrape", "token") == "one-for-all"
+    assert running.api.get("Secret", "here", "clicks-1-tokens") is None
 
 
 async def test_a_deleted_service_comes_back(running):
     running.api.delete("Service", "here", "clicks-driver")
     running.clock.advance(61)
     await running.reconcile()
-    assert there(running) == {"Secret": 1, "Service": 1}
+    assert there(running) == {"Secret": 2, "Service": 1}
 
 
 @pytest.mark.parametrize("said", ["true", ""])
@@ -70,16 +116,16 @@ async def test_they_are_looked_for_once_a_minute(running):
     running.api.delete("Service", "here", "clicks-driver")
     running.clock.advance(30)
     await running.reconcile()
-    assert there(running) == {"Secret": 1, "Service": 0}
+    assert there(running) == {"Secret": 2, "Service": 0}
 
 
 async def test_a_token_that_nobody_remembers_is_not_made_up(running):
-    running.api.delete("Secret", "here", "clicks-token")
+    running.api.delete("Secret", "here", "clicks-1-tokens")
     running.reconciler = running.another()
     await running.reconcile()
     running.clock.advance(61)
     await running.reconcile()
-    assert there(running) == {"Secret": 0, "Service": 1}
+    assert there(running) == {"Secret": 1, "Service": 1}
 
 
 async def test_a_job_without_a_driver_gets_nothing(shell):

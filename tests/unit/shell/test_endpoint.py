@@ -1,6 +1,7 @@
 """The client of drivers, against a server that does what drivers and worse things do."""
 
 import asyncio
+import dataclasses
 import gzip
 import json
 
@@ -11,6 +12,7 @@ from moorage_api.driver import StopBody
 from moorage_operator.endpoint import HttpDrivers
 from moorage_operator.ports import DriverTarget, EndpointRefused, EndpointUnreachable
 
+OLDER = "older"
 STATE = {"attempt": 1, "jobUid": "u", "phase": "running", "epoch": 5, "ofTheFuture": {}}
 
 
@@ -59,6 +61,37 @@ async def test_the_token_is_in_the_header_and_nowhere_else(client, driver):
     method, path, headers, _ = driver.seen[0]
     assert (method, path, headers["Authorization"]) == ("GET", "/state", "Bearer s3cret")
     assert "s3cret" not in repr(driver.target)
+
+
+def by_token(known):
+    """Answers who shows this token."""
+    refusal = {"error": {"code": "unauthorized", "message": "no"}}
+
+    def answer(request):
+        if request.headers["Authorization"] == f"Bearer {known}":
+            return web.json_response(STATE)
+        return web.json_response(refusal, status=401)
+
+    return answer
+
+
+async def test_an_older_runtime_is_shown_the_token_that_it_knows(client, driver):
+    target = dataclasses.replace(driver.target, older_token=OLDER)
+    driver.answer = by_token(OLDER)
+    assert (await client.state(target)).epoch == 5
+    assert [seen[2]["Authorization"] for seen in driver.seen] == [
+        "Bearer s3cret",
+        f"Bearer {OLDER}",
+    ]
+    driver.answer = by_token("neither")
+    with pytest.raises(EndpointRefused, match="no"):
+        await client.state(target)
+
+
+async def test_a_driver_that_knows_its_token_sees_no_other(client, driver):
+    driver.answer = by_token("s3cret")
+    await client.state(dataclasses.replace(driver.target, older_token=OLDER))
+    assert len(driver.seen) == 1
 
 
 async def test_a_request_is_sent_as_json(client, driver):

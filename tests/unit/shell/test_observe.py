@@ -25,11 +25,11 @@ def give_token(shell, uid=""):
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {
-                "name": "clicks-token",
+                "name": "clicks-1-tokens",
                 "namespace": "here",
-                "ownerReferences": [OWNER | {"uid": uid}],
+                "labels": {"moorage.dev/job-uid": uid},
             },
-            "stringData": {"token": "s3cret"},
+            "stringData": {"control": "s3cret", "token": "d3rived"},
         }
     )
 
@@ -295,11 +295,37 @@ async def test_a_token_is_read_once_while_it_does(shell, a_state):
 
 async def test_another_objects_token_is_not_used(shell):
     running(shell)
-    shell.api.delete("Secret", "here", "clicks-token")
+    shell.api.delete("Secret", "here", "clicks-1-tokens")
     give_token(shell, uid="former")
     await shell.reconcile()
     assert shell.world.report.reason == "EndpointRefused"
     assert "s3cret" not in repr(shell.world)
+
+
+@pytest.mark.parametrize("whose", ["mine", "former"])
+async def test_a_driver_that_an_older_operator_started_is_asked_with_the_jobs_one_token(
+    shell, a_state, whose
+):
+    running(shell)
+    shell.api.delete("Secret", "here", "clicks-1-tokens")
+    uid = shell.job()["metadata"]["uid"] if whose == "mine" else "former"
+    owner = {**OWNER, "uid": uid}
+    shell.api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": "clicks-token",
+                "namespace": "here",
+                "ownerReferences": [owner],
+            },
+            "stringData": {"token": "s3cret"},
+        }
+    )
+    shell.drivers.answer = a_state(shell)
+    await shell.reconcile()
+    refused = getattr(shell.world.report, "reason", "")
+    assert refused == ("" if whose == "mine" else "EndpointRefused")
 
 
 # -- the store -------------------------------------------------------------------------------------

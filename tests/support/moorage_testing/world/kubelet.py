@@ -181,7 +181,7 @@ class Kubelet:
                 continue  # the account's own, which the API server adds
             if "configMap" in volume:
                 names["config"] = volume["configMap"]["name"]
-            if "secret" in volume:
+            if "secret" in volume and not volume["secret"].get("optional"):
                 names["secret"] = volume["secret"]["secretName"]
             for source in volume.get("projected", {}).get("sources", []):
                 names |= {"config": source["configMap"]["name"]} if "configMap" in source else {}
@@ -190,7 +190,7 @@ class Kubelet:
         secret = self.api.get("Secret", meta["namespace"], names["secret"])
         if config is None or secret is None:
             return None
-        return config["data"], b64decode(secret["data"]["token"]).decode()
+        return config["data"], b64decode(secret["data"]["control"]).decode()
 
     def _watch(self, pod: dict[str, Any], driver: FakeDriver) -> None:
         if not driver.alive:
