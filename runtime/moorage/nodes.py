@@ -54,6 +54,14 @@ class OperatorNode:
     side_outputs: tuple[SideOutput, ...] = ()
 
     @property
+    def first(self) -> "OperatorNode":
+        """The operator at the head of its chain, which reads inputs."""
+        first = self
+        while first.upstream.operator is not None:
+            first = first.upstream.operator
+        return first
+
+    @property
     def broadcast_branches(self) -> "tuple[Branch, ...]":
         """The inputs whose rows go to all of its subtasks."""
         return self.broadcast.stream.branches if self.broadcast is not None else ()
@@ -82,14 +90,14 @@ class JobGraph:
             raise UserError("the job reads nothing: build(env) must call env.read_stream(...)")
         if not self.operators and not self.sinks:
             raise UserError("the job does nothing: add .process(...) or .sink_to(...) to a stream")
-        branches = [b for o in self.operators for b in o.upstream.branches]
-        if any(b.event_time is not None for b in branches):
-            return
         for operator in self.operators:
-            if operator.upstream.event_time is not None:
+            branches = operator.first.upstream.branches
+            declared = any(b.event_time is not None for b in branches)
+            if operator.upstream.event_time is not None and not declared:
                 raise UserError(
-                    f"event time is declared on the output of an operator and on no input, so no "
-                    f"watermark would ever come: operator={operator.uid}; declare it on an input "
+                    f"event time is declared on the output of an operator and on none of its "
+                    f"inputs, so no watermark would ever come: operator={operator.uid} "
+                    f"inputs={sorted({b.node.uid for b in branches})}; declare it on an input "
                     f"before key_by"
                 )
 

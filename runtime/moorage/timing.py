@@ -30,8 +30,10 @@ class TimerService:
     def current_watermark(self) -> int:
         """The event time up to which the stream is taken to be complete.
 
-        It moves between epochs, never within one. `NO_WATERMARK` before the first event time,
-        `MAX_WATERMARK` when a bounded job has seen its last record.
+        In `on_timer` of an event-time timer it is at or past the timer. It moves between epochs;
+        within one only for a key of an operator with timers that goes by a single input, as that
+        key's rows do. `NO_WATERMARK` before the first event time, `MAX_WATERMARK` when a bounded
+        job has seen its last record.
         """
         return self._watermark
 

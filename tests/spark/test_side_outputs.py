@@ -121,7 +121,7 @@ def test_late_rows_and_timers_go_aside(spark, start):
     def batch(*rows):
         return spark.createDataFrame(list(rows), "user string, at long")
 
-    engine = start(build, delays={"events": 0})
+    engine = start(build)
     engine.epoch(batch(("a", 100), ("b", 200)))
     outcome = engine.epoch(batch(("b", 150), ("b", 300)))
     fired = sorted((n, who["user"]) for n, who in rows_of(outcome, "fired"))

@@ -199,7 +199,8 @@ class Manifest(_Part, frozen=True, kw_only=True):
         key_hash: which function maps a key to its key group.
         operators: the stateful operators by uid.
         source: how far the inputs were read; opaque to this layer.
-        watermarks: per input uid, the watermark in milliseconds since 1970, or None.
+        watermarks: per input uid the newest event time, per operator uid the watermark it worked
+            with last, in milliseconds since 1970, or None.
         idle_inputs: uids of the inputs that do not hold the watermark back because they are silent.
         processing_time: that of the epoch, in milliseconds since 1970; it never goes back.
         sinks: per sink uid, output that is staged and not yet published; opaque to this layer.

@@ -18,11 +18,9 @@ from moorage.graph import JobGraph
 
 __all__ = [
     "counting_consumers",
-    "delays_of",
     "end",
     "error_of",
     "has_timers",
-    "idle_limits_of",
     "is_active",
     "start_query",
 ]
@@ -71,34 +69,6 @@ def end(query: StreamingQuery) -> None:
             query.stop()
     except Exception as error:  # noqa: BLE001 - it must not hide why the run ends
         _log.warning("query_not_stopped: %s: %s", type(error).__name__, error)
-
-
-def delays_of(graph: JobGraph) -> dict[str, int]:
-    """By input uid, the declared delay of inputs with event time."""
-    delays: dict[str, int] = {}
-    for operator in graph.operators:
-        for branch in operator.upstream.branches:
-            if branch.event_time is not None:
-                known = delays.get(branch.node.uid, 0)
-                delays[branch.node.uid] = max(known, branch.max_delay_ms)
-    return delays
-
-
-def idle_limits_of(graph: JobGraph) -> dict[str, int]:
-    """By input uid, the milliseconds without rows after which it is idle; only where declared.
-
-    An input that several operators read must be declared so for all of them.
-    """
-    limits: dict[str, int] = {}
-    never: set[str] = set()
-    for operator in graph.operators:
-        for branch in operator.upstream.branches:
-            uid = branch.node.uid
-            if branch.event_time is not None and branch.idle_after_ms is None:
-                never.add(uid)
-            elif branch.idle_after_ms is not None:
-                limits[uid] = max(limits.get(uid, 0), branch.idle_after_ms)
-    return {uid: limit for uid, limit in limits.items() if uid not in never}
 
 
 def has_timers(graph: JobGraph) -> bool:

@@ -288,7 +288,12 @@ def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:
             )
         handles = [replace(handle, uid=new) for handle in state.subtasks]
         operators[new] = replace(state, subtasks=handles)
-    return replace(manifest, operators=operators)
+    # Those of operators stand among those of inputs, whose uids no mapping changes.
+    watermarks = {
+        mapping.get(uid, uid) if uid in manifest.operators else uid: time_ms
+        for uid, time_ms in manifest.watermarks.items()
+    }
+    return replace(manifest, operators=operators, watermarks=watermarks)
 
 
 def adopting(settings: JobSettings, manifest: Manifest | None) -> JobSettings:

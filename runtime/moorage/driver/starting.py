@@ -4,10 +4,9 @@ Called by the run when it begins, once its ranges are open.
 """
 
 from moorage.driver.context import DriverContext
-from moorage.driver.query import delays_of, idle_limits_of
 from moorage.driver.restore import Choice
+from moorage.engine.clocks import JobClocks
 from moorage.engine.watermarks import Watermarks
-from moorage.graph import JobGraph
 from moorage_state.snapshots import Manifest, Run
 
 __all__ = ["record_run", "watermarks_at"]
@@ -28,10 +27,9 @@ def record_run(context: DriverContext, number: int, choice: Choice) -> None:
     context.writer.append(Run(fence, number, choice.path, explicit, nonce, own, claimed, order_id))
 
 
-def watermarks_at(graph: JobGraph, manifest: Manifest | None) -> Watermarks:
-    """The inputs' watermarks as the manifest has them; none yet without one."""
-    delays, limits = delays_of(graph), idle_limits_of(graph)
+def watermarks_at(clocks: JobClocks, manifest: Manifest | None) -> Watermarks:
+    """The job's watermarks as the manifest has them; none yet without one."""
     if manifest is None:
-        return Watermarks(delays, idle_after=limits)
+        return Watermarks.at_first(clocks)
     stored = {uid: t for uid, t in manifest.watermarks.items() if t is not None}
-    return Watermarks.from_json(delays, stored, limits, manifest.idle_inputs)
+    return Watermarks.from_json(clocks, stored, manifest.idle_inputs, manifest.operators)

@@ -186,7 +186,7 @@ class StreamRun:
             c.settings.parallelism,
             RunIdentity(c.writer.lineage, self._run, c.token),
             epoch=epoch,
-            watermarks=watermarks_at(c.graph, manifest),
+            watermarks=watermarks_at(c.planner.clocks, manifest),
             schemas=known_schemas(manifest) if manifest else {},
             sides=operator_sides(manifest),
             now_ms=manifest.processing_time if manifest else 0,

@@ -57,4 +57,4 @@ class Ticking:
             return False
         if next_timer not in {NEVER, UNKNOWN} and next_timer <= now_ms:
             return self._clock() - self._last >= self._interval
-        return self.quiet and (next_timer == UNKNOWN or watermarks.current > watermarks.floor)
+        return self.quiet and (next_timer == UNKNOWN or watermarks.advanced)

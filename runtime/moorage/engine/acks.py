@@ -50,7 +50,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
         forwarded: acknowledgements of upstream attempts, encoded, on their way to the driver.
         late_rows: rows of inputs whose event time the watermark had reached.
         next_timer: a processing time before which no timer of the subtask is due.
-        max_event_time: by input uid, the newest event time in milliseconds.
+        max_event_time: by clock of an input, the newest event time in milliseconds.
         committables: by sink uid, what was staged.
     """
 

@@ -66,8 +66,8 @@ class FiringAtTheEnd(Firing):
     """Timers that no row of a key fires do so once its rows are done.
 
     First those of event time, then those of processing time. `current_watermark` is `MAX_WATERMARK`
-    meanwhile, and `NO_WATERMARK` before. Nothing comes after: what `on_timer` sets then is ignored,
-    or a timer that always sets the next one would never let the key end.
+    meanwhile; before, it is what the key's rows have shown. Nothing comes after: what `on_timer`
+    sets then is ignored, or a timer that always sets the next one would never let the key end.
     """
 
     def __init__(
@@ -77,9 +77,8 @@ class FiringAtTheEnd(Firing):
         timers: KeyTimers,
         out: OutputBuffer,
     ) -> None:
-        super().__init__(function, ctx, timers, out)
-        self._before = self._watermark
-        self._watermark = self._now_ms = MAX_WATERMARK
+        super().__init__(function, ctx, timers, out, MAX_WATERMARK)
+        self._now_ms = MAX_WATERMARK
         self._by_event = self._by_clock = True
         self._event_holds_to = NOTHING_HELD
 
@@ -89,13 +88,13 @@ class FiringAtTheEnd(Firing):
 
     def go_on(self) -> bool:
         """See `Firing.go_on`."""
-        service, timers = self._ctx.timer_service(), self._timers
-        service._watermark, timers.quiesced = MAX_WATERMARK, True
+        timers = self._timers
+        self._service._watermark, timers.quiesced = MAX_WATERMARK, True
         told = timers.ignored
         try:
             return self.up_to(MAX_WATERMARK) and self.by_clock(MAX_WATERMARK)
         finally:
-            service._watermark, timers.quiesced = self._before, False
+            timers.quiesced = False
             if timers.ignored and not told:
                 _log.warning(
                     "timers set at the end of their key are ignored: key=%.80r; no epoch comes "

@@ -151,7 +151,7 @@ class EpochRunner:
             lineage=self._identity.lineage,
             run=self._identity.run,
             epoch=self.epoch + 1,
-            watermark=self.watermarks.current,
+            watermarks=self.watermarks,
             now_ms=self.now_ms,
             next_timers=self._next_timers,
             token=self._identity.token,

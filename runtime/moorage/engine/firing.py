@@ -34,6 +34,7 @@ class Firing:
     """Fires the timers of a function that has `on_timer`.
 
     Args:
+        watermark: up to which event-time timers are due, whatever the rows of their key show.
         next_timer: a processing time before which no stored timer of the range is due.
 
     Attributes:
@@ -46,14 +47,16 @@ class Firing:
         ctx: ProcessContext,
         timers: KeyTimers,
         out: OutputBuffer,
+        watermark: int,
         next_timer: int = UNKNOWN,
     ) -> None:
         self._function = function
         self._ctx = ctx
         self._timers = timers
         self._out = out
-        service = ctx.timer_service()
-        self._watermark = service.current_watermark()
+        self._service = service = ctx.timer_service()
+        self._row_watermark = service.current_watermark()
+        self._watermark = watermark
         self._now_ms = service.current_processing_time()
         self._next_timer = next_timer
         self._by_event = self._watermark > NO_WATERMARK
@@ -69,8 +72,20 @@ class Firing:
             return False
         return timers.has_due(self._watermark, self._now_ms)
 
+    def begin_key(self) -> None:
+        """Another key is current: time within it is the epoch's."""
+        self._service._watermark = self._row_watermark
+
+    def move_to(self, time_ms: int) -> bool:
+        """Event time of the current key has come so far, if it was not further; as `go_on`."""
+        service = self._service
+        service._watermark = max(service._watermark, time_ms)
+        return self.up_to(time_ms)
+
     def go_on(self) -> bool:
         """Fire what is due for the current key; False if the output is full and more may be."""
+        service = self._service
+        service._watermark = max(service._watermark, self._watermark)
         if not self.by_clock(self._now_ms):
             return False
         return not self._by_event or self.up_to(self._watermark)

@@ -1,10 +1,15 @@
 """The loop over keys: rows and timers of one key after the other.
 
-Decides the order of things for each key: due timers, then its rows with the timers that come before
-each, then timers that have become due. Called by the subtask with chunks of rows.
+Decides the order of things for each key: due timers, then its rows, then timers that have become
+due. Called by the subtask with chunks of rows.
 
 The watermark of an epoch lies before the rows that inputs bring in it, but behind what an operator
-sent when its own timers fired at that watermark. So after another operator the rows come first.
+sent when its own timers fired at that watermark. So after another operator the rows come first, and
+find the watermark of the epoch before.
+
+Where one clock alone decides, time goes on within a key as its rows do: a timer fires before the
+first row that is newer by more than the delay. Where there are several, a key's rows say nothing of
+the slower one, and time stands still until the next epoch.
 """
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
@@ -106,6 +111,7 @@ class KeyLoop:
         """Keys of a function that has timers, or whose rows have times."""
         store, ctx, firing = self._store, self._ctx, self._firing
         rows_first = self._plan.upstream is not None
+        delay = self._plan.timer_delay_ms
         spans = zip(
             chunk.keys, by_key(rows, chunk.starts), by_key(times, chunk.starts), strict=True
         )
@@ -117,12 +123,14 @@ class KeyLoop:
                 ctx.key = key
                 self.in_key = True
                 self.keys += 1
-                if firing is not None and not rows_first and firing.any_due():
-                    yield from self._fire(firing)
-            if firing is None or rows_first:
+                if firing is not None:
+                    firing.begin_key()
+                    if not rows_first and firing.any_due():
+                        yield from self._fire(firing)
+            if firing is None or delay is None:
                 self._timed_rows(mine, when)
             else:
-                yield from self._rows_and_timers(firing, mine, when)
+                yield from self._rows_and_timers(firing, mine, when, delay + 1)
             if self._out.full:
                 yield from self._sending.flush()
 
@@ -135,14 +143,13 @@ class KeyLoop:
                 extend(produced)
 
     def _rows_and_timers(
-        self, firing: Firing, rows: Sequence[Any], times: Sequence[int | None]
+        self, firing: Firing, rows: Sequence[Any], times: Sequence[int | None], behind: int
     ) -> Iterator[pa.RecordBatch]:
         """Rows of a key, with the timers that come before each."""
         process, extend, ctx = self._process, self._out.extend, self._ctx
-        delay = self._plan.timer_delay_ms + 1
         for row, time_ms in zip(rows, times, strict=True):
             if time_ms is not None:
-                while not firing.up_to(time_ms - delay):
+                while not firing.move_to(time_ms - behind):
                     yield from self._sending.flush()
             ctx._timestamp = time_ms
             produced = process(row, ctx)
@@ -173,6 +180,7 @@ class KeyLoop:
             self._store.begin_chunk(list(page))
             for i, (prefix, time_ms) in enumerate(page.items()):
                 self._store.switch_to(i)
+                firing.begin_key()
                 if not firing.is_first(domain, time_ms):
                     continue
                 key = self._codec.decode(prefix[_KEY_AT:])

@@ -80,7 +80,7 @@ class OperatorSide:
         descriptors = self._side.descriptors
         self._broadcast = {d.name: self._states.get_broadcast_state(d) for d in descriptors}
         self._ctx = BroadcastContext(
-            self._broadcast, self._visits.visit, watermark=plan.watermark, now_ms=plan.now_ms
+            self._broadcast, self._visits.visit, watermark=plan.row_watermark, now_ms=plan.now_ms
         )
         self.broadcast_rows = 0
 

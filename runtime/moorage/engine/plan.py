@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 )
 
 from moorage.engine.broadcasting import to_all
+from moorage.engine.clocks import job_clocks
 from moorage.engine.columns import (
     ACK_COLUMN,
     GROUP_COLUMN,
@@ -45,6 +46,7 @@ from moorage.engine.range_access import LeasedRange
 from moorage.engine.side_plan import SidePlan
 from moorage.engine.subtask import run_subtask
 from moorage.engine.subtask_plan import SubtaskPlan
+from moorage.engine.watermarks import Watermarks
 from moorage.graph import Branch, JobGraph, OperatorNode, SinkNode
 from moorage.tags import OutputTag
 from moorage_state.keyed.store import StateSchema
@@ -77,7 +79,7 @@ class EpochSpec:
     lineage: str
     run: str
     epoch: int
-    watermark: int
+    watermarks: Watermarks
     now_ms: int
     next_timers: Mapping[str, tuple[int, ...]]
     token: str
@@ -136,6 +138,7 @@ class EpochPlanner:
         self.key_hash = key_hash
         self.spark = spark
         self.graph = graph
+        self.clocks = job_clocks(graph)
         self.placement = placement
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
@@ -225,8 +228,9 @@ class _Build:
 
     def _subtask_plan(self, operator: OperatorNode) -> SubtaskPlan:
         spec, upstream = self._spec, operator.upstream.operator
-        branches, aside = operator.upstream.branches, operator.null_key
-        outlets = self._p.outlets(operator)
+        clocks, outlets, aside = self._p.clocks, self._p.outlets(operator), operator.null_key
+        watermark = spec.watermarks.of(operator.uid)
+        before = spec.watermarks.before(operator.uid)
         return SubtaskPlan(
             uid=operator.uid,
             lineage=spec.lineage,
@@ -239,13 +243,14 @@ class _Build:
             key_columns=operator.key_columns,
             key_types=operator.key_types,
             output=to_arrow_schema(operator.output, timezone="UTC"),
-            watermark=spec.watermark,
+            watermark=watermark,
+            row_watermark=before if upstream else watermark,
             ranges=spec.ranges[operator.uid],
             token=spec.token,
-            inputs=tuple(b.node.uid for b in branches),
+            inputs=clocks.branches.get(operator.uid, ()),
             now_ms=spec.now_ms,
             next_timers=spec.next_timers.get(operator.uid, ()),
-            timer_delay_ms=max((b.max_delay_ms for b in branches), default=0),
+            timer_delay_ms=clocks.within_keys(operator.uid),
             downstream=self._p.parallelism if outlets.consumers else 0,
             main_read=outlets.main_read,
             side_outputs=outlets.sides,

@@ -108,7 +108,7 @@ def _firing(
     if plan.batch:
         return FiringAtTheEnd(plan.function, ctx, timers, out)
     known = plan.next_timers[head.subtask] if plan.next_timers else UNKNOWN
-    return Firing(plan.function, ctx, timers, out, known)
+    return Firing(plan.function, ctx, timers, out, plan.watermark, known)
 
 
 class _Subtask:
@@ -126,7 +126,7 @@ class _Subtask:
         self._sending = Sending(plan, head.subtask)
         timers = KeyTimers(self._store) if _has_timers(plan.function) else None
         self._side = OperatorSide(plan, head.subtask, bound, self._store) if plan.side else None
-        service = TimerService(timers, plan.watermark, plan.now_ms)
+        service = TimerService(timers, plan.row_watermark, plan.now_ms)
         self._ctx = self._side.context(service) if self._side else ProcessContext(service)
         self._ctx._emit = self._sending.buffer.emit
         self._firing: Firing | None = None
@@ -201,7 +201,7 @@ class _Subtask:
     # -- rows ------------------------------------------------------------------------------
 
     def _observe(self, batch: pa.RecordBatch) -> None:
-        """Take note of the newest event time of each input and of late rows.
+        """Take note of the newest event time of each clock and of late rows.
 
         Rows with a null key are included.
         """
@@ -212,11 +212,11 @@ class _Subtask:
         inputs = batch.column(INPUT_COLUMN).to_numpy()
         stamps = column.fill_null(0).to_numpy()
         self._counts["late_rows"] += int((timed & (stamps <= self._plan.watermark)).sum())
-        for index, uid in enumerate(self._plan.inputs):
+        for index, clock in enumerate(self._plan.inputs):
             mine = stamps[timed & (inputs == index)]
             if len(mine):
                 newest = int(mine.max())
-                self._newest[uid] = max(self._newest.get(uid, newest), newest)
+                self._newest[clock] = max(self._newest.get(clock, newest), newest)
 
     def _have_keys(self, batch: pa.RecordBatch) -> pa.BooleanArray | None:
         """For each row whether its key is not null; None where that is so of all.

@@ -47,12 +47,16 @@ class SubtaskPlan:
     """All that the subtasks of one operator need to know in one epoch; picklable.
 
     Attributes:
+        watermark: up to which event-time timers are due; with `timer_delay_ms` at the least.
+        row_watermark: what rows find: of an operator after another the one before, since the other
+            sends rows when its own timers fire.
         ranges: by subtask, its range at the version this epoch reads.
-        inputs: input uids; the input column holds positions in it.
+        inputs: clocks of the inputs, "" where one has none; the input column holds positions in it.
         now_ms: the epoch's processing time, which the driver fixes once for all attempts.
         next_timers: by subtask, a processing time before which none of its stored timers is due;
             empty where nothing is known.
-        timer_delay_ms: how far timers stay behind a row's time within a key.
+        timer_delay_ms: how far event time within a key stays behind its rows; None: it stands
+            still.
         batch: this epoch holds all there is: no state is read or kept.
         downstream: parallelism of the operators that read any of its outputs; 0 where none does.
         main_read: whether one of these reads the main output.
@@ -74,12 +78,13 @@ class SubtaskPlan:
     key_types: tuple[str, ...]
     output: pa.Schema
     watermark: int
+    row_watermark: int
     ranges: tuple[LeasedRange, ...]
     token: str = field(repr=False)
     inputs: tuple[str, ...] = ()
     now_ms: int = 0
     next_timers: tuple[int, ...] = ()
-    timer_delay_ms: int = 0
+    timer_delay_ms: int | None = None
     downstream: int = 0
     main_read: bool = True
     side_outputs: tuple[SideOutputPlan, ...] = ()

@@ -64,7 +64,7 @@ class Description:
         state_format: of its files: `native`, `canonical`, `mixed`, or empty without state.
         holder: who held the fence under which it was taken; None where the log does not say.
         source: how far the inputs were read, as the engine keeps it.
-        watermarks: by input uid, or None.
+        watermarks: newest event times by input uid, watermarks by operator uid, or None.
         sinks: by sink uid, output that is staged and not yet published.
         warnings: for people.
     """

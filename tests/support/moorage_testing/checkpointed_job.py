@@ -149,7 +149,7 @@ class Job:
         )
 
     def boundary(self) -> Boundary:
-        return Boundary(self.epoch, {}, Watermarks({}), {})
+        return Boundary(self.epoch, {}, Watermarks({}, {}), {})
 
     def commit(self, *items: str) -> None:
         """An epoch that stages `items`."""

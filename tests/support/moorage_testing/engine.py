@@ -35,7 +35,6 @@ class Engine:
     Args:
         group: the state servers; a later engine takes the ranges over from an earlier one.
         fence: greater than that of every earlier engine on `group`.
-        delays: by uid of the inputs with event time, the delay in milliseconds.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class Engine:
         fence: int,
         parallelism: int = 2,
         max_parallelism: int = 16,
-        delays: dict[str, int] | None = None,
         placement: Placement | None = None,
         key_hash: str = SPARK_XXHASH64,
     ) -> None:
@@ -63,21 +61,22 @@ class Engine:
             LocalServers(group), uids, parallelism, max_parallelism, "memory://unused"
         )
         self.fleet.open(run, 0, {}, 0)
+        planner = EpochPlanner(
+            spark,
+            self.graph,
+            placement or LocalPlacement(),
+            parallelism,
+            max_parallelism,
+            key_hash=key_hash,
+        )
         self.runner = EpochRunner(
             self.graph,
-            EpochPlanner(
-                spark,
-                self.graph,
-                placement or LocalPlacement(),
-                parallelism,
-                max_parallelism,
-                key_hash=key_hash,
-            ),
+            planner,
             self.fleet,
             parallelism,
             RunIdentity("lineage", run, group.token),
             epoch=0,
-            watermarks=Watermarks(delays or {}),
+            watermarks=Watermarks.at_first(planner.clocks),
             schemas={},
         )
 

@@ -168,7 +168,7 @@ class Running:
         run._ticking = Ticking(timers=False, epoch_seconds=9.0)
         run._runner = SimpleNamespace(
             epoch=41,
-            watermarks=Watermarks({}),
+            watermarks=Watermarks({}, {}),
             next_timer=0,
             processing_time=lambda: 0,
             run=lambda _frame: None,

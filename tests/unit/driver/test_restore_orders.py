@@ -21,7 +21,7 @@ from moorage.driver.refusals import (
     StoreRefused,
 )
 from moorage.driver.reporter import Reporter
-from moorage.driver.restore import Choice, adopting, check_fits, choose
+from moorage.driver.restore import Choice, adopting, check_fits, choose, renamed
 from moorage.driver.runner import run_job
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders, Progress, RunOptions
@@ -34,6 +34,7 @@ from moorage_state.snapshots import (
     LineageLog,
     LogWriter,
     Manifest,
+    OperatorState,
     Owner,
     Released,
     Run,
@@ -372,3 +373,11 @@ def test_an_owner_is_who_the_order_names(lineage):
     assert lineage.claim().owner == Owner(
         "prod", "team", "clicks", "uid-1", lineage.claim().lineage
     )
+
+
+def test_an_operator_under_another_uid_keeps_its_watermark(started):
+    state = OperatorState(parallelism=1, key_types=["int"], states=[], subtasks=[])
+    watermarks = {"clicks": 900, "old": 700, "": 700}
+    made = changed(manifest(started, 1), operators={"old": state}, watermarks=watermarks)
+    again = renamed(made, {"old": "new", "clicks": "other"})
+    assert dict(again.watermarks) == {"clicks": 900, "new": 700, "": 700}

@@ -81,6 +81,6 @@ def test_every_manifest_names_the_spark_that_wrote_it():
         restore=SimpleNamespace(uid_mapping={}),
     )
     writer: Any = SimpleNamespace(lineage="lineage-1", fence=1)
-    boundary = Boundary(epoch=1, source={}, watermarks=Watermarks({}), schemas={})
+    boundary = Boundary(epoch=1, source={}, watermarks=Watermarks({}, {}), schemas={})
     made = ManifestMaker(settings, JobGraph(), writer, run=0).make(1, boundary, {}, {})
     assert made.extra["spark_version"] == pyspark.__version__

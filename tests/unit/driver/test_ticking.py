@@ -3,10 +3,12 @@
 import pytest
 
 from moorage.driver.ticking import Ticking
+from moorage.engine import clocks as engine_clocks
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.watermarks import Watermarks
 
-STILL = Watermarks({"a": 0}).after_epoch({"a": 5000}).after_epoch({})
+TIME = Watermarks({"a": engine_clocks.Clock()}, {"op": {"a"}})
+STILL = TIME.after_epoch({"a": 5000}).after_epoch({})
 MOVED = STILL.after_epoch({"a": 9000})
 
 

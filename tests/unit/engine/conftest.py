@@ -81,10 +81,12 @@ class Operator:
             key_types=("string",),
             output=OUTPUT,
             watermark=NO_WATERMARK,
+            row_watermark=changes.get("watermark", NO_WATERMARK),
             ranges=(LeasedRange(self.uid, 0, RUN, ServerDoor(self.address), self.version),),
             token=self.token,
             inputs=("clicks",),
             schemas=self.schemas,
+            timer_delay_ms=None if "upstream" in changes else 0,
         )
         return replace(plan, **changes)
 

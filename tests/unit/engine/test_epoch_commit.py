@@ -7,6 +7,7 @@ import pytest
 
 from moorage import CheckpointedFunction, KeyedProcessFunction
 from moorage.engine.acks import Ack, encode_ack
+from moorage.engine.clocks import Clock
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.plan import EpochFrame
@@ -45,7 +46,7 @@ class Played:
             2,
             RunIdentity("l", "f1r0", "t"),
             epoch=7,
-            watermarks=Watermarks({"in": 0}),
+            watermarks=Watermarks({"in": Clock()}, {"op": {"in"}}),
             schemas={},
             sides=OperatorSides({"op": (SEEN,)}),
         )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from moorage.engine.acks import Ack, encode_ack
+from moorage.engine.clocks import Clock
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.plan import EpochFrame
@@ -37,7 +38,7 @@ class Played:
             2,
             RunIdentity("l", "f1r0", "t"),
             epoch=0,
-            watermarks=Watermarks({"in": 0}),
+            watermarks=Watermarks({"in": Clock()}, {"op": {"in"}}),
             schemas={},
             now_ms=now_ms,
             restored=restored,

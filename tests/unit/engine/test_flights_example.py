@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from moorage.engine.clocks import Clock
 from moorage.engine.watermarks import Watermarks
 
 FLIGHTS = Path(__file__).parents[3] / "examples" / "flights"
@@ -60,13 +61,13 @@ def test_the_job_of_the_example_writes_what_its_oracle_says(example, operator, b
         "output": ENTRY,
         "inputs": ("departures",),
     }
-    time, entries = Watermarks({"departures": 0}), []
+    time, entries = Watermarks({"departures": Clock()}, {"logbook": {"departures"}}), []
 
     def epoch(rows=()):
         timed = [(*row, int(row[0].timestamp() * 1000)) for row in rows]
         timed.sort(key=lambda row: (sum(row[3].encode()) % 128, row[3], row[0]))
         given = [batch(*timed, stream=stream, key=3)] if timed else []
-        done = operator.epoch(job.Logbook(), given, watermark=time.current, **declared)
+        done = operator.epoch(job.Logbook(), given, watermark=time.of("logbook"), **declared)
         entries.extend(done.rows)
         return time.after_epoch({"departures": max(t[-1] for t in timed)} if timed else {})
 

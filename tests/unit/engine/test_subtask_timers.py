@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from moorage.engine import firing
 from moorage.engine.acks import Ack, encode_ack
+from moorage.engine.clocks import Clock
 from moorage.engine.failures import SubtaskFailure
 from moorage.engine.watermarks import Watermarks
 from moorage.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction
@@ -82,6 +83,59 @@ def test_timers_wait_for_a_later_epoch(operator, batch):
     assert run(operator, [batch(("a", None, 105))]) == ["row a105"]
     assert run(operator, [batch(("a", None, 106))]) == ["timer a105", "row a106"]
     assert run(operator, [batch(("a", None, 107))], watermark=1000) == ["row a107"]
+
+
+class Told(Diary):
+    """Says what the watermark is."""
+
+    def process(self, row, ctx):
+        for key, what, at in super().process(row, ctx):
+            yield key, f"{what} at {watermark_of(ctx)} of", at
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.key, f"timer at {watermark_of(ctx)} of", timestamp
+
+
+def watermark_of(ctx):
+    return ctx.timer_service().current_watermark()
+
+
+def test_the_watermark_is_as_far_as_a_keys_rows_have_moved_it(operator, batch):
+    rows = batch(("a", 5, 100), ("a", 5, 112), ("b", 5, 80), ("b", 5, 81))
+    assert run(operator, [rows], function=Told(), watermark=90, timer_delay_ms=3) == [
+        "row at 96 of a100",
+        "timer at 108 of a105",
+        "row at 108 of a112",
+        "row at 90 of b80",
+        "row at 90 of b81",
+        "timer at 90 of b85",
+        "timer at 90 of b86",
+    ]
+    assert run(operator, function=Told(), watermark=120) == ["timer at 120 of a117"]
+
+
+def test_of_several_inputs_a_row_moves_nothing_within_its_key(operator, batch):
+    rows = batch(("a", 5, 100), ("a", 5, 500))
+    changes = {"inputs": ("clicks", "views"), "timer_delay_ms": None, "function": Told()}
+    assert run(operator, [rows], watermark=103, **changes) == [
+        "row at 103 of a100",
+        "row at 103 of a500",
+    ]
+    assert run(operator, watermark=105, **changes) == ["timer at 105 of a105"]
+
+
+def test_rows_of_another_operator_find_the_watermark_that_its_timers_found_too(
+    operator, batch, head
+):
+    upstream = Ack(uid="up", subtask=0, run="f1r0", epoch=1)
+    rows = [head([0], [encode_ack(upstream)]), batch(("a", 9, 59), ("b", 1, 3))]
+    changes = {"upstream": ("up", 1), "inputs": (), "start": False, "function": Told()}
+    assert run(operator, rows, watermark=MAX_WATERMARK, row_watermark=40, **changes) == [
+        "row at 40 of a59",
+        f"timer at {MAX_WATERMARK} of a68",
+        "row at 40 of b3",
+        f"timer at {MAX_WATERMARK} of b4",
+    ]
 
 
 def test_timers_that_are_due_fire_before_the_rows_of_their_key(operator, batch):
@@ -366,13 +420,13 @@ def test_each_key_sees_the_same_order_however_epochs_and_batches_are_cut(
     new_operator, batch, rows, cuts, size
 ):
     operator = new_operator()
-    marks = Watermarks({"clicks": 0})
+    marks = Watermarks({"clicks": Clock()}, {"op": {"clicks"}})
     events = []
     borders = sorted({0, len(rows), *(c for c in cuts if c < len(rows))})
     for start, end in pairwise(borders):
         mine = sorted(rows[start:end], key=lambda row: (row[0], row[2]))
         parts = [batch(*mine[i : i + size]) for i in range(0, len(mine), size)]
-        events += run(operator, parts, function=Sequel(), watermark=marks.current)
+        events += run(operator, parts, function=Sequel(), watermark=marks.of("op"))
         marks = marks.after_epoch({"clicks": rows[end - 1][2]})
-    events += run(operator, function=Sequel(), watermark=marks.drain().current)
+    events += run(operator, function=Sequel(), watermark=marks.drain().of("op"))
     assert by_key(events) == oracle(rows)

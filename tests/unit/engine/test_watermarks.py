@@ -7,80 +7,95 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.engine.clocks import Clock, JobClocks
 from moorage.engine.watermarks import Watermarks
 from moorage.functions import MAX_WATERMARK, NO_WATERMARK
 
 times = st.integers(NO_WATERMARK, MAX_WATERMARK)
 
 
+def job(delays, limits=None):
+    """The clocks of a job with one operator, which reads inputs with these delays and limits."""
+    clocks = {uid: Clock(delay, (limits or {}).get(uid)) for uid, delay in delays.items()}
+    return JobClocks(clocks, {"op": tuple(clocks)}, {"op": frozenset(clocks)})
+
+
+def first(delays, **limits):
+    return Watermarks.at_first(job(delays, limits))
+
+
+def restored(delays, kept, limits=None, idle=()):
+    return Watermarks.from_json(job(delays, limits), kept, idle, ["op"])
+
+
 def test_a_watermark_stays_the_delay_and_a_millisecond_behind_the_newest_time():
-    marks = Watermarks({"a": 100}).after_epoch({"a": 5000})
-    assert marks.current == 4899
+    marks = first({"a": 100}).after_epoch({"a": 5000})
+    assert marks.of("op") == 4899
 
 
 def test_there_is_none_before_every_input_has_shown_a_time():
-    marks = Watermarks({"a": 0, "b": 0})
-    assert marks.current == NO_WATERMARK
+    marks = first({"a": 0, "b": 0})
+    assert marks.of("op") == NO_WATERMARK
     marks = marks.after_epoch({"a": 5000})
-    assert marks.current == NO_WATERMARK
-    assert marks.after_epoch({"b": 3000}).current == 2999
+    assert marks.of("op") == NO_WATERMARK
+    assert marks.after_epoch({"b": 3000}).of("op") == 2999
 
 
 def test_the_slowest_input_counts_after_its_delay():
-    marks = Watermarks({"a": 0, "b": 5000}).after_epoch({"a": 6000, "b": 9000})
-    assert marks.current == 3999
+    marks = first({"a": 0, "b": 5000}).after_epoch({"a": 6000, "b": 9000})
+    assert marks.of("op") == 3999
 
 
 def test_a_job_without_event_time_has_no_watermark():
-    assert Watermarks({}).after_epoch({"a": 5}).current == NO_WATERMARK
+    assert first({}).after_epoch({"a": 5}).of("op") == NO_WATERMARK
 
 
 def test_an_epoch_without_rows_keeps_the_watermark():
-    marks = Watermarks({"a": 0}).after_epoch({"a": 5000})
-    assert marks.after_epoch({}).current == 4999
+    marks = first({"a": 0}).after_epoch({"a": 5000})
+    assert marks.after_epoch({}).of("op") == 4999
 
 
 def test_a_late_row_does_not_move_it_back():
-    marks = Watermarks({"a": 0}).after_epoch({"a": 5000}).after_epoch({"a": 10})
-    assert marks.current == 4999
+    marks = first({"a": 0}).after_epoch({"a": 5000}).after_epoch({"a": 10})
+    assert marks.of("op") == 4999
 
 
 def test_inputs_without_event_time_do_not_hold_it_back():
-    assert Watermarks({"a": 0}).after_epoch({"a": 5000, "other": 1}).current == 4999
+    assert first({"a": 0}).after_epoch({"a": 5000, "other": 1}).of("op") == 4999
 
 
 def test_when_inputs_have_ended_every_timer_is_due():
-    marks = Watermarks({"a": 0}).after_epoch({"a": 5000}).drain()
-    assert marks.current == MAX_WATERMARK
-    assert marks.after_epoch({}).current == MAX_WATERMARK
+    marks = first({"a": 0}).after_epoch({"a": 5000}).drain()
+    assert marks.of("op") == MAX_WATERMARK
+    assert marks.after_epoch({}).of("op") == MAX_WATERMARK
 
 
 def test_a_drain_is_not_remembered_by_a_manifest():
-    marks = Watermarks({"a": 0}).after_epoch({"a": 5000}).after_epoch({})
+    marks = first({"a": 0}).after_epoch({"a": 5000}).after_epoch({})
     drained = marks.drain().after_epoch({})
-    assert Watermarks.from_json({"a": 0}, drained.to_json()).current == 4999
+    assert restored({"a": 0}, drained.to_json()).of("op") == 4999
 
 
 def test_a_larger_delay_after_a_restart_does_not_move_it_back():
-    kept = Watermarks({"a": 0}).after_epoch({"a": 5000}).after_epoch({}).to_json()
-    assert Watermarks.from_json({"a": 4000}, kept).current == 4999
+    kept = first({"a": 0}).after_epoch({"a": 5000}).after_epoch({}).to_json()
+    assert restored({"a": 4000}, kept).of("op") == 4999
 
 
 def test_a_new_input_holds_it_where_it_is_until_it_shows_a_time():
-    kept = Watermarks({"a": 0}).after_epoch({"a": 5000}).after_epoch({}).to_json()
-    marks = Watermarks.from_json({"a": 0, "b": 0}, kept).after_epoch({"a": 9000})
-    assert marks.current == 4999
-    assert marks.after_epoch({"b": 8000}).current == 7999
+    kept = first({"a": 0}).after_epoch({"a": 5000}).after_epoch({}).to_json()
+    marks = restored({"a": 0, "b": 0}, kept).after_epoch({"a": 9000})
+    assert marks.of("op") == 4999
+    assert marks.after_epoch({"b": 8000}).of("op") == 7999
 
 
 def test_an_input_that_is_gone_is_forgotten():
-    kept = Watermarks({"a": 0, "b": 0}).after_epoch({"a": 5000, "b": 10}).to_json()
-    assert Watermarks.from_json({"a": 0}, kept).current == 4999
+    kept = first({"a": 0, "b": 0}).after_epoch({"a": 5000, "b": 10}).to_json()
+    assert restored({"a": 0}, kept).of("op") == 4999
 
 
 def test_progress_cannot_be_changed_in_place():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Watermarks({}).floor = 5  # type: ignore[misc]  # it is what must not work
+        first({}).drained = True
 
 
 @given(
@@ -89,16 +104,16 @@ def test_progress_cannot_be_changed_in_place():
     st.integers(0, 6),
 )
 def test_it_never_goes_back_and_survives_a_restore_at_any_epoch(delays, observed, at):
-    marks = restored = Watermarks(delays)
-    reached = marks.current
+    marks = again = first(delays)
+    reached = marks.of("op")
     for i, seen in enumerate(observed):
         if i == at:
             stored = json.loads(json.dumps(marks.to_json()))
-            restored = Watermarks.from_json(delays, stored)
-        marks, restored = marks.after_epoch(seen), restored.after_epoch(seen)
-        assert NO_WATERMARK <= reached <= marks.current < MAX_WATERMARK
-        assert i < at or restored.current == marks.current
-        reached = marks.current
+            again = restored(delays, stored)
+        marks, again = marks.after_epoch(seen), again.after_epoch(seen)
+        assert NO_WATERMARK <= reached <= marks.of("op") < MAX_WATERMARK
+        assert i < at or again.of("op") == marks.of("op")
+        reached = marks.of("op")
 
 
 # -- idle inputs ------------------------------------------------------------------------------
@@ -106,19 +121,19 @@ def test_it_never_goes_back_and_survives_a_restore_at_any_epoch(delays, observed
 
 def two(**limits):
     """Two inputs, of which a brought 9000 and b 3000 in an epoch at 0 that took 10."""
-    marks = Watermarks({"a": 0, "b": 0}, idle_after=limits)
+    marks = first({"a": 0, "b": 0}, **limits)
     return marks.after_epoch({"a": 9000, "b": 3000}, 0, 10)
 
 
 @pytest.mark.parametrize(("at", "reached"), [(109, 2999), (110, 9499)])
 def test_a_silent_input_holds_the_watermark_for_as_long_as_it_declares(at, reached):
-    assert two(b=100).after_epoch({"a": 9500}, at, at + 1).current == reached
+    assert two(b=100).after_epoch({"a": 9500}, at, at + 1).of("op") == reached
 
 
 def test_an_input_that_declares_nothing_holds_it_for_ever():
     at = 10**12
     marks = two(a=100).after_epoch({}, at, at)
-    assert (marks.idle, marks.current) == ({"a"}, 2999)
+    assert (marks.idle, marks.of("op")) == ({"a"}, 2999)
 
 
 def test_time_that_an_epoch_took_is_no_silence_of_what_is_read_after_it():
@@ -130,44 +145,44 @@ def test_time_that_an_epoch_took_is_no_silence_of_what_is_read_after_it():
 def test_an_input_that_comes_back_counts_again_and_time_does_not_go_back():
     idle = two(b=100).after_epoch({"a": 9500}, 200, 210)
     back = idle.after_epoch({"b": 3100}, 300, 310)
-    assert (back.idle, back.current) == (frozenset(), 9499)
+    assert (back.idle, back.of("op")) == (frozenset(), 9499)
     ahead = back.after_epoch({"a": 20_000, "b": 12_000}, 320, 330)
-    assert ahead.current == 11_999
+    assert ahead.of("op") == 11_999
 
 
 def test_when_all_are_idle_the_furthest_counts():
-    assert two(a=100, b=100).quiet_at(500).current == 8999
+    assert two(a=100, b=100).quiet_at(500).of("op") == 8999
 
 
 def test_an_input_that_never_brought_anything_can_be_idle():
-    marks = Watermarks({"a": 0, "b": 0}, idle_after={"b": 100})
+    marks = first({"a": 0, "b": 0}, b=100)
     marks = marks.after_epoch({"a": 9000}, 0, 10)
-    assert marks.current == NO_WATERMARK
-    assert marks.quiet_at(109).current == NO_WATERMARK
-    assert marks.quiet_at(110).current == 8999
-    silent = Watermarks({"a": 0}, idle_after={"a": 100}).quiet_at(0).quiet_at(1000)
+    assert marks.of("op") == NO_WATERMARK
+    assert marks.quiet_at(109).of("op") == NO_WATERMARK
+    assert marks.quiet_at(110).of("op") == 8999
+    silent = first({"a": 0}, a=100).quiet_at(0).quiet_at(1000)
     assert silent.idle == {"a"}
-    assert silent.current == NO_WATERMARK
+    assert silent.of("op") == NO_WATERMARK
 
 
 def test_looking_at_a_quiet_job_is_not_an_epoch():
     quiet = two(b=100).quiet_at(500)
-    assert (quiet.current, quiet.floor) == (8999, NO_WATERMARK)
+    assert (quiet.of("op"), quiet.before("op")) == (8999, NO_WATERMARK)
 
 
 def test_what_was_idle_is_after_a_restore_and_the_time_between_is_no_silence():
     marks = two(a=1000, b=100).quiet_at(500)
     kept = json.loads(json.dumps(marks.to_json()))
-    again = Watermarks.from_json(marks.delays, kept, {"a": 1000, "b": 100}, sorted(marks.idle))
+    again = restored(dict.fromkeys("ab", 0), kept, {"a": 1000, "b": 100}, sorted(marks.idle))
     assert again.idle == {"b"}
-    assert again.current == 8999
+    assert again.of("op") == 8999
     assert again.quiet_at(10**12).idle == {"b"}
     assert again.quiet_at(10**12).quiet_at(10**12 + 1000).idle == {"a", "b"}
 
 
 def test_an_input_that_no_longer_declares_it_is_not_idle_after_a_restore():
     kept = two(b=100).quiet_at(500).to_json()
-    assert Watermarks.from_json({"a": 0, "b": 0}, kept, {}, ["b"]).current == 2999
+    assert restored({"a": 0, "b": 0}, kept, {}, ["b"]).of("op") == 2999
 
 
 @given(
@@ -180,12 +195,12 @@ def test_an_input_that_no_longer_declares_it_is_not_idle_after_a_restore():
     ),
 )
 def test_whoever_falls_silent_it_never_goes_back(limits, epochs):
-    marks = Watermarks(dict.fromkeys("abc", 5), idle_after=limits)
-    now, reached = 0, marks.current
+    marks = first(dict.fromkeys("abc", 5), **limits)
+    now, reached = 0, marks.of("op")
     for observed, seconds in epochs:
         now += seconds
         marks = marks.quiet_at(now) if not observed else marks.after_epoch(observed, now, now)
         marks = marks.after_epoch({}, now, now)
-        assert marks.floor >= reached
-        assert marks.current >= marks.floor
-        reached = marks.floor
+        assert marks.before("op") >= reached
+        assert marks.of("op") >= marks.before("op")
+        reached = marks.before("op")
