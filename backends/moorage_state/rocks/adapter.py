@@ -133,6 +133,7 @@ class Database:
     ) -> None:
         self.path = path
         self.bounded = False
+        self._written = 0
         self._write = rocksdict.WriteOptions()
         # A property of the class, although the binding's type stub declares a method.
         setattr(self._write, "disable_wal", True)  # noqa: B010
@@ -203,6 +204,7 @@ class Database:
                     deque(map(put, keys, values), maxlen=0)
         if marker is not None:
             put(*marker)
+        self._written += batch.size_in_bytes()
         with _translated(self.path):
             self._open().write(batch, self._write)
 
@@ -215,6 +217,7 @@ class Database:
         """Bring everything written so far to files. Other threads run meanwhile."""
         with _translated(self.path):
             self._open().flush()
+        self._written = 0
 
     @property
     def timers(self) -> Self:
@@ -241,9 +244,13 @@ class Database:
         return {name.removeprefix("rocksdb."): value for name, value in found if value is not None}
 
     def size(self) -> int:
-        """Bytes of live SST files and write buffers."""
-        found = self.properties()
-        return found["live-sst-files-size"] + found["cur-size-all-mem-tables"]
+        """Bytes of live SST files; until there is one, of what was written.
+
+        Buffers are not added to files: most of what they hold replaces what is there, and they come
+        in pieces of a megabyte, however little is in them.
+        """
+        files = self.properties()["live-sst-files-size"]
+        return files or self._written
 
     def close(self) -> None:
         """Close and release the file lock; idempotent."""

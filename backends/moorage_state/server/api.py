@@ -150,7 +150,7 @@ class Uploaded:
 class RangeStats:
     """A look at one open range that never waits for it.
 
-    `size_bytes` approximates the live state (SST files and write buffers). `error` is why the
+    `size_bytes` approximates the live state (files, where there are any). `error` is why the
     range refuses requests until it is opened again, empty when it works. `busy` tells that the
     figures are from an earlier look because the range was at work.
     """

@@ -164,7 +164,7 @@ class ServerGroup:
                 raise Retryable("the group of state servers was closed; start another one")
             for index, server in enumerate(self._servers):
                 if self._is_over(server):
-                    _end_all([server.process], 0.0)
+                    _end_all([server], 0.0)
                     self._servers[index] = self._spawn(index)
                     self._restarted.add(index)
             for server in self._servers:
@@ -186,7 +186,7 @@ class ServerGroup:
         That one may be missed; it ends with this process.
         """
         self._closed = True
-        _end_all([server.process for server in self._servers], self._grace)
+        _end_all(self._servers, self._grace)
 
     def _spawn(self, index: int) -> _Server:
         path = self._sockets / f"{index}.sock"
@@ -287,11 +287,21 @@ def _first_line(process: subprocess.Popen[bytes], deadline: float) -> str:
     return text.decode()
 
 
-def _end_all(processes: list[subprocess.Popen[bytes]], grace: float) -> None:
-    for process in processes:
-        process.terminate()
+def _tell_to_end(server: _Server) -> None:
+    """By a word and not by SIGTERM, to which servers do not listen; one that starts has nothing."""
+    if not server.ready:
+        server.process.kill()
+    elif server.process.stdin is not None:
+        with contextlib.suppress(OSError, ValueError):  # it is gone, or was told before
+            server.process.stdin.write(b"end\n")
+            server.process.stdin.close()
+
+
+def _end_all(servers: list[_Server], grace: float) -> None:
+    for server in servers:
+        _tell_to_end(server)
     deadline = time.monotonic() + grace + _END_SECONDS
-    for process in processes:
+    for process in (server.process for server in servers):
         try:
             process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:

@@ -1,8 +1,10 @@
 """The process of a state server: `python -m moorage_state.server --dir D --socket PATH`.
 
-Decides when the process ends: at SIGTERM, or when the parent that started it is gone. It ends at
-once, because everything that was promised is in files and the working directory is never trusted;
-only a running upload may be given time with `--grace`. Called by `ServerGroup`.
+Decides when the process ends: at SIGTERM; where it belongs to a parent, when that says so or is
+gone, and at no signal, for one that all processes get is the parent's to answer, and its last
+checkpoint needs us. It ends at once, because everything that was promised is in files and the
+working directory is never trusted; only a running upload may be given time with `--grace`. Called
+by `ServerGroup`.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from moorage_state.errors import MoorageError, UserError
@@ -29,7 +32,9 @@ TOKEN_VARIABLE = "MOORAGE_STATE_TOKEN"  # noqa: S105  the name, not the token
 MAX_SOCKET_PATH = 100
 """Bytes; the kernel takes 107 at most."""
 
-_END_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+_END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+_PARENTS_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_WATCH_SIGNAL = signal.SIGUSR1
 _PARENT_LOOK_SECONDS = 0.5
 _GRACE_LOOK_SECONDS = 0.02
 _BACKLOG = 128
@@ -41,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s state-server %(levelname)s %(message)s"
     )
-    end = end_signals()
+    end = _end_by_parent() if options.die_with_parent else end_signals()
     try:
         host, addresses = _start(options)
     except (MoorageError, OSError) as error:
@@ -72,9 +77,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--options", default="{}", help="the backend's options as JSON")
     parser.add_argument("--id", default="", help="the identity that clients are shown")
     parser.add_argument("--sync-deltas", action="store_true", help="fsync every delta")
-    parser.add_argument("--grace", type=float, default=0.0, help="seconds for uploads at SIGTERM")
+    parser.add_argument("--grace", type=float, default=0.0, help="seconds for uploads at the end")
     parser.add_argument(
-        "--die-with-parent", type=int, metavar="PID", help="end when stdin closes or PID is gone"
+        "--die-with-parent",
+        type=int,
+        metavar="PID",
+        help="end when stdin closes or PID is gone, and not at signals",
     )
     token = parser.add_mutually_exclusive_group()
     token.add_argument("--token-stdin", action="store_true", help="token in the first line")
@@ -142,21 +150,30 @@ def _address(listener: socket.socket) -> str:
 
 
 def _watch_parent(parent: int, orphaned: threading.Event) -> None:
-    """Send SIGTERM to this process when the parent is gone, however it ended.
+    """Have this process end when the parent says so, or is gone, however it ended.
 
-    Its end of our stdin closes at once. A process that it forked may have kept that open, which
-    is why the parent is looked at too. (PR_SET_PDEATHSIG would end us with the parent's *thread*.)
+    It says so with a line, or by closing its end of our stdin, which its own end does at once. A
+    process that it forked may have kept that open, which is why the parent is looked at too.
+    (PR_SET_PDEATHSIG would end us with the parent's *thread*.)
     """
     poller = select.poll()
     poller.register(sys.stdin.fileno(), select.POLLIN)
+    while os.getppid() == parent and not poller.poll(_PARENT_LOOK_SECONDS * 1000):
+        pass
+    os.kill(os.getpid(), _WATCH_SIGNAL)
     while os.getppid() == parent:
-        if poller.poll(_PARENT_LOOK_SECONDS * 1000) and not os.read(sys.stdin.fileno(), 1024):
-            break
+        time.sleep(_PARENT_LOOK_SECONDS)
     orphaned.set()
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
-def end_signals() -> socket.socket:
+def _end_by_parent() -> socket.socket:
+    """The same as `end_signals` for a process that its parent ends."""
+    for number in _PARENTS_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    return end_signals({_WATCH_SIGNAL})
+
+
+def end_signals(numbers: Collection[signal.Signals] = _END_SIGNALS) -> socket.socket:
     """A socket that becomes readable at a signal to end.
 
     Masks and `sigwait` would not do: threads that libraries made at import take signals too, and
@@ -165,7 +182,7 @@ def end_signals() -> socket.socket:
     readable, writable = socket.socketpair()
     writable.setblocking(False)
     signal.set_wakeup_fd(writable.detach(), warn_on_full_buffer=False)
-    for number in _END_SIGNALS:
+    for number in numbers:
         signal.signal(number, lambda *_: None)
     return readable
 

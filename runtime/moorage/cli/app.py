@@ -38,7 +38,6 @@ __all__ = ["app", "run_app"]
 # Locals in a traceback could be credentials, so typer's own are switched off.
 app = typer.Typer(
     name="moorage",
-    help="Runs stateful PySpark streaming jobs that come back with their state.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -51,6 +50,25 @@ JobFile = Annotated[
     Path,
     typer.Argument(metavar="JOB.yaml", help="A StatefulSparkJob manifest.", show_default=False),
 ]
+
+
+def _show_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if asked:
+        typer.echo(f"moorage {moorage.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_show_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Runs stateful PySpark streaming jobs that come back with their state."""
 
 
 @app.command()
@@ -221,6 +239,12 @@ def _driver() -> Runner:
 
 def _summary(job: StatefulSparkJob, result: RunResult) -> str:
     checkpoint = result.last_checkpoint
+    if result.already:
+        return (
+            f"{job.name} has finished already, with {result.restored_from} at epoch "
+            f"{result.epoch}: nothing was run; to run it again name another checkpointDir, or go "
+            f"back with --restore chk-<id>"
+        )
     rows = rows_text(result.rows_total, result.odd)
     where = f"checkpoint {checkpoint.checkpoint_id}" if checkpoint else "no checkpoint"
     text = (

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -26,6 +26,7 @@ __all__ = [
     "Display",
     "LiveDisplay",
     "PlainDisplay",
+    "has_begun",
     "live_view",
     "open_display",
     "plain_line",
@@ -34,6 +35,14 @@ __all__ = [
 ]
 
 _BAR_WIDTH = 40
+
+
+def has_begun(progress: Progress) -> bool:
+    """Whether there is a run to show; until then messages say what goes on, and zeros say nothing.
+
+    There is none while Spark starts, and of a job that had finished before.
+    """
+    return progress.phase not in {"starting", "finished"} or progress.epochs > 0
 
 
 def plain_line(progress: Progress, now: datetime) -> str:
@@ -53,6 +62,8 @@ def plain_line(progress: Progress, now: datetime) -> str:
 
 def live_view(progress: Progress, now: datetime) -> RenderableType:
     """Return the view for a terminal: a bar where the input is bounded, and a table."""
+    if not has_begun(progress):
+        return Group()
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -183,6 +194,8 @@ class PlainDisplay:
         if progress.message and progress.message != self._last_message:
             self.say(progress.message)
         self._last_message = progress.message
+        if not has_begun(progress):
+            return
         self._waiting = progress
         moment = self._monotonic()
         if moment - self._last_line >= self._interval:

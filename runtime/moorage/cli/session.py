@@ -4,8 +4,10 @@ The job runs in a thread of its own. So the main thread is always free to take a
 Spark, which installs its own Ctrl-C handler when it is started from the main thread, cannot.
 """
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +26,11 @@ Runner = Callable[
 
 # SIGHUP: the terminal was closed; SIGTERM: a shutdown, `kill`, `docker stop`.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_OUTPUTS = (1, 2)
 _POLL_SECONDS = 0.2
+_SAME_SECONDS = 1.0
+"""Two signals so close are one: `timeout` signals us and then our group, a shell and the kernel
+both tell of a closed terminal, and service managers send SIGTERM and SIGHUP together."""
 
 
 def run_session(
@@ -32,9 +38,9 @@ def run_session(
 ) -> RunResult:
     """Run `job` and return how it ended; must be called from the main thread.
 
-    The first signal sets `options.stop`. A second one raises KeyboardInterrupt here while the
-    runner still works: the caller must end the process. Errors of the runner are raised as they
-    are.
+    The first signal sets `options.stop`. A second one, a second or more later, raises
+    KeyboardInterrupt here while the runner still works: the caller must end the process. Errors of
+    the runner are raised as they are.
     """
     box: list[RunResult | BaseException] = []
 
@@ -55,12 +61,30 @@ def run_session(
     return outcome
 
 
+def _let_go(terminals: list[int]) -> None:
+    """Have what goes to a terminal that was closed go nowhere: it must not fail the job's end."""
+    for number in terminals:
+        if not os.isatty(number):
+            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(nowhere, number)
+            os.close(nowhere)
+
+
 @contextmanager
 def _signals_stop(stop: threading.Event, display: Display) -> Iterator[None]:
+    first: float | None = None
+    terminals = [number for number in _OUTPUTS if os.isatty(number)]
+
     def handle(number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
+        nonlocal first
+        now = time.monotonic()
+        if first is not None:
+            if now - first < _SAME_SECONDS:
+                return
             raise KeyboardInterrupt
+        first = now
         stop.set()
+        _let_go(terminals)
         name = signal.Signals(number).name
         display.say(f"{name}: taking a last checkpoint; press Ctrl-C again to quit without it")
 

@@ -44,7 +44,7 @@ class SparkNotStarted(MoorageError):
 
 
 class StoppedWaiting(Exception):
-    """The job was told to stop while it waited for executors; nothing was begun."""
+    """The job was told to stop while Spark started or executors were to come; nothing was begun."""
 
 
 class RangesMove(Exception):

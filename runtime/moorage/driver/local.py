@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from moorage.driver.environment import Platform
+from moorage.driver.environment import Platform, StoppedWaiting
 from moorage.driver.session import end_session, local_session
 from moorage.driver.settings import JobSettings
 from moorage.driver.tuning import server_options
@@ -22,7 +22,7 @@ from moorage.driver.views import ExecutorsView
 from moorage.engine.placement import LocalPlacement
 from moorage.engine.range_access import ServerDoor
 from moorage.engine.servers import ServerConnection
-from moorage_state.errors import LocalDiskError, UserError
+from moorage_state.errors import LocalDiskError, MoorageError, UserError
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
 from moorage_state.tuning import BackendOptions
@@ -43,23 +43,26 @@ class LocalEnvironment:
         settings: JobSettings,
         lineage: str,  # noqa: ARG002 - scratch is always new
         options: RunOptions,
-        tell: Callable[[str], None],  # noqa: ARG002 - nothing is waited for
+        tell: Callable[[str], None],
     ) -> Iterator[Platform]:
         """See `Environment.open`."""
         cores = options.cores or min(settings.parallelism, os.cpu_count() or 1)
         servers_wanted = min(settings.parallelism, cores)
         scratch = Scratch(settings.checkpoint_dir, options.local_dir)
+        tell(f"starting spark: cores={cores} parallelism={settings.parallelism}")
         with contextlib.ExitStack() as stack:
             stack.callback(scratch.remove)
-            group = ServerGroup(
-                servers_wanted,
-                stack.enter_context(_state_dir(settings.backend, scratch)),
-                options=server_options(settings.backend, servers_wanted),
-                socket_dir=scratch.sockets,
-            )
-            servers = LocalServers(group)
-            stack.callback(servers.close)
-            spark = local_session(settings, cores, scratch.path)
+            local_dir = stack.enter_context(_state_dir(settings.backend, scratch))
+            with _unless_stopped(options):
+                group = ServerGroup(
+                    servers_wanted,
+                    local_dir,
+                    options=server_options(settings.backend, servers_wanted),
+                    socket_dir=scratch.sockets,
+                )
+                servers = LocalServers(group)
+                stack.callback(servers.close)
+                spark = local_session(settings, cores, scratch.path)
             stack.callback(end_session, spark)
             yield Platform(spark, servers, servers.token, LocalPlacement(), scratch.path)
 
@@ -73,6 +76,17 @@ class LocalEnvironment:
     def executors(self) -> ExecutorsView:
         """See `Environment.executors`: there are none."""
         return ExecutorsView()
+
+
+@contextlib.contextmanager
+def _unless_stopped(options: RunOptions) -> Iterator[None]:
+    """A signal to every process ends those that are still starting: not a failure of theirs."""
+    try:
+        yield
+    except MoorageError as error:
+        if options.stop.is_set():
+            raise StoppedWaiting from error
+        raise
 
 
 @contextlib.contextmanager

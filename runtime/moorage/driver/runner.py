@@ -82,13 +82,18 @@ def run_job(
             reporter.message(sentence)
         if choice.manifest is None:
             reporter.message(f"starting empty: no checkpoint yet in {settings.checkpoint_dir}")
-        if finished := _already_finished(choice, settings):
-            reporter.phase(
-                "finished",
-                f"the job has finished already, with {choice.path}: nothing is left to do; to run "
-                f"it again name another checkpointDir, or go back with --restore chk-<id>",
+        if _already_finished(choice, settings):
+            reporter.restored(choice.path, choice.manifest)
+            reporter.phase("finished")
+            return RunResult(
+                outcome=Outcome.FINISHED,
+                epoch=reporter.progress.epoch,
+                rows_total=0,
+                seconds=time.monotonic() - started,
+                last_checkpoint=reporter.progress.last_checkpoint,
+                restored_from=choice.path,
+                already=True,
             )
-            return replace(finished, seconds=time.monotonic() - started)
         settings = adopting(settings, choice.manifest)
         if choice.manifest is not None:
             check_settings(choice.manifest, settings)
@@ -99,12 +104,17 @@ def run_job(
                 stack.enter_context(ControlServer(path, options.requests))
             except (OSError, UserError) as error:
                 reporter.message(f"savepoints cannot be asked for: {error}")
-        context = stack.enter_context(_context(settings, options, writer, store, reporter))
+        run: StreamRun | None = None
         try:
-            outcome, run = _drive(context, choice)
-        except BaseException as error:
-            options.ended(error)
-            raise
+            context = stack.enter_context(_context(settings, options, writer, store, reporter))
+        except StoppedWaiting:
+            outcome = Outcome.STOPPED
+        else:
+            try:
+                outcome, run = _drive(context, choice)
+            except BaseException as error:
+                options.ended(error)
+                raise
         last = run.checkpointer.last if run is not None else None
         result = RunResult(
             outcome=outcome,
@@ -328,17 +338,9 @@ def _tell_unread(graph: JobGraph, reporter: Reporter) -> None:
         )
 
 
-def _already_finished(choice: Choice, settings: JobSettings) -> RunResult | None:
+def _already_finished(choice: Choice, settings: JobSettings) -> bool:
     """A bounded job that has finished stays so; there is nothing to run."""
     manifest = choice.manifest
-    if manifest is None or choice.explicit or choice.address or not manifest.extra.get("finished"):
-        return None
-    if not settings.bounded:
-        return None
-    return RunResult(
-        outcome=Outcome.FINISHED,
-        epoch=manifest.epoch,
-        rows_total=0,
-        seconds=0.0,
-        restored_from=choice.path,
-    )
+    if manifest is None or choice.explicit or choice.address:
+        return False
+    return settings.bounded and bool(manifest.extra.get("finished"))

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from moorage.class_archive import sharing_options
 from moorage.driver.environment import SparkNotStarted
+from moorage.driver.gateway import start_jvm
 from moorage.driver.hidden_conf import hidden, out_of_sight
 from moorage.driver.settings import JobSettings
 from moorage.driver.tuning import COMPILER
@@ -91,12 +92,14 @@ def start_session(
     check_spark_version()
     # What a JVM is told that runs already appears on no command line.
     secret = hidden(conf) if SparkContext._gateway is None else {}
-    builder = SparkSession.builder.master(master).appName(settings.name)
-    for key, value in conf.items():
-        if key != "spark.master" and key not in secret:
-            builder = builder.config(key, value)
+    shown = {key: value for key, value in conf.items() if key not in secret}
+    shown |= {"spark.master": master, "spark.app.name": settings.name}
+    builder = SparkSession.builder
+    for key, value in shown.items():
+        builder = builder.config(key, value)
     try:
         with out_of_sight(secret):
+            start_jvm(shown)
             spark = builder.getOrCreate()
     except Exception as exc:
         text = str(exc)

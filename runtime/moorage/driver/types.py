@@ -198,6 +198,7 @@ class RunResult:
         last_checkpoint: the newest completed one.
         restored_from: what the run began from; None for an empty start.
         odd: rows in these epochs that somebody should know of.
+        already: the job had finished before, and nothing was run.
     """
 
     outcome: Outcome
@@ -207,3 +208,4 @@ class RunResult:
     last_checkpoint: CheckpointView | None = None
     restored_from: str | None = None
     odd: OddRows = field(default_factory=OddRows)
+    already: bool = False

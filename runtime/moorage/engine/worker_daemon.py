@@ -10,23 +10,27 @@ of the workers' module as its argument. Decides nothing about what workers do.
 """
 
 import gc
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 from zipimport import ZipImportError, zipimporter
 
 __all__ = ["DAEMON_MODULE", "main", "without_archives"]
 
 DAEMON_MODULE = "spark.python.daemon.module"
 
+_WORKER = "pyspark.worker"
 _NEEDED = (
     "numpy",
     "pandas",  # Arrow imports it for the first column that becomes an array
     "pyarrow.compute",
     "pyarrow.parquet",
-    "pyspark.worker",
+    _WORKER,
     "moorage.engine.subtask",
 )
 _ARCHIVES = ("pyspark.zip", "-src.zip", ".jar")
@@ -41,9 +45,29 @@ def main() -> None:
     sys.path[:] = kept
     for name in _NEEDED:
         import_module(name)
+    name = sys.argv[1] if sys.argv[1:] and sys.argv[1].startswith("pyspark") else _WORKER
+    _leave_sigterm_to_the_driver(import_module(name))
     gc.collect()
     gc.freeze()
     import_module("pyspark.daemon").manager()
+
+
+def _leave_sigterm_to_the_driver(workers: ModuleType) -> None:
+    """Have SIGTERM end neither the daemon nor a worker: Spark ends both by closing their stdin.
+
+    A service manager sends it to every process of a job, whose driver then takes a last checkpoint,
+    and for that a worker must end its task. What a worker starts takes SIGTERM as usual: a handler
+    is not inherited, and neither is the mask, once that handler stands.
+    """
+    work = workers.main
+
+    def main(*streams: Any) -> Any:
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        return work(*streams)
+
+    workers.main = main  # type: ignore[attr-defined]  # where Spark's daemon looks for it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
 def without_archives(path: Sequence[str]) -> list[str]:

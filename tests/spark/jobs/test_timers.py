@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from moorage_testing.jobs import JobHome, wait_until
+from moorage_testing.jobs import JobHome, processes_of, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -60,9 +60,16 @@ def home(tmp_path):
 
 
 def stop(home: JobHome) -> None:
+    """As a service manager does: SIGTERM for every process of the job at once."""
     process = home.processes[-1]
-    os.kill(process.pid, signal.SIGINT)
+    everything = processes_of(process.pid)
+    sessions = {pid: os.getsid(pid) for pid in everything}
+    assert len(everything) > 4, "the JVM, state servers, the daemon of Python workers"
+    assert process.pid not in [sessions[pid] for pid in everything[1:]]
+    for pid in everything:
+        os.kill(pid, signal.SIGTERM)
     assert process.wait(60) == 0, home.log()
+    assert "Traceback" not in home.log()
 
 
 def test_timers_fire_although_no_data_comes_and_those_of_a_stopped_job_after_it(home):

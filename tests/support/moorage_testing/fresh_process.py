@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -15,10 +16,11 @@ from typing import Any
 
 import pytest
 
-__all__ = ["call_in_process", "function_at", "kill_session", "place_of", "start_in_session"]
+__all__ = ["call_in_process", "function_at", "kill_marked", "place_of", "start_in_session"]
 
 BOOTSTRAP = "import sys; from moorage_testing.fresh_process import answer; answer(*sys.argv[1:])"
 ANSWER = "answer.json"
+_MARK = "MOORAGE_TEST_MARK"
 
 
 def start_in_session(
@@ -59,12 +61,13 @@ def call_in_process(
     """
     command = [sys.executable, "-c", BOOTSTRAP, place_of(function), json.dumps(arguments)]
     output = folder / "output"
-    process = start_in_session(command, folder, output, environment)
+    mark = secrets.token_hex(8)
+    process = start_in_session(command, folder, output, {**environment, _MARK: mark})
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout)
     finally:
-        kill_session(process.pid)
+        kill_marked(mark)
         process.wait()
     result = folder / ANSWER
     if not result.exists():
@@ -98,10 +101,11 @@ def function_at(place: str) -> Callable[..., Any]:
     return function
 
 
-def kill_session(session_id: int) -> None:
-    """Kill every process of the session (Python's worker daemons leave the process group)."""
+def kill_marked(mark: str) -> None:
+    """Kill every process with this mark in its environment: a JVM has a session of its own."""
+    wanted = f"{_MARK}={mark}".encode()
     deadline = time.monotonic() + 30
-    while members := [pid for pid in _processes() if _session_of(pid) == session_id]:
+    while members := [pid for pid in _processes() if wanted in _environment_of(pid)]:
         if time.monotonic() > deadline:
             pytest.fail(f"processes do not die: pids={members}")
         for pid in members:
@@ -114,10 +118,9 @@ def _processes() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
-def _session_of(pid: int) -> int:
-    """The session of a process that still runs, or 0."""
+def _environment_of(pid: int) -> list[bytes]:
+    """What a process was started with; nothing if it has ended, or is another user's."""
     try:
-        state, _, _, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return 0
-    return 0 if state == "Z" else int(session)
+        return []

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +22,7 @@ import yaml
 
 from moorage_testing.fresh_process import start_in_session
 
-__all__ = ["JobHome", "kill_group", "wait_until", "write_events"]
+__all__ = ["JobHome", "is_running", "kill_group", "processes_of", "wait_until", "write_events"]
 
 T = TypeVar("T")
 
@@ -120,7 +121,10 @@ class JobHome:
     def end(self) -> None:
         """Kill what still runs and remove everything."""
         for process in self.processes:
+            started = processes_of(process.pid)
             kill_group(process)
+            # What has a session of its own sees that the job is gone.
+            wait_until(partial(_have_ended, started), 30, "helpers to end")
         shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -129,6 +133,33 @@ def kill_group(process: subprocess.Popen) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(timeout=30)
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    return _parent_of(pid) is not None
+
+
+def _have_ended(pids: list[int]) -> bool:
+    return not any(map(is_running, pids))
+
+
+def _parent_of(pid: int) -> int | None:
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return None
+    return None if state == "Z" else int(parent)
+
+
+def processes_of(root: int) -> list[int]:
+    """A process and everything it started that runs, at any depth."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    parents = {pid: _parent_of(pid) for pid in pids}
+    found = [root]
+    for one in found:
+        found += [pid for pid, parent in parents.items() if parent == one]
+    return found
 
 
 def wait_until(

@@ -12,6 +12,7 @@ from typing import Self
 
 from moorage.cluster.servers import ServerPlace
 from moorage.engine.placement import Executor
+from moorage_testing.jobs import processes_of
 
 __all__ = ["Sidecars", "executor_pid"]
 
@@ -83,17 +84,14 @@ class Sidecars:
 
 
 def executor_pid(executor: str) -> int:
-    """The process of an executor that this process's session started."""
-    session = os.getsid(0)
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+    """The process of an executor that this process has started by way of its JVM."""
+    for pid in processes_of(os.getpid()):
         with suppress(OSError):
-            arguments = (entry / "cmdline").read_text().split("\0")
-            if "--executor-id" not in arguments or os.getsid(int(entry.name)) != session:
+            arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            if "--executor-id" not in arguments:
                 continue
             if arguments[arguments.index("--executor-id") + 1] == executor:
-                return int(entry.name)
+                return pid
     raise ProcessLookupError(f"no process of executor {executor}")
 
 

@@ -174,6 +174,26 @@ def test_version_names_what_is_installed(moorage):
     ]
 
 
+def test_the_version_alone_is_printed_for_programs(moorage):
+    import moorage as package
+
+    assert moorage("--version") == (0, f"moorage {package.__version__}\n", "")
+
+
+def test_a_job_that_had_finished_says_so_and_shows_no_zeros(moorage, job_file):
+    def runner(_job, _job_dir, _options, listener):
+        listener(Progress(epoch=9, phase="finished", restored_from="chk-3"))
+        return RunResult(Outcome.FINISHED, 9, 0, 0.1, restored_from="chk-3", already=True)
+
+    status, out, err = moorage("run", job_file, runner=runner)
+    assert status == 0
+    assert out == (
+        "clicks has finished already, with chk-3 at epoch 9: nothing was run; to run it again name "
+        "another checkpointDir, or go back with --restore chk-<id>\n"
+    )
+    assert err == ""
+
+
 def test_everything_but_a_run_works_without_spark_rocksdb_and_arrow(job_file):
     program = (
         "import sys; sys.argv = ['moorage', 'validate', sys.argv[1]]\n"

@@ -51,9 +51,21 @@ def test_a_line_says_what_is_odd_about_rows_where_anything_is():
 
 
 def test_a_run_that_has_just_begun_has_a_line_too():
-    assert plain_line(Progress(), NOW) == (
-        "starting: epoch 0, 0 rows, 0 rows/s, state 0 B, checkpoint none yet"
+    assert plain_line(Progress(phase="running"), NOW) == (
+        "running: epoch 0, 0 rows, 0 rows/s, state 0 B, checkpoint none yet"
     )
+
+
+def test_nothing_but_messages_is_shown_before_there_is_a_run():
+    stream = io.StringIO()
+    with PlainDisplay(stream) as display:
+        display(Progress(message="starting empty"))
+    assert stream.getvalue() == "starting empty\n"
+    terminal = io.StringIO()
+    with LiveDisplay(Console(file=terminal, width=100, force_terminal=True)) as display:
+        display(Progress(message="starting empty"))
+    assert "starting empty" in terminal.getvalue()
+    assert "phase" not in terminal.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +132,7 @@ def test_plain_progress_is_at_most_one_line_a_second_and_the_last_is_never_lost(
     stream, clock = io.StringIO(), Clock()
     with PlainDisplay(stream, monotonic=clock, now=lambda: NOW) as display:
         for epoch in range(1, 31):
-            display(Progress(epoch=epoch))
+            display(Progress(epoch=epoch, phase="running"))
             clock.seconds += 0.125
     epochs = [int(line.split("epoch ")[1].split(",")[0]) for line in lines_of(stream)]
     assert epochs == [1, 9, 17, 25, 30]

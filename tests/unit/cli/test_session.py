@@ -1,10 +1,14 @@
 """The session under signals: a real process, a runner that stands in for Spark."""
 
+import contextlib
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -29,56 +33,108 @@ sys.exit(app.run_app())
 """
 
 
+# What a shell does with a command in the foreground of its terminal, its standard input.
+IN_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+PYTHONPATH = os.pathsep.join(str(ROOT / d) for d in ("backends", "operator", "runtime"))
+
+
 @pytest.fixture
 def start(job_file):
-    """Start `moorage run` on the job file with a runner that listens, or does not, to `stop`."""
-    started = []
+    """Start `moorage run` on the job file with a runner that listens, or does not, to `stop`.
 
-    def begin(*, listens):
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                textwrap.dedent(PROGRAM.format(listens=listens)),
-                "run",
-                job_file,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(
-                    str(ROOT / d) for d in ("backends", "operator", "runtime")
-                ),
-            },
-        )
-        started.append(process)
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("running: epoch 1")
-        return process
+    It has a session of its own, and with `terminal` that terminal, as its output too.
+    """
+    with contextlib.ExitStack() as stack:
 
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
+        def begin(*within, listens=True, terminal=None):
+            program = textwrap.dedent(PROGRAM.format(listens=listens))
+            command = [*within, sys.executable, "-c", program, "run", job_file]
+            if terminal is not None:
+                command = [sys.executable, "-c", IN_TERMINAL, *command]
+            output = subprocess.PIPE if terminal is None else terminal
+            process = stack.enter_context(
+                subprocess.Popen(
+                    command,
+                    text=True,
+                    start_new_session=True,
+                    env={**os.environ, "PYTHONPATH": PYTHONPATH, "TERM": "xterm"},
+                    stdin=subprocess.DEVNULL if terminal is None else terminal,
+                    stdout=output,
+                    stderr=output,
+                )
+            )
+            stack.callback(process.kill)
+            if process.stderr is not None:
+                assert process.stderr.readline().startswith("running: epoch 1")
+            return process
+
+        yield begin
 
 
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the process", "to its group"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_takes_a_last_checkpoint_and_is_a_success(start, number):
-    process = start(listens=True)
-    process.send_signal(number)
+def test_a_signal_takes_a_last_checkpoint_and_is_a_success(start, number, send):
+    process = start()
+    send(process.pid, number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0
     assert f"{signal.Signals(number).name}: taking a last checkpoint" in err
     assert out.startswith("clicks stopped: 9 rows")
 
 
-def test_a_second_ctrl_c_ends_at_once_and_says_what_is_lost(start):
+def test_timeout_which_signals_its_child_and_then_their_group_sends_one_signal(start):
+    process = start("timeout", "--preserve-status", "600")
+    process.terminate()  # which it passes on as it does when the time is up
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert out.startswith("clicks stopped: 9 rows")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_within_a_second_is_the_first_and_a_later_one_ends_at_once(start, number):
     process = start(listens=False)
-    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    process.send_signal(number)
     assert "taking a last checkpoint" in process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    while process.poll() is None:
+        assert time.monotonic() - began < 30
+        process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)
+    assert time.monotonic() - began >= 1
     assert process.returncode == 130
-    assert "no last checkpoint" in err
+    assert "no last checkpoint" in process.stderr.read()
+
+
+def read_until(descriptor, text):
+    """What a terminal shows, up to some text."""
+    shown = b""
+    while text not in shown:
+        assert select.select([descriptor], [], [], 30)[0], shown
+        shown += os.read(descriptor, 4096)
+    return shown
+
+
+def test_ctrl_c_in_a_terminal_takes_a_last_checkpoint(start):
+    ours, theirs = pty.openpty()
+    process = start(terminal=theirs)
+    os.close(theirs)
+    read_until(ours, b"epoch")
+    os.write(ours, b"\x03")
+    shown = read_until(ours, b"clicks stopped: 9 rows")
+    assert b"SIGINT: taking a last checkpoint" in shown
+    assert process.wait(30) == 0
+    os.close(ours)
+
+
+def test_closing_the_terminal_takes_a_last_checkpoint_and_is_a_success(start):
+    ours, theirs = pty.openpty()
+    process = start(terminal=theirs)
+    os.close(theirs)
+    read_until(ours, b"epoch")
+    os.close(ours)
+    assert process.wait(30) == 0

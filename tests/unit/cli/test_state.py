@@ -1,5 +1,7 @@
 import csv
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +53,32 @@ def test_one_entry_of_a_map_is_printed_as_json(moorage, directory):
     document = result(out)
     assert document["value"] == [{"key": "2026-01-04", "value": 3.5}]
     assert document["found"] is True
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+
+
+def test_the_page_shows_what_state_get_prints_as_json(moorage, directory):
+    (shown,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    _, out, _ = moorage("state", "get", directory, "visits/visit", "user-3", "-o", "json")
+    assert list(json.loads(shown).items()) == list(json.loads(out).items())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("pages", "list"), ("by_day", "map"), ("_timers", "timers")]
+)
+def test_the_page_names_the_form_of_each_kind_of_state(moorage, directory, name, kind):
+    _, out, _ = moorage("state", "get", directory, f"visits/{name}", "user-4", "-o", "json")
+    document = result(out)
+    assert document["kind"] == kind
+    assert isinstance(document["value"], list)
+    assert f"| `{kind}` | a list of" in PAGE
+
+
+def test_a_key_that_has_nothing_is_a_document_all_the_same(moorage, directory):
+    _, out, _ = moorage("state", "get", directory, "visits/visit", "nobody", "-o", "json")
+    document = result(out)
+    assert (document["found"], document["value"]) == (False, None)
 
 
 def test_a_key_that_has_nothing_prints_nothing(moorage, directory):

@@ -75,6 +75,18 @@ def test_a_clean_database_reports_its_size_in_microseconds(db):
     assert found["background-errors"] == 0
 
 
+def test_its_size_does_not_jump_with_the_pieces_that_buffers_are_made_of(db):
+    sizes = []
+    for epoch in range(20):
+        fill(db, 100)
+        if epoch % 5 == 4:
+            db.flush()
+        sizes.append(db.size())
+    assert 100 * 108 < sizes[0] < 20_000
+    assert all(0 < size < 100_000 for size in sizes)
+    assert len(set(sizes[5:9])) == 1
+
+
 # The traps of the binding.
 
 

@@ -75,7 +75,7 @@ def test_a_dead_server_is_restarted_at_the_same_address(group):
         assert client.ping() != pid
 
 
-def test_a_server_ends_within_a_second_of_sigterm_whatever_it_does(group, drive, key):
+def test_a_server_ends_within_a_second_of_its_parents_word_whatever_it_does(group, drive, key):
     with group.connect(0) as client:
         op = drive(client)
         op.open()
@@ -85,10 +85,18 @@ def test_a_server_ends_within_a_second_of_sigterm_whatever_it_does(group, drive,
         assert begun.wait(20)
         (pid,) = group.pids
         began = time.monotonic()
-        os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: not is_running(pid))
+        group.close()
+        assert not is_running(pid)
         assert time.monotonic() - began < 1.0
         busy.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_all_processes_leaves_servers_to_their_parent(group, number):
+    with group.connect(0) as client:
+        os.kill(group.pids[0], number)
+        assert [client.ping() for _ in range(100)] == 100 * group.pids
+    assert group.ensure_alive() == []
 
 
 def read_in_background(group, op):
