@@ -20,7 +20,7 @@ from moorage_api.compute import (
 )
 from moorage_api.job import API_VERSION, KIND, JobSpec, ObjectMeta, StatefulSparkJob
 from moorage_api.lifecycle import Deletion, FailurePolicy, Observability, Upgrade
-from moorage_api.manifest import load_manifest, parse_manifest
+from moorage_api.manifest import Check, load_manifest, parse_manifest
 from moorage_api.places import LocalRunReport, local_run_report
 from moorage_api.problems import ManifestError, Problem
 from moorage_api.state import S3, Checkpoint, LocalVolume, Restore, Savepoint, Schedule, State
@@ -32,6 +32,7 @@ __all__ = [
     "S3",
     "Application",
     "Autoscaler",
+    "Check",
     "Checkpoint",
     "Deletion",
     "Driver",

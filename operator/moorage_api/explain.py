@@ -7,7 +7,7 @@ a value only where it is a number or a choice from a list, because any other tex
 import copy
 import difflib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -15,13 +15,23 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from moorage_api.job import KIND, StatefulSparkJob
+from moorage_api.job import API_VERSION, KIND, StatefulSparkJob
 from moorage_api.model import Model, Violation
 from moorage_api.problems import field_name
 
-__all__ = ["Finding", "Path", "judge"]
+__all__ = ["Finding", "Path", "judge", "what_is_right"]
 
 Path = tuple[str | int, ...]
+
+_STAND_INS: dict[Path, Any] = {
+    ("apiVersion",): API_VERSION,
+    ("kind",): KIND,
+    ("metadata", "name"): "job",
+    ("spec", "application", "mainFile"): "job.py",
+    ("spec", "scaling", "parallelism"): 1,
+    ("spec", "state", "checkpointDir"): "memory://state",
+}
+"""What every job must say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,34 @@ def judge(data: Any) -> StatefulSparkJob | list[Finding]:
     except ValidationError as error:
         findings = [finding for details in error.errors() for finding in _translate(details)]
     return findings + _rules_beside(data, findings)
+
+
+def what_is_right(data: Any, wrong: Collection[Path]) -> StatefulSparkJob | None:
+    """The job without what is `wrong` with it, so that the rest can be checked all the same.
+
+    What it cannot be without has a stand-in: who checks it must pass over problems of these fields.
+    None if even so it is no job.
+    """
+    if not isinstance(data, dict):
+        return None
+    pruned = copy.deepcopy(_without_nulls(data))
+    for path in wrong:
+        _remove(pruned, path)
+    for path, value in _STAND_INS.items():
+        _put_where_missing(pruned, path, value)
+    try:
+        return _validate(pruned)
+    except ValidationError:
+        return None
+
+
+def _put_where_missing(data: dict[str, Any], path: Path, value: Any) -> None:
+    inner: Any = data
+    for name in path[:-1]:
+        inner = inner.setdefault(name, {})
+        if not isinstance(inner, dict):
+            return
+    inner.setdefault(path[-1], value)
 
 
 def _validate(data: Mapping[str, Any]) -> StatefulSparkJob:

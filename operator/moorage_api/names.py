@@ -81,6 +81,9 @@ def _storage_url(text: str) -> str:
             "does not say where it starts",
             "write file:///absolute/path, or file://./path beside the manifest",
         )
+    bucket = text.removeprefix("s3://").partition("/")[0]
+    if text.startswith("s3://") and re.fullmatch(r"[A-Za-z0-9_.-]+", bucket):
+        _check_bucket(bucket)
     # The text itself is not repeated: people paste credentials into URLs.
     steps = text.partition("://")[2].split("/")[1:]
     if not _URL.fullmatch(text) or "." in steps or ".." in steps:
@@ -90,6 +93,18 @@ def _storage_url(text: str) -> str:
             "of letters, digits and ._=+@-",
         )
     return text
+
+
+def _check_bucket(name: str) -> None:
+    """Refuse what no server takes for a bucket; of letters and digits, it is no password."""
+    form = "3 to 63 lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
+    if not 3 <= len(name) <= 63:
+        shown = f" {name!r}" if len(name) <= 63 else ""
+        raise _refuse(
+            f"has a bucket name{shown} of {len(name)} characters", f"name a bucket of {form}"
+        )
+    if not re.fullmatch(r"[a-z0-9][-.a-z0-9]+[a-z0-9]", name):
+        raise _refuse(f"has a bucket name that no server takes: {name!r}", f"write {form}")
 
 
 def _main_file(text: str) -> str:

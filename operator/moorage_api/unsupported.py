@@ -25,10 +25,10 @@ _NOT_YET: tuple[_Rule, ...] = (
         "leave it out: a failure then rewinds to the last checkpoint",
     ),
     (
-        "spec.state.backend",
+        "spec.bounded",
         lambda job: job.spec.state.backend == "batch" and not job.spec.bounded,
-        "is batch, and spec.bounded is false: a key's state is kept until its last row",
-        "set spec.bounded to true, or use rocksdb",
+        "is false, and spec.state.backend is batch, which keeps a key's state until its last row",
+        "set it to true, or use rocksdb",
     ),
     (
         "spec.scaling.autoscaler.enabled",

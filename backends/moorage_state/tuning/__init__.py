@@ -6,7 +6,7 @@ they are read.
 """
 
 from moorage_state.tuning.defaults import DEFAULTS_VARIABLE, default_options
-from moorage_state.tuning.names import KNOWN_KEYS, parse_options
+from moorage_state.tuning.names import KNOWN_KEYS, Refusal, judge_options, parse_options
 from moorage_state.tuning.resolved import BackendOptions, Kind, kind_of_backend
 from moorage_state.tuning.rocks import RocksOptions
 
@@ -15,8 +15,10 @@ __all__ = [
     "KNOWN_KEYS",
     "BackendOptions",
     "Kind",
+    "Refusal",
     "RocksOptions",
     "default_options",
+    "judge_options",
     "kind_of_backend",
     "parse_options",
 ]

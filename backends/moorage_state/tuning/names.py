@@ -13,7 +13,7 @@ from moorage_state.errors import IllegalConfigurationError
 from moorage_state.tuning import values
 from moorage_state.tuning.resolved import BackendOptions, kind_of_backend
 
-__all__ = ["ABSENT_KEYS", "KNOWN_KEYS", "ROCKSDB", "parse_options"]
+__all__ = ["ABSENT_KEYS", "KNOWN_KEYS", "ROCKSDB", "Refusal", "judge_options", "parse_options"]
 
 ROCKSDB = "state.backend.rocksdb."
 HEAP_LIMIT = "state.backend.hashmap.memory-limit"
@@ -132,6 +132,39 @@ ABSENT_KEYS: dict[str, str] = {
 """Flink's keys that have no place here, and why."""
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A setting that cannot be taken.
+
+    Attributes:
+        key: its name; empty where several do not go together.
+        problem: what is wrong with it.
+        fix: what to do.
+        value: as it was given.
+        why: more of what is wrong.
+    """
+
+    key: str
+    problem: str
+    fix: str
+    value: str = ""
+    why: str = ""
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, for those who see the key beside it."""
+        parts = [self.problem, repr(self.value[:80]) if self.key else "", self.why]
+        return ": ".join(filter(None, parts))
+
+    def error(self) -> IllegalConfigurationError:
+        """The error that says it all."""
+        named = f"key={self.key[:120]} value={self.value[:80]!r}" if self.key else ""
+        what = f"state option {self.problem}" if self.key else self.problem
+        return IllegalConfigurationError(
+            f"{': '.join(filter(None, [what, named, self.why]))}; {self.fix}"
+        )
+
+
 def parse_options(
     backend: str, options: Mapping[str, str], defaults: Mapping[str, str] | None = None
 ) -> BackendOptions:
@@ -147,34 +180,54 @@ def parse_options(
     Raises:
         IllegalConfigurationError: naming the key, its value and what is allowed.
     """
+    judged = judge_options(backend, options, defaults)
+    if isinstance(judged, BackendOptions):
+        return judged
+    raise judged[0].error()
+
+
+def judge_options(
+    backend: str, options: Mapping[str, str], defaults: Mapping[str, str] | None = None
+) -> BackendOptions | list[Refusal]:
+    """What `parse_options` gives, or everything that is wrong with the settings.
+
+    Raises:
+        IllegalConfigurationError: no backend is called so.
+    """
     found: dict[str, Any] = {}
     rocks: dict[str, Any] = {}
+    refused: list[Refusal] = []
     given = {**(defaults or {}), **options}
     for key, text in given.items():
         setting = _TABLE.get(key)
         if setting is None:
-            raise _unknown(key, text)
-        value = _value(key, text, setting)
+            refused.append(_unknown(key, text))
+            continue
+        try:
+            value = setting.parse(text)
+        except values.Refused as refusal:
+            refused.append(Refusal(key, "has a wrong value", f"write {refusal}", text))
+            continue
         group, _, name = setting.field.rpartition(".")
         (rocks if group else found)[name] = value
     resolved = BackendOptions(kind=kind_of_backend(backend), rocks=rocks, **found)
-    resolved.check(given)
+    if refused:
+        return refused
+    try:
+        resolved.check(given)
+    except IllegalConfigurationError as error:
+        text, _, shown = str(error).rpartition("; options=")
+        reason, separator, fix = text.rpartition("; ")
+        if not separator:
+            reason, fix = text, "change one of them, or leave it out"
+        return [Refusal("", f"{reason} options={shown}", fix)]
     return resolved
 
 
-def _value(key: str, text: str, setting: _Setting) -> Any:
-    try:
-        return setting.parse(text)
-    except values.Refused as refused:
-        raise IllegalConfigurationError(
-            f"state option has a wrong value: key={key} value={text[:80]!r}; write {refused}"
-        ) from refused
-
-
-def _unknown(key: str, text: str) -> IllegalConfigurationError:
-    where = f"key={key[:120]} value={text[:80]!r}"
+def _unknown(key: str, text: str) -> Refusal:
     if key in ABSENT_KEYS:
-        return IllegalConfigurationError(f"state option cannot be set: {where}: {ABSENT_KEYS[key]}")
+        why, _, fix = ABSENT_KEYS[key].rpartition("; ")
+        return Refusal(key, "cannot be set", fix, text, why)
     near = get_close_matches(key, KNOWN_KEYS, n=3, cutoff=0.6)
     fix = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(KNOWN_KEYS)}"
-    return IllegalConfigurationError(f"state option is not known: {where}; {fix}")
+    return Refusal(key, "is not known", fix, text)

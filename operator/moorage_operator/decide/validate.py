@@ -6,6 +6,7 @@ Found before anything is stopped, so that a wrong edit leaves the running job ru
 from collections.abc import Iterator
 
 from moorage_api import JobSpec, Problem
+from moorage_api.problems import field_name
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.restore_point import (
     Obstacle,
@@ -14,8 +15,7 @@ from moorage_operator.decide.restore_point import (
     named_snapshot,
 )
 from moorage_operator.decide.specs import revision_name
-from moorage_state.errors import IllegalConfigurationError
-from moorage_state.tuning import parse_options
+from moorage_state.tuning import judge_options
 
 __all__ = ["validate"]
 
@@ -54,11 +54,11 @@ def _state_options(spec: JobSpec) -> Iterator[Problem]:
     """What state servers would refuse when they start."""
     backend = spec.state.backend
     known = backend if "." not in backend and backend != "forst" else "rocksdb"
-    try:
-        parse_options(known, spec.state.options)
-    except IllegalConfigurationError as error:
-        what, _, fix = str(error).rpartition("; ")
-        yield Problem("spec.state.options", what, fix)
+    judged = judge_options(known, spec.state.options)
+    if isinstance(judged, list):
+        for one in judged:
+            field = ("spec", "state", "options", *filter(None, [one.key]))
+            yield Problem(field_name(field), one.reason, one.fix)
 
 
 def _left_behind(old: JobSpec, spec: JobSpec) -> Iterator[Problem]:

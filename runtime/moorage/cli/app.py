@@ -15,6 +15,7 @@ from typing import Annotated, Literal, NoReturn
 import typer
 
 import moorage
+from moorage.cli.checks import checked_job
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.progress import open_display, rows_text
 from moorage.cli.session import Runner, run_session
@@ -25,9 +26,7 @@ from moorage.driver.types import Outcome, RunOptions, RunResult
 from moorage.redaction import redact
 from moorage_api import (
     ManifestError,
-    Problem,
     StatefulSparkJob,
-    cluster_problems,
     load_manifest,
     local_run_report,
 )
@@ -94,8 +93,9 @@ def run(
     ] = None,
 ) -> None:
     """Run a job on this machine, without Kubernetes; Ctrl-C takes a last checkpoint."""
-    job = load_manifest(manifest)
-    _check_local(job, manifest)
+    job = checked_job(manifest, "local")
+    if ignored := local_run_report(job).ignored:
+        _complain(f"ignored on this machine: {', '.join(ignored)}")
     options = RunOptions(
         take_over=take_over,
         restore=_restore_url(restore),
@@ -151,16 +151,14 @@ def validate(
     manifest: JobFile,
     *,
     target: Annotated[
-        Literal["local", "cluster"] | None,
-        typer.Option("--for", help="Also apply the rules of this place.", show_default=False),
-    ] = None,
+        Literal["local", "cluster"], typer.Option("--for", help="Where it is to run.")
+    ] = "local",
 ) -> None:
-    """Check a manifest and print every problem in it; starts and changes nothing."""
-    job = load_manifest(manifest)
-    if target == "local":
-        _check_local(job, manifest)
-    elif target == "cluster" and (problems := cluster_problems(job)):
-        raise ManifestError(str(manifest), problems)
+    """Check a manifest and print every problem in it; starts and changes nothing.
+
+    What `moorage run` refuses before it starts is refused here, in the same words.
+    """
+    job = checked_job(manifest, target)
     scaling = job.spec.scaling
     typer.echo(
         f"{manifest} is valid: job {job.name}, parallelism {scaling.parallelism} "
@@ -201,20 +199,6 @@ def _quit_now() -> NoReturn:
     _complain("interrupted; no last checkpoint, the next run goes on from the one before")
     sys.stdout.flush()
     os._exit(ExitCode.INTERRUPTED)
-
-
-def _check_local(job: StatefulSparkJob, manifest: Path) -> None:
-    report = local_run_report(job)
-    problems = list(report.unsupported)
-    main_file = job.spec.application.main_path(manifest.absolute().parent)
-    if not main_file.is_file():
-        reason = f"is not a file on this machine: {main_file}"
-        fix = "write its path relative to the manifest"
-        problems.append(Problem("spec.application.mainFile", reason, fix))
-    if problems:
-        raise ManifestError(str(manifest), problems)
-    if report.ignored:
-        _complain(f"ignored on this machine: {', '.join(report.ignored)}")
 
 
 def _restore_url(restore: str | None) -> str | None:

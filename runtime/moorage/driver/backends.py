@@ -14,12 +14,13 @@ from moorage_state.errors import IllegalConfigurationError
 from moorage_state.tuning import (
     BackendOptions,
     Kind,
+    Refusal,
     default_options,
+    judge_options,
     kind_of_backend,
-    parse_options,
 )
 
-__all__ = ["backend_options"]
+__all__ = ["backend_options", "judge_backend"]
 
 
 def backend_options(
@@ -38,12 +39,29 @@ def backend_options(
     Raises:
         IllegalConfigurationError: naming the key, its value and what is allowed.
     """
+    judged = judge_backend(backend, options, code, environ)
+    if isinstance(judged, BackendOptions):
+        return judged
+    raise judged[0].error()
+
+
+def judge_backend(
+    backend: str,
+    options: Mapping[str, str],
+    code: Sequence[Path] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> BackendOptions | list[Refusal]:
+    """What `backend_options` gives, or everything that is wrong with the options.
+
+    Raises:
+        IllegalConfigurationError: there is no such backend, or the machine's defaults are wrong.
+    """
     defaults = default_options(environ)
     kind = backend
     if "." in backend:
         with _importing_from(code):
             kind = _of_factory(backend, {**defaults, **options})
-    return parse_options(kind, options, defaults)
+    return judge_options(kind, options, defaults)
 
 
 @contextmanager

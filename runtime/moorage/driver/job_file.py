@@ -4,7 +4,6 @@ Decides what a legal job file is. Called by the driver once per start: `check_jo
 is started, which takes long, and `build_graph` with Spark's session.
 """
 
-import ast
 import importlib.util
 import sys
 import traceback
@@ -14,6 +13,7 @@ from types import ModuleType
 
 from pyspark import cloudpickle
 
+from moorage.driver.job_source import NO_BUILD, fault_of
 from moorage.engine.failures import UserFunctionError
 from moorage.graph import JobGraph, StreamEnvironment
 from moorage_state.errors import MoorageError, UserError
@@ -31,24 +31,12 @@ def check_job_file(path: Path) -> None:
         UserError: it has no `build`. A file that gets names in ways that cannot be read off it
             passes, and `build_graph` sees.
     """
-    try:
-        tree = ast.parse(path.read_bytes(), str(path))
-    except (SyntaxError, ValueError) as exc:
-        raise _not_imported(path, exc) from exc
-    names, stars = set(), False
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                names.add(name)
-            case ast.Name(id=name, ctx=ast.Store()):
-                names.add(name)
-            case ast.Import(names=found) | ast.ImportFrom(names=found):
-                names |= {alias.asname or alias.name for alias in found}
-                stars = stars or any(alias.name == "*" for alias in found)
-            case ast.Name(id="globals" | "exec" | "setattr"):
-                stars = True
-    if "build" not in names and not stars:
-        raise _no_build(path)
+    fault = fault_of(path)
+    if fault is None:
+        return
+    if fault.cause is not None:
+        raise _not_imported(path, fault.cause) from fault.cause
+    raise _no_build(path)
 
 
 def build_graph(path: Path, env: StreamEnvironment, py_files: Sequence[Path] = ()) -> JobGraph:
@@ -99,10 +87,7 @@ def _import(path: Path, py_files: Sequence[Path]) -> ModuleType:
 
 
 def _no_build(path: Path) -> UserError:
-    return UserError(
-        f"the job file defines no build(env): file={path}; add `def build(env):` that reads "
-        f"streams from env and says what to do with them"
-    )
+    return UserError(f"the job file defines no build(env): file={path}; {NO_BUILD}")
 
 
 def _not_imported(path: Path, error: Exception) -> UserFunctionError:

@@ -42,7 +42,7 @@ def test_fields_that_mean_nothing_without_a_cluster_are_named_if_the_manifest_gi
     [
         ("spec.state.changelog", True, "spec.state.changelog"),
         ("spec.state.backend", "forst", "spec.state.backend"),
-        ("spec.state.backend", "batch", "spec.state.backend"),
+        ("spec.state.backend", "batch", "spec.bounded"),
         ("spec.scaling.autoscaler.enabled", True, "spec.scaling.autoscaler.enabled"),
         ("spec.scaling.repartition", "Offline", "spec.scaling.repartition"),
         ("spec.savepoint.schedule", {"cron": "0 3 * * *"}, "spec.savepoint.schedule"),

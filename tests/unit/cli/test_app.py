@@ -91,7 +91,7 @@ def test_a_missing_job_file_is_found_before_spark_is_started(moorage, job_file):
     runner = Recorder(FINISHED)
     status, _, err = moorage("run", job_file, runner=runner)
     assert status == 2
-    assert "spec.application.mainFile: is not a file on this machine" in err
+    assert "spec.application.mainFile (line 5): is not a file on this machine" in err
     assert runner.calls == []
 
 
@@ -104,7 +104,7 @@ def test_what_the_release_cannot_do_stops_the_run_and_what_it_ignores_is_named(m
     job_file.write_text(text + "  savepoint: {schedule: {cron: 0 3 * * *}}\n")
     status, _, err = moorage("run", job_file, runner=Recorder(FINISHED))
     assert status == 2
-    assert "spec.savepoint.schedule: " in err
+    assert "spec.savepoint.schedule (line 8): " in err
 
 
 def test_an_error_of_the_run_is_printed_without_a_trace_and_gives_its_status(moorage, job_file):
@@ -159,7 +159,7 @@ def test_validate_starts_nothing_and_names_the_job(moorage, job_file):
 def test_validate_can_apply_the_rules_of_a_place(moorage, job_file):
     status, _, err = moorage("validate", job_file, "--for", "cluster")
     assert status == 2
-    assert "spec.image: is missing" in err
+    assert "spec.image (line 4): is missing" in err
     assert moorage("validate", job_file, "--for", "local")[0] == 0
 
 

@@ -1,0 +1,114 @@
+"""What a manifest must be to be run, here or on a cluster: the checks of `validate` and of `run`.
+
+Decides which checks hold where; what they find is told at once, with what is wrong with the form.
+Called before anything is started. Reads the job's files, and imports none but a state backend's
+factory, which alone knows what it makes.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from moorage.driver.backends import judge_backend
+from moorage.driver.job_source import NO_BUILD, fault_of
+from moorage_api import (
+    Check,
+    Problem,
+    StatefulSparkJob,
+    cluster_problems,
+    load_manifest,
+    local_run_report,
+)
+from moorage_api.problems import field_name
+from moorage_state.errors import IllegalConfigurationError
+
+__all__ = ["PLACES", "Place", "checked_job"]
+
+Place = Literal["local", "cluster"]
+PLACES: tuple[Place, ...] = ("local", "cluster")
+
+_FOR_CLUSTER = "(for a cluster: moorage validate --for cluster)"
+
+
+def checked_job(manifest: Path, place: Place) -> StatefulSparkJob:
+    """The job of a manifest that can be run at `place`.
+
+    Raises:
+        ManifestError: with everything that would keep it from that.
+    """
+    checks = _local(manifest.absolute().parent) if place == "local" else _CLUSTER
+    return load_manifest(manifest, *checks)
+
+
+def _local(folder: Path) -> tuple[Check, ...]:
+    return (
+        lambda job: local_run_report(job).unsupported,
+        lambda job: _files(job, folder),
+        lambda job: _backend(job, folder),
+    )
+
+
+def _files(job: StatefulSparkJob, folder: Path) -> Iterator[Problem]:
+    application = job.spec.application
+    main_file = application.main_path(folder)
+    if not main_file.is_file():
+        yield _absent("spec.application.mainFile", main_file)
+    else:
+        yield from _source(main_file)
+    for index, name in enumerate(application.py_files):
+        path = folder / name.removeprefix("local://")
+        if not path.exists():
+            yield _absent(f"spec.application.pyFiles[{index}]", path)
+
+
+def _source(path: Path) -> Iterator[Problem]:
+    field = "spec.application.mainFile"
+    try:
+        fault = fault_of(path)
+    except OSError as error:
+        yield Problem(field, f"cannot be read: {path}: {error.strerror}", "check its permissions")
+        return
+    if fault is None:
+        return
+    if fault.cause is None:
+        yield Problem(field, f"defines no build(env): {path}", NO_BUILD)
+        return
+    where = f"{path}:{fault.line}" if fault.line else str(path)
+    what = fault.cause.msg if isinstance(fault.cause, SyntaxError) else str(fault.cause)
+    yield Problem(field, f"is not Python: {where}: {what}", "correct it there")
+
+
+def _absent(field: str, path: Path) -> Problem:
+    reason = f"is not a file on this machine: {path}"
+    return Problem(field, reason, f"write its path relative to the manifest {_FOR_CLUSTER}")
+
+
+def _backend(job: StatefulSparkJob, folder: Path) -> Iterator[Problem]:
+    state = job.spec.state
+    if state.backend == "forst":
+        return  # known, and not in this release: that is said elsewhere
+    try:
+        judged = judge_backend(
+            state.backend, state.options, [job.spec.application.main_path(folder).parent]
+        )
+    except IllegalConfigurationError as error:
+        reason, _, fix = str(error).rpartition("; ")
+        yield Problem("spec.state.backend", reason, fix)
+        return
+    yield from _options(judged)
+
+
+def _cluster_options(job: StatefulSparkJob) -> Iterator[Problem]:
+    backend = job.spec.state.backend
+    if backend != "forst" and "." not in backend:
+        yield from _options(judge_backend(backend, job.spec.state.options, environ={}))
+
+
+def _options(judged: object) -> Iterator[Problem]:
+    if isinstance(judged, list):
+        for one in judged:
+            field = ("spec", "state", "options", *filter(None, [one.key]))
+            yield Problem(field_name(field), one.reason, one.fix)
+
+
+_CLUSTER: tuple[Check, ...] = (cluster_problems, _cluster_options)
