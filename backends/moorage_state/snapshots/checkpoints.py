@@ -6,7 +6,8 @@ It knows manifests and the log, not how a range's files are made or used.
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -18,8 +19,6 @@ from moorage_state.errors import (
     CorruptState,
     MoorageError,
     ObjectNotFound,
-    Retryable,
-    StoreUnavailable,
     UserError,
 )
 from moorage_state.snapshots.entries import Checkpoint, Entry, Retire
@@ -40,14 +39,13 @@ from moorage_state.snapshots.manifest import (
     manifest_digest,
 )
 from moorage_state.snapshots.retention import Retirement, victims
-from moorage_state.stores import ObjectStore
+from moorage_state.stores import ObjectStore, not_deleted
 
 __all__ = [
     "CheckpointStore",
     "Loaded",
     "Verify",
     "delete_state",
-    "not_deleted",
     "verify_files",
 ]
 
@@ -80,6 +78,8 @@ class CheckpointStore:
         self._store = store
         self._manifests: dict[int, Manifest] = {}
         self._leftovers: set[int] | None = None
+        # That of the run before this one may still be at it.
+        self._retiring = threading.Lock()
 
     @property
     def objects(self) -> ObjectStore:
@@ -212,9 +212,20 @@ class CheckpointStore:
             Fenced: another writer took over; nothing more is retired or deleted.
             Retryable, UserError: some objects may be left; the next retirement takes them up.
         """
-        # An entry in doubt may be the one that makes a checkpoint exist.
-        writer.settle()
-        entries = writer.entries if entries is None else entries
+        with self._retiring:
+            # An entry in doubt may be the one that makes a checkpoint exist.
+            writer.settle()
+            entries = writer.entries if entries is None else entries
+            return self._retire(writer, entries, keep, pinned, pending)
+
+    def _retire(
+        self,
+        writer: LogWriter,
+        entries: Sequence[Entry],
+        keep: int,
+        pinned: Collection[int],
+        pending: Iterable[RangeHandle],
+    ) -> Retirement:
         if self._leftovers is None:
             self._leftovers = self._find_leftovers(entries)
         manifests = self._readable(entries, self._leftovers)
@@ -222,10 +233,12 @@ class CheckpointStore:
         # manifest of a fenced writer, put late where this one had deleted a retired one's.
         self._leftovers.intersection_update(manifests)
         retirement = victims(entries, manifests, keep, pinned=pinned, pending=pending)
+        retired = {e.checkpoint_id for e in writer.entries if isinstance(e, Retire)}
         for checkpoint_id in retirement.checkpoint_ids:
-            failpoints.hit("retire.before_entry")
-            writer.append(Retire(writer.fence, checkpoint_id))
-            failpoints.hit("retire.after_entry")
+            if checkpoint_id not in retired:
+                failpoints.hit("retire.before_entry")
+                writer.append(Retire(writer.fence, checkpoint_id))
+                failpoints.hit("retire.after_entry")
             self._leftovers.add(checkpoint_id)
 
         def look() -> None:
@@ -323,13 +336,6 @@ def delete_state(
             look()
             failed |= store.delete_many(group[start : start + _DELETES_PER_LOOK])
     return failed
-
-
-def not_deleted(store: ObjectStore, failed: Mapping[str, MoorageError]) -> MoorageError:
-    """The error for objects that could not be deleted: of the first one's kind."""
-    key, error = min(failed.items())
-    text = f"objects were not deleted: store={store.url} count={len(failed)} first={key}: {error}"
-    return StoreUnavailable(text) if isinstance(error, Retryable) else UserError(text)
 
 
 def verify_files(store: ObjectStore, manifest: Manifest, *, full: bool = False) -> None:

@@ -165,7 +165,8 @@ class LogWriter:
         """Private: use `claim`."""
         self._store = store
         self._log = LineageLog(store)
-        self._records = list(records)
+        # Replaced and never changed, so that it can be read without the lock.
+        self._records = tuple(records)
         self._clock = clock
         self._new_id = new_id
         self._lock = threading.RLock()
@@ -239,14 +240,29 @@ class LogWriter:
 
     @property
     def entries(self) -> list[Entry]:
-        """All entries this writer knows of, in order: up to its own last one at least."""
-        with self._lock:
-            return [record.entry for record in self._records]
+        """All entries this writer knows of, in order: up to its own last one at least.
+
+        Nobody waits for a store here, whoever appends or reads meanwhile.
+        """
+        return [record.entry for record in self._records]
+
+    @property
+    def possible_entries(self) -> list[Entry]:
+        """Like `entries`, with the one in doubt as if it were there: what it names must be kept.
+
+        An entry that is appended later, by whatever is decided with these, comes after it.
+        """
+        doubtful = self._in_doubt  # before the entries: it moves from here to there
+        records = self._records
+        if doubtful is not None and all(r.attempt != doubtful.attempt for r in records[-2:]):
+            return [*(record.entry for record in records), doubtful.entry]
+        return [record.entry for record in records]
 
     @property
     def in_doubt(self) -> Entry | None:
         """The entry whose append ended in StoreUnavailable and is not settled yet."""
-        return self._in_doubt.entry if self._in_doubt else None
+        doubtful = self._in_doubt
+        return doubtful.entry if doubtful else None
 
     def append(self, entry: Entry) -> int:
         """Append `entry` durably and return its number.
@@ -328,8 +344,8 @@ class LogWriter:
         failpoints.hit("log.after_put")
 
     def _learn(self, records: Sequence[Record]) -> None:
+        self._records = (*self._records, *records)
         for record in records:
-            self._records.append(record)
             entry = record.entry
             if self._fence and isinstance(entry, Fence) and entry.fence > self._fence:
                 self._in_doubt = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from moorage_state import failpoints
-from moorage_state.snapshots.checkpoints import CheckpointStore, delete_state, not_deleted
+from moorage_state.snapshots.checkpoints import CheckpointStore, delete_state
 from moorage_state.snapshots.entries import Checkpoint, Entry
 from moorage_state.snapshots.history import next_checkpoint_id, retained
 from moorage_state.snapshots.layout import (
@@ -23,7 +23,7 @@ from moorage_state.snapshots.layout import (
 )
 from moorage_state.snapshots.log import LogWriter
 from moorage_state.snapshots.manifest import Manifest
-from moorage_state.stores import ObjectInfo, ObjectStore
+from moorage_state.stores import ObjectInfo, ObjectStore, not_deleted
 
 __all__ = ["AGE_FLOOR", "Swept", "UnderWay", "find_garbage", "garbage", "sweep"]
 

@@ -5,7 +5,13 @@ Decides how bytes get durable under a key, and what a failure of the storage mea
 the bytes are, nor any state backend, Spark or Kubernetes.
 """
 
-from moorage_state.stores.base import ObjectInfo, ObjectStore, check_key
+from moorage_state.stores.base import (
+    ObjectInfo,
+    ObjectStore,
+    check_key,
+    delete_all,
+    not_deleted,
+)
 from moorage_state.stores.local import LocalStore
 from moorage_state.stores.memory import MemoryStore
 from moorage_state.stores.retries import Retries
@@ -23,7 +29,9 @@ __all__ = [
     "S3Credentials",
     "S3Store",
     "check_key",
+    "delete_all",
     "in_parallel",
+    "not_deleted",
     "open_store",
     "store_url",
 ]

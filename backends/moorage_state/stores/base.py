@@ -6,13 +6,21 @@ that a directory, a dictionary and a bucket can stand in for one another; all of
 contract tests.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from moorage_state.errors import Bug, CorruptState, MoorageError, UserError
+from moorage_state.errors import (
+    Bug,
+    CorruptState,
+    MoorageError,
+    Retryable,
+    StoreDenied,
+    StoreUnavailable,
+    UserError,
+)
 
 __all__ = [
     "MAX_KEY_BYTES",
@@ -21,7 +29,9 @@ __all__ = [
     "check_key",
     "check_prefix",
     "check_slice",
+    "delete_all",
     "delete_each",
+    "not_deleted",
     "short_object",
 ]
 
@@ -164,6 +174,22 @@ def delete_each(delete: Callable[[str], None], keys: Collection[str]) -> dict[st
         except MoorageError as error:
             failed[key] = error
     return failed
+
+
+def delete_all(store: ObjectStore, keys: Collection[str]) -> None:
+    """Remove objects in as few requests as the store allows, as many of them as it can.
+
+    Raises what `delete_many` does, and for objects that may still be there one error of all.
+    """
+    if failed := store.delete_many(keys):
+        raise not_deleted(store, failed)
+
+
+def not_deleted(store: ObjectStore, failed: Mapping[str, MoorageError]) -> MoorageError:
+    """The error for objects that may still be there: of the kind of the first one's."""
+    key, error = min(failed.items())
+    text = f"objects were not deleted: store={store.url} count={len(failed)} first={key}: {error}"
+    return StoreUnavailable(text) if isinstance(error, Retryable) else StoreDenied(text)
 
 
 def _segment_problem(segment: str) -> str:

@@ -24,7 +24,7 @@ from moorage.driver.coordination import (
 from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.manifests import Boundary, ManifestMaker, handles_of
 from moorage.driver.output import OutputKeeper
-from moorage.driver.requesters import Requesters
+from moorage.driver.requesters import Place, Requesters
 from moorage.driver.requests import CheckpointRequest, Request, SavepointRequest
 from moorage.driver.settings import JobSettings
 from moorage.driver.snapshot_writer import (
@@ -68,6 +68,8 @@ _log = logging.getLogger(__name__)
 _WAIT_SECONDS = 0.05
 _UPLOADS_END_SECONDS = 5.0
 """What uploads that were cancelled may take to notice; what they write is swept in any case."""
+_LAST_CHORES_SECONDS = 10.0
+"""How long the end of a run waits for deletions; the next run takes up what is left."""
 _FATAL = (Fenced, Bug, CorruptState, VersionGone)
 # After these a range may be out of work: it is opened again before the next epoch.
 _RECOVERED = (Retryable, StaleLease, LocalDiskError)
@@ -172,16 +174,11 @@ class Checkpointer:
         completed is the answer.
         """
         request.running()
-        try:
-            location = self._requesters.place_of(request)
-            if location is None:
-                return
-            future = trigger_savepoint(self._coordinator, request, location)
-        except MoorageError as error:
-            request.answer(error)
-            return
-        future.add_done_callback(partial(self._requesters.answer, request))
-        self._carry_out(at)
+        self._background.run(
+            f"place-{request.name}",
+            self._requesters.finding_place(request),
+            partial(self._begin_savepoint, request, at),
+        )
 
     def wait(
         self, at: Callable[[], Boundary], give_up: Callable[[], bool] = lambda: False
@@ -192,7 +189,7 @@ class Checkpointer:
             give_up: asked all the time whether to abort what can be aborted.
         """
         reports: list[CheckpointReport] = []
-        while self._works or self._coordinator.pending_ids:
+        while self._works or self._coordinator.pending_ids or self._requesters.finds_place:
             self._background.take(_WAIT_SECONDS)
             self._coordinator.on_time(self._clock())
             if give_up():
@@ -219,6 +216,10 @@ class Checkpointer:
         reports += self.wait(at)
         if not future.done or future.exception() is not None:
             raise self._requesters.why(future)
+        for _ in range(int(_LAST_CHORES_SECONDS / _WAIT_SECONDS)):
+            if not self._housekeeper.busy:
+                break
+            self._background.take(_WAIT_SECONDS)
         return reports
 
     def go_on(self) -> None:
@@ -251,12 +252,13 @@ class Checkpointer:
     @property
     def under_way(self) -> bool:
         """Whether a checkpoint or savepoint is being taken."""
-        return bool(self._works)
+        return bool(self._works) or self._requesters.finds_place
 
     @property
     def takes_savepoint(self) -> bool:
         """Whether a savepoint is being taken, which the end of the run would undo."""
-        return any(work.is_savepoint for work in self._works.values())
+        takes = any(work.is_savepoint for work in self._works.values())
+        return takes or self._requesters.finds_place
 
     def _unfinished(self) -> UnderWay:
         """What is being taken, and the bases of that and of the next; any thread may ask."""
@@ -298,6 +300,21 @@ class Checkpointer:
                 self._tell(f"the job goes on without its savepoint: {effect.cause}")
             case _:
                 pass  # times, and files that came too late: the sweep finds those
+
+    def _begin_savepoint(
+        self, request: SavepointRequest, at: Callable[[], Boundary], result: Place | BaseException
+    ) -> None:
+        """At a boundary: it is known where the savepoint is to lie, or that it lies there."""
+        try:
+            location = self._requesters.placed(request, result)
+            if location is None:
+                return
+            future = trigger_savepoint(self._coordinator, request, location)
+        except MoorageError as error:
+            request.answer(error)
+            return
+        future.add_done_callback(partial(self._requesters.answer, request))
+        self._carry_out(at)
 
     def _trigger(self, effect: TriggerTasks, at: Callable[[], Boundary]) -> None:
         """The synchronous part, then the upload in a thread."""
@@ -355,10 +372,26 @@ class Checkpointer:
                 work.committables.setdefault(staged.uid, []).extend(staged.items)
         self._background.run(
             f"finalize-{work.checkpoint_id}",
-            partial(self._snapshots.finalize, work),
+            partial(self._finalize, work),
             partial(self._finalized, effect, work),
             writes=True,
         )
+
+    def _finalize(self, work: Work) -> str:
+        """In a thread: let it exist, then publish what it covers.
+
+        No newer one can exist before that is published: what it holds is only what came since, and
+        a restore publishes again what the restored one holds, and nothing of those before it.
+        """
+        address = self._snapshots.finalize(work)
+        if not work.is_savepoint:
+            try:
+                # A driver that was stalled must not publish over its successor.
+                self._writer.refresh()
+                self._output.publish(work.checkpoint_id, work.committables)
+            except BaseException as error:  # noqa: BLE001 - raised by who takes the result
+                work.unpublished = error
+        return address
 
     def _finalized(
         self, effect: FinalizeCheckpoint, work: Work, result: str | BaseException
@@ -393,8 +426,8 @@ class Checkpointer:
         self._done = [e for e in self._done if self._works] + [report.epoch]
         self._fleet.complete(checkpoint_id, report.epoch, work.uploaded.handles)
         self._base, self._base_id = work.uploaded.handles, checkpoint_id
-        self._writer.refresh()  # a driver that was stalled must not publish over its successor
-        self._output.publish(checkpoint_id, work.committables)
+        if work.unpublished is not None:
+            raise work.unpublished
         self._housekeeper.after(report)
         self._reports.append(report)
 

@@ -1,18 +1,20 @@
 """What follows a completed checkpoint: old ones are let go, and what nobody needs is deleted.
 
-Called by the checkpointer under the epoch lock; sweeping runs in a thread beside the epochs.
+Called by the checkpointer under the epoch lock. All that asks a store runs in threads beside the
+epochs, one chore at a time; only what the chore may rely on is looked up under the lock.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from moorage.driver.background import Background
 from moorage.driver.output import OutputKeeper
 from moorage.driver.savepoints import ClaimedSavepoints
 from moorage.driver.snapshot_writer import CheckpointReport
-from moorage_state.errors import Fenced, MoorageError, Retryable
-from moorage_state.snapshots import CheckpointStore, LogWriter, Swept, UnderWay, sweep
+from moorage_state.errors import Fenced, MoorageError, Retryable, StoreDenied
+from moorage_state.snapshots import CheckpointStore, Entry, LogWriter, Swept, UnderWay, sweep
 
 __all__ = ["Housekeeper"]
 
@@ -21,6 +23,21 @@ _log = logging.getLogger(__name__)
 _SWEEP_SECONDS = 3600.0
 _AGAIN_SECONDS = 300.0
 """After a sweep that met a checkpoint under way and passed shared objects over."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """What was so at one moment under the epoch lock: whatever begins later builds on that.
+
+    Attributes:
+        newest: the checkpoint that completed last.
+        entries: the log, with an entry in doubt.
+        pinned: the bases of what is under way, and of what begins next.
+    """
+
+    newest: CheckpointReport
+    entries: Sequence[Entry]
+    pinned: Collection[int]
 
 
 class Housekeeper:
@@ -54,17 +71,43 @@ class Housekeeper:
         self._under_way = under_way
         self._claimed = ClaimedSavepoints(writer, retain)
         self._next_sweep = clock()
+        self._newest: CheckpointReport | None = None
+        self._busy = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether old checkpoints are being let go; a sweep does not count."""
+        return self._busy
 
     def after(self, newest: CheckpointReport) -> None:
         """Let go of old checkpoints; what cannot be deleted now is taken up the next time."""
-        try:
-            self._store.retire(self._writer, self._retain, pinned=self._under_way().pinned)
-            self._claimed.release()
-            self._output.retire(self._run, newest.checkpoint_id, newest.epoch)
-        except Retryable as error:
-            _log.warning("old checkpoints could not be retired, will try again: %s", error)
-        if self._clock() >= self._next_sweep:
-            self._sweep()
+        self._newest = newest
+        if not self._busy:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Begin what the newest checkpoint asks for; one that came meanwhile takes its place."""
+        newest, self._newest = self._newest, None
+        if newest is None:
+            if self._clock() >= self._next_sweep:
+                self._sweep()
+            return
+        self._busy = True
+        moment = _Moment(newest, self._writer.possible_entries, self._under_way().pinned)
+        self._background.run("housekeeping", partial(self._tidy, moment), self._tidied)
+
+    def _tidy(self, moment: _Moment) -> None:
+        self._store.retire(self._writer, self._retain, pinned=moment.pinned, entries=moment.entries)
+        self._claimed.release()
+        self._output.retire(self._run, moment.newest.checkpoint_id, moment.newest.epoch)
+
+    def _tidied(self, result: BaseException | None) -> None:
+        self._busy = False
+        if isinstance(result, (Retryable, StoreDenied)):
+            _log.warning("old checkpoints could not be retired, will try again: %s", result)
+        elif result is not None:
+            raise result
+        self._begin()
 
     def _sweep(self) -> None:
         """Delete, beside the epochs, what crashes and aborted uploads have left for a day."""

@@ -6,6 +6,7 @@ checkpoint. Knows nothing of how a sink stores things.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from moorage.engine.failures import UserFunctionError
@@ -60,6 +61,8 @@ class OutputKeeper:
         self._writer = writer
         self._savepoints = savepoints
         self._known: dict[int, _Committables] = {}
+        # What a sink publishes must not look like what it may forget.
+        self._one_at_a_time = threading.Lock()
 
     def admit(self, manifest: Manifest | None) -> Iterator[str]:
         """Ask all sinks whether the run may begin with this point; yields sentences for people.
@@ -131,12 +134,23 @@ class OutputKeeper:
                 call(info, committables[node.uid])
 
     def publish(self, checkpoint_id: int, committables: _Committables) -> None:
-        """Make visible what a completed checkpoint covers."""
+        """Make visible what a completed checkpoint covers; called beside the epochs."""
+        with self._one_at_a_time:
+            self._publish(checkpoint_id, committables)
+
+    def _publish(self, checkpoint_id: int, committables: _Committables) -> None:
         for uid, items in committables.items():
             self._node(uid).sink.publish(self._writer.lineage, checkpoint_id, items)
 
     def retire(self, run: int, checkpoint_id: int, epoch: int) -> None:
-        """Let sinks forget what no restore can ask for; not while a manifest is unreadable."""
+        """Let sinks forget what no restore can ask for; not while a manifest is unreadable.
+
+        Called beside the epochs.
+        """
+        with self._one_at_a_time:
+            self._retire(run, checkpoint_id, epoch)
+
+    def _retire(self, run: int, checkpoint_id: int, epoch: int) -> None:
         nodes = [n for n in self._graph.sinks if hasattr(n.sink, "retire")]
         live = self._live(self._writer.entries) if nodes else None
         if live is None:

@@ -5,6 +5,9 @@ under the run's epoch lock.
 """
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from moorage.driver.asked import answer_of, underneath, was_suspended
 from moorage.driver.directories import make_last_part
@@ -17,9 +20,17 @@ from moorage_state.coordinator import CheckpointFuture
 from moorage_state.errors import Bug, Fenced, MoorageError, Retryable, StoreDenied, StoreUnavailable
 from moorage_state.snapshots import LogWriter, SavepointStore
 
-__all__ = ["Requesters"]
+__all__ = ["Place", "Requesters"]
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a savepoint is to lie, and the savepoint if an earlier driver completed it there."""
+
+    location: str
+    completed: SavepointView | None = None
 
 
 class Requesters:
@@ -35,27 +46,47 @@ class Requesters:
         self._watch = watch
         self._suspended: list[Request] = []
         self._attempts: dict[str, str] = {}
+        self._placing: list[Request] = []
         self._last_error: MoorageError | None = None
 
-    def place_of(self, request: SavepointRequest) -> str | None:
+    @property
+    def finds_place(self) -> bool:
+        """Whether a savepoint that was asked for waits for its place."""
+        return bool(self._placing)
+
+    def finding_place(self, request: SavepointRequest) -> Callable[[], "Place"]:
+        """Return what looks where the savepoint is to lie; its result goes to `placed`."""
+        self._placing.append(request)
+        return partial(self._place_of, request)
+
+    def placed(self, request: SavepointRequest, result: "Place | BaseException") -> str | None:
         """Where the savepoint is to lie; None if an earlier driver completed it, which is told.
 
         Raises:
             MoorageError: it cannot lie there, or another one does.
         """
+        if request not in self._placing:
+            return None  # handed back meanwhile
+        self._placing.remove(request)
+        if isinstance(result, BaseException):
+            raise result
+        if result.completed is None:
+            self._attempts[result.location] = request.attempt_id
+            return result.location
+        self._watch.savepoint(result.completed)
+        request.answer(result.completed)
+        return None
+
+    def _place_of(self, request: SavepointRequest) -> "Place":
         location = self._settings.savepoint_url(request.name)
         make_last_part("state.savepointDir", self._settings.savepoint_dir)
         savepoint = SavepointStore(location, create=True)
         found = savepoint.completed_by(request.attempt_id)
         if found is None:
-            self._attempts[location] = request.attempt_id
-            return location
+            return Place(location)
         if found.lineage != self._writer.lineage:
             savepoint.check_empty()
-        view = savepoint_view(request.name, savepoint, found)
-        self._watch.savepoint(view)
-        request.answer(view)
-        return None
+        return Place(location, savepoint_view(request.name, savepoint, found))
 
     def attempt_at(self, location: str | None) -> str:
         """The id of the request for the savepoint there; empty for a checkpoint."""
@@ -73,7 +104,7 @@ class Requesters:
 
     def take_suspended(self) -> list[Request]:
         """What was asked for and given up, for no fault of its own: the run ends, or the job."""
-        suspended, self._suspended = self._suspended, []
+        suspended, self._suspended, self._placing = self._suspended + self._placing, [], []
         return suspended
 
     def note(self, error: MoorageError, checkpoint_id: int) -> None:

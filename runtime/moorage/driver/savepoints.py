@@ -26,6 +26,7 @@ from moorage_state.snapshots import (
     object_keys,
 )
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
+from moorage_state.stores import delete_all
 
 __all__ = ["ClaimedSavepoints", "KnownSavepoints"]
 
@@ -125,8 +126,7 @@ def _delete(url: str, digest: str, writer: LogWriter) -> None:
         return
     manifest = savepoint.load(digest)
     writer.refresh()  # only who holds the fence deletes
-    for key in sorted(object_keys(manifest.handles)):
-        savepoint.store.delete(key)
+    delete_all(savepoint.store, sorted(object_keys(manifest.handles)))
     for key in (ATTEMPT_KEY, MANIFEST_KEY):
         savepoint.store.delete(key)
     _log.info("deleted a claimed savepoint: path=%s", url)

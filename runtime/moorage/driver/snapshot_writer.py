@@ -85,6 +85,8 @@ class Work:
     uploaded: FleetUpload | None = None
     committables: dict[str, list[Committable]] = field(default_factory=dict)
     report: CheckpointReport | None = None
+    unpublished: BaseException | None = None
+    """Why the output of this checkpoint, which exists, could not be published."""
 
     @property
     def is_savepoint(self) -> bool:

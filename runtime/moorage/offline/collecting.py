@@ -27,9 +27,8 @@ from moorage_state.snapshots import (
     find_garbage,
     retained,
 )
-from moorage_state.snapshots.checkpoints import not_deleted
 from moorage_state.snapshots.layout import checkpoint_id_in
-from moorage_state.stores import LocalStore, ObjectInfo, ObjectStore
+from moorage_state.stores import LocalStore, ObjectInfo, ObjectStore, not_deleted
 
 __all__ = ["Collected", "Garbage", "collect"]
 

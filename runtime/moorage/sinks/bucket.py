@@ -32,7 +32,7 @@ from moorage.sinks.records import (
 from moorage.sinks.visible import Visible, VisibleLog
 from moorage_state import failpoints
 from moorage_state.errors import CorruptState, Fenced
-from moorage_state.stores import ObjectStore, open_store
+from moorage_state.stores import ObjectStore, delete_all, open_store
 
 __all__ = ["Bucket", "StoreFolder", "open_output"]
 
@@ -188,8 +188,7 @@ class Bucket:
         if plan is not None:
             self._store.put(folder + plan.name, plan.data.encode())
             failpoints.hit("sink.compacted")
-            for name in plan.obsolete:
-                self._store.delete(folder + name)
+            delete_all(self._store, [folder + name for name in plan.obsolete])
 
     def files(self) -> list[str]:
         """All visible files, for readers that do not know the list: paths, or `s3a://...`."""
@@ -197,11 +196,10 @@ class Bucket:
 
     def _sweep(self, point: SinkRetire, wanted: set[str]) -> None:
         visible = {_file_of(path) for path in self._list.read()}
-        for info in self._store.list(_DATA):
-            file = info.key.removeprefix(_DATA)
-            if file not in wanted and file not in visible and lost(point, file):
-                self._store.delete(info.key)
-                failpoints.hit("sink.swept")
+        files = (info.key.removeprefix(_DATA) for info in self._store.list(_DATA))
+        over = [f for f in files if f not in wanted and f not in visible and lost(point, f)]
+        delete_all(self._store, [_DATA + file for file in over])
+        failpoints.hit("sink.swept")
 
     def _record(self, lineage: str, checkpoint_id: int, items: list[Committable]) -> None:
         kept = [{name: i[name] for name in ("file", "bytes", "modified")} for i in items]

@@ -31,6 +31,7 @@ from moorage.sinks.records import decode, encode, record_name
 from moorage.sinks.writing import FileWriter
 from moorage_state import failpoints
 from moorage_state.errors import CorruptState, MoorageError, ObjectNotFound, UserError
+from moorage_state.stores import delete_all
 
 __all__ = ["CheckpointFunction", "EpochFunction", "ForeachCheckpoint", "ForeachEpoch"]
 
@@ -85,10 +86,9 @@ class _StagedRows:
             yield table
 
     def _drop(self, lineage: str, files: Iterable[str]) -> None:
-        store, folder = open_output(self._staging), self._folder(lineage)
-        for file in files:
-            store.delete(folder + file)
-            failpoints.hit("sink.dropped")
+        folder = self._folder(lineage)
+        delete_all(open_output(self._staging), [folder + file for file in files])
+        failpoints.hit("sink.dropped")
 
     def _staged(self, lineage: str) -> list[str]:
         folder = self._folder(lineage)
@@ -201,10 +201,9 @@ class ForeachCheckpoint(_StagedRows):
         # What is newer was handed over by a driver that replaced this one.
         ids.update(i for i in handed if i > point.checkpoint_id)
         store, folder = open_output(self._staging), self._folder(point.lineage, "handed")
-        for checkpoint_id, files in handed.items():
-            if checkpoint_id not in ids and wanted.isdisjoint(files):
-                store.delete(folder + record_name(checkpoint_id))
-                failpoints.hit("sink.forgotten")
+        over = [i for i, files in handed.items() if i not in ids and wanted.isdisjoint(files)]
+        delete_all(store, [folder + record_name(checkpoint_id) for checkpoint_id in over])
+        failpoints.hit("sink.forgotten")
         self._drop_lost(point, self._wanted(point.live, handed))
 
     def _hand_over(self, info: CheckpointInfo, items: list[Committable]) -> None:

@@ -27,7 +27,7 @@ from moorage_state.errors import (
     StoreUnavailable,
     UserError,
 )
-from moorage_state.stores import ObjectStore
+from moorage_state.stores import ObjectStore, delete_all
 
 __all__ = ["LOG_PREFIX", "Visible", "VisibleLog"]
 
@@ -103,8 +103,7 @@ class VisibleLog:
         names = self._names()
         compacts = sorted(n for n, name in names.items() if name.endswith(".compact"))
         old = [n for n in sorted(names) if len(compacts) > 1 and n < compacts[-2]]
-        for number in old:
-            self._store.delete(LOG_PREFIX + names[number])
+        delete_all(self._store, [LOG_PREFIX + names[number] for number in old])
         return len(old)
 
     def _append(self, state: _State, everything: Visible, added: Visible) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.manifests import Boundary
 from moorage.driver.reporter import Reporter
+from moorage.driver.requests import SavepointRequest
 from moorage.engine.fleet import FleetUpload
 from moorage.engine.watermarks import Watermarks
 from moorage_state.errors import (
@@ -155,6 +156,12 @@ class Job:
         """An epoch that stages `items`."""
         self.epoch += 1
         self.checkpointer.staged(self.epoch, {"out": [{"file": item} for item in items]})
+
+    def savepoint(self, request: SavepointRequest) -> None:
+        """Ask for a savepoint; it is begun, or answered, when this returns."""
+        self.checkpointer.savepoint(request, self.boundary)
+        looks = self.checkpointer._requesters
+        wait_until(lambda: (self.poll(), not looks.finds_place)[1], 20, "its place")
 
     def poll(self) -> list[int]:
         reports = self.checkpointer.poll(self.epoch, self.boundary)

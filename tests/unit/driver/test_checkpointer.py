@@ -196,7 +196,7 @@ def test_a_savepoint_publishes_nothing_and_holds_what_is_not_published(make_job)
     job = make_job()
     job.commit("a")
     request = SavepointRequest("before")
-    job.checkpointer.savepoint(request, job.boundary)
+    job.savepoint(request)
     job.settle()
     view = request.wait(0)
     assert view is not None
@@ -216,7 +216,7 @@ def test_a_savepoint_of_a_name_that_is_taken_is_refused(make_job):
     job = make_job()
     for name in ("twice", "twice"):
         request = SavepointRequest(name)
-        job.checkpointer.savepoint(request, job.boundary)
+        job.savepoint(request)
         job.settle()
     with pytest.raises(UserError, match="choose another name"):
         request.wait(0)
@@ -228,7 +228,7 @@ def test_a_savepoint_that_fails_tells_who_asked_and_the_job_goes_on(make_job):
     job.commit("a")
     job.fleet.errors[1] = StoreUnavailable("down")
     request = SavepointRequest("before")
-    job.checkpointer.savepoint(request, job.boundary)
+    job.savepoint(request)
     assert job.settle() == []
     with pytest.raises(MoorageError, match="down"):
         request.wait(0)
@@ -270,7 +270,7 @@ def test_a_savepoint_may_overtake_a_checkpoint(make_job):
     job.commit("a")
     job.due()
     request = SavepointRequest("before")
-    job.checkpointer.savepoint(request, job.boundary)
+    job.savepoint(request)
     job.fleet.gates[2].set()
     wait_until(lambda: (job.poll(), request.wait(0))[1], 20, "the savepoint")
     job.fleet.gates[1].set()
@@ -283,7 +283,7 @@ def test_a_checkpoint_that_overtakes_a_savepoint_leaves_it_its_output(make_job):
     job.fleet.gated = True
     job.commit("a")
     request = SavepointRequest("before")
-    job.checkpointer.savepoint(request, job.boundary)
+    job.savepoint(request)
     job.commit("b")
     job.due()
     job.fleet.gates[2].set()
@@ -306,7 +306,7 @@ def test_who_waits_for_a_savepoint_hears_of_it_when_the_run_ends(make_job, monke
     monkeypatch.setattr(SavepointStore, "create", slowly)
     job.commit("a")
     request = SavepointRequest("before")
-    job.checkpointer.savepoint(request, job.boundary)
+    job.savepoint(request)
     wait_until(lambda: (job.poll(), inside.is_set())[1], 20, "the manifest")
     threading.Timer(0.05, gate.set).start()
     job.checkpointer.abandon()
@@ -318,7 +318,7 @@ def test_a_savepoint_that_the_end_of_the_run_aborts_is_handed_back(make_job):
     job.fleet.gated = True
     job.commit("a")
     request = SavepointRequest("before")
-    job.checkpointer.savepoint(request, job.boundary)
+    job.savepoint(request)
     job.fleet.gated = False
     job.checkpointer.finish(job.epoch, job.boundary)
     assert job.checkpointer.take_suspended() == [request]
@@ -347,7 +347,7 @@ def test_whatever_goes_wrong_with_a_savepoint_the_job_goes_on(make_job, monkeypa
 
     monkeypatch.setattr(job.fleet, "save", broken)
     request = SavepointRequest("before")
-    job.checkpointer.savepoint(request, job.boundary)
+    job.savepoint(request)
     assert job.settle() == []
     with pytest.raises(MoorageError, match="ZeroDivisionError: in somebody's library"):
         request.wait(0)

@@ -49,7 +49,7 @@ def make_filed_job(make_job, tmp_path):
 
 def asked(job: Job, request_id: str = "s-1") -> SavepointRequest:
     request = SavepointRequest("kept", request_id=request_id)
-    job.checkpointer.savepoint(request, job.boundary)
+    job.savepoint(request)
     job.settle()
     return request
 
@@ -72,7 +72,7 @@ def test_a_request_that_follows_a_failed_one_carries_on_under_its_attempt(make_f
     assert begun.begin("s-1")
     job = make_filed_job()
     request = SavepointRequest("kept", attempt="s-1", request_id="s-1.1")
-    job.checkpointer.savepoint(request, job.boundary)
+    job.savepoint(request)
     job.settle()
     assert request.wait(0) is not None
     assert begun.completed_by("s-1") is not None

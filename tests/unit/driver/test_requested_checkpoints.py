@@ -64,7 +64,7 @@ def test_what_becomes_of_checkpoints_is_told(make_job):
     assert told.storage_error == "down"
     assert told.last_failure is not None
     assert told.last_failure.code == "CHECKPOINT_ASYNC_EXCEPTION"
-    job.checkpointer.savepoint(SavepointRequest("before"), job.boundary)
+    job.savepoint(SavepointRequest("before"))
     job.settle()
     told = job.reporter.progress
     assert (told.completed_checkpoints, told.failed_in_a_row, told.storage_error) == (0, 1, "")
@@ -99,7 +99,7 @@ def test_the_end_of_the_job_waits_for_no_upload(make_job):
     job = make_job()
     job.fleet.gated = True
     job.commit("a")
-    job.checkpointer.savepoint(SavepointRequest("before"), job.boundary)
+    job.savepoint(SavepointRequest("before"))
     job.checkpointer.abandon(job_ends=True)
     assert not job.fleet.gates[1].is_set()
     assert job.entries(Savepoint) == []

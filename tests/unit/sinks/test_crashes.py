@@ -34,6 +34,7 @@ from moorage.sinks.places import PLACES
 from moorage_state import failpoints
 from moorage_state.errors import MoorageError
 from moorage_state.stores import MemoryStore, open_store
+from moorage_state.stores.base import delete_each
 
 SCHEMA = pa.schema([("n", pa.int64()), ("part", pa.string())])
 LINEAGE = "0f3c"
@@ -53,6 +54,9 @@ class WatchedStore:
 
     def __init__(self, store):
         self._store = store
+
+    def delete_many(self, keys):
+        return delete_each(self.delete, keys)
 
     def __getattr__(self, name):
         value = getattr(self._store, name)

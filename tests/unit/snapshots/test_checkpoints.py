@@ -12,6 +12,7 @@ from moorage_state.errors import (
     CorruptState,
     Fenced,
     MoorageError,
+    StoreDenied,
     StoreUnavailable,
     UserError,
 )
@@ -36,6 +37,7 @@ from moorage_state.stores import LocalStore, MemoryStore
 from moorage_state.stores.base import delete_each
 
 NewManifest = Callable[..., Manifest]
+Take = Callable[..., Manifest]
 HOUR = timedelta(hours=1)
 
 
@@ -547,6 +549,71 @@ def test_an_interrupted_retirement_is_finished_by_the_next_process(
     CheckpointStore(store).retire(successor, 1)
     assert keys(store) == {"chk-2/MANIFEST", *(file.key for file in last.files)}
     assert successor.entries.count(Retire(1, 1)) == 1
+
+
+def test_hundreds_of_objects_go_in_one_request_and_manifests_in_another(
+    store: MemoryStore, writer: LogWriter, new_manifest: NewManifest, start: datetime
+) -> None:
+    checkpoints, requests = CheckpointStore(store), []
+    for checkpoint_id in (1, 2):
+        files = [f"{checkpoint_id}-{n}" for n in range(150)]
+        taken = new_manifest(checkpoint_id, files, writer=writer, store=store)
+        checkpoints.complete(writer, taken, start)
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def delete(self, _key: str) -> None:
+            raise AssertionError("one by one")
+
+        def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
+            requests.append(len(keys))
+            return store.delete_many(keys)
+
+    counting: Any = Counting()
+    CheckpointStore(counting).retire(writer, 1)
+    assert requests == [302, 1]
+    assert keys(store) == {"chk-2/MANIFEST", *taken.keys}
+
+
+def test_a_manifest_stays_while_a_file_that_only_it_names_could_not_be_deleted(
+    store: MemoryStore, writer: LogWriter, take: Take
+) -> None:
+    first, last = take(1, "a"), take(2, "b")
+    stuck = min(first.keys)
+
+    class Refusing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
+            store.delete_many([key for key in keys if key != stuck])
+            return {stuck: StoreDenied("not this one")} if stuck in keys else {}
+
+    refusing: Any = Refusing()
+    checkpoints = CheckpointStore(refusing)
+    for _ in range(2):
+        with pytest.raises(StoreDenied, match=f"count=1 first={stuck}: not this one"):
+            checkpoints.retire(writer, 1)
+    assert keys(store) == {"chk-1/MANIFEST", stuck, "chk-2/MANIFEST", *last.keys}
+    CheckpointStore(store).retire(writer, 1)
+    assert keys(store) == {"chk-2/MANIFEST", *last.keys}
+
+
+def test_a_checkpoint_that_completes_while_older_ones_are_retired_keeps_what_it_builds_on(
+    store: MemoryStore, writer: LogWriter, take: Take, new_manifest: NewManifest, start: datetime
+) -> None:
+    """The second was faster than the third, which began before it and builds on the first."""
+    take(1, "a")
+    take(2, "b")
+    moment, pinned = writer.possible_entries, (1, 2)
+    third = new_manifest(3, ("a", "c"), writer=writer, store=store)
+    CheckpointStore(store).complete(writer, third, start)
+    CheckpointStore(store).retire(writer, 1, pinned=pinned, entries=moment)
+    verify_files(store, third, full=True)
+    CheckpointStore(store).retire(writer, 1, pinned=(3,))
+    assert keys(store) == {"chk-3/MANIFEST", *third.keys}
 
 
 def test_one_checkpoint_always_stays(new_manifest: NewManifest, start: datetime) -> None:

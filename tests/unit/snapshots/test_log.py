@@ -112,8 +112,10 @@ def test_a_lost_reply_does_not_fail_a_retried_append(
     with pytest.raises(StoreUnavailable):
         writer.append(Run(1, 0))
     assert writer.in_doubt == Run(1, 0)
+    assert writer.possible_entries == [*writer.entries, Run(1, 0)]
     assert writer.append(Run(1, 0)) == 3
     assert writer.in_doubt is None
+    assert writer.possible_entries == writer.entries
     assert entries(store)[2:] == [Run(1, 0)]
 
 

@@ -14,14 +14,15 @@ from moorage_state.errors import CorruptState
 from moorage_state.snapshots.errands.places import Opener, bytes_of, opened
 from moorage_state.snapshots.manifest import decode_manifest, manifest_digest
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
-from moorage_state.stores import ObjectStore
+from moorage_state.stores import ObjectStore, delete_all
 
 __all__ = ["delete"]
 
 _FILE = re.compile(r"(f[0-9]+r[0-9]+-[^/]+/)?(state|packs)/.+")
 """Where only a savepoint's writers put objects; the first folder is that of a later driver."""
 
-_DELETES_PER_LOOK = 50
+_DELETES_PER_LOOK = 1000
+"""What goes in one request."""
 
 
 def delete(open_: Opener, path: str, digest: str, attempt: str) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def delete(open_: Opener, path: str, digest: str, attempt: str) -> dict[str, Any
         if kind == "checkpoint":
             return _left("checkpoint")
     keys = sorted(named.union(_leftovers(store) if mine else ()))
-    return _delete_all(store, [*keys, MANIFEST_KEY, ATTEMPT_KEY], claim)
+    return _delete(store, keys, claim)
 
 
 def _left(why: str) -> dict[str, Any]:
@@ -76,10 +77,12 @@ def _leftovers(store: ObjectStore) -> Iterable[str]:
     return [info.key for info in store.list("") if _FILE.fullmatch(info.key)]
 
 
-def _delete_all(store: ObjectStore, keys: list[str], claim: bytes | None) -> dict[str, Any]:
-    for number, key in enumerate(keys):
-        if number % _DELETES_PER_LOOK == 0 and bytes_of(store, ATTEMPT_KEY) != claim:
+def _delete(store: ObjectStore, files: list[str], claim: bytes | None) -> dict[str, Any]:
+    for start in range(0, len(files) + 1, _DELETES_PER_LOOK):
+        if bytes_of(store, ATTEMPT_KEY) != claim:
             # Another deletion was faster, and somebody may have begun anew.
-            return {"deleted": number, "left": ""}
+            return {"deleted": start, "left": ""}
+        delete_all(store, files[start : start + _DELETES_PER_LOOK])
+    for key in (MANIFEST_KEY, ATTEMPT_KEY):
         store.delete(key)
-    return {"deleted": len(keys), "left": ""}
+    return {"deleted": len(files) + 2, "left": ""}
