@@ -41,6 +41,7 @@ class OperatorNode:
 
     Attributes:
         null_key: "fail", "drop", or the side output that rows whose key is null go to.
+        bad_time: the same for rows without the event time that their input declares.
     """
 
     uid: str
@@ -52,6 +53,7 @@ class OperatorNode:
     null_key: str | OutputTag
     broadcast: BroadcastSide | None = None
     side_outputs: tuple[SideOutput, ...] = ()
+    bad_time: str | OutputTag = "fail"
 
     @property
     def first(self) -> "OperatorNode":

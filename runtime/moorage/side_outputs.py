@@ -4,7 +4,7 @@ Decides which tags an operator may declare and what columns they have. Called by
 job is described. Knows nothing of how rows travel.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,36 +26,41 @@ class SideOutput:
 
 
 def side_outputs_of(
-    uid: str, tags: Sequence[OutputTag], null_key: str | OutputTag, stream: StructType
+    uid: str,
+    tags: Sequence[OutputTag],
+    odd: Mapping[str, str | OutputTag],
+    stream: StructType,
 ) -> tuple[SideOutput, ...]:
-    """What an operator declares, in the order of its tags; that for null keys last, if it is new.
+    """What an operator declares, in the order of its tags; those for odd rows last, if new.
 
     Args:
         uid: the operator's.
         tags: its `side_outputs`.
-        null_key: what happens to rows whose key is null.
+        odd: by the name of the argument, what happens to rows that are not processed.
         stream: the columns that it processes.
 
     Raises:
-        UserError: something is no tag, two tags have one name, DDL cannot be read, or rows with a
-            null key do not have the columns of their side output.
+        UserError: something is no tag, two tags have one name, DDL cannot be read, or odd rows do
+            not have the columns of their side output.
     """
     given = _tags(uid, tags)
-    if isinstance(null_key, OutputTag):
-        known = next((tag for tag in given if tag.name == null_key.name), None)
-        if known is None:
-            given.append(null_key)
-        elif known != null_key:
-            raise _twice(uid, null_key.name)
-    elif null_key not in {"fail", "drop"}:
-        raise UserError(
-            f"null_key is 'fail', 'drop' or the OutputTag of a side output: uid={uid} "
-            f"null_key={null_key!r}"
-        )
+    for argument, choice in odd.items():
+        if isinstance(choice, OutputTag):
+            known = next((tag for tag in given if tag.name == choice.name), None)
+            if known is None:
+                given.append(choice)
+            elif known != choice:
+                raise _twice(uid, choice.name)
+        elif choice not in {"fail", "drop"}:
+            raise UserError(
+                f"{argument} is 'fail', 'drop' or the OutputTag of a side output: uid={uid} "
+                f"{argument}={choice!r}"
+            )
     declared = tuple(SideOutput(tag.name, _columns(uid, tag, stream)) for tag in given)
-    for side in declared:
-        if isinstance(null_key, OutputTag) and side.name == null_key.name:
-            _require_rows_of(uid, side, stream)
+    for argument, choice in odd.items():
+        for side in declared:
+            if isinstance(choice, OutputTag) and side.name == choice.name:
+                _require_rows_of(uid, argument, side, stream)
     return declared
 
 
@@ -85,13 +90,14 @@ def _columns(uid: str, tag: OutputTag, stream: StructType) -> StructType:
     return parse_output(f"{uid} side_output={tag.name}", tag.ddl)
 
 
-def _require_rows_of(uid: str, side: SideOutput, stream: StructType) -> None:
-    """Rows with a null key go to a side output as they came."""
+def _require_rows_of(uid: str, argument: str, side: SideOutput, stream: StructType) -> None:
+    """Rows that are not processed go to a side output as they came."""
     wanted = {f.name: f.dataType.simpleString() for f in stream.fields}
     declared = {f.name: f.dataType.simpleString() for f in side.schema.fields}
     if declared != wanted or not all(field.nullable for field in side.schema.fields):
         raise UserError(
-            f"rows with a null key go to a side output as they came, so it has the columns of the "
-            f"stream, none of them not null; leave out its DDL: uid={uid} side_output={side.name} "
-            f"declared={side.schema.simpleString()} stream={stream.simpleString()}"
+            f"rows that are not processed go to a side output as they came, so it has the columns "
+            f"of the stream, none of them not null; leave out its DDL: uid={uid} "
+            f"{argument}={side.name} declared={side.schema.simpleString()} "
+            f"stream={stream.simpleString()}"
         )

@@ -293,6 +293,7 @@ class KeyedStream:
         uid: str,
         output: str,
         null_key: str | OutputTag = "fail",
+        bad_time: str | OutputTag = "fail",
         side_outputs: Sequence[OutputTag] = (),
     ) -> DataStream:
         """Apply a keyed process function.
@@ -303,16 +304,19 @@ class KeyedStream:
             output: DDL of the rows the function yields.
             null_key: what happens to rows whose key is null: "fail" stops the job and says how
                 many there are, "drop" drops them, a tag sends them to that side output.
+            bad_time: the same for rows of an input that declares event time and whose time is
+                null, such as text that is no time; "fail" names the first one's key.
             side_outputs: tags of what the function sends beside its output: with
                 ``yield tag, row`` or `ctx.output`, for `get_side_output`.
 
         Raises:
-            UserError: for a uid that is taken, a bad DDL, another `null_key`, or tags that do not
-                fit.
+            UserError: for a uid that is taken, a bad DDL, another `null_key` or `bad_time`, or tags
+                that do not fit.
         """
         self._stream.env.claim_uid(uid)
         self._check_function(uid, function)
-        sides = side_outputs_of(uid, side_outputs, null_key, self._stream.schema)
+        odd = {"null_key": null_key, "bad_time": bad_time}
+        sides = side_outputs_of(uid, side_outputs, odd, self._stream.schema)
         schema = parse_output(uid, output)
         node = OperatorNode(
             uid,
@@ -324,6 +328,7 @@ class KeyedStream:
             null_key,
             self._broadcast,
             sides,
+            bad_time,
         )
         self._stream.env.graph.operators.append(node)
         return DataStream(self._stream.env, schema=schema, operator=node)

@@ -8,6 +8,7 @@ from moorage_testing.engine import Collect, input_stream, rows_of
 from tests.spark.engine_jobs import EVENTS, REMEMBERED, SUMS, Remember, Sum, summing
 
 from moorage import KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor
+from moorage.engine.acks import OddCounts
 from moorage_state.errors import UserError
 
 pytestmark = pytest.mark.spark
@@ -59,7 +60,7 @@ def test_null_keys_are_dropped_where_that_is_asked_for_and_counted(spark, start)
     engine = start(build)
     rows = [(None, 1), ("a", None), (None, None), ("a", 1), ("", 0)]
     outcome = engine.epoch(spark.createDataFrame(rows, EVENTS))
-    assert outcome.null_keys() == {"first": 3}
+    assert outcome.odd_rows() == {"first": OddCounts(null_keys=3, null_rows=1)}
     assert outcome.rows_in({"first"}) == outcome.rows_in({"second"}) == 2
     assert set(engine.lists("first", "seen")) == {("a", 1), ("", 0)}
     assert set(engine.lists("second", "seen")) == {"a", ""}

@@ -1,10 +1,13 @@
 """Event time in the epoch engine: the order of rows, and timers with and without rows."""
 
+from typing import Any
+
 import pytest
 from moorage_testing.engine import Collect, input_stream, rows_of
 from tests.spark.engine_jobs import REMEMBERED, Remember
 
-from moorage import KeyedProcessFunction, ListStateDescriptor
+from moorage import KeyedProcessFunction, ListStateDescriptor, OutputTag
+from moorage_state.errors import UserError
 
 pytestmark = pytest.mark.spark
 
@@ -86,15 +89,57 @@ def test_a_timer_of_the_first_operator_reaches_the_second_in_a_tick(spark, start
     }
 
 
-def test_rows_without_an_event_time_are_processed_and_hold_nothing_back(spark, start):
-    def build(env):
-        stream = input_stream(env, "events", TIMED).with_event_time("at")
-        stream.key_by("user").process(Remember(["at"]), uid="seen", output=REMEMBERED)
+class Punctual(KeyedProcessFunction):
+    """Judges as the docs do whether a row is late; yields one row in two without a time."""
 
+    def process(self, row, ctx):
+        assert ctx.timestamp() > ctx.timer_service().current_watermark()
+        yield ctx.key, row.n, row.at if row.n % 2 else None
+
+
+READINGS = "user string, n long, at timestamp"
+UNTIMED = OutputTag("untimed")
+
+
+def test_rows_whose_time_spark_cannot_read_go_where_the_job_says(spark, start, tmp_path):
+    lines = [
+        '{"user": "a", "n": 1, "at": "2026-01-01T00:00:05Z"}',
+        '{"user": "b", "n": 2, "at": "2026-01-01T00:00:09Z"}',
+        '{"user": "c", "n": 3, "at": "yesterday"}',
+        '{"user": "d", "n": 4}',
+        "no json at all",
+        '{"user": "e", "n"',
+    ]
+    (tmp_path / "lines.json").write_text("\n".join(lines))
+    told: dict[str, Any] = {"bad_time": "fail", "null_key": "drop"}
+
+    def build(env):
+        stream = input_stream(env, "events", READINGS).with_event_time("at")
+        first = stream.key_by("user").process(Punctual(), uid="first", output=READINGS, **told)
+        timed = first.with_event_time("at").key_by("user")
+        timed.process(Remember(["n"]), uid="second", output=REMEMBERED, bad_time="drop")
+        if told["bad_time"] is UNTIMED:
+            first.get_side_output(UNTIMED).sink_to(Collect(), uid="out")
+
+    frame = spark.read.schema(READINGS).json(str(tmp_path / "lines.json"))
     engine = start(build)
-    engine.epoch(spark.createDataFrame([("a", 4), ("a", None), ("a", 2)], TIMED))
-    assert engine.lists("seen", "seen") == {"a": ["None", "2", "4"]}
-    assert engine.runner.watermarks.of("seen") == 3
+    words = r"operator=first input=events column=at key='[cd]' rows=2; .*bad_time='drop'"
+    with pytest.raises(UserError, match=words):
+        engine.epoch(frame)
+    assert engine.runner.epoch == 0
+    told["bad_time"] = UNTIMED
+    engine = start(build)
+    outcome = engine.epoch(frame)
+    assert sorted(row[:2] for row in rows_of(outcome, "out")) == [("c", 3), ("d", 4)]
+    assert engine.lists("second", "seen") == {"a": ["1"]}
+    first, second = outcome.odd_rows()["first"], outcome.odd_rows()["second"]
+    assert (first.null_keys, first.null_rows, first.bad_times) == (2, 2, 2)
+    assert (second.bad_times, second.bad_time) == (1, "column=at key='b'")
+    assert engine.runner.watermarks.of("first") == 1_767_225_609_000 - 1
+    kept = spark.read.schema(f"{READINGS}, _corrupt_record string").json(str(tmp_path)).collect()
+    unread = {row.user: row._corrupt_record for row in kept if row._corrupt_record is not None}
+    assert unread["c"] == lines[2]
+    assert unread[None] in lines[4:]
 
 
 def test_a_timer_waits_for_the_slowest_input_of_its_own_operator(spark, start):

@@ -164,9 +164,35 @@ def test_its_columns_may_be_spelled_out(keyed, monkeypatch):
 
 @pytest.mark.parametrize("ddl", ["n long", "rows"])
 def test_rows_with_a_null_key_must_fit_their_side_output(keyed, ddl):
-    words = r"leave out its DDL: uid=count side_output=nulls declared=struct<.*> stream=struct<user"
+    words = r"leave out its DDL: uid=count null_key=nulls declared=struct<.*> stream=struct<user"
     with refused(words):
         process(keyed, null_key=OutputTag("nulls", ddl))
+
+
+@pytest.mark.parametrize("also", [{}, {"null_key": LATE}, {"side_outputs": [LATE]}])
+def test_the_side_output_of_bad_times_is_declared_by_naming_it(keyed, also):
+    counts = process(keyed, bad_time=LATE, **also)
+    assert [side.name for side in counts.operator.side_outputs] == ["late"]
+    assert counts.operator.bad_time == LATE
+
+
+def test_null_keys_and_bad_times_may_go_to_two_side_outputs(keyed):
+    other = OutputTag("untimed")
+    counts = process(keyed, null_key=LATE, bad_time=other)
+    assert [side.name for side in counts.operator.side_outputs] == ["late", "untimed"]
+
+
+def test_bad_times_fail_unless_told_otherwise_and_take_no_other_word(keyed, stream):
+    assert process(keyed).operator.bad_time == "fail"
+    with refused("bad_time is 'fail', 'drop' or the OutputTag of .*: uid=b bad_time='keep'"):
+        process(keyed, uid="b", bad_time="keep")
+    with refused(r"uid=c bad_time=nulls declared=struct<.*> stream=struct<user"):
+        process(keyed, uid="c", bad_time=OutputTag("nulls", "n long"))
+    rules = MapStateDescriptor("rules", "string", "long")
+    prices = keyed.connect(stream, rules).process(
+        Prices(), uid="prices", output="rows", bad_time="drop"
+    )
+    assert prices.operator.bad_time == "drop"
 
 
 def test_null_keys_and_a_function_share_a_side_output_only_by_one_tag(keyed):

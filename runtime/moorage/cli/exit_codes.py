@@ -28,7 +28,8 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.INTERNAL: "an internal error, or a failure that retries did not cure",
     ExitCode.BAD_INPUT: "the manifest or the arguments are wrong; nothing was started or changed",
     ExitCode.JOB_FAILED: (
-        "code of the job raised an error, or its rows broke a rule (null keys, wrong output)"
+        "code of the job raised an error, or its rows broke a rule "
+        "(null keys, no time, wrong output)"
     ),
     ExitCode.STORE: "the store is missing, unreadable, held by another run or another job's",
     ExitCode.CORRUPT: "stored state is damaged (a run: and no older checkpoint may take its place)",

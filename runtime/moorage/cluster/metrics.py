@@ -159,6 +159,18 @@ METRICS: tuple[Measure, ...] = (
         read=_one(lambda b: b.progress.odd.null_keys),
     ),
     Measure(
+        "moorage_null_rows_total",
+        "counter",
+        "Of these, rows of nulls alone, which Spark makes of input that it cannot read.",
+        read=_one(lambda b: b.progress.odd.null_rows),
+    ),
+    Measure(
+        "moorage_bad_time_rows_total",
+        "counter",
+        "Rows that operators dropped or sent to a side output because they had no event time.",
+        read=_one(lambda b: b.progress.odd.bad_times),
+    ),
+    Measure(
         "moorage_rows_per_second",
         "gauge",
         "Input rows per second in the last minute.",

@@ -38,6 +38,7 @@ from moorage.driver.ticking import Ticking
 from moorage.driver.types import Outcome
 from moorage.driver.views import OddRows
 from moorage.driver.wishes import Wishes
+from moorage.engine.acks import OddCounts
 from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.failures import SparkEnded, failure_of
 from moorage.engine.sparklog import SparkLog, capture, lay
@@ -268,7 +269,7 @@ class StreamRun:
         rows = outcome.rows_in(self._counted)
         self._ticking.epoch_ended()
         size, seconds = self._c.fleet.state_bytes, time.monotonic() - began
-        odd = OddRows(late=outcome.late_rows, null_keys=sum(outcome.null_keys().values()))
+        odd = sum(map(_odd, outcome.odd_rows().values()), OddRows(late=outcome.late_rows))
         self._c.reporter.epoch(self._runner.epoch, rows, size, bound, seconds, odd)
         self._between_epochs()
 
@@ -385,3 +386,11 @@ class StreamRun:
         self._halted = True
         if self._query is not None:
             end(self._query)
+
+
+def _odd(counts: OddCounts) -> OddRows:
+    return OddRows(
+        null_keys=counts.null_keys,
+        null_rows=counts.null_rows,
+        bad_times=counts.bad_times + counts.bad_broadcasts,
+    )

@@ -48,17 +48,31 @@ class OddRows:
     Attributes:
         late: input rows whose event time the watermark had reached.
         null_keys: rows that operators did not process because their key was null.
+        null_rows: how many of these had nulls alone: input that Spark could not read.
+        bad_times: rows that they did not process as they lacked the time that is declared.
     """
 
     late: int = 0
     null_keys: int = 0
+    null_rows: int = 0
+    bad_times: int = 0
 
     def __add__(self, other: "OddRows") -> "OddRows":
-        return OddRows(self.late + other.late, self.null_keys + other.null_keys)
+        return OddRows(
+            self.late + other.late,
+            self.null_keys + other.null_keys,
+            self.null_rows + other.null_rows,
+            self.bad_times + other.bad_times,
+        )
 
     def __str__(self) -> str:
         """Such as "3 late, 1 with a null key"; empty where there are none."""
-        kinds = ((self.late, "late"), (self.null_keys, "with a null key"))
+        kinds = (
+            (self.late, "late"),
+            (self.null_keys, "with a null key"),
+            (self.null_rows, "of nulls alone"),
+            (self.bad_times, "without a time"),
+        )
         return ", ".join(f"{count:,} {kind}" for count, kind in kinds if count)
 
 

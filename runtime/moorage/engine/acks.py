@@ -22,6 +22,7 @@ __all__ = [
     "EpochConflict",
     "EpochIncomplete",
     "EpochOutcome",
+    "OddCounts",
     "decode_ack",
     "encode_ack",
     "verify",
@@ -48,6 +49,11 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
         output: digest of the rows it sent downstream ("" where nothing is downstream).
         consumed: by upstream uid and subtask, the digest this attempt saw.
         forwarded: acknowledgements of upstream attempts, encoded, on their way to the driver.
+        null_rows: rows of nulls alone; they are among those with a null key.
+        bad_times: other keyed rows without the event time that their input declares.
+        bad_time: names the first of these.
+        bad_broadcasts: broadcast rows without it; subtask 0 counts for all.
+        bad_broadcast: names the first of these.
         late_rows: rows of inputs whose event time the watermark had reached.
         next_timer: a processing time before which no timer of the subtask is due.
         max_event_time: by clock of an input, the newest event time in milliseconds.
@@ -63,6 +69,11 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     rows_in: int = 0
     rows_out: int = 0
     null_keys: int = 0
+    null_rows: int = 0
+    bad_times: int = 0
+    bad_time: str = ""
+    bad_broadcasts: int = 0
+    bad_broadcast: str = ""
     keys: int = 0
     timers_fired: int = 0
     late_rows: int = 0
@@ -95,6 +106,18 @@ def decode_ack(raw: bytes) -> Ack:
 
 
 @dataclass(frozen=True, slots=True)
+class OddCounts:
+    """What one operator did not process; see `Ack`."""
+
+    null_keys: int = 0
+    null_rows: int = 0
+    bad_times: int = 0
+    bad_time: str = ""
+    bad_broadcasts: int = 0
+    bad_broadcast: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EpochOutcome:
     """What all subtasks did in an epoch that may commit."""
 
@@ -111,12 +134,20 @@ class EpochOutcome:
         """The delta digest of each subtask of an operator."""
         return {subtask: a.delta for (u, subtask), a in self.acks.items() if u == uid}
 
-    def null_keys(self) -> dict[str, int]:
-        """Rows with a null key, by operator uid, where there were any."""
-        counts: dict[str, int] = {}
-        for (uid, _), ack in self.acks.items():
-            if ack.null_keys:
-                counts[uid] = counts.get(uid, 0) + ack.null_keys
+    def odd_rows(self) -> dict[str, OddCounts]:
+        """What operators did not process, by uid, where there was any."""
+        counts: dict[str, OddCounts] = {}
+        for (uid, _), ack in sorted(self.acks.items()):
+            if ack.null_keys or ack.bad_times or ack.bad_broadcasts:
+                before = counts.get(uid, OddCounts())
+                counts[uid] = OddCounts(
+                    before.null_keys + ack.null_keys,
+                    before.null_rows + ack.null_rows,
+                    before.bad_times + ack.bad_times,
+                    before.bad_time or ack.bad_time,
+                    before.bad_broadcasts + ack.bad_broadcasts,
+                    before.bad_broadcast or ack.bad_broadcast,
+                )
         return counts
 
     @property

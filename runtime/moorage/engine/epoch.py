@@ -13,7 +13,7 @@ from itertools import chain
 
 from pyspark.sql import DataFrame
 
-from moorage.engine.acks import EpochOutcome, decode_ack, verify
+from moorage.engine.acks import EpochOutcome, OddCounts, decode_ack, verify
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.failures import failure_of
 from moorage.engine.fleet import RangeFleet, RangeId
@@ -21,7 +21,7 @@ from moorage.engine.plan import EpochFrame, EpochPlanner, EpochSpec
 from moorage.engine.sides import OperatorSides
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.watermarks import Watermarks
-from moorage.graph import JobGraph
+from moorage.graph import JobGraph, OperatorNode
 from moorage_state.errors import MoorageError, Retryable, StaleLease, UserError, VersionMismatch
 from moorage_state.keyed.store import StateSchema
 
@@ -108,7 +108,8 @@ class EpochRunner:
         """Run and commit the next epoch over `batch`, or over no rows (a tick).
 
         Raises:
-            UserError: null keys where they are not allowed, or the job's own code failed.
+            UserError: null keys or missing times where they are not allowed, or the job's own
+                code failed.
             VersionGone: local state is lost; the job must be rewound to a checkpoint.
             LocalDiskError: a volume is full; nothing of this epoch was committed.
             Retryable: several attempts failed for reasons of infrastructure.
@@ -129,7 +130,7 @@ class EpochRunner:
                     error,
                 )
                 self._fleet.recover()
-        self._refuse_null_keys(outcome)
+        self._refuse_odd_rows(outcome)
         self._commit(outcome)
         return outcome
 
@@ -179,16 +180,42 @@ class EpochRunner:
         self.schemas.update(schemas)
         self.sides.committed(operator_states, self._expected)
 
-    def _refuse_null_keys(self, outcome: EpochOutcome) -> None:
-        policy = {o.uid: o for o in self._graph.operators}
-        for uid, count in outcome.null_keys().items():
-            operator = policy[uid]
-            if operator.null_key == "fail":
-                raise UserError(
-                    f"rows with a null key: operator={uid} key={list(operator.key_columns)} "
-                    f"rows={count}; filter them out before key_by, or say "
-                    f"process(..., null_key='drop'), or give the OutputTag of a side output"
-                )
+    def _refuse_odd_rows(self, outcome: EpochOutcome) -> None:
+        operators = {o.uid: o for o in self._graph.operators}
+        for uid, odd in outcome.odd_rows().items():
+            operator = operators[uid]
+            if odd.null_keys and operator.null_key == "fail":
+                raise _null_keys(operator, odd)
+            if odd.bad_times and operator.bad_time == "fail":
+                raise _bad_times(uid, odd)
+            if odd.bad_broadcasts and operator.bad_time != "drop":
+                raise _bad_broadcasts(uid, odd)
+
+
+def _null_keys(operator: OperatorNode, odd: OddCounts) -> UserError:
+    unread = f" rows_of_nulls={odd.null_rows}" if odd.null_rows else ""
+    why = "; spark makes a row of nulls of a line that it cannot read" if odd.null_rows else ""
+    return UserError(
+        f"rows with a null key: operator={operator.uid} key={list(operator.key_columns)} "
+        f"rows={odd.null_keys}{unread}{why}; filter them out before key_by, or say "
+        f"process(..., null_key='drop'), or give the OutputTag of a side output"
+    )
+
+
+def _bad_times(uid: str, odd: OddCounts) -> UserError:
+    return UserError(
+        f"rows without an event time that can be read: operator={uid} {odd.bad_time} "
+        f"rows={odd.bad_times}; filter them out before key_by, or say "
+        f"process(..., bad_time='drop'), or give the OutputTag of a side output"
+    )
+
+
+def _bad_broadcasts(uid: str, odd: OddCounts) -> UserError:
+    return UserError(
+        f"broadcast rows without an event time that can be read: operator={uid} "
+        f"{odd.bad_broadcast} rows={odd.bad_broadcasts}; filter them out before connect, or say "
+        f"process(..., bad_time='drop'): a side output takes rows of the keyed stream alone"
+    )
 
 
 def _collect(frame: EpochFrame) -> list[Mapping[str, bytes]]:

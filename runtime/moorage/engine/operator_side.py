@@ -23,8 +23,9 @@ from moorage.checkpointed import (
     FunctionSnapshotContext,
 )
 from moorage.engine.chunks import times_of
-from moorage.engine.columns import BROADCAST, KIND_COLUMN, broadcast_column
+from moorage.engine.columns import BROADCAST, INPUT_COLUMN, KIND_COLUMN, broadcast_column
 from moorage.engine.range_access import BoundRange, LeasedRange, connect_to
+from moorage.engine.row_filter import missing_times
 from moorage.engine.rows import RowReader
 from moorage.engine.sending import Sending
 from moorage.engine.subtask_plan import SubtaskPlan
@@ -82,7 +83,8 @@ class OperatorSide:
         self._ctx = BroadcastContext(
             self._broadcast, self._visits.visit, watermark=plan.row_watermark, now_ms=plan.now_ms
         )
-        self.broadcast_rows = 0
+        self.broadcast_rows = self.bad_times = 0
+        self.first_bad_time = ""
 
     @property
     def schemas(self) -> list[OperatorStateSchema]:
@@ -149,6 +151,7 @@ class OperatorSide:
     def _process(
         self, batch: pa.RecordBatch, reader: RowReader, sending: Sending
     ) -> Iterator[pa.RecordBatch]:
+        batch = self._with_times(batch)
         if batch.num_rows == 0:
             return
         self.broadcast_rows += batch.num_rows
@@ -164,6 +167,20 @@ class OperatorSide:
                 sending.buffer.extend(produced)
             if sending.buffer.full:
                 yield from sending.flush()
+
+    def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Without rows that have no event time although their input declares one."""
+        missing = missing_times(batch, self._side.time_columns)
+        if missing is None:
+            return batch
+        if not self.bad_times:
+            several = len(self._side.inputs) > 1
+            row = int(missing.argmax())
+            index = batch.column(INPUT_COLUMN)[row].as_py() if several else 0
+            uid, column = self._side.inputs[index], self._side.time_columns[index]
+            self.first_bad_time = f"input={uid} column={column}"
+        self.bad_times += int(missing.sum())
+        return batch.filter(pa.array(~missing))
 
     def _reach(self, leased: LeasedRange) -> Callable[[], RangeAccess]:
         """Connects to another subtask's range when it is first asked for."""

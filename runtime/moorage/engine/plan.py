@@ -228,7 +228,7 @@ class _Build:
 
     def _subtask_plan(self, operator: OperatorNode) -> SubtaskPlan:
         spec, upstream = self._spec, operator.upstream.operator
-        clocks, outlets, aside = self._p.clocks, self._p.outlets(operator), operator.null_key
+        clocks, outlets = self._p.clocks, self._p.outlets(operator)
         watermark = spec.watermarks.of(operator.uid)
         before = spec.watermarks.before(operator.uid)
         return SubtaskPlan(
@@ -254,7 +254,9 @@ class _Build:
             downstream=self._p.parallelism if outlets.consumers else 0,
             main_read=outlets.main_read,
             side_outputs=outlets.sides,
-            null_keys_to=aside.name if isinstance(aside, OutputTag) else "",
+            time_columns=_time_columns(operator),
+            null_keys_to=_name_of(operator.null_key),
+            bad_times_to=_name_of(operator.bad_time),
             upstream=(upstream.uid, self._p.parallelism) if upstream else None,
             schemas=tuple(spec.schemas.get(operator.uid, ())),
             sinks=outlets.sinks,
@@ -390,6 +392,17 @@ def _order(operator: OperatorNode, columns: Sequence[str]) -> list[Column]:
 
 def _columns(frame: DataFrame) -> list[Column]:
     return [sf.col(f"`{name}`") for name in frame.columns]
+
+
+def _time_columns(operator: OperatorNode) -> tuple[str, ...]:
+    upstream = operator.upstream
+    if upstream.operator is not None:
+        return (upstream.event_time,) if upstream.event_time is not None else ()
+    return tuple(branch.event_time or "" for branch in upstream.branches)
+
+
+def _name_of(aside: str | OutputTag) -> str:
+    return aside.name if isinstance(aside, OutputTag) else ""
 
 
 def _event_time(schema: StructType, column: str | None) -> Column:

@@ -112,9 +112,9 @@ class Sending:
         else:
             yield from self._table("", made)
 
-    def send_null_keys(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Send rows whose key is null to their side output, as they came, if there is one."""
-        if (name := self._plan.null_keys_to) and name in self._outlets:
+    def send_aside(self, name: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Send rows that are not processed to a side output, as they came, if it is used."""
+        if name and name in self._outlets:
             yield from self._table(name, batch.select(list(self._plan.columns)))
 
     def finish(self) -> dict[str, list[dict[str, Any]]]:

@@ -22,6 +22,8 @@ class SidePlan:
         schemas: the operator states known so far.
         changed: those that some subtask declares with another type in this epoch, as it does.
         columns: the columns of the broadcast stream; empty where there is none.
+        inputs: the uids of its inputs.
+        time_columns: of these, as in `SubtaskPlan`.
         descriptors: the states that its rows build up.
     """
 
@@ -30,5 +32,7 @@ class SidePlan:
     checkpoint_id: int
     schemas: tuple[OperatorStateSchema, ...] = ()
     columns: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    time_columns: tuple[str, ...] = ()
     descriptors: tuple[MapStateDescriptor, ...] = ()
     changed: tuple[OperatorStateSchema, ...] = ()

@@ -71,13 +71,15 @@ class OperatorSides:
         self._changed = {}
 
     def _plan(self, operator: OperatorNode, checkpoint_id: int) -> SidePlan:
-        side = operator.broadcast
+        side, branches = operator.broadcast, operator.broadcast_branches
         return SidePlan(
             restored=operator.uid in self.restored,
             restored_checkpoint_id=self.restored_checkpoint_id,
             checkpoint_id=checkpoint_id,
             schemas=self.schemas.get(operator.uid, ()),
             columns=_columns(side),
+            inputs=tuple(b.node.uid for b in branches),
+            time_columns=tuple(b.event_time or "" for b in branches),
             descriptors=side.descriptors if side is not None else (),
             changed=tuple(self._changed.get(operator.uid, {}).values()),
         )

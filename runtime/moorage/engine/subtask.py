@@ -15,9 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from moorage.engine.acks import Ack, encode_ack
 from moorage.engine.batch import FiringAtTheEnd, NothingStored
@@ -32,6 +30,7 @@ from moorage.engine.head import Head, read_head
 from moorage.engine.key_loop import KeyLoop
 from moorage.engine.operator_side import OperatorSide
 from moorage.engine.range_access import BoundRange, connect_to
+from moorage.engine.row_filter import RowFilter
 from moorage.engine.sending import Sending
 from moorage.engine.subtask_plan import NEVER, UNKNOWN, SubtaskPlan
 from moorage.functions import (
@@ -134,7 +133,8 @@ class _Subtask:
             self._firing = _firing(plan, head, self._ctx, timers, self._sending.buffer)
         loop = BatchLoop if isinstance(plan.function, KeyedBatchFunction) else KeyLoop
         self._loop = loop(plan, self._ctx, self._store, self._sending, self._firing)
-        self._counts = {"rows_in": 0, "null_keys": 0, "late_rows": 0}
+        self._counts = {"rows_in": 0, "late_rows": 0}
+        self._filter = RowFilter(plan)
         self._newest: dict[str, int] = {}
         self._opened = False
 
@@ -159,10 +159,9 @@ class _Subtask:
             self._counts["rows_in"] += self._side.broadcast_rows if self._head.subtask == 0 else 0
         for batch in batches:
             self._observe(batch)
-            keyed = batch
-            if (keys := self._have_keys(batch)) is not None:
-                yield from self._sending.send_null_keys(batch.filter(pc.invert(keys)))
-                keyed = batch.filter(keys)
+            keyed, aside = self._filter.sort_out(batch)
+            for name, rows in aside:
+                yield from self._sending.send_aside(name, rows)
             self._counts["rows_in"] += keyed.num_rows
             if keyed.num_rows:
                 yield from self._loop.rows(keyed)
@@ -218,20 +217,6 @@ class _Subtask:
                 newest = int(mine.max())
                 self._newest[clock] = max(self._newest.get(clock, newest), newest)
 
-    def _have_keys(self, batch: pa.RecordBatch) -> pa.BooleanArray | None:
-        """For each row whether its key is not null; None where that is so of all.
-
-        Others are counted and never processed.
-        """
-        columns = [batch.column(name) for name in self._plan.key_columns]
-        if not any(column.null_count for column in columns):
-            return None
-        keep = np.ones(batch.num_rows, dtype=bool)
-        for column in columns:
-            keep &= column.is_valid().to_numpy(zero_copy_only=False)
-        self._counts["null_keys"] += int(batch.num_rows - keep.sum())
-        return pa.array(keep)
-
     # -- the acknowledgement ---------------------------------------------------------------
 
     def _upstream_digests(self) -> dict[str, dict[int, str]]:
@@ -242,7 +227,7 @@ class _Subtask:
         return {uid: self._head.upstream_digests(uid, count, self.where())}
 
     def _ack_batch(self, delta: str, consumed: dict[str, dict[int, str]]) -> pa.RecordBatch:
-        plan, firing = self._plan, self._firing
+        plan, firing, odd, side = self._plan, self._firing, self._filter, self._side
         ack = Ack(
             uid=plan.uid,
             subtask=self._head.subtask,
@@ -256,10 +241,17 @@ class _Subtask:
             next_timer=firing.next_timer(self._range) if firing is not None else NEVER,
             max_event_time=self._newest,
             schemas=self._store.schemas,
-            operator_states=self._side.schemas if self._side is not None else [],
+            operator_states=side.schemas if side is not None else [],
             committables=self._sending.finish(),
             consumed=consumed,
             forwarded=list(self._head.acks) if self._head.subtask == 0 else [],
+            null_keys=odd.null_keys,
+            null_rows=odd.null_rows,
+            bad_times=odd.bad_times,
+            bad_time=odd.first_bad_time,
+            # Every subtask has all broadcast rows.
+            bad_broadcasts=side.bad_times if side is not None and self._head.subtask == 0 else 0,
+            bad_broadcast=side.first_bad_time if side is not None else "",
             **self._counts,
         )
         return ack_batch(encode_ack(ack), plan.carried, self._head.subtask, plan.downstream)

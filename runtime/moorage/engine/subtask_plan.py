@@ -61,7 +61,10 @@ class SubtaskPlan:
         downstream: parallelism of the operators that read any of its outputs; 0 where none does.
         main_read: whether one of these reads the main output.
         side_outputs: all that it declares.
+        time_columns: by position in `inputs` the column of event time, empty for an input that
+            declares none; of another operator's output its one; nothing where none is declared.
         null_keys_to: name of the side output for rows whose key is null; empty where there is none.
+        bad_times_to: the same for rows without the event time that their input declares.
         upstream: uid and parallelism of the operator whose output is read, if it is one.
         side: for an operator with operator state or broadcast rows.
     """
@@ -88,7 +91,9 @@ class SubtaskPlan:
     downstream: int = 0
     main_read: bool = True
     side_outputs: tuple[SideOutputPlan, ...] = ()
+    time_columns: tuple[str, ...] = ()
     null_keys_to: str = ""
+    bad_times_to: str = ""
     upstream: tuple[str, int] | None = None
     schemas: tuple[StateSchema, ...] = ()
     sinks: tuple[tuple[str, Sink], ...] = ()

@@ -11,6 +11,7 @@ from moorage.engine.acks import (
     Ack,
     EpochConflict,
     EpochIncomplete,
+    OddCounts,
     decode_ack,
     encode_ack,
     verify,
@@ -160,9 +161,14 @@ def test_the_newest_event_time_of_an_input_is_that_of_any_subtask():
     assert check(acks, count=2).max_event_time == {"a": -5, "b": 0}
 
 
-def test_null_keys_are_counted_by_operator_where_there_are_any():
-    acks = [ack(null_keys=2), ack(subtask=1, null_keys=3), ack("other")]
-    assert check(acks, count=2, other=1).null_keys() == {"count": 5}
+def test_odd_rows_are_counted_by_operator_where_there_are_any():
+    acks = [
+        ack(null_keys=2, null_rows=1, bad_broadcasts=1, bad_broadcast="rule"),
+        ack(subtask=1, null_keys=3, bad_times=4, bad_time="key='a'"),
+        ack("other"),
+    ]
+    counts = OddCounts(5, 1, 4, "key='a'", 1, "rule")
+    assert check(acks, count=2, other=1).odd_rows() == {"count": counts}
 
 
 def test_schemas_are_merged_over_subtasks_and_sorted_by_name():
