@@ -19,6 +19,7 @@ COPY runtime runtime
 # The arguments are for builds that reach packages in another way than the default index.
 FROM build AS build-operator
 ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 RUN /opt/tools/bin/python -m pip --python /opt/moorage install -q -c constraints.txt '.[operator]' \
     && find /opt/moorage -name '__pycache__' -prune -exec rm -rf {} + \
@@ -26,6 +27,7 @@ RUN /opt/tools/bin/python -m pip --python /opt/moorage install -q -c constraints
 
 FROM build AS build-runtime
 ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 RUN /opt/tools/bin/python -m pip --python /opt/moorage install -q -c constraints.txt '.[runtime,cli]' \
     && find /opt/moorage -name '__pycache__' -prune -exec rm -rf {} + \

@@ -8,6 +8,7 @@ installed by Helm, which `make e2e` gets.
 import base64
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import uuid
@@ -17,11 +18,13 @@ from pathlib import Path
 import pytest
 
 from .e2e_cluster import Cluster, Namespace, wait_until
+from .e2e_images import Images, builder_at_hand
 from .e2e_install import install, make_job_account
 from .ticker import Ticker
 
 ROOT = Path(__file__).parents[2]
 KIND_NAME = "moorage-e2e"
+E2E_IMAGE = "moorage-e2e:e2e"
 ACCESS_KEY = "moorage-e2e"
 BUCKET = "moorage"
 
@@ -32,6 +35,9 @@ def pytest_addoption(parser):
     group.addoption("--next-image", metavar="IMAGE", help="another name of it, for upgrades")
     group.addoption("--operator-image", metavar="IMAGE", help="the operator's image")
     group.addoption("--no-build", action="store_true", help="the images are there already")
+    group.addoption("--build-options", default="", help="more options of docker build or its like")
+    group.addoption("--load", metavar="COMMAND", help="loads an archive of images on the nodes")
+    group.addoption("--page-images", action="store_true", help="the quickstart's are there already")
     group.addoption("--pull-policy", default="IfNotPresent", help="imagePullPolicy of all pods")
     group.addoption("--s3-endpoint", metavar="URL", help="an S3 server that pods can reach")
     group.addoption("--s3-bucket", default=BUCKET, help="an existing bucket, with --s3-endpoint")
@@ -40,6 +46,8 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
+    # It installs an operator of all namespaces, which must be gone before there is another one.
+    items.sort(key=lambda item: Path(item.fspath).name != "test_quickstart.py")
     for item in items:
         if Path(__file__).parent in Path(item.fspath).parents:
             item.add_marker(pytest.mark.e2e)
@@ -80,36 +88,44 @@ def _succeeds(*command: str) -> bool:
 
 
 @pytest.fixture(scope="session")
-def images(request, cluster) -> dict[str, str]:  # noqa: ARG001 - kind must be there to load into
+def images(request, builder) -> dict[str, str]:
     """The names of the e2e image and the operator's; built and loaded where that is ours to do.
 
     `next` is what jobs are upgraded to: `job` itself, where nobody gave it another name.
     """
     option = request.config.getoption
-    job = option("--image") or "moorage-e2e:e2e"
+    job = option("--image") or E2E_IMAGE
     names = {
         "job": job,
         "next": option("--next-image") or job,
         "operator": option("--operator-image") or "moorage-operator:e2e",
     }
-    if option("--no-build"):
+    if option("--no-build") or (option("--image") and option("--operator-image")):
         return names
-    if option("--kubeconfig") or os.environ.get("E2E_KUBECONFIG"):
-        if not (option("--image") and option("--operator-image")):
-            pytest.skip(
-                "with --kubeconfig name images that the cluster can have: --image, "
-                "--operator-image (tests/e2e/README.md says how to build them)"
-            )
-        return names
-    subprocess.run(["scripts/image.sh", "e2e"], cwd=ROOT, check=True)
-    build = ["docker", "build", "-f", "tests/e2e/Containerfile", "-t", names["job"]]
-    build += ["--build-arg", "RUNTIME_IMAGE=moorage-runtime:e2e", "."]
-    subprocess.run(build, cwd=ROOT, check=True)
+    if builder is None:
+        pytest.skip(
+            "with --kubeconfig say how images get to its nodes: --load COMMAND, or name images "
+            "that it can have: --image, --operator-image (see tests/e2e/README.md)"
+        )
+    builder.build_ours("e2e")
+    builder.build(names["job"], "tests/e2e/Containerfile", ".", RUNTIME_IMAGE="moorage-runtime:e2e")
     names["next"] = option("--next-image") or f"{names['job']}-next"
-    subprocess.run(["docker", "tag", names["job"], names["next"]], check=True)
-    load = ["kind", "load", "docker-image", "--name", KIND_NAME, *names.values()]
-    subprocess.run(load, check=True)
+    builder.tag(names["job"], names["next"])
+    builder.load_on_nodes(names.values())
     return names
+
+
+@pytest.fixture(scope="session")
+def builder(request, cluster) -> Images | None:  # noqa: ARG001 - kind must be there to load into
+    """What builds images and brings them to the nodes; None where nobody said how."""
+    option = request.config.getoption
+    given = option("--kubeconfig") or os.environ.get("E2E_KUBECONFIG")
+    load = option("--load") or ("" if given else f"kind load image-archive --name {KIND_NAME}")
+    tool = builder_at_hand()
+    if not (load and tool):
+        return None
+    options = tuple(shlex.split(option("--build-options")))
+    return Images(tool, options, tuple(shlex.split(load)))
 
 
 @pytest.fixture(scope="session")

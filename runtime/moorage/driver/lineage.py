@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-from moorage.driver.directories import make_last_part
+from moorage.driver.directories import make_directory
 from moorage.driver.refusals import (
     AdoptRequired,
     DirectoryConflict,
@@ -70,12 +70,12 @@ def _claim(settings: JobSettings, options: RunOptions) -> tuple[LogWriter, Check
 def _lock(
     settings: JobSettings, options: RunOptions, reporter: Reporter
 ) -> contextlib.AbstractContextManager[object]:
-    """The lock on the checkpoint directory; on a file system its last part is made.
+    """The lock on the checkpoint directory, which is made on a file system.
 
     An operator knows that the driver before is gone, or means to end it: the lock then only keeps
     away people's tools.
     """
-    make_last_part("state.checkpointDir", settings.checkpoint_dir)
+    make_directory("state.checkpointDir", settings.checkpoint_dir)
     holder = LockHolder.current(settings.name, datetime.datetime.now(datetime.UTC))
     insist = options.take_over or options.orders is not None
     try:

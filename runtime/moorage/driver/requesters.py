@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from moorage.driver.asked import answer_of, underneath, was_suspended
-from moorage.driver.directories import make_last_part
+from moorage.driver.directories import make_directory
 from moorage.driver.requests import Request, SavepointRequest
 from moorage.driver.settings import JobSettings
 from moorage.driver.snapshot_writer import Work, savepoint_view
@@ -79,7 +79,7 @@ class Requesters:
 
     def _place_of(self, request: SavepointRequest) -> "Place":
         location = self._settings.savepoint_url(request.name)
-        make_last_part("state.savepointDir", self._settings.savepoint_dir)
+        make_directory("state.savepointDir", self._settings.savepoint_dir)
         savepoint = SavepointStore(location, create=True)
         found = savepoint.completed_by(request.attempt_id)
         if found is None:

@@ -1,0 +1,62 @@
+"""The commands of a page, as a person types them one after the other."""
+
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+__all__ = ["commands", "type_in", "watch"]
+
+_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path, section: str = "") -> list[str]:
+    """Every command of the page's shell blocks, or of one section's; with its comments.
+
+    Lines that end in a backslash are one command with what follows.
+    """
+    text = page.read_text()
+    if section:
+        head = f"\n## {section}\n"
+        assert text.count(head) == 1, f"{page.name} has no section {section!r}"
+        text = text.partition(head)[2].partition("\n## ")[0]
+    found = "\n".join(block for block in _BLOCK.findall(text)).replace("\\\n", "")
+    return [line for line in found.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def type_in(command: str, folder: Path, environment: Mapping[str, str], seconds: float) -> str:
+    """Run a command to its end; what it printed. It must succeed."""
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=seconds,
+    )
+    assert done.returncode == 0, f"{command}\nstatus={done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def watch(
+    command: str, folder: Path, environment: Mapping[str, str], seen: Callable[[], None]
+) -> None:
+    """Run a command that shows changes until it is interrupted: when `seen` comes back."""
+    shown = subprocess.Popen(
+        ["bash", "-c", f"exec {command}"],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        seen()
+        assert shown.poll() is None, f"{command}\n{shown.communicate()[1].decode()}"
+    finally:
+        shown.send_signal(signal.SIGINT)
+        shown.communicate(timeout=30)
