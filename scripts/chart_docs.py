@@ -23,7 +23,8 @@ Made from values.yaml by `make format`; do not edit. How to install, upgrade and
 [docs/install.md](../../docs/install.md) and [docs/upgrade.md](../../docs/upgrade.md).
 
 ```sh
-helm install moorage charts/moorage --namespace moorage --create-namespace
+helm install moorage charts/moorage --namespace moorage --create-namespace \\
+  --set 'jobs.namespaces={streams}'
 ```
 
 Values are checked by values.schema.json: a name that is not in this list is refused.

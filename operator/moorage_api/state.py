@@ -136,7 +136,8 @@ class LocalVolume(Model):
     """What kind of volume."""
 
     size: Annotated[Quantity, at_least(Quantity("1Mi"))] | None = None
-    """Its size; needed for a PVC."""
+    """Its size; needed for a PVC. An EmptyDir of no size has 10Gi; its size is asked of the node as
+    ephemeral storage, and the executor is evicted if it grows larger."""
 
     storage_class_name: Annotated[str, Field(max_length=253)] | None = None
     """The PVC's storage class; the cluster's default if not given."""

@@ -15,8 +15,10 @@ __all__ = ["fact_problems"]
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
-async def fact_problems(cluster: Cluster, meta: Meta, spec: JobSpec) -> tuple[Problem, ...]:
-    """Everything that the spec names and that is not there.
+async def fact_problems(
+    cluster: Cluster, meta: Meta, spec: JobSpec, own_namespace: str = ""
+) -> tuple[Problem, ...]:
+    """Everything that the spec names and that is not there, and whether the job may be there.
 
     What this operator may not read counts as not known: the pod's own refusal says the same.
 
@@ -24,10 +26,20 @@ async def fact_problems(cluster: Cluster, meta: Meta, spec: JobSpec) -> tuple[Pr
         ClusterError: the API server could not say.
     """
     return (
+        *_place(meta, own_namespace),
         *await _account(cluster, meta.namespace, spec),
         *await _credentials(cluster, meta.namespace, spec),
         *await _snapshot(cluster, meta, spec),
     )
+
+
+def _place(meta: Meta, own_namespace: str) -> Iterable[Problem]:
+    """A driver may make pods, and beside the operator's service account that is all its rights."""
+    if not own_namespace or meta.namespace != own_namespace:
+        return ()
+    reason = f"is the operator's own, whose service account a job must not reach: {own_namespace}"
+    fix = "make the job in another namespace, one of the chart's value jobs.namespaces"
+    return (Problem("metadata.namespace", reason, fix),)
 
 
 async def _account(cluster: Cluster, namespace: str, spec: JobSpec) -> Iterable[Problem]:

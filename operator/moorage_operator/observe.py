@@ -334,7 +334,8 @@ class Observer:
     async def _dear(self, world: JobWorld, errand_ids: Iterable[str]) -> JobWorld:
         wanted, meta = needs(world), world.meta
         if Need.FACTS in wanted and world.spec is not None:
-            found = await fact_problems(self.cluster, meta, world.spec)
+            own = self.config.own_namespace
+            found = await fact_problems(self.cluster, meta, world.spec, own)
             world = replace(world, problems=(*world.problems, *found))
         refs, ids = store_refs(world), set(errand_ids)
         return replace(

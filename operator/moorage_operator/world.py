@@ -240,9 +240,11 @@ class Config:
         endpoint_patience: seconds for which a driver that does not answer is still believed in
             while its pod runs.
         missing_patience: seconds for which a driver pod that a list lacks is not yet given up.
+        own_namespace: where the operator is, and no job may be; empty if it is in none.
     """
 
     cluster_id: str
+    own_namespace: str = ""
     finalizer: str = "moorage.dev/operator"
     resync: float = 30.0
     busy_resync: float = 2.0

@@ -26,7 +26,7 @@ IMPLIED = {
     ("act.py", "create"): {"ControllerRevision", "StatefulSparkSnapshot"},
     ("act.py", "get"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
     ("act.py", "patch"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
-    ("act.py", "delete"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
+    ("act.py", "delete"): {"StatefulSparkSnapshot"},
     ("app.py", "list"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
     ("attempts.py", "get"): {"Service", "ConfigMap", "PodMonitor"},
     ("attempts.py", "apply"): {"Service", "ConfigMap", "PodMonitor"},
@@ -42,6 +42,9 @@ IMPLIED = {
     ("record.py", "get"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
     ("record.py", "replace_status"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
     ("tokens.py", "create"): {"Secret"},
+    ("uninstall.py", "get"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
+    ("uninstall.py", "list"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
+    ("uninstall.py", "patch"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
 }
 WATCHED = ("StatefulSparkJob", "StatefulSparkSnapshot", "Pod")
 CLUSTER = ("Node",)
@@ -125,6 +128,15 @@ def test_an_operator_of_all_namespaces_may_do_what_its_code_does_and_no_more(ren
     assert allowed(roles[""]) | own == needed()
 
 
+def test_an_operator_that_reads_no_secrets_of_jobs_may_read_them_only_where_jobs_are(rendered):
+    """Their tokens are Secrets, too, and have no names that a role could list."""
+    roles = operators(rendered["full"])
+    assert ("", "secrets", "get") not in allowed(roles[""])
+    assert allowed(roles["streams"]) == {("", "secrets", "get")}
+    everywhere = allowed(roles[""]) | allowed(roles["streams"]) | allowed(roles[NAMESPACE])
+    assert everywhere == needed()
+
+
 @pytest.mark.parametrize("namespace", ["jobs-a", "jobs-b"])
 def test_an_operator_of_some_namespaces_may_do_the_same_in_each(rendered, namespace):
     roles = operators(rendered["namespaced"])
@@ -136,6 +148,19 @@ def test_an_operator_of_some_namespaces_may_do_the_same_in_each(rendered, namesp
 def test_without_cluster_scoped_rights_there_is_nothing_outside_of_namespaces(rendered):
     assert of_kind(rendered["namespaced"], "ClusterRole", "ClusterRoleBinding") == []
     assert set(operators(rendered["namespaced"])) == {"jobs-a", "jobs-b", NAMESPACE}
+
+
+@pytest.mark.parametrize(
+    ("case", "namespaces"), [("default", [""]), ("namespaced", ["jobs-a", "jobs-b"])]
+)
+def test_who_tidies_up_after_a_release_may_do_that_and_no_more(rendered, case, namespaces):
+    (job,) = of_kind(rendered[case], "Job")
+    account = job["spec"]["template"]["spec"]["serviceAccountName"]
+    kinds = ("statefulsparkjobs", "statefulsparksnapshots")
+    verbs = ("get", "list", "patch")
+    wanted = {("moorage.dev", kind, verb) for kind in kinds for verb in verbs}
+    found = {where: allowed([role]) for where, role in bound(rendered[case], account, NAMESPACE)}
+    assert found == {NAMESPACE: {("", "pods", "list")}, **dict.fromkeys(namespaces, wanted)}
 
 
 @each_case
@@ -177,7 +202,7 @@ def test_the_lease_is_the_only_one_that_may_be_written(rendered):
 @pytest.mark.parametrize(
     ("case", "namespaces"),
     [
-        ("default", [NAMESPACE]),
+        ("default", []),
         ("namespaced", ["jobs-a", "jobs-b"]),
         ("full", ["streams"]),
         ("minimal", []),

@@ -36,6 +36,33 @@ def container_of(objects):
     return container
 
 
+@each_case
+def test_what_tidies_up_after_a_release_is_no_part_of_it_and_leaves_only_its_log(rendered, case):
+    """A hook with an account that is deleted with the release could do nothing any more."""
+    hooks = [
+        one for one in rendered[case] if "helm.sh/hook" in one["metadata"].get("annotations", {})
+    ]
+    jobs = of_kind(hooks, "Job")
+    assert bool(jobs) == bool(hooks) == (case != "minimal")
+    for one in hooks:
+        notes = one["metadata"]["annotations"]
+        assert notes["helm.sh/hook"] == "post-delete"
+        gone = "before-hook-creation" if one in jobs else "before-hook-creation,hook-succeeded"
+        assert notes["helm.sh/hook-delete-policy"] == gone
+    for job in jobs:
+        spec = job["spec"]["template"]["spec"]
+        accounts = {one["metadata"]["name"] for one in of_kind(hooks, "ServiceAccount")}
+        assert spec["serviceAccountName"] in accounts
+        assert job["spec"]["ttlSecondsAfterFinished"]
+        (container,) = spec["containers"]
+        assert container["image"] == container_of(rendered[case])["image"]
+        labels = next(a for a in container["args"] if a.startswith("--operator-labels="))
+        pairs = dict(pair.split("=") for pair in labels.partition("=")[2].split(","))
+        assert pairs.items() <= pod_of(rendered[case])["metadata"]["labels"].items()
+        own = job["spec"]["template"]["metadata"]["labels"]
+        assert not pairs.items() <= own.items()
+
+
 def environment(objects):
     """The variables as the operator's process finds them."""
     fields = {"metadata.name": POD_NAME, "metadata.namespace": POD_NAMESPACE}

@@ -119,6 +119,7 @@ def test_the_schema_knows_exactly_the_values_that_there_are(schema, values):
         ("metrics__prometheusRule__growthFactor", 1),
         ("metrics__serviceMonitor__interval", "often"),
         ("crds__keep", "yes"),
+        ("uninstall__finalizers", "release"),
         ("imagePullSecrets", ["registry"]),
         ("replicaCount", 2),
     ],

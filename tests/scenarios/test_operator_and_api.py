@@ -228,3 +228,16 @@ async def test_a_status_of_a_newer_operator_is_left_alone(running):
 
 async def test_the_checkpoint_directory_stands_in_the_world(running):
     assert running.buckets.completed(CHECKPOINTS)
+
+
+async def test_a_new_job_beside_the_operator_is_refused_and_one_that_runs_there_is_kept(running):
+    """Nobody's state is held back by a rule that came after the job."""
+    running.operators_namespace = running.namespace
+    running.restart_operator()
+    running.drivers.newest.kill()
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    running.apply(job("second"))
+    await running.run(60)
+    assert running.condition("SpecValid", "second").startswith("False")
+    assert "operator's own" in running.status("second").message
+    assert all(p["metadata"]["name"].startswith("clicks-") for p in running.pods())

@@ -71,10 +71,9 @@ annotations:
 {{- printf "%s-leader" (include "moorage.fullname" .) }}
 {{- end }}
 
-{{/* The namespaces with jobs, as a JSON list. */}}
+{{/* The namespaces with jobs, as a JSON list; it may be empty. */}}
 {{- define "moorage.jobNamespaces" -}}
-{{- $given := .Values.jobs.namespaces | default .Values.watchNamespaces | default (list .Release.Namespace) }}
-{{- $given | uniq | toJson }}
+{{- .Values.jobs.namespaces | default .Values.watchNamespaces | uniq | toJson }}
 {{- end }}
 
 {{/* What a schema cannot say. */}}
@@ -89,6 +88,12 @@ annotations:
 {{- end }}
 {{- if and (gt (int .Values.replicas) 1) (not .Values.leaderElection.enabled) }}
 {{- fail (printf "replicas is %v, and leaderElection.enabled is false: all of them would act at once; set it to true, or replicas to 1" .Values.replicas) }}
+{{- end }}
+{{- range $value := list "jobs.namespaces" "watchNamespaces" }}
+{{- $named := ternary $.Values.jobs.namespaces $.Values.watchNamespaces (eq $value "jobs.namespaces") }}
+{{- if has $.Release.Namespace $named }}
+{{- fail (printf "%s names %s, the release's own namespace: who may make pods there may use the operator's service account, and a job's driver may; make a namespace for jobs and name that" $value $.Release.Namespace) }}
+{{- end }}
 {{- end }}
 {{- if and .Values.watchNamespaces .Values.jobs.namespaces }}
 {{- range .Values.jobs.namespaces }}

@@ -31,7 +31,7 @@ from moorage_operator.children.parts import (
     token_volume,
 )
 from moorage_operator.children.secrets import SPARK_SECRET_KEY
-from moorage_operator.children.volumes import local_mounts, local_volumes
+from moorage_operator.children.volumes import local_mounts, local_requests, local_volumes
 from moorage_operator.world import Meta
 
 __all__ = ["executor_template"]
@@ -133,7 +133,10 @@ def _sidecar_command(spec: JobSpec) -> list[str]:
 
 
 def _sidecar_resources(spec: JobSpec) -> dict[str, dict[str, str]]:
-    """What the spec says; else a share of a core and half a gigabyte for each server."""
+    """What the spec says; else a share of a core and half a gigabyte for each server.
+
+    The databases are this container's, so that their room on the node's disk is its request.
+    """
     given, limit = spec.executor.sidecar.resources, sidecar_memory(spec.executor).limit
     cpu = f"{spec.executor.cores * _MILLICORES_PER_SERVER}m"
     asked: dict[str, str] = {name: str(amount) for name, amount in given.requests.items()}
@@ -141,6 +144,11 @@ def _sidecar_resources(spec: JobSpec) -> dict[str, dict[str, str]]:
     if "cpu" in bounds:
         cpu = bounds["cpu"]
     return {
-        "requests": {"cpu": cpu, "memory": f"{limit}Mi", **asked},
+        "requests": {
+            "cpu": cpu,
+            "memory": f"{limit}Mi",
+            **local_requests(spec.state.local),
+            **asked,
+        },
         "limits": {"memory": f"{limit}Mi", **bounds},
     }

@@ -2,14 +2,17 @@
 
 from typing import Any
 
-from moorage_api import LocalVolume
+from moorage_api import LocalVolume, Quantity
 from moorage_api.pods import LOCAL_DIR, LOCAL_VOLUME
 from moorage_operator.children.names import labels
 from moorage_operator.world import Meta
 
-__all__ = ["local_mounts", "local_settings", "local_volumes"]
+__all__ = ["local_mounts", "local_requests", "local_settings", "local_volumes"]
 
 _CLAIM = f"spark.kubernetes.executor.volumes.persistentVolumeClaim.{LOCAL_VOLUME}"
+
+_DEFAULT_SIZE = Quantity("10Gi")
+"""Of a volume on the node's own disk: without a bound one job fills it for all."""
 
 
 def local_volumes(meta: Meta, local: LocalVolume, attempt: int) -> list[dict[str, Any]]:
@@ -50,13 +53,22 @@ def local_settings(local: LocalVolume) -> dict[str, str]:
     }
 
 
+def local_requests(local: LocalVolume) -> dict[str, str]:
+    """What the node must have room for, so that the scheduler does not fill its disk twice."""
+    return {"ephemeral-storage": _size(local)} if local.type == "EmptyDir" else {}
+
+
+def _size(local: LocalVolume) -> str:
+    return str(local.size or _DEFAULT_SIZE)
+
+
 def _source(meta: Meta, local: LocalVolume, attempt: int) -> dict[str, Any]:
     if local.type == "HostPath":
         # Not DirectoryOrCreate: a directory that the kubelet makes is root's, and no use to us.
         return {"hostPath": {"path": local.path, "type": "Directory"}}
     if local.type == "EphemeralPVC":
         return {"ephemeral": {"volumeClaimTemplate": _claim(meta, local, attempt)}}
-    return {"emptyDir": {"sizeLimit": str(local.size)} if local.size else {}}
+    return {"emptyDir": {"sizeLimit": _size(local)}}
 
 
 def _claim(meta: Meta, local: LocalVolume, attempt: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from moorage_operator.snapshots.asking import in_progress
 from moorage_operator.snapshots.copying import copying
 from moorage_operator.snapshots.deleting import deleting
 from moorage_operator.snapshots.following import following
-from moorage_operator.snapshots.naming import JOB_LABEL, is_copied, is_follower
+from moorage_operator.snapshots.naming import JOB_LABEL, data_go_too, is_copied, is_follower
 from moorage_operator.snapshots.pending import pending
 from moorage_operator.snapshots.step import Step, changed, plan_of
 from moorage_operator.snapshots.verifying import begin_verifying, verifying
@@ -35,10 +35,12 @@ def _step(world: SnapshotWorld) -> Step:
     meta, status = world.snapshot.meta, world.snapshot.status
     if meta.deleted_at is not None:
         return deleting(world)
-    if world.config.finalizer not in meta.finalizers:
-        # Before anything is written anywhere that would have to be deleted.
-        effects = () if world.namespace_terminating else (SetFinalizer(present=True),)
-        return Step(status, effects)
+    to_hold = data_go_too(world.snapshot)
+    if to_hold != (world.config.finalizer in meta.finalizers):
+        # Before anything is written that would have to be deleted; and an object whose end needs
+        # nothing done must not wait for an operator.
+        let_be = to_hold and world.namespace_terminating
+        return Step(status, () if let_be else (SetFinalizer(present=to_hold),))
     if meta.labels.get(JOB_LABEL) != world.snapshot.spec.job_ref.name and not world.problems:
         # The label is how its siblings find it.
         return Step(status)

@@ -10,9 +10,9 @@ from moorage_operator.snapshots.access import errand_refs
 from moorage_operator.snapshots.asking import answer_of, answered, is_overdue
 from moorage_operator.snapshots.naming import (
     attempt_of,
+    data_go_too,
     is_copied,
     is_follower,
-    is_imported,
     next_errand,
     number_of,
 )
@@ -36,9 +36,11 @@ def deleting(world: SnapshotWorld) -> Step:
         return Step(status)
     if world.namespace_terminating:
         return _let_go(world, "the namespace is being deleted; data stay", "Retained")
-    if status.state == "Deleting":
-        return _deletion(world) if _has_data(world) else _let_go(world, "data stay", "Retained")
-    return _not_begun(world)
+    if not data_go_too(world.snapshot):
+        # Made by an operator that held every object, or it was to be deleted until just now.
+        where = f": path={status.path}" if status.path else ""
+        return _let_go(world, f"data stay{where}", "Retained")
+    return _deletion(world) if status.state == "Deleting" else _not_begun(world)
 
 
 def _not_begun(world: SnapshotWorld) -> Step:
@@ -92,12 +94,9 @@ def _held(world: SnapshotWorld, needed: tuple[str, ...]) -> Step:
 
 
 def _has_data(world: SnapshotWorld) -> bool:
-    """Whether there may be data that are its own and go with it."""
-    snapshot, status = world.snapshot, world.snapshot.status
-    if snapshot.spec.type != "Savepoint" or snapshot.spec.deletion_policy != "Delete":
-        return False
-    asked = bool(status.manifest_digest or status.request_id)
-    return asked and bool(status.path) and not is_imported(snapshot)
+    """Whether anything was ever written, or may have been."""
+    status = world.snapshot.status
+    return bool(status.manifest_digest or status.request_id) and bool(status.path)
 
 
 def _begin(world: SnapshotWorld, status: SnapshotStatus) -> Step:

@@ -22,6 +22,7 @@ __all__ = [
     "TRIGGER_LABEL",
     "TYPE_LABEL",
     "attempt_of",
+    "data_go_too",
     "directory_name",
     "is_copied",
     "is_directory_name",
@@ -168,6 +169,16 @@ def is_periodic(snapshot: SnapshotView) -> bool:
 def is_imported(snapshot: SnapshotView) -> bool:
     """Whether it was there before its object."""
     return bool(snapshot.spec.existing_path)
+
+
+def data_go_too(snapshot: SnapshotView) -> bool:
+    """Whether deleting the object is to delete data: only then does anything hold the object.
+
+    What was there before it stays, what a checkpoint names is the lineage's, and the rest is for
+    `deletionPolicy` to say.
+    """
+    own = snapshot.spec.type == "Savepoint" and not is_imported(snapshot)
+    return own and snapshot.spec.deletion_policy == "Delete"
 
 
 def is_copied(status: SnapshotStatus) -> bool:

@@ -10,6 +10,7 @@ from moorage_api.snapshot import SnapshotSpec, SnapshotStatus
 from moorage_api.status import JobStatus
 from moorage_operator.plan import AskDriver, Errand, RunErrand, SnapshotPlan
 from moorage_operator.snapshots import decide_snapshot
+from moorage_operator.snapshots.naming import data_go_too
 from moorage_operator.world import Config, JobFacts, Meta, SnapshotView, SnapshotWorld
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -76,13 +77,15 @@ def snapshot(
             "moorage.dev/type": spec.get("type", "Savepoint"),
             "moorage.dev/trigger": trigger,
         },
-        finalizers=("moorage.dev/operator",),
         created_at=NOW - timedelta(seconds=age),
         deleted_at=NOW if deleted else None,
     )
-    return SnapshotView(
+    view = SnapshotView(
         meta, SnapshotSpec.model_validate(spec), SnapshotStatus.model_validate(status or {})
     )
+    if not deleted and not data_go_too(view):
+        return view
+    return replace(view, meta=replace(meta, finalizers=("moorage.dev/operator",)))
 
 
 def report(*requests: dict[str, Any], **changes: Any) -> DriverState:

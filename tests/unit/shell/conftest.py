@@ -74,14 +74,14 @@ class Shell:
         self.worlds, self.woken = [], []
         self.reconciler = self.another()
 
-    def another(self, cluster=None):
+    def another(self, cluster=None, own_namespace=""):
         """Another process with the same decisions."""
         return Reconciler(
             cluster=cluster or self.cluster,
             drivers=self.drivers,
             lineages=self.lineages,
             clock=self.clock,
-            config=Config(cluster_id="test"),
+            config=Config(cluster_id="test", own_namespace=own_namespace),
             decide_job=self._seen("decide"),
             decide_snapshot=self._seen("decide_snapshot"),
             may_act=lambda: self.leads,

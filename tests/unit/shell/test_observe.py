@@ -93,6 +93,16 @@ async def test_a_missing_service_account_is_a_problem(shell):
     assert [p.field for p in shell.world.problems] == ["spec.serviceAccountName"]
 
 
+async def test_a_job_beside_the_operator_is_a_problem(shell):
+    """Its driver may make pods, and so have any service account of the namespace."""
+    shell.reconciler = shell.another(own_namespace="here")
+    shell.make_job()
+    await shell.reconcile()
+    (problem,) = shell.world.problems
+    assert str(problem).startswith("metadata.namespace: is the operator's own")
+    assert "jobs.namespaces" in str(problem)
+
+
 async def test_what_may_not_be_looked_at_is_no_problem(shell):
     shell.make_job(serviceAccountName="nobody")
     shell.cluster.fail(Forbidden("no"), verb="get", kind="ServiceAccount")

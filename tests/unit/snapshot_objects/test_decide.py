@@ -67,12 +67,31 @@ def with_errand(before, view):
 # -- asking ------------------------------------------------------------------------------------
 
 
-def test_the_finalizer_is_there_before_anything_else():
-    fresh = snapshot()
+def test_the_finalizer_is_there_before_anything_that_would_have_to_be_deleted():
+    fresh = snapshot(deletionPolicy="Delete")
     bare = replace(fresh, meta=replace(fresh.meta, finalizers=()))
     plan = decide_snapshot(world(bare))
     assert plan.effects == (SetFinalizer(present=True),)
     assert plan.status.state == "Pending"
+
+
+@pytest.mark.parametrize(
+    "data_stay",
+    [
+        {"deletionPolicy": "Retain"},
+        {"deletionPolicy": "Delete", "type": "Checkpoint", "name": None},
+        {"deletionPolicy": "Delete", "existingPath": "s3://savepoints/clicks/a"},
+    ],
+)
+@pytest.mark.parametrize("state", ["Pending", "InProgress", "Completed", "Failed"])
+def test_an_object_whose_data_stay_is_held_by_nothing_and_one_that_was_is_let_go(data_stay, state):
+    """Nobody is needed to delete it, or the namespace that it is in."""
+    view = snapshot(status={"state": state}, **data_stay)
+    assert SetFinalizer(present=True) not in decide_snapshot(world(view)).effects
+    held = replace(view, meta=replace(view.meta, finalizers=("moorage.dev/operator",)))
+    plan = decide_snapshot(world(held))
+    assert plan.effects == (SetFinalizer(present=False),)
+    assert plan.status.state == state
 
 
 def test_nothing_is_asked_before_siblings_can_find_it_by_its_label():

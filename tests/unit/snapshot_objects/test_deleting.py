@@ -114,6 +114,15 @@ def test_what_is_not_its_own_stays(view):
     assert decide_snapshot(world(view)).effects == LETTING_GO
 
 
+@pytest.mark.parametrize("state", ["InProgress", "Verifying", "Deleting"])
+def test_an_object_that_an_earlier_operator_held_waits_for_nothing_if_its_data_stay(state):
+    status = {**COMPLETE, "state": state, "attempt": 3, "startedAt": NOW}
+    view = deleted(status, deletionPolicy="Retain", pinned=True)
+    plan = decide_snapshot(world(view))
+    assert plan.effects == LETTING_GO
+    assert "data stay: path=s3://savepoints/clicks/a" in plan.status.message
+
+
 def test_scenario_20_a_request_that_is_under_way_is_answered_first():
     status = {**COMPLETE, "state": "InProgress", "manifestDigest": "", "completedAt": None}
     status |= {"attempt": 3, "startedAt": NOW}

@@ -47,13 +47,16 @@ class Life:
 
     def __post_init__(self):
         self.views = {
-            name: snapshot(name, age=age, trigger=trigger)
+            name: snapshot(name, age=age, trigger=trigger, deletionPolicy=self.policy())
             for name, age, trigger in (
                 ("clicks-a", 9, "Manual"),
                 ("clicks-b", 9, "Periodic"),
                 ("clicks-c", 1, "Periodic"),
             )
         }
+
+    def policy(self):
+        return self.dice.choice(["Delete", "Retain"])
 
     def job(self):
         attempt = {"number": self.attempt, "runningSince": self.now, "startedAt": self.now}
@@ -93,8 +96,11 @@ class Life:
                 self.ask(effect)
             case RunErrand():
                 self.run(view, effect.errand, seen)
-            case SetFinalizer(present=False):
+            case SetFinalizer(present=False) if view.meta.deleted_at is not None:
                 del self.views[view.meta.name]
+            case SetFinalizer():
+                held = (seen.config.finalizer,) if effect.present else ()
+                self.views[view.meta.name] = replace(view, meta=replace(view.meta, finalizers=held))
 
     def ask(self, effect):
         if not self.alive or effect.attempt != self.attempt:
@@ -103,7 +109,10 @@ class Life:
         view = {"requestId": request, "kind": "Savepoint", "state": "Pending"}
         self.asked.setdefault(request, {**view, "name": effect.body.name})
         self.began.setdefault(effect.body.name, (effect.body.attempt or request).partition(".")[0])
-        assert sum(one["state"] in BUSY for one in self.asked.values()) <= 1
+        # Of objects that are gone the driver may have more in its queue.
+        known = {one.status.request_id for one in self.views.values()}
+        busy = [name for name, one in self.asked.items() if one["state"] in BUSY]
+        assert len(known.intersection(busy)) <= 1
 
     def run(self, view, errand, seen):
         if not self.store_up:
@@ -113,6 +122,7 @@ class Life:
         name = errand.path.rpartition("/")[2]
         if errand.kind == "Delete":
             assert view.meta.deleted_at is not None
+            assert view.spec.deletion_policy == "Delete"
             assert not uses(view, seen.job)
             assert errand.digest or errand.attempt
             self.complete.pop(name, None)
@@ -155,6 +165,8 @@ class Life:
             self.delete(self.dice.choice(list(self.views)))
         elif chance < 0.7 and self.views:
             self.pin(self.dice.choice(list(self.views)), pinned=self.dice.random() < 0.5)
+        elif chance < 0.75 and self.views:
+            self.edit(self.dice.choice(list(self.views)), deletion_policy=self.policy())
 
     def die(self):
         """With its last breath it may complete what it was at work on."""
@@ -171,10 +183,15 @@ class Life:
     def delete(self, name):
         view = self.views[name]
         self.views[name] = replace(view, meta=replace(view.meta, deleted_at=self.now))
+        if not view.meta.finalizers:
+            del self.views[name]
 
     def pin(self, name, *, pinned):
+        self.edit(name, pinned=pinned)
+
+    def edit(self, name, **spec):
         view = self.views[name]
-        self.views[name] = replace(view, spec=view.spec.model_copy(update={"pinned": pinned}))
+        self.views[name] = replace(view, spec=view.spec.model_copy(update=spec))
 
 
 def is_under_way(view):

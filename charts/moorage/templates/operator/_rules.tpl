@@ -5,7 +5,7 @@ a namespace that is being deleted are refused, which the operator bears.
 {{- define "moorage.operatorRules" -}}
 - apiGroups: [moorage.dev]
   resources: [statefulsparkjobs]
-  verbs: [get, list, watch, patch, delete]
+  verbs: [get, list, watch, patch]
 - apiGroups: [moorage.dev]
   resources: [statefulsparksnapshots]
   verbs: [get, list, watch, create, patch, delete]
@@ -28,7 +28,7 @@ a namespace that is being deleted are refused, which the operator bears.
 # The token of a job's endpoint, and the credentials that its spec names.
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [get, create]
+  verbs: {{ ternary "[get, create]" "[create]" (or .Values.stores.readSecrets (not (empty .Values.watchNamespaces))) }}
 - apiGroups: [""]
   resources: [serviceaccounts, namespaces]
   verbs: [get]

@@ -65,7 +65,7 @@ class Operator:
             drivers=CountedDrivers(world.drivers, points),
             lineages=CountedLineages(world.buckets, world.clock.now, points),
             clock=world.clock,
-            config=Config(cluster_id="test"),
+            config=Config(cluster_id="test", own_namespace=world.operators_namespace),
             decide_job=decide_job,
             decide_snapshot=decide_snapshot,
             wake=lambda ref: self.due.__setitem__(ref, 0.0),
@@ -121,6 +121,7 @@ class World:
     def __init__(self, site: Site | None = None) -> None:
         self.site = site or MemorySite()
         self.namespace = self.site.namespace
+        self.operators_namespace = "moorage-system"
         self.clock = FakeClock()
         self.buckets = Buckets()
         self.api = self.site.begin(self.clock.now)
