@@ -2,7 +2,8 @@
 
 One process leads and does everything; others stand by, with open health ports. When leading is
 lost, everything is cancelled at once and the process ends: whoever starts it anew begins with an
-empty memory. SIGTERM lets passes under way end, gives the Lease back, and goes.
+empty memory. SIGTERM lets passes under way end, gives the Lease back, and goes, whatever the
+process is at. What fails in one namespace fails there alone.
 """
 
 import asyncio
@@ -12,14 +13,15 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, TypeVar
 
 from kubernetes.aio.client import Configuration
+from prometheus_client import CollectorRegistry
 
 from moorage_operator.canary import Canary
 from moorage_operator.children.names import JOB_LABEL, ROLE_LABEL
@@ -36,6 +38,7 @@ from moorage_operator.lineages import (
 )
 from moorage_operator.loop import Reconciler, Ref
 from moorage_operator.metrics import Metrics
+from moorage_operator.namespaces import Namespace, Namespaces
 from moorage_operator.ports import Clock, Cluster, ClusterError, JobRefs, Kind
 from moorage_operator.settings import Settings, SettingsError
 from moorage_operator.snapshots import decide_snapshot
@@ -48,7 +51,12 @@ __all__ = ["App", "LeadershipLost", "SystemClock", "serve"]
 
 _log = logging.getLogger("moorage.operator")
 
+_Result = TypeVar("_Result")
+
 _STUCK = 300.0
+_LISTS_AT_ONCE = 8
+_LIST_AGAIN = 30.0
+"""Seconds until a namespace that could not be listed is tried again."""
 _KINDS: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot")
 _SPREAD = 10.0
 
@@ -72,6 +80,7 @@ class App:
     Attributes:
         found: how the API server is reached, for the watches.
         leader: None if there is only ever one process.
+        namespaces: those to look after, and which of them cannot be.
         canary: knows whether the watches are alive.
     """
 
@@ -82,7 +91,9 @@ class App:
     queue: WorkQueue
     metrics: Metrics
     leader: Leader | None
+    namespaces: Namespaces
     canary: Canary = field(default_factory=lambda: Canary(time.monotonic))
+    _lists: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LISTS_AT_ONCE))
 
     async def run(self) -> None:
         """Lead and work, once the Lease is this process's.
@@ -92,86 +103,117 @@ class App:
         """
         if self.leader is not None:
             await self.leader.acquire()
-        await self.prime()
-        wakeups = Wakeups(self.queue.wake, self.reconciler.has_seen)
-
-        def seen(event: str, kind: str, body: dict[str, Any]) -> None:
-            self.canary.seen(event, kind, body)
-            wakeups.seen(event, kind, body)
-
-        watching = Watching(self.found, self.settings.watch_namespaces, seen)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.queue.run())
-            group.create_task(watching.run())
-            group.create_task(self._relist())
             if self.leader is not None:
                 group.create_task(self._hold(self.leader))
+            await self.prime()
+            group.create_task(self.queue.run())
+            group.create_task(self._watching().run())
+            for namespace in self.namespaces.names:
+                group.create_task(self._relist(namespace))
 
-    async def stop(self) -> None:
-        """Let passes under way end, and the next process in. `run` is then to be cancelled."""
+    async def drain(self) -> None:
+        """Begin nothing more, and let passes under way end. `run` is then to be cancelled."""
         if not await self.queue.drain(self.settings.stop_grace):
             _log.warning("passes are cut short: seconds=%s", self.settings.stop_grace)
-        if self.leader is not None:
-            await self.leader.release()
 
     async def prime(self) -> None:
-        """Look at all objects once: which directory is whose must be known before any decision."""
+        """List all objects once: which directory is whose must be known before any decision.
+
+        A namespace that cannot be listed is waited for only if no other can be.
+        """
         while True:
-            try:
-                await self._list_all(spread=0.0)
-            except ClusterError as error:
-                _log.warning("the objects cannot be listed: error=%s", error)
-                await asyncio.sleep(random.uniform(1.0, 3.0))  # noqa: S311
-            else:
+            lists = (self._list(one, spread=0.0) for one in self.namespaces.names)
+            await asyncio.gather(*lists)
+            if self.namespaces.primed:
                 return
+            await asyncio.sleep(random.uniform(1.0, 3.0))  # noqa: S311
 
     def trouble(self) -> str:
         """Why the process should be started anew; empty if it should not."""
         longest = self.queue.longest()
         return f"a pass takes {longest:.0f} s" if longest > _STUCK else self.canary.trouble()
 
+    def waits_for(self) -> str:
+        """Why the process is not ready; empty if it works, or stands by to."""
+        if self.leader is not None and not self.leader.leads:
+            return "" if self.leader.stands_by else "the lease cannot be read, or is not yet"
+        return "" if self.namespaces.primed else "no namespace's objects were listed yet"
+
+    def _watching(self) -> Watching:
+        wakeups = Wakeups(self.queue.wake, self.reconciler.has_seen)
+
+        def seen(event: str, kind: str, body: dict[str, Any]) -> None:
+            self.canary.seen(event, kind, body)
+            wakeups.seen(event, kind, body)
+
+        def told(namespace: Namespace, kind: Kind, refusal: str) -> None:
+            self.namespaces.watched(namespace, kind, refusal)
+            if refusal:
+                self.canary.excuse(kind, namespace)
+
+        return Watching(self.found, self.settings.watch_namespaces, seen, told)
+
     async def _hold(self, leader: Leader) -> None:
         await leader.hold()
         raise LeadershipLost("another process may lead: this one ends, to be started anew")
 
-    async def _relist(self) -> None:
+    async def _relist(self, namespace: Namespace) -> None:
         while True:
-            await self._until_next_list()
-            try:
-                await self._list_all(spread=_SPREAD)
-                await self._list_drivers()
-            except ClusterError as error:
-                _log.warning("the objects cannot be listed: error=%s", error)
+            await self._until_next_list(namespace)
+            await self._list(namespace, spread=_SPREAD)
 
-    async def _until_next_list(self) -> None:
-        """What a list showed and no watch since is soon looked for in another one."""
-        soon = min(self.canary.patience + 1.0, self.settings.relist)
+    async def _until_next_list(self, namespace: Namespace) -> None:
+        """What a list showed and no watch since is soon looked for in another one.
+
+        And so is a namespace that could not be looked after: it may be back.
+        """
+        relist = self.settings.relist
+        if self.namespaces.problem(namespace):
+            await asyncio.sleep(min(_LIST_AGAIN, relist) * random.uniform(0.8, 1.0))  # noqa: S311
+            return
+        soon = min(self.canary.patience + 1.0, relist)
         await asyncio.sleep(soon)
-        if not self.canary.wants_list:
-            await asyncio.sleep(self.settings.relist - soon)
+        if not self.canary.wants_list(namespace):
+            await asyncio.sleep(relist - soon)
 
-    async def _list_all(self, spread: float) -> None:
-        """Wake every object, in the course of so many seconds."""
-        for namespace in self.settings.watch_namespaces or (None,):
-            for kind in _KINDS:
-                bodies = await self.cluster.list(kind, namespace)
-                self.canary.listed(kind, namespace, bodies)
-                for body in bodies:
-                    meta = body["metadata"]
-                    if kind == "StatefulSparkJob":
-                        self.reconciler.directories.note(body)
-                    elif self.reconciler.has_seen(body):
-                        continue
-                    ref = Ref(kind, meta["namespace"], meta["name"])
-                    self.queue.wake(ref, random.uniform(0.0, spread))  # noqa: S311
+    async def _list(self, namespace: Namespace, spread: float) -> None:
+        """Wake every object of a namespace, in the course of so many seconds."""
+        try:
+            async with self._lists:
+                for kind in _KINDS:
+                    await self._take_in(kind, namespace, spread)
+                await self._list_drivers(namespace)
+        except ClusterError as error:
+            self.namespaces.listed(namespace, str(error))
+        else:
+            self.namespaces.listed(namespace)
 
-    async def _list_drivers(self) -> None:
-        """Pods are listed with each pass anyway: this is only for the canary."""
-        for namespace in self.settings.watch_namespaces or (None,):
-            found = await self.cluster.list("Pod", namespace, {ROLE_LABEL: "driver"})
-            # Anybody may put the one label on a pod; only those with the other are watched.
-            drivers = [one for one in found if JOB_LABEL in one["metadata"]["labels"]]
-            self.canary.listed("Pod", namespace, drivers)
+    async def _take_in(self, kind: Kind, namespace: Namespace, spread: float) -> None:
+        bodies = await self.cluster.list(kind, namespace)
+        self._show_canary(kind, namespace, bodies)
+        if kind == "StatefulSparkJob":
+            await self.reconciler.specs.learn(bodies)
+        for body in bodies:
+            meta = body["metadata"]
+            if kind == "StatefulSparkJob":
+                self.reconciler.directories.note(body)
+            elif self.reconciler.has_seen(body):
+                continue
+            ref = Ref(kind, meta["namespace"], meta["name"])
+            self.queue.wake(ref, random.uniform(0.0, spread))  # noqa: S311
+
+    async def _list_drivers(self, namespace: Namespace) -> None:
+        """Pods are listed with each pass anyway: this is for the canary, and for their rights."""
+        found = await self.cluster.list("Pod", namespace, {ROLE_LABEL: "driver"})
+        # Anybody may put the one label on a pod; only those with the other are watched.
+        drivers = [one for one in found if JOB_LABEL in one["metadata"]["labels"]]
+        self._show_canary("Pod", namespace, drivers)
+
+    def _show_canary(self, kind: Kind, namespace: Namespace, bodies: list[dict[str, Any]]) -> None:
+        """A watch that is refused is behind for a reason, and a new process would not help."""
+        if self.namespaces.is_watched(namespace, kind):
+            self.canary.listed(kind, namespace, bodies)
 
 
 async def serve(settings: Settings) -> None:
@@ -189,36 +231,62 @@ async def serve(settings: Settings) -> None:
     async with AsyncExitStack() as stack:
         cluster = KubeCluster(found, timeout=settings.request_timeout)
         stack.push_async_callback(cluster.close)
-        app = await build(settings, found, cluster, stack)
+        registry, made = CollectorRegistry(), list[App]()
         health = health_server(
             settings.health_host,
             settings.health_port,
-            trouble=app.trouble,
-            ready=lambda: True,
-            registry=app.metrics.registry,
+            trouble=lambda: made[0].trouble() if made else "",
+            waits_for=lambda: made[0].waits_for() if made else "the cluster's id is not known yet",
+            registry=registry,
         )
         await stack.enter_async_context(health)
-        await run_until(app, stop)
+        app = await _unless(stop, build(settings, found, cluster, stack, registry))
+        if app is not None:
+            made.append(app)
+            await run_until(app, stop)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _Result]) -> _Result | None:
+    """What comes of the work; None if the process is to stop before it is done."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 async def run_until(app: App, stop: asyncio.Event) -> None:
-    """Run the app until `stop` is set, or until it ends by an error."""
+    """Run the app until `stop` is set, or until it ends by an error.
+
+    Nothing acts any more when the Lease is given back: neither passes nor what renews the Lease.
+    """
     running = asyncio.create_task(app.run(), name="app")
     stopping = asyncio.create_task(stop.wait(), name="stop")
     try:
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
-            await app.stop()
+            await app.drain()
     finally:
         stopping.cancel()
         running.cancel()
-        results = await asyncio.gather(running, return_exceptions=True)
-    if isinstance(results[0], Exception):
+        given_back = app.leader.release() if app.leader is not None else asyncio.sleep(0)
+        results = await asyncio.gather(running, given_back, return_exceptions=True)
+    if not isinstance(results[0], Exception):
+        return
+    if not stop.is_set():
         raise results[0]
+    _log.warning("the operator was to end, and did so by an error: problem=%r", results[0])
 
 
 async def build(
-    settings: Settings, found: Configuration, cluster: Cluster, stack: AsyncExitStack
+    settings: Settings,
+    found: Configuration,
+    cluster: Cluster,
+    stack: AsyncExitStack,
+    registry: CollectorRegistry | None = None,
 ) -> App:
     """Put everything together; what must be closed is left to `stack`.
 
@@ -241,7 +309,14 @@ async def build(
         settings, cluster, clock, config.cluster_id, stack, lambda job: queue.wake(_ref_of(job))
     )
     leads = (lambda: leader.leads) if leader is not None else (lambda: True)
-    metrics = Metrics(waiting=lambda: queue.waiting, leads=leads, version=_version())
+    namespaces = Namespaces(settings.watch_namespaces)
+    metrics = Metrics(
+        waiting=lambda: queue.waiting,
+        leads=leads,
+        namespaces=namespaces.shown,
+        version=_version(),
+        registry=registry,
+    )
     reconciler = Reconciler(
         cluster,
         drivers,
@@ -255,7 +330,7 @@ async def build(
         telemetry=metrics,
     )
     queue = WorkQueue(reconciler.reconcile, settings.workers)
-    return App(settings, found, cluster, reconciler, queue, metrics, leader)
+    return App(settings, found, cluster, reconciler, queue, metrics, leader, namespaces)
 
 
 def _lineages(

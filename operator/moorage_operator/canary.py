@@ -35,10 +35,14 @@ class Canary:
     _awaited: dict[_Key, tuple[int, float]] = field(default_factory=dict)
     _missed: dict[_Key, float] = field(default_factory=dict)
 
-    @property
-    def wants_list(self) -> bool:
+    def wants_list(self, namespace: str | None = None) -> bool:
         """Whether another list is to tell if a watch is behind, or the object is gone."""
-        return bool(self._awaited)
+        return any(namespace in {None, key[1]} for key in self._awaited)
+
+    def excuse(self, kind: str, namespace: str | None) -> None:
+        """There is no watch of the kind that could be behind: the API server refuses it."""
+        for key in [one for one in self._awaited if _lies(one, kind, namespace)]:
+            self._caught_up(key)
 
     def seen(self, event: str, kind: str, body: dict[str, Any]) -> None:
         """A watch showed an object, or (event DELETED) that it is gone."""

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from moorage_api import JobSpec
-from moorage_operator.objects import read_job_spec
+from moorage_operator.judged import JudgedSpecs
 from moorage_operator.podviews import moment
 from moorage_operator.ports import Object
 
@@ -57,9 +57,13 @@ class Directories:
     """An index of all jobs' checkpointDirs; a directory inside another one counts as the same.
 
     Only specs that the models accept count: of a job whose newest spec is wrong, the one before.
+
+    Args:
+        specs: judges them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, specs: JudgedSpecs | None = None) -> None:
+        self._specs = specs or JudgedSpecs()
         self._seen: dict[str, _Seen] = {}
         self._claims: dict[str, _Claim] = {}
         self._inside: dict[str, set[str]] = {}
@@ -116,12 +120,13 @@ class Directories:
             known = None
         if known is not None and generation is not None and known.generation == generation:
             return known
-        spec, problems = read_job_spec(body)
-        if spec is None or problems:
+        judged = self._specs.of(body)
+        if judged.spec is None or judged.problems:
             return known
-        folders = _folders(spec)
+        folders = _folders(judged.spec)
         home = known.home if known is not None else folders
-        return _Seen(uid, generation, folders, spec.desired_state == "Suspended", home)
+        sleeps = judged.spec.desired_state == "Suspended"
+        return _Seen(uid, generation, folders, sleeps, home)
 
 
 def _is_proven(body: Object, folders: tuple[str, ...]) -> bool:

@@ -23,7 +23,7 @@ async def health_server(
     port: int,
     *,
     trouble: Callable[[], str],
-    ready: Callable[[], bool],
+    waits_for: Callable[[], str],
     registry: CollectorRegistry,
 ) -> AsyncIterator[int]:
     """Serve while inside; yields the port.
@@ -32,7 +32,7 @@ async def health_server(
         host: the address to listen on; empty for all.
         port: the port, 0 for any.
         trouble: why the process should be restarted; empty if it should not.
-        ready: whether it leads, or stands by to.
+        waits_for: why it is not ready: it is once it works, or stands by to; empty then.
         registry: the metrics.
     """
 
@@ -41,7 +41,8 @@ async def health_server(
         return web.Response(text=why or "ok", status=500 if why else 200)
 
     async def readyz(_: web.Request) -> web.Response:
-        return web.Response(status=200 if ready() else 503)
+        why = waits_for()
+        return web.Response(text=why or "ok", status=503 if why else 200)
 
     async def metrics(_: web.Request) -> web.Response:
         text = await asyncio.to_thread(generate_latest, registry)

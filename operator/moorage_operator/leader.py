@@ -20,6 +20,9 @@ __all__ = ["Leader", "LeaseTimes"]
 
 _log = logging.getLogger("moorage.operator")
 
+_LAST_WORD = 5.0
+"""Seconds that giving the lease back may take: it lapses by itself, and the process is to end."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
@@ -71,6 +74,7 @@ class Leader:
         self._identity, self._times = identity, times or LeaseTimes()
         self._tick, self._wall = tick, wall
         self._held_until = float("-inf")
+        self._follows = self._may_hold = False
         self._seen: tuple[Any, ...] | None = None
         self._seen_at = 0.0
 
@@ -78,6 +82,11 @@ class Leader:
     def leads(self) -> bool:
         """Whether this process may act now."""
         return self._tick() < self._held_until
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether this process would lead if the one that does went away."""
+        return self._follows and not self.leads
 
     async def acquire(self) -> None:
         """Return once this process leads."""
@@ -95,16 +104,28 @@ class Leader:
         _log.error("not leading any more: lease=%s/%s", self._namespace, self._name)
 
     async def release(self) -> None:
-        """Let the next one in at once; a lease that is another's by now is left alone."""
-        if not self.leads:
+        """Let the next one in at once; a lease that is another's by now is left alone.
+
+        To be called when neither `acquire` nor `hold` is awaited any more. A request of theirs that
+        was cut short may have gone through all the same, or go through still.
+        """
+        self._held_until, self._follows = float("-inf"), False
+        if not self._may_hold:
             return
-        self._held_until = float("-inf")
         try:
-            found = await self._cluster.get("Lease", self._namespace, self._name)
-            if found is not None and _holder(found) == self._identity:
-                await self._write(found, holder="")
-        except ClusterError as error:
-            _log.info("the lease was not given back: error=%s", error)
+            async with asyncio.timeout(_LAST_WORD):
+                while not await self._give_back():
+                    _log.info("the lease was written meanwhile, and is given back again")
+        except (ClusterError, TimeoutError) as error:
+            why = str(error) or "no answer in time"
+            _log.info("the lease was not given back: error=%s", why)
+
+    async def _give_back(self) -> bool:
+        """Say whether it is free; False if the lease was written in between."""
+        found = await self._cluster.get("Lease", self._namespace, self._name)
+        if found is None or _holder(found) != self._identity:
+            return True
+        return await self._write(found, holder="")
 
     async def step(self) -> bool:
         """Try once to take or renew; say whether this process leads."""
@@ -113,7 +134,9 @@ class Leader:
             taken = await self._try()
         except ClusterError as error:
             _log.warning("the lease could not be read or written: error=%s", error)
+            self._follows = False
             return self.leads
+        self._follows = not taken
         if taken:
             self._held_until = begun + self._times.give_up
         return self.leads
@@ -153,6 +176,7 @@ class Leader:
         spec = self._spec(self._identity, 0, fresh=True)
         meta = {"name": self._name, "namespace": self._namespace}
         kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        self._may_hold = True
         try:
             await self._cluster.create({**kind, "metadata": meta, "spec": spec})
         except AlreadyExists:
@@ -165,6 +189,7 @@ class Leader:
         count = int(spec.get("leaseTransitions") or 0) + (fresh and bool(holder))
         version = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
         patch = {"metadata": version, "spec": self._spec(holder, count, fresh=fresh)}
+        self._may_hold |= bool(holder)
         try:
             await self._cluster.patch("Lease", self._namespace, self._name, patch)
         except Conflict:

@@ -17,6 +17,7 @@ from moorage_operator.attempts import Attempts
 from moorage_operator.belongings import Belongings
 from moorage_operator.children import names
 from moorage_operator.directories import Directories
+from moorage_operator.judged import JudgedSpecs
 from moorage_operator.memory import Memory, Setback
 from moorage_operator.objects import meta_of, read_snapshot
 from moorage_operator.observe import Observer
@@ -127,11 +128,19 @@ class Reconciler:
         self._telemetry = telemetry or Telemetry()
         self._chance = chance or random.Random()  # noqa: S311  spreads waits, guards nothing
         self._memory: dict[Ref, Memory] = {}
-        self.directories = Directories()
+        self.specs = JudgedSpecs()
+        self.directories = Directories(self.specs)
         self._tokens = Tokens(cluster)
         self._belongings = Belongings(cluster, self._tokens, clock)
         self._observer = Observer(
-            cluster, drivers, lineages, clock, config, self._tokens, self.directories
+            cluster,
+            drivers,
+            lineages,
+            clock,
+            config,
+            self._tokens,
+            self.specs,
+            self.directories,
         )
         self._actor = Actor(
             cluster,

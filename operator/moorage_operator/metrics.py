@@ -5,7 +5,7 @@ the object; so none is ever stale or wrong after a restart. Labels other than an
 few values.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import get_args
@@ -45,7 +45,9 @@ class Metrics(Telemetry):
     Args:
         waiting: how many objects are due.
         leads: whether this process leads.
+        namespaces: for each namespace whether it is looked after.
         version: of this release.
+        registry: where they are read; one of their own by default.
     """
 
     def __init__(
@@ -53,9 +55,11 @@ class Metrics(Telemetry):
         *,
         waiting: Callable[[], int] = lambda: 0,
         leads: Callable[[], bool] = lambda: True,
+        namespaces: Callable[[], Mapping[str, bool]] = dict,
         version: str = "",
+        registry: CollectorRegistry | None = None,
     ) -> None:
-        self.registry = registry = CollectorRegistry()
+        self.registry = registry = registry or CollectorRegistry()
         self._jobs: dict[Ref, _Job] = {}
         self._snapshots: dict[Ref, str] = {}
         prefix = "moorage_operator"
@@ -84,6 +88,7 @@ class Metrics(Telemetry):
         build = Gauge(f"{prefix}_build_info", "Always 1.", ["version"], registry=registry)
         build.labels(version=version).set(1)
         registry.register(_Objects(self._jobs, self._snapshots))
+        registry.register(_Namespaces(lambda: namespaces() if leads() else {}))
 
     def pass_ended(self, ref: Ref, seconds: float, outcome: str) -> None:
         """See `Telemetry`."""
@@ -109,6 +114,21 @@ class Metrics(Telemetry):
     def conflicted(self, ref: Ref) -> None:  # noqa: ARG002
         """See `Telemetry`."""
         self._conflicts.inc()
+
+
+class _Namespaces(Collector):
+    """One gauge for each namespace; only of the process that leads."""
+
+    def __init__(self, shown: Callable[[], Mapping[str, bool]]) -> None:
+        self._shown = shown
+
+    def collect(self) -> Iterator[Metric]:
+        name = "moorage_operator_namespace_watched"
+        text = "1 if a namespace is looked after, 0 if it cannot be; an empty name is all of them."
+        family = GaugeMetricFamily(name, text, labels=["namespace"])
+        for namespace, watched in self._shown().items():
+            family.add_metric([namespace], float(watched))
+        yield family
 
 
 class _Objects(Collector):

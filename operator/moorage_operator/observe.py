@@ -10,19 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from moorage_api import JobSpec, Problem
-from moorage_api.changes import spec_hash
 from moorage_api.driver import ENDPOINT_PORT, DriverState
 from moorage_api.status import JobStatus
 from moorage_operator.children import names
 from moorage_operator.decide.leaving import left_errand
 from moorage_operator.directories import Directories
 from moorage_operator.facts import fact_problems
+from moorage_operator.judged import JudgedSpecs
 from moorage_operator.needs import Need, current_driver, needs
 from moorage_operator.objects import (
     is_newer,
     meta_of,
-    read_job_spec,
     read_job_status,
     read_snapshot,
 )
@@ -63,21 +61,12 @@ __all__ = ["Observer"]
 _ACTIVE = ("Pending", "InProgress", "Verifying")
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """A spec of one generation of one object."""
-
-    which: tuple[str, int]
-    spec: JobSpec | None
-    digest: str
-    problems: tuple[Problem, ...]
-
-
 @dataclass(slots=True)
 class Observer:
     """The reading half of a pass.
 
     Attributes:
+        specs: what the newest specs say.
         directories: which job has which checkpoint directory, as far as this process has seen.
         report_timeout: seconds that a driver has to say how it is.
     """
@@ -88,11 +77,11 @@ class Observer:
     clock: Clock
     config: Config
     tokens: Tokens
+    specs: JudgedSpecs
     directories: Directories
     report_timeout: float = 3.0
     _failing: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _revisions: dict[tuple[str, str], Revision] = field(default_factory=dict)
-    _specs: dict[str, "_Judged"] = field(default_factory=dict)
 
     async def job(self, body: Object, errand_ids: Iterable[str] = ()) -> JobWorld:
         """The world of a StatefulSparkJob, whose object was just read.
@@ -104,14 +93,14 @@ class Observer:
         meta = meta_of(body)
         self.directories.note(body)
         status, too_old = read_job_status(body)
-        spec, digest, problems = self._spec_of(meta, body)
+        judged = self.specs.of(body)
         world = JobWorld(
             now=self.clock.now(),
             config=self.config,
             meta=meta,
-            spec=spec,
-            spec_hash=digest,
-            problems=problems,
+            spec=judged.spec,
+            spec_hash=judged.digest,
+            problems=judged.problems,
             status=status,
             directory_rival=self.directories.rival(f"{meta.namespace}/{meta.name}"),
             operator_too_old=too_old,
@@ -183,21 +172,11 @@ class Observer:
     def forget(self, meta_key: str) -> None:
         """An object, as `namespace/name`, is gone."""
         self.directories.forget(meta_key)
-        self._specs.pop(meta_key, None)
+        self.specs.forget(meta_key)
         for key in [key for key in self._failing if key[0] == meta_key]:
             del self._failing[key]
         for revision in [key for key in self._revisions if key[0] == meta_key]:
             del self._revisions[revision]
-
-    def _spec_of(self, meta: Meta, body: Object) -> tuple[JobSpec | None, str, tuple[Problem, ...]]:
-        """The spec, its hash and its problems; judged once a generation, which is what costs."""
-        key, which = f"{meta.namespace}/{meta.name}", (meta.uid, meta.generation)
-        known = self._specs.get(key)
-        if known is None or known.which != which:
-            spec, problems = read_job_spec(body)
-            digest = spec_hash(spec) if spec is not None else ""
-            known = self._specs[key] = _Judged(which, spec, digest, problems)
-        return known.spec, known.digest, known.problems
 
     # -- pods and their drivers ----------------------------------------------------------------
 
@@ -383,7 +362,7 @@ class Observer:
     async def _job_facts(self, body: Object) -> JobFacts:
         meta = meta_of(body)
         status, _ = read_job_status(body)
-        spec, _, _ = self._spec_of(meta, body)
+        spec = self.specs.of(body).spec
         current = status.reconciliation.current_revision
         revision = await self._revision(meta, current) if current else None
         return JobFacts(meta, revision.spec if revision else spec, status, newest=spec)

@@ -3,28 +3,54 @@
 Kopf runs in a thread and an event loop of its own: what it installs and cancels there is not ours,
 and a flood of events does not hold up passes. It has low-level event handlers only, so it writes
 nothing to the objects: no finalizer, no annotation.
+
+Kopf ends all its watches when one request of one of them is refused for good. So its requests are
+repeated without end: a namespace that is forbidden, or gone, holds up no other, and is watched
+again once it is back. What the API server answers to each is told (`Told`).
 """
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import kopf
 from kopf._cogs.structs.references import Insights  # the one word on when Kopf has begun
 from kubernetes.aio.client import Configuration
 
 from moorage_operator.children.names import JOB_LABEL
+from moorage_operator.kube.resources import resource_of
+from moorage_operator.namespaces import Namespace
+from moorage_operator.ports import Kind
 
 __all__ = ["Watching"]
 
 _GROUP = ("moorage.dev", "v1alpha1")
+_KINDS: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot", "Pod")
 _TOLD_EVERY = 0.05
 _SCAN_SECONDS = 3.0
+_JOIN_SECONDS = 5.0
+_REFUSED = (403, 404)
+_BACKOFFS = (1.0, 2.0, 5.0, 10.0)
+_LONGEST_BACKOFF = 30.0
 
 Wake = Callable[[str, str, dict[str, Any]], None]
 """Called with the event's type, the kind, and the object."""
+
+Told = Callable[[Namespace, Kind, str], None]
+"""Called when a kind can be watched in a namespace (empty text), or why it is refused."""
+
+
+class _WithoutEnd:
+    """How long Kopf waits between two tries of a request; it never gives up."""
+
+    def __iter__(self) -> Iterator[float]:
+        yield from _BACKOFFS
+        while True:
+            yield _LONGEST_BACKOFF
 
 
 class Watching:
@@ -34,19 +60,33 @@ class Watching:
         found: how the API server is reached.
         namespaces: which to watch; all if empty.
         wake: called in the loop that `run` is awaited in.
+        told: likewise.
     """
 
-    def __init__(self, found: Configuration, namespaces: Iterable[str], wake: Wake) -> None:
+    def __init__(
+        self,
+        found: Configuration,
+        namespaces: Iterable[str],
+        wake: Wake,
+        told: Told = lambda *_: None,
+    ) -> None:
         self._configuration = found
         self._namespaces = tuple(namespaces)
-        self._wake = wake
+        self._wake, self._told = wake, told
         self._stop = threading.Event()
+        self._answers: dict[tuple[Namespace, Kind], str] = {}
+        self._paths = {
+            resource_of(kind).path(namespace): (namespace, kind)
+            for namespace in self._namespaces or (None,)
+            for kind in _KINDS
+        }
 
     async def run(self) -> None:
         """Watch until cancelled.
 
         Raises:
-            RuntimeError: Kopf ended by itself.
+            RuntimeError: Kopf ended by itself, or a part of it that the rest depends on. What is
+                left of it may hang; only the end of the process ends it.
         """
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
@@ -54,15 +94,20 @@ class Watching:
         thread.start()
         try:
             await ended
-        finally:
+        except asyncio.CancelledError:
             self._stop.set()
-            await asyncio.shield(asyncio.to_thread(thread.join, 10.0))
+            await asyncio.shield(asyncio.to_thread(thread.join, _JOIN_SECONDS))
+            raise
+        except Exception as error:
+            self._stop.set()
+            text = f"the watches ended, and the process must start anew: problem={error}"
+            raise RuntimeError(text) from error
         raise RuntimeError("the watches ended by themselves; the process must start anew")
 
     def _thread(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
         failure: Exception | None = None
         try:
-            asyncio.run(self._operator(loop))
+            asyncio.run(self._operator(loop, ended))
         except Exception as error:  # noqa: BLE001  told to whoever awaits
             failure = error
         except BaseException as error:  # noqa: BLE001  an exit of this thread is not the process's
@@ -71,11 +116,21 @@ class Watching:
         if not loop.is_closed():
             loop.call_soon_threadsafe(_finish, ended, failure)
 
-    async def _operator(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _operator(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
         insights, stop = Insights(), asyncio.Event()
         told = asyncio.create_task(self._when_told(insights, stop))
+        others = asyncio.all_tasks()
+
+        def is_over(task: asyncio.Task[Any]) -> None:
+            """One of Kopf's own: without it the others go on and do nothing."""
+            if stop.is_set() or task.cancelled():
+                return
+            failure = task.exception() or RuntimeError("it has no more to do")
+            text = f"{task.get_name()}: {failure!r}"
+            loop.call_soon_threadsafe(_finish, ended, RuntimeError(text))
+
         try:
-            await kopf.operator(
+            tasks = await kopf.spawn_tasks(
                 registry=self._registry(loop),
                 settings=_settings(),
                 # Else Kopf asks who the user is, which an image need not know; there is no peering.
@@ -85,6 +140,9 @@ class Watching:
                 clusterwide=not self._namespaces,
                 namespaces=self._namespaces,
             )
+            for task in tasks:
+                task.add_done_callback(is_over)
+            await kopf.run_tasks(tasks, ignored=others)
         finally:
             told.cancel()
 
@@ -114,10 +172,40 @@ class Watching:
         kopf.on.event("", "v1", "pods", labels={JOB_LABEL: kopf.PRESENT}, registry=registry)(
             woken("Pod")
         )
-        kopf.on.login(registry=registry)(self._login)
+        kopf.on.login(registry=registry)(self._login_in(loop))
         return registry
 
-    async def _login(self, **_: Any) -> kopf.ConnectionInfo:
+    def _login_in(self, loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:
+        async def login(**_: Any) -> kopf.AiohttpSession:
+            info = await self._who()
+            session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+                headers=info.as_http_headers(),
+                trace_configs=[self._trace(loop)],
+            )
+            return kopf.AiohttpSession(server=info.server, aiohttp_session=session)
+
+        return login
+
+    def _trace(self, loop: asyncio.AbstractEventLoop) -> aiohttp.TraceConfig:
+        """Sees each answer to Kopf; what refuses a watch, and what lets it be, is told."""
+
+        async def answered(
+            _: aiohttp.ClientSession, __: SimpleNamespace, end: aiohttp.TraceRequestEndParams
+        ) -> None:
+            place, code = self._paths.get(end.url.path), end.response.status
+            if place is None or (code not in _REFUSED and not end.response.ok):
+                return
+            refusal = f"watch of {place[1]}: {code} {end.response.reason}" if code >= 400 else ""
+            if self._answers.get(place, "") != refusal:
+                self._answers[place] = refusal
+                loop.call_soon_threadsafe(self._told, *place, refusal)
+
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(answered)
+        return trace
+
+    async def _who(self) -> kopf.ConnectionInfo:
         """As the client of the loop does it; asked again when the API server refuses."""
         found = self._configuration
         token = await found.get_api_key_with_prefix("BearerToken", alias="authorization")
@@ -138,6 +226,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.peering.standalone = True
     settings.posting.enabled = False
     settings.networking.request_timeout = 30.0
+    settings.networking.error_backoffs = _WithoutEnd()
     settings.watching.server_timeout = 270
     # What the server does not end, because nobody is there any more, ends here. A stream without
     # so much as a bookmark for a little more than a minute is ended by Kopf.

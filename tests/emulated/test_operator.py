@@ -2,10 +2,7 @@
 
 import asyncio
 import json
-import os
-import sys
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 import aiohttp
 import kmock
@@ -13,37 +10,18 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 from moorage_testing.kube.emulator import Emulator
+from moorage_testing.kube.processes import OperatorProcess, start_operator, until
 
-from moorage_operator.app import LeadershipLost, build, run_until
+from moorage_operator.app import LeadershipLost, build
 from moorage_operator.health import health_server
 from moorage_operator.kube.client import KubeCluster
 from moorage_operator.settings import Settings
 
-ROOT = Path(__file__).parents[2]
 JOB = "StatefulSparkJob"
-QUICK = {"cluster_id": "test", "lease_duration": 3.0, "resync": 1.0, "stop_grace": 5.0}
 
 
-class Operator:
-    """One process, as `serve` makes it but for signals."""
-
-    def __init__(self, url, **settings):
-        self.settings = Settings(**{**QUICK, **settings})
-        self.found = Configuration(host=str(url).rstrip("/"))
-        self.stop = asyncio.Event()
-
-    @asynccontextmanager
-    async def running(self):
-        async with AsyncExitStack() as stack:
-            self.cluster = KubeCluster(self.found)
-            stack.push_async_callback(self.cluster.close)
-            self.app = await build(self.settings, self.found, self.cluster, stack)
-            self.task = asyncio.create_task(run_until(self.app, self.stop))
-            try:
-                yield self
-            finally:
-                self.stop.set()
-                await asyncio.gather(self.task, return_exceptions=True)
+def operator_of(url, **settings):
+    return OperatorProcess(Configuration(host=str(url).rstrip("/")), **settings)
 
 
 @pytest.fixture
@@ -57,26 +35,20 @@ def api(emulator):
     return emulator.api
 
 
-async def until(there, seconds=30.0):
-    async with asyncio.timeout(seconds):
-        while not there():  # noqa: ASYNC110  what is waited for is behind HTTP
-            await asyncio.sleep(0.02)
-
-
 def status_of(api, name="clicks"):
     found = api.get(JOB, "here", name)
     return (found or {}).get("status") or {}
 
 
 async def test_a_job_that_is_made_is_seen_and_gets_a_status(emulator, api, a_job):
-    async with Operator(emulator.url).running():
+    async with operator_of(emulator.url).running():
         api.create(a_job("here"))
         await until(lambda: status_of(api).get("observedGeneration") == 1)
     assert "moorage.dev/operator" in api.get(JOB, "here", "clicks")["metadata"]["finalizers"]
 
 
 async def test_an_edit_wakes_the_loop_by_the_watch_alone(emulator, api, a_job):
-    async with Operator(emulator.url, resync=3600.0).running() as operator:
+    async with operator_of(emulator.url, resync=3600.0).running() as operator:
         api.create(a_job("here"))
         await until(lambda: status_of(api).get("observedGeneration") == 1)
         await until(lambda: not operator.app.queue.waiting)
@@ -86,12 +58,12 @@ async def test_an_edit_wakes_the_loop_by_the_watch_alone(emulator, api, a_job):
 
 async def test_objects_from_before_the_start_are_looked_at(emulator, api, a_job):
     api.create(a_job("here"))
-    async with Operator(emulator.url).running():
+    async with operator_of(emulator.url).running():
         await until(lambda: status_of(api).get("observedGeneration") == 1)
 
 
 async def test_nothing_but_our_own_marks_are_put_on_objects(emulator, api, a_job):
-    async with Operator(emulator.url).running():
+    async with operator_of(emulator.url).running():
         api.create(a_job("here"))
         await until(lambda: status_of(api).get("observedGeneration") == 1)
     meta = api.get(JOB, "here", "clicks")["metadata"]
@@ -116,7 +88,7 @@ async def test_completed_snapshots_are_looked_at_once_and_then_only_listed(emula
     for number in range(20):
         make_completed(api, f"s{number}")
     quick = {"resync": 0.5, "relist": 0.5, "lease_duration": 60.0}
-    async with Operator(emulator.url, **quick).running() as operator:
+    async with operator_of(emulator.url, **quick).running() as operator:
         seen, queue = operator.app.reconciler.has_seen, operator.app.queue
         await until(lambda: all(map(seen, api.list(SNAPSHOT))) and queue.known == 1, seconds=60.0)
         emulator.raw.clear()
@@ -130,7 +102,7 @@ async def test_completed_snapshots_are_looked_at_once_and_then_only_listed(emula
 
 
 async def test_other_namespaces_are_left_alone(emulator, api, a_job):
-    async with Operator(emulator.url, watch_namespaces=("here",)).running():
+    async with operator_of(emulator.url, watch_namespaces=("here",)).running():
         api.create(a_job("there", "others"))
         api.create(a_job("here"))
         await until(lambda: status_of(api).get("observedGeneration") == 1)
@@ -140,17 +112,17 @@ async def test_other_namespaces_are_left_alone(emulator, api, a_job):
 async def test_a_stopped_operator_gives_the_lease_back_and_the_next_one_leads_at_once(
     emulator, api
 ):
-    async with Operator(emulator.url, lease_duration=30.0).running() as first:
+    async with operator_of(emulator.url, lease_duration=30.0).running() as first:
         await until(lambda: first.app.leader.leads)
     assert not api.list("Lease")[0]["spec"].get("holderIdentity")
-    async with Operator(emulator.url, lease_duration=30.0).running() as second:
+    async with operator_of(emulator.url, lease_duration=30.0).running() as second:
         await until(lambda: second.app.leader.leads, seconds=10.0)
 
 
 async def test_only_one_of_two_processes_works(emulator, api, a_job):
-    async with Operator(emulator.url).running() as first:
+    async with operator_of(emulator.url).running() as first:
         await until(lambda: first.app.leader.leads)
-        async with Operator(emulator.url).running() as second:
+        async with operator_of(emulator.url).running() as second:
             api.create(a_job("here"))
             await until(lambda: status_of(api).get("observedGeneration") == 1)
             assert first.app.leader.leads
@@ -159,7 +131,7 @@ async def test_only_one_of_two_processes_works(emulator, api, a_job):
 
 
 async def test_a_leader_whose_lease_is_taken_ends_with_an_error(emulator, api):
-    async with Operator(emulator.url).running() as operator:
+    async with operator_of(emulator.url).running() as operator:
         await until(lambda: operator.app.leader.leads)
         theft = {"spec": {"holderIdentity": "thief", "renewTime": "2099-01-01T00:00:00.000000Z"}}
         api.patch("Lease", "moorage-system", "moorage-operator", theft)
@@ -180,7 +152,7 @@ async def test_a_cluster_is_named_by_its_kube_system(emulator, api):
 
 
 async def test_health_and_metrics_are_served(emulator, api, a_job):
-    async with Operator(emulator.url).running() as operator:
+    async with operator_of(emulator.url).running() as operator:
         app = operator.app
         api.create(a_job("here"))
         await until(lambda: status_of(api).get("observedGeneration") == 1)
@@ -189,13 +161,15 @@ async def test_health_and_metrics_are_served(emulator, api, a_job):
             "127.0.0.1",
             0,
             trouble=lambda: next(trouble),
-            ready=lambda: True,
+            waits_for=operator.app.waits_for,
             registry=app.metrics.registry,
         )
         async with server as port, aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
             codes = [(await session.get("/healthz")).status for _ in range(2)]
+            ready = (await session.get("/readyz")).status
             text = await (await session.get("/metrics")).text()
-    assert codes == [200, 500]
+    assert (codes, ready) == ([200, 500], 200)
+    assert 'moorage_operator_namespace_watched{namespace=""} 1.0' in text
     assert 'moorage_job_phase{job="clicks",namespace="here"' in text
     assert "moorage_operator_leading 1.0" in text
 
@@ -245,7 +219,7 @@ async def test_a_watch_that_is_silently_dead_is_made_good_by_lists_and_fails_liv
     proxy = Proxy(emulator.url)
     async with (
         proxy.running() as url,
-        Operator(url, resync=3600.0, relist=0.5).running() as operator,
+        operator_of(url, resync=3600.0, relist=0.5).running() as operator,
     ):
         api.create(a_job("here"))
         # Of somebody who is no job, and so of no watch: no sign of anything.
@@ -265,40 +239,9 @@ async def test_a_watch_that_is_silently_dead_is_made_good_by_lists_and_fails_liv
         await until(lambda: "the watch of StatefulSparkJob is dead" in operator.app.trouble())
 
 
-def kubeconfig(folder, url):
-    """Of a user without credentials."""
-    file = folder / "config"
-    file.write_text(
-        json.dumps(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "kind-a",
-                "contexts": [{"name": "kind-a", "context": {"cluster": "c", "user": "u"}}],
-                "clusters": [{"name": "c", "cluster": {"server": str(url).rstrip("/")}}],
-                "users": [{"name": "u", "user": {}}],
-            }
-        )
-    )
-    return file
-
-
-async def start(*arguments):
-    path = os.pathsep.join(str(ROOT / part) for part in ("operator", "backends"))
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "moorage_operator",
-        *arguments,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": path},
-        stderr=asyncio.subprocess.PIPE,
-    )
-
-
 async def test_the_process_works_and_ends_well_on_sigterm(emulator, api, a_job, tmp_path):
-    file = kubeconfig(tmp_path, emulator.url)
-    flags = ("--kubeconfig", str(file), "--cluster-id", "test", "--health-port", "0")
-    process = await start(*flags)
+    flags = ("--cluster-id", "test", "--health-port", "0")
+    process = await start_operator(tmp_path, emulator.url, *flags)
     try:
         api.create(a_job("here"))
         await until(lambda: status_of(api).get("observedGeneration") == 1, seconds=60.0)
@@ -313,8 +256,8 @@ async def test_the_process_works_and_ends_well_on_sigterm(emulator, api, a_job, 
     assert not api.list("Lease")[0]["spec"].get("holderIdentity")
 
 
-async def test_wrong_settings_end_the_process_with_words():
-    process = await start("--workers", "many")
+async def test_wrong_settings_end_the_process_with_words(tmp_path):
+    process = await start_operator(tmp_path, "", "--workers", "many")
     _, lines = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 2
     assert b"--workers (MOORAGE_WORKERS)" in lines

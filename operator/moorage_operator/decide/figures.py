@@ -14,6 +14,7 @@ from moorage_operator.decide.draft import Draft
 __all__ = ["hold_back", "is_worse"]
 
 _SHOWN_EVERY = timedelta(seconds=60)
+_FEW = 8
 
 
 def hold_back(draft: Draft) -> None:
@@ -24,8 +25,8 @@ def hold_back(draft: Draft) -> None:
 
 
 def is_worse(before: int, now: int) -> bool:
-    """Whether failures in a row are worth a word: the first, and whenever they have doubled."""
-    return now > 0 and now >= 2 * before
+    """Whether failures in a row are worth a word: the first few, then whenever they doubled."""
+    return now > before and (now <= _FEW or now >= 2 * before)
 
 
 def _without_figures(status: JobStatus) -> JobStatus:

@@ -72,13 +72,13 @@ def test_decisions_go_by_the_newest_checkpoint_and_not_by_the_one_that_is_shown(
     assert running.status.operation.stop_mode == "None"
 
 
-def test_failures_in_a_row_are_told_when_they_have_doubled(running):
-    for count in range(1, 21):
+def test_of_failures_in_a_row_the_first_few_are_told_and_then_whenever_they_have_doubled(running):
+    for count in range(1, 40):
         running.now += timedelta(seconds=1)
         running.say(consecutive_failed_checkpoints=count)
         running.settle()
     told = [event.message.partition(" ")[0] for event in running.told("CheckpointFailed")]
-    assert told == ["1", "2", "4", "8", "16"]
+    assert told == ["1", "2", "3", "4", "5", "6", "7", "8", "16", "32"]
     running.say(consecutive_failed_checkpoints=0)
     running.settle()
     assert running.status.snapshots.consecutive_failures == 0

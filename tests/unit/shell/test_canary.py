@@ -76,7 +76,7 @@ def test_nothing_is_dead_while_nothing_can_be_listed(canary, now):
     canary.listed(JOB, None, [body(8)])
     now[0] = 1000.0
     assert canary.trouble() == ""
-    assert canary.wants_list
+    assert canary.wants_list()
 
 
 def test_an_object_that_went_while_its_watch_was_connecting_is_not_waited_for(canary, now):
@@ -84,7 +84,7 @@ def test_an_object_that_went_while_its_watch_was_connecting_is_not_waited_for(ca
     now[0] = 11.0
     canary.listed(JOB, None, [])
     assert canary.trouble() == ""
-    assert not canary.wants_list
+    assert not canary.wants_list()
 
 
 def test_a_watch_that_shows_it_after_all_is_alive_again(canary, now):
@@ -94,7 +94,7 @@ def test_a_watch_that_shows_it_after_all_is_alive_again(canary, now):
     assert canary.trouble()
     canary.seen("MODIFIED", JOB, body(8))
     assert canary.trouble() == ""
-    assert not canary.wants_list
+    assert not canary.wants_list()
 
 
 @pytest.mark.parametrize("namespace", [None, "here"])
@@ -121,3 +121,15 @@ def test_versions_that_are_no_numbers_prove_nothing(canary, now):
     now[0] = 11.0
     canary.listed(JOB, None, [body("v1-abc")])
     assert canary.trouble() == ""
+
+
+def test_a_watch_that_is_refused_is_excused(canary, now):
+    canary.listed(JOB, None, [body(8)])
+    now[0] = 12.0
+    canary.listed(JOB, None, [body(8)])
+    assert canary.trouble()
+    canary.excuse(JOB, "another")
+    assert canary.trouble()
+    canary.excuse(JOB, "here")
+    assert canary.trouble() == ""
+    assert not canary.wants_list()

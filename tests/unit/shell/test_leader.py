@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 from moorage_testing.kube import ApiStore, MemoryCluster
 
+import moorage_operator.leader
 from moorage_operator.leader import Leader, LeaseTimes
 from moorage_operator.ports import ApiUnavailable
 
@@ -123,6 +124,62 @@ async def test_a_lease_that_is_anothers_by_now_is_not_given_back(pair):
     pair.api.patch("Lease", "ns", "lease", {"spec": {"holderIdentity": "thief"}})
     await pair.first.release()
     assert pair.lease()["holderIdentity"] == "thief"
+
+
+async def test_a_taking_that_was_cut_short_is_given_back_if_it_went_through(pair):
+    """The request was cancelled, and the server carried it out all the same."""
+    create = pair.clusters[0].create
+
+    async def cut_short(body):
+        await create(body)
+        raise asyncio.CancelledError
+
+    pair.clusters[0].create = cut_short
+    with pytest.raises(asyncio.CancelledError):
+        await pair.first.step()
+    assert not pair.first.leads
+    assert pair.lease()["holderIdentity"] == "a"
+    await pair.first.release()
+    assert not pair.lease().get("holderIdentity")
+
+
+async def test_a_renewal_that_comes_in_between_does_not_keep_the_lease(pair):
+    """It was sent before, and reaches the server between the last reading and the giving back."""
+    await pair.first.step()
+    get, late = pair.clusters[0].get, [True]
+
+    async def overtaken(*place):
+        found = await get(*place)
+        if late:
+            late.clear()
+            pair.api.patch("Lease", "ns", "lease", {"spec": {"leaseTransitions": 0, "x": 1}})
+        return found
+
+    pair.clusters[0].get = overtaken
+    await pair.first.release()
+    assert not pair.lease().get("holderIdentity")
+
+
+async def test_a_lease_that_cannot_be_given_back_in_time_is_left_to_lapse(pair, monkeypatch):
+    monkeypatch.setattr(moorage_operator.leader, "_LAST_WORD", 0.05)
+    await pair.first.step()
+
+    async def silent(*_):
+        await asyncio.sleep(3600)
+
+    pair.clusters[0].get = silent
+    async with asyncio.timeout(5.0):
+        await pair.first.release()
+
+
+async def test_standing_by_is_to_have_read_a_lease_that_another_has(pair):
+    assert not pair.second.stands_by
+    await pair.first.step()
+    await pair.second.step()
+    assert (pair.first.stands_by, pair.second.stands_by) == (False, True)
+    pair.clusters[1].fail(ApiUnavailable("away"), times=1)
+    await pair.second.step()
+    assert not pair.second.stands_by
 
 
 async def test_a_holder_that_finds_another_in_the_lease_stops_at_once(pair):

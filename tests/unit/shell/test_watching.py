@@ -13,7 +13,7 @@ async def test_an_exit_inside_of_kopf_is_told_and_ends_nothing_else(monkeypatch)
     async def leave(**_):
         raise SystemExit(3)
 
-    monkeypatch.setattr(kopf, "operator", leave)
+    monkeypatch.setattr(kopf, "spawn_tasks", leave)
     watching = Watching(Configuration(), (), lambda *_: None)
     async with asyncio.timeout(20):
         with pytest.raises(RuntimeError, match=r"SystemExit\(3\)"):
