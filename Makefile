@@ -1,10 +1,12 @@
 # Every target sets up the environment first: `make demo` works on a fresh Debian with Python 3.11.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test helm check format bench bench-snapshots soak e2e image clean
+.PHONY: help setup demo test helm check format bench bench-snapshots soak oldest-spark e2e image clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.moorage-setup
+# The oldest Spark that is supported has an environment of its own.
+OLDEST := .venv-spark-4.1
 PYTEST := $(BIN)/python -m pytest
 
 # For `make test ARGS='-k durations'` and `make soak TIME=2h`.
@@ -58,8 +60,16 @@ bench: $(STAMP) ## measure against Spark's own stateful operators
 bench-snapshots: $(STAMP) ## measure checkpoints and restores of 4 GB of state
 	$(BIN)/python -m benchmarks.snapshots $(ARGS)
 
-soak: $(STAMP) ## run the long tests: make soak TIME=2h
+soak: $(STAMP) oldest-spark ## run the long tests: make soak TIME=2h
 	$(PYTEST) -m soak --timeout=0 --soak-time=$(TIME) $(ARGS)
+
+$(OLDEST)/.moorage-setup: pyproject.toml constraints.txt scripts/setup.sh
+	@VENV=$(OLDEST) SPARK=4.1 scripts/setup.sh
+	@touch $@
+
+# Restore, rescale, savepoints, kills and all else that has to do with Spark.
+oldest-spark: $(OLDEST)/.moorage-setup ## run the tests with Spark on the oldest version of it
+	$(OLDEST)/bin/python -m pytest -p no:cacheprovider tests/spark tests/chaos $(ARGS)
 
 e2e: $(STAMP) helm ## run the tests that need a Kubernetes cluster: make e2e ARGS='--kubeconfig FILE'
 	$(PYTEST) -m e2e tests/e2e $(ARGS)
@@ -68,7 +78,7 @@ image: ## build the operator's and the runtime's image: make image TAG=1.2.3
 	scripts/image.sh $(TAG)
 
 clean: ## remove .venv and everything that tools have cached here
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(OLDEST) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache spark-warehouse metastore_db derby.log artifacts
 	find backends examples operator runtime scripts tests -name __pycache__ -type d \
 	  -prune -exec rm -rf {} + 2>/dev/null || true

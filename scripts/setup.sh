@@ -3,10 +3,12 @@
 # runtime if there is none. `make` calls it once and again when pyproject.toml or constraints.txt
 # change. It never removes an environment that works.
 #
-# PYTHON=/path/to/python3.11 chooses the interpreter; VENV=dir the place (default .venv).
+# PYTHON=/path/to/python3.11 chooses the interpreter; VENV=dir the place (default .venv);
+# SPARK=4.1 another minor version of pyspark than the one in constraints.txt.
 set -eu
 
 VENV="${VENV:-.venv}"
+CONSTRAINTS=constraints.txt
 EXTRAS="operator,runtime,cli,dev"
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -70,16 +72,22 @@ make_venv() {
     "$python" -m venv "$VENV" || die "could not create $VENV; the message of venv is above"
 }
 
+# The same constraints but for pyspark; pip and uv read them from a file.
+constrain_spark() {
+    CONSTRAINTS="$VENV/constraints.txt"
+    sed "s/^pyspark==.*/pyspark==$1.*/" constraints.txt >"$CONSTRAINTS"
+}
+
 # uv is the fast road. pip is the sure one: it also follows a pip.conf (mirrors, wheel directories).
 install_packages() {
     pip="$VENV/bin/python -m pip --disable-pip-version-check"
     say "installing packages (the first time about 600 MB, most of it pyspark)"
-    if $pip install -q -c constraints.txt uv &&
-        VIRTUAL_ENV="$VENV" "$VENV/bin/uv" pip install -q -c constraints.txt -e ".[$EXTRAS]"; then
+    if $pip install -q -c "$CONSTRAINTS" uv &&
+        VIRTUAL_ENV="$VENV" "$VENV/bin/uv" pip install -q -c "$CONSTRAINTS" -e ".[$EXTRAS]"; then
         return 0
     fi
     say "uv did not succeed; trying again with pip"
-    $pip install -q -c constraints.txt -e ".[$EXTRAS]" ||
+    $pip install -q -c "$CONSTRAINTS" -e ".[$EXTRAS]" ||
         die "the packages could not be installed; is a package index reachable from here?"
 }
 
@@ -111,6 +119,7 @@ python=$(find_python) || die "Python 3.11 or later is needed and was not found;"
     "install python3.11 or run: make PYTHON=/path/to/python3.11"
 ensure_java
 make_venv "$python"
+[ -z "${SPARK:-}" ] || constrain_spark "$SPARK"
 install_packages
 archive_classes
 say "ready"

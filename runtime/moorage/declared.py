@@ -4,15 +4,19 @@ Decides which of them are legal and says what to write instead. Called by the gr
 being built; reads no data.
 """
 
+import inspect
 import re
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType, TimestampType
 
 from moorage_state.errors import UserError
 
 __all__ = [
+    "arrow_schema",
     "check_columns",
     "check_event_time",
     "first_line",
@@ -21,6 +25,7 @@ __all__ = [
     "refuse_stateful",
 ]
 
+_ARROW_ARGUMENTS = inspect.signature(to_arrow_schema).parameters
 _RESERVED_PREFIX = "_m_"
 _PY4J = "An error occurred while calling "
 _DURATION = re.compile(r"([0-9]+)(ms|s|m|h|d)\Z")
@@ -58,6 +63,14 @@ def parse_output(uid: str, ddl: str) -> StructType:
         raise _unreadable(uid, ddl)
     check_columns(schema, f"output of {uid}")
     return schema
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema of Spark's columns, with timestamps in UTC."""
+    # Spark 4.3 asks for the zone; in 4.1 it is UTC if nothing is said, and the argument is unknown.
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in _ARROW_ARGUMENTS else {}
+    made: pa.Schema = to_arrow_schema(schema, **zone)
+    return made
 
 
 def _unreadable(uid: str, ddl: str) -> UserError:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from moorage.broadcast import (
@@ -19,6 +18,7 @@ from moorage.broadcast import (
     broadcast_side,
 )
 from moorage.declared import (
+    arrow_schema,
     check_columns,
     check_event_time,
     parse_duration,
@@ -224,7 +224,7 @@ class DataStream:
         if not hasattr(sink, "open_writer"):
             raise UserError(f"sink_to takes a sink such as FileSink(path): uid={uid} got={sink!r}")
         if (bind := getattr(sink, "bind", None)) is not None:
-            schema = to_arrow_schema(self.schema, timezone="UTC")
+            schema = arrow_schema(self.schema)
             sink = bind(SinkContext(uid, self.env.base_dir, self.env.staging, schema))
         self.env.claim_directory(uid, sink)
         self.env.graph.sinks.append(SinkNode(uid, self, sink))

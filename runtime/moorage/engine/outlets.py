@@ -12,9 +12,9 @@ from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from moorage.declared import arrow_schema
 from moorage.engine.columns import KIND_COLUMN, ROW, output_columns, side_column
 from moorage.engine.subtask_plan import SideOutputPlan
 from moorage.graph import DataStream, JobGraph, OperatorNode
@@ -75,7 +75,7 @@ def outlets_of(graph: JobGraph, operator: OperatorNode) -> Outlets:
     sides = tuple(
         SideOutputPlan(
             side.name,
-            to_arrow_schema(side.schema, timezone="UTC"),
+            arrow_schema(side.schema),
             _sinks(graph, operator, side.name),
             side.name in read,
         )

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     ByteType,
@@ -23,6 +22,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from moorage.declared import arrow_schema
 from moorage.engine.broadcasting import to_all
 from moorage.engine.clocks import job_clocks
 from moorage.engine.columns import (
@@ -242,7 +242,7 @@ class _Build:
             columns=tuple(operator.upstream.schema.names),
             key_columns=operator.key_columns,
             key_types=operator.key_types,
-            output=to_arrow_schema(operator.output, timezone="UTC"),
+            output=arrow_schema(operator.output),
             watermark=watermark,
             row_watermark=before if upstream else watermark,
             ranges=spec.ranges[operator.uid],
@@ -371,7 +371,7 @@ class _Build:
         parts = [b.apply(self._input(b)) for b in node.upstream.branches]
         rows = reduce(DataFrame.unionByName, parts)
         spec, uid, sink = self._spec, node.uid, node.sink
-        schema = to_arrow_schema(node.upstream.schema, timezone="UTC")
+        schema = arrow_schema(node.upstream.schema)
 
         def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return stage_rows(spec.lineage, spec.run, spec.epoch, uid, sink, schema, batches)
