@@ -66,7 +66,7 @@ OPERATOR_STATE_PREFIX = "_operator."
 """What the names of operator states begin with beside those of keyed ones."""
 
 
-class FileMeta(msgspec.Struct, frozen=True, kw_only=True):
+class FileMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a file holds.
 
     Attributes:

@@ -29,7 +29,7 @@ import msgspec
 import xxhash
 
 from moorage_state.errors import Bug, CorruptState, LocalDiskError
-from moorage_state.formats import require_known_format
+from moorage_state.formats import require_known_format, unknown_name
 
 __all__ = [
     "DELTA_FORMAT_VERSION",
@@ -236,7 +236,7 @@ class DeltaReader:
             raise _disk_error("open", path, error) from error
         try:
             self._check_version()
-            payload = self._block(b"H")[1]
+            payload = self._first_block()
             self._digest = _Digest(payload)
             self.header: DeltaHeader = _unpack_header(payload)
         except msgspec.MsgspecError as error:
@@ -256,7 +256,7 @@ class DeltaReader:
         """Every frame in order. Only when it ends without an error is the delta proven whole."""
         count = operations = 0
         while True:
-            kind, payload = self._block(b"FE")
+            kind, payload = self._known_block()
             if kind == b"E":
                 break
             self._digest.add(payload)
@@ -268,6 +268,21 @@ class DeltaReader:
             yield frame
         self._check_end(payload, _End(count, operations, self._digest.hex()))
 
+    def _first_block(self) -> bytes:
+        kind, payload = self._block()
+        if kind != b"H":
+            raise self._corrupt("no header")
+        return payload
+
+    def _known_block(self) -> tuple[bytes, bytes]:
+        """Return the next frame or the end; optional blocks of other kinds are passed over."""
+        while True:
+            kind, payload = self._block()
+            if kind in {b"F", b"E"}:
+                return kind, payload
+            if not kind.islower():
+                raise unknown_name("delta file", f"block={kind!r}", str(self.path))
+
     def _check_version(self) -> None:
         magic, version = self._file.read(len(_MAGIC)), self._file.read(_VERSION.size)
         if magic != _MAGIC or len(version) < _VERSION.size:
@@ -275,7 +290,7 @@ class DeltaReader:
         (number,) = _VERSION.unpack(version)
         require_known_format("delta file", number, DELTA_FORMAT_VERSION, str(self.path))
 
-    def _block(self, kinds: bytes) -> tuple[bytes, bytes]:
+    def _block(self) -> tuple[bytes, bytes]:
         head = self._file.read(_BLOCK.size)
         if len(head) < _BLOCK.size:
             raise self._corrupt("torn")
@@ -286,7 +301,7 @@ class DeltaReader:
         checksum = self._file.read(_SUM.size)
         if len(payload) < length or len(checksum) < _SUM.size:
             raise self._corrupt("torn")
-        if kind not in kinds or checksum != _sum(kind, payload):
+        if checksum != _sum(kind, payload):
             raise self._corrupt("checksum does not match")
         return kind, payload
 

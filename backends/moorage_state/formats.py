@@ -1,11 +1,29 @@
-"""Which format numbers this release reads: from 1, the first that was settled, to its own.
+"""What a reader does with what it does not know: one rule for all that Moorage stores.
 
-Called by whoever decodes what Moorage stored. See docs/formats.md.
+A number says the format; one that is not between the first settled one and this release's is
+refused. Within a number there may be names that a reader does not know: fields of documents, kinds
+of log entries. One that begins with `?` is optional, which its writer decides, and is passed over;
+any other is refused by name. Blocks of binary files have one letter for a name, and the optional
+ones a small letter. Called by whoever decodes what Moorage stored. See docs/formats.md.
 """
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+import msgspec
 
 from moorage_state.errors import NewerFormat
 
-__all__ = ["FIRST_FORMAT", "require_known_format"]
+__all__ = [
+    "FIRST_FORMAT",
+    "decode_document",
+    "is_optional",
+    "refuse_unknown",
+    "require_known_format",
+    "unknown_name",
+]
+
+T = TypeVar("T")
 
 FIRST_FORMAT = 1
 """Before it, layouts changed without their numbers: nothing can tell what such bytes mean."""
@@ -34,3 +52,94 @@ def require_known_format(what: str, number: int, known: int, where: str) -> None
             f"format={number} known={FIRST_FORMAT} to {known}; read it with that version, or "
             "begin without it"
         )
+
+
+def is_optional(name: str) -> bool:
+    """Whether a reader that does not know the name passes it over."""
+    return name.startswith("?")
+
+
+def unknown_name(what: str, which: str, where: str) -> NewerFormat:
+    """The error for a name that is not known and not optional; `which` is such as "kind=x"."""
+    return NewerFormat(
+        f"{what} was written by a newer moorage, and cannot be read without what this one does not "
+        f"know: path={where} {which}; use the version that wrote it, or a newer one"
+    )
+
+
+def refuse_unknown(what: str, names: Collection[str], known: Collection[str], where: str) -> None:
+    """Refuse a document of which a field is neither known nor optional.
+
+    Raises:
+        NewerFormat: naming the field.
+    """
+    for name in sorted(set(names) - set(known)):
+        if not is_optional(name):
+            raise unknown_name(what, f"field={name}", where)
+
+
+def decode_document(data: bytes, kind: type[T], what: str, where: str) -> T:
+    """Return the JSON document in `data`, without optional fields that `kind` does not have.
+
+    Args:
+        data: the document.
+        kind: a msgspec type of which all parts forbid unknown fields.
+        what: such as "manifest".
+        where: the path or place, for the message.
+
+    Raises:
+        NewerFormat: something in it is not known and not optional, or has another type.
+        msgspec.DecodeError: it is no JSON.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        problem = error
+    # Rare: only what a newer release wrote is looked at twice.
+    plain = msgspec.json.decode(data)
+    try:
+        return msgspec.json.decode(msgspec.json.encode(_known(plain, _info(kind))), type=kind)
+    except msgspec.ValidationError as error:
+        problem = error
+    raise unknown_name(what, f"problem={str(problem)!r}", where) from problem
+
+
+def _info(kind: Any) -> msgspec.inspect.Type:
+    from msgspec import inspect
+
+    return inspect.type_info(kind)
+
+
+def _known(plain: Any, info: msgspec.inspect.Type) -> Any:
+    """Return the document without optional fields that the type does not have."""
+    from msgspec import inspect
+
+    match info:
+        case inspect.StructType() if isinstance(plain, Mapping):
+            fields = {field.encode_name: field.type for field in info.fields}
+            return {
+                name: _known(value, fields[name]) if name in fields else value
+                for name, value in plain.items()
+                if name in fields or not is_optional(name)
+            }
+        case inspect.DictType() if isinstance(plain, Mapping):
+            return {name: _known(value, info.value_type) for name, value in plain.items()}
+        case inspect.ListType() | inspect.VarTupleType() if isinstance(plain, list):
+            return [_known(value, info.item_type) for value in plain]
+        case inspect.UnionType():
+            return _known(plain, _member(plain, info))
+        case _:
+            return plain
+
+
+def _member(plain: Any, info: msgspec.inspect.UnionType) -> msgspec.inspect.Type:
+    """The member of a union that the document is of: by its tag, where members have one."""
+    from msgspec import inspect
+
+    structs = [kind for kind in info.types if isinstance(kind, inspect.StructType)]
+    if isinstance(plain, Mapping):
+        for kind in structs:
+            if kind.tag is None or plain.get(kind.tag_field or "") == kind.tag:
+                return kind
+    others = (kind for kind in info.types if not isinstance(kind, inspect.StructType))
+    return next(others, inspect.AnyType())

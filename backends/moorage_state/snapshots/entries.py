@@ -2,11 +2,12 @@
 
 An entry is one line of JSON, closed by a line feed, in exactly this form:
 
-    {"moorage-log":0,"seq":7,"attempt":"...","at":"...","entry":{"kind":...},"sha256":"<64 hex>"}
+    {"moorage-log":1,"seq":7,"attempt":"...","at":"...","entry":{"kind":...},"sha256":"<64 hex>"}
 
 The digest covers every byte before `,"sha256":"`. The first field (format version) and the last one
 (digest of what is before it) stay where they are in every later format, so that a reader can tell a
-newer entry from a damaged one. Pure functions; no I/O.
+newer entry from a damaged one. A kind or a field that this release does not know is refused by
+name, unless its name says that it is optional (see `formats`). Pure functions; no I/O.
 """
 
 import hashlib
@@ -16,8 +17,13 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from moorage_state.errors import Bug, CorruptState, NewerFormat, UserError
-from moorage_state.formats import require_known_format
+from moorage_state.errors import Bug, CorruptState, UserError
+from moorage_state.formats import (
+    decode_document,
+    is_optional,
+    require_known_format,
+    unknown_name,
+)
 
 __all__ = [
     "LOG_FORMAT",
@@ -27,10 +33,10 @@ __all__ = [
     "Owner",
     "Record",
     "Released",
-    "Reserved",
     "Retire",
     "Run",
     "Savepoint",
+    "Unknown",
     "decode_record",
     "encode_record",
 ]
@@ -176,11 +182,11 @@ class Released(_Entry, frozen=True):
     reason: str = ""
 
 
-class Reserved(msgspec.Struct, frozen=True):
-    """An entry of a kind that is reserved for later: carried through, not understood.
+class Unknown(msgspec.Struct, frozen=True):
+    """An optional entry of a kind that this release does not know: passed over by all who read.
 
     Attributes:
-        kind: one of the reserved kinds.
+        kind: its name, which says that it is optional.
         fields: all other fields, as plain data.
     """
 
@@ -188,9 +194,13 @@ class Reserved(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
-Entry = Owner | Fence | Run | Checkpoint | Savepoint | Retire | Released | Reserved
+_Known = Owner | Fence | Run | Checkpoint | Savepoint | Retire | Released
+Entry = _Known | Unknown
 
-_RESERVED_KINDS = frozenset({"epoch"})
+_KINDS = frozenset(
+    kind.__struct_config__.tag
+    for kind in (Owner, Fence, Run, Checkpoint, Savepoint, Retire, Released)
+)
 
 
 class Record(NamedTuple):
@@ -233,7 +243,7 @@ _ADVICE = (
 def encode_record(record: Record) -> bytes:
     """Return the bytes of one log object. Raises Bug if they would not read back as equal."""
     entry = record.entry
-    plain = {"kind": entry.kind, **entry.fields} if isinstance(entry, Reserved) else entry
+    plain = {"kind": entry.kind, **entry.fields} if isinstance(entry, Unknown) else entry
     try:
         body = _Body(
             LOG_FORMAT,
@@ -261,7 +271,7 @@ def decode_record(data: bytes, path: str) -> Record:
 
     Raises:
         CorruptState: any byte differs from what was written.
-        NewerFormat: a newer Moorage wrote it.
+        NewerFormat: a newer Moorage wrote it, and it may not be passed over.
     """
     head, tail = data[:-_TAIL_BYTES], data[-_TAIL_BYTES:]
     digest = _TAIL.fullmatch(tail)
@@ -272,20 +282,25 @@ def decode_record(data: bytes, path: str) -> Record:
         raise CorruptState("object is not a log entry", path, _ADVICE)
     require_known_format("log entry", int(version[1]), LOG_FORMAT, path)
     try:
-        body = msgspec.json.decode(head + b"}", type=_Body)
-        return Record(body.seq, body.attempt, body.at, _decode_entry(body.entry))
+        body = decode_document(head + b"}", _Body, "log entry", path)
+        return Record(body.seq, body.attempt, body.at, _decode_entry(bytes(body.entry), path))
     except msgspec.DecodeError as error:
-        raise NewerFormat(
-            f"log entry was written by an incompatible moorage: path={path} problem={error}; "
-            "use the version that wrote it"
-        ) from error
+        raise CorruptState(f"object is not a log entry ({error})", path, _ADVICE) from error
 
 
-def _decode_entry(raw: msgspec.Raw) -> Entry:
+class _Kind(msgspec.Struct):
+    """The part that all entries have."""
+
+    kind: str
+
+
+def _decode_entry(raw: bytes, path: str) -> Entry:
+    kind = decode_document(raw, _Kind, "log entry", path).kind
+    if kind in _KINDS:
+        found: Entry = decode_document(raw, _Known, "log entry", path)  # type: ignore[arg-type]  # mypy takes no union for a type
+        return found
+    if not is_optional(kind):
+        raise unknown_name("log entry", f"kind={kind}", path)
     fields = msgspec.json.decode(raw, type=dict[str, Any])
-    kind = fields.pop("kind", None)
-    if kind in _RESERVED_KINDS:
-        return Reserved(kind, fields)
-    return msgspec.json.decode(
-        raw, type=Owner | Fence | Run | Checkpoint | Savepoint | Retire | Released
-    )
+    del fields["kind"]
+    return Unknown(kind, fields)

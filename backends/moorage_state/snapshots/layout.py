@@ -21,6 +21,7 @@ __all__ = [
     "checkpoint_id_in",
     "checkpoint_id_of",
     "checkpoint_path",
+    "is_log_key",
     "is_shared_key",
     "is_state_key",
     "log_key",
@@ -37,6 +38,7 @@ __all__ = [
 LOG_PREFIX = "log/"
 
 _LOG_KEY = re.compile(r"log/([0-9]{20})\.json")
+_ANY_LOG_KEY = re.compile(r"log/[0-9]{20}\.[a-z]+\.json")
 _PACK_KEY = re.compile(
     r"(?:(?:shared|chk-[1-9][0-9]*/[^/]+)/pack|packs/(?:tables|files))-[0-9a-f]+-[0-9]+-([0-9]+)"
 )
@@ -53,6 +55,11 @@ def log_seq(key: str) -> int | None:
     """Return the number of the log entry with this key, or None if it is no such key."""
     match = _LOG_KEY.fullmatch(key)
     return int(match[1]) if match else None
+
+
+def is_log_key(key: str) -> bool:
+    """Whether some release of Moorage may have put the object into the log."""
+    return _ANY_LOG_KEY.fullmatch(key) is not None
 
 
 def checkpoint_path(checkpoint_id: int) -> str:

@@ -8,7 +8,7 @@ where the end is; the put decides.
 
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from moorage_state import failpoints
@@ -21,17 +21,18 @@ from moorage_state.errors import (
     StoreUnavailable,
     UserError,
 )
+from moorage_state.formats import unknown_name
 from moorage_state.snapshots.entries import (
     Entry,
     Fence,
     Owner,
     Record,
-    Reserved,
+    Unknown,
     decode_record,
     encode_record,
 )
 from moorage_state.snapshots.history import current_fence, current_owner, is_released
-from moorage_state.snapshots.layout import LOG_PREFIX, log_key, log_seq
+from moorage_state.snapshots.layout import LOG_PREFIX, is_log_key, log_key, log_seq
 from moorage_state.stores import ObjectStore
 
 __all__ = [
@@ -95,20 +96,26 @@ class LineageLog:
 
     def read_records(self, after: int = 0) -> list[Record]:
         """Like `read`, with attempts and times; only the entries numbered above `after`."""
-        listed = self._listed_end(after)
-        records: list[Record] = []
-        while (record := self.read_one(after + len(records) + 1)) is not None:
-            records.append(record)
-        end = after + len(records)
-        if end < listed:
+        return list(self.each_record(after))
+
+    def each_record(self, after: int = 0) -> Iterator[Record]:
+        """Like `read_records`, one by one: what follows one may be of a kind that is refused."""
+        listed = self._listed(after)
+        end = after
+        while (record := self.read_one(end + 1)) is not None:
+            yield record
+            end = record.seq
+        later = [seq for seq in listed if seq > end]
+        if later:
+            # It may say itself why those before it are not there, to who knows its kind.
+            self.read_one(min(later))
             raise CorruptState(
-                f"log entry is missing although entry {listed} exists",
+                f"log entry is missing although entry {max(later)} exists",
                 self._path(end + 1),
                 "restore it from a backup of the checkpoint directory",
             )
         if end == 0:
             self._check_really_new()
-        return records
 
     def read_one(self, seq: int) -> Record | None:
         """Return the entry with this number, or None if there is none (yet)."""
@@ -125,17 +132,21 @@ class LineageLog:
             )
         return record
 
-    def _listed_end(self, after: int) -> int:
-        end = after
+    def _listed(self, after: int) -> list[int]:
+        found = []
         for info in self._store.list(LOG_PREFIX, log_key(after) if after else ""):
             seq = log_seq(info.key)
-            if seq is None:
+            if seq is not None:
+                found.append(seq)
+            elif is_log_key(info.key):
+                name = info.key.removeprefix(LOG_PREFIX)
+                raise unknown_name("log", f"object={name}", f"{self._store.url}/{LOG_PREFIX}")
+            else:
                 raise UserError(
                     f"unexpected object in the log: path={self._store.url}/{info.key}; "
                     "move it away, only moorage writes there"
                 )
-            end = max(end, seq)
-        return end
+        return found
 
     def _check_really_new(self) -> None:
         """A lineage with checkpoints has a log; without one it must not start empty."""
@@ -295,14 +306,16 @@ class LogWriter:
         """Read what others appended. Raises Fenced as soon as a higher fence is claimed."""
         with self._lock:
             self._check_fence()
-            self._learn(self._log.read_records(after=len(self._records)))
+            # One by one: who took over may have gone on with what this release does not know.
+            for record in self._log.each_record(after=len(self._records)):
+                self._learn([record])
 
     def watch(self) -> None:
         """Like `refresh`, from a thread of its own: nobody waits while it reads."""
         with self._lock:
             self._check_fence()
             known = len(self._records)
-        if self._log.read_records(after=known):
+        if next(self._log.each_record(after=known), None) is not None:
             self.refresh()
 
     def _append(self, record: Record) -> Record:
@@ -362,7 +375,7 @@ class LogWriter:
     def _check_own(self, entry: Entry) -> None:
         if isinstance(entry, Fence | Owner):
             raise Bug(f"only a claim writes this entry: entry={entry!r}")
-        if not isinstance(entry, Reserved) and entry.fence != self._fence:
+        if not isinstance(entry, Unknown) and entry.fence != self._fence:
             raise Bug(f"entry carries another fence: entry={entry!r} own_fence={self._fence}")
 
     def _check_fence(self) -> None:

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from moorage_state.errors import Bug, CorruptState, NewerFormat, UserError
-from moorage_state.formats import require_known_format
+from moorage_state.errors import Bug, CorruptState, UserError
+from moorage_state.formats import decode_document, require_known_format
 from moorage_state.stores import check_key
 
 __all__ = [
@@ -299,12 +299,9 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
         if _format_in(body) != version:
             raise CorruptState("manifest contradicts its own header", path, _ADVICE)
         require_known_format("manifest", version, MANIFEST_FORMAT, path)
-        manifest = msgspec.json.decode(body, type=Manifest)
+        manifest = decode_document(body, Manifest, "manifest", path)
     except msgspec.DecodeError as error:
-        raise NewerFormat(
-            f"manifest was written by an incompatible moorage: path={path} problem={error}; use "
-            "the version that wrote it"
-        ) from error
+        raise CorruptState(f"manifest cannot be read ({error})", path, _ADVICE) from error
     if problem := _problem(manifest):
         raise UserError(f"manifest is not complete: path={path} problem={problem}; do not use it")
     return manifest

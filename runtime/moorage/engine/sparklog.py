@@ -30,12 +30,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from moorage_state.errors import CorruptState, UserError
+from moorage_state.formats import refuse_unknown
 
 __all__ = ["InputLog", "SparkLog", "capture", "lay"]
 
 _VERSION = "v1"
 _NO_OFFSET = "-"
 _COMPACT = ".compact"
+_FIELDS = ("query_id", "metadata", "batch_id", "header", "previous_header", "inputs")
+_INPUT_FIELDS = ("offset", "previous", "files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,13 @@ class SparkLog:
 
         Raises:
             CorruptState: a field is missing.
+            NewerFormat: a newer Moorage wrote it.
         """
+        where = "source of the manifest"
+        refuse_unknown("source progress", data, _FIELDS, where)
         try:
+            for entry in data["inputs"].values():
+                refuse_unknown("source progress", entry, _INPUT_FIELDS, where)
             inputs = {
                 uid: InputLog(entry["offset"], entry["previous"], dict(entry["files"]))
                 for uid, entry in data["inputs"].items()

@@ -20,8 +20,8 @@ from moorage_state.snapshots import (
     CheckpointStore,
     Entry,
     Manifest,
-    Reserved,
     SavepointStore,
+    Unknown,
     checkpoint_path,
 )
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
@@ -317,7 +317,7 @@ def _history(lineage: Lineage) -> list[HistoryRow]:
 
 
 def _kind_and_fields(entry: Entry) -> tuple[str, dict[str, Any]]:
-    if isinstance(entry, Reserved):
+    if isinstance(entry, Unknown):
         return entry.kind, entry.fields
     fields = msgspec.to_builtins(entry)
     return fields.pop("kind"), fields

@@ -15,6 +15,7 @@ from typing import Any
 
 from moorage.sinks.base import SinkRetire
 from moorage_state.errors import CorruptState
+from moorage_state.formats import refuse_unknown, require_known_format
 
 __all__ = [
     "COMPACT_AT",
@@ -35,6 +36,7 @@ COMPACT_AT = 20
 """So many records of one checkpoint each are put into one."""
 
 _FORMAT = 1
+_FIELDS = ("format", "checkpoint", "checkpoints", "files")
 _NAME = re.compile(r"(\d{20})(\.compact)?\.json")
 _ADVICE = "put it back from a copy, or delete it: then nothing it lists is ever taken back"
 
@@ -68,7 +70,8 @@ def decode(records: Iterable[tuple[str, bytes]], where: str) -> Records:
     """The union of records, given as name and content; other names are passed over.
 
     Raises:
-        CorruptState: a record is damaged, or of a newer version.
+        CorruptState: a record is damaged.
+        NewerFormat: a newer Moorage wrote one.
     """
     found: Records = {}
     for name, data in records:
@@ -111,15 +114,10 @@ def _without(files: list[Any], gone: Collection[str]) -> list[Any]:
 def _parts(data: bytes, path: str) -> Mapping[int, list[Any]]:
     try:
         record = json.loads(data)
-        version = record["format"]
-        if version == _FORMAT and "checkpoints" in record:
+        require_known_format("record of published output", record["format"], _FORMAT, path)
+        refuse_unknown("record of published output", record, _FIELDS, path)
+        if "checkpoints" in record:
             return {int(i): list(files) for i, files in record["checkpoints"].items()}
-        if version == _FORMAT:
-            return {int(record["checkpoint"]): list(record["files"])}
+        return {int(record["checkpoint"]): list(record["files"])}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptState("a record of published output is damaged", path, _ADVICE) from error
-    raise CorruptState(
-        f"a record of published output has another format: format={version} known={_FORMAT}",
-        path,
-        "use the version of moorage that wrote it, or a newer one",
-    )

@@ -9,9 +9,9 @@ from moorage_state.snapshots import (
     Fence,
     Owner,
     Released,
-    Reserved,
     Retire,
     Run,
+    Unknown,
     next_checkpoint_id,
     restore_point,
     restore_points,
@@ -52,7 +52,7 @@ def paths(entries: list[Entry]) -> list[str]:
         ([chk(1), back_to(None)], []),
         ([chk(1), back_to(None), chk(2)], ["chk-2"]),
         ([chk(1), back_to("chk-1"), chk(2), Retire(1, 2)], ["chk-1"]),
-        ([chk(1), Reserved("epoch", {}), Reserved("savepoint", {}), Released(1)], ["chk-1"]),
+        ([chk(1), Unknown("?hint", {}), Unknown("?epoch", {}), Released(1)], ["chk-1"]),
     ],
 )
 def test_where_a_start_restores_from(entries: list[Entry], expected: list[str]) -> None:

@@ -83,7 +83,7 @@ def test_a_newer_format_asks_for_an_upgrade() -> None:
 def test_an_unknown_field_is_refused_not_dropped(new_manifest: NewManifest) -> None:
     body = encode_manifest(new_manifest(3)).partition(b"\n")[2]
     changed = body.replace(b'"job_name"', b'"job_title": "x", "job_name"')
-    with pytest.raises(UserError, match=r"incompatible moorage: path=x .*job_title"):
+    with pytest.raises(UserError, match=r"newer moorage.*path=x .*job_title"):
         decode_manifest(resealed(changed), "x")
 
 

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from moorage_state.errors import Bug, UserError
+from moorage_state.errors import Bug, NewerFormat, UserError
+from moorage_state.formats import decode_document
 from moorage_state.snapshots.entries import Owner
 
 __all__ = [
@@ -60,7 +61,7 @@ class Request(
     owner: Owner | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What came of it.
 
     Attributes:
@@ -89,7 +90,7 @@ def encode_request(request: Request) -> str:
 def decode_request(text: str) -> Request:
     """Return the request in `text`. Raises UserError if it is none, or of a newer format."""
     try:
-        request = msgspec.json.decode(text, type=Request)
+        request = decode_document(text.encode(), Request, "errand", "request")
     except msgspec.DecodeError as error:
         raise UserError(f"not an errand: problem={error}; use one moorage everywhere") from error
     if request.format > ERRAND_FORMAT:
@@ -117,9 +118,17 @@ def encode_answer(answer: Answer) -> str:
 
 
 def decode_answer(text: str) -> Answer | None:
-    """Return the answer in `text`; None if it is none, such as the end of a log."""
+    """Return the answer in `text`; None if it is none, such as the end of a log.
+
+    One of a newer Moorage that cannot be read is a failure that says so.
+    """
     try:
-        answer = msgspec.json.decode(text, type=Answer)
+        answer = decode_document(text.encode(), Answer, "answer to an errand", "message")
+    except NewerFormat as error:
+        found = msgspec.json.decode(text)
+        if not isinstance(found, dict) or not {"id", "state", "format"} <= found.keys():
+            return None
+        return Answer(id=str(found["id"]), state="Failed", code=error.code, message=str(error))
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None
     return answer if answer.format <= ERRAND_FORMAT else None
