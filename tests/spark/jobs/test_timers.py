@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,11 +19,13 @@ INTERVAL_MS = 2000
 LATER_MS = 90_000
 
 
-def bring(home: JobHome, source: str, *rows: tuple[str, int, int]) -> None:
+def bring(
+    home: JobHome, source: str, *rows: tuple[str, int | str, int], unread: Sequence[str] = ()
+) -> None:
     lines = [json.dumps(dict(zip(("user", "at", "after"), row, strict=True))) for row in rows]
     folder = home.path / source
     folder.mkdir(exist_ok=True)
-    (folder / "1.json").write_text("\n".join(lines))
+    (folder / "1.json").write_text("\n".join([*lines, *unread]))
 
 
 def fired(home: JobHome) -> dict[tuple[str, str], int]:
@@ -73,7 +76,10 @@ def stop(home: JobHome) -> None:
 
 
 def test_timers_fire_although_no_data_comes_and_those_of_a_stopped_job_after_it(home):
-    bring(home, "busy", ("soon", 1000, 3000), ("later", 9000, LATER_MS))
+    untimed = ("untimed", "yesterday", 3000)
+    bring(
+        home, "busy", ("soon", 1000, 3000), ("later", 9000, LATER_MS), untimed, unread=["no json"]
+    )
     bring(home, "silent", ("held", 500, 3000))
     home.start()
     # `silent` holds the watermark at 499 until it counts as idle; then `busy` has it at 8999.
@@ -82,6 +88,7 @@ def test_timers_fire_although_no_data_comes_and_those_of_a_stopped_job_after_it(
     assert done.keys() == early
     assert all(0 <= done[user, "clock"] < LATER_MS for user in ("soon", "held"))
     stop(home)
+    assert "rows (1 with a null key, 1 of nulls alone, 1 without a time) in " in home.log()
     assert ("later", "clock") not in fired(home)
     home.start()
     again = wait_for(home, {*early, ("later", "clock")})

@@ -1,8 +1,11 @@
 """A job of alarms: every row sets one by the clock and one by event time; arguments: its home."""
 
+from typing import Any
+
 from moorage import FileSink, KeyedProcessFunction, StreamEnvironment, TimeDomain
 
 ROWS = "user string, at long, after long"
+ODD: dict[str, Any] = {"null_key": "drop", "bad_time": "drop"}
 FIRED = "user string, what string, set_for long, fired_at long"
 
 
@@ -25,5 +28,5 @@ def build(env: StreamEnvironment) -> None:
     busy = env.read_stream("busy", "json", schema=ROWS, path=f"{home}/busy")
     silent = env.read_stream("silent", "json", schema=ROWS, path=f"{home}/silent")
     stream = busy.with_event_time("at").union(silent.with_event_time("at", idle_after="3s"))
-    fired = stream.key_by("user").process(Alarms(), uid="alarms", output=FIRED)
+    fired = stream.key_by("user").process(Alarms(), uid="alarms", output=FIRED, **ODD)
     fired.sink_to(FileSink(f"{home}/out"), uid="out")
