@@ -1,4 +1,4 @@
-"""One RocksDB database: batched reads, one write per commit, scans that never end silently.
+"""One RocksDB database: batched reads and writes, scans that never end silently.
 
 Called by the state server under the lock of the range. Decides how the binding is used safely:
 raw bytes only, no WAL, iterators wrapped with their status check, every dependent object dropped
@@ -19,8 +19,12 @@ import rocksdict
 from moorage_state.deltas import Frame
 from moorage_state.errors import Bug, CorruptState, LocalDiskError, MoorageError
 from moorage_state.rocks.options import ProcessMemory, RocksOptions, to_options
+from moorage_state.rocks.stalls import WriteRoom
 
 __all__ = ["Cursor", "Database"]
+
+_BATCH_BYTES = 1 << 20
+"""Most that one call writes: it holds Python's lock, some ten milliseconds for so much."""
 
 # A multi-get holds no GIL while it looks up: slices let other threads in between, and this size
 # was the fastest of 1 000 to 200 000 keys.
@@ -148,6 +152,9 @@ class Database:
                 access_type=_ACCESS[read_only](),
             )
             self._db.set_write_options(self._write)
+        self._room = WriteRoom(options, memory)
+        # A part of a write buffer, so that what is still to come of it fits the next one.
+        self._batch_bytes = min(_BATCH_BYTES, options.write_buffer_bytes // 8)
         self._get: Callable[[bytes], bytes | None] = self._db.get
 
     def get(self, key: bytes) -> bytes | None:
@@ -183,30 +190,28 @@ class Database:
             cursor.drop()
 
     def apply(self, frames: Iterable[Frame], marker: tuple[bytes, bytes] | None = None) -> None:
-        """Write all frames, and the `marker` entry after them, in one atomic batch.
+        """Write all frames, and the `marker` entry after them, once there is room for them.
 
-        An error raised by `frames` passes through and nothing is written.
+        An error raised by `frames` passes through and nothing is written. Other threads run between
+        batches and while RocksDB has to catch up. What fails or is killed half way leaves a part:
+        a database is rebuilt then, and nobody else reads it meanwhile.
         """
-        batch = rocksdict.WriteBatch(raw_mode=True)
-        put, delete = batch.put, batch.delete
+        batches = [rocksdict.WriteBatch(raw_mode=True)]
         for frame in frames:
             with _translated(self.path):
-                for start, end in frame.ranges:
-                    batch.delete_range(start, end)
-                keys, values = _in_key_order(frame)
-                if None in values:
-                    for key, value in zip(keys, values, strict=True):
-                        if value is None:
-                            delete(key)
-                        else:
-                            put(key, value)
-                else:
-                    deque(map(put, keys, values), maxlen=0)
+                for piece in _pieces(frame, self._batch_bytes):
+                    if batches[-1].size_in_bytes() >= self._batch_bytes:
+                        batches.append(rocksdict.WriteBatch(raw_mode=True))
+                    _add(batches[-1], piece)
         if marker is not None:
-            put(*marker)
-        self._written += batch.size_in_bytes()
-        with _translated(self.path):
-            self._open().write(batch, self._write)
+            batches[-1].put(*marker)
+        for batch in batches:
+            with _translated(self.path):
+                database = self._open()
+                size = batch.size_in_bytes()
+                self._room.wait(database, size)
+                self._written += size
+                database.write(batch, self._write)
 
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete every key in [start, end)."""
@@ -272,6 +277,30 @@ class Database:
 
     def _closed(self) -> Bug:
         return Bug(f"the database is closed: path={self.path}")
+
+
+def _pieces(frame: Frame, most: int) -> Iterator[Frame]:
+    """The frame in parts of about so many bytes, to be written one after the other."""
+    keys, values = _in_key_order(frame)
+    size = sum(map(len, keys)) + sum(map(len, filter(None, values)))
+    step = max(1, len(keys) * most // max(size, most))
+    yield Frame(frame.ranges, keys[:step], values[:step])
+    for at in range(step, len(keys), step):
+        yield Frame([], keys[at : at + step], values[at : at + step])
+
+
+def _add(batch: rocksdict.WriteBatch, frame: Frame) -> None:
+    put, delete = batch.put, batch.delete
+    for start, end in frame.ranges:
+        batch.delete_range(start, end)
+    if None in frame.values:
+        for key, value in zip(frame.keys, frame.values, strict=True):
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+    else:
+        deque(map(put, frame.keys, frame.values), maxlen=0)
 
 
 def _in_key_order(frame: Frame) -> tuple[list[bytes], list[bytes | None]]:

@@ -195,7 +195,7 @@ class OpenRange:
             if not isinstance(self._failure, StaleLease):
                 self._failure = reason
         self.snapshots.close()
-        with self._lock:
+        with watching(self._measure), self._lock:
             try:
                 self._database.close()
             except MoorageError as error:

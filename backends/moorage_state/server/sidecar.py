@@ -1,8 +1,8 @@
 """The parent of an executor's state servers: `python -m moorage_state.server.sidecar --dir D ...`.
 
-Decides when a server is restarted: when it is dead, or was ready and then gave no answer for half a
-minute. One that starts is not asked: it has the time of its group, which grows where that was too
-short.
+Decides when a server is restarted: when it is dead, or was ready and then gave neither an answer
+nor another sign of life for half a minute. One that starts is not asked: it has the time of its
+group, which grows where that was too short.
 Holds no database, so that it answers `GET /healthz` whatever the servers do. At SIGTERM everything
 ends at once, but for uploads in flight, which have the time of `--grace`; servers end with this
 process, however it ends. Started as a container of the executor's pod, on the same volume.
@@ -32,6 +32,7 @@ from moorage_state.server.group import ServerGroup
 from moorage_state.server.lobby import Lobby
 from moorage_state.server.process import MAX_SOCKET_PATH, end_signals
 from moorage_state.server.slots import Slot
+from moorage_state.server.vitals import HangJudge, Signs, signs_of
 from moorage_state.tuning import RocksOptions, default_options, parse_options
 
 __all__ = ["Sidecar", "main", "options_for"]
@@ -88,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--options", default="{}", help="RocksDB options as JSON, per server")
     parser.add_argument("--sync-deltas", action="store_true", help="fsync every delta")
     parser.add_argument(
-        "--hung-after", type=float, default=30.0, help="seconds without an answer to a ping"
+        "--hung-after", type=float, default=30.0, help="seconds without answer or sign of life"
     )
     return parser
 
@@ -178,7 +179,8 @@ class Sidecar:
     Args:
         start: makes the group, whose servers have so many seconds to start; tried again while it
             raises `Retryable`: for a minute, and whenever it took all of these seconds.
-        hung_seconds: how long a living server may leave pings unanswered.
+        hung_seconds: how long a server may leave pings unanswered while it shows no sign of life.
+        look: at the signs of a process.
         clock: seconds, monotonic.
     """
 
@@ -187,10 +189,12 @@ class Sidecar:
         start: Callable[[float], ServerGroup],
         *,
         hung_seconds: float = 30.0,
+        look: Callable[[int], Signs] = signs_of,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._start = start
         self._hung_seconds = hung_seconds
+        self._look = look
         self._clock = clock
         self._group: ServerGroup | None = None
         self._ending = threading.Event()
@@ -265,15 +269,21 @@ class Sidecar:
 
     def _watch(self, group: ServerGroup, index: int) -> None:
         """Kill the server when it was ready and does not answer; `_revive` starts another."""
-        pid, answered = group.pids[index], self._clock()
+        judge = HangJudge(self._hung_seconds, self._clock, self._look)
+        pid, told = group.pids[index], False
+        judge.answered(pid)
         while not self._ending.wait(_LOOK_SECONDS):
             another = group.pids[index] != pid or group.is_starting(index)
             if another or _answers(group, index):
-                pid, answered = group.pids[index], self._clock()
-            elif self._clock() - answered >= self._hung_seconds:
+                pid, told = group.pids[index], False
+                judge.answered(pid)
+            elif judge.hangs():
                 _log.warning("sidecar.hung server=%d pid=%d", index, pid)
                 group.kill(index, pid)
-                answered = self._clock()
+                judge.answered(pid)
+            elif judge.silent_seconds >= self._hung_seconds and not told:
+                _log.warning("sidecar.slow server=%d pid=%d", index, pid)
+                told = True
 
 
 def _answers(group: ServerGroup, index: int) -> bool:

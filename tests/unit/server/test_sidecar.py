@@ -25,6 +25,7 @@ from moorage_state.memory import HeapOptions
 from moorage_state.server import StateClient
 from moorage_state.server.sidecar import Sidecar, main, options_for
 from moorage_state.server.slots import Slot, socket_path
+from moorage_state.server.vitals import Signs
 from moorage_state.server.wire import AnotherServer
 from moorage_state.tuning import DEFAULTS_VARIABLE
 
@@ -240,7 +241,12 @@ def test_a_server_that_starts_is_not_taken_for_one_that_hangs():
     def away(*_args):
         raise Retryable("nobody answers")
 
-    one = Sidecar(lambda _seconds: None, hung_seconds=30.0, clock=lambda: now[0])  # type: ignore[arg-type,return-value]  # a stand-in
+    one = Sidecar(
+        lambda _seconds: None,  # type: ignore[arg-type,return-value]  # a stand-in
+        hung_seconds=30.0,
+        look=lambda _pid: Signs(0, 0.0, waits_for_disk=False),
+        clock=lambda: now[0],
+    )
     one._ending = SimpleNamespace(wait=wait)  # type: ignore[assignment]  # a stand-in
     one._watch(
         SimpleNamespace(  # type: ignore[arg-type]  # a stand-in
