@@ -57,6 +57,8 @@ def plain_line(progress: Progress, now: datetime) -> str:
     ]
     if progress.restored_from is not None:
         parts.append(f"restored from {progress.restored_from}")
+    if progress.clock_behind_seconds:
+        parts.append(_behind(progress))
     return ", ".join(parts)
 
 
@@ -82,6 +84,8 @@ def live_view(progress: Progress, now: datetime) -> RenderableType:
     table.add_row("checkpoint", _checkpoint(progress.last_checkpoint, now))
     if progress.restored_from is not None:
         table.add_row("restored from", progress.restored_from)
+    if progress.clock_behind_seconds:
+        table.add_row("time", _behind(progress))
     return table
 
 
@@ -92,6 +96,10 @@ def _rows(progress: Progress) -> str:
 def rows_text(total: int, odd: OddRows) -> str:
     """Return how many rows there were, and what was odd about some of them."""
     return f"{total:,} rows ({odd})" if str(odd) else f"{total:,} rows"
+
+
+def _behind(progress: Progress) -> str:
+    return f"processing time stands still: clock {_age(progress.clock_behind_seconds)} behind"
 
 
 def _count(number: float) -> str:

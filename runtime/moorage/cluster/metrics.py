@@ -171,6 +171,12 @@ METRICS: tuple[Measure, ...] = (
         read=_one(lambda b: b.progress.odd.bad_times),
     ),
     Measure(
+        "moorage_clock_behind_seconds",
+        "gauge",
+        "How far the driver's clock is behind processing time, which stands still until then.",
+        read=_one(lambda b: b.progress.clock_behind_seconds),
+    ),
+    Measure(
         "moorage_rows_per_second",
         "gauge",
         "Input rows per second in the last minute.",

@@ -4,12 +4,13 @@ Turns epochs, checkpoints and phases into `Progress` values and hands each to th
 by the driver from the thread that runs epochs and from the one that waits for them.
 """
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from moorage.driver.snapshot_writer import CheckpointReport, view_of
 from moorage.driver.types import Progress
@@ -29,7 +30,11 @@ __all__ = ["HISTORY", "Reporter", "view_of"]
 HISTORY = 100
 """How many checkpoints and savepoints are remembered."""
 
+_log = logging.getLogger(__name__)
+
 _WINDOW_SECONDS = 10.0
+_TOLD_SECONDS = 10
+"""Of a clock that is behind: less is what clocks are corrected by every day."""
 _NO_ODD_ROWS = OddRows()
 _NO_FAILURES = frozenset({
     "CHECKPOINT_COORDINATOR_SHUTDOWN",
@@ -50,6 +55,7 @@ class Reporter:
         self._lock = threading.Lock()
         self._recent: deque[tuple[float, int]] = deque([(clock(), 0)])
         self._restoring: float | None = None
+        self._told_of_clock = False
         self.progress = Progress()
 
     # -- the run ---------------------------------------------------------------------------
@@ -151,6 +157,26 @@ class Reporter:
             tasks=0,
             moves=self.progress.moves + 1,
         )
+
+    def clock(self, behind_ms: int) -> None:
+        """By how much the machine's clock is behind processing time; people are told once."""
+        behind = behind_ms // 1000
+        if behind == self.progress.clock_behind_seconds:
+            return
+        more: dict[str, object] = {}
+        if behind >= _TOLD_SECONDS and not self._told_of_clock:
+            self._told_of_clock = True
+            more["message"] = (
+                f"processing time stands still: the clock of this machine is behind it "
+                f"by={timedelta(seconds=behind)}, having gone back, or having been ahead when the "
+                f"restored checkpoint was taken; timers of processing time and time to live wait "
+                f"until it has caught up: set the clock, or wait"
+            )
+            _log.warning("%s", more["message"])
+        if behind == 0 and self._told_of_clock:
+            self._told_of_clock = False
+            _log.warning("processing time goes on: the clock has caught up")
+        self._publish(clock_behind_seconds=behind, **more)
 
     # -- checkpoints -----------------------------------------------------------------------
 

@@ -275,6 +275,7 @@ class StreamRun:
 
     def _between_epochs(self) -> None:
         """At a boundary, under the lock: checkpoints that ended or are due, and requests."""
+        self._c.reporter.clock(self._runner.clock_behind_ms)
         try:
             self._report(self._checkpointer.poll(self._runner.epoch, self._boundary))
             while (request := self._c.requests.take_one()) is not None:

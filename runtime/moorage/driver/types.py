@@ -126,6 +126,8 @@ class Progress:
         epoch_seconds: how long the last of them took.
         epoch_rows: its input rows.
         odd: rows in epochs of this driver that somebody should know of.
+        clock_behind_seconds: how far the machine's clock is behind processing time, which stands
+            still until then.
         rewinds: how often this driver went back to the last checkpoint.
         restored: what the stream began from, with more than its name; None for an empty start.
         restore_seconds: how long that took; None before the stream ran.
@@ -160,6 +162,7 @@ class Progress:
     epoch_seconds: float = 0.0
     epoch_rows: int = 0
     odd: OddRows = field(default_factory=OddRows)
+    clock_behind_seconds: int = 0
     rewinds: int = 0
     restored: RestoredView | None = None
     restore_seconds: float | None = None

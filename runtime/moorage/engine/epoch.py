@@ -100,6 +100,11 @@ class EpochRunner:
         return max(self.now_ms, self._clock())
 
     @property
+    def clock_behind_ms(self) -> int:
+        """By how much this machine's clock is behind processing time, which waits for it."""
+        return max(0, self.now_ms - self._clock())
+
+    @property
     def next_timer(self) -> int:
         """A processing time before which no timer is due; NEVER, or UNKNOWN after a restore."""
         return min(chain.from_iterable(self._next_timers.values()), default=NEVER)

@@ -43,6 +43,13 @@ def test_a_line_says_where_the_run_is():
     )
 
 
+def test_a_line_says_that_processing_time_stands_still_while_it_does():
+    behind = replace(RUNNING, clock_behind_seconds=25 * 3600)
+    told = "processing time stands still: clock 25h00m behind"
+    assert plain_line(behind, NOW).endswith(told)
+    assert told in render(behind)
+
+
 def test_a_line_says_what_is_odd_about_rows_where_anything_is():
     odd = replace(RUNNING, odd=OddRows(late=1_200, null_keys=1))
     rows = "1,234,567 rows (1,200 late, 1 with a null key)"

@@ -106,10 +106,14 @@ class Reports:
     def __init__(self) -> None:
         self.phases: list[str] = []
         self.was_released = False
+        self.clocks: list[int] = []
         self.progress = SimpleNamespace(last_checkpoint=LAST)
 
     def phase(self, phase: str, message: str = "") -> None:
         self.phases.append(f"{phase} {message}".strip())
+
+    def clock(self, behind_ms: int) -> None:
+        self.clocks.append(behind_ms)
 
     def released(self) -> None:
         self.was_released = True
@@ -170,6 +174,7 @@ class Running:
             epoch=41,
             watermarks=Watermarks({}, {}),
             next_timer=0,
+            clock_behind_ms=0,
             processing_time=lambda: 0,
             run=lambda _frame: None,
         )
@@ -208,6 +213,13 @@ def test_a_stop_takes_a_last_checkpoint_and_ends(running):
     assert (request.wait(0).checkpoint, request.wait(0).savepoint) == (LAST, None)
     assert running.checkpoints.job_ends
     assert not [e for e in running.entries() if isinstance(e, Released)]
+
+
+def test_a_run_without_input_tells_of_a_clock_that_went_back(running):
+    running.run._runner.clock_behind_ms = 90_000
+    running.ask(StopRequest())
+    running.drive()
+    assert set(running.reports.clocks) == {90_000}
 
 
 def test_a_stop_with_a_savepoint_publishes_first(running):

@@ -99,6 +99,17 @@ def test_subtasks_that_did_not_ask_for_a_changed_state_are_told_in_another_attem
     assert played.told[2:] == [()]
 
 
+def test_a_clock_that_went_back_is_behind_until_it_has_caught_up(played):
+    now = [1_000]
+    played.runner._clock = lambda: now[0]
+    seen = []
+    for now[0] in (90_000_000, 1_000_000, 89_000_000, 90_000_001):
+        played.runner.run(None)
+        seen.append((played.runner.now_ms, played.runner.clock_behind_ms))
+    stood = 90_000_000
+    assert seen == [(stood, 0), (stood, 89_000_000), (stood, 1_000_000), (90_000_001, 0)]
+
+
 def test_a_subtask_that_insists_on_the_type_before_fails_the_epoch(played):
     played.says = lambda subtask, _: {"operator_states": [LATER if subtask == 0 else SEEN]}
     with pytest.raises(UserError, match="'seen' of another subtask was registered as"):

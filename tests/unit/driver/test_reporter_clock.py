@@ -1,0 +1,55 @@
+"""A clock that went back holds processing time up, and nobody has to guess that."""
+
+import logging
+
+import pytest
+
+from moorage.driver.reporter import Reporter
+from moorage.driver.types import Progress
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.fixture
+def heard() -> list[Progress]:
+    return []
+
+
+@pytest.fixture
+def reporter(heard: list[Progress]) -> Reporter:
+    return Reporter(heard.append)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+
+
+def test_it_is_told_once_with_how_far_and_the_gap_goes_on_to_be_shown(
+    reporter: Reporter, heard: list[Progress], caplog: pytest.LogCaptureFixture
+) -> None:
+    for behind_ms in range(DAY_MS + 5_000, DAY_MS, -100):
+        reporter.clock(behind_ms)
+    (text,) = told(caplog)
+    assert "by=1 day, 0:00:05" in text
+    assert "timers of processing time and time to live wait" in text
+    assert heard[0].message == text
+    seconds = [progress.clock_behind_seconds for progress in heard]
+    assert seconds == [DAY_MS // 1000 + n for n in (5, 4, 3, 2, 1, 0)], "not at every look"
+
+
+def test_it_is_told_when_the_clock_has_caught_up_and_of_the_next_time(
+    reporter: Reporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    for behind_ms in (60_000, 1_000, 0, 0, 60_000, 0):
+        reporter.clock(behind_ms)
+    assert ["stands still" in text for text in told(caplog)] == [True, False, True, False]
+    assert reporter.progress.clock_behind_seconds == 0
+
+
+@pytest.mark.parametrize("behind_ms", [0, 999, 9_999])
+def test_what_clocks_are_corrected_by_every_day_is_not_worth_a_word(
+    reporter: Reporter, caplog: pytest.LogCaptureFixture, behind_ms: int
+) -> None:
+    reporter.clock(behind_ms)
+    assert told(caplog) == []
+    assert reporter.progress.clock_behind_seconds == behind_ms // 1000
