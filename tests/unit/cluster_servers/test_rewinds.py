@@ -83,6 +83,7 @@ def pauses(told):
     return [int(seconds) for text in told for seconds in re.findall(r"begins in (\d+) s", text)]
 
 
+@pytest.mark.scenario(41)
 def test_lost_executors_never_end_a_job_that_makes_none_but_it_waits_longer_and_longer(
     drive, waits
 ):

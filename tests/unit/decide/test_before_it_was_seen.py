@@ -268,6 +268,19 @@ def test_an_epoch_whose_tasks_run_and_do_not_end_is_shown_and_in_the_end_begun_a
     assert stage.driver.deleted_at is not None
 
 
+def test_a_driver_that_goes_back_again_and_again_is_shown_with_what_it_says_of_it():
+    stage = _running()
+    told = (
+        "executors were lost 7 times without a checkpoint in between: the next run begins in 40 s"
+    )
+    stage.now += timedelta(minutes=16)
+    stage.say(phase="rewinding", message=told, answered_at=stage.now)
+    stage.settle()
+    assert stage.driver.deleted_at is None
+    assert stage.condition("Degraded") == "True/NoProgress"
+    assert f"it is rewinding ({told})" in stage.status.message
+
+
 def test_an_epoch_in_which_nothing_runs_is_begun_anew_after_the_usual_time():
     stage = _running()
     _in_epoch(stage, 14, moves=False, tasks=0)

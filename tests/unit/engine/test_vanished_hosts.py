@@ -99,6 +99,7 @@ def seconds(action):
     return time.monotonic() - began
 
 
+@pytest.mark.scenario(42)
 @pytest.mark.parametrize(("told", "most"), [(True, 0.9), (False, 3.0)])
 def test_eight_hosts_that_vanish_under_an_upload_do_not_hold_up_the_next_run(
     hosts, fleet, told, most
