@@ -28,6 +28,7 @@ from moorage_state.server.api import (
     UploadRequest,
     Version,
 )
+from moorage_state.server.tls import TlsFiles, certificates
 from moorage_state.server.wire import OPERATIONS, Connection, greet_server
 
 __all__ = ["InProcessClient", "StateClient"]
@@ -256,6 +257,7 @@ class StateClient(_Calls):
         server: str = "",
         *,
         store_timeout: float = _STORE_SECONDS,
+        tls: TlsFiles | None = None,
     ) -> "StateClient":
         """Connect to `unix:/path` or `tcp:host:port`.
 
@@ -266,13 +268,15 @@ class StateClient(_Calls):
                 call gets on, the server says so.
             server: the identity that the server must have; any if empty.
             store_timeout: the same for calls that move files to or from the store.
+            tls: by what a server at a TCP address is known, and we to it; None: in the clear.
 
         Raises:
+            BadCertificate: our own will not do.
             AnotherServer: the server there is not the wanted one.
             ServerGone: nobody answers there.
             UserError: the address is not one, or the server refuses this client.
         """
-        connected = _connect(address)
+        connected = _secured(_connect(address), address, tls)
         try:
             connection = Connection(connected)
             connection.limit(_CONNECT_SECONDS)
@@ -366,6 +370,20 @@ def _connect(address: str) -> socket.socket:
         f"not the address of a state server: address={address!r}; use unix:/path, tcp:host:port, "
         f"or tcp:[host]:port for IPv6"
     )
+
+
+def _secured(connected: socket.socket, address: str, tls: TlsFiles | None) -> socket.socket:
+    if tls is None or connected.family == socket.AF_UNIX:
+        return connected
+    try:
+        return certificates(tls).connected(connected)
+    except OSError as error:
+        connected.close()
+        why = getattr(error, "verify_message", "") or str(error) or type(error).__name__
+        raise _no_answer(address, f"no connection by TLS: {why}") from error
+    except BaseException:
+        connected.close()
+        raise
 
 
 def _no_answer(address: str, why: str) -> ServerGone:

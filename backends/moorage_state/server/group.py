@@ -26,6 +26,7 @@ from moorage_state.errors import Retryable
 from moorage_state.server.addresses import join_address
 from moorage_state.server.client import StateClient
 from moorage_state.server.databases import DatabaseOptions, backend_flags
+from moorage_state.server.tls import TlsFiles
 from moorage_state.tuning import RocksOptions
 
 __all__ = ["ServerGroup"]
@@ -65,6 +66,7 @@ class ServerGroup:
             directory of the group's own, which a killed process leaves behind.
         start_timeout: seconds that the start of a server may take; one that is restarted has twice
             as many after each start in a row that was too slow.
+        tls: for `tcp_host`; None: in the clear.
 
     Raises:
         Retryable: a server did not start; it has told why on stderr.
@@ -84,6 +86,7 @@ class ServerGroup:
         grace: float = 0.0,
         socket_dir: Path | None = None,
         start_timeout: float = 60.0,
+        tls: TlsFiles | None = None,
     ) -> None:
         self.token = token or secrets.token_hex(32)
         self.identity = identity or secrets.token_hex(16)
@@ -94,6 +97,7 @@ class ServerGroup:
         self._tcp_port = tcp_port
         self._grace = grace
         self._start_timeout = start_timeout
+        self._tls = tls
         self._lock = threading.Lock()
         self._closed = False
         self._slow_starts = 0
@@ -199,6 +203,8 @@ class ServerGroup:
         if self._tcp_host:
             port = self._tcp_port + index if self._tcp_port else 0
             command += ["--tcp", join_address(self._tcp_host, port)]
+            if self._tls is not None:
+                command += ["--tls-dir", self._tls.directory, "--tls-name", self._tls.name]
         # A session of its own: Ctrl-C in the terminal is the parent's to answer.
         process = subprocess.Popen(
             command,

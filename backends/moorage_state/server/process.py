@@ -25,6 +25,7 @@ from moorage_state.server.addresses import EVERYWHERE, join_address, listen, spl
 from moorage_state.server.core import RangeHost
 from moorage_state.server.databases import options_from
 from moorage_state.server.service import Service
+from moorage_state.server.tls import Certificates, tls_files
 
 __all__ = ["MAX_SOCKET_PATH", "TOKEN_VARIABLE", "end_signals", "main"]
 
@@ -84,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PID",
         help="end when stdin closes or PID is gone, and not at signals",
     )
+    parser.add_argument("--tls-dir", default="", help="tls.crt, tls.key and ca.crt, for --tcp")
+    parser.add_argument("--tls-name", default="", help="the name that all certificates have")
     token = parser.add_mutually_exclusive_group()
     token.add_argument("--token-stdin", action="store_true", help="token in the first line")
     token.add_argument("--token-file", type=Path, help=f"else from ${TOKEN_VARIABLE}")
@@ -100,7 +103,11 @@ def _start(options: argparse.Namespace) -> tuple[RangeHost, list[str]]:
         raise UserError("nowhere to listen; give --socket or --tcp")
     options.dir.mkdir(parents=True, exist_ok=True)
     host = RangeHost(options.dir, tuning, sync_deltas=options.sync_deltas)
-    service = Service(host, token, options.id)
+    files = tls_files(options.tls_dir, options.tls_name)
+    certificates = Certificates(files) if files is not None else None
+    if certificates is not None:
+        certificates.check()
+    service = Service(host, token, options.id, certificates=certificates)
     for listener in listeners:
         service.listen(listener)
     return host, [_address(listener) for listener in listeners]

@@ -9,6 +9,7 @@ import errno
 import logging
 import secrets
 import socket
+import ssl
 import threading
 import time
 from contextlib import nullcontext
@@ -18,6 +19,7 @@ from moorage_state.errors import MoorageError, UserError, error_to_wire
 from moorage_state.server.api import StateApi
 from moorage_state.server.lobby import Lobby
 from moorage_state.server.pulse import Pulse
+from moorage_state.server.tls import Certificates
 from moorage_state.server.wire import (
     NONCE_BYTES,
     Connection,
@@ -49,6 +51,7 @@ class Service:
         strangers: how many connections of a listener may be under handshake.
         seconds: for the whole of a handshake.
         pulse: tells clients that long calls get on.
+        certificates: for TCP; without them, it is in the clear.
     """
 
     def __init__(
@@ -60,12 +63,14 @@ class Service:
         strangers: int = _MOST_STRANGERS,
         seconds: float = _HANDSHAKE_SECONDS,
         pulse: Pulse | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self._host = host
         self._token = token
         self._server = server
         self._strangers = strangers
         self._seconds = seconds
+        self._certificates = certificates
         self._pulse = pulse or Pulse()
         self._pulse.start()
 
@@ -77,7 +82,10 @@ class Service:
         lobby = Lobby(self._strangers, self._seconds)
         while True:
             try:
-                connected, _ = listener.accept()
+                connected = self._secured(listener.accept()[0])
+            except UserError as error:
+                _log.warning("connection not accepted: error=%s", error)
+                continue
             except OSError as error:
                 if error.errno in _CLOSED:
                     return  # the listener was closed
@@ -96,8 +104,24 @@ class Service:
                 connected.close()
                 lobby.leave(connected)
 
+    def _secured(self, connected: socket.socket) -> socket.socket:
+        """With TLS to come, where it is wanted; nothing is sent or waited for yet."""
+        if self._certificates is None or connected.family == socket.AF_UNIX:
+            return connected
+        try:
+            return self._certificates.accepted(connected)
+        except BaseException:
+            connected.close()
+            raise
+
+    def _shake_hands(self, connected: socket.socket) -> None:
+        if isinstance(connected, ssl.SSLSocket) and self._certificates is not None:
+            connected.do_handshake()
+            self._certificates.refuse_others(connected)
+
     def _serve(self, connected: socket.socket, lobby: Lobby) -> None:
         try:
+            self._shake_hands(connected)
             connection = Connection(connected)
             accept_peer(connection, self._token, secrets.token_bytes(NONCE_BYTES), self._server)
             lobby.leave(connected)
@@ -108,6 +132,8 @@ class Service:
             _log.warning("connection refused: error=%s", error)
         except MoorageError as error:
             _log.warning("connection closed: error=%s", error)
+        except ssl.SSLError as error:
+            _log.warning("connection refused: error=%s", error.reason or error)
         except (OSError, EOFError):
             pass  # clients come and go
         finally:

@@ -32,6 +32,7 @@ from moorage_state.server.group import ServerGroup
 from moorage_state.server.lobby import Lobby
 from moorage_state.server.process import MAX_SOCKET_PATH, end_signals
 from moorage_state.server.slots import Slot
+from moorage_state.server.tls import certificates, tls_files
 from moorage_state.server.vitals import HangJudge, Signs, signs_of
 from moorage_state.tuning import RocksOptions, default_options, parse_options
 
@@ -82,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default=EVERYWHERE, help="where to listen; *: on all addresses")
     parser.add_argument("--health-port", type=int, default=7789, help="of GET /healthz; 0: any")
     parser.add_argument("--token-file", type=Path, required=True, help="what clients must know")
+    parser.add_argument("--tls-dir", default="", help="tls.crt, tls.key and ca.crt, for TCP")
+    parser.add_argument("--tls-name", default="", help="the name that all certificates have")
     parser.add_argument("--grace", type=float, default=0.0, help="seconds for uploads at SIGTERM")
     parser.add_argument("--memory", type=_positive, help="MiB for databases of all servers")
     parser.add_argument("--backend", default="rocksdb", help="as in spec.state.backend")
@@ -148,6 +151,9 @@ def _refuse_long_paths(slot: Slot) -> None:
 def _serve(
     options: argparse.Namespace, token: str, tuning: DatabaseOptions, slot: Slot, end: socket.socket
 ) -> int:
+    tls = tls_files(options.tls_dir, options.tls_name)
+    if tls is not None:
+        certificates(tls).check()
     sidecar = Sidecar(
         lambda seconds: ServerGroup(
             options.servers,
@@ -161,6 +167,7 @@ def _serve(
             grace=options.grace,
             socket_dir=slot.run,
             start_timeout=seconds,
+            tls=tls,
         ),
         hung_seconds=options.hung_after,
     )

@@ -23,6 +23,7 @@ from moorage_state.errors import MoorageError
 from moorage_state.server.addresses import join_address
 from moorage_state.server.client import StateClient
 from moorage_state.server.slots import socket_path
+from moorage_state.server.tls import TlsFiles
 from moorage_state.server.wire import AnotherServer
 
 __all__ = ["ClusterServers", "Patience", "ServerPlace"]
@@ -91,6 +92,7 @@ class ClusterServers:
         tell: takes sentences that a person should read.
         stop: set when the job is told to stop.
         at_once: whether somebody asked for the job's end without a checkpoint.
+        tls: how servers are known, the same in every pod; None: in the clear.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class ClusterServers:
         at_once: Callable[[], bool] = lambda: False,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
+        tls: TlsFiles | None = None,
     ) -> None:
         self._executors = executors
         self._find = find
@@ -117,6 +120,7 @@ class ClusterServers:
         self._at_once = at_once
         self._patience = patience or Patience()
         self._clock = clock
+        self._tls = tls
         self._servers: list[_Server] = []
         self._of: dict[str, list[int]] = {}
         self._owners: dict[int, str] = {}
@@ -157,7 +161,7 @@ class ClusterServers:
     def connect(self, index: int) -> ServerConnection:
         """See `Servers.connect`; always over TCP, and only to the very server."""
         door = self._servers[index].door
-        return StateClient.connect(door.address, self._token, server=door.server)
+        return StateClient.connect(door.address, self._token, server=door.server, tls=self._tls)
 
     def ensure_alive(self) -> list[int]:
         """Wait for servers that do not answer, as long as their executors and volumes live.
@@ -290,11 +294,18 @@ class ClusterServers:
         for number in range(place.count):
             address = f"tcp:{join_address(place.host, place.port + number)}"
             try:
-                with StateClient.connect(address, self._token, _GREET_SECONDS) as client:
+                with StateClient.connect(
+                    address, self._token, _GREET_SECONDS, tls=self._tls
+                ) as client:
                     if client.adopt(self._lineage):
                         _log.info("servers.wiped executor=%s address=%s", executor.id, address)
                     doors.append(
-                        ServerDoor(address, client.server, socket_path(place.volume, client.server))
+                        ServerDoor(
+                            address,
+                            client.server,
+                            socket_path(place.volume, client.server),
+                            self._tls,
+                        )
                     )
             except MoorageError as error:
                 self._absent[executor.id] = str(error)
@@ -354,7 +365,7 @@ class ClusterServers:
         door = self._servers[index].door
         try:
             with StateClient.connect(
-                door.address, self._token, _GREET_SECONDS, server=door.server
+                door.address, self._token, _GREET_SECONDS, server=door.server, tls=self._tls
             ) as client:
                 client.ping()
         except AnotherServer as error:

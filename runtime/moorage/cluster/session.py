@@ -30,6 +30,7 @@ from moorage.driver.views import ExecutorsView
 from moorage.engine.placement import AnchoredPlacement, Executor
 from moorage_state.errors import UserError
 from moorage_state.server.addresses import bracketed
+from moorage_state.server.tls import TlsFiles
 
 __all__ = ["SERVER_PORT", "VOLUME", "ClusterEnvironment", "Pod", "cluster_conf"]
 
@@ -133,6 +134,7 @@ class ClusterEnvironment:
         pod: the driver's; None where Spark's own processes are on this machine.
         find: where the state servers of an executor are; by default in its pod.
         patience: how long to wait for executors and servers.
+        tls: how state servers are known; None: in the clear.
     """
 
     def __init__(
@@ -143,7 +145,9 @@ class ClusterEnvironment:
         pod: Pod | None = None,
         find: Callable[[Executor], ServerPlace] | None = None,
         patience: Patience | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
+        self._tls = tls
         self._ordered = dict(ordered)
         self._token = token
         self._pod = pod
@@ -181,6 +185,7 @@ class ClusterEnvironment:
                 stop=options.stop,
                 at_once=lambda: options.requests.stop_at_once is not None,
                 patience=self._patience,
+                tls=self._tls,
             )
             stack.callback(servers.close)
             yield Platform(spark, servers, self._token, placement, scratch.path)

@@ -12,6 +12,7 @@ from moorage_state.keylayout import EVENT_TIMERS
 from moorage_state.server.api import StateApi, Version
 from moorage_state.server.client import StateClient
 from moorage_state.server.slots import ID_FILE
+from moorage_state.server.tls import TlsFiles
 
 __all__ = ["BoundRange", "LeasedRange", "ServerDoor", "connect_to"]
 
@@ -25,11 +26,13 @@ class ServerDoor:
         server: the identity it must show; any if empty.
         socket: the path of its Unix socket as tasks of its own executor see it; on another
             executor there may be another server's at the same path. Empty where there is none.
+        tls: how it is known where it is reached by TCP, and tasks to it; None: in the clear.
     """
 
     address: str
     server: str = ""
     socket: str = ""
+    tls: TlsFiles | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +59,10 @@ def connect_to(door: ServerDoor, token: str) -> StateClient:
 
     Raises:
         Retryable: nobody answers there, or another server does.
-        UserError: the server refuses this client.
+        UserError: the server refuses this client, or our certificate will not do.
     """
     address = f"unix:{door.socket}" if _is_near(door) else door.address
-    if not door.server:
-        return StateClient.connect(address, token)
-    return StateClient.connect(address, token, server=door.server)
+    return StateClient.connect(address, token, server=door.server, tls=door.tls)
 
 
 def _is_near(door: ServerDoor) -> bool:

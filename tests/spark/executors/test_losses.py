@@ -21,6 +21,7 @@ import yaml
 from moorage_testing.oracle import expected, judge
 from moorage_testing.quick_spark import quick_java
 from moorage_testing.sidecars import Sidecars
+from moorage_testing.tls import mount
 
 from moorage.cluster.servers import Patience
 from moorage.cluster.session import ClusterEnvironment
@@ -34,6 +35,13 @@ from moorage_state.server.client import StateClient
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 TOKEN = "secret"  # noqa: S105
+ENCRYPTED = {
+    "spark.authenticate": "true",
+    "spark.authenticate.secret": "only-for-these-tests",
+    "spark.network.crypto.enabled": "true",
+    "spark.io.encryption.enabled": "true",
+}
+"""As on a cluster with spec.security.tls, where the secret lies in a file."""
 SUBTASKS, EXECUTORS, ROWS, KEYS = 6, 3, 3000, 400
 WAIT_SECONDS = 240.0
 JOB = Path(__file__).with_name("counting_job.py")
@@ -138,7 +146,8 @@ def make_world(base, work, stack_of):
     for name in ("in", "out", "journal", "scratch"):
         (home / name).mkdir(parents=True)
     volumes = Path(os.environ["MOORAGE_TEST_VOLUMES"])
-    sidecars = stack_of(Sidecars(work, volumes, TOKEN))
+    tls = mount(base / "tls")
+    sidecars = stack_of(Sidecars(work, volumes, TOKEN, tls))
     ordered = {
         "spark.master": f"local-cluster[{EXECUTORS},1,1024]",
         "spark.driver.host": "127.0.0.1",
@@ -146,9 +155,10 @@ def make_world(base, work, stack_of):
         "spark.executor.memory": "512m",
         **quick_java(),
         "spark.local.dir": str(base / "local"),
+        **ENCRYPTED,
     }
     patience = Patience(200.0, settle=0.5, between_moves=1.0, look=0.5)
-    environment = ClusterEnvironment(ordered, TOKEN, find=sidecars.find, patience=patience)
+    environment = ClusterEnvironment(ordered, TOKEN, find=sidecars.find, patience=patience, tls=tls)
     return World(home, sidecars, environment)
 
 
@@ -203,7 +213,8 @@ def kill_a_server(world):
     runs = len(world.opened)
     executor = world.owners()[0]
     place = world.sidecars.find(Executor(executor, "127.0.0.1"))
-    with StateClient.connect(f"tcp:127.0.0.1:{place.port}", TOKEN) as client:
+    address = f"tcp:127.0.0.1:{place.port}"
+    with StateClient.connect(address, TOKEN, tls=world.sidecars.tls) as client:
         os.kill(client.ping(), signal.SIGKILL)
     world.epochs(3)
     return {"runs": len(world.opened) - runs}

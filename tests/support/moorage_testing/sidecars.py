@@ -12,6 +12,7 @@ from typing import Self
 
 from moorage.cluster.servers import ServerPlace
 from moorage.engine.placement import Executor
+from moorage_state.server.tls import TlsFiles
 from moorage_testing.jobs import processes_of
 
 __all__ = ["Sidecars", "executor_pid"]
@@ -29,9 +30,11 @@ class Sidecars:
     Args:
         work: Spark's `work` directory, in which every executor has its own.
         folder: where the volumes are; a short path, for sockets are there.
+        tls: for TCP; None: in the clear.
     """
 
-    def __init__(self, work: Path, folder: Path, token: str) -> None:
+    def __init__(self, work: Path, folder: Path, token: str, tls: TlsFiles | None = None) -> None:
+        self.tls = tls
         self._work = work
         self._folder = folder
         (self._folder / "token").write_text(token)
@@ -69,6 +72,8 @@ class Sidecars:
         command += ["--dir", str(self._folder / executor), "--servers", "1"]
         command += ["--host", "127.0.0.1", "--port", str(port), "--health-port", str(port + 1)]
         command += ["--token-file", str(self._folder / "token"), "--memory", "64"]
+        if self.tls is not None:
+            command += ["--tls-dir", self.tls.directory, "--tls-name", self.tls.name]
         self.processes[executor] = subprocess.Popen(command)
 
     def kill(self, executor: str) -> None:
