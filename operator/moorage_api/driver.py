@@ -44,6 +44,7 @@ __all__ = [
     "SavepointInfo",
     "StartOrder",
     "StopBody",
+    "certificate_name",
 ]
 
 DRIVER_FORMAT = 1
@@ -54,6 +55,16 @@ CONFIG_DIR = "/etc/moorage/config"
 TOKEN_FILE = "/etc/moorage/token/token"  # noqa: S105  where it lies, not what it is
 SPARK_SECRET_FILE = "/etc/moorage/token/spark-file"  # noqa: S105  as above
 SCRAPE_FILE = "/etc/moorage/scrape/token"
+
+
+def certificate_name(job: str, namespace: str) -> str:
+    """The DNS name that the certificate of a job's pods has: that of its Service.
+
+    Pods are reached by addresses that no certificate can know; this name is asked for instead,
+    in executors' pods too.
+    """
+    return f"{job}-driver.{namespace}.svc"
+
 
 STATE_PATH = "/state"
 CHECKPOINTS_PATH = "/checkpoints"

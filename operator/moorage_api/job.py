@@ -19,6 +19,7 @@ from moorage_api.model import (
     refuse,
 )
 from moorage_api.names import OBJECT_NAME, JobName
+from moorage_api.security import Security
 from moorage_api.sparkconf import (
     CLUSTER_SPARK_CONF,
     CLUSTER_SPARK_PREFIXES,
@@ -211,6 +212,9 @@ class JobSpec(Model):
     service_account_name: Annotated[str, Field(pattern=OBJECT_NAME, max_length=253)] = "spark"
     """The service account of driver and executors."""
 
+    security: Security | None = None
+    """Protection from others in the network of the pods."""
+
     state: State
     """The state, and the directories that are the truth about it."""
 
@@ -239,6 +243,11 @@ class JobSpec(Model):
 
     observability: Annotated[Observability, OnChange("Live")] = Observability()
     """How the job is watched."""
+
+    @property
+    def tls_secret(self) -> str:
+        """The Secret with the job's certificate; empty if its pods speak in the clear."""
+        return self.security.tls.secret_name if self.security and self.security.tls else ""
 
 
 class StatefulSparkJob(Model):

@@ -45,6 +45,7 @@ _CLUSTER_ONLY = (
     "spec.executor.pod_template",
     "spec.executor.sidecar",
     "spec.service_account_name",
+    "spec.security",
     "spec.state.credentials_secret_ref",
     "spec.state.local",
     "spec.savepoint.retain",

@@ -23,6 +23,8 @@ __all__ = [
     "SIDECAR_HEALTH_PORT",
     "SIDECAR_PORT",
     "SPARK_UID",
+    "TLS_DIR",
+    "TLS_VOLUME",
     "TOKEN_DIR",
     "TOKEN_VOLUME",
 ]
@@ -34,11 +36,13 @@ SIDECAR_CONTAINER = "state-server"
 CONFIG_VOLUME = "moorage-config"
 TOKEN_VOLUME = "moorage-token"  # noqa: S105  a volume's name
 SCRAPE_VOLUME = "moorage-scrape"
+TLS_VOLUME = "moorage-tls"
 LOCAL_VOLUME = "moorage-local"
-OWNED_VOLUMES = (CONFIG_VOLUME, TOKEN_VOLUME, SCRAPE_VOLUME, LOCAL_VOLUME)
+OWNED_VOLUMES = (CONFIG_VOLUME, TOKEN_VOLUME, SCRAPE_VOLUME, TLS_VOLUME, LOCAL_VOLUME)
 
 TOKEN_DIR = "/etc/moorage/token"  # noqa: S105  a directory
 SCRAPE_DIR = "/etc/moorage/scrape"
+TLS_DIR = "/etc/moorage/tls"
 LOCAL_DIR = "/var/lib/moorage"
 """Where the working databases and the sockets of state servers lie."""
 

@@ -24,6 +24,7 @@ from moorage_api.pods import (
     OWNED_VOLUMES,
     SCRAPE_DIR,
     SIDECAR_CONTAINER,
+    TLS_DIR,
     TOKEN_DIR,
 )
 from moorage_api.problems import Problem, field_name
@@ -300,7 +301,7 @@ def _owned_env(pod: _Pod, path: Path, container: Mapping[str, Any]) -> Iterator[
 def _owned_mounts(path: Path, container: Mapping[str, Any]) -> Iterator[Problem]:
     for index, mount in _items(container.get("volumeMounts")):
         where = str(mount.get("mountPath", "")).rstrip("/")
-        for ours in (CONFIG_DIR, TOKEN_DIR, SCRAPE_DIR, LOCAL_DIR):
+        for ours in (CONFIG_DIR, TOKEN_DIR, SCRAPE_DIR, TLS_DIR, LOCAL_DIR):
             if f"{where}/".startswith(f"{ours}/") or f"{ours}/".startswith(f"{where}/"):
                 at = (*path, "volumeMounts", index, "mountPath")
                 reason = f"{where or '/'} is, holds or lies in {ours}, which is the operator's"

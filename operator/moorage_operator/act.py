@@ -73,7 +73,7 @@ class Actor:
     may_act: Callable[[], bool] = lambda: True
     _errands: dict[str, dict[str, None]] = field(default_factory=dict)
     _asked: dict[str, dict[str, None]] = field(default_factory=dict)
-    _monitored: dict[str, bool] = field(default_factory=dict)
+    _monitored: dict[str, SetPodMonitor] = field(default_factory=dict)
 
     def errands_of(self, uid: str) -> frozenset[str]:
         """Ids of the newest errands that were begun for an object in this process's life."""
@@ -225,10 +225,10 @@ class Actor:
 
     async def _set_pod_monitor(self, effect: SetPodMonitor, meta: Meta) -> bool:
         """Once in a process's life for each change: nobody else is expected to touch it."""
-        if self._monitored.get(meta.uid) == effect.present:
+        if self._monitored.get(meta.uid) == effect:
             return False
-        await self.attempts.set_monitor(meta, present=effect.present)
-        self._monitored[meta.uid] = effect.present
+        await self.attempts.set_monitor(effect, meta)
+        self._monitored[meta.uid] = effect
         return True
 
     async def _keep_snapshot(self, effect: KeepSnapshot, scene: Scene) -> bool:

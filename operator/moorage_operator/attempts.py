@@ -11,7 +11,7 @@ from moorage_api.changes import refreshed
 from moorage_api.status import read_status
 from moorage_operator.children import bodies, names, pod_monitor
 from moorage_operator.objects import is_controlled_by
-from moorage_operator.plan import DeletePod, StartDriver, TidyAttempt
+from moorage_operator.plan import DeletePod, SetPodMonitor, StartDriver, TidyAttempt
 from moorage_operator.podviews import pod_view
 from moorage_operator.ports import AlreadyExists, Cluster, Conflict, Kind, NotFound, Object
 from moorage_operator.scene import ActionFailed, Scene
@@ -75,16 +75,16 @@ class Attempts:
         deleted = [await self._delete("Pod", scene.meta, pod.name, pod.uid) for pod in doomed]
         return any(deleted) | await self._tidy_maps(effect, scene.meta)
 
-    async def set_monitor(self, meta: Meta, *, present: bool) -> None:
+    async def set_monitor(self, effect: SetPodMonitor, meta: Meta) -> None:
         """Make or delete the PodMonitor.
 
         Raises:
             ActionFailed: the cluster has no such kind, or another object has the name.
             ClusterError: as for any write.
         """
-        body = pod_monitor(meta)
+        body = pod_monitor(meta, effect.tls_secret)
         name = body["metadata"]["name"]
-        if not present:
+        if not effect.present:
             found = await self.cluster.get("PodMonitor", meta.namespace, name)
             if found is not None and is_controlled_by(found, meta.uid):
                 await self._delete("PodMonitor", meta, name, found["metadata"]["uid"])

@@ -5,13 +5,20 @@ redirects are not followed, proxies are not asked, and the token never leaves th
 """
 
 import json
+import ssl
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
 from moorage_api.driver import STATE_PATH, DriverState, RequestView
-from moorage_operator.ports import DriverTarget, EndpointRefused, EndpointUnreachable
+from moorage_operator.ports import (
+    DriverTarget,
+    EndpointRefused,
+    EndpointUnreachable,
+    EndpointUntrusted,
+)
 
 __all__ = ["HttpDrivers"]
 
@@ -65,18 +72,27 @@ class HttpDrivers:
     async def _sent(
         self, method: str, target: DriverTarget, token: str, path: str, body: dict[str, Any] | None
     ) -> Any:
+        scheme, secured = "http", {}
+        if target.authority:
+            scheme, secured = "https", _secured(target)
         host = f"[{target.ip}]" if ":" in target.ip else target.ip
         try:
             async with self._opened().request(
                 method,
-                f"http://{host}:{target.port}{path}",
+                f"{scheme}://{host}:{target.port}{path}",
                 json=body,
                 headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
                 timeout=self._timeout,
                 allow_redirects=False,
+                **secured,
             ) as response:
                 text = await _bounded(response)
                 return _answer(response.status, text, path)
+        except aiohttp.ClientSSLError as error:
+            raise EndpointUntrusted(
+                f"the driver's certificate is not believed: path={path} name={target.name}: "
+                f"{_why(error)}; renew the certificate in the Secret of spec.security.tls"
+            ) from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             why = str(error) or type(error).__name__
             raise EndpointUnreachable(f"no answer from the driver: path={path}: {why}") from error
@@ -91,6 +107,35 @@ class HttpDrivers:
                 connector=aiohttp.TCPConnector(limit=64, limit_per_host=2),
             )
         return self._session
+
+
+def _secured(target: DriverTarget) -> dict[str, Any]:
+    """The peer is known by the authority and a name, whatever its address."""
+    return {"ssl": _context(target.authority), "server_hostname": target.name}
+
+
+@lru_cache(maxsize=256)
+def _context(authority: str) -> ssl.SSLContext:
+    """One for each authority, since making one takes longer than a request.
+
+    Raises:
+        EndpointUntrusted: it is no certificate, so that nothing can be believed by it.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_verify_locations(cadata=authority)
+    except (ssl.SSLError, ValueError) as error:
+        raise EndpointUntrusted(
+            f"no driver can be believed by ca.crt of the Secret of spec.security.tls: {error}; put "
+            f"the authority's certificate there, as PEM"
+        ) from error
+    return context
+
+
+def _why(error: aiohttp.ClientSSLError) -> str:
+    inner = error.__cause__ or error
+    return getattr(inner, "verify_message", "") or str(inner)
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:

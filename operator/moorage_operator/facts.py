@@ -6,6 +6,7 @@ A failed look proves nothing: only what the API server says is not there becomes
 from collections.abc import Iterable
 
 from moorage_api import JobSpec, Problem
+from moorage_operator.children.parts import TLS_KEYS
 from moorage_operator.objects import job_name_of
 from moorage_operator.ports import Cluster, Forbidden
 from moorage_operator.world import Meta
@@ -29,6 +30,7 @@ async def fact_problems(
         *_place(meta, own_namespace),
         *await _account(cluster, meta.namespace, spec),
         *await _credentials(cluster, meta.namespace, spec),
+        *await _certificate(cluster, meta.namespace, spec),
         *await _snapshot(cluster, meta, spec),
     )
 
@@ -70,6 +72,25 @@ async def _credentials(cluster: Cluster, namespace: str, spec: JobSpec) -> Itera
     if missing:
         reason = f"names a Secret without {' and '.join(missing)}: {reference.name}"
         return (Problem(field, reason, "add what is missing to the Secret"),)
+    return ()
+
+
+async def _certificate(cluster: Cluster, namespace: str, spec: JobSpec) -> Iterable[Problem]:
+    """Whether it is there; what it says is judged by the driver, which has to show it."""
+    if not spec.tls_secret:
+        return ()
+    field = "spec.security.tls.secretName"
+    try:
+        found = await cluster.get("Secret", namespace, spec.tls_secret)
+    except Forbidden:
+        return ()
+    if found is None:
+        reason = f"names a Secret that is not there: {spec.tls_secret}"
+        return (Problem(field, reason, f"create it in namespace {namespace}"),)
+    missing = [key for key in TLS_KEYS if not (found.get("data") or {}).get(key)]
+    if missing:
+        reason = f"names a Secret without {' and '.join(missing)}: {spec.tls_secret}"
+        return (Problem(field, reason, "take an issuer that gives its ca.crt, such as type CA"),)
     return ()
 
 

@@ -43,7 +43,7 @@ from moorage_operator.record import Written, tell, write_status
 from moorage_operator.scene import ActionFailed, Scene
 from moorage_operator.scenes import job_scene, snapshot_scene
 from moorage_operator.telemetry import Telemetry
-from moorage_operator.tokens import Tokens
+from moorage_operator.tokens import Authorities, Tokens
 from moorage_operator.world import Config, JobWorld, SnapshotWorld
 
 __all__ = ["Pass", "Reconciler", "Ref"]
@@ -139,6 +139,7 @@ class Reconciler:
             clock,
             config,
             self._tokens,
+            Authorities(cluster),
             self.specs,
             self.directories,
         )

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from moorage_api.driver import ENDPOINT_PORT, DriverState
+from moorage_api.driver import ENDPOINT_PORT, DriverState, certificate_name
 from moorage_api.status import JobStatus
 from moorage_operator.children import names
+from moorage_operator.decide.health import UNTRUSTED
 from moorage_operator.decide.leaving import left_errand
 from moorage_operator.directories import Directories
 from moorage_operator.facts import fact_problems
@@ -33,6 +34,7 @@ from moorage_operator.ports import (
     DriverTarget,
     EndpointRefused,
     EndpointUnreachable,
+    EndpointUntrusted,
     Forbidden,
     JobRefs,
     Lineages,
@@ -41,7 +43,7 @@ from moorage_operator.ports import (
 from moorage_operator.reaching import last_end, store_refs
 from moorage_operator.revisions import read_revision
 from moorage_operator.snapshots.access import errand_refs
-from moorage_operator.tokens import Tokens
+from moorage_operator.tokens import Authorities, Tokens
 from moorage_operator.world import (
     Config,
     ErrandView,
@@ -77,6 +79,7 @@ class Observer:
     clock: Clock
     config: Config
     tokens: Tokens
+    authorities: Authorities
     specs: JudgedSpecs
     directories: Directories
     report_timeout: float = 3.0
@@ -229,8 +232,11 @@ class Observer:
         try:
             state = await self._ask(meta, pod)
         except (EndpointUnreachable, TimeoutError) as error:
-            why = str(error) or "no answer in time"
-            return self._unreadable(meta, "driver", "EndpointUnreachable", why)
+            why, reason = str(error) or "no answer in time", "EndpointUnreachable"
+            if isinstance(error, EndpointUntrusted):
+                self.authorities.drop(meta.namespace, pod.tls_secret)
+                reason = UNTRUSTED
+            return self._unreadable(meta, "driver", reason, why)
         except EndpointRefused as error:
             self.tokens.drop(meta.uid)
             return self._unreadable(meta, "driver", "EndpointRefused", f"{error.code}: {error}")
@@ -267,7 +273,17 @@ class Observer:
         tokens = await self.tokens.of(meta, pod.attempt)
         if tokens is None:
             return None
-        return DriverTarget(pod.ip, ENDPOINT_PORT, tokens.control, tokens.older)
+        target = DriverTarget(pod.ip, ENDPOINT_PORT, tokens.control, tokens.older)
+        if not pod.tls_secret:
+            return target
+        authority = await self.authorities.of(meta.namespace, pod.tls_secret)
+        if not authority:
+            raise EndpointUntrusted(
+                f"the authority of the driver's certificate is not there: Secret={pod.tls_secret} "
+                f"key=ca.crt; put back the Secret of spec.security.tls"
+            )
+        name = certificate_name(meta.name, meta.namespace)
+        return replace(target, authority=authority, name=name)
 
     # -- everything else -----------------------------------------------------------------------
 

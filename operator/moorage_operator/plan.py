@@ -159,9 +159,14 @@ class KeepSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SetPodMonitor:
-    """Make or remove the PodMonitor by which Prometheus finds the job's driver."""
+    """Make or remove the PodMonitor by which Prometheus finds the job's driver.
+
+    Attributes:
+        tls_secret: the Secret with the authority of its certificate; empty if there is none.
+    """
 
     present: bool
+    tls_secret: str = ""
 
 
 Effect = (

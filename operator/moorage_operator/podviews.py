@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from moorage_api.driver import DriverEnd
+from moorage_api.pods import TLS_VOLUME
 from moorage_operator.children import names
 from moorage_operator.ports import Object
 from moorage_operator.world import ContainerEnd, PodView
@@ -81,6 +82,7 @@ def pod_view(body: Object, job_uid: str) -> PodView:
         disrupted=_said(status, "DisruptionTarget", "True"),
         unschedulable=_said(status, "PodScheduled", "False"),
         revision=_text(_at(meta, "annotations"), names.REVISION_ANNOTATION),
+        tls_secret=_tls_secret(spec),
         created_at=moment(meta.get("creationTimestamp")),
         started_at=_started(status, main),
         deleted_at=deleted - timedelta(seconds=grace) if deleted else None,
@@ -93,6 +95,11 @@ def _owned(meta: Mapping[str, Any], labels: Mapping[str, Any], role: str, uid: s
     if role == "executor":
         return labels.get(names.JOB_UID_LABEL) == uid
     return any(owner.get("controller") and owner.get("uid") == uid for owner in _owners(meta))
+
+
+def _tls_secret(spec: Mapping[str, Any]) -> str:
+    ours = (one for one in _items(spec, "volumes") if _text(one, "name") == TLS_VOLUME)
+    return next((_text(_at(one, "secret"), "secretName") for one in ours), "")
 
 
 def _owners(meta: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:

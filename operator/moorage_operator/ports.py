@@ -139,12 +139,16 @@ class DriverTarget:
 
     Attributes:
         older_token: what one with an older runtime wants instead; empty if there is no such thing.
+        authority: of its certificate, as PEM; empty if it speaks in the clear.
+        name: the DNS name that its certificate must have.
     """
 
     ip: str
     port: int
     token: str
     older_token: str = ""
+    authority: str = ""
+    name: str = ""
 
     def __repr__(self) -> str:
         return f"DriverTarget({self.ip}:{self.port})"
@@ -152,6 +156,10 @@ class DriverTarget:
 
 class EndpointUnreachable(Exception):
     """The driver gave no readable answer; a request may have reached it all the same."""
+
+
+class EndpointUntrusted(EndpointUnreachable):
+    """Who answers does not show a certificate that is believed; nothing was said to it."""
 
 
 class EndpointRefused(Exception):

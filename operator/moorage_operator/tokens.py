@@ -11,7 +11,7 @@ from moorage_operator.objects import is_controlled_by
 from moorage_operator.ports import AlreadyExists, Cluster, Object
 from moorage_operator.world import Meta
 
-__all__ = ["AttemptTokens", "Tokens"]
+__all__ = ["AttemptTokens", "Authorities", "Tokens"]
 
 
 def _new_token() -> str:
@@ -116,6 +116,33 @@ class Tokens:
         found = await self._cluster.get("Secret", meta.namespace, name)
         token = _value(found, "token") if found and is_controlled_by(found, meta.uid) else ""
         return AttemptTokens(token) if token else None
+
+
+class Authorities:
+    """The authorities of drivers' certificates, kept until a driver is not believed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[tuple[str, str], str] = {}
+
+    async def of(self, namespace: str, secret: str) -> str:
+        """As PEM; empty if the Secret has none.
+
+        Raises:
+            ClusterError: the API server could not say.
+        """
+        key = (namespace, secret)
+        if key not in self._known:
+            found = await self._cluster.get("Secret", namespace, secret)
+            authority = _value(found, "ca.crt") if found is not None else ""
+            if not authority:
+                return ""
+            self._known[key] = authority
+        return self._known[key]
+
+    def drop(self, namespace: str, secret: str) -> None:
+        """Read it anew the next time: it may have been renewed."""
+        self._known.pop((namespace, secret), None)
 
 
 def _label(found: Object, label: str) -> str:

@@ -124,6 +124,7 @@ class PodView:
         unschedulable: the message of a PodScheduled=False condition, else empty.
         node_ready: whether its node answers; None when not known or not scheduled.
         revision: the ControllerRevision that it was made from; empty if it does not say.
+        tls_secret: the Secret with the certificate that it shows; empty if it speaks in the clear.
     """
 
     name: str
@@ -144,6 +145,7 @@ class PodView:
     disrupted: str = ""
     unschedulable: str = ""
     revision: str = ""
+    tls_secret: str = ""
     node_ready: bool | None = None
     created_at: datetime | None = None
     started_at: datetime | None = None

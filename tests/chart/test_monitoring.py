@@ -17,6 +17,7 @@ from moorage_api.pods import (
     SIDECAR_PORT,
 )
 from moorage_api.status import Phase
+from moorage_operator.children import pod_monitor
 from moorage_operator.children.names import labels, scrape_secret_name
 from moorage_operator.metrics import Metrics
 from moorage_operator.world import Meta
@@ -176,13 +177,23 @@ def test_panels_do_not_lie_on_each_other():
 
 
 def test_a_drivers_monitor_finds_its_pod_port_and_token(rendered):
-    (monitor,) = of_kind(rendered["full"], "PodMonitor")
+    monitor, _ = of_kind(rendered["full"], "PodMonitor")
     pod = labels(Meta("clicks", "streams", "u", 1, "1"), "driver", 7)
     assert monitor["spec"]["selector"]["matchLabels"].items() <= pod.items()
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert endpoint["authorization"]["credentials"]["name"] == scrape_secret_name("clicks")
     assert endpoint["port"] == "endpoint"
+    assert "scheme" not in endpoint
     assert monitor["metadata"]["namespace"] == "streams"
+
+
+def test_a_monitor_of_a_job_with_tls_believes_what_the_operators_own_does(rendered):
+    _, monitor = of_kind(rendered["full"], "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    made = pod_monitor(Meta("orders", "streams", "u", 1, "1"), "orders-tls")
+    (by_operator,) = made["spec"]["podMetricsEndpoints"]
+    for part in ("port", "path", "scheme", "tlsConfig"):
+        assert endpoint[part] == by_operator[part]
 
 
 def ports(rule):

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from moorage_api import API_VERSION, KIND, JobSpec
-from moorage_api.driver import ENDPOINT_PORT, METRICS_PATH, StartOrder
+from moorage_api.driver import ENDPOINT_PORT, METRICS_PATH, StartOrder, certificate_name
 from moorage_operator.children.driver import driver_pod
 from moorage_operator.children.executor import executor_template
 from moorage_operator.children.names import (
@@ -94,8 +94,8 @@ def service(meta: Meta) -> Object:
     }
 
 
-def pod_monitor(meta: Meta) -> Object:
-    """How Prometheus finds the driver, and the token that its metrics ask for."""
+def pod_monitor(meta: Meta, tls_secret: str = "") -> Object:
+    """How Prometheus finds the driver, the token that its metrics ask for, and what it believes."""
     credentials = {"name": scrape_secret_name(meta.name), "key": "token"}
     return {
         "apiVersion": "monitoring.coreos.com/v1",
@@ -107,12 +107,20 @@ def pod_monitor(meta: Meta) -> Object:
                 {
                     "port": "endpoint",
                     "path": METRICS_PATH,
-                    "scheme": "http",
+                    **_scheme(meta, tls_secret),
                     "authorization": {"type": "Bearer", "credentials": credentials},
                 }
             ],
         },
     }
+
+
+def _scheme(meta: Meta, tls_secret: str) -> Object:
+    if not tls_secret:
+        return {"scheme": "http"}
+    authority = {"secret": {"name": tls_secret, "key": "ca.crt"}}
+    name = certificate_name(meta.name, meta.namespace)
+    return {"scheme": "https", "tlsConfig": {"ca": authority, "serverName": name}}
 
 
 def config_map(meta: Meta, spec: JobSpec, revision: str, order: StartOrder) -> Object:

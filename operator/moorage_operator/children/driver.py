@@ -23,6 +23,8 @@ from moorage_operator.children.parts import (
     pod_security,
     scrape_mount,
     scrape_volume,
+    tls_mounts,
+    tls_volumes,
     token_mount,
     token_volume,
 )
@@ -69,6 +71,7 @@ def driver_pod(meta: Meta, spec: JobSpec, revision: str, order: StartOrder) -> d
                     token_secret_name(meta.name, order.attempt), ("control", "spark-file", "token")
                 ),
                 scrape_volume(scrape_secret_name(meta.name)),
+                *tls_volumes(spec),
             ],
         },
     }
@@ -91,7 +94,7 @@ def _container(spec: JobSpec) -> dict[str, Any]:
             {"name": "blockmanager", "containerPort": BLOCK_MANAGER_PORT, "protocol": "TCP"},
         ],
         "readinessProbe": {
-            "httpGet": {"path": HEALTH_PATH, "port": ENDPOINT_PORT, "scheme": "HTTP"},
+            "httpGet": {"path": HEALTH_PATH, "port": ENDPOINT_PORT, "scheme": _scheme(spec)},
             "periodSeconds": 5,
             "timeoutSeconds": 3,
             "failureThreshold": 3,
@@ -111,5 +114,10 @@ def _container(spec: JobSpec) -> dict[str, Any]:
             {"name": CONFIG_VOLUME, "mountPath": CONFIG_DIR, "readOnly": True},
             token_mount(),
             scrape_mount(),
+            *tls_mounts(spec),
         ],
     }
+
+
+def _scheme(spec: JobSpec) -> str:
+    return "HTTPS" if spec.tls_secret else "HTTP"

@@ -8,13 +8,14 @@ import json
 from typing import Any
 
 from moorage_api import JobSpec
-from moorage_api.driver import TOKEN_FILE
+from moorage_api.driver import TOKEN_FILE, certificate_name
 from moorage_api.pods import (
     EXECUTOR_CONTAINER,
     LOCAL_DIR,
     SIDECAR_CONTAINER,
     SIDECAR_HEALTH_PORT,
     SIDECAR_PORT,
+    TLS_DIR,
 )
 from moorage_api.sizing import sidecar_memory
 from moorage_operator.children.merge import merged_pod
@@ -27,6 +28,8 @@ from moorage_operator.children.parts import (
     container_security,
     environment,
     pod_security,
+    tls_mounts,
+    tls_volumes,
     token_mount,
     token_volume,
 )
@@ -59,11 +62,12 @@ def executor_template(meta: Meta, spec: JobSpec, revision: str, attempt: int) ->
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
             "securityContext": pod_security(),
-            "initContainers": [_sidecar(spec)],
+            "initContainers": [_sidecar(meta, spec)],
             "containers": [_executor(spec, token_secret_name(meta.name, attempt))],
             "volumes": [
                 # No more than what opens state servers: an executor gives the driver no orders.
                 token_volume(token_secret_name(meta.name, attempt), ("token",)),
+                *tls_volumes(spec),
                 *local_volumes(meta, spec.state.local, attempt),
             ],
         },
@@ -83,18 +87,22 @@ def _executor(spec: JobSpec, secret: str) -> dict[str, Any]:
         "imagePullPolicy": spec.image_pull_policy,
         "env": [*environment(spec), _spark_secret(secret)],
         "securityContext": container_security(),
-        "volumeMounts": [token_mount(), *local_mounts(spec.state.local, spark=True)],
+        "volumeMounts": [
+            token_mount(),
+            *tls_mounts(spec),
+            *local_mounts(spec.state.local, spark=True),
+        ],
     }
 
 
-def _sidecar(spec: JobSpec) -> dict[str, Any]:
+def _sidecar(meta: Meta, spec: JobSpec) -> dict[str, Any]:
     health = {"path": "/healthz", "port": SIDECAR_HEALTH_PORT, "scheme": "HTTP"}
     return {
         "name": SIDECAR_CONTAINER,
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
         "restartPolicy": "Always",
-        "command": _sidecar_command(spec),
+        "command": _sidecar_command(meta, spec),
         "env": environment(spec),
         "ports": [
             {"name": "state-health", "containerPort": SIDECAR_HEALTH_PORT, "protocol": "TCP"},
@@ -111,11 +119,15 @@ def _sidecar(spec: JobSpec) -> dict[str, Any]:
         },
         "resources": _sidecar_resources(spec),
         "securityContext": container_security(),
-        "volumeMounts": [token_mount(), *local_mounts(spec.state.local, spark=False)],
+        "volumeMounts": [
+            token_mount(),
+            *tls_mounts(spec),
+            *local_mounts(spec.state.local, spark=False),
+        ],
     }
 
 
-def _sidecar_command(spec: JobSpec) -> list[str]:
+def _sidecar_command(meta: Meta, spec: JobSpec) -> list[str]:
     options = {
         "--dir": LOCAL_DIR,
         "--servers": str(spec.executor.cores),
@@ -128,6 +140,9 @@ def _sidecar_command(spec: JobSpec) -> list[str]:
         options["--backend"] = spec.state.backend
     if spec.state.options:
         options["--state-options"] = json.dumps(dict(sorted(spec.state.options.items())))
+    if spec.tls_secret:
+        options["--tls-dir"] = TLS_DIR
+        options["--tls-name"] = certificate_name(meta.name, meta.namespace)
     words = [word for option in options.items() for word in option]
     return ["tini", "-s", "--", "python", "-m", "moorage_state.server.sidecar", *words]
 

@@ -9,19 +9,26 @@ from moorage_api.pods import (
     SCRAPE_DIR,
     SCRAPE_VOLUME,
     SPARK_UID,
+    TLS_DIR,
+    TLS_VOLUME,
     TOKEN_DIR,
     TOKEN_VOLUME,
 )
 
 __all__ = [
+    "TLS_KEYS",
     "container_security",
     "environment",
     "pod_security",
     "scrape_mount",
     "scrape_volume",
+    "tls_mounts",
+    "tls_volumes",
     "token_mount",
     "token_volume",
 ]
+
+TLS_KEYS = ("ca.crt", "tls.crt", "tls.key")
 
 _DOWNWARD = {
     "MOORAGE_NAMESPACE": "metadata.namespace",
@@ -106,3 +113,19 @@ def scrape_volume(secret: str) -> dict[str, Any]:
 def scrape_mount() -> dict[str, Any]:
     """Where it lies. The whole volume, so that a change of the Secret arrives."""
     return {"name": SCRAPE_VOLUME, "mountPath": SCRAPE_DIR, "readOnly": True}
+
+
+def tls_volumes(spec: JobSpec) -> list[dict[str, Any]]:
+    """The Secret with the job's certificate, where there is one."""
+    if not spec.tls_secret:
+        return []
+    items = [{"key": key, "path": key} for key in TLS_KEYS]
+    secret = {"secretName": spec.tls_secret, "items": items, "defaultMode": 0o440}
+    return [{"name": TLS_VOLUME, "secret": secret}]
+
+
+def tls_mounts(spec: JobSpec) -> list[dict[str, Any]]:
+    """Where it lies. The whole volume, so that a renewed certificate arrives."""
+    if not spec.tls_secret:
+        return []
+    return [{"name": TLS_VOLUME, "mountPath": TLS_DIR, "readOnly": True}]

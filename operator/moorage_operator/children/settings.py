@@ -22,7 +22,7 @@ def spark_settings(meta: Meta, spec: JobSpec, order: StartOrder) -> dict[str, st
     settings = {
         **_width(spec),
         **_pods(meta, spec, order),
-        **_security(),
+        **_security(spec),
         **local_settings(spec.state.local),
         **_failures(spec),
         "spark.blockManager.port": str(BLOCK_MANAGER_PORT),
@@ -71,9 +71,11 @@ def _pods(meta: Meta, spec: JobSpec, order: StartOrder) -> dict[str, str]:
     }
 
 
-def _security() -> dict[str, str]:
+def _security(spec: JobSpec) -> dict[str, str]:
     """Spark's processes know each other by a secret of their own, in a file: in no setting."""
+    local = {"spark.io.encryption.enabled": "true"} if spec.tls_secret else {}
     return {
+        **local,
         "spark.authenticate": "true",
         "spark.authenticate.secret.file": SPARK_SECRET_FILE,
         "spark.kubernetes.authenticate.caCertFile": f"{_ACCOUNT}/ca.crt",

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from moorage_api.status import Condition
 from moorage_api.unsupported import without_effect
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.health import REFUSES, checkpoint_due, refuses, trouble
+from moorage_operator.decide.health import checkpoint_due, estranged, trouble
 from moorage_operator.decide.phase import (
     PAUSED,
     is_suspended,
@@ -117,7 +117,7 @@ def _silent(draft: Draft) -> _Said | None:
         return None
     patience = timedelta(seconds=draft.config.endpoint_patience)
     if report.since is not None and draft.now >= report.since + patience:
-        text = REFUSES if refuses(draft) else "the driver's pod runs and does not answer"
+        text = estranged(draft) or "the driver's pod runs and does not answer"
         return _Said("False", _UNREACHABLE, text)
     old = draft.world.status.condition("Ready")
     return _Said(old.status, old.reason, old.message) if old is not None else None

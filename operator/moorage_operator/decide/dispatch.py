@@ -127,7 +127,7 @@ def _monitor(draft: Draft) -> None:
     wanted = spec is not None and spec.observability.metrics.pod_monitor
     if wanted or draft.status.reconciliation.pod_monitor:
         draft.put_reconciliation(pod_monitor=True)
-        draft.do(SetPodMonitor(wanted))
+        draft.do(SetPodMonitor(wanted, spec.tls_secret if spec is not None else ""))
 
 
 def _say_blind(draft: Draft, pods: Unreadable) -> None:

@@ -14,18 +14,28 @@ from moorage_operator.decide.draft import Draft, later
 from moorage_operator.decide.specs import policy, running_spec
 from moorage_operator.world import PodView, StoreView, Unreadable
 
-__all__ = ["REFUSES", "Trouble", "checkpoint_due", "is_ready", "refuses", "trouble"]
+__all__ = [
+    "UNTRUSTED",
+    "Trouble",
+    "checkpoint_due",
+    "estranged",
+    "is_ready",
+    "trouble",
+]
 
 _OPAQUE = ("restoring", "rewinding", "checkpointing", "stopping")
 """Phases in which a driver shows no signs until they are over."""
 _OPAQUE_FACTOR = 4
 """Times noProgressFor, for what shows no signs on the way."""
 
-REFUSES = (
+_REFUSES = (
     "the driver refuses the operator's token, as the job's Secret was replaced while it ran; set "
     "the annotation moorage.dev/restart to a new value"
 )
 """Of a driver that answers, and does not believe who asks."""
+
+UNTRUSTED = "EndpointUntrusted"
+"""Why a driver that answers could not be read: its certificate is not believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +80,8 @@ def _unheard(draft: Draft, text: str) -> Trouble:
     and what could not be read of the store proves nothing.
     """
     pod = draft.pod
-    if refuses(draft):
-        return Trouble("DriverUnreachable", REFUSES, curable=False)
+    if why := estranged(draft):
+        return Trouble("DriverUnreachable", why, curable=False)
     if pod is not None and is_ready(pod):
         fix = "see that network policies let the operator reach it and that its token is there"
         text = f"the driver's pod is ready and does not answer the operator; {fix}"
@@ -82,10 +92,14 @@ def _unheard(draft: Draft, text: str) -> Trouble:
     return Trouble("NoProgress", f"{text}, and the driver does not answer")
 
 
-def refuses(draft: Draft) -> bool:
-    """Whether the driver answers the operator, and does not believe that it is the operator."""
+def estranged(draft: Draft) -> str:
+    """Why a driver that answers and the operator do not believe each other; empty if they do."""
     report = draft.world.report
-    return isinstance(report, Unreadable) and report.reason == "EndpointRefused"
+    if not isinstance(report, Unreadable):
+        return ""
+    if report.reason == UNTRUSTED:
+        return report.message
+    return _REFUSES if report.reason == "EndpointRefused" else ""
 
 
 def is_ready(pod: PodView) -> bool:

@@ -8,6 +8,8 @@ request, and a room that strangers cannot fill. Called by `Endpoint`, within its
 import asyncio
 import logging
 import socket
+import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +46,7 @@ class Connections:
 
     Args:
         listener: listens already; closed in the end.
+        secured: the TLS of a connection that begins now; None: in the clear.
         seconds: that a request may take to arrive, and an idle connection is kept; all the time
             that a stranger has.
         most: connections that have shown a token, and as many that have not.
@@ -55,11 +58,13 @@ class Connections:
         listener: socket.socket,
         *,
         seconds: float,
+        secured: Callable[[], ssl.SSLContext] | None = None,
         most: int = _MOST,
     ) -> None:
         self._server = server
         self._listener = listener
         self._seconds = seconds
+        self._secured = secured
         self._most = most
         self._visits: dict[Any, _Visit] = {}
 
@@ -100,7 +105,12 @@ class Connections:
         self._visits[handler] = visit = _Visit(connected, loop.time())
         self._drop()
         try:
-            await loop.connect_accepted_socket(lambda: handler, connected)
+            await loop.connect_accepted_socket(
+                lambda: handler,
+                connected,
+                ssl=self._secured() if self._secured else None,
+                ssl_handshake_timeout=self._seconds if self._secured else None,
+            )
             visit.begun = True
         except OSError:
             del self._visits[handler]

@@ -52,6 +52,7 @@ from moorage_api.driver import (
 from moorage_api.model import Model
 from moorage_state.errors import UserError
 from moorage_state.server.addresses import EVERYWHERE, listen
+from moorage_state.server.tls import TlsFiles, certificates
 
 __all__ = ["MAX_BODY_BYTES", "Endpoint"]
 
@@ -90,6 +91,7 @@ class Endpoint:
         token: of who may do everything.
         scrape: a file with the token of who may only read, looked at anew each time, since it may
             change or come late.
+        tls: the certificate that it shows; None: it speaks in the clear.
         port: 0 for any that is free.
         host: the address to listen on; empty for all.
         seconds: how long one request may take to arrive.
@@ -106,6 +108,7 @@ class Endpoint:
         token: str,
         *,
         scrape: Path | None = None,
+        tls: TlsFiles | None = None,
         port: int,
         host: str = "",
         seconds: float = _REQUEST_SECONDS,
@@ -117,6 +120,7 @@ class Endpoint:
         self._metrics = metrics
         self._token = token
         self._scrape_file = scrape
+        self._secured = None if tls is None else certificates(tls).server
         self._address = (host or EVERYWHERE, port)
         self._seconds = seconds
         self._connections: Connections | None = None
@@ -170,7 +174,9 @@ class Endpoint:
         )
 
         listener = listen(*self._address, backlog=_BACKLOG)
-        self._connections = Connections(server, listener, seconds=self._seconds)
+        self._connections = Connections(
+            server, listener, seconds=self._seconds, secured=self._secured
+        )
         accepting = self._loop.create_task(self._connections.run())
         stopping = self._loop.create_task(self._stop.wait())
         self.port = listener.getsockname()[1]

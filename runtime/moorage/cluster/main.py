@@ -137,6 +137,7 @@ class Driver:
                 self._metrics,
                 self._mounted.control,
                 scrape=self._mounted.scrape,
+                tls=self._mounted.tls,
                 port=self._places.port,
                 host=self._places.host,
                 lost=self._endpoint_lost,
@@ -357,7 +358,7 @@ def _environment(mounted: Mounted, places: Places) -> "Environment | None":
     from moorage.cluster.session import ClusterEnvironment, Pod
 
     pod = None if mounted.spark.get("spark.master", "").startswith("local") else Pod.of(os.environ)
-    return ClusterEnvironment(mounted.spark, mounted.token, pod=pod)
+    return ClusterEnvironment(mounted.spark, mounted.token, pod=pod, tls=mounted.tls)
 
 
 def _status(result: RunResult | BaseException) -> int:

@@ -15,13 +15,23 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from moorage.driver.types import Orders
 from moorage_api import ManifestError, StatefulSparkJob, load_manifest
-from moorage_api.driver import CONFIG_DIR, ENDPOINT_PORT, SCRAPE_FILE, TOKEN_FILE, StartOrder
+from moorage_api.driver import (
+    CONFIG_DIR,
+    ENDPOINT_PORT,
+    SCRAPE_FILE,
+    TOKEN_FILE,
+    StartOrder,
+    certificate_name,
+)
+from moorage_api.pods import TLS_DIR
 from moorage_api.unsupported import unsupported_anywhere
 from moorage_state.errors import UserError
+from moorage_state.server.tls import BadCertificate, TlsFiles, certificates
 
 __all__ = [
     "MIN_TOKEN",
     "BadOrders",
+    "CertificateRefused",
     "Mounted",
     "NotSupported",
     "OrdersRefused",
@@ -65,6 +75,12 @@ class NotSupported(OrdersRefused):
     code = "not_supported"
 
 
+class CertificateRefused(OrdersRefused):
+    """What is mounted is no certificate that another pod of the job would believe."""
+
+    code = BadCertificate.code
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """Where things lie; each can be moved by a variable, for tests and for trying things out.
@@ -80,6 +96,7 @@ class Places:
     port: int = ENDPOINT_PORT
     local: bool = False
     scrape: Path = Path(SCRAPE_FILE)
+    tls: Path = Path(TLS_DIR)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "Places":
@@ -95,6 +112,7 @@ class Places:
             config=Path(environ.get("MOORAGE_CONFIG_DIR", CONFIG_DIR)),
             token=Path(environ.get("MOORAGE_TOKEN_FILE", TOKEN_FILE)),
             scrape=Path(environ.get("MOORAGE_SCRAPE_FILE", SCRAPE_FILE)),
+            tls=Path(environ.get("MOORAGE_TLS_DIR", TLS_DIR)),
             termination=Path(environ.get("MOORAGE_TERMINATION_LOG", "/dev/termination-log")),
             host=environ.get("MOORAGE_ENDPOINT_HOST", ""),
             port=int(port),
@@ -113,6 +131,7 @@ class Mounted:
         token: of the state servers.
         control: of the endpoint, for orders.
         scrape: the file with the token of the endpoint that only reads; there may be none.
+        tls: the certificate of the job's pods; None: they speak in the clear.
         pod: the name of this pod, for people.
     """
 
@@ -123,6 +142,7 @@ class Mounted:
     token: str
     control: str
     scrape: Path
+    tls: TlsFiles | None
     pod: str
 
     @property
@@ -178,6 +198,7 @@ def _read_rest(start: StartOrder, places: Places, environ: Mapping[str, str]) ->
         token=_token(places.token),
         control=_token(_control(places)),
         scrape=places.scrape,
+        tls=_tls(job, places),
         pod=environ.get("MOORAGE_POD_NAME", "") or f"pid {os.getpid()}",
     )
 
@@ -218,6 +239,19 @@ def _spark_settings(places: Places) -> dict[str, str]:
         return _SETTINGS.validate_json(data, strict=True)
     except ValidationError as error:
         raise _broken(path, error) from error
+
+
+def _tls(job: StatefulSparkJob, places: Places) -> TlsFiles | None:
+    if not job.spec.tls_secret:
+        return None
+    name = certificate_name(job.name, job.metadata.namespace or "")
+    files = TlsFiles(str(places.tls), name)
+    try:
+        certificates(files).check()
+    except BadCertificate as error:
+        text = f"{error}; it comes from the Secret of spec.security.tls: {job.spec.tls_secret}"
+        raise CertificateRefused(text) from error
+    return files
 
 
 def _control(places: Places) -> Path:

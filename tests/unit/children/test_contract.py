@@ -17,6 +17,7 @@ from moorage_operator.children import (
     config_owner,
     driver_pod,
     executor_template,
+    spark_settings,
     token_secret,
 )
 from moorage_operator.children.secrets import derived
@@ -226,6 +227,31 @@ def test_a_pod_has_the_secrets_that_it_needs_and_no_others(meta, spec, order):
     }
     executor = executor_template(meta, spec(), REVISION, order.attempt)
     assert secret_keys(executor) == {(own, "token"), (own, "spark")}
+
+
+def test_every_container_that_speaks_to_other_pods_has_the_jobs_certificate(meta, spec, order):
+    secured = spec({"security": {"tls": {"secretName": "clicks-tls"}}})
+    driver = driver_pod(meta, secured, REVISION, order)
+    executor = executor_template(meta, secured, REVISION, order.attempt)
+    for pod in (driver, executor):
+        assert {("clicks-tls", key) for key in ("ca.crt", "tls.crt", "tls.key")} < secret_keys(pod)
+        for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+            mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+            assert mounts["moorage-tls"]["mountPath"] == "/etc/moorage/tls"
+            # A part of the volume would not be renewed.
+            assert "subPath" not in mounts["moorage-tls"]
+    assert driver["spec"]["containers"][0]["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    [sidecar] = executor["spec"]["initContainers"]
+    name = sidecar["command"][sidecar["command"].index("--tls-name") + 1]
+    assert name == f"{meta.name}-driver.{meta.namespace}.svc"
+
+
+def test_by_the_same_field_spark_encrypts_what_it_writes(meta, spec, order):
+    plain = spark_settings(meta, spec(), order)
+    secured = spark_settings(meta, spec({"security": {"tls": {"secretName": "t"}}}), order)
+    assert "spark.io.encryption.enabled" not in plain
+    assert secured["spark.io.encryption.enabled"] == "true"
+    assert secured["spark.network.crypto.enabled"] == "true"
 
 
 def test_an_attempt_has_secrets_of_its_own_which_go_with_its_config_map(meta):

@@ -68,6 +68,7 @@ LOCAL = {
 }
 CASES = {
     "small": {},
+    "tls": {"security": {"tls": {"secretName": "clicks-tls"}}},
     "full": FULL,
     **{f"local-{name}": {"state.local": local} for name, local in LOCAL.items()},
 }

@@ -111,6 +111,7 @@ def mount(tmp_path) -> Callable[..., Places]:
             port=0,
             local=True,
             scrape=tmp_path / "scrape",
+            tls=tmp_path / "tls",
         )
 
     return make

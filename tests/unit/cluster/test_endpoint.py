@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import socket
+import ssl
 import string
 import threading
 import time
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moorage_testing.jobs import wait_until
+from moorage_testing.tls import NAME, authority, mount
 
 from moorage.cluster.endpoint import MAX_BODY_BYTES
 from moorage.driver.requests import (
@@ -90,6 +92,66 @@ def test_the_token_for_scraping_may_change_and_come_late(read_only):
     file.unlink()
     assert played.call("GET", "/metrics", token=f"{READER}-2")[0] == 401
     assert played.call("GET", "/metrics")[0] == 200
+
+
+@pytest.fixture
+def secured(tmp_path):
+    """A hasty endpoint behind TLS, and where its certificate lies."""
+    files = mount(tmp_path / "tls")
+    made = play(tls=files, seconds=1.0)
+    yield made, tmp_path / "tls"
+    made.endpoint.close()
+
+
+def ask_by_tls(played, ca="ca", name=NAME):
+    """Status of /state, and the certificate that was shown."""
+    context = ssl.create_default_context(cadata=authority(ca))
+    with (
+        socket.create_connection(("127.0.0.1", played.endpoint.port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname=name) as connected,
+    ):
+        shown = connected.getpeercert(binary_form=True)
+        text = f"GET /state HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        connected.sendall(text.encode())
+        return int(connected.recv(1000).split()[1]), shown
+
+
+def test_by_tls_the_endpoint_answers_who_believes_its_certificate(secured):
+    assert ask_by_tls(secured[0])[0] == 200
+    with pytest.raises(ssl.SSLCertVerificationError, match="local issuer"):
+        ask_by_tls(secured[0], ca="other-ca")
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        ask_by_tls(secured[0], name="orders-driver.team.svc")
+
+
+def test_with_tls_nothing_is_said_in_the_clear(secured):
+    with pytest.raises((http.client.HTTPException, OSError)):
+        secured[0].call("GET", "/healthz", token=None)
+
+
+def test_the_endpoint_takes_up_a_renewed_certificate(secured):
+    played, directory = secured
+    _, before = ask_by_tls(played)
+    mount(directory, "renewed")
+    status, after = ask_by_tls(played)
+    assert status == 200
+    assert after != before
+
+
+def test_a_tls_handshake_byte_by_byte_has_the_one_deadline_and_keeps_nobody_out(secured):
+    played, _ = secured
+    with contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", played.endpoint.port)
+        crowd = [
+            stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(100)
+        ]
+        assert ask_by_tls(played)[0] == 200
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            crowd[-1].sendall(b"\x16\x03\x01\x02\x00")
+            while time.monotonic() - began < 10 and crowd[-1].recv(100):
+                pass
+        assert time.monotonic() - began < 5
 
 
 def test_two_authorizations_are_none(played):

@@ -4,11 +4,19 @@ import base64
 import json
 
 import pytest
+from moorage_testing.tls import mount as put_certificate
 
-from moorage.cluster.orders import BadOrders, NotSupported, Places, read_orders
+from moorage.cluster.orders import (
+    BadOrders,
+    NotSupported,
+    OrdersRefused,
+    Places,
+    read_orders,
+)
 from moorage.cluster.secrets import Redactor
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders
+from moorage_state.server.tls import TlsFiles
 
 from .conftest import TOKEN, mounted_files
 
@@ -49,6 +57,36 @@ def test_orders_and_state_servers_have_tokens_of_their_own(mount):
 def test_an_older_operators_one_token_is_for_everything(mount):
     mounted = read_orders(mount())
     assert mounted.control == mounted.token == TOKEN
+
+
+TLS = "  security: {tls: {secretName: clicks-tls}}\n"
+
+
+def test_a_certificate_is_looked_at_before_anything_begins(mount, tmp_path):
+    places = mount(job_yaml=job(TLS))
+    put_certificate(tmp_path / "tls")
+    assert read_orders(places).tls == TlsFiles(str(tmp_path / "tls"), "clicks-driver.team.svc")
+
+
+@pytest.mark.parametrize(
+    ("certificate", "says"),
+    [
+        ("expired", "certificate has expired"),
+        ("stranger", "unable to get local issuer certificate"),
+        ("neighbour", "Hostname mismatch"),
+        ("", "No such file"),
+    ],
+)
+def test_a_certificate_that_will_not_do_ends_the_driver_with_a_code_of_its_own(
+    mount, tmp_path, certificate, says
+):
+    places = mount(job_yaml=job(TLS))
+    if certificate:
+        put_certificate(tmp_path / "tls", certificate)
+    with pytest.raises(OrdersRefused, match=says) as refused:
+        read_orders(places)
+    assert (refused.value.code, refused.value.attempt) == ("bad_certificate", 3)
+    assert "spec.security.tls: clicks-tls" in str(refused.value)
 
 
 def test_no_token_is_said(mount, tmp_path):

@@ -317,16 +317,24 @@ def test_a_pod_that_stays_though_it_was_deleted_by_force_is_named():
     assert "finalizers" in stage.status.message
 
 
-def test_a_driver_that_refuses_the_operators_token_is_left_alone_and_the_way_out_is_said():
+@pytest.mark.parametrize(
+    ("reason", "message", "said"),
+    [
+        ("EndpointRefused", "unauthorized: the token is wrong", "moorage.dev/restart"),
+        ("EndpointUntrusted", "certificate has expired; renew it", "certificate has expired"),
+    ],
+)
+def test_a_driver_that_the_operator_is_at_odds_with_is_left_alone_and_the_way_out_is_said(
+    reason, message, said
+):
     stage = Stage()
     stage.run()
-    refused = Unreadable("EndpointRefused", "unauthorized: the token is wrong", stage.now)
-    stage.report = refused
+    stage.report = Unreadable(reason, message, stage.now)
     for _ in range(5):
         stage.wait(600)
     assert stage.started() == [1]
     assert stage.condition("Ready") == "False/DriverUnreachable"
-    assert "moorage.dev/restart" in stage.status.message
+    assert said in stage.status.message
     ready = stage.status.condition("Ready")
     assert ready is not None
-    assert "moorage.dev/restart" in ready.message
+    assert said in ready.message

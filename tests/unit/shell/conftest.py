@@ -119,7 +119,17 @@ class Shell:
     def make_job(self, name="clicks", meta=None, **spec):
         return self.api.create(job_body(name, meta, **spec))
 
-    def make_pod(self, attempt=1, *, role="driver", status=None, name="", uid="", owner="clicks"):
+    def make_pod(
+        self,
+        attempt=1,
+        *,
+        role="driver",
+        status=None,
+        name="",
+        uid="",
+        owner="clicks",
+        volumes=(),
+    ):
         """A pod as children make it; on a node, so that it lingers when deleted."""
         job = self.api.get("StatefulSparkJob", "here", owner)
         uid = uid or job["metadata"]["uid"]
@@ -139,7 +149,11 @@ class Shell:
                     },
                     "ownerReferences": [{**OWNER, "name": owner, "uid": uid, "controller": True}],
                 },
-                "spec": {"containers": [{"name": role, "image": "x"}], "nodeName": "node-1"},
+                "spec": {
+                    "containers": [{"name": role, "image": "x"}],
+                    "nodeName": "node-1",
+                    "volumes": list(volumes),
+                },
             }
         )
         if status:

@@ -429,6 +429,19 @@ async def test_a_pod_monitor_is_made_once_and_removed_when_it_is_not_wanted(shel
     assert not shell.api.list("PodMonitor")
 
 
+async def test_a_pod_monitor_believes_the_jobs_authority_and_name(shell):
+    shell.make_job()
+    always(shell, SetPodMonitor(present=True))
+    await shell.settle()
+    always(shell, SetPodMonitor(present=True, tls_secret="clicks-tls"))  # noqa: S106  its name
+    await shell.settle()
+    [made] = shell.api.list("PodMonitor")
+    [endpoint] = made["spec"]["podMetricsEndpoints"]
+    authority = {"secret": {"name": "clicks-tls", "key": "ca.crt"}}
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"] == {"ca": authority, "serverName": "clicks-driver.here.svc"}
+
+
 async def test_a_cluster_without_pod_monitors_says_so_and_the_job_goes_on(shell, monkeypatch):
     monkeypatch.setattr(memory, "_FIRST_WAIT", 0.0)
     shell.make_job()

@@ -4,13 +4,20 @@ import asyncio
 import dataclasses
 import gzip
 import json
+import ssl
 
 import pytest
 from aiohttp import web
+from moorage_testing.tls import NAME, authority, mount
 
 from moorage_api.driver import StopBody
 from moorage_operator.endpoint import HttpDrivers
-from moorage_operator.ports import DriverTarget, EndpointRefused, EndpointUnreachable
+from moorage_operator.ports import (
+    DriverTarget,
+    EndpointRefused,
+    EndpointUnreachable,
+    EndpointUntrusted,
+)
 
 OLDER = "older"
 STATE = {"attempt": 1, "jobUid": "u", "phase": "running", "epoch": 5, "ofTheFuture": {}}
@@ -92,6 +99,66 @@ async def test_a_driver_that_knows_its_token_sees_no_other(client, driver):
     driver.answer = by_token("s3cret")
     await client.state(dataclasses.replace(driver.target, older_token=OLDER))
     assert len(driver.seen) == 1
+
+
+@pytest.fixture
+async def secured(tmp_path):
+    """Serves with a certificate; returns where, and whom to believe."""
+    runners = []
+
+    async def serve(certificate, ca="ca", name=NAME):
+        app = web.Application()
+        app.router.add_route("GET", "/{path:.*}", answer_state)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        runners.append(runner)
+        await runner.setup()
+        files = mount(tmp_path / certificate, certificate)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(f"{files.directory}/tls.crt", f"{files.directory}/tls.key")
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        port = runner.addresses[0][1]
+        return DriverTarget("127.0.0.1", port, "s3cret", authority=authority(ca), name=name)
+
+    yield serve
+    for runner in runners:
+        await runner.cleanup()
+
+
+async def answer_state(_request):
+    return web.json_response(STATE)
+
+
+async def test_a_driver_is_believed_by_authority_and_name_whatever_its_address(client, secured):
+    assert (await client.state(await secured("clicks"))).epoch == 5
+
+
+@pytest.mark.parametrize(
+    ("certificate", "ca", "says"),
+    [
+        ("expired", "ca", "certificate has expired"),
+        ("neighbour", "ca", "Hostname mismatch"),
+        ("stranger", "ca", "unable to get local issuer certificate"),
+        ("clicks", "other-ca", "unable to get local issuer certificate"),
+    ],
+)
+async def test_a_driver_that_is_not_believed_hears_nothing(client, secured, certificate, ca, says):
+    with pytest.raises(EndpointUntrusted, match=says) as untrusted:
+        await client.state(await secured(certificate, ca))
+    assert "spec.security.tls" in str(untrusted.value)
+
+
+async def test_an_authority_that_is_no_certificate_is_told(client, driver):
+    target = dataclasses.replace(driver.target, authority="none", name=NAME)
+    with pytest.raises(EndpointUntrusted, match=r"ca\.crt"):
+        await client.state(target)
+    assert driver.seen == []
+
+
+async def test_a_driver_in_the_clear_is_not_spoken_to_where_tls_is_wanted(client, driver):
+    target = dataclasses.replace(driver.target, authority=authority(), name=NAME)
+    with pytest.raises(EndpointUnreachable):
+        await client.state(target)
+    assert driver.seen == []
 
 
 async def test_a_request_is_sent_as_json(client, driver):

@@ -7,7 +7,13 @@ from datetime import timedelta
 import pytest
 
 from moorage_api.status import read_status
-from moorage_operator.ports import ApiUnavailable, EndpointRefused, EndpointUnreachable, Forbidden
+from moorage_operator.ports import (
+    ApiUnavailable,
+    EndpointRefused,
+    EndpointUnreachable,
+    EndpointUntrusted,
+    Forbidden,
+)
 from moorage_operator.world import StoreView, Unreadable
 
 RUNNING = {"phase": "Running", "podIP": "10.0.0.1"}
@@ -80,6 +86,29 @@ async def test_a_missing_secret_is_a_problem_and_a_present_one_is_none(shell):
     assert "AWS_SECRET_ACCESS_KEY" in shell.world.problems[0].reason
     data = {"data": {"AWS_SECRET_ACCESS_KEY": "Yg=="}}
     shell.api.patch("Secret", "here", "creds", data)
+    await shell.reconcile()
+    assert shell.world.problems == ()
+
+
+def certificate(shell, **data):
+    meta = {"name": "clicks-tls", "namespace": "here"}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data}
+    shell.api.create(body)
+
+
+PEMS = {"ca.crt": "the authority", "tls.crt": "c", "tls.key": "k"}
+SECURED = {"tls": {"secretName": "clicks-tls"}}
+
+
+async def test_a_missing_certificate_is_a_problem_and_so_is_one_without_an_authority(shell):
+    shell.make_job(security=SECURED)
+    await shell.reconcile()
+    assert [p.field for p in shell.world.problems] == ["spec.security.tls.secretName"]
+    certificate(shell, **{**PEMS, "ca.crt": ""})
+    await shell.reconcile()
+    assert "without ca.crt" in shell.world.problems[0].reason
+    shell.api.delete("Secret", "here", "clicks-tls")
+    certificate(shell, **PEMS)
     await shell.reconcile()
     assert shell.world.problems == ()
 
@@ -336,6 +365,46 @@ async def test_a_driver_that_an_older_operator_started_is_asked_with_the_jobs_on
     await shell.reconcile()
     refused = getattr(shell.world.report, "reason", "")
     assert refused == ("" if whose == "mine" else "EndpointRefused")
+
+
+def running_secured(shell):
+    """A driver whose pod has a certificate, and a client that notes whom it was to believe."""
+    running(shell, security=SECURED)
+    volume = {"name": "moorage-tls", "secret": {"secretName": "clicks-tls"}}
+    shell.api.delete("Pod", "here", "clicks-1-driver", grace=0)
+    shell.make_pod(1, status=RUNNING, volumes=[volume])
+
+
+async def test_a_driver_with_a_certificate_is_asked_for_the_jobs_name(shell, a_state, monkeypatch):
+    running_secured(shell)
+    certificate(shell, **PEMS)
+    targets = []
+
+    async def state(target):
+        targets.append(target)
+        return a_state(shell)
+
+    monkeypatch.setattr(shell.drivers, "state", state)
+    for _ in range(2):
+        await shell.reconcile()
+    told = {(one.authority, one.name) for one in targets}
+    assert told == {("the authority", "clicks-driver.here.svc")}
+
+
+async def test_a_certificate_that_is_not_believed_is_looked_at_again_each_time(shell, a_state):
+    running_secured(shell)
+    certificate(shell, **PEMS)
+    shell.drivers.answer = EndpointUntrusted("certificate has expired")
+    await shell.reconcile()
+    assert shell.world.report.reason == "EndpointUntrusted"
+    assert "expired" in shell.world.report.message
+    shell.api.delete("Secret", "here", "clicks-tls")
+    await shell.reconcile()
+    assert "Secret=clicks-tls" in shell.world.report.message
+    certificate(shell, **PEMS)
+    shell.drivers.answer = a_state(shell)
+    await shell.reconcile()
+    assert shell.world.report.epoch == 0
 
 
 # -- the store -------------------------------------------------------------------------------------
