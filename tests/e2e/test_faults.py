@@ -241,7 +241,19 @@ def test_a_savepoint_of_a_suspended_job_needs_no_driver_and_starts_another_job(
 
 
 @pytest.mark.scenario(48)
-def test_a_namespace_that_is_deleted_is_not_held_up_by_the_job_in_it(elsewhere):
+def test_a_namespace_that_is_deleted_is_gone_in_a_minute_with_all_that_is_in_it(elsewhere):
+    """A job that runs, and savepoints whose data would go with them: nothing is waited for."""
     assert elsewhere.is_ready("second")
+    for name, policy in (("kept", "Retain"), ("pinned", "Delete")):
+        spec = {"jobRef": {"name": "second"}, "deletionPolicy": policy, "pinned": True}
+        meta = {"name": name}
+        kind = "StatefulSparkSnapshot"
+        elsewhere.apply({"apiVersion": GROUP, "kind": kind, "metadata": meta, "spec": spec})
+
+    def completed(name):
+        found = elsewhere.get("StatefulSparkSnapshot", name) or {}
+        return found.get("status", {}).get("state") == "Completed"
+
+    wait_until(lambda: completed("kept") and completed("pinned"), 240, "both savepoints")
     elsewhere.delete_itself()
-    wait_until(elsewhere.is_gone, 120, f"namespace {elsewhere.name} goes")
+    wait_until(elsewhere.is_gone, 60, f"namespace {elsewhere.name} goes")

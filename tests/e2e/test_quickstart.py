@@ -90,10 +90,14 @@ class Person:
             if WATCHES.search(command.partition("#")[0]):
                 watch(command.partition("#")[0], ROOT, self.environment, self._until_it_runs)
                 continue
-            printed[command] = type_in(command, ROOT, self.environment, 600)
+            printed[command] = self.type_in(command)
             if "delete pod" in command:
                 self._until_another(before)
         return printed
+
+    def type_in(self, command: str) -> str:
+        """One command; what it printed."""
+        return type_in(command, ROOT, self.environment, 600)
 
     def _until_another(self, before: int) -> None:
         """As a person sees in the watch: it is another driver that is ready."""
@@ -133,12 +137,20 @@ def test_the_quickstart_works_as_it_is_written(person):
     assert "first-before-copy" in left
 
 
-def test_the_readme_works_as_it_is_written(person):
+@pytest.mark.scenario(48)
+def test_the_readme_works_as_it_is_written_and_what_it_leaves_needs_no_operator_to_go(person):
     person.type_all(ROOT / "README.md", "On Kubernetes")
     wait_until(
         lambda: _savepoint(person.jobs).get("state") == "Completed", 300, "the savepoint is taken"
     )
     wait_until(lambda: person.jobs.is_ready("first", attempt=2), 300, "first is back")
+    person.type_in("helm uninstall moorage --namespace moorage")
+    said = person.type_in("kubectl --namespace moorage logs job/moorage-uninstall")
+    assert "StatefulSparkJob streams/first: stays\n" in said
+    assert "StatefulSparkSnapshot streams/first-before-black-friday: stays\n" in said
+    assert person.jobs.is_ready("first")
+    person.jobs.delete_itself()
+    wait_until(person.jobs.is_gone, 60, "the namespace of the jobs goes")
 
 
 def _savepoint(jobs: Namespace) -> dict:
