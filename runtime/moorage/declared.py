@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import LongType, StructType, TimestampType
+from pyspark.sql.types import IntegralType, LongType, StringType, StructType, TimestampType
 
 from moorage_state.errors import UserError
 
@@ -19,6 +19,7 @@ __all__ = [
     "arrow_schema",
     "check_columns",
     "check_event_time",
+    "check_per",
     "first_line",
     "parse_duration",
     "parse_output",
@@ -101,6 +102,21 @@ def check_event_time(schema: StructType, column: str) -> None:
         raise UserError(
             f"event time must be a timestamp or a long of milliseconds: column={column} "
             f"type={kind.simpleString()}"
+        )
+
+
+def check_per(schema: StructType, column: str) -> None:
+    """Raise `UserError` when event time cannot count by `column`: it is not there, or no name."""
+    if column not in schema.names:
+        raise UserError(
+            f"event time counts by a column that the stream must keep: per={column!r} "
+            f"columns={schema.names}"
+        )
+    kind = schema[column].dataType
+    if not isinstance(kind, StringType | IntegralType):
+        raise UserError(
+            f"event time counts by a column of text or integers, such as Kafka's partition: "
+            f"per={column} type={kind.simpleString()}; cast it to a string in transform"
         )
 
 

@@ -119,6 +119,7 @@ class Branch:
     event_time: str | None = None
     max_delay_ms: int = 0
     idle_after_ms: int | None = None
+    per: str = ""
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """The branch's rows, from the input's."""

@@ -21,6 +21,7 @@ from moorage.declared import (
     arrow_schema,
     check_columns,
     check_event_time,
+    check_per,
     parse_duration,
     parse_output,
     refuse_stateful,
@@ -95,11 +96,17 @@ class DataStream:
                 )
             if branch.event_time is not None:
                 check_event_time(schema, branch.event_time)
+            if branch.per:
+                check_per(schema, branch.per)
         branches = tuple(replace(b, transforms=(*b.transforms, function)) for b in self.branches)
         return DataStream(self.env, schema=schema, branches=branches)
 
     def with_event_time(
-        self, column: str, max_delay: str = "0s", idle_after: str | None = None
+        self,
+        column: str,
+        max_delay: str = "0s",
+        idle_after: str | None = None,
+        per: str | None = None,
     ) -> "DataStream":
         """Declare the column that holds a row's event time; timers and order follow it.
 
@@ -109,9 +116,13 @@ class DataStream:
                 "2h", "1d". The watermark stays that far behind the newest event time.
             idle_after: when an input brought no row for so long, it no longer holds the watermark
                 back, until it brings one; rows that are late then, are. None: it always holds it.
+            per: a column of text or integers that says which part of the source a row is from, such
+                as Kafka's `partition`. The input is as far as the slowest of its values, and
+                `idle_after` is for each of them. None: the input is as far as its newest row.
 
         Raises:
-            UserError: for a column that is not there or not a time, or an `idle_after` of nothing.
+            UserError: for a column that is not there or of no such type, or an `idle_after` of
+                nothing.
         """
         check_event_time(self.schema, column)
         delay = parse_duration(max_delay)
@@ -121,8 +132,15 @@ class DataStream:
                 f"the delay of event time is declared on inputs; leave out max_delay on the output "
                 f"of an operator: operator={self.operator.uid} max_delay={max_delay}"
             )
+        if per is not None and self.operator is not None:
+            raise UserError(
+                f"by which column event time counts is declared on inputs; leave out per on the "
+                f"output of an operator: operator={self.operator.uid} per={per}"
+            )
+        if per is not None:
+            check_per(self.schema, per)
         branches = tuple(
-            replace(b, event_time=column, max_delay_ms=delay, idle_after_ms=idle)
+            replace(b, event_time=column, max_delay_ms=delay, idle_after_ms=idle, per=per or "")
             for b in self.branches
         )
         return DataStream(

@@ -166,3 +166,26 @@ def test_a_timer_waits_for_the_slowest_input_of_its_own_operator(spark, start):
     outcome = epoch([], [50, 600])
     assert said(outcome, "both") == [("row", 50), ("row", 600)]
     assert said(engine.epoch(), "both") == [("timer", at) for at in (110, 120, 150)]
+
+
+def test_an_input_that_counts_by_partition_waits_for_the_slowest(spark, start):
+    def build(env):
+        ddl = "user string, at long, part int"
+        stream = input_stream(env, "events", ddl).with_event_time("at", per="part")
+        stream = stream.transform(lambda rows: rows.where("at >= 0"))
+        stream.key_by("user").process(Alarm(), uid="alarm", output=ALARMS).sink_to(
+            Collect(), uid="out"
+        )
+
+    def epoch(*rows):
+        return said(engine.epoch(spark.createDataFrame(rows, "user string, at long, part int")))
+
+    def said(outcome):
+        return [(what, at) for what, _, at in rows_of(outcome, "out")]
+
+    engine = start(build, parallelism=2)
+    rows = [("a", 10, 0), ("a", 500, 1), ("a", 30, None)]
+    assert epoch(*rows) == [("row", 10), ("row", 30), ("row", 500)]
+    assert engine.runner.watermarks.of("alarm") == 9
+    assert epoch(("a", 200, 0), ("a", 140, None)) == [("row", 140), ("row", 200)]
+    assert said(engine.epoch()) == [("timer", 110), ("timer", 130)]

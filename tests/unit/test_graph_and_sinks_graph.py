@@ -282,6 +282,30 @@ def test_nothing_else_is_event_time(env, kind, name):
         env.from_spark("x", Frame(at=kind)).with_event_time("at")
 
 
+@pytest.mark.parametrize("column", ["user", "n"])
+def test_event_time_counts_by_a_column_of_text_or_integers(clicks, column):
+    (branch,) = clicks.with_event_time("at", per=column).branches
+    assert branch.per == column
+    assert clicks.with_event_time("at").branches[0].per == ""
+
+
+def test_event_time_counts_by_no_other_column(clicks):
+    with refused(r"counts by a column that the stream must keep: per='x' columns=\['user', "):
+        clicks.with_event_time("at", per="x")
+    with refused("a column of text or integers, .* per=at type=timestamp; cast it to a string"):
+        clicks.with_event_time("n", per="at")
+    timed = clicks.with_event_time("at", per="n")
+    with refused("counts by a column that the stream must keep: per='n'"):
+        timed.transform(lambda f: f.without("n"))
+
+
+@pytest.mark.usefixtures("read_ddl")
+def test_by_which_column_event_time_counts_is_declared_on_inputs(clicks):
+    counts = clicks.key_by("user").process(Echo(), uid="count", output="...")
+    with refused("declared on inputs; leave out per on the output .* operator=count per=user"):
+        counts.with_event_time("n", per="user")
+
+
 def test_event_time_needs_a_column_that_is_there(clicks):
     with refused(r"no such column for event time: column=ts columns=\['user', 'n', 'at'\]"):
         clicks.with_event_time("ts")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from moorage import __version__
 from moorage.driver.operator_states import operator_metas
-from moorage.driver.restore import STATELESS, UID_MAPPING
+from moorage.driver.restore import STATELESS, UID_MAPPING, VALUE_TIMES
 from moorage.driver.settings import JobSettings
 from moorage.driver.versions import SPARK_VERSION
 from moorage.engine.watermarks import Watermarks
@@ -97,6 +97,11 @@ class ManifestMaker:
                 STATELESS: settings.in_one_epoch and boundary.epoch > 0,
                 UID_MAPPING: dict(settings.restore.uid_mapping),
                 SPARK_VERSION: pyspark.__version__,
+                **(
+                    {VALUE_TIMES: values}
+                    if (values := boundary.watermarks.values_to_json())
+                    else {}
+                ),
             },
         )
 

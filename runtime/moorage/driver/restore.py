@@ -43,6 +43,7 @@ from moorage_state.stores import ObjectStore, open_store
 
 __all__ = [
     "UID_MAPPING",
+    "VALUE_TIMES",
     "Choice",
     "adopting",
     "check_fits",
@@ -58,6 +59,9 @@ STATELESS = "stateless"
 
 UID_MAPPING = "uid_mapping"
 """Where a manifest keeps the mapping that its operators' uids were read with."""
+
+VALUE_TIMES = "value_times"
+"""Where a manifest keeps event times by the values of a column; not there where none counts so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Called by the run when it begins, once its ranges are open.
 """
 
 from moorage.driver.context import DriverContext
-from moorage.driver.restore import Choice
+from moorage.driver.restore import VALUE_TIMES, Choice
 from moorage.engine.clocks import JobClocks
 from moorage.engine.watermarks import Watermarks
 from moorage_state.snapshots import Manifest, Run
@@ -32,4 +32,5 @@ def watermarks_at(clocks: JobClocks, manifest: Manifest | None) -> Watermarks:
     if manifest is None:
         return Watermarks.at_first(clocks)
     stored = {uid: t for uid, t in manifest.watermarks.items() if t is not None}
-    return Watermarks.from_json(clocks, stored, manifest.idle_inputs, manifest.operators)
+    values = manifest.extra.get(VALUE_TIMES, {})
+    return Watermarks.from_json(clocks, stored, manifest.idle_inputs, manifest.operators, values)

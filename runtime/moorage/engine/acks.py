@@ -7,11 +7,12 @@ consumer saw the same attempt of each producer. Pure: data in, verdict out.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import xxhash
 
+from moorage.engine.clocks import Value
 from moorage_state.errors import Retryable
 from moorage_state.keyed.store import StateSchema, merged_schema
 from moorage_state.operator_state import OperatorStateSchema
@@ -28,6 +29,8 @@ __all__ = [
     "verify",
 ]
 
+_T = TypeVar("_T")
+
 
 class EpochConflict(Retryable):
     """Consumers saw different attempts of one subtask; the attempt of the epoch is void."""
@@ -41,7 +44,7 @@ class EpochIncomplete(Retryable):
     code = "epoch_incomplete"
 
 
-class Ack(msgspec.Struct, frozen=True, kw_only=True):
+class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one attempt of one subtask did in one epoch.
 
     Attributes:
@@ -57,6 +60,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
         late_rows: rows of inputs whose event time the watermark had reached.
         next_timer: a processing time before which no timer of the subtask is due.
         max_event_time: by clock of an input, the newest event time in milliseconds.
+        value_times: by clock that counts by the values of a column, the same of each value.
         committables: by sink uid, what was staged.
     """
 
@@ -79,11 +83,24 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     late_rows: int = 0
     next_timer: int = (1 << 63) - 1
     max_event_time: dict[str, int] = {}
+    value_times: dict[str, dict[str | None, int]] = {}
     schemas: list[StateSchema] = []
     operator_states: list[OperatorStateSchema] = []
     committables: dict[str, list[dict[str, Any]]] = {}
     consumed: dict[str, dict[int, str]] = {}
     forwarded: list[bytes] = []
+
+    @property
+    def brief(self) -> "Ack":
+        """What a consumer that does not forward it has to know: whose it is, and its effect."""
+        return Ack(
+            uid=self.uid,
+            subtask=self.subtask,
+            run=self.run,
+            epoch=self.epoch,
+            delta=self.delta,
+            output=self.output,
+        )
 
     @property
     def digest(self) -> str:
@@ -124,6 +141,7 @@ class EpochOutcome:
     acks: Mapping[tuple[str, int], Ack]
     stateless: tuple[Ack, ...] = ()
     max_event_time: Mapping[str, int] = field(default_factory=dict)
+    value_times: Mapping[str, Mapping[Value, int]] = field(default_factory=dict)
 
     def rows_in(self, consumers: Collection[str]) -> int:
         """Rows that these operators and direct sinks took in."""
@@ -230,10 +248,17 @@ def verify(
     _require_all(acks, parallelism)
     _require_agreement(acks)
     newest: dict[str, int] = {}
+    values: dict[str, dict[Value, int]] = {}
     for ack in (*acks.values(), *stateless):
-        for uid, time_ms in ack.max_event_time.items():
-            newest[uid] = max(newest.get(uid, time_ms), time_ms)
-    return EpochOutcome(acks, tuple(stateless), newest)
+        _keep_newest(newest, ack.max_event_time)
+        for clock, times in ack.value_times.items():
+            _keep_newest(values.setdefault(clock, {}), times)
+    return EpochOutcome(acks, tuple(stateless), newest, values)
+
+
+def _keep_newest(known: dict[_T, int], observed: Mapping[_T, int]) -> None:
+    for name, time_ms in observed.items():
+        known[name] = max(known.get(name, time_ms), time_ms)
 
 
 def _flatten(collected: Iterable[Ack]) -> Iterable[Ack]:

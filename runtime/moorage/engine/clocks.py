@@ -2,15 +2,28 @@
 
 Decides what counts as one input with event time: an input read by one column of times, however many
 operators and branches of a union read it so. Read by two columns it has two clocks, because each is
-as far as its own rows. Called by the planner and by the driver. Pure; reads no data.
+as far as its own rows; and so it has where only some of its readers count by the values of a
+column. Called by the planner and by the driver. Pure; reads no data.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from moorage.graph import Branch, JobGraph
+from moorage_state.errors import UserError
 
-__all__ = ["Clock", "JobClocks", "job_clocks"]
+if TYPE_CHECKING:
+    from moorage.graph import Branch, JobGraph
+
+__all__ = ["MAX_VALUES", "Clock", "JobClocks", "Value", "job_clocks", "too_many_values"]
+
+MAX_VALUES = 1024
+"""How many values of its column a clock may count by at once: each acknowledgement names them."""
+
+Value = str | None
+"""A value of the column that a clock counts by, as text; None is the null."""
+
+_Identity = tuple[str, str | None, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +32,14 @@ class Clock:
 
     Attributes:
         delay_ms: how far it stays behind the newest event time.
-        idle_after_ms: milliseconds of processing time without rows that make it idle; None: never.
+        idle_after_ms: milliseconds of processing time without rows that make it idle, or each of
+            its values; None: never.
+        per: the column by whose values it counts; "" for the input as one.
     """
 
     delay_ms: int = 0
     idle_after_ms: int | None = None
+    per: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +58,23 @@ class JobClocks:
     branches: Mapping[str, tuple[str, ...]]
     readers: Mapping[str, frozenset[str]]
 
+    def per(self, uid: str) -> tuple[str, ...]:
+        """By branch of an operator that reads inputs, the column by whose values it counts."""
+        return tuple(self.clocks[n].per if n else "" for n in self.branches.get(uid, ()))
+
     def within_keys(self, uid: str) -> int | None:
         """How far an operator's time within a key stays behind its rows; None: it stands still.
 
-        Of two clocks a row moves only one, and no row of a key tells how far the other has come.
+        Of two clocks, or values, a row moves only one, and no row of a key tells how far the other
+        has come.
         """
-        names = self.readers[uid]
-        if len(names) != 1 or uid not in self.branches:
+        found = [self.clocks[name] for name in self.readers[uid]]
+        if len(found) != 1 or found[0].per or uid not in self.branches:
             return None
-        return self.clocks[next(iter(names))].delay_ms
+        return found[0].delay_ms
 
 
-def job_clocks(graph: JobGraph) -> JobClocks:
+def job_clocks(graph: "JobGraph") -> JobClocks:
     """The clocks of what `build(env)` described."""
     names = _names(graph)
     clocks: dict[str, Clock] = {}
@@ -69,28 +90,38 @@ def job_clocks(graph: JobGraph) -> JobClocks:
     return JobClocks(clocks, branches, readers)
 
 
-def _timed(graph: JobGraph) -> Iterator[Branch]:
+def _timed(graph: "JobGraph") -> "Iterator[Branch]":
     for operator in graph.operators:
         yield from (b for b in operator.upstream.branches if b.event_time is not None)
 
 
-def _identity(branch: Branch) -> tuple[str, str | None]:
-    return branch.node.uid, branch.event_time
+def too_many_values(clock: str, per: str, count: int) -> UserError:
+    """The error where a clock would have to count by more values than it may."""
+    return UserError(
+        f"the column that with_event_time counts by has too many values: input={clock} per={per} "
+        f"values={count} most={MAX_VALUES}; give idle_after, so that values that are over are "
+        f"forgotten, or another column, such as the hash of this one modulo 64"
+    )
 
 
-def _names(graph: JobGraph) -> dict[tuple[str, str | None], str]:
+def _identity(branch: "Branch") -> _Identity:
+    return branch.node.uid, branch.event_time, branch.per
+
+
+def _names(graph: "JobGraph") -> dict[_Identity, str]:
     known = dict.fromkeys(map(_identity, _timed(graph)))
-    inputs = [uid for uid, _ in known]
+    inputs = [uid for uid, _, _ in known]
     return {
-        (uid, column): uid if inputs.count(uid) == 1 else f"{uid}:{column}" for uid, column in known
+        one: one[0] if inputs.count(one[0]) == 1 else ":".join(str(part) for part in one if part)
+        for one in known
     }
 
 
-def _same(known: Clock | None, branch: Branch) -> Clock:
+def _same(known: Clock | None, branch: "Branch") -> Clock:
     """The clock of readers that declare it each: the longest delay, and idle only if all say so."""
-    mine = Clock(branch.max_delay_ms, branch.idle_after_ms)
+    mine = Clock(branch.max_delay_ms, branch.idle_after_ms, branch.per)
     if known is None:
         return mine
     limits = (known.idle_after_ms, mine.idle_after_ms)
     idle = None if None in limits else max(limit for limit in limits if limit is not None)
-    return Clock(max(known.delay_ms, mine.delay_ms), idle)
+    return Clock(max(known.delay_ms, mine.delay_ms), idle, branch.per)

@@ -97,8 +97,14 @@ def output_columns() -> list[str]:
     return [KIND_COLUMN, SUBTASK_COLUMN, ORDINAL_COLUMN, TARGET_COLUMN, ACK_COLUMN]
 
 
-def ack_batch(raw: bytes, carried: pa.Schema, subtask: int, downstream: int) -> pa.RecordBatch:
-    """An acknowledgement as rows: one for the driver, or one for each downstream subtask."""
+def ack_batch(
+    raw: bytes, carried: pa.Schema, subtask: int, downstream: int, brief: bytes = b""
+) -> pa.RecordBatch:
+    """An acknowledgement as rows: one for the driver, or one for each downstream subtask.
+
+    Args:
+        brief: what all but the first of them get, which alone forwards what it got.
+    """
     if not downstream:
         return pa.RecordBatch.from_arrays([pa.array([raw], pa.binary())], names=[ACK_COLUMN])
     return pa.RecordBatch.from_arrays(
@@ -108,7 +114,7 @@ def ack_batch(raw: bytes, carried: pa.Schema, subtask: int, downstream: int) -> 
             pa.array(np.full(downstream, subtask, dtype=np.int32)),
             pa.nulls(downstream, pa.int64()),
             pa.array(np.arange(downstream, dtype=np.int32)),
-            pa.array([raw] * downstream, pa.binary()),
+            pa.array([raw, *[brief] * (downstream - 1)], pa.binary()),
         ],
         names=[*carried.names, *output_columns()],
     )

@@ -113,8 +113,8 @@ class EpochRunner:
         """Run and commit the next epoch over `batch`, or over no rows (a tick).
 
         Raises:
-            UserError: null keys or missing times where they are not allowed, or the job's own
-                code failed.
+            UserError: null keys or missing times where they are not allowed, too many values of a
+                column that event time counts by, or the job's own code failed.
             VersionGone: local state is lost; the job must be rewound to a checkpoint.
             LocalDiskError: a volume is full; nothing of this epoch was committed.
             Retryable: several attempts failed for reasons of infrastructure.
@@ -136,6 +136,7 @@ class EpochRunner:
                 )
                 self._fleet.recover()
         self._refuse_odd_rows(outcome)
+        self.watermarks.require_room(outcome.value_times)
         self._commit(outcome)
         return outcome
 
@@ -179,7 +180,7 @@ class EpochRunner:
             self._fleet.commit(self.epoch + 1, digests)
         self.epoch += 1
         self.watermarks = self.watermarks.after_epoch(
-            outcome.max_event_time, self.now_ms, self.processing_time()
+            outcome.max_event_time, self.now_ms, self.processing_time(), outcome.value_times
         )
         self._next_timers = next_timers
         self.schemas.update(schemas)

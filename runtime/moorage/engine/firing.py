@@ -76,12 +76,6 @@ class Firing:
         """Another key is current: time within it is the epoch's."""
         self._service._watermark = self._row_watermark
 
-    def move_to(self, time_ms: int) -> bool:
-        """Event time of the current key has come so far, if it was not further; as `go_on`."""
-        service = self._service
-        service._watermark = max(service._watermark, time_ms)
-        return self.up_to(time_ms)
-
     def go_on(self) -> bool:
         """Fire what is due for the current key; False if the output is full and more may be."""
         service = self._service

@@ -147,9 +147,12 @@ class KeyLoop:
     ) -> Iterator[pa.RecordBatch]:
         """Rows of a key, with the timers that come before each."""
         process, extend, ctx = self._process, self._out.extend, self._ctx
+        service = ctx.timer_service()
         for row, time_ms in zip(rows, times, strict=True):
             if time_ms is not None:
-                while not firing.move_to(time_ms - behind):
+                if (reached := time_ms - behind) > service._watermark:
+                    service._watermark = reached
+                while not firing.up_to(reached):
                     yield from self._sending.flush()
             ctx._timestamp = time_ms
             produced = process(row, ctx)

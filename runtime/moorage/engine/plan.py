@@ -248,6 +248,7 @@ class _Build:
             ranges=spec.ranges[operator.uid],
             token=spec.token,
             inputs=clocks.branches.get(operator.uid, ()),
+            per=clocks.per(operator.uid),
             now_ms=spec.now_ms,
             next_timers=spec.next_timers.get(operator.uid, ()),
             timer_delay_ms=clocks.within_keys(operator.uid),

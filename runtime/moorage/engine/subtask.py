@@ -21,8 +21,8 @@ from moorage.engine.acks import Ack, encode_ack
 from moorage.engine.batch import FiringAtTheEnd, NothingStored
 from moorage.engine.batch_loop import BatchLoop
 from moorage.engine.buffers import OutputBuffer
-from moorage.engine.chunks import time_column
-from moorage.engine.columns import INPUT_COLUMN, ack_batch
+from moorage.engine.columns import ack_batch
+from moorage.engine.event_times import EventTimes
 from moorage.engine.failures import SubtaskFailure, UserFunctionError
 from moorage.engine.firing import Firing
 from moorage.engine.garbage import seldom_collecting
@@ -133,9 +133,9 @@ class _Subtask:
             self._firing = _firing(plan, head, self._ctx, timers, self._sending.buffer)
         loop = BatchLoop if isinstance(plan.function, KeyedBatchFunction) else KeyLoop
         self._loop = loop(plan, self._ctx, self._store, self._sending, self._firing)
-        self._counts = {"rows_in": 0, "late_rows": 0}
+        self._rows_in = 0
         self._filter = RowFilter(plan)
-        self._newest: dict[str, int] = {}
+        self._times = EventTimes(plan)
         self._opened = False
 
     def where(self) -> str:
@@ -156,13 +156,13 @@ class _Subtask:
         self._store.sweep_expired()
         if self._side is not None:
             batches = yield from self._side.take_broadcast(batches, self._sending)
-            self._counts["rows_in"] += self._side.broadcast_rows if self._head.subtask == 0 else 0
+            self._rows_in += self._side.broadcast_rows if self._head.subtask == 0 else 0
         for batch in batches:
-            self._observe(batch)
+            self._times.observe(batch)
             keyed, aside = self._filter.sort_out(batch)
             for name, rows in aside:
                 yield from self._sending.send_aside(name, rows)
-            self._counts["rows_in"] += keyed.num_rows
+            self._rows_in += keyed.num_rows
             if keyed.num_rows:
                 yield from self._loop.rows(keyed)
         yield from self._loop.end_key()
@@ -197,26 +197,6 @@ class _Subtask:
         except Exception:  # noqa: BLE001 - user code and other people's sinks
             _log.exception("cleaning up after a failure failed too: %s", self.where())
 
-    # -- rows ------------------------------------------------------------------------------
-
-    def _observe(self, batch: pa.RecordBatch) -> None:
-        """Take note of the newest event time of each clock and of late rows.
-
-        Rows with a null key are included.
-        """
-        column = time_column(batch)
-        if column is None or not self._plan.inputs:
-            return
-        timed = column.is_valid().to_numpy(zero_copy_only=False)
-        inputs = batch.column(INPUT_COLUMN).to_numpy()
-        stamps = column.fill_null(0).to_numpy()
-        self._counts["late_rows"] += int((timed & (stamps <= self._plan.watermark)).sum())
-        for index, clock in enumerate(self._plan.inputs):
-            mine = stamps[timed & (inputs == index)]
-            if len(mine):
-                newest = int(mine.max())
-                self._newest[clock] = max(self._newest.get(clock, newest), newest)
-
     # -- the acknowledgement ---------------------------------------------------------------
 
     def _upstream_digests(self) -> dict[str, dict[int, str]]:
@@ -239,7 +219,10 @@ class _Subtask:
             keys=self._loop.keys,
             timers_fired=firing.fired if firing is not None else 0,
             next_timer=firing.next_timer(self._range) if firing is not None else NEVER,
-            max_event_time=self._newest,
+            rows_in=self._rows_in,
+            late_rows=self._times.late_rows,
+            max_event_time=self._times.newest,
+            value_times=self._times.values,
             schemas=self._store.schemas,
             operator_states=side.schemas if side is not None else [],
             committables=self._sending.finish(),
@@ -252,6 +235,6 @@ class _Subtask:
             # Every subtask has all broadcast rows.
             bad_broadcasts=side.bad_times if side is not None and self._head.subtask == 0 else 0,
             bad_broadcast=side.first_bad_time if side is not None else "",
-            **self._counts,
         )
-        return ack_batch(encode_ack(ack), plan.carried, self._head.subtask, plan.downstream)
+        raw, brief = encode_ack(ack), encode_ack(ack.brief)
+        return ack_batch(raw, plan.carried, ack.subtask, plan.downstream, brief)

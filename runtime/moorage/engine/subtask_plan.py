@@ -52,6 +52,8 @@ class SubtaskPlan:
             sends rows when its own timers fire.
         ranges: by subtask, its range at the version this epoch reads.
         inputs: clocks of the inputs, "" where one has none; the input column holds positions in it.
+        per: the column by whose values each of them counts, "" for those that do not; empty where
+            none does.
         now_ms: the epoch's processing time, which the driver fixes once for all attempts.
         next_timers: by subtask, a processing time before which none of its stored timers is due;
             empty where nothing is known.
@@ -85,6 +87,7 @@ class SubtaskPlan:
     ranges: tuple[LeasedRange, ...]
     token: str = field(repr=False)
     inputs: tuple[str, ...] = ()
+    per: tuple[str, ...] = ()
     now_ms: int = 0
     next_timers: tuple[int, ...] = ()
     timer_delay_ms: int | None = None

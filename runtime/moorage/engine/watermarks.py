@@ -5,24 +5,31 @@ their newest event time minus their delay minus one millisecond (Flink's
 ``BoundedOutOfOrdernessWatermarks``). What an epoch observes counts from the next one on, so that a
 repeated epoch sees the same watermark. Pure and immutable.
 
-An input that declares when it counts as idle does not hold the others back once it was silent for
-so long. If all are idle, the furthest of them counts (as in Flink's ``StatusWatermarkValve``).
+An input may count by the values of a column, such as Kafka's partition (Flink's
+``WatermarkOutputMultiplexer``): then it is as far as the slowest of its values.
+
+An input, or a value, that declares when it counts as idle does not hold the others back once
+it was silent for so long. If all are idle, the furthest of them counts (as in Flink's
+``StatusWatermarkValve``).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 
-from moorage.engine.clocks import Clock, JobClocks
+from moorage.engine.clocks import MAX_VALUES, Clock, JobClocks, Value, too_many_values
 from moorage.functions import MAX_WATERMARK, NO_WATERMARK
 
-__all__ = ["InputTime", "Watermarks"]
+__all__ = ["InputTime", "SourceTime", "Watermarks"]
 
 _LOWEST = ""
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class InputTime:
-    """How far one clock has come.
+class SourceTime:
+    """How far an input has come, or one value of the column by which it counts.
 
     Attributes:
         newest: the newest event time seen, in milliseconds; None before the first.
@@ -36,16 +43,91 @@ class InputTime:
 
     def heard(
         self, newest: int | None, idle_after_ms: int | None, began_ms: int, ended_ms: int
-    ) -> "InputTime":
+    ) -> "SourceTime":
         """After an epoch, or a look at a quiet job, with this newest event time or none."""
         if newest is not None:
             since = None if idle_after_ms is None else ended_ms
             before = newest if self.newest is None else self.newest
-            return InputTime(max(newest, before), silent_since=since)
+            return SourceTime(max(newest, before), silent_since=since)
         if idle_after_ms is None:
             return self
         since = ended_ms if self.silent_since is None else self.silent_since
-        return InputTime(self.newest, self.idle or began_ms - since >= idle_after_ms, since)
+        return SourceTime(self.newest, self.idle or began_ms - since >= idle_after_ms, since)
+
+
+@dataclass(frozen=True, slots=True)
+class InputTime:
+    """How far one clock has come.
+
+    A value counts from the first epoch on in which it has a row. So a value that nobody has seen
+    holds nothing back, and a new one no more than where time is.
+
+    Attributes:
+        whole: the input as one; of a clock that counts by value, until it has seen the first.
+        values: by value.
+    """
+
+    whole: SourceTime = SourceTime()
+    values: Mapping[Value, SourceTime] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> tuple[SourceTime, ...]:
+        """What counts."""
+        return tuple(self.values.values()) or (self.whole,)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it does not hold other inputs back."""
+        return all(part.idle for part in self.parts)
+
+    @property
+    def newest(self) -> int | None:
+        """The event time that counts; None before there is one."""
+        return _slowest((part.newest, part.idle) for part in self.parts)
+
+    def heard(
+        self,
+        newest: int | None,
+        values: Mapping[Value, int],
+        idle_after_ms: int | None,
+        began_ms: int,
+        ended_ms: int,
+    ) -> "InputTime":
+        """After an epoch, or a look at a quiet job, with these newest event times or none."""
+        when = (idle_after_ms, began_ms, ended_ms)
+        if not self.values and not values:
+            return InputTime(self.whole.heard(newest, *when))
+        known = {
+            value: self.values.get(value, SourceTime()).heard(values.get(value), *when)
+            for value in (*self.values, *(v for v in values if v not in self.values))
+        }
+        return InputTime(SourceTime(), _bounded(known))
+
+
+def _bounded(values: dict[Value, SourceTime]) -> dict[Value, SourceTime]:
+    """No more values than there may be: idle ones are forgotten, the longest silent first."""
+    excess = len(values) - MAX_VALUES
+    if excess <= 0:
+        return values
+    idle = [
+        (one.silent_since or 0, value or "", value) for value, one in values.items() if one.idle
+    ]
+    gone = {value for _, _, value in sorted(idle, key=lambda entry: entry[:2])[:excess]}
+    return {value: one for value, one in values.items() if value not in gone}
+
+
+def _slowest(shown: Iterable[tuple[int | None, bool]]) -> int | None:
+    """The time that counts among these, each of which may be idle; None where there is none yet.
+
+    The slowest of those that are not idle, once each of them has shown a time; of idle ones alone
+    the furthest.
+    """
+    every = list(shown)
+    active = [time_ms for time_ms, idle in every if not idle]
+    known = [time_ms for time_ms in active or (t for t, _ in every) if time_ms is not None]
+    if not known or (active and len(known) < len(active)):
+        return None
+    return min(known) if active else max(known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +157,8 @@ class Watermarks:
         """The watermark of an operator in the next epoch."""
         if self.drained:
             return MAX_WATERMARK
-        inputs = [(name, self.inputs.get(name, InputTime())) for name in self.readers[operator]]
-        active = [pair for pair in inputs if not pair[1].idle]
-        reached = [self._reached(*pair) for pair in active or inputs]
-        known = [time_ms for time_ms in reached if time_ms is not None]
-        if not known or (active and len(known) < len(active)):
-            return self.before(operator)
-        return max(self.before(operator), min(known) if active else max(known))
+        reached = _slowest(self._reached(name) for name in self.readers[operator])
+        return self.before(operator) if reached is None else max(self.before(operator), reached)
 
     def before(self, operator: str) -> int:
         """The watermark of an operator in the epoch before the next.
@@ -101,34 +178,59 @@ class Watermarks:
         """The clocks that are idle."""
         return frozenset(name for name, one in self.inputs.items() if one.idle)
 
+    def require_room(self, values: Mapping[str, Mapping[Value, int]]) -> None:
+        """Refuse an epoch whose values are more than can count at once.
+
+        Raises:
+            UserError: that is so.
+        """
+        for name, observed in values.items():
+            known = self.inputs.get(name, InputTime()).values
+            counted = {value for value, one in known.items() if not one.idle} | observed.keys()
+            if len(counted) > MAX_VALUES:
+                raise too_many_values(name, self.clocks[name].per, len(counted))
+
     def after_epoch(
-        self, observed: Mapping[str, int], began_ms: int = 0, ended_ms: int = 0
+        self,
+        observed: Mapping[str, int],
+        began_ms: int = 0,
+        ended_ms: int = 0,
+        values: Mapping[str, Mapping[Value, int]] = _NONE,
     ) -> "Watermarks":
         """Progress after an epoch in which these newest event times were observed.
 
         Args:
             observed: by clock.
+            values: the same of clocks that count by value, by value.
             began_ms, ended_ms: the epoch's processing times. What an input sent while it ran comes
                 in the next one: it may be silent only from its end on, and is judged at a begin.
         """
         floors = self.floors if self.drained else {uid: self.of(uid) for uid in self.readers}
-        return replace(self._heard(observed, began_ms, ended_ms), floors=floors)
+        return replace(self._heard(observed, values, began_ms, ended_ms), floors=floors)
 
     def quiet_at(self, now_ms: int) -> "Watermarks":
         """Progress at a processing time when no input has had anything to read for a while."""
-        return self._heard({}, now_ms, now_ms)
+        return self._heard({}, {}, now_ms, now_ms)
 
-    def _heard(self, observed: Mapping[str, int], began_ms: int, ended_ms: int) -> "Watermarks":
+    def _heard(
+        self,
+        observed: Mapping[str, int],
+        values: Mapping[str, Mapping[Value, int]],
+        began_ms: int,
+        ended_ms: int,
+    ) -> "Watermarks":
         inputs = {
             name: self.inputs.get(name, InputTime()).heard(
-                observed.get(name), clock.idle_after_ms, began_ms, ended_ms
+                observed.get(name), values.get(name, {}), clock.idle_after_ms, began_ms, ended_ms
             )
             for name, clock in self.clocks.items()
         }
         return replace(self, inputs=inputs)
 
-    def _reached(self, name: str, one: InputTime) -> int | None:
-        return None if one.newest is None else one.newest - self.clocks[name].delay_ms - 1
+    def _reached(self, name: str) -> tuple[int | None, bool]:
+        one = self.inputs.get(name, InputTime())
+        newest = one.newest
+        return None if newest is None else newest - self.clocks[name].delay_ms - 1, one.idle
 
     def drain(self) -> "Watermarks":
         """Progress once every input has ended."""
@@ -144,6 +246,20 @@ class Watermarks:
         known = {uid: floor for uid, floor in before.items() if floor > NO_WATERMARK}
         return newest | known | {_LOWEST: min(before.values(), default=NO_WATERMARK)}
 
+    def values_to_json(self) -> dict[str, Any]:
+        """What a manifest keeps of clocks that count by value, by clock.
+
+        The column, and of each value the newest event time and whether it is idle.
+        """
+        return {
+            name: {
+                "per": self.clocks[name].per,
+                "values": [[value, part.newest, part.idle] for value, part in one.values.items()],
+            }
+            for name, one in self.inputs.items()
+            if one.values
+        }
+
     @classmethod
     def from_json(
         cls,
@@ -151,20 +267,37 @@ class Watermarks:
         stored: Mapping[str, int],
         idle: Collection[str] = (),
         operators: Collection[str] = (),
+        values: Mapping[str, Any] = _NONE,
     ) -> "Watermarks":
         """Progress as a manifest kept it; inputs that are no longer there are forgotten.
+
+        Values of another column than the one that is declared now are forgotten, too. What was
+        kept of the input as a whole holds until the first value is seen.
 
         The time for which the job did not run is no silence of an input: what was not idle has its
         whole time again.
 
         Args:
             operators: those that the manifest has; of others no watermark was worked with.
+            values: what `values_to_json` gave.
         """
         lowest = stored.get(_LOWEST, NO_WATERMARK)
         inputs = {
-            name: InputTime(stored.get(name), name in idle and clock.idle_after_ms is not None)
+            name: InputTime(
+                SourceTime(stored.get(name), name in idle and clock.idle_after_ms is not None),
+                _restored_values(clock, values.get(name)),
+            )
             for name, clock in job.clocks.items()
         }
         known = job.readers.keys() & set(operators)
         floors = {uid: stored.get(uid, lowest) for uid in known}
         return cls(job.clocks, job.readers, inputs, floors)
+
+
+def _restored_values(clock: Clock, kept: Mapping[str, Any] | None) -> dict[Value, SourceTime]:
+    if kept is None or not clock.per or kept["per"] != clock.per:
+        return {}
+    may_be_idle = clock.idle_after_ms is not None
+    return {
+        value: SourceTime(newest, idle and may_be_idle) for value, newest, idle in kept["values"]
+    }

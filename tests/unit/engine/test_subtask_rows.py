@@ -285,8 +285,20 @@ def test_a_downstream_operator_gets_rows_with_their_order_and_an_ack_for_each_su
     assert rows.column("_m_ord").to_pylist() == [0, 1]
     assert acks.column("_m_target").to_pylist() == [0, 1, 2]
     assert acks.column("user").null_count == 3
-    assert len(set(acks.column("_m_ack").to_pylist())) == 1
+    whole, *others = (decode_ack(raw) for raw in acks.column("_m_ack").to_pylist())
+    assert others == [whole.brief, whole.brief]
+    assert whole.brief.digest == whole.digest
     assert len(done.ack.output) == 32
+
+
+def test_an_acknowledgement_of_many_values_goes_to_one_subtask_of_the_next_operator(
+    operator, batch
+):
+    rows = batch(*(("a", n, n) for n in range(1000)))
+    done = operator.attempt(Count(), [rows], downstream=3, per=("n",))
+    sizes = [len(raw) for raw in done.batches[-1].column("_m_ack").to_pylist()]
+    assert sizes[0] < 16_000
+    assert max(sizes[1:]) < 200
 
 
 def test_the_output_digest_tells_attempts_apart(operator, batch):

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.engine.clocks import Clock, JobClocks
+from moorage.engine.clocks import MAX_VALUES, Clock, JobClocks
 from moorage.engine.watermarks import Watermarks
 from moorage.functions import MAX_WATERMARK, NO_WATERMARK
+from moorage_state.errors import UserError
 
 times = st.integers(NO_WATERMARK, MAX_WATERMARK)
 
@@ -204,3 +205,119 @@ def test_whoever_falls_silent_it_never_goes_back(limits, epochs):
         assert marks.before("op") >= reached
         assert marks.of("op") >= marks.before("op")
         reached = marks.before("op")
+
+
+# -- by the values of a column ----------------------------------------------------------------
+
+
+def by_part(delay=0, idle_after=None, per="part"):
+    clocks = {"in": Clock(delay, idle_after, per)}
+    return JobClocks(clocks, {"op": ("in",)}, {"op": frozenset({"in"})})
+
+
+def parts(times, began=0, ended=0, marks=None, **declared):
+    """Progress after an epoch that showed these newest times by value."""
+    marks = marks or Watermarks.at_first(by_part(**declared))
+    return marks.after_epoch({}, began, ended, {"in": times})
+
+
+def test_an_input_is_as_far_as_the_slowest_of_its_values():
+    marks = parts({"0": 9000, "1": 3000, None: 5000}, delay=10)
+    assert marks.of("op") == 2989
+    marks = parts({"1": 7000}, marks=marks)
+    assert marks.of("op") == 4989
+    # The null is a value like others.
+    assert parts({None: 8000}, marks=marks).of("op") == 6989
+
+
+def test_a_value_counts_from_its_first_epoch_on_and_time_does_not_go_back():
+    marks = parts({"0": 9000})
+    assert marks.of("op") == 8999
+    marks = parts({"1": 3000}, marks=marks)
+    assert marks.of("op") == 8999
+    marks = parts({"0": 20_000, "1": 10_000}, marks=marks)
+    assert marks.of("op") == 9999
+
+
+def test_an_input_that_counts_by_value_holds_time_until_it_shows_one():
+    job = JobClocks(
+        {"in": Clock(per="part"), "b": Clock()}, {"op": ("in", "b")}, {"op": frozenset({"in", "b"})}
+    )
+    marks = Watermarks.at_first(job).after_epoch({"b": 5000})
+    assert marks.of("op") == NO_WATERMARK
+    assert parts({"0": 900}, marks=marks).of("op") == 899
+
+
+def test_each_value_is_idle_by_itself_and_the_input_when_all_are():
+    marks = parts({"0": 9000, "1": 3000}, 0, 10, idle_after=100)
+    marks = parts({"0": 9500}, 110, 120, marks=marks)
+    assert (marks.of("op"), marks.idle) == (9499, frozenset())
+    back = parts({"1": 9600}, 130, 140, marks=marks)
+    assert back.of("op") == 9499
+    quiet = marks.quiet_at(10_000)
+    assert (quiet.of("op"), quiet.idle) == (9499, {"in"})
+
+
+def test_values_are_after_a_restore_what_they_were():
+    marks = parts({"0": 9000, "1": 3000, None: 5000}, 0, 10, idle_after=100)
+    marks = parts({"0": 9500, None: 6000}, 110, 120, marks=marks)
+    kept, values = json.loads(json.dumps([marks.to_json(), marks.values_to_json()]))
+    assert kept["in"] == 6000
+    again = Watermarks.from_json(by_part(idle_after=100), kept, (), ["op"], values)
+    assert again.of("op") == marks.of("op") == 5999
+    assert again.values_to_json() == values
+    # Where none may be idle any more, the one that was holds time where it is.
+    awake = Watermarks.from_json(by_part(), kept, (), ["op"], values)
+    assert parts({"0": 9900, None: 9900}, marks=awake).of("op") == awake.before("op")
+
+
+def test_what_a_manifest_keeps_of_values_is_read_as_it_was_written():
+    kept = {"in": 6000, "op": 2999, "": 2999}
+    values = {
+        "in": {"per": "part", "values": [["0", 9500, False], ["1", 3000, True], [None, 6, False]]}
+    }
+    marks = Watermarks.from_json(by_part(idle_after=100), kept, (), ["op"], values)
+    assert (marks.values_to_json(), marks.of("op")) == (values, 2999)
+    assert parts({None: 8000}, marks=marks).of("op") == 7999
+
+
+def test_per_that_is_new_goes_on_from_what_was_known_of_the_whole_input():
+    kept = first({"in": 0}).after_epoch({"in": 5000}).to_json()
+    marks = Watermarks.from_json(by_part(), kept, (), ["op"])
+    assert marks.of("op") == 4999
+    marks = parts({"0": 7000, "1": 6000}, marks=marks)
+    assert marks.of("op") == 5999
+
+
+@pytest.mark.parametrize("per", ["other", ""])
+def test_per_that_changed_or_is_gone_forgets_the_values(per):
+    marks = parts({"0": 9000, "1": 3000})
+    kept, values = marks.to_json(), marks.values_to_json()
+    again = Watermarks.from_json(by_part(per=per), kept, (), ["op"], values)
+    assert again.of("op") == 2999
+    assert again.values_to_json() == {}
+
+
+def test_a_manifest_from_before_it_counted_by_value_has_no_values():
+    assert first({"a": 0}).after_epoch({"a": 5}).values_to_json() == {}
+
+
+def test_more_values_than_can_count_at_once_are_refused():
+    most: dict[str | None, int] = {str(i): 5 for i in range(MAX_VALUES)}
+    marks = Watermarks.at_first(by_part())
+    marks.require_room({"in": most})
+    marks = parts(most, marks=marks)
+    words = f"input=in per=part values={MAX_VALUES + 1} most={MAX_VALUES}; give idle_after"
+    with pytest.raises(UserError, match=words):
+        marks.require_room({"in": {"more": 5}})
+
+
+def test_values_that_are_idle_make_room_the_longest_silent_first():
+    most = {f"{i:04}": 5 for i in range(MAX_VALUES)}
+    marks = parts(most, 0, 0, idle_after=100)
+    marks = parts({"0001": 6}, 50, 50, marks=marks)
+    marks = parts({"0002": 6}, 200, 200, marks=marks)
+    marks.require_room({"in": {"new": 7, "newer": 7}})
+    marks = parts({"new": 7, "newer": 7}, 210, 210, marks=marks)
+    left = {value for value, _, _ in marks.values_to_json()["in"]["values"]}
+    assert left == (most.keys() | {"new", "newer"}) - {"0000", "0003"}
