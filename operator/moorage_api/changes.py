@@ -19,7 +19,16 @@ from moorage_api.job import JobSpec
 from moorage_api.model import ChangeKind, Model, OnChange
 from moorage_api.values import Duration, Quantity
 
-__all__ = ["KINDS", "Change", "ChangeKind", "classify", "declared", "refreshed", "spec_hash"]
+__all__ = [
+    "KINDS",
+    "Change",
+    "ChangeKind",
+    "classify",
+    "declared",
+    "is_same_job",
+    "refreshed",
+    "spec_hash",
+]
 
 KINDS: dict[ChangeKind, str] = {
     "Ignore": "nothing; it is looked at when something else makes the job start anew",
@@ -56,6 +65,11 @@ def classify(old: JobSpec, new: JobSpec) -> Change:
     kinds = [kind for _, kind in differences]
     strongest = max(kinds, key=_ORDER.index, default=_ORDER[0])
     return Change(strongest, tuple(field for field, _ in differences))
+
+
+def is_same_job(old: JobSpec, new: JobSpec) -> bool:
+    """Whether both ask for the same job: what differs, if anything, needs no restart."""
+    return all(kind in _UNHASHED for _, kind in _differences(old, new, "spec", "Upgrade"))
 
 
 def spec_hash(spec: JobSpec) -> str:

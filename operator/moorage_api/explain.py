@@ -9,7 +9,7 @@ import difflib
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -19,9 +19,13 @@ from moorage_api.job import API_VERSION, KIND, StatefulSparkJob
 from moorage_api.model import Model, Violation
 from moorage_api.problems import field_name
 
-__all__ = ["Finding", "Path", "judge", "what_is_right"]
+__all__ = ["Finding", "Path", "Unknown", "judge", "what_is_right"]
 
 Path = tuple[str | int, ...]
+
+Unknown = Literal["refuse", "ignore"]
+"""What becomes of fields that no model has: what a person wrote is refused, as it may be misspelt;
+what an API server or another release handed over may be newer, and is passed over."""
 
 _STAND_INS: dict[Path, Any] = {
     ("apiVersion",): API_VERSION,
@@ -43,7 +47,7 @@ class Finding:
     fix: str
 
 
-def judge(data: Any) -> StatefulSparkJob | list[Finding]:
+def judge(data: Any, unknown: Unknown = "refuse") -> StatefulSparkJob | list[Finding]:
     """Return the job that `data` describes, or every finding that keeps it from being one.
 
     A null is the same as a field left out, as on the API server.
@@ -54,7 +58,7 @@ def judge(data: Any) -> StatefulSparkJob | list[Finding]:
     if data.get("kind", KIND) != KIND:
         return [Finding(("kind",), "is not a kind that this command knows", f"write {KIND}")]
     try:
-        return _validate(data)
+        return _validate(data, unknown)
     except ValidationError as error:
         findings = [finding for details in error.errors() for finding in _translate(details)]
     return findings + _rules_beside(data, findings)
@@ -88,8 +92,9 @@ def _put_where_missing(data: dict[str, Any], path: Path, value: Any) -> None:
     inner.setdefault(path[-1], value)
 
 
-def _validate(data: Mapping[str, Any]) -> StatefulSparkJob:
-    return StatefulSparkJob.model_validate(data, by_alias=True, by_name=False)
+def _validate(data: Mapping[str, Any], unknown: Unknown = "ignore") -> StatefulSparkJob:
+    extra: Literal["ignore"] | None = "ignore" if unknown == "ignore" else None
+    return StatefulSparkJob.model_validate(data, by_alias=True, by_name=False, extra=extra)
 
 
 def _without_nulls(data: Any) -> Any:

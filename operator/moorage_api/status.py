@@ -167,6 +167,8 @@ class Reconciliation(Report):
     """The last one whose stream ran."""
     rejected_spec_hash: str = ""
     """A spec that was rolled back and is not tried again."""
+    rejected_generation: int = 0
+    """The generation that had it last: hashes of another release are other ones."""
     restore_nonce: int = 0
     """The spec's restore.nonce that was last followed."""
     desired_state: Literal["", "Running", "Suspended"] = ""

@@ -46,7 +46,11 @@ def meta_of(body: Object) -> Meta:
 
 
 def read_job_spec(body: Object) -> tuple[JobSpec | None, tuple[Problem, ...]]:
-    """The spec with its defaults, and what is wrong with it; None if it cannot be read as one."""
+    """The spec with its defaults, and what is wrong with it; None if it cannot be read as one.
+
+    Definitions may be newer than this operator, and fill in what it does not know: that is passed
+    over. The API server has taken out whatever no definition knows.
+    """
     meta = {key: body["metadata"].get(key) for key in ("name", "namespace")}
     document = {
         "apiVersion": API_VERSION,
@@ -54,7 +58,7 @@ def read_job_spec(body: Object) -> tuple[JobSpec | None, tuple[Problem, ...]]:
         "metadata": meta,
         "spec": body.get("spec") or {},
     }
-    verdict = judge(document)
+    verdict = judge(document, unknown="ignore")
     if isinstance(verdict, StatefulSparkJob):
         return verdict.spec, tuple(cluster_problems(verdict))
     return None, tuple(Problem(field_name(f.path), f.reason, f.fix) for f in verdict)
@@ -97,7 +101,7 @@ def read_snapshot(body: Object) -> tuple[SnapshotView | None, tuple[Problem, ...
 
 def _snapshot_spec(raw: dict[str, Any]) -> tuple[SnapshotSpec, tuple[Problem, ...]]:
     try:
-        return SnapshotSpec.model_validate(raw), ()
+        return SnapshotSpec.model_validate(raw, extra="ignore"), ()
     except ValidationError as error:
         problems = tuple(
             Problem(

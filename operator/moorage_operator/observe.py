@@ -20,6 +20,7 @@ from moorage_operator.facts import fact_problems
 from moorage_operator.judged import JudgedSpecs
 from moorage_operator.needs import Need, current_driver, needs
 from moorage_operator.objects import (
+    is_controlled_by,
     is_newer,
     meta_of,
     read_job_status,
@@ -41,7 +42,7 @@ from moorage_operator.ports import (
     Object,
 )
 from moorage_operator.reaching import last_end, store_refs
-from moorage_operator.revisions import read_revision
+from moorage_operator.revisions import read_revision, same_hash
 from moorage_operator.snapshots.access import errand_refs
 from moorage_operator.tokens import Authorities, Tokens
 from moorage_operator.world import (
@@ -113,11 +114,16 @@ class Observer:
             going = meta.deleted_at is not None and await self._terminating(meta.namespace)
             return replace(world, namespace_terminating=going)
         drivers, executors = await self._pods(meta, status)
+        revisions = await self._revisions_of(meta, status)
+        digest = judged.digest
+        if judged.spec is not None:
+            digest = same_hash(judged.spec, digest, meta.generation, revisions)
         world = replace(
             world,
+            spec_hash=digest,
             drivers=drivers,
             executors=executors,
-            revisions=await self._revisions_of(meta, status),
+            revisions=revisions,
             snapshots=await self._snapshots(meta.namespace, meta.name),
         )
         world = replace(world, report=await self._report(meta, current_driver(world)))
@@ -312,9 +318,11 @@ class Observer:
         if key not in self._revisions:
             body = await self.cluster.get("ControllerRevision", meta.namespace, name)
             revision = read_revision(body) if body is not None else None
-            if revision is None:
+            if body is None or revision is None:
                 return None
-            self._revisions[key] = revision
+            # Generations of another object of this name say nothing about this one.
+            mine = is_controlled_by(body, meta.uid)
+            self._revisions[key] = revision if mine else replace(revision, number=0)
         return self._revisions[key]
 
     async def _snapshots(self, namespace: str, job: str) -> tuple[SnapshotView, ...] | Unreadable:

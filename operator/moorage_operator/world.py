@@ -83,7 +83,9 @@ class Revision:
 
     Attributes:
         name: of the ControllerRevision; made from a hash of the spec.
-        spec_hash: of the spec with defaults filled in, so that a new default is no edit.
+        number: the generation of the object that it was made of, or came back with.
+        spec_hash: of the spec with defaults filled in, so that a new default is no edit; by the
+            release that made it.
     """
 
     name: str
@@ -264,7 +266,7 @@ class JobWorld:
 
     Attributes:
         spec: the newest spec with defaults; None if it cannot be read as one.
-        spec_hash: of `spec`; empty if that is None.
+        spec_hash: of `spec`, or of the revision that asks for the same job; empty if that is None.
         problems: what is wrong with the newest spec: of models, of the cluster, of facts (a
             missing Secret, a checkpointDir that another object has).
         revisions: by name: those that the status names, current, stable and target.

@@ -21,7 +21,7 @@ from moorage_operator.decide.phase import message, phase
 from moorage_operator.decide.pods import drop_strays
 from moorage_operator.decide.rebuild import rebuild
 from moorage_operator.decide.slips import tell_slips
-from moorage_operator.decide.specs import desired, is_valid, policy
+from moorage_operator.decide.specs import desired, is_valid, policy, renew_rejection
 from moorage_operator.decide.start import fencing, starting, verifying
 from moorage_operator.decide.steady import bring_up, idle
 from moorage_operator.decide.stop import snapshotting, stopping
@@ -55,6 +55,7 @@ def decide_job(world: JobWorld) -> Plan:
         _say_blind(draft, world.drivers)
         return draft.plan()
     foreign = rebuild(draft)
+    renew_rejection(draft)
     validate(draft)
     if not foreign:
         learn(draft)

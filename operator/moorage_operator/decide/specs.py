@@ -15,11 +15,14 @@ from moorage_operator.world import Revision
 __all__ = [
     "deletion",
     "desired",
+    "give_up",
     "is_new_nonce",
     "is_valid",
     "keep_revision",
+    "name_of_newest",
     "newest_name",
     "policy",
+    "renew_rejection",
     "revision_name",
     "running_spec",
     "target",
@@ -40,7 +43,14 @@ def is_valid(draft: Draft) -> bool:
 
 def newest_name(draft: Draft) -> str:
     """The revision of the newest spec; empty if that is wrong."""
-    return revision_name(draft.meta.name, draft.world.spec_hash) if is_valid(draft) else ""
+    return name_of_newest(draft) if is_valid(draft) else ""
+
+
+def name_of_newest(draft: Draft) -> str:
+    """The revision of the newest spec, right or wrong: one that is known, under its name."""
+    digest = draft.world.spec_hash
+    known = (one.name for one in draft.world.revisions.values() if one.spec_hash == digest)
+    return next(known, "") or revision_name(draft.meta.name, digest)
 
 
 def policy(draft: Draft) -> JobSpec | None:
@@ -107,6 +117,21 @@ def _last_good(draft: Draft) -> Revision | None:
         wanted.clear()
     wanted += [draft.attempt.revision, status.reconciliation.current_revision]
     return next((known[name] for name in wanted if name in known), None)
+
+
+def give_up(draft: Draft) -> None:
+    """The newest spec is not tried again, until it is edited or a person asks for it."""
+    digest, generation = draft.world.spec_hash, draft.meta.generation
+    draft.put_reconciliation(rejected_spec_hash=digest, rejected_generation=generation)
+
+
+def renew_rejection(draft: Draft) -> None:
+    """A spec that was given up stays so while nobody edits it, by whatever hash it is known."""
+    done, digest = draft.status.reconciliation, draft.world.spec_hash
+    if not done.rejected_spec_hash or not digest:
+        return
+    if done.rejected_spec_hash == digest or done.rejected_generation == draft.meta.generation:
+        give_up(draft)
 
 
 def _rejected(draft: Draft) -> bool:

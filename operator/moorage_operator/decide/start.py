@@ -17,6 +17,7 @@ from moorage_operator.decide.recover import after_end, finish
 from moorage_operator.decide.restore_point import Obstacle, next_restore, obstacle
 from moorage_operator.decide.specs import (
     desired,
+    give_up,
     is_new_nonce,
     is_valid,
     keep_revision,
@@ -165,7 +166,7 @@ def _reject_if_asked(draft: Draft) -> None:
     held = target(draft) != newest_name(draft)
     rejected = draft.status.reconciliation.rejected_spec_hash == draft.world.spec_hash
     if held and not rejected and spec.upgrade.fallback == "Fail":
-        draft.put_reconciliation(rejected_spec_hash=draft.world.spec_hash)
+        give_up(draft)
         text = (
             "the job is failing, so no savepoint can be taken, and upgrade.fallback is Fail; the "
             "old version is brought back. Change the spec or set moorage.dev/restart to try again"

@@ -17,6 +17,7 @@ from moorage_operator.decide.pods import remove
 from moorage_operator.decide.recover import after_end, finish
 from moorage_operator.decide.specs import (
     desired,
+    give_up,
     is_new_nonce,
     policy,
     running_spec,
@@ -303,7 +304,7 @@ def _hold(draft: Draft, text: str) -> None:
 def reject(draft: Draft, why: str) -> None:
     """Give the edit up; what runs, or ran, stays what it is."""
     operation = draft.operation
-    draft.put_reconciliation(rejected_spec_hash=draft.world.spec_hash)
+    give_up(draft)
     end(draft)
     text = (
         f"the new version is not started, as upgrade.fallback is Fail: {why}; change the spec or "

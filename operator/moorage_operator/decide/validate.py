@@ -14,7 +14,7 @@ from moorage_operator.decide.restore_point import (
     moved,
     named_snapshot,
 )
-from moorage_operator.decide.specs import revision_name
+from moorage_operator.decide.specs import name_of_newest
 from moorage_state.tuning import judge_options
 
 __all__ = ["validate"]
@@ -43,9 +43,7 @@ def _found(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
         return
     if spec.restore.nonce > done.restore_nonce:
         yield from _restore(draft, spec)
-    elif attempt.revision and attempt.revision != revision_name(
-        draft.meta.name, draft.world.spec_hash
-    ):
+    elif attempt.revision and attempt.revision != name_of_newest(draft):
         yield from _stateless(spec)
     yield from _fixed(draft, spec)
 

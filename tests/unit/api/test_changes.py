@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage_api import JobSpec
-from moorage_api.changes import KINDS, classify, declared, refreshed, spec_hash
+from moorage_api.changes import KINDS, classify, declared, is_same_job, refreshed, spec_hash
 
 BASE: dict[str, Any] = {
     "image": "clicks:1",
@@ -139,3 +139,8 @@ def test_a_stored_spec_stays_as_it_is_where_the_newest_does_not_fit():
         {"scaling.maxParallelism": 512, "scaling.autoscaler": {"enabled": True, "max": 256}}
     )
     assert refreshed(spec(), newest) == spec()
+
+
+@pytest.mark.parametrize(("changes", "kind", "_fields"), EDITS)
+def test_specs_are_the_same_job_as_long_as_what_differs_needs_no_restart(changes, kind, _fields):
+    assert is_same_job(spec(), spec(changes)) == (kind in ("Ignore", "Live"))

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage_api import ManifestError, load_manifest, parse_manifest
+from moorage_api.explain import judge
+from moorage_api.job import StatefulSparkJob
 from moorage_api.yamltree import MAX_BYTES
 
 GOOD = """\
@@ -215,3 +217,19 @@ def test_a_missing_file_a_directory_and_an_unreadable_file_are_told_apart(tmp_pa
     (tmp_path / "file").write_text("")
     with pytest.raises(ManifestError, match="cannot be read: Not a directory"):
         load_manifest(tmp_path / "file" / "job.yaml")
+
+
+def test_what_another_release_wrote_may_hold_fields_that_are_none_here():
+    """A person's own manifest may not: what is misspelt would do nothing."""
+    body = yaml.safe_load(GOOD)
+    body["spec"] |= {"fromTheFuture": {"enabled": True}, "image": "a:1"}
+    body["spec"]["application"]["fromTheFuture"] = 1
+    job = judge(body, unknown="ignore")
+    assert isinstance(job, StatefulSparkJob)
+    assert job.spec.image == "a:1"
+    with pytest.raises(ManifestError, match="fromTheFuture"):
+        parse_manifest(yaml.safe_dump(body).encode(), "job.yaml")
+    body["spec"]["scaling"]["parallelism"] = "two"
+    found = judge(body, unknown="ignore")
+    assert isinstance(found, list)
+    assert [finding.path for finding in found] == [("spec", "scaling", "parallelism")]

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import moorage_testing.worlds
 import pytest
 from moorage_testing.world_parts import CHECKPOINTS
 from moorage_testing.worlds import START, Stage, job_spec, restore_point, store_of
 
+from moorage_api.changes import spec_hash
 from moorage_api.driver import RestoredFrom
 from moorage_operator.plan import DeletePod, KeepSnapshot
 from moorage_operator.world import StoreView, Unreadable
@@ -582,3 +584,22 @@ def test_a_driver_that_holds_the_lineage_and_never_runs_ends_blocked():
         stage.settle()
         stage.wait(400)
     assert stage.status.blocked_reason == "RestoreFailing"
+
+
+def test_an_edit_that_was_given_up_stays_given_up_by_whatever_hash_it_is_known(monkeypatch):
+    """Another release of the operator hashes otherwise; nobody has edited the object."""
+    stage = _stage(upgrade={"fallback": "Fail"})
+    stage.edit(image=TWO)
+    stage.settle()
+    _fail_savepoints(stage)
+    assert stage.condition("Reconciled") == "False/Rejected"
+    stage.edit(ttlAfterFinished="9h")
+    stage.settle()
+    monkeypatch.setattr(moorage_testing.worlds, "spec_hash", lambda spec: spec_hash(spec)[::-1])
+    for _ in range(3):
+        stage.wait(60)
+    assert stage.started() == [1]
+    assert stage.condition("Reconciled") == "False/Rejected"
+    stage.edit(image="registry.example/clicks:3")
+    stage.settle()
+    assert stage.status.operation.type == "Upgrade"
