@@ -175,9 +175,10 @@ class Connection:
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self._deadline: float | None = None
+        self._bounds_unread = connected.family != socket.AF_UNIX
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             connected.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
-        if connected.family != socket.AF_UNIX:
+        if self._bounds_unread:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _notice_lost_hosts(connected)
 
@@ -189,7 +190,14 @@ class Connection:
         self._deadline = None if seconds is None else time.monotonic() + seconds
 
     def send_request(self, operation: Operation, arguments: tuple[Any, ...]) -> None:
-        """Send a call."""
+        """Send a call.
+
+        Whose replies nobody awaits may fill the peer's buffers while its disk is slow, for longer
+        than a host may be silent: from then on only keepalive and the socket's time bound a wait.
+        """
+        if not operation.has_reply and self._bounds_unread:
+            self._bounds_unread = False
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
         self._send(*operation.encode_request(arguments))
 
     def receive_request(self) -> tuple[Operation, msgspec.Raw, bytearray]:

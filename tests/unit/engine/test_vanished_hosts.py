@@ -169,6 +169,17 @@ def test_both_ends_of_a_connection_notice_a_lost_host_within_twenty_seconds():
             assert (idle + interval * count, bound) == (20, 20_000)
 
 
+def test_who_stages_for_a_slow_disk_is_not_cut_off_by_a_peer_that_reads_nothing_for_a_while(hosts):
+    client = hosts.connect(0)
+    option = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    client.ping()
+    assert client._connection.socket.getsockopt(*option) == 20_000
+    client.stage("op", 0, "f1r0", 1, "a", b"", 0)
+    assert client._connection.socket.getsockopt(*option) == 0
+    assert client._connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    client.close()
+
+
 def test_what_was_cancelled_is_waited_for_so_long_and_what_writes_to_its_end():
     background, stuck, writes = Background(), threading.Event(), threading.Event()
     ended: list[object] = []
