@@ -111,10 +111,21 @@ class RangeDatabase(RangeView, Protocol):
         """Where timers are looked for: the same entries, however they are kept."""
         ...
 
-    def apply(self, frames: Iterable[Frame], marker: tuple[bytes, bytes] | None = None) -> None:
+    def apply(
+        self,
+        frames: Iterable[Frame],
+        marker: tuple[bytes, bytes] | None = None,
+        *,
+        proven: bool = False,
+    ) -> None:
         """Write all frames, and the `marker` entry after them, all or none of them.
 
         An error raised by `frames` passes through and nothing is written.
+
+        Args:
+            proven: all frames were read before without an error, and are too many to be held. They
+                are written as they come: after an error a part may be written, and the database
+                must be closed and rebuilt.
         """
         ...
 

@@ -93,10 +93,16 @@ class MemoryDatabase:
         finally:
             self._unpin(pin)
 
-    def apply(self, frames: Iterable[Frame], marker: tuple[bytes, bytes] | None = None) -> None:
-        """See `RangeDatabase.apply`: all frames are read before the first is written."""
+    def apply(
+        self,
+        frames: Iterable[Frame],
+        marker: tuple[bytes, bytes] | None = None,
+        *,
+        proven: bool = False,
+    ) -> None:
+        """See `RangeDatabase.apply`: unless `proven`, all are read before the first is written."""
         self._view()
-        whole = list(frames)
+        whole = frames if proven else list(frames)
         before = self._bytes
         try:
             for frame in whole:

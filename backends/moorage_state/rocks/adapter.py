@@ -189,29 +189,45 @@ class Database:
             # An iterator that lives on keeps the database's file lock.
             cursor.drop()
 
-    def apply(self, frames: Iterable[Frame], marker: tuple[bytes, bytes] | None = None) -> None:
+    def apply(
+        self,
+        frames: Iterable[Frame],
+        marker: tuple[bytes, bytes] | None = None,
+        *,
+        proven: bool = False,
+    ) -> None:
         """Write all frames, and the `marker` entry after them, once there is room for them.
 
-        An error raised by `frames` passes through and nothing is written. Other threads run between
-        batches and while RocksDB has to catch up. What fails or is killed half way leaves a part:
-        a database is rebuilt then, and nobody else reads it meanwhile.
+        An error raised by `frames` passes through and nothing is written, unless they are `proven`:
+        then a batch is written before the next is made. Other threads run between batches and while
+        RocksDB has to catch up. What fails or is killed half way leaves a part: a database is
+        rebuilt then, and nobody else reads it meanwhile.
         """
-        batches = [rocksdict.WriteBatch(raw_mode=True)]
-        for frame in frames:
-            with _translated(self.path):
-                for piece in _pieces(frame, self._batch_bytes):
-                    if batches[-1].size_in_bytes() >= self._batch_bytes:
-                        batches.append(rocksdict.WriteBatch(raw_mode=True))
-                    _add(batches[-1], piece)
-        if marker is not None:
-            batches[-1].put(*marker)
-        for batch in batches:
+        batches = self._batches(frames, marker)
+        for batch in batches if proven else list(batches):
             with _translated(self.path):
                 database = self._open()
                 size = batch.size_in_bytes()
                 self._room.wait(database, size)
                 self._written += size
                 database.write(batch, self._write)
+
+    def _batches(
+        self, frames: Iterable[Frame], marker: tuple[bytes, bytes] | None
+    ) -> Iterator[rocksdict.WriteBatch]:
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for frame in frames:
+            with _translated(self.path):
+                pieces = list(_pieces(frame, self._batch_bytes))
+            for piece in pieces:
+                if batch.size_in_bytes() >= self._batch_bytes:
+                    yield batch
+                    batch = rocksdict.WriteBatch(raw_mode=True)
+                with _translated(self.path):
+                    _add(batch, piece)
+        if marker is not None:
+            batch.put(*marker)
+        yield batch
 
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete every key in [start, end)."""

@@ -39,7 +39,13 @@ class HeapTimers:
         """Where timers are looked for."""
         return self._index
 
-    def apply(self, frames: Iterable[Frame], marker: tuple[bytes, bytes] | None = None) -> None:
+    def apply(
+        self,
+        frames: Iterable[Frame],
+        marker: tuple[bytes, bytes] | None = None,
+        *,
+        proven: bool = False,
+    ) -> None:
         """See `RangeDatabase`: the index follows when the database has it all."""
         seen: list[Frame] = []
 
@@ -48,7 +54,7 @@ class HeapTimers:
                 seen.append(_only_timers(frame))
                 yield frame
 
-        self._below.apply(passing(), marker)
+        self._below.apply(passing(), marker, proven=proven)
         self._index.apply(seen)
 
     def delete_range(self, start: bytes, end: bytes) -> None:

@@ -39,6 +39,9 @@ __all__ = ["OpenRange"]
 _log = logging.getLogger(__name__)
 
 _REMEMBERED_EPOCHS = 1024
+_HELD_BYTES = 8 << 20
+"""A delta above this is read twice, and not held in memory while it is applied."""
+
 _STATS_WAIT_SECONDS = 0.02
 
 
@@ -230,7 +233,12 @@ class OpenRange:
 
     def _apply(self, version: Version) -> None:
         try:
-            self._database.apply(self._frames(version), write_marker(version, self.run))
+            large = self._spool.path(version).stat().st_size > _HELD_BYTES
+            if large:
+                # Shown to be whole first, for then no more than a part is held in memory.
+                deque(self._frames(version), maxlen=0)
+            marker = write_marker(version, self.run)
+            self._database.apply(self._frames(version), marker, proven=large)
         except CorruptState as error:
             if error.path == str(self._database.path):
                 raise

@@ -4,7 +4,7 @@ import pytest
 
 from moorage_state.deltas import encode_frame
 from moorage_state.errors import Bug, Retryable, StaleLease, UserError, VersionGone, VersionMismatch
-from moorage_state.server import RangeSpec, Version
+from moorage_state.server import RangeSpec, Version, open_range
 
 
 @pytest.fixture
@@ -292,3 +292,41 @@ def test_an_attempts_name_used_again_makes_a_new_delta(op, key):
     assert first.digest != second.digest
     op.commit(second)
     assert op.read() == {key(1, 1): b"y"}
+
+
+@pytest.fixture
+def in_parts(monkeypatch, host, drive):
+    """A range whose every delta is too large to be held."""
+    monkeypatch.setattr(open_range, "_HELD_BYTES", -1)
+    op = drive(host)
+    op.open()
+    return op
+
+
+def test_a_delta_that_is_applied_in_parts_writes_what_it_would_at_once(in_parts, key):
+    in_parts.epoch({key(1, n): b"old" for n in range(4)})
+    frames = [
+        encode_frame([(key(1, 0), key(1, 3))], [key(1, 1), key(2, 2)], [b"a" * 3_000_000, b"b"]),
+        encode_frame([], [key(1, 9)], [b"c" * 3_000_000]),
+        encode_frame([(key(2, 0), key(2, 9))], [key(1, 1), key(3, 3)], [None, b"d"]),
+    ]
+    for seq, frame in enumerate(frames):
+        in_parts.api.stage(*in_parts.address, 2, "a", frame, seq)
+    made = in_parts.api.prepare(*in_parts.address, 2, "a", in_parts.version.digest, len(frames))
+    in_parts.commit(made, wait=True)
+    assert in_parts.read() == {key(1, 3): b"old", key(1, 9): b"c" * 3_000_000, key(3, 3): b"d"}
+
+
+def test_of_a_large_delta_that_is_damaged_at_its_end_nothing_is_written(
+    in_parts, host, key, monkeypatch
+):
+    in_parts.commit(in_parts.prepare({key(1, 1): b"old"}), wait=True)
+    made = in_parts.prepare({key(1, 1): b"new"})
+    held = host._leases.get(*in_parts.address)
+    path = held._spool.path(Version(2, made.digest))
+    path.write_bytes(path.read_bytes()[:-1])
+    written: list[object] = []
+    monkeypatch.setattr(held._database, "apply", lambda *given, **_: written.append(given))
+    with pytest.raises(VersionGone, match="delta is damaged"):
+        in_parts.commit(made, wait=True)
+    assert written == []

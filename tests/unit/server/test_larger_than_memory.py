@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from moorage_state.deltas import encode_frame
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import ServerGroup
 
@@ -136,3 +137,33 @@ def test_a_gigabyte_of_state_needs_no_gigabyte_of_memory(drive, key, disk):
 @pytest.mark.soak
 def test_four_gigabytes_of_state_need_no_more_than_one(drive, key, disk):
     check_flat(grow_and_read(drive, key, disk, 4 << 30))
+
+
+def large_epoch(drive, key, disk, size, limit):
+    """One epoch that changes `size` bytes of state, through a server without room for them."""
+    noise = random.Random(5).randbytes(4 * MIB)
+    count, a_frame = size // VALUE, 2 * PER_EPOCH // 5
+    with ServerGroup(1, disk / "local", options=OPTIONS) as group:
+        (pid,) = group.pids
+        with limited(pid, limit), group.connect(0) as client:
+            op = drive(client)
+            op.open()
+            frames = 0
+            for begin in range(0, count, a_frame):
+                numbers = range(begin, min(begin + a_frame, count))
+                keys, values = [key(n % 64, n) for n in numbers], [value(noise, n) for n in numbers]
+                op.api.stage(*op.address, 1, "a", encode_frame([], keys, values), frames)
+                frames += 1
+            made = op.api.prepare(*op.address, 1, "a", op.version.digest, frames)
+            assert made.bytes > size
+            op.commit(made, wait=True)
+            peak = status(pid, "VmHWM")
+            some = sorted(random.Random(6).sample(range(count), 500), key=lambda n: n % 64)
+            found = op.api.get_many(*op.address, op.version, [key(n % 64, n) for n in some])
+            assert found == [value(noise, n) for n in some]
+            assert group.pids == [pid]
+    return peak
+
+
+def test_an_epoch_larger_than_the_memory_of_its_server_is_applied_in_parts(drive, key, disk):
+    assert large_epoch(drive, key, disk, 160 * MIB, limit=144 * MIB) < 144 * MIB
