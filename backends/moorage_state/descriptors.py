@@ -65,7 +65,10 @@ def _checked_ttl(config: Any) -> Any:
 
 def _check(name: str, ddl: str, ttl: Any) -> None:
     _check_name(name)
-    parse_type(ddl)
+    try:
+        parse_type(ddl)
+    except ValueError as error:
+        raise ValueError(f"{error} state={name}") from None
     _checked_ttl(ttl)
 
 

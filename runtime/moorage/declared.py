@@ -59,7 +59,7 @@ def parse_output(uid: str, ddl: str) -> StructType:
     try:
         schema = StructType.fromDDL(ddl)
     except Exception as exc:
-        raise _unreadable(uid, ddl) from exc
+        raise _unreadable(uid, ddl, f": {first_line(exc)}") from exc
     if not isinstance(schema, StructType) or not schema.fields:
         raise _unreadable(uid, ddl)
     check_columns(schema, f"output of {uid}")
@@ -74,10 +74,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return made
 
 
-def _unreadable(uid: str, ddl: str) -> UserError:
+def _unreadable(uid: str, ddl: str, why: str = "") -> UserError:
     return UserError(
         f"cannot read the operator's output columns; write DDL such as 'user string, n long': "
-        f"uid={uid} output={ddl!r}"
+        f"uid={uid} output={ddl!r}{why}"
     )
 
 
@@ -151,5 +151,6 @@ def _stateful(plan: Any) -> list[str]:
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's text that says something, or its class where there is none."""
-    lines = [line for line in str(error).splitlines() if not line.startswith(_PY4J)]
-    return lines[0].removeprefix(": ") if lines else type(error).__name__
+    lines = (line.strip().removeprefix(": ") for line in str(error).splitlines())
+    said = (line for line in lines if line and not line.startswith(_PY4J))
+    return next(said, type(error).__name__)

@@ -8,6 +8,7 @@ Decides what a legal input is, and that uids and directories are taken once. Cal
 import re
 from typing import Any
 
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -39,6 +40,11 @@ __all__ = [
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _BYTES_PER_RECORD = 64
+_NO_SOURCE = (
+    "Failed to find data source",
+    "Failed to find the data source",
+    "DATA_SOURCE_NOT_FOUND",
+)
 _FILE_FORMATS = {"parquet", "json", "csv", "text", "orc"}
 
 
@@ -101,9 +107,10 @@ class StreamEnvironment:
                 reader = reader.option(name, value)
             frame = reader.load(where) if where is not None else reader.load()
         except Exception as exc:
+            declared = f" schema={schema!r:.200}" if isinstance(schema, str) else ""
             raise UserError(
-                f"spark cannot open this input: uid={uid} format={format} path={where}: "
-                f"{first_line(exc)}"
+                f"spark cannot open this input: uid={uid} format={format} path={where}{declared}: "
+                f"{first_line(exc)}{_missing_connector(format, exc)}"
             ) from exc
         files = where if format in _FILE_FORMATS else None
         return self.from_spark(uid, frame, files=files)
@@ -175,3 +182,12 @@ class StreamEnvironment:
         if self._max_records is None or limits.intersection(name.lower() for name in options):
             return options
         return {**options, "maxBytesPerTrigger": self._max_records * _BYTES_PER_RECORD}
+
+
+def _missing_connector(source: str, error: Exception) -> str:
+    """How to get a source that Spark does not come with, if that is what is wrong."""
+    if not any(sign in str(error) for sign in _NO_SOURCE):
+        return ""
+    packages = {"kafka": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"}
+    wanted = packages.get(source, f"the Maven coordinates of the connector of {source}")
+    return f"; set in the manifest sparkConf: {{spark.jars.packages: {wanted!r}}}"

@@ -28,6 +28,7 @@ from moorage.declared import (
 )
 from moorage.functions import KeyedProcessFunction
 from moorage.nodes import Branch, OperatorNode, SinkNode, Transform
+from moorage.sendable import check_sendable
 from moorage.side_outputs import side_outputs_of
 from moorage.sinks import (
     CheckpointFunction,
@@ -244,6 +245,7 @@ class DataStream:
         if (bind := getattr(sink, "bind", None)) is not None:
             schema = arrow_schema(self.schema)
             sink = bind(SinkContext(uid, self.env.base_dir, self.env.staging, schema))
+        check_sendable("sink", uid, sink)
         self.env.claim_directory(uid, sink)
         self.env.graph.sinks.append(SinkNode(uid, self, sink))
         return self
@@ -333,6 +335,7 @@ class KeyedStream:
         """
         self._stream.env.claim_uid(uid)
         self._check_function(uid, function)
+        check_sendable("operator", uid, function)
         odd = {"null_key": null_key, "bad_time": bad_time}
         sides = side_outputs_of(uid, side_outputs, odd, self._stream.schema)
         schema = parse_output(uid, output)

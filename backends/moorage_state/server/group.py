@@ -23,6 +23,7 @@ from typing import Self
 
 import moorage_state
 from moorage_state.errors import Retryable
+from moorage_state.import_path import python_path
 from moorage_state.server.addresses import join_address
 from moorage_state.server.client import StateClient
 from moorage_state.server.databases import DatabaseOptions, backend_flags
@@ -194,7 +195,8 @@ class ServerGroup:
 
     def _spawn(self, index: int) -> _Server:
         path = self._sockets / f"{index}.sock"
-        command = [sys.executable, "-m", "moorage_state.server"]
+        # -P: not from the directory we are in, which may be a job's.
+        command = [sys.executable, "-P", "-m", "moorage_state.server"]
         command += ["--dir", str(self._local_dir), "--socket", str(path), "--token-stdin"]
         command += ["--die-with-parent", str(os.getpid())]
         command += backend_flags(self._options)
@@ -273,7 +275,7 @@ def _environment() -> dict[str, str]:
     """This process's environment, with the folder that this package was imported from."""
     root = str(Path(moorage_state.__path__[0]).parent)
     others = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, others)))}
+    return {**os.environ, "PYTHONPATH": python_path([root, *others.split(os.pathsep)])}
 
 
 def _first_line(process: subprocess.Popen[bytes], deadline: float) -> str:

@@ -6,11 +6,14 @@ it. It must not know how an epoch works: the driver does the work and reports it
 
 import sys
 
+from moorage_state.import_path import standard_library_first
+
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run the command line and leave the process with its exit status."""
+    standard_library_first()
     try:
         from moorage.cli.app import run_app
     except ModuleNotFoundError as error:

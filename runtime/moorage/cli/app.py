@@ -226,8 +226,8 @@ def _summary(job: StatefulSparkJob, result: RunResult) -> str:
     if result.already:
         return (
             f"{job.name} has finished already, with {result.restored_from} at epoch "
-            f"{result.epoch}: nothing was run; to run it again name another checkpointDir, or go "
-            f"back with --restore chk-<id>"
+            f"{result.epoch}: nothing is left to do; to run it again name another checkpointDir, "
+            f"or go back with --restore chk-<id>"
         )
     rows = rows_text(result.rows_total, result.odd)
     where = f"checkpoint {checkpoint.checkpoint_id}" if checkpoint else "no checkpoint"

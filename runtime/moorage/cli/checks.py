@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from moorage.driver.backends import judge_backend
-from moorage.driver.job_source import NO_BUILD, fault_of
+from moorage.driver.job_source import NO_BUILD, fault_of, hiding_files
 from moorage_api import (
     Check,
     Problem,
@@ -55,6 +55,10 @@ def _files(job: StatefulSparkJob, folder: Path) -> Iterator[Problem]:
         yield _absent("spec.application.mainFile", main_file)
     else:
         yield from _source(main_file)
+    for path in hiding_files([main_file.parent]):
+        reason = f"has a file beside it that hides the package {path.stem}: {path}"
+        yield Problem("spec.application.mainFile", reason, "rename that file")
+        break
     for index, name in enumerate(application.py_files):
         path = folder / name.removeprefix("local://")
         if not path.exists():

@@ -9,6 +9,10 @@ if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda got, _frame: early.append(got))
 
+    from moorage_state.import_path import standard_library_first
+
+    standard_library_first()
+
     from moorage.cluster.main import main
 
     main(early)

@@ -21,8 +21,8 @@ from moorage.driver.session import (
     end_session,
     engine_conf,
     java_options,
-    python_path,
     start_session,
+    worker_path,
 )
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import RunOptions
@@ -86,7 +86,7 @@ def cluster_conf(
         ordered: what the operator decides.
         pod: the driver's; None where Spark's own processes are on this machine.
     """
-    path = [python_path(settings), settings.spark_conf.get("spark.executorEnv.PYTHONPATH", "")]
+    path = [worker_path(settings), settings.spark_conf.get("spark.executorEnv.PYTHONPATH", "")]
     conf = {
         **settings.spark_conf,
         **(_pod_conf(pod) if pod else {}),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from moorage_state.errors import IllegalConfigurationError
+from moorage_state.import_path import after_standard_library
 from moorage_state.tuning import (
     BackendOptions,
     Kind,
@@ -67,7 +68,7 @@ def judge_backend(
 @contextmanager
 def _importing_from(code: Sequence[Path]) -> Iterator[None]:
     before = list(sys.path)
-    sys.path[:0] = [str(path) for path in code]
+    after_standard_library(str(path) for path in code)
     try:
         yield
     finally:

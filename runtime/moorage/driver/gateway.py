@@ -7,11 +7,14 @@ with us however we end. Called when a session starts.
 """
 
 import logging
+import os
 from collections.abc import Mapping
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
+
+from moorage.engine.worker_daemon import SAFE_PATH
 
 __all__ = ["start_jvm"]
 
@@ -30,9 +33,16 @@ def start_jvm(conf: Mapping[str, str]) -> None:
         return
     settings = SparkConf(loadDefaults=False)
     settings.setAll(list(conf.items()))
-    gateway = launch_gateway(  # type: ignore[no-untyped-call]  # PySpark has no types here
-        settings, {"start_new_session": True}
-    )
+    # Workers must not import from the directory we are in, which may be a job's.
+    safe = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = safe or "1"
+    try:
+        gateway = launch_gateway(  # type: ignore[no-untyped-call]  # PySpark has no types here
+            settings, {"start_new_session": True}
+        )
+    finally:
+        if safe is None:
+            del os.environ[SAFE_PATH]
     SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
     misc = gateway.jvm.sun.misc
     try:

@@ -13,12 +13,13 @@ from types import ModuleType
 
 from pyspark import cloudpickle
 
-from moorage.driver.job_source import NO_BUILD, fault_of
+from moorage.driver.job_source import NO_BUILD, fault_of, hiding_files, unread_files
 from moorage.engine.failures import UserFunctionError
 from moorage.graph import JobGraph, StreamEnvironment
 from moorage_state.errors import MoorageError, UserError
+from moorage_state.import_path import after_standard_library
 
-__all__ = ["build_graph", "check_job_file"]
+__all__ = ["build_graph", "check_folders", "check_job_file"]
 
 _MODULE = "moorage_job"
 
@@ -37,6 +38,25 @@ def check_job_file(path: Path) -> None:
     if fault.cause is not None:
         raise _not_imported(path, fault.cause) from fault.cause
     raise _no_build(path)
+
+
+def check_folders(path: Path, py_files: Sequence[Path] = ()) -> list[str]:
+    """Find files of the job that are named like something else; gives what a person should know.
+
+    Raises:
+        UserError: one hides a package that the job's processes need.
+    """
+    folders = [path.parent, *py_files]
+    if hiding := hiding_files(folders):
+        raise UserError(
+            f"a file beside the job hides a package that its processes need: file={hiding[0]} "
+            f"package={hiding[0].stem}; rename the file"
+        )
+    return [
+        f"a file is named like a module of the standard library, which is imported in its place: "
+        f"file={one}; rename it if the job is to import it"
+        for one in unread_files(folders, path)
+    ]
 
 
 def build_graph(path: Path, env: StreamEnvironment, py_files: Sequence[Path] = ()) -> JobGraph:
@@ -68,9 +88,7 @@ def build_graph(path: Path, env: StreamEnvironment, py_files: Sequence[Path] = (
 
 def _import(path: Path, py_files: Sequence[Path]) -> ModuleType:
     """Import the file under a name of its own; its functions travel to executors by value."""
-    for folder in (*map(str, py_files), str(path.parent)):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
+    after_standard_library([str(path.parent), *map(str, py_files)])
     spec = importlib.util.spec_from_file_location(_MODULE, path)
     if spec is None or spec.loader is None:
         raise UserError(f"the job file is not a Python file: file={path}")

@@ -1,14 +1,23 @@
-"""What reading a job file tells of it, without running it.
+"""What a job file and its folder tell of a job without running it.
 
-Decides what cannot be a job file. Called by the checks of a manifest and by the driver before Spark
-is started, which takes long.
+Decides what cannot be a job file, and what cannot lie beside it. Called by the checks of a manifest
+and by the driver before Spark is started, which takes long.
 """
 
 import ast
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["NO_BUILD", "Fault", "fault_of"]
+__all__ = ["NO_BUILD", "Fault", "fault_of", "hiding_files", "unread_files"]
+
+# What processes of a job import, all of them folders: a single file of such a name is another's.
+_PACKAGES = frozenset({
+    *("boto3", "botocore", "msgspec", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "rocksdict"),
+    *("click", "pydantic", "rich", "typer", "yaml"),
+    *("moorage", "moorage_api", "moorage_state"),
+})  # fmt: skip
 
 NO_BUILD = "add `def build(env):` that reads streams from env and says what to do with them"
 
@@ -51,3 +60,18 @@ def fault_of(path: Path) -> Fault | None:
             case ast.Name(id="globals" | "exec" | "setattr"):
                 stars = True
     return None if "build" in names or stars else Fault()
+
+
+def hiding_files(folders: Iterable[Path]) -> list[Path]:
+    """Files of a job that its processes would import in place of a package that they need."""
+    return _named(folders, _PACKAGES)
+
+
+def unread_files(folders: Iterable[Path], main_file: Path) -> list[Path]:
+    """Files named like a module of the standard library, which is found first."""
+    return [path for path in _named(folders, sys.stdlib_module_names) if path != main_file]
+
+
+def _named(folders: Iterable[Path], names: frozenset[str]) -> list[Path]:
+    found = (path for folder in folders if folder.is_dir() for path in folder.glob("*.py"))
+    return sorted(path for path in found if path.stem in names)

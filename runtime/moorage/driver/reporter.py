@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -97,6 +97,11 @@ class Reporter:
     def message(self, text: str) -> None:
         """Something a person should read."""
         self._publish(message=text)
+
+    def messages(self, texts: Iterable[str]) -> None:
+        """Several of them."""
+        for text in texts:
+            self.message(text)
 
     def restored(self, path: str | None, manifest: Manifest | None, *, own: bool = True) -> None:
         """What the run began from; `own`: a checkpoint of the job's lineage."""

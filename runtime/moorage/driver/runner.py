@@ -14,7 +14,7 @@ from pathlib import Path
 from moorage.driver.context import DriverContext
 from moorage.driver.control import ControlServer, control_path
 from moorage.driver.environment import RangesMove, StoppedWaiting
-from moorage.driver.job_file import build_graph, check_job_file
+from moorage.driver.job_file import build_graph, check_folders, check_job_file
 from moorage.driver.lineage import hold_lineage
 from moorage.driver.local import LocalEnvironment
 from moorage.driver.reporter import Reporter, view_of
@@ -73,13 +73,13 @@ def run_job(
     settings = JobSettings.of(job, job_dir, options.restore, options.orders)
     check_job_file(settings.main_file)
     reporter = Reporter(listener)
+    reporter.messages(check_folders(settings.main_file, settings.py_files))
     reporter.job(settings.parallelism, settings.max_parallelism)
     with contextlib.ExitStack() as stack:
         stack.callback(options.requests.close, f"the job has ended: job={settings.name}")
         writer, store = stack.enter_context(hold_lineage(settings, options, reporter))
         choice = choose(store, writer.entries, settings)
-        for sentence in choice.warnings:
-            reporter.message(sentence)
+        reporter.messages(choice.warnings)
         if choice.manifest is None:
             reporter.message(f"starting empty: no checkpoint yet in {settings.checkpoint_dir}")
         if _already_finished(choice, settings):
@@ -269,8 +269,7 @@ def _choose_again(context: DriverContext, verify: Verify) -> Choice:
     policy = replace(context.settings.restore, mode="Latest", explicit=False)
     settings = replace(context.settings, restore=policy)
     choice = choose(context.store, context.writer.entries, settings, verify)
-    for sentence in choice.warnings:
-        context.reporter.message(sentence)
+    context.reporter.messages(choice.warnings)
     return choice
 
 

@@ -27,6 +27,7 @@ from moorage.engine.placement import required_conf
 from moorage.engine.worker_daemon import DAEMON_MODULE
 from moorage.redaction import SPARK_REDACTION
 from moorage_state.errors import UserError
+from moorage_state.import_path import python_path
 
 __all__ = [
     "check_spark_version",
@@ -34,8 +35,8 @@ __all__ = [
     "engine_conf",
     "java_options",
     "local_session",
-    "python_path",
     "start_session",
+    "worker_path",
 ]
 
 _log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ def local_session(settings: JobSettings, cores: int, scratch: Path) -> SparkSess
     """
     os.environ.update(settings.env)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = python_path(settings)
+    os.environ["PYTHONPATH"] = worker_path(settings)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     (scratch / "tmp").mkdir(exist_ok=True)
     conf = {**settings.spark_conf, **engine_conf(settings), **_local_conf(settings, scratch)}
@@ -175,8 +176,7 @@ def java_options(given: str, *further: str) -> list[str]:
     return [*collector, *COMPILER, *sharing_options(given), *further, *filter(None, [given])]
 
 
-def python_path(settings: JobSettings) -> str:
+def worker_path(settings: JobSettings) -> str:
     """What workers need to import: what the driver sees, the job's directory, its pyFiles."""
-    paths = [str(settings.main_file.parent), *map(str, settings.py_files)]
-    paths += [p for p in sys.path if p]
-    return os.pathsep.join(dict.fromkeys(paths))
+    own = [str(settings.main_file.parent), *map(str, settings.py_files)]
+    return python_path([*own, *sys.path])

@@ -7,12 +7,9 @@ record. It never changes committed state: it prepares a delta and acknowledges i
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
 
-import errno
 import logging
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
@@ -23,7 +20,7 @@ from moorage.engine.batch_loop import BatchLoop
 from moorage.engine.buffers import OutputBuffer
 from moorage.engine.columns import ack_batch
 from moorage.engine.event_times import EventTimes
-from moorage.engine.failures import SubtaskFailure, UserFunctionError
+from moorage.engine.failures import SubtaskFailure
 from moorage.engine.firing import Firing
 from moorage.engine.garbage import seldom_collecting
 from moorage.engine.head import Head, read_head
@@ -33,6 +30,7 @@ from moorage.engine.range_access import BoundRange, connect_to
 from moorage.engine.row_filter import RowFilter
 from moorage.engine.sending import Sending
 from moorage.engine.subtask_plan import NEVER, UNKNOWN, SubtaskPlan
+from moorage.engine.user_errors import failure_in
 from moorage.functions import (
     KeyedProcessFunction,
     ProcessContext,
@@ -40,17 +38,12 @@ from moorage.functions import (
     TimerService,
 )
 from moorage.vectorized import KeyedBatchFunction
-from moorage_state.errors import LocalDiskError, MoorageError
 from moorage_state.keyed import KeyedStateStore, KeyTimers
 from moorage_state.keygroups import range_of
 
 __all__ = ["SubtaskPlan", "run_subtask"]
 
 _log = logging.getLogger(__name__)
-
-_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-_ENGINE = str(Path(__file__).parent)
-_FRAMES = 5
 
 
 def run_subtask(plan: SubtaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -76,25 +69,7 @@ def run_subtask(plan: SubtaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterato
         raise
     except Exception as exc:
         where = subtask.where() if subtask is not None else f"operator={plan.uid}"
-        raise _failure(exc, where) from exc
-
-
-def _failure(exc: Exception, where: str) -> SubtaskFailure:
-    """What the driver is told; for an error in user code where, what, and the end of the trace."""
-    if isinstance(exc, MoorageError):
-        return SubtaskFailure(exc.code, str(exc))
-    if isinstance(exc, OSError) and exc.errno in _DISK_ERRORS:
-        return SubtaskFailure(LocalDiskError.code, str(exc))
-    words = f"{where}: {type(exc).__name__}: {exc}\n{_trace(exc)}"
-    return SubtaskFailure(UserFunctionError.code, words)
-
-
-def _trace(exc: Exception) -> str:
-    """The end of its trace, without the frames of the engine that called the function."""
-    frames = traceback.extract_tb(exc.__traceback__)
-    theirs = (at for at, frame in enumerate(frames) if not frame.filename.startswith(_ENGINE))
-    shown = frames[next(theirs, 0) :][-_FRAMES:]
-    return "".join([*traceback.format_list(shown), *traceback.format_exception_only(exc)])
+        raise failure_in(plan.function, exc, where) from exc
 
 
 def _has_timers(function: KeyedProcessFunction) -> bool:

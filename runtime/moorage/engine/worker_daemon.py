@@ -10,6 +10,7 @@ of the workers' module as its argument. Decides nothing about what workers do.
 """
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,9 +21,10 @@ from types import ModuleType
 from typing import Any
 from zipimport import ZipImportError, zipimporter
 
-__all__ = ["DAEMON_MODULE", "main", "without_archives"]
+__all__ = ["DAEMON_MODULE", "SAFE_PATH", "main", "without_archives"]
 
 DAEMON_MODULE = "spark.python.daemon.module"
+SAFE_PATH = "PYTHONSAFEPATH"
 
 _WORKER = "pyspark.worker"
 _NEEDED = (
@@ -39,6 +41,7 @@ _VERSION = Path("pyspark", "version.py")
 
 def main() -> None:
     """Import, then fork workers until Spark's JVM goes."""
+    os.environ.pop(SAFE_PATH, None)  # meant for us, and not for what workers start
     kept = without_archives(sys.path)
     for dropped in set(sys.path) - set(kept):
         sys.path_importer_cache.pop(dropped, None)

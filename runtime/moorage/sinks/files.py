@@ -25,6 +25,7 @@ from moorage.sinks.partitions import check_partitioning
 from moorage.sinks.writing import FileWriter, Place
 from moorage_state import failpoints
 from moorage_state.errors import UserError
+from moorage_state.stores.s3 import S3Address
 
 __all__ = ["FileSink"]
 
@@ -103,6 +104,8 @@ class FileSink:
                 f"a memory store is of one process, and a job has several; name a directory or "
                 f"s3://bucket/prefix: uid={context.uid} path={self.path}"
             )
+        if self.path.startswith("s3://"):
+            _check_address(context.uid, self.path)
         bound = copy(self)
         if self._local and not self.path.startswith("/"):
             if not context.base_dir.startswith("/"):
@@ -180,6 +183,13 @@ class FileSink:
 
     def _bucket(self) -> Bucket:
         return Bucket(self._url, self.reader_url)
+
+
+def _check_address(uid: str, url: str) -> None:
+    try:
+        S3Address.parse(url)
+    except UserError as error:
+        raise UserError(f"a sink cannot write there: sink={uid}: {error}") from error
 
 
 def _scheme(text: str) -> str | None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,13 +52,20 @@ def wait_for(home: JobHome, wanted: set[tuple[str, str]]) -> dict[tuple[str, str
 @pytest.fixture
 def home(tmp_path):
     (tmp_path / "events").mkdir()
+    job = tmp_path / "job" / "beside" / JOB.name
     home = JobHome.make(
         tmp_path / "job",
-        JOB,
+        job,
         tmp_path / "events",
         bounded=False,
         epoch={"interval": f"{INTERVAL_MS}ms"},
     )
+    job.parent.mkdir()
+    shutil.copy(JOB, job)
+    # In the job's folder, and where the job is started: nobody's pickle but their own.
+    for name in ("pickle", "queue", "random", "statistics"):
+        for folder in (job.parent, home.path):
+            (folder / f"{name}.py").write_text("raise RuntimeError('not the real one')")
     yield home
     home.end()
 

@@ -188,8 +188,8 @@ def test_a_job_that_had_finished_says_so_and_shows_no_zeros(moorage, job_file):
     status, out, err = moorage("run", job_file, runner=runner)
     assert status == 0
     assert out == (
-        "clicks has finished already, with chk-3 at epoch 9: nothing was run; to run it again name "
-        "another checkpointDir, or go back with --restore chk-<id>\n"
+        "clicks has finished already, with chk-3 at epoch 9: nothing is left to do; to run it "
+        "again name another checkpointDir, or go back with --restore chk-<id>\n"
     )
     assert err == ""
 

@@ -1,10 +1,11 @@
 """What is wrong with a job file is found before Spark is started, as far as reading it tells."""
 
+import sys
 from typing import Any
 
 import pytest
 
-from moorage.driver.job_file import build_graph, check_job_file
+from moorage.driver.job_file import build_graph, check_folders, check_job_file
 from moorage.engine.failures import UserFunctionError
 from moorage.graph import StreamEnvironment
 from moorage_state.errors import UserError
@@ -60,3 +61,35 @@ def test_what_a_build_asks_for_in_vain_is_told_with_its_line(job):
     with pytest.raises(UserError, match=r"uid='a b' \(file=.*job\.py line=2\)$") as caught:
         build_graph(path, StreamEnvironment(session))
     assert type(caught.value) is UserError
+
+
+def test_a_file_that_hides_a_package_we_need_is_named(job, tmp_path):
+    path = job("def build(env): ...")
+    assert check_folders(path) == []
+    (tmp_path / "pandas.py").write_text("")
+    with pytest.raises(UserError, match=r"file=.*/pandas\.py package=pandas; rename the file"):
+        check_folders(path)
+
+
+def test_installed_packages_beside_the_job_hide_nothing(job, tmp_path):
+    (tmp_path / "pandas").mkdir()
+    (tmp_path / "pandas" / "__init__.py").write_text("")
+    assert check_folders(job("def build(env): ...")) == []
+
+
+def test_a_file_named_like_the_standard_library_is_told_and_imported_by_nobody(
+    job, tmp_path, monkeypatch
+):
+    (tmp_path / "pickle.py").write_text("raise RuntimeError")
+    (tmp_path / "wave.py").write_text("raise RuntimeError")
+    (tmp_path / "beside_the_job.py").write_text("here = True")
+    path = job("import beside_the_job, pickle, wave\nbuild = pickle.dumps and (lambda env: None)\n")
+    (told, other) = check_folders(path)
+    assert f"file={tmp_path}/pickle.py" in told
+    assert f"file={tmp_path}/wave.py" in other
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "wave", raising=False)
+    session: Any = None
+    with pytest.raises(UserError, match=r"no operators|nothing"):
+        build_graph(path, StreamEnvironment(session))
+    assert sys.modules["wave"].__file__ != str(tmp_path / "wave.py")
