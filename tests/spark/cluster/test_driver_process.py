@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ import yaml
 from moorage_testing.batches import add_batch
 from moorage_testing.fresh_process import start_in_session
 from moorage_testing.jobs import kill_group, wait_until
+from moorage_testing.tls import NAME, authority, mount
 
 from moorage_api.driver import DriverEnd, DriverState, RequestView
 from moorage_state.snapshots import LineageLog, Released, Run, SavepointStore
@@ -23,9 +26,11 @@ from moorage_state.stores import open_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
+CONTEXT = ssl.create_default_context(cadata=authority())
 ROOT = Path(__file__).parents[3]
 JOB = Path(__file__).parent / "held_job.py"
 TOKEN = "a-token-of-twenty-chars"  # noqa: S105
+CONTROL = "a-token-that-gives-orders"
 
 
 class DriverHome:
@@ -37,6 +42,8 @@ class DriverHome:
         for name in ("in", "out", "config", "savepoints"):
             (path / name).mkdir()
         (path / "token").write_text(f"{TOKEN}\n")
+        (path / "control").write_text(f"{CONTROL}\n")
+        mount(path / "tls")
 
     @property
     def checkpoint_dir(self) -> str:
@@ -52,9 +59,10 @@ class DriverHome:
         job = {
             "apiVersion": "moorage.dev/v1alpha1",
             "kind": "StatefulSparkJob",
-            "metadata": {"name": "counting", "namespace": "team", "uid": uid},
+            "metadata": {"name": "clicks", "namespace": "team", "uid": uid},
             "spec": {
                 "image": "counting:1",
+                "security": {"tls": {"secretName": "clicks-tls"}},
                 "application": {"mainFile": f"local://{JOB}", "args": [str(self.path)]},
                 "scaling": {"parallelism": 2},
                 "epoch": {"interval": "100ms"},
@@ -69,6 +77,7 @@ class DriverHome:
         environment = {
             "MOORAGE_CONFIG_DIR": str(self.path / "config"),
             "MOORAGE_TOKEN_FILE": str(self.path / "token"),
+            "MOORAGE_TLS_DIR": str(self.path / "tls"),
             "MOORAGE_TERMINATION_LOG": str(home / "end"),
             "MOORAGE_ENDPOINT_PORT": "0",
             "MOORAGE_ENDPOINT_HOST": "127.0.0.1",
@@ -101,9 +110,11 @@ class Driver:
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, Any]:
         port = wait_until(self._port, 60, f"the endpoint\n{self.log}")
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+        connection.sock = CONTEXT.wrap_socket(plain, server_hostname=NAME)
         try:
             data = json.dumps(body).encode() if body is not None else None
-            headers = {"Authorization": f"Bearer {TOKEN}"}
+            headers = {"Authorization": f"Bearer {CONTROL}"}
             connection.request(method, path, data, headers)
             answer = connection.getresponse()
             text = answer.read()
@@ -136,6 +147,7 @@ class Driver:
         assert self.process.wait(timeout) == status, self.log
         text = (self.home / "end").read_text()
         assert TOKEN not in text + self.log
+        assert CONTROL not in text + self.log
         return DriverEnd.model_validate_json(text)
 
     def terminate(self) -> None:
@@ -178,7 +190,7 @@ def test_a_driver_is_asked_ended_and_followed_by_another(home):
     refused = first.done("r-1").error
     assert refused is not None
     assert refused.code == "restart_needed"
-    assert 'moorage_fence{job="counting",namespace="team"} 1.0' in first.call("GET", "/metrics")[1]
+    assert 'moorage_fence{job="clicks",namespace="team"} 1.0' in first.call("GET", "/metrics")[1]
     add_batch(home.path / "in", 1)
     first.wait_for_rows(20)
     first.terminate()
