@@ -250,7 +250,8 @@ class Connection:
     def close(self) -> None:
         """Close the socket, and free whoever waits for it in another thread; idempotent."""
         with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
+            # Past TLS: after its own shutdown another thread would send on in the clear.
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
         self.socket.close()
 
     def send_hello(self, proof: bytes, nonce: bytes) -> None:
