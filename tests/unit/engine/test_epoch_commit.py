@@ -7,7 +7,7 @@ import pytest
 
 from moorage import CheckpointedFunction, KeyedProcessFunction
 from moorage.engine.acks import Ack, encode_ack
-from moorage.engine.clocks import Clock
+from moorage.engine.clocks import MAX_VALUES, Clock
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.plan import EpochFrame
@@ -146,3 +146,13 @@ def test_a_commit_that_fails_leaves_the_runner_at_the_epoch_before(played):
     played.refuse = None
     played.runner.run(None)
     assert played.left() != before
+
+
+def test_an_epoch_with_too_many_values_to_keep_event_time_by_is_not_committed(played):
+    played.runner.watermarks = Watermarks({"in": Clock(per="part")}, {"op": {"in"}})
+    halves = [{f"{half}-{i}": 5 for i in range(MAX_VALUES // 2 + 1)} for half in "ab"]
+    played.says = lambda subtask, _changed: {"value_times": {"in": halves[subtask]}}
+    before = played.left()
+    with pytest.raises(UserError, match=f"input=in per=part values={MAX_VALUES + 2} most="):
+        played.runner.run(None)
+    assert (played.committed, played.left()) == ([], before)
