@@ -223,8 +223,8 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> list[StateClient]:
     opened: list[StateClient] = []
     connect = StateClient.connect
 
-    def recording(address: str, token: str) -> StateClient:
-        opened.append(connect(address, token))
+    def recording(address: str, token: str, **names: Any) -> StateClient:
+        opened.append(connect(address, token, **names))
         return opened[-1]
 
     monkeypatch.setattr(StateClient, "connect", recording)

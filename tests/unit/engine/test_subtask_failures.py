@@ -238,7 +238,7 @@ def test_a_server_that_does_not_answer_is_tried_again(operator, batch, address):
 def test_the_in_process_host_serves_as_well(tmp_path, operator, batch, monkeypatch):
     with RangeHost(tmp_path / "host") as host:
         host.open_range(RangeSpec(operator.uid, 0, 127), "f1r0", None, [], f"file://{tmp_path}")
-        monkeypatch.setattr(StateClient, "connect", lambda *_: InProcessClient(host))
+        monkeypatch.setattr(StateClient, "connect", lambda *_, **__: InProcessClient(host))
         done = operator.attempt(Echo(), [batch(("a", 1))], downstream=1)
         assert done.rows == [("a", 1)]
         host.commit(operator.uid, 0, "f1r0", 1, done.ack.delta)
