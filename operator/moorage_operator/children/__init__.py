@@ -12,6 +12,7 @@ import yaml
 
 from moorage_api import API_VERSION, KIND, JobSpec
 from moorage_api.driver import ENDPOINT_PORT, METRICS_PATH, StartOrder, certificate_name
+from moorage_api.model import Model
 from moorage_operator.children.driver import driver_pod
 from moorage_operator.children.executor import executor_template
 from moorage_operator.children.names import (
@@ -134,7 +135,7 @@ def config_map(meta: Meta, spec: JobSpec, revision: str, order: StartOrder) -> O
         "metadata": made,
         "data": {
             "job.yaml": _yaml(_job(meta, spec)),
-            "start.json": _json(order.model_dump(mode="json", by_alias=True)),
+            "start.json": _json({"format": order.format, **_said(order)}),
             "spark.json": _json(spark_settings(meta, spec, order)),
             "executor.yaml": _yaml(executor_template(meta, spec, revision, order.attempt)),
         },
@@ -146,8 +147,20 @@ def _job(meta: Meta, spec: JobSpec) -> Object:
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
-        "spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "spec": _said(spec),
     }
+
+
+def _said(document: Model) -> Object:
+    """What a document says beyond the models' defaults.
+
+    A runtime that is older than this operator refuses fields that it does not know. So it is not
+    told of those that a later release added and nobody uses; of one that is used it must be.
+    """
+    said: Object = document.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
+    )
+    return said
 
 
 def _metadata(meta: Meta, name: str) -> Object:

@@ -175,6 +175,21 @@ def test_the_job_file_is_the_job_itself(meta, spec, order):
     assert job.spec == wanted
 
 
+def test_a_runtime_that_is_older_hears_nothing_of_fields_that_nobody_uses(meta, spec, order):
+    def told(changes):
+        data = config_map(meta, spec(changes), REVISION, order)["data"]
+        return yaml.safe_load(data["job.yaml"])["spec"], json.loads(data["start.json"])
+
+    job, orders = told({})
+    assert "security" not in job
+    assert "onMissingOffsets" not in job.get("restore", {})
+    assert "adoptLineage" not in orders
+    assert (orders["format"], orders["attempt"]) == (1, order.attempt)
+    job, _ = told({"security.tls.secretName": "clicks-tls", "restore.onMissingOffsets": "Skip"})
+    assert job["security"] == {"tls": {"secretName": "clicks-tls"}}
+    assert job["restore"] == {"onMissingOffsets": "Skip"}
+
+
 def test_the_order_is_read_as_it_was_given(meta, spec, order):
     files = config_map(meta, spec(), REVISION, order)["data"]
     assert StartOrder.model_validate_json(files["start.json"]) == order
