@@ -88,7 +88,9 @@ def _signals_stop(stop: threading.Event, display: Display) -> Iterator[None]:
         name = signal.Signals(number).name
         display.say(f"{name}: taking a last checkpoint; press Ctrl-C again to quit without it")
 
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    # One that was ignored already stays so: that is what `nohup` asks for.
+    taken = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in taken}
     try:
         yield
     finally:

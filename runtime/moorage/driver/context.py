@@ -7,6 +7,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from moorage.driver.environment import Environment
+from moorage.driver.output import OutputKeeper
 from moorage.driver.reporter import Reporter
 from moorage.driver.requests import Requests
 from moorage.driver.settings import JobSettings
@@ -35,6 +36,7 @@ class DriverContext:
     stop: threading.Event
     requests: Requests
     environment: Environment
+    output: OutputKeeper
 
     @property
     def input_uids(self) -> list[str]:

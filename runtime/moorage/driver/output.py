@@ -61,7 +61,8 @@ class OutputKeeper:
         self._writer = writer
         self._savepoints = savepoints
         self._known: dict[int, _Committables] = {}
-        # What a sink publishes must not look like what it may forget.
+        # What a sink publishes or restores must not look like what it may forget, nor be read while
+        # that goes: a chore of the run before may still be at work when the next one begins.
         self._one_at_a_time = threading.Lock()
 
     def admit(self, manifest: Manifest | None) -> Iterator[str]:
@@ -91,6 +92,10 @@ class OutputKeeper:
             Fenced: another driver took over; no sink was touched.
             UserFunctionError: a function that is called with output raised.
         """
+        with self._one_at_a_time:
+            yield from self._restore(run, manifest)
+
+    def _restore(self, run: int, manifest: Manifest | None) -> Iterator[str]:
         lineage, entries = self._writer.lineage, self._writer.entries
         staged: _Committables = {}
         history: tuple[int, ...] = ()

@@ -17,9 +17,11 @@ from moorage.driver.environment import RangesMove, StoppedWaiting
 from moorage.driver.job_file import build_graph, check_folders, check_job_file
 from moorage.driver.lineage import hold_lineage
 from moorage.driver.local import LocalEnvironment
+from moorage.driver.output import OutputKeeper
 from moorage.driver.reporter import Reporter, view_of
 from moorage.driver.requests import Stopped
 from moorage.driver.restore import Choice, adopting, check_fits, check_settings, choose
+from moorage.driver.savepoints import KnownSavepoints
 from moorage.driver.settings import JobSettings
 from moorage.driver.stream_run import StreamRun
 from moorage.driver.tuning import spare_byte_counts
@@ -326,6 +328,7 @@ def _context(
             stop=options.stop,
             requests=options.requests,
             environment=environment,
+            output=OutputKeeper(graph, store, writer, KnownSavepoints(writer)),
         )
 
 

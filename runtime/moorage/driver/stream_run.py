@@ -21,7 +21,6 @@ from moorage.driver.context import DriverContext
 from moorage.driver.environment import RangesMove
 from moorage.driver.liveness import Liveness
 from moorage.driver.operator_states import deal_out, operator_sides
-from moorage.driver.output import OutputKeeper
 from moorage.driver.query import (
     counting_consumers,
     end,
@@ -32,7 +31,6 @@ from moorage.driver.query import (
 )
 from moorage.driver.refusals import RestorePointCorrupt, RestorePointIncompatible
 from moorage.driver.restore import Choice, known_schemas
-from moorage.driver.savepoints import KnownSavepoints
 from moorage.driver.starting import record_run, watermarks_at
 from moorage.driver.ticking import Ticking
 from moorage.driver.types import Outcome
@@ -84,8 +82,7 @@ class StreamRun:
         )
         self._counted = counting_consumers(context.graph)
         self._last_look = time.monotonic()
-        savepoints = KnownSavepoints(context.writer)
-        self._output = OutputKeeper(context.graph, context.store, context.writer, savepoints)
+        self._output = context.output
         self._runner = self._restore()
         self._checkpointer = Checkpointer(
             context.settings,

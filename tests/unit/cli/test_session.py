@@ -94,6 +94,17 @@ def test_timeout_which_signals_its_child_and_then_their_group_sends_one_signal(s
     assert out.startswith("clicks stopped: 9 rows")
 
 
+def test_a_job_under_nohup_outlives_its_terminal(start):
+    process = start("nohup")
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert "SIGTERM: taking a last checkpoint" in err
+    assert "SIGHUP" not in err
+    assert out.startswith("clicks stopped: 9 rows")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_second_signal_within_a_second_is_the_first_and_a_later_one_ends_at_once(start, number):
     process = start(listens=False)

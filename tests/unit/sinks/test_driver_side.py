@@ -1,5 +1,6 @@
 """What the driver tells sinks at a start and after a checkpoint, from a real log and manifests."""
 
+import threading
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -350,3 +351,31 @@ def test_sinks_that_want_to_know_hear_of_each_committed_epoch(store):
     job.keeper.commit_epoch(0, 1, {"out": job.stage(1)})
     job.keeper.commit_epoch(0, 2, {})
     assert heard == [("f1r0", 1, 1)]
+
+
+def test_a_run_restores_its_sinks_when_the_one_before_has_forgotten_what_it_may(store):
+    """A chore outlives its run where the store is slow, and deletes what a restore would read."""
+    forgetting, restored, done = threading.Event(), threading.Event(), []
+
+    class Slow(Counting):
+        def retire(self, _point):
+            forgetting.set()
+            restored.wait(0.2)  # as long as nobody does
+            done.append("forgot")
+
+        def restore(self, point):
+            done.append("restored")
+            restored.set()
+            return super().restore(point)
+
+    job = Job(Slow(), store)
+    job.start()
+    job.complete(job.stage(1), publish=False)
+    done.clear()
+    restored.clear()
+    chore = threading.Thread(target=job.keeper.retire, args=(0, 1, 1))
+    chore.start()
+    assert forgetting.wait(10)
+    list(job.keeper.restore(1, None))
+    chore.join()
+    assert done == ["forgot", "restored"]
