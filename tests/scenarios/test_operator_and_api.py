@@ -241,3 +241,16 @@ async def test_a_new_job_beside_the_operator_is_refused_and_one_that_runs_there_
     assert running.condition("SpecValid", "second").startswith("False")
     assert "operator's own" in running.status("second").message
     assert all(p["metadata"]["name"].startswith("clicks-") for p in running.pods())
+
+
+async def test_a_job_beside_the_operator_is_suspended_and_deleted_as_the_page_says(running):
+    """How it moves away: suspended first, then made again elsewhere."""
+    running.operators_namespace = running.namespace
+    running.restart_operator()
+    running.edit(desiredState="Suspended")
+    await running.until(lambda: running.phase() == "Suspended", seconds=600)
+    assert not running.drivers.living
+    last = running.drivers.newest.epoch
+    await running.run(600)
+    assert running.phase() == "Suspended"
+    assert running.drivers.newest.epoch == last

@@ -104,15 +104,21 @@ def _container(ours: Object, given: Object) -> Object:
 
 
 def _resources(ours: Object, given: Object) -> Object:
-    """CPU and memory are the spec's; devices and a limit of CPU may come from the template."""
-    result = dict(given)
-    for field in ("requests", "limits"):
+    """CPU and memory are the spec's; all else and a limit of CPU may come from the template.
+
+    What it says of a resource is all that is said: a limit of its own below our request would be
+    no pod.
+    """
+    result, fields = dict(given), ("requests", "limits")
+    named = {name for field in fields for name in _mapping(given.get(field))} - {"cpu", "memory"}
+    for field in fields:
         extra = {
             name: amount
             for name, amount in _mapping(given.get(field)).items()
-            if name not in ("cpu", "memory") or (field, name) == ("limits", "cpu")
+            if name in named or (field, name) == ("limits", "cpu")
         }
-        result[field] = {**extra, **ours.get(field, {})}
+        own = {name: amount for name, amount in ours.get(field, {}).items() if name not in named}
+        result[field] = {**extra, **own}
     return {key: value for key, value in result.items() if value}
 
 

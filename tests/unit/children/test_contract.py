@@ -298,3 +298,14 @@ def test_a_longer_last_checkpoint_has_a_longer_grace_period(meta, spec, order):
     patient = order.model_copy(update={"grace_seconds": 300.5})
     pod = driver_pod(meta, spec(), REVISION, patient)
     assert pod["spec"]["terminationGracePeriodSeconds"] > 300.5
+
+
+def test_what_a_template_says_of_local_storage_is_all_that_is_said():
+    """A limit below a request of ours is refused by the API server, for every executor."""
+    servers = {"name": "state-server", "resources": {"limits": {"ephemeral-storage": "2Gi"}}}
+    spec = spec_with("executor", {"spec": {"initContainers": [servers]}})
+    made = executor_template(META, spec, REVISION, 1)["spec"]["initContainers"]
+    asked = by(made, "name")["state-server"]["resources"]
+    assert asked["limits"]["ephemeral-storage"] == "2Gi"
+    assert "ephemeral-storage" not in asked["requests"]
+    assert asked["requests"]["memory"] == asked["limits"]["memory"]
