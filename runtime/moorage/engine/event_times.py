@@ -30,7 +30,9 @@ class EventTimes:
 
     def __init__(self, plan: SubtaskPlan) -> None:
         self._watermark = plan.watermark
-        self._inputs = tuple(zip(plan.inputs, plan.per or ("",) * len(plan.inputs), strict=True))
+        # All rows come in one epoch with the backend batch: nothing would wait for a value.
+        per = () if plan.batch else plan.per
+        self._inputs = tuple(zip(plan.inputs, per or ("",) * len(plan.inputs), strict=True))
         self.newest: dict[str, int] = {}
         self.values: dict[str, dict[Value, int]] = {}
         self.late_rows = 0

@@ -58,3 +58,13 @@ def test_too_many_values_of_one_subtask_are_refused(operator, batch, monkeypatch
     ) as error:
         seen(operator, rows, per=("n",))
     assert error.value.code == UserError.code
+
+
+def test_where_all_rows_come_in_one_epoch_there_may_be_any_number_of_values(
+    operator, batch, monkeypatch
+):
+    monkeypatch.setattr(event_times, "MAX_VALUES", 2)
+    rows = batch(*(("a", n, n) for n in range(3)))
+    ack = seen(operator, rows, per=("n",), batch=True)
+    assert ack.value_times == {}
+    assert ack.rows_in == 3
