@@ -41,6 +41,9 @@ __all__ = ["OutputKeeper", "history_of", "left_behind"]
 
 _Committables = Mapping[str, list[Committable]]
 
+_QUIET_SECONDS = 5.0
+"""A wait that is longer is told of."""
+
 
 class OutputKeeper:
     """The sinks of a job, in one run or several.
@@ -92,8 +95,13 @@ class OutputKeeper:
             Fenced: another driver took over; no sink was touched.
             UserFunctionError: a function that is called with output raised.
         """
-        with self._one_at_a_time:
+        if not self._one_at_a_time.acquire(timeout=_QUIET_SECONDS):
+            yield "waiting until the sinks of the run before have deleted what they may forget"
+            self._one_at_a_time.acquire()
+        try:
             yield from self._restore(run, manifest)
+        finally:
+            self._one_at_a_time.release()
 
     def _restore(self, run: int, manifest: Manifest | None) -> Iterator[str]:
         lineage, entries = self._writer.lineage, self._writer.entries

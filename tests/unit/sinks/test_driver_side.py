@@ -7,6 +7,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from moorage.driver import output
 from moorage.driver.output import OutputKeeper, history_of, left_behind
 from moorage.engine.failures import UserFunctionError
 from moorage.graph import DataStream, JobGraph, SinkNode
@@ -353,7 +354,7 @@ def test_sinks_that_want_to_know_hear_of_each_committed_epoch(store):
     assert heard == [("f1r0", 1, 1)]
 
 
-def test_a_run_restores_its_sinks_when_the_one_before_has_forgotten_what_it_may(store):
+def test_a_run_restores_its_sinks_when_the_one_before_has_forgotten_what_it_may(store, monkeypatch):
     """A chore outlives its run where the store is slow, and deletes what a restore would read."""
     forgetting, restored, done = threading.Event(), threading.Event(), []
 
@@ -376,6 +377,8 @@ def test_a_run_restores_its_sinks_when_the_one_before_has_forgotten_what_it_may(
     chore = threading.Thread(target=job.keeper.retire, args=(0, 1, 1))
     chore.start()
     assert forgetting.wait(10)
-    list(job.keeper.restore(1, None))
+    monkeypatch.setattr(output, "_QUIET_SECONDS", 0.01)
+    told = list(job.keeper.restore(1, None))
     chore.join()
     assert done == ["forgot", "restored"]
+    assert told[0].startswith("waiting until the sinks of the run before have deleted")
