@@ -294,7 +294,8 @@ class RangeFleet:
 
         def release(index: int, client: ServerConnection) -> None:
             for item in by_server.get(index, []):
-                client.release_range(*self._address(item))
+                with suppress(MoorageError):  # one that cannot be closed well keeps no other open
+                    client.release_range(*self._address(item))
 
         self._ask(release)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from moorage.engine.fleet import RangeFleet
-from moorage_state.errors import StoreUnavailable
+from moorage_state.errors import LocalDiskError, StoreUnavailable
 
 
 class TwoServers:
@@ -45,3 +45,25 @@ def test_when_one_range_fails_no_other_is_still_being_opened_and_no_further_one_
         fleet.open("f1r0", 0, {}, 0)
     assert servers.ended == servers.opened
     assert len(servers.opened) <= 1
+
+
+def test_a_range_that_cannot_be_released_keeps_no_other_one_open():
+    released: list[int] = []
+
+    def release_range(_uid, start, _run):
+        released.append(start)
+        raise LocalDiskError("could not delete a directory")
+
+    client = SimpleNamespace(
+        open_range=lambda *_: None,
+        release_range=release_range,
+        close=lambda: None,
+        ping=lambda: 1,
+    )
+    servers: Any = SimpleNamespace(
+        place=lambda n: [0] * n, connect=lambda _: client, gone=frozenset
+    )
+    fleet = RangeFleet(servers, ["counts"], 3, 3, "memory://x")
+    fleet.open("f1r0", 0, {}, 0)
+    fleet.close()
+    assert released == [0, 1, 2]
