@@ -17,10 +17,13 @@ def store_refs(world: JobWorld) -> JobRefs | None:
 
     What an attempt left is where its own revision says, whatever was written since; a start that is
     under way, or is asked for by a new nonce, looks where it leads. Where both are one directory,
-    the newest good spec says how it is reached.
+    the newest good spec says how it is reached. Where no job may be, only what ran there before
+    that rule is reached: a pod goes there, of an image and an account that the spec names.
     """
     newest = world.spec if world.spec is not None and not world.problems else None
-    place = _place(world, newest) or world.spec
+    place = _place(world, newest)
+    if place is None and world.meta.namespace != world.config.own_namespace:
+        place = world.spec
     if place is None:
         return None
     same = newest is not None and _directory(newest) == _directory(place)

@@ -25,8 +25,12 @@ def errand_refs(world: SnapshotWorld) -> JobRefs | None:
     """In whose name errands for this snapshot run: its job's, else as the snapshot remembers.
 
     None if neither is known. A job that is gone has an empty uid, so that nothing is owned by it.
+    Beside the operator, where a pod may have its rights, only a job that ran there before that was
+    refused lends its name.
     """
     job = world.job
+    if _is_beside_operator(world) and (job is None or job.status.attempt.number == 0):
+        return None
     if job is not None and (job.spec or job.newest) is not None:
         spec = job.spec or job.newest
         return JobRefs(job.meta, spec) if spec is not None else None
@@ -41,6 +45,10 @@ def errand_refs(world: SnapshotWorld) -> JobRefs | None:
     except ValueError:
         # Somebody wrote it by hand: nothing is reached by that.
         return None
+
+
+def _is_beside_operator(world: SnapshotWorld) -> bool:
+    return world.snapshot.meta.namespace == world.config.own_namespace
 
 
 def _remembered(access: StoreAccess) -> JobSpec:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from moorage_testing.worlds import Stage, job_spec
 
+from moorage_api import Problem
 from moorage_operator.reaching import store_refs
 
 OTHER = {"checkpointDir": "s3://state/other", "savepointDir": "s3://savepoints/clicks"}
@@ -88,3 +89,15 @@ def test_new_credentials_are_used_for_the_directory_that_stays():
 def test_without_any_spec_there_is_no_way():
     world = Stage(spec=job_spec()).world()
     assert store_refs(replace(world, spec=None, revisions={})) is None
+
+
+def test_a_job_that_is_refused_beside_the_operator_has_no_pod_sent_to_its_store(moved):
+    """Of an image and under an account that its spec names, with the operator's within reach."""
+    new = Stage(spec=job_spec()).world()
+    refused = replace(new, problems=(Problem("metadata.namespace", "is the operator's own", "go"),))
+    beside = replace(new.config, own_namespace=new.meta.namespace)
+    assert store_refs(refused) is not None
+    assert store_refs(replace(refused, config=beside)) is None
+    stage, left = moved
+    ran = replace(stage.world(), problems=refused.problems, config=beside)
+    assert directory(ran) == left

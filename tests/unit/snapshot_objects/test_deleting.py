@@ -77,6 +77,17 @@ def test_it_works_without_a_running_job_and_without_any():
     assert (refs.meta.name, refs.meta.uid) == ("clicks", "")
 
 
+def test_beside_the_operator_only_a_job_that_ran_lends_its_name_to_errands():
+    ran, new = job(attempt={"number": 3, "outcome": "Failed"}), job(attempt={"number": 0})
+    for there, sent in ((ran, True), (new, False), (None, False)):
+        found = world(deleted(), job=there, report=None)
+        namespace = found.snapshot.meta.namespace
+        beside = replace(found, config=replace(found.config, own_namespace=namespace))
+        assert (errand_refs(beside) is not None) == sent
+        assert errand_refs(found) is not None
+    assert decide_snapshot(beside).effects == LETTING_GO, "it is not held for ever, and data stay"
+
+
 def test_what_a_snapshot_remembers_leads_to_the_same_store():
     spec = job_spec(
         state={
