@@ -39,9 +39,10 @@ from moorage_operator.world import Meta
 
 __all__ = ["executor_template"]
 
-_UPLOAD_SECONDS = 45
+_UPLOAD_SECONDS = 40
 # Spark's stop hook hands over shuffle files first; only then the sidecar is told to end.
-_HOOK_SECONDS = 60
+_HOOK_SECONDS = 45
+# No longer than a driver's: see StartOrder.grace_seconds.
 _GRACE_SECONDS = _HOOK_SECONDS + _UPLOAD_SECONDS + 5
 _MILLICORES_PER_SERVER = 100
 
