@@ -102,7 +102,7 @@ class BadBucket:
         prefix = f"life-{seed}-{uuid.uuid4().hex}"
         self.truth: ObjectStore = S3Store.at(server.url(prefix))
         address = S3Store.at(server.url(prefix, endpoint=proxy.endpoint)).address
-        attempts, rate = rng.choice([(1, 0.005), (1, 0.02), (2, 0.05), (4, 0.1), (8, 0.3)])
+        attempts, rate = rng.choice([(1, 0.01), (1, 0.03), (2, 0.05), (4, 0.1), (8, 0.3)])
         self.store = S3Store(address, Retries(attempts, first_pause=0.001, longest_pause=0.004))
         self._proxy = proxy
         self._weather = Weather(seed, rate, FAULTS)

@@ -155,5 +155,6 @@ def test_a_wrong_option_is_told_before_anything_starts(job):
     options = {"state.backend.rocksdb.writebuffer.size": "lots"}
     home = job("wrong", state={"options": options})
     log = home.run(expect=2)
-    assert "key=state.backend.rocksdb.writebuffer.size value='lots'" in log.replace("\n", " ")
+    assert "spec.state.options['state.backend.rocksdb.writebuffer.size'] (line " in log
+    assert "has a wrong value: 'lots'; write a size like 64mb" in log
     assert not home.checkpoints.exists()
