@@ -13,6 +13,7 @@ import re
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Optional
 
@@ -176,8 +177,10 @@ class _Parser:
             return StateType(name, object)
         if name in {"array", "map", "struct"}:
             return self._nested(name)
-        known = ", ".join([*_SCALARS, _PICKLE, "array<t>", "map<k,v>", "struct<name:t,...>"])
-        raise self._error(f"unknown type {word!r}; known types: {known}")
+        names = [*_SCALARS, *_ALIASES, _PICKLE]
+        near = "".join(f"did you mean {n}? " for n in get_close_matches(word, names, 1))
+        known = ", ".join([*names, "array<t>", "map<k,v>", "struct<name:t,...>"])
+        raise self._error(f"unknown type {word!r}; {near}known types: {known}")
 
     def _nested(self, name: str) -> StateType:
         self._expect("<")

@@ -107,9 +107,10 @@ class StreamEnvironment:
                 reader = reader.option(name, value)
             frame = reader.load(where) if where is not None else reader.load()
         except Exception as exc:
-            declared = f" schema={schema!r:.200}" if isinstance(schema, str) else ""
+            declared = f" path={where}" if where is not None else ""
+            declared += f" schema={schema!r:.200}" if isinstance(schema, str) else ""
             raise UserError(
-                f"spark cannot open this input: uid={uid} format={format} path={where}{declared}: "
+                f"spark cannot open this input: uid={uid} format={format}{declared}: "
                 f"{first_line(exc)}{_missing_connector(format, exc)}"
             ) from exc
         files = where if format in _FILE_FORMATS else None

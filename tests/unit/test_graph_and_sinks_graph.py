@@ -184,9 +184,9 @@ FROM_JAVA = "An error occurred while calling o92.load.\n: java.Oops: no such sou
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (ValueError("no such source\nat JVM"), "format=nope path=None: no such source$"),
-        (ValueError(), "format=nope path=None: ValueError$"),
-        (ValueError(FROM_JAVA), "format=nope path=None: java.Oops: no such source$"),
+        (ValueError("no such source\nat JVM"), "format=nope: no such source$"),
+        (ValueError(), "format=nope: ValueError$"),
+        (ValueError(FROM_JAVA), "format=nope: java.Oops: no such source$"),
     ],
 )
 def test_a_source_that_spark_refuses_is_named_with_sparks_first_line(error, words):

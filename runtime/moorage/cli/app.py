@@ -226,8 +226,9 @@ def _summary(job: StatefulSparkJob, result: RunResult) -> str:
     if result.already:
         return (
             f"{job.name} has finished already, with {result.restored_from} at epoch "
-            f"{result.epoch}: nothing is left to do; to run it again name another checkpointDir, "
-            f"or go back with --restore chk-<id>"
+            f"{result.epoch}: nothing is left to do of what it was to read; take out spec.bounded "
+            f"to go on with input that came since; to run it again name another checkpointDir, or "
+            f"go back with --restore chk-<id>"
         )
     rows = rows_text(result.rows_total, result.odd)
     where = f"checkpoint {checkpoint.checkpoint_id}" if checkpoint else "no checkpoint"
@@ -236,7 +237,8 @@ def _summary(job: StatefulSparkJob, result: RunResult) -> str:
         f"epoch {result.epoch}, {where} in {job.spec.state.checkpoint_dir}"
     )
     if result.outcome is Outcome.STOPPED:
-        text += "; the same command goes on from there"
+        kept = checkpoint is not None or result.restored_from
+        text += "; the same command " + ("goes on from there" if kept else "begins with the start")
     return text
 
 

@@ -85,8 +85,9 @@ def _signals_stop(stop: threading.Event, display: Display) -> Iterator[None]:
         first = now
         stop.set()
         _let_go(terminals)
+        again = "press Ctrl-C again" if number == signal.SIGINT else "send a second signal"
         name = signal.Signals(number).name
-        display.say(f"{name}: taking a last checkpoint; press Ctrl-C again to quit without it")
+        display.say(f"{name}: taking a last checkpoint; {again} to quit without it")
 
     # One that was ignored already stays so: that is what `nohup` asks for.
     taken = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]

@@ -258,7 +258,7 @@ def _savepoint_rows(
     except UserError as error:
         if not known:
             raise
-        warnings.append(f"no savepoints listed: {error}")
+        warnings.append(f"no savepoints listed, as where none was ever taken: {error}")
         return []
     rows = in_parallel(
         (partial(_savepoint_row, child(url, name), name, now) for name in _folders(store)),

@@ -1,6 +1,7 @@
 """What an edit of a running job means, and when two specs are the same job."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,13 @@ def test_a_stored_spec_stays_as_it_is_where_the_newest_does_not_fit():
 @pytest.mark.parametrize(("changes", "kind", "_fields"), EDITS)
 def test_specs_are_the_same_job_as_long_as_what_differs_needs_no_restart(changes, kind, _fields):
     assert is_same_job(spec(), spec(changes)) == (kind in ("Ignore", "Live"))
+
+
+def test_no_default_changes_that_an_older_runtime_has():
+    """A driver is told only what its job says beyond the defaults, which are then its own.
+
+    So a default that was released stays as it is: give what is to be new a field of its own. Fields
+    that are new are added to the file.
+    """
+    known = json.loads((Path(__file__).parent / "golden" / "defaults-v1.json").read_text())
+    assert spec().model_dump(mode="json", by_alias=True, exclude_none=True) == known

@@ -188,8 +188,9 @@ def test_a_job_that_had_finished_says_so_and_shows_no_zeros(moorage, job_file):
     status, out, err = moorage("run", job_file, runner=runner)
     assert status == 0
     assert out == (
-        "clicks has finished already, with chk-3 at epoch 9: nothing is left to do; to run it "
-        "again name another checkpointDir, or go back with --restore chk-<id>\n"
+        "clicks has finished already, with chk-3 at epoch 9: nothing is left to do of what it was "
+        "to read; take out spec.bounded to go on with input that came since; to run it again name "
+        "another checkpointDir, or go back with --restore chk-<id>\n"
     )
     assert err == ""
 
@@ -235,3 +236,6 @@ def test_a_checkpoint_is_named_in_the_summary(moorage, job_file):
     stopped = RunResult(Outcome.STOPPED, 12, 100, 2.0, last_checkpoint=view)
     _, out, _ = moorage("run", job_file, runner=Recorder(stopped))
     assert "checkpoint 9 in file://./state; the same command goes on from there" in out
+    at_once = RunResult(Outcome.STOPPED, 0, 0, 2.0)
+    _, out, _ = moorage("run", job_file, runner=Recorder(at_once))
+    assert "no checkpoint in file://./state; the same command begins with the start" in out

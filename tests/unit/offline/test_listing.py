@@ -116,7 +116,10 @@ def test_a_missing_savepoint_directory_does_not_hide_the_checkpoints(directory, 
     both = type(directories)(directories.checkpoints, f"file://{directory}-saves")
     found = list_snapshots(both, now)
     assert len(found.checkpoints) == 2
-    assert "no savepoints listed: store directory does not exist" in found.warnings[0]
+    assert (
+        "no savepoints listed, as where none was ever taken: store directory does not exist"
+        in found.warnings[0]
+    )
 
 
 def test_a_lineage_whose_checkpoints_are_all_retired_is_listed_with_a_warning(directory, now):

@@ -59,7 +59,10 @@ def test_equal_types_have_one_canonical_spelling(written, canonical):
     [
         ("", "a Spark DDL string such as 'long'"),
         ("  ", "a Spark DDL string"),
-        ("lng", "unknown type 'lng'; known types: tinyint, .*struct<name:t,...>"),
+        (
+            "lng",
+            r"unknown type 'lng'; did you mean long\? known types: tinyint, .*struct<name:t,...>",
+        ),
         ("array", "ended where '<' was expected"),
         ("array<long", "ended where '>' was expected"),
         ("array<long>>", "did not expect '>'"),
