@@ -9,6 +9,7 @@ from moorage.driver import session
 from moorage.driver.environment import Environment, SparkNotStarted
 from moorage.driver.local import LocalEnvironment
 from moorage_state.errors import UserError
+from moorage_state.import_path import standard_library
 
 POD = Pod("clicks-3-driver", "team", "10.0.0.7")
 
@@ -92,7 +93,9 @@ def test_executors_find_the_driver_by_its_address_and_the_jobs_modules(settings,
     assert conf["spark.driver.host"] == "10.0.0.7"
     assert conf["spark.kubernetes.driver.pod.name"] == "clicks-3-driver"
     path = conf["spark.executorEnv.PYTHONPATH"].split(":")
-    assert (path[0], path[-1]) == (str(tmp_path), "/mine")
+    library = standard_library()
+    assert (path[: len(library)], path[len(library)]) == (library, str(tmp_path))
+    assert path[-1] == "/mine"
 
 
 def test_a_collector_that_the_job_names_stays(settings):

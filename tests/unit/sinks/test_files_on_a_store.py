@@ -10,7 +10,7 @@ import pytest
 
 from moorage.sinks import FileSink, LiveOutput, SinkRestore, SinkRetire, StageId
 from moorage.sinks.visible import VisibleLog
-from moorage_state.errors import CorruptState, Fenced, UserError
+from moorage_state.errors import CorruptState, Fenced, NewerFormat, UserError
 from moorage_state.stores import open_store
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -175,7 +175,7 @@ def test_a_damaged_record_is_an_error(sink, store, damage):
 
 def test_a_record_of_a_newer_format_is_refused(sink, store):
     store.put(f"_moorage_log/{LINEAGE}/{1:020d}.json", b'{"format":9}')
-    with pytest.raises(CorruptState, match=r"another format: format=9 known=1.*use the version"):
+    with pytest.raises(NewerFormat, match=r"a newer moorage: .*format=9 known=1; upgrade moorage"):
         restore(sink)
 
 
