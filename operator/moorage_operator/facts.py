@@ -3,7 +3,8 @@
 A failed look proves nothing: only what the API server says is not there becomes a `Problem`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from moorage_api import JobSpec, Problem
 from moorage_operator.children.parts import TLS_KEYS
@@ -60,37 +61,47 @@ async def _credentials(cluster: Cluster, namespace: str, spec: JobSpec) -> Itera
     reference = spec.state.credentials_secret_ref
     if reference is None:
         return ()
-    field = "spec.state.credentialsSecretRef.name"
-    try:
-        found = await cluster.get("Secret", namespace, reference.name)
-    except Forbidden:
-        return ()
-    if found is None:
-        reason = f"names a Secret that is not there: {reference.name}"
-        return (Problem(field, reason, f"create it in namespace {namespace}"),)
-    missing = [key for key in _KEYS if key not in (found.get("data") or {})]
-    if missing:
-        reason = f"names a Secret without {' and '.join(missing)}: {reference.name}"
-        return (Problem(field, reason, "add what is missing to the Secret"),)
-    return ()
+
+    def lacks(data: Mapping[str, Any]) -> list[str]:
+        return [key for key in _KEYS if key not in data]
+
+    where = ("spec.state.credentialsSecretRef.name", namespace, reference.name)
+    return await _secret(cluster, *where, lacks, "add what is missing to the Secret")
 
 
 async def _certificate(cluster: Cluster, namespace: str, spec: JobSpec) -> Iterable[Problem]:
     """Whether it is there; what it says is judged by the driver, which has to show it."""
     if not spec.tls_secret:
         return ()
-    field = "spec.security.tls.secretName"
+
+    def lacks(data: Mapping[str, Any]) -> list[str]:
+        return [key for key in TLS_KEYS if not data.get(key)]
+
+    where = ("spec.security.tls.secretName", namespace, spec.tls_secret)
+    fix = "take an issuer that gives its ca.crt, such as type CA"
+    return await _secret(cluster, *where, lacks, fix)
+
+
+async def _secret(
+    cluster: Cluster,
+    field: str,
+    namespace: str,
+    name: str,
+    lacks: Callable[[Mapping[str, Any]], list[str]],
+    fix: str,
+) -> Iterable[Problem]:
+    """What is wrong with a Secret that a field names; nothing where it may not be read."""
     try:
-        found = await cluster.get("Secret", namespace, spec.tls_secret)
+        found = await cluster.get("Secret", namespace, name)
     except Forbidden:
         return ()
     if found is None:
-        reason = f"names a Secret that is not there: {spec.tls_secret}"
+        reason = f"names a Secret that is not there: {name}"
         return (Problem(field, reason, f"create it in namespace {namespace}"),)
-    missing = [key for key in TLS_KEYS if not (found.get("data") or {}).get(key)]
+    missing = lacks(found.get("data") or {})
     if missing:
-        reason = f"names a Secret without {' and '.join(missing)}: {spec.tls_secret}"
-        return (Problem(field, reason, "take an issuer that gives its ca.crt, such as type CA"),)
+        reason = f"names a Secret without {' and '.join(missing)}: {name}"
+        return (Problem(field, reason, fix),)
     return ()
 
 
