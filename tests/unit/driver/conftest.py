@@ -1,10 +1,13 @@
 """Jobs of which there is only the checkpointer."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from moorage_testing.checkpointed_job import Job
 
+from moorage.driver.manifests import Boundary, ManifestMaker
+from moorage.graph import JobGraph
 from moorage_state.stores import MemoryStore
 
 
@@ -23,3 +26,23 @@ def make_job():
         job.checkpointer.abandon()
     for name in ("before", "twice"):
         MemoryStore.forget(name)
+
+
+@pytest.fixture
+def made_at():
+    """The manifest of a job without operators that has come to these watermarks."""
+
+    def make(watermarks):
+        settings: Any = SimpleNamespace(
+            name="clicks",
+            max_parallelism=128,
+            key_hash="spark-xxhash64",
+            parallelism=1,
+            in_one_epoch=False,
+            restore=SimpleNamespace(uid_mapping={}),
+        )
+        writer: Any = SimpleNamespace(lineage="lineage-1", fence=1)
+        boundary = Boundary(epoch=1, source={}, watermarks=watermarks, schemas={})
+        return ManifestMaker(settings, JobGraph(), writer, run=0).make(1, boundary, {}, {})
+
+    return make

@@ -1,17 +1,13 @@
 """From one minor version of Spark to another, state goes by what every version reads."""
 
 import datetime
-from types import SimpleNamespace
-from typing import Any
 
 import pyspark
 import pytest
 
-from moorage.driver.manifests import Boundary, ManifestMaker
 from moorage.driver.refusals import RestorePointIncompatible
 from moorage.driver.versions import check_spark
 from moorage.engine.watermarks import Watermarks
-from moorage.graph import JobGraph
 from moorage_state.snapshots import Manifest, OperatorState, RangeHandle
 
 
@@ -71,16 +67,6 @@ def test_a_patch_of_the_same_spark_and_a_point_that_names_none_are_taken(wrote):
     check_spark(point(wrote), "4.2.0")
 
 
-def test_every_manifest_names_the_spark_that_wrote_it():
-    settings: Any = SimpleNamespace(
-        name="clicks",
-        max_parallelism=128,
-        key_hash="spark-xxhash64",
-        parallelism=1,
-        in_one_epoch=False,
-        restore=SimpleNamespace(uid_mapping={}),
-    )
-    writer: Any = SimpleNamespace(lineage="lineage-1", fence=1)
-    boundary = Boundary(epoch=1, source={}, watermarks=Watermarks({}, {}), schemas={})
-    made = ManifestMaker(settings, JobGraph(), writer, run=0).make(1, boundary, {}, {})
+def test_every_manifest_names_the_spark_that_wrote_it(made_at):
+    made = made_at(Watermarks({}, {}))
     assert made.extra["spark_version"] == pyspark.__version__

@@ -1,46 +1,27 @@
 """Event times by the values of a column, on their way through a manifest."""
 
-from types import SimpleNamespace
-from typing import Any
-
 from msgspec.structs import replace
 
-from moorage.driver.manifests import Boundary, ManifestMaker
 from moorage.driver.starting import watermarks_at
 from moorage.engine.clocks import Clock, JobClocks
 from moorage.engine.watermarks import Watermarks
-from moorage.graph import JobGraph
 from moorage_state.snapshots import decode_manifest, encode_manifest
 
 CLOCKS = JobClocks({"in": Clock(per="part")}, {}, {"op": frozenset({"in"})})
 
 
-def made_at(watermarks):
-    settings: Any = SimpleNamespace(
-        name="clicks",
-        max_parallelism=128,
-        key_hash="spark-xxhash64",
-        parallelism=1,
-        in_one_epoch=False,
-        restore=SimpleNamespace(uid_mapping={}),
-    )
-    writer: Any = SimpleNamespace(lineage="lineage-1", fence=1)
-    boundary = Boundary(epoch=1, source={}, watermarks=watermarks, schemas={})
-    return ManifestMaker(settings, JobGraph(), writer, run=0).make(1, boundary, {}, {})
-
-
-def test_a_manifest_has_the_newest_time_of_each_value():
+def test_a_manifest_has_the_newest_time_of_each_value(made_at):
     marks = Watermarks.at_first(CLOCKS).after_epoch({}, values={"in": {"0": 700, None: 900}})
     made = decode_manifest(encode_manifest(made_at(marks)), "it")
     again = watermarks_at(CLOCKS, made).after_epoch({}, values={"in": {"0": 1000}})
     assert (watermarks_at(CLOCKS, made).of("op"), again.of("op")) == (699, 899)
 
 
-def test_a_manifest_from_before_values_were_kept_restores_with_the_input_as_one():
+def test_a_manifest_from_before_values_were_kept_restores_with_the_input_as_one(made_at):
     marks = Watermarks.at_first(CLOCKS).after_epoch({}, values={"in": {"0": 700, None: 900}})
     older = replace(made_at(marks), extra={})
     assert watermarks_at(CLOCKS, older).of("op") == 699
 
 
-def test_a_manifest_of_a_job_that_counts_by_no_value_says_nothing_of_it():
+def test_a_manifest_of_a_job_that_counts_by_no_value_says_nothing_of_it(made_at):
     assert "value_times" not in made_at(Watermarks({}, {})).extra
