@@ -117,10 +117,13 @@ class Driven:
         """Snapshot, upload and complete."""
         self.api.snapshot(*self.address, checkpoint_id, self.version)
         handle = self.upload(checkpoint_id, base)
-        self.api.notify_complete(checkpoint_id)
         epochs = self.version.epoch
+        # As in a job: it is complete by its manifest, before the server hears of it and drops
+        # the deltas that it contains. A server that is killed in that call must not be asked
+        # for them again.
         self.base = RestoreBase(checkpoint_id, epochs, [handle])
         self.committed = [version for version in self.committed if version.epoch > epochs]
+        self.api.notify_complete(checkpoint_id)
         return handle
 
 
