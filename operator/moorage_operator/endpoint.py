@@ -88,7 +88,7 @@ class HttpDrivers:
             ) as response:
                 text = await _bounded(response)
                 return _answer(response.status, text, path)
-        except aiohttp.ClientSSLError as error:
+        except aiohttp.ClientConnectorCertificateError as error:
             raise EndpointUntrusted(
                 f"the driver's certificate is not believed: path={path} name={target.name}: "
                 f"{_why(error)}; renew the certificate in the Secret of spec.security.tls"
@@ -133,8 +133,8 @@ def _context(authority: str) -> ssl.SSLContext:
     return context
 
 
-def _why(error: aiohttp.ClientSSLError) -> str:
-    inner = error.__cause__ or error
+def _why(error: aiohttp.ClientConnectorCertificateError) -> str:
+    inner = error.certificate_error
     return getattr(inner, "verify_message", "") or str(inner)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from moorage.driver.backends import judge_backend
-from moorage.driver.job_source import NO_BUILD, fault_of, hiding_files
+from moorage.driver.job_source import NO_BUILD, ODD_BUILD, fault_of, hiding_files
 from moorage_api import (
     Check,
     Problem,
@@ -73,6 +73,9 @@ def _source(path: Path) -> Iterator[Problem]:
         yield Problem(field, f"cannot be read: {path}: {error.strerror}", "check its permissions")
         return
     if fault is None:
+        return
+    if fault.odd_build:
+        yield Problem(field, f"has a build that takes no env: {path}:{fault.line}", ODD_BUILD)
         return
     if fault.cause is None:
         yield Problem(field, f"defines no build(env): {path}", NO_BUILD)

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from pyspark import cloudpickle
 
-from moorage.driver.job_source import NO_BUILD, fault_of, hiding_files, unread_files
+from moorage.driver.job_source import NO_BUILD, ODD_BUILD, fault_of, hiding_files, unread_files
 from moorage.engine.failures import UserFunctionError
 from moorage.graph import JobGraph, StreamEnvironment
 from moorage_state.errors import MoorageError, UserError
@@ -29,14 +29,19 @@ def check_job_file(path: Path) -> None:
 
     Raises:
         UserFunctionError: it is not Python.
-        UserError: it has no `build`. A file that gets names in ways that cannot be read off it
-            passes, and `build_graph` sees.
+        UserError: it has no `build`, or none that takes env. A file that gets names in ways that
+            cannot be read off it passes, and `build_graph` sees.
     """
     fault = fault_of(path)
     if fault is None:
         return
     if fault.cause is not None:
         raise _not_imported(path, fault.cause) from fault.cause
+    if fault.odd_build:
+        raise UserError(
+            f"build of the job file cannot be called with env: file={path} line={fault.line}; "
+            f"{ODD_BUILD}"
+        )
     raise _no_build(path)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["NO_BUILD", "Fault", "fault_of", "hiding_files", "unread_files"]
+__all__ = ["NO_BUILD", "ODD_BUILD", "Fault", "fault_of", "hiding_files", "unread_files"]
 
 # What processes of a job import, all of them folders: a single file of such a name is another's.
 _PACKAGES = frozenset({
@@ -20,6 +20,7 @@ _PACKAGES = frozenset({
 })  # fmt: skip
 
 NO_BUILD = "add `def build(env):` that reads streams from env and says what to do with them"
+ODD_BUILD = "define `def build(env):`, which is called with the stream environment alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,12 @@ class Fault:
     Attributes:
         cause: why it is not Python; None if it is, and has no `build`.
         line: where, as far as that is known.
+        odd_build: there is a `build`, which cannot be called with env alone.
     """
 
     cause: SyntaxError | ValueError | None = None
     line: int | None = None
+    odd_build: bool = False
 
 
 def fault_of(path: Path) -> Fault | None:
@@ -59,7 +62,29 @@ def fault_of(path: Path) -> Fault | None:
                 stars = stars or any(alias.name == "*" for alias in found)
             case ast.Name(id="globals" | "exec" | "setattr"):
                 stars = True
-    return None if "build" in names or stars else Fault()
+    if "build" not in names and not stars:
+        return Fault()
+    odd = _odd_build(tree)
+    return None if odd is None else Fault(line=odd, odd_build=True)
+
+
+def _odd_build(tree: ast.Module) -> int | None:
+    """The line of the file's own `build`, where that is all there is and env does not fit in."""
+    named = [n for n in ast.walk(tree) if getattr(n, "name", None) == "build" or _stores_build(n)]
+    match named:
+        case [ast.FunctionDef(args=arguments, decorator_list=[]) as function] if (
+            function in tree.body
+        ):
+            places = len(arguments.posonlyargs) + len(arguments.args)
+            required = places - len(arguments.defaults)
+            named_only = any(default is None for default in arguments.kw_defaults)
+            fits = required <= 1 <= places or (required <= 1 and arguments.vararg is not None)
+            return None if fits and not named_only else function.lineno
+    return None
+
+
+def _stores_build(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "build" and isinstance(node.ctx, ast.Store)
 
 
 def hiding_files(folders: Iterable[Path]) -> list[Path]:

@@ -99,8 +99,8 @@ def too_many_values(clock: str, per: str, count: int) -> UserError:
     """The error where a clock would have to count by more values than it may."""
     return UserError(
         f"the column that with_event_time counts by has too many values: input={clock} per={per} "
-        f"values={count} most={MAX_VALUES}; give idle_after, so that values that are over are "
-        f"forgotten, or another column, such as the hash of this one modulo 64"
+        f"values={count} most={MAX_VALUES}; count by a column of fewer, such as the hash of "
+        f"this one modulo 64; where values come to an end, idle_after lets them be forgotten"
     )
 
 

@@ -72,7 +72,9 @@ def call_in_process(
     result = folder / ANSWER
     if not result.exists():
         tail = output.read_text(errors="replace")[-8000:]
-        pytest.fail(f"no answer: function={command[3]} exit={process.returncode}\n{tail}")
+        # A summary of many tests shows the first line only, and the reason is in the last.
+        last = tail.rstrip().rpartition("\n")[2][:1000]
+        pytest.fail(f"no answer: function={command[3]} exit={process.returncode} {last}\n{tail}")
     return json.loads(result.read_text())
 
 

@@ -25,6 +25,10 @@ def job(tmp_path):
     "text",
     [
         "def build(env):\n    pass",
+        "def build(*arguments): ...",
+        "def build(env, name='a', *, more=1): ...",
+        "@decorated\ndef build(): ...",
+        "if True:\n    def build(): ...\nelse:\n    def build(env): ...",
         "if True:\n    def build(env): ...",
         "build = lambda env: None",
         "from elsewhere import make as build",
@@ -40,6 +44,14 @@ def test_a_file_that_may_have_a_build_passes_without_being_run(job, text):
 def test_a_file_without_a_build_is_told_what_to_add(job):
     with pytest.raises(UserError, match=r"defines no build\(env\): file=.*job\.py; add `def build"):
         check_job_file(job("import os\n\n\ndef built(env):\n    os.build(env)\n"))
+
+
+@pytest.mark.parametrize("arguments", ["", "env, name", "*, env", "env, *, name"])
+def test_a_build_that_env_does_not_fit_in_is_told_its_line(job, arguments):
+    with pytest.raises(
+        UserError, match=r"with env: file=.*job\.py line=2; define `def build\(env\)"
+    ):
+        check_job_file(job(f"import os\ndef build({arguments}): ..."))
 
 
 @pytest.mark.parametrize(

@@ -156,8 +156,9 @@ async def test_an_authority_that_is_no_certificate_is_told(client, driver):
 
 async def test_a_driver_in_the_clear_is_not_spoken_to_where_tls_is_wanted(client, driver):
     target = dataclasses.replace(driver.target, authority=authority(), name=NAME)
-    with pytest.raises(EndpointUnreachable):
+    with pytest.raises(EndpointUnreachable) as unreachable:
         await client.state(target)
+    assert type(unreachable.value) is EndpointUnreachable, "its certificate was never looked at"
     assert driver.seen == []
 
 
