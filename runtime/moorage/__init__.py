@@ -17,7 +17,7 @@ A job file defines ``build(env)``; functions over keyed streams hold state throu
         clicks = env.read_stream("clicks", "json", schema="user string, page string", path="in")
         counts = clicks.key_by("user").process(Count(), uid="count", output="user string, n long")
 
-This module is the public API of jobs; it is what user code imports. Names are imported when they
+These are the names of `moorage.api`; user code imports them from here. They are imported when they
 are first used, so that the command line starts without Arrow and Spark.
 """
 
@@ -25,32 +25,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from moorage.broadcast import (
+    from moorage.api.broadcast import (
         BroadcastConnectedStream,
         BroadcastContext,
         BroadcastStream,
         KeyedBroadcastProcessFunction,
         ReadOnlyContext,
     )
-    from moorage.checkpointed import (
+    from moorage.api.checkpointed import (
         CheckpointedFunction,
         FunctionInitializationContext,
         FunctionSnapshotContext,
     )
-    from moorage.functions import (
+    from moorage.api.file_sink import FileSink
+    from moorage.api.functions import (
         MAX_WATERMARK,
         NO_WATERMARK,
         KeyedProcessFunction,
+        OutputTag,
         ProcessContext,
         RuntimeContext,
         TimeDomain,
         TimerService,
     )
-    from moorage.graph import DataStream, KeyedStream, StreamEnvironment
-    from moorage.sinks import (
+    from moorage.api.sinks import (
         CheckpointInfo,
         EpochInfo,
-        FileSink,
         LiveOutput,
         Sink,
         SinkContext,
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
         StageId,
         TwoPhaseCommitSink,
     )
-    from moorage.tags import OutputTag
-    from moorage.vectorized import BatchContext, KeyedBatchFunction
+    from moorage.api.streams import DataStream, KeyedStream, StreamEnvironment
+    from moorage.api.vectorized import BatchContext, KeyedBatchFunction
     from moorage_state.descriptors import (
         AggregateFunction,
         AggregatingStateDescriptor,
@@ -148,40 +148,32 @@ __all__ = [
 ]
 
 _HOMES = {
-    "moorage.broadcast": (
+    "moorage.api.broadcast": (
         "BroadcastConnectedStream",
         "BroadcastContext",
         "BroadcastStream",
         "KeyedBroadcastProcessFunction",
         "ReadOnlyContext",
     ),
-    "moorage.checkpointed": (
+    "moorage.api.checkpointed": (
         "CheckpointedFunction",
         "FunctionInitializationContext",
         "FunctionSnapshotContext",
     ),
-    "moorage_state.operator_state": (
-        "BroadcastState",
-        "OperatorListState",
-        "OperatorStateStore",
-        "ReadOnlyBroadcastState",
-    ),
-    "moorage.functions": (
+    "moorage.api.file_sink": ("FileSink",),
+    "moorage.api.functions": (
         "MAX_WATERMARK",
         "NO_WATERMARK",
         "KeyedProcessFunction",
+        "OutputTag",
         "ProcessContext",
         "RuntimeContext",
         "TimeDomain",
         "TimerService",
     ),
-    "moorage.tags": ("OutputTag",),
-    "moorage.vectorized": ("BatchContext", "KeyedBatchFunction"),
-    "moorage.graph": ("DataStream", "KeyedStream", "StreamEnvironment"),
-    "moorage.sinks": (
+    "moorage.api.sinks": (
         "CheckpointInfo",
         "EpochInfo",
-        "FileSink",
         "LiveOutput",
         "Sink",
         "SinkContext",
@@ -192,6 +184,8 @@ _HOMES = {
         "StageId",
         "TwoPhaseCommitSink",
     ),
+    "moorage.api.streams": ("DataStream", "KeyedStream", "StreamEnvironment"),
+    "moorage.api.vectorized": ("BatchContext", "KeyedBatchFunction"),
     "moorage_state.descriptors": (
         "AggregateFunction",
         "AggregatingStateDescriptor",
@@ -208,6 +202,12 @@ _HOMES = {
         "MapState",
         "ReducingState",
         "ValueState",
+    ),
+    "moorage_state.operator_state": (
+        "BroadcastState",
+        "OperatorListState",
+        "OperatorStateStore",
+        "ReadOnlyBroadcastState",
     ),
     "moorage_state.timetolive": ("StateTtlConfig", "StateVisibility", "UpdateType"),
 }

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from moorage.functions import KeyedProcessFunction
-from moorage.graph import DataStream, StreamEnvironment
+from moorage.api.functions import KeyedProcessFunction
+from moorage.api.streams import DataStream, StreamEnvironment
 from moorage_state.errors import UserError
 
 pytestmark = pytest.mark.spark

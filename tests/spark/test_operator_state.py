@@ -22,8 +22,8 @@ from moorage import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
+from moorage.api.graph import SinkNode
 from moorage.engine.failures import UserFunctionError
-from moorage.graph import SinkNode
 from moorage.state import read
 from moorage_state.keygroups import range_of
 

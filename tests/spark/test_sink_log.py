@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from moorage.sinks import FileSink, SinkRestore, StageId
+from moorage.api.file_sink import FileSink
+from moorage.api.sinks import SinkRestore, StageId
 
 pytestmark = pytest.mark.spark
 

@@ -19,11 +19,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from moorage import streams
-from moorage.declared import parse_duration
-from moorage.functions import KeyedProcessFunction
-from moorage.graph import DataStream, StreamEnvironment
-from moorage.sinks import FileSink
+from moorage.api import streams
+from moorage.api.declarations import parse_duration
+from moorage.api.file_sink import FileSink
+from moorage.api.functions import KeyedProcessFunction
+from moorage.api.streams import DataStream, StreamEnvironment
 from moorage_state.errors import UserError
 
 

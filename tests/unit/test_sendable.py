@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from moorage import KeyedProcessFunction
-from moorage.sendable import check_sendable
+from moorage.api.declarations import check_sendable
 from moorage_state.errors import UserError
 
 LOCK = threading.Lock()

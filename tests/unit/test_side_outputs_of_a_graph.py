@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from moorage import DataStream, KeyedProcessFunction, KeyedStream, MapStateDescriptor, OutputTag
-from moorage.broadcast import KeyedBroadcastProcessFunction
+from moorage.api.broadcast import KeyedBroadcastProcessFunction
+from moorage.api.graph import JobGraph
+from moorage.api.sinks import Sink
 from moorage.engine.outlets import outlets_of
-from moorage.graph import JobGraph
-from moorage.sinks import Sink
 from moorage_state.errors import UserError
 
 ROWS = StructType([StructField("user", StringType(), False), StructField("n", LongType())])
@@ -38,8 +38,8 @@ class Somewhere:
 
 @pytest.fixture(autouse=True)
 def _reads_ddl_without_a_jvm(monkeypatch):
-    for module in ("streams", "side_outputs"):
-        monkeypatch.setattr(f"moorage.{module}.parse_output", lambda _uid, ddl: DDL[ddl])
+    for module in ("streams", "declarations"):
+        monkeypatch.setattr(f"moorage.api.{module}.parse_output", lambda _uid, ddl: DDL[ddl])
 
 
 @pytest.fixture

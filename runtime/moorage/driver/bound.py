@@ -7,7 +7,7 @@ bar, nothing else.
 import os
 from pathlib import Path
 
-from moorage.graph import JobGraph
+from moorage.api.graph import JobGraph
 
 __all__ = ["FileBound"]
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
+from moorage.api.graph import JobGraph
+from moorage.api.sinks import Committable
 from moorage.driver.asked import underneath
 from moorage.driver.background import Background
 from moorage.driver.coordination import (
@@ -35,8 +37,6 @@ from moorage.driver.snapshot_writer import (
 )
 from moorage.driver.watching import CheckpointWatch, Unwatched
 from moorage.engine.fleet import FleetUpload, RangeFleet
-from moorage.graph import JobGraph
-from moorage.sinks import Committable
 from moorage_state.coordinator import (
     CheckpointFailureReason,
     CountingIdCounter,

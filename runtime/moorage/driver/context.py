@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from moorage.api.graph import JobGraph
 from moorage.driver.environment import Environment
 from moorage.driver.output import OutputKeeper
 from moorage.driver.reporter import Reporter
@@ -13,7 +14,6 @@ from moorage.driver.requests import Requests
 from moorage.driver.settings import JobSettings
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.plan import EpochPlanner
-from moorage.graph import JobGraph
 from moorage_state.snapshots import CheckpointStore, LogWriter
 
 __all__ = ["DriverContext"]

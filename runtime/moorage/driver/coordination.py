@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from moorage.api.graph import JobGraph
 from moorage.driver.requests import SavepointRequest
 from moorage.driver.settings import JobSettings
 from moorage.driver.snapshot_writer import Work
 from moorage.driver.watching import CheckpointWatch, WatchedStats
 from moorage.engine.fleet import FleetUpload
-from moorage.graph import JobGraph
 from moorage_api.cron import next_tick
 from moorage_state.coordinator import (
     AcknowledgeCheckpoint,

@@ -12,13 +12,13 @@ import pyspark
 from msgspec.structs import replace
 
 from moorage import __version__
+from moorage.api.graph import JobGraph
+from moorage.api.sinks import Committable
 from moorage.driver.operator_states import operator_metas
 from moorage.driver.restore import STATELESS, UID_MAPPING, VALUE_TIMES
 from moorage.driver.settings import JobSettings
 from moorage.driver.versions import SPARK_VERSION
 from moorage.engine.watermarks import Watermarks
-from moorage.graph import JobGraph
-from moorage.sinks import Committable
 from moorage_state.keyed.store import StateSchema
 from moorage_state.operator_state import OperatorStateSchema
 from moorage_state.snapshots import LogWriter, Manifest, OperatorState, RangeHandle, StateMeta

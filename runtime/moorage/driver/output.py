@@ -9,9 +9,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from moorage.engine.failures import UserFunctionError
-from moorage.graph import JobGraph, SinkNode
-from moorage.sinks import (
+from moorage.api.graph import JobGraph, SinkNode
+from moorage.api.sinks import (
     Committable,
     EpochInfo,
     LiveOutput,
@@ -19,6 +18,7 @@ from moorage.sinks import (
     SinkRestore,
     SinkRetire,
 )
+from moorage.engine.failures import UserFunctionError
 from moorage_state.errors import CorruptState, StoreUnavailable, UserError
 from moorage_state.snapshots import (
     Checkpoint,

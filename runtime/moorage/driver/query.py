@@ -10,11 +10,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from moorage.api.functions import KeyedProcessFunction
+from moorage.api.graph import JobGraph
 from moorage.driver.settings import JobSettings
 from moorage.engine.failures import ask_spark
 from moorage.engine.plan import tagged_union
-from moorage.functions import KeyedProcessFunction
-from moorage.graph import JobGraph
 
 __all__ = [
     "counting_consumers",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from moorage.api.graph import JobGraph
 from moorage.driver.refusals import (
     RestorePointChanged,
     RestorePointCorrupt,
@@ -19,7 +20,6 @@ from moorage.driver.refusals import (
 )
 from moorage.driver.settings import JobSettings, RestorePolicy
 from moorage.driver.versions import check_spark
-from moorage.graph import JobGraph
 from moorage.state.locating import locate
 from moorage_state.errors import CorruptState, NewerFormat, StoreDenied, UserError
 from moorage_state.keyed.store import StateSchema

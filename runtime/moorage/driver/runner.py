@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from moorage.api.graph import JobGraph
+from moorage.api.streams import StreamEnvironment
 from moorage.driver.context import DriverContext
 from moorage.driver.control import ControlServer, control_path
 from moorage.driver.environment import RangesMove, StoppedWaiting
@@ -31,7 +33,6 @@ from moorage.engine.failures import UserFunctionError
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.plan import EpochPlanner
 from moorage.engine.servers import ExecutorLost
-from moorage.graph import JobGraph, StreamEnvironment
 from moorage_api import StatefulSparkJob
 from moorage_state.errors import (
     CorruptState,

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from moorage.api.graph import JobGraph
+from moorage.api.sinks import Committable
 from moorage.driver.manifests import Boundary, ManifestMaker, state_metas
 from moorage.driver.operator_states import operator_metas
 from moorage.driver.views import CheckpointView, SavepointView
 from moorage.engine.fleet import FleetUpload, RangeFleet, SavedOperator
-from moorage.graph import JobGraph
-from moorage.sinks import Committable
 from moorage_state.coordinator import CheckpointOptions, SavepointFormat
 from moorage_state.errors import Bug
 from moorage_state.snapshots import (

@@ -16,8 +16,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from moorage.api.graph import JobGraph
 from moorage.driver.settings import JobSettings
-from moorage.graph import JobGraph
 from moorage_state.memory import HeapOptions
 from moorage_state.server.databases import DatabaseOptions
 from moorage_state.tuning import BackendOptions

@@ -9,11 +9,11 @@ what the epoch protocol prepares and commits is an empty delta. Called by the su
 
 import logging
 
+from moorage.api.functions import MAX_WATERMARK, KeyedProcessFunction, ProcessContext
 from moorage.engine.buffers import OutputBuffer
 from moorage.engine.firing import Firing
 from moorage.engine.range_access import BoundRange
 from moorage.engine.subtask_plan import NEVER
-from moorage.functions import MAX_WATERMARK, KeyedProcessFunction, ProcessContext
 from moorage_state.keyed import KeyTimers
 from moorage_state.keyed.access import Scan
 from moorage_state.keyed.timers import NOTHING_HELD

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from moorage.api.functions import ProcessContext
+from moorage.api.vectorized import BatchContext, KeyedBatchFunction
 from moorage.engine.chunks import Chunk, chunk_of, time_column
 from moorage.engine.firing import Firing
 from moorage.engine.range_access import BoundRange
 from moorage.engine.sending import Sending, is_pair
 from moorage.engine.subtask_plan import SubtaskPlan
-from moorage.functions import ProcessContext
-from moorage.vectorized import BatchContext, KeyedBatchFunction
 from moorage_state.columnar import ColumnCodec
 from moorage_state.errors import UserError
 from moorage_state.keyed import KeyedStateStore

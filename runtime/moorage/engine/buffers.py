@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from moorage.api.functions import OutputTag, undeclared
 from moorage.engine.shapes import RowShape
-from moorage.tags import OutputTag, undeclared
 from moorage_state.errors import UserError
 
 __all__ = ["FLUSH_ROWS", "OutputBuffer", "TaggedBuffer"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from moorage_state.errors import UserError
 
 if TYPE_CHECKING:
-    from moorage.graph import Branch, JobGraph
+    from moorage.api.graph import Branch, JobGraph
 
 __all__ = ["MAX_VALUES", "Clock", "JobClocks", "Value", "job_clocks", "too_many_values"]
 

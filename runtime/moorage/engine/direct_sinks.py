@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from moorage.api.sinks import Sink, StageId
 from moorage.engine.acks import Ack, encode_ack
 from moorage.engine.columns import ACK_COLUMN
-from moorage.sinks import Sink, StageId
 
 __all__ = ["stage_rows"]
 

@@ -13,6 +13,7 @@ from itertools import chain
 
 from pyspark.sql import DataFrame
 
+from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import EpochOutcome, OddCounts, decode_ack, verify
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.failures import failure_of
@@ -21,7 +22,6 @@ from moorage.engine.plan import EpochFrame, EpochPlanner, EpochSpec
 from moorage.engine.sides import OperatorSides
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.watermarks import Watermarks
-from moorage.graph import JobGraph, OperatorNode
 from moorage_state.errors import MoorageError, Retryable, StaleLease, UserError, VersionMismatch
 from moorage_state.keyed.store import StateSchema
 

@@ -15,10 +15,10 @@ it is for keys with rows and for those without.
 
 from collections.abc import Iterator
 
+from moorage.api.functions import NO_WATERMARK, KeyedProcessFunction, ProcessContext
 from moorage.engine.buffers import OutputBuffer
 from moorage.engine.range_access import BoundRange
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
-from moorage.functions import NO_WATERMARK, KeyedProcessFunction, ProcessContext
 from moorage_state.keyed import KeyTimers, TimeDomain
 from moorage_state.keyed.timers import NOTHING_HELD
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, key_prefix, timer_parts

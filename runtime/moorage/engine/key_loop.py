@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from moorage.api.functions import ProcessContext
 from moorage.engine.buffers import FLUSH_ROWS
 from moorage.engine.chunks import Chunk, by_key, chunk_of, times_of
 from moorage.engine.firing import Firing
@@ -26,7 +27,6 @@ from moorage.engine.range_access import BoundRange
 from moorage.engine.rows import RowReader
 from moorage.engine.sending import Sending
 from moorage.engine.subtask_plan import SubtaskPlan
-from moorage.functions import ProcessContext
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keys import KeyCodec
 

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from moorage.broadcast import BroadcastContext, KeyedBroadcastProcessFunction, ReadOnlyContext
-from moorage.checkpointed import (
+from moorage.api.broadcast import BroadcastContext, KeyedBroadcastProcessFunction, ReadOnlyContext
+from moorage.api.checkpointed import (
     CheckpointedFunction,
     FunctionInitializationContext,
     FunctionSnapshotContext,
 )
+from moorage.api.functions import ProcessContext, RuntimeContext, TimerService
 from moorage.engine.chunks import times_of
 from moorage.engine.columns import BROADCAST, INPUT_COLUMN, KIND_COLUMN, broadcast_column
 from moorage.engine.range_access import BoundRange, LeasedRange, connect_to
@@ -29,8 +30,6 @@ from moorage.engine.row_filter import missing_times
 from moorage.engine.rows import RowReader
 from moorage.engine.sending import Sending
 from moorage.engine.subtask_plan import SubtaskPlan
-from moorage.functions import ProcessContext, RuntimeContext
-from moorage.timing import TimerService
 from moorage_state.errors import Bug, MoorageError
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.access import RangeAccess

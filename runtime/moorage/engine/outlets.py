@@ -14,11 +14,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructField, StructType
 
-from moorage.declared import arrow_schema
+from moorage.api.declarations import arrow_schema
+from moorage.api.graph import JobGraph, OperatorNode
+from moorage.api.sinks import Sink
+from moorage.api.streams import DataStream
 from moorage.engine.columns import KIND_COLUMN, ROW, output_columns, side_column
 from moorage.engine.subtask_plan import SideOutputPlan
-from moorage.graph import DataStream, JobGraph, OperatorNode
-from moorage.sinks import Sink
 
 __all__ = ["Outlets", "Pick", "outlets_of"]
 

@@ -22,7 +22,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from moorage.declared import arrow_schema
+from moorage.api.declarations import arrow_schema
+from moorage.api.functions import OutputTag
+from moorage.api.graph import Branch, JobGraph, OperatorNode, SinkNode
 from moorage.engine.broadcasting import to_all
 from moorage.engine.clocks import job_clocks
 from moorage.engine.columns import (
@@ -47,8 +49,6 @@ from moorage.engine.side_plan import SidePlan
 from moorage.engine.subtask import run_subtask
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage.engine.watermarks import Watermarks
-from moorage.graph import Branch, JobGraph, OperatorNode, SinkNode
-from moorage.tags import OutputTag
 from moorage_state.keyed.store import StateSchema
 from moorage_state.keygroups import SPARK_XXHASH64
 

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from moorage.api.functions import OutputTag
+from moorage.api.sinks import Sink, SinkWriter, StageId
 from moorage.engine.buffers import OutputBuffer, TaggedBuffer
 from moorage.engine.columns import carried_batch, row_batch, side_column
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage.engine.whole_columns import hash_column
-from moorage.sinks import Sink, SinkWriter, StageId
-from moorage.tags import OutputTag
 
 __all__ = ["Sending", "is_pair"]
 

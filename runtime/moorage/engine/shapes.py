@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from moorage.api.functions import OutputTag, undeclared
 from moorage.engine.strictness import misfit
 from moorage.engine.whole_columns import fitted
-from moorage.tags import OutputTag, undeclared
 from moorage_state.errors import UserError
 
 __all__ = ["RowShape"]

@@ -11,11 +11,11 @@ one is made once more.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from moorage.broadcast import BroadcastSide
-from moorage.checkpointed import CheckpointedFunction
+from moorage.api.broadcast import BroadcastSide
+from moorage.api.checkpointed import CheckpointedFunction
+from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import EpochOutcome
 from moorage.engine.side_plan import SidePlan
-from moorage.graph import JobGraph, OperatorNode
 from moorage_state.operator_state import OperatorStateSchema
 
 __all__ = ["OperatorSides"]

@@ -14,6 +14,13 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from moorage.api.functions import (
+    KeyedProcessFunction,
+    ProcessContext,
+    RuntimeContext,
+    TimerService,
+)
+from moorage.api.vectorized import KeyedBatchFunction
 from moorage.engine.acks import Ack, encode_ack
 from moorage.engine.batch import FiringAtTheEnd, NothingStored
 from moorage.engine.batch_loop import BatchLoop
@@ -31,13 +38,6 @@ from moorage.engine.row_filter import RowFilter
 from moorage.engine.sending import Sending
 from moorage.engine.subtask_plan import NEVER, UNKNOWN, SubtaskPlan
 from moorage.engine.user_errors import failure_in
-from moorage.functions import (
-    KeyedProcessFunction,
-    ProcessContext,
-    RuntimeContext,
-    TimerService,
-)
-from moorage.vectorized import KeyedBatchFunction
 from moorage_state.keyed import KeyedStateStore, KeyTimers
 from moorage_state.keygroups import range_of
 

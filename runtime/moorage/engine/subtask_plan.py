@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction
+from moorage.api.sinks import Sink
 from moorage.engine.columns import carried_schema
 from moorage.engine.range_access import LeasedRange
 from moorage.engine.side_plan import SidePlan
-from moorage.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction
-from moorage.sinks import Sink
 from moorage_state.keyed.store import StateSchema
 
 __all__ = ["NEVER", "UNKNOWN", "SideOutputPlan", "SubtaskPlan"]

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK
 from moorage.engine.clocks import MAX_VALUES, Clock, JobClocks, Value, too_many_values
-from moorage.functions import MAX_WATERMARK, NO_WATERMARK
 
 __all__ = ["InputTime", "SourceTime", "Watermarks"]
 

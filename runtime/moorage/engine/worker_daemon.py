@@ -33,6 +33,7 @@ _NEEDED = (
     "pyarrow.compute",
     "pyarrow.parquet",
     _WORKER,
+    "moorage.api.file_sink",  # subtasks know of no sink, and most jobs have this one
     "moorage.engine.subtask",
 )
 _ARCHIVES = ("pyspark.zip", "-src.zip", ".jar")

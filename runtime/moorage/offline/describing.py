@@ -25,7 +25,7 @@ from moorage_state.snapshots import (
 __all__ = ["Description", "OperatorView", "RangeView", "describe", "moment_of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# As in `moorage.timing`, which needs numpy: these tools do without.
+# As in `moorage.api.functions`, which needs numpy: these tools do without.
 _NO_WATERMARK = -(1 << 63)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from moorage.sinks.base import Committable, LiveOutput, SinkOrigin, SinkRestore, SinkRetire
+from moorage.api.sinks import Committable, LiveOutput, SinkOrigin, SinkRestore, SinkRetire
 from moorage.sinks.names import Age, age_of, lost, origin_of, run_age
 from moorage.sinks.neighbours import BESIDE_SUFFIX, neighbours_in
 from moorage.sinks.records import (

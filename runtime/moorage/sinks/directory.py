@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from uuid import uuid4
 
-from moorage.sinks.base import (
+from moorage.api.sinks import (
     Committable,
     LiveOutput,
     SinkOrigin,

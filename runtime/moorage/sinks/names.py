@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 from uuid import uuid4
 
-from moorage.sinks.base import SinkRetire, StageId
+from moorage.api.sinks import SinkRetire, StageId
 from moorage_state.errors import Bug
 
 __all__ = ["Age", "Origin", "age_of", "file_name", "lineage_of", "lost", "origin_of", "run_age"]

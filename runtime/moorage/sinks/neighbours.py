@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from moorage.sinks.base import SinkOrigin
+from moorage.api.sinks import SinkOrigin
 from moorage.sinks.names import lineage_of, origin_of, run_age
 from moorage_state.errors import UserError
 

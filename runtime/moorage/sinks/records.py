@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from moorage.sinks.base import SinkRetire
+from moorage.api.sinks import SinkRetire
 from moorage_state.errors import CorruptState
 from moorage_state.formats import refuse_unknown, require_known_format
 

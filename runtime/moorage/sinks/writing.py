@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from moorage.sinks.base import Committable, StageId
+from moorage.api.sinks import Committable, StageId
 from moorage.sinks.formats import FileFormat, RowFile, open_file
 from moorage.sinks.names import file_name
 from moorage.sinks.partitions import check_partitioning, split, without

@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from moorage import DataStream, SinkRestore, StageId, StreamEnvironment
+from moorage.api.graph import InputNode, JobGraph
 from moorage.driver.local import LocalServers
 from moorage.engine.acks import EpochOutcome
 from moorage.engine.epoch import EpochRunner, RunIdentity
@@ -18,7 +19,6 @@ from moorage.engine.fleet import RangeFleet
 from moorage.engine.placement import LocalPlacement, Placement
 from moorage.engine.plan import EpochPlanner, tagged_union
 from moorage.engine.watermarks import Watermarks
-from moorage.graph import InputNode, JobGraph
 from moorage_state.codecs import decoder
 from moorage_state.keygroups import SPARK_XXHASH64, range_of
 from moorage_state.keylayout import KEYED_STATE, key_prefix, state_id

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from moorage_testing.checkpointed_job import Job
 
+from moorage.api.graph import JobGraph
 from moorage.driver.manifests import Boundary, ManifestMaker
-from moorage.graph import JobGraph
 from moorage_state.stores import MemoryStore
 
 

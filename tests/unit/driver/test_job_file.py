@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from moorage.api.streams import StreamEnvironment
 from moorage.driver.job_file import build_graph, check_folders, check_job_file
 from moorage.engine.failures import UserFunctionError
-from moorage.graph import StreamEnvironment
 from moorage_state.errors import UserError
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as changed
 
+from moorage.api.graph import JobGraph
 from moorage.driver.lineage import hold_lineage
 from moorage.driver.refusals import (
     AdoptRequired,
@@ -25,7 +26,6 @@ from moorage.driver.restore import Choice, adopting, check_fits, choose, renamed
 from moorage.driver.runner import run_job
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders, Progress, RunOptions
-from moorage.graph import JobGraph
 from moorage_api import StatefulSparkJob
 from moorage_state.errors import StoreDenied, UserError
 from moorage_state.snapshots import (

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 
+from moorage.api.functions import NO_WATERMARK
 from moorage.engine.acks import Ack, decode_ack
 from moorage.engine.columns import (
     ACK,
@@ -25,7 +26,6 @@ from moorage.engine.columns import (
 )
 from moorage.engine.range_access import LeasedRange, ServerDoor
 from moorage.engine.subtask import SubtaskPlan, run_subtask
-from moorage.functions import NO_WATERMARK
 from moorage_state.server.api import RangeSpec, Version
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup

@@ -21,6 +21,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction
+from moorage.api.graph import Branch, JobGraph, OperatorNode
 from moorage.engine.acks import Ack, encode_ack
 from moorage.engine.clocks import job_clocks
 from moorage.engine.columns import (
@@ -34,8 +36,6 @@ from moorage.engine.columns import (
     TIME_COLUMN,
 )
 from moorage.engine.watermarks import Watermarks
-from moorage.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction
-from moorage.graph import Branch, JobGraph, OperatorNode
 from moorage_state.descriptors import ListStateDescriptor
 
 SEEDS, SOAK_SEEDS, SHARE = 100, 2000, 25

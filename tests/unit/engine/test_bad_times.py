@@ -16,6 +16,7 @@ from moorage import (
     MapStateDescriptor,
     OutputTag,
 )
+from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import Ack, EpochOutcome, encode_ack
 from moorage.engine.clocks import Clock
 from moorage.engine.columns import ACK_COLUMN
@@ -24,7 +25,6 @@ from moorage.engine.plan import EpochFrame
 from moorage.engine.side_plan import SidePlan
 from moorage.engine.subtask_plan import SideOutputPlan
 from moorage.engine.watermarks import Watermarks
-from moorage.graph import JobGraph, OperatorNode
 from moorage_state.errors import UserError
 
 STREAM = pa.schema([("user", pa.string()), ("n", pa.int64())])

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from moorage.engine.batch import FiringAtTheEnd, NothingStored
-from moorage.engine.range_access import LeasedRange, ServerDoor
-from moorage.engine.subtask_plan import NEVER
-from moorage.functions import (
+from moorage.api.functions import (
     MAX_WATERMARK,
     NO_WATERMARK,
     KeyedProcessFunction,
     ProcessContext,
     TimerService,
 )
+from moorage.engine.batch import FiringAtTheEnd, NothingStored
+from moorage.engine.range_access import LeasedRange, ServerDoor
+from moorage.engine.subtask_plan import NEVER
 from moorage_state.keyed import KeyedStateStore, KeyTimers
 from moorage_state.keylayout import key_prefix
 from moorage_state.server.api import Prepared, Version

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from moorage.api.functions import NO_WATERMARK
+from moorage.api.graph import Branch, InputNode, JobGraph, OperatorNode
 from moorage.engine.clocks import Clock, job_clocks
 from moorage.engine.watermarks import Watermarks
-from moorage.functions import NO_WATERMARK
-from moorage.graph import Branch, InputNode, JobGraph, OperatorNode
 from moorage_state.errors import UserError
 
 NOTHING: Any = None

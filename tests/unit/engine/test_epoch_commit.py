@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from moorage import CheckpointedFunction, KeyedProcessFunction
+from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import Ack, encode_ack
 from moorage.engine.clocks import MAX_VALUES, Clock
 from moorage.engine.columns import ACK_COLUMN
@@ -13,7 +14,6 @@ from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.plan import EpochFrame
 from moorage.engine.sides import OperatorSides
 from moorage.engine.watermarks import Watermarks
-from moorage.graph import JobGraph, OperatorNode
 from moorage_state.errors import UserError, VersionGone
 from moorage_state.keyed.store import StateSchema
 from moorage_state.operator_state import OperatorStateSchema

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import Ack, encode_ack
 from moorage.engine.clocks import Clock
 from moorage.engine.columns import ACK_COLUMN
@@ -12,7 +13,6 @@ from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.plan import EpochFrame
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.watermarks import Watermarks
-from moorage.graph import JobGraph, OperatorNode
 from moorage_state.errors import Retryable
 
 

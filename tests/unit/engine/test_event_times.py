@@ -5,9 +5,9 @@
 import pyarrow as pa
 import pytest
 
+from moorage.api.functions import KeyedProcessFunction
 from moorage.engine import event_times
 from moorage.engine.failures import SubtaskFailure
-from moorage.functions import KeyedProcessFunction
 from moorage_state.errors import UserError
 
 STREAM = pa.schema([("user", pa.string()), ("n", pa.int64()), ("part", pa.string())])

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moorage import TimeDomain
+from moorage.api.functions import NO_WATERMARK, KeyedProcessFunction
 from moorage.engine import firing
 from moorage.engine.acks import Ack, encode_ack
 from moorage.engine.buffers import FLUSH_ROWS
 from moorage.engine.range_access import BoundRange
 from moorage.engine.subtask_plan import NEVER
-from moorage.functions import NO_WATERMARK, KeyedProcessFunction
 from moorage_state.descriptors import ValueStateDescriptor
 
 OUTPUT = pa.schema([("key", pa.string()), ("what", pa.string()), ("time", pa.int64())])

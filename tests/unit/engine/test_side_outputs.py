@@ -10,10 +10,10 @@ import pytest
 from moorage_testing.engine import Collect
 
 from moorage import KeyedBatchFunction, KeyedProcessFunction, OutputTag
+from moorage.api.functions import ProcessContext, TimerService
 from moorage.engine.buffers import FLUSH_ROWS, OutputBuffer
 from moorage.engine.failures import SubtaskFailure
 from moorage.engine.subtask_plan import SideOutputPlan
-from moorage.functions import ProcessContext, TimerService
 
 BIG = OutputTag("big", "text string, n long")
 ODD = OutputTag("odd", "n long")

@@ -15,10 +15,10 @@ from moorage import (
     ListStateDescriptor,
     MapStateDescriptor,
 )
+from moorage.api.graph import JobGraph, OperatorNode
 from moorage.driver.operator_states import operator_metas, operator_sides
 from moorage.engine.acks import Ack, EpochOutcome
 from moorage.engine.sides import OperatorSides
-from moorage.graph import JobGraph, OperatorNode
 from moorage_state.errors import UserError
 from moorage_state.operator_state import OperatorStateSchema
 
@@ -49,7 +49,7 @@ class Environment:
 
 @pytest.fixture(autouse=True)
 def _reads_ddl_without_a_jvm(monkeypatch):
-    monkeypatch.setattr("moorage.streams.parse_output", lambda _uid, _ddl: ROWS)
+    monkeypatch.setattr("moorage.api.streams.parse_output", lambda _uid, _ddl: ROWS)
 
 
 @pytest.fixture

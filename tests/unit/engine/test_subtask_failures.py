@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from moorage.api.file_sink import FileSink
+from moorage.api.functions import KeyedProcessFunction
 from moorage.engine.failures import SubtaskFailure, UserFunctionError, failure_of
 from moorage.engine.range_access import LeasedRange, ServerDoor
 from moorage.engine.subtask import run_subtask
-from moorage.functions import KeyedProcessFunction
-from moorage.sinks import FileSink
 from moorage_state.descriptors import ValueStateDescriptor
 from moorage_state.errors import (
     LocalDiskError,

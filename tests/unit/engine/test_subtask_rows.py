@@ -9,9 +9,9 @@ from datetime import UTC
 import pyarrow as pa
 import pytest
 
+from moorage.api.functions import KeyedProcessFunction
 from moorage.engine.acks import Ack, decode_ack, encode_ack
 from moorage.engine.failures import SubtaskFailure
-from moorage.functions import KeyedProcessFunction
 from moorage_state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,

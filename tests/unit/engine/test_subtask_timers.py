@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction
 from moorage.engine import firing
 from moorage.engine.acks import Ack, encode_ack
 from moorage.engine.clocks import Clock
 from moorage.engine.failures import SubtaskFailure
 from moorage.engine.watermarks import Watermarks
-from moorage.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction
 from moorage_state.descriptors import ListStateDescriptor, ValueStateDescriptor
 
 OUTPUT = pa.schema([("key", pa.string()), ("what", pa.string()), ("time", pa.int64())])

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK
 from moorage.engine.clocks import MAX_VALUES, Clock, JobClocks
 from moorage.engine.watermarks import Watermarks
-from moorage.functions import MAX_WATERMARK, NO_WATERMARK
 from moorage_state.errors import UserError
 
 times = st.integers(NO_WATERMARK, MAX_WATERMARK)

@@ -7,8 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from moorage.graph import StreamEnvironment
-from moorage.sinks import FileSink, ForeachCheckpoint, ForeachEpoch
+from moorage.api.file_sink import FileSink
+from moorage.api.foreach_sinks import ForeachCheckpoint, ForeachEpoch
+from moorage.api.streams import StreamEnvironment
 from moorage_state.errors import UserError
 
 ROWS = StructType([StructField("user", StringType()), StructField("n", LongType())])

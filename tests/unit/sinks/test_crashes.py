@@ -17,19 +17,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from moorage import sinks
-from moorage.sinks import (
-    FileSink,
-    LiveOutput,
-    SinkContext,
-    SinkRestore,
-    SinkRetire,
-    StageId,
-    records,
-)
+from moorage import api, sinks
+from moorage.api import foreach_sinks as foreach_module
+from moorage.api.file_sink import FileSink
+from moorage.api.foreach_sinks import ForeachCheckpoint
+from moorage.api.sinks import LiveOutput, SinkContext, SinkRestore, SinkRetire, StageId
 from moorage.sinks import bucket as bucket_module
-from moorage.sinks import calls as calls_module
-from moorage.sinks.calls import ForeachCheckpoint
+from moorage.sinks import records
 from moorage.sinks.places import PLACES
 from moorage_state import failpoints
 from moorage_state.errors import MoorageError
@@ -244,7 +238,7 @@ def make_world(kind, seed, tmp_path, monkeypatch):
     monkeypatch.setattr(
         bucket_module, "open_output", lambda url: WatchedStore(open_store(url, create=True))
     )
-    monkeypatch.setattr(calls_module, "open_output", bucket_module.open_output)
+    monkeypatch.setattr(foreach_module, "open_output", bucket_module.open_output)
     if kind == "function":
         world = function_world("memory://crashes", seed)
     else:
@@ -309,9 +303,10 @@ def everything_is_needed(world, kind, tmp_path):
 
 
 def test_the_list_of_places_is_that_of_the_code():
-    folder = Path(sinks.__path__[0])
+    folders = [Path(package.__path__[0]) for package in (api, sinks)]
     calls = {
         name
+        for folder in folders
         for path in folder.glob("*.py")
         for name in re.findall(r'failpoints\.hit\("([^"]+)"\)', path.read_text())
     }

@@ -7,20 +7,15 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from moorage.api.file_sink import FileSink
+from moorage.api.foreach_sinks import ForeachCheckpoint
+from moorage.api.graph import JobGraph, SinkNode
+from moorage.api.sinks import LiveOutput, SinkContext, SinkRetire, StageId, TwoPhaseCommitSink
+from moorage.api.streams import DataStream
 from moorage.driver import output
 from moorage.driver.output import OutputKeeper, history_of, left_behind
 from moorage.engine.failures import UserFunctionError
-from moorage.graph import DataStream, JobGraph, SinkNode
-from moorage.sinks import (
-    FileSink,
-    ForeachCheckpoint,
-    LiveOutput,
-    SinkContext,
-    SinkRetire,
-    StageId,
-    TwoPhaseCommitSink,
-    records,
-)
+from moorage.sinks import records
 from moorage_state import failpoints
 from moorage_state.errors import Fenced
 from moorage_state.snapshots import CheckpointStore, LogWriter, Manifest, Owner, Run

@@ -15,14 +15,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from moorage.sinks import (
-    FileSink,
-    LiveOutput,
-    SinkRestore,
-    SinkRetire,
-    StageId,
-    directory,
-)
+from moorage.api.file_sink import FileSink
+from moorage.api.sinks import LiveOutput, SinkRestore, SinkRetire, StageId
+from moorage.sinks import directory
 from moorage_state.errors import Bug, CorruptState, Fenced, UserError
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from moorage.sinks import FileSink, LiveOutput, SinkRestore, SinkRetire, StageId
+from moorage.api.file_sink import FileSink
+from moorage.api.sinks import LiveOutput, SinkRestore, SinkRetire, StageId
 from moorage.sinks.visible import VisibleLog
 from moorage_state.errors import CorruptState, Fenced, NewerFormat, UserError
 from moorage_state.stores import open_store

@@ -5,11 +5,10 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from moorage.sinks import (
+from moorage.api.foreach_sinks import ForeachCheckpoint, ForeachEpoch
+from moorage.api.sinks import (
     CheckpointInfo,
     EpochInfo,
-    ForeachCheckpoint,
-    ForeachEpoch,
     LiveOutput,
     SinkContext,
     SinkRestore,

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pyarrow.parquet as pq
 import pytest
 
-from moorage.sinks import FileSink
+from moorage.api.file_sink import FileSink
 from moorage.sinks.neighbours import OutputConflict
 from moorage_state.errors import UserError
 from moorage_state.stores import MemoryStore

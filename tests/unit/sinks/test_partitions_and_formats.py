@@ -12,8 +12,9 @@ import pyarrow.dataset as ds
 import pytest
 from hypothesis import given
 
-from moorage.sinks import FileSink, SinkContext, SinkRestore, SinkRetire, StageId, writing
-from moorage.sinks.base import LiveOutput
+from moorage.api.file_sink import FileSink
+from moorage.api.sinks import LiveOutput, SinkContext, SinkRestore, SinkRetire, StageId
+from moorage.sinks import writing
 from moorage.sinks.partitions import check_partitioning, partition_name, split
 from moorage_state.errors import UserError
 

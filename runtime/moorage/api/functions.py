@@ -1,14 +1,14 @@
-"""What a user writes: functions over keyed streams, and the contexts they are handed.
+"""What a user writes: functions over keyed streams, and the contexts that they are handed.
 
 The names are Flink's (PyFlink users will know them); rows are named tuples as Spark users know
-them. Called by the subtask on executors. Knows nothing of epochs, servers or checkpoints.
+them. Called by the subtask on executors. Knows nothing of epochs, servers or checkpoints, but that
+the engine fixes watermark and processing time for an epoch: within one neither moves.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from moorage.tags import OutputTag
-from moorage.timing import MAX_WATERMARK, NO_WATERMARK, TimeDomain, TimerService
 from moorage_state.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
@@ -17,25 +17,142 @@ from moorage_state.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from moorage_state.errors import UserError
 from moorage_state.keyed import (
     AggregatingState,
     FoldingState,
     KeyedStateStore,
+    KeyTimers,
     ListState,
     MapState,
     ReducingState,
+    TimeDomain,
     ValueState,
 )
+from moorage_state.keyed.timers import timer_time
 
 __all__ = [
     "MAX_WATERMARK",
     "NO_WATERMARK",
     "KeyedProcessFunction",
+    "OutputTag",
     "ProcessContext",
     "RuntimeContext",
     "TimeDomain",
     "TimerService",
+    "undeclared",
 ]
+
+MAX_WATERMARK = (1 << 63) - 1
+"""The watermark after the last record of a bounded job: every event-time timer is due."""
+
+NO_WATERMARK = -(1 << 63)
+"""The watermark before any record with an event time was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTag:
+    """Names a side output of an operator.
+
+    Make one for the job and use it wherever the side output is declared, sent to and read; within
+    an operator it is the name that tells tags apart.
+
+    Attributes:
+        name: any text that is not empty.
+        ddl: the columns of its rows; None for those of the stream that the operator processes.
+
+    Raises:
+        UserError: name or columns are not text, or empty.
+    """
+
+    name: str
+    ddl: str | None = None
+
+    def __post_init__(self) -> None:
+        given: list[Any] = [self.name, "any" if self.ddl is None else self.ddl]
+        if not all(isinstance(text, str) and text.strip() for text in given):
+            raise UserError(
+                f"an OutputTag has a name, and columns as DDL such as 'user string, n long': "
+                f"name={self.name!r} ddl={self.ddl!r}"
+            )
+
+
+def undeclared(place: str, name: str, declared: Iterable[str]) -> UserError:
+    """What is said of a side output that an operator does not declare.
+
+    Args:
+        place: the operator, as ``operator=uid``.
+    """
+    return UserError(
+        f"the operator does not declare this side output: {place} side_output={name} "
+        f"declared={sorted(declared)}; give its tag to process(..., side_outputs=[...])"
+    )
+
+
+class TimerService:
+    """Timers of the current key, and the two times they follow.
+
+    Times are integers: milliseconds since 1970-01-01 UTC.
+    """
+
+    def __init__(self, timers: KeyTimers | None, watermark: int, now_ms: int) -> None:
+        self._timers = timers
+        self._watermark = watermark
+        self._now_ms = now_ms
+
+    def current_watermark(self) -> int:
+        """The event time up to which the stream is taken to be complete.
+
+        In `on_timer` of an event-time timer it is at or past the timer. It moves between epochs;
+        within one only for a key of an operator with timers that goes by a single input, as that
+        key's rows do. `NO_WATERMARK` before the first event time, `MAX_WATERMARK` when a bounded
+        job has seen its last record.
+        """
+        return self._watermark
+
+    def current_processing_time(self) -> int:
+        """The driver's clock when it began the epoch.
+
+        One number for all subtasks and attempts of an epoch, so that functions that use it stay
+        deterministic. It never goes back, not after a restore either.
+        """
+        return self._now_ms
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Have `on_timer` called for the current key at `timestamp`; once per key and time.
+
+        Raises:
+            RuntimeError: when the function has no `on_timer`.
+            TypeError: when `timestamp` is not an integer.
+            ValueError: when it does not fit 64 bits.
+        """
+        self._require().register(timer_time(timestamp))
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Delete the current key's timer at `timestamp`, if it is set."""
+        self._require().delete(timer_time(timestamp))
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Have `on_timer` called for the current key once processing time is at `timestamp`.
+
+        Once per key and time; also when no row comes. A time that has passed fires when the key's
+        rows are done; if `on_timer` sets it, in the next epoch, unless it is later than the
+        processing-time timer that fires.
+
+        Raises: see `register_event_time_timer`.
+        """
+        self._require().register(timer_time(timestamp), TimeDomain.PROCESSING_TIME)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Delete the current key's processing-time timer at `timestamp`, if it is set."""
+        self._require().delete(timer_time(timestamp), TimeDomain.PROCESSING_TIME)
+
+    def _require(self) -> KeyTimers:
+        if self._timers is None:
+            raise RuntimeError(
+                "this function sets a timer but does not define on_timer(timestamp, ctx)"
+            )
+        return self._timers
 
 
 def nowhere(tag: OutputTag, row: Any) -> None:  # noqa: ARG001

@@ -18,7 +18,7 @@ from moorage_state.operator_state import (
 )
 
 if TYPE_CHECKING:
-    from moorage.functions import RuntimeContext
+    from moorage.api.functions import RuntimeContext
 
 __all__ = [
     "CheckpointedFunction",

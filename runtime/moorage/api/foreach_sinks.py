@@ -14,7 +14,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moorage.sinks.base import (
+from moorage.api.sinks import (
     CheckpointInfo,
     Committable,
     EpochInfo,

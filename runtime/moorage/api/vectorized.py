@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from moorage.functions import KeyedProcessFunction
-from moorage.tags import OutputTag
+from moorage.api.functions import KeyedProcessFunction, OutputTag
 from moorage_state.keyed import ValueState
 
 __all__ = ["BatchContext", "BatchOutput", "KeyedBatchFunction"]

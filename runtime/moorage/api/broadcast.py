@@ -9,15 +9,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from moorage.functions import KeyedProcessFunction, ProcessContext, nowhere
-from moorage.tags import OutputTag
-from moorage.timing import TimerService
+from moorage.api.functions import (
+    KeyedProcessFunction,
+    OutputTag,
+    ProcessContext,
+    TimerService,
+    nowhere,
+)
 from moorage_state.descriptors import MapStateDescriptor, StateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.operator_state import BroadcastState, ReadOnlyBroadcastState
 
 if TYPE_CHECKING:
-    from moorage.graph import DataStream, KeyedStream
+    from moorage.api.streams import DataStream, KeyedStream
 
 __all__ = [
     "BroadcastConnectedStream",

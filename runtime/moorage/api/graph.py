@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from moorage.broadcast import BroadcastSide
-from moorage.functions import KeyedProcessFunction
-from moorage.side_outputs import SideOutput
-from moorage.sinks import Sink
-from moorage.tags import OutputTag
+from moorage.api.broadcast import BroadcastSide
+from moorage.api.declarations import SideOutput
+from moorage.api.functions import KeyedProcessFunction, OutputTag
+from moorage.api.sinks import Sink
 from moorage_state.errors import UserError
 
 if TYPE_CHECKING:
-    from moorage.streams import DataStream
+    from moorage.api.streams import DataStream
 
-__all__ = ["Branch", "InputNode", "JobGraph", "OperatorNode", "SinkNode", "Transform"]
+__all__ = [
+    "Branch",
+    "InputNode",
+    "JobGraph",
+    "OperatorNode",
+    "SinkNode",
+    "Transform",
+]
 
 Transform = Callable[[DataFrame], DataFrame]
 

@@ -10,8 +10,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from moorage.sinks import directory
-from moorage.sinks.base import (
+from moorage.api.sinks import (
     Committable,
     SinkContext,
     SinkOrigin,
@@ -19,6 +18,7 @@ from moorage.sinks.base import (
     SinkRetire,
     StageId,
 )
+from moorage.sinks import directory
 from moorage.sinks.bucket import Bucket, StoreFolder
 from moorage.sinks.formats import FileFormat
 from moorage.sinks.partitions import check_partitioning

@@ -1,0 +1,303 @@
+"""What a person declares in `build(env)`: durations, columns, output rows, side outputs, functions.
+
+Decides which declarations are legal, and says what to write instead; also whether a function or a
+sink can go to the workers, so that it is found while the job is described and not in an epoch.
+Called by streams while the graph is being built; reads no data.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    IntegralType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from moorage.api.functions import OutputTag
+from moorage_state.errors import UserError
+
+__all__ = [
+    "SideOutput",
+    "arrow_schema",
+    "check_columns",
+    "check_event_time",
+    "check_per",
+    "check_sendable",
+    "first_line",
+    "parse_duration",
+    "parse_output",
+    "refuse_stateful",
+    "side_outputs_of",
+]
+
+_ARROW_ARGUMENTS = inspect.signature(to_arrow_schema).parameters
+_RESERVED_PREFIX = "_m_"
+_PY4J = "An error occurred while calling "
+_DURATION = re.compile(r"([0-9]+)(ms|s|m|h|d)\Z")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_STATEFUL = re.compile(
+    r"Aggregate|Deduplicate|Distinct|Group|Limit|Offset|Tail|Window|Intersect|Except"
+    r"|TransformWithState"
+)
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of "500ms", "10s", "5m", "2h" or "1d".
+
+    Raises:
+        UserError: for anything else.
+    """
+    given: Any = text
+    match = _DURATION.match(given) if isinstance(given, str) else None
+    if match is None:
+        raise UserError(f"not a duration; write 500ms, 10s, 5m, 2h or 1d: duration={text!r}")
+    return int(match.group(1)) * _UNIT_MS[match.group(2)]
+
+
+def parse_output(uid: str, ddl: str) -> StructType:
+    """The columns of an operator's output.
+
+    Raises:
+        UserError: for what is not DDL of at least one column.
+    """
+    try:
+        schema = StructType.fromDDL(ddl)
+    except Exception as exc:
+        raise _unreadable(uid, ddl, f": {first_line(exc)}") from exc
+    if not isinstance(schema, StructType) or not schema.fields:
+        raise _unreadable(uid, ddl)
+    check_columns(schema, f"output of {uid}")
+    return schema
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema of Spark's columns, with timestamps in UTC."""
+    # Spark 4.3 asks for the zone; in 4.1 it is UTC if nothing is said, and the argument is unknown.
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in _ARROW_ARGUMENTS else {}
+    made: pa.Schema = to_arrow_schema(schema, **zone)
+    return made
+
+
+def _unreadable(uid: str, ddl: str, why: str = "") -> UserError:
+    return UserError(
+        f"cannot read the operator's output columns; write DDL such as 'user string, n long': "
+        f"uid={uid} output={ddl!r}{why}"
+    )
+
+
+def check_columns(schema: StructType, what: str) -> None:
+    """Raise `UserError` for names that the engine needs, and for two columns of one name."""
+    reserved = [n for n in schema.names if n.lower().startswith(_RESERVED_PREFIX)]
+    if reserved:
+        raise UserError(
+            f"column names starting with {_RESERVED_PREFIX!r} are reserved; rename them: "
+            f"in={what} columns={reserved}"
+        )
+    if len({n.lower() for n in schema.names}) != len(schema.names):
+        raise UserError(f"two columns have the same name: in={what} columns={schema.names}")
+
+
+def check_event_time(schema: StructType, column: str) -> None:
+    """Raise `UserError` when `column` cannot be the event time: it is not there or not a time."""
+    if column not in schema.names:
+        raise UserError(f"no such column for event time: column={column} columns={schema.names}")
+    kind = schema[column].dataType
+    if not isinstance(kind, TimestampType | LongType):
+        raise UserError(
+            f"event time must be a timestamp or a long of milliseconds: column={column} "
+            f"type={kind.simpleString()}"
+        )
+
+
+def check_per(schema: StructType, column: str) -> None:
+    """Raise `UserError` when event time cannot count by `column`: it is not there, or no name."""
+    if column not in schema.names:
+        raise UserError(
+            f"event time counts by a column that the stream must keep: per={column!r} "
+            f"columns={schema.names}"
+        )
+    kind = schema[column].dataType
+    if not isinstance(kind, StringType | IntegralType):
+        raise UserError(
+            f"event time counts by a column of text or integers, such as Kafka's partition: "
+            f"per={column} type={kind.simpleString()}; cast it to a string in transform"
+        )
+
+
+def refuse_stateful(frame: DataFrame, what: str) -> None:
+    """Raise `UserError` where Spark's own stateful operations are applied to a stream.
+
+    Inside an epoch they would see one micro-batch only, and say nothing of it.
+    """
+    jdf = getattr(frame, "_jdf", None)
+    if jdf is None:
+        return
+    found = sorted(set(_stateful(jdf.queryExecution().analyzed())))
+    if found:
+        raise UserError(
+            f"spark's own stateful operations have no checkpoint here and would see one epoch at "
+            f"a time: in={what} found={found}; use key_by(...).process(...)"
+        )
+
+
+def _stateful(plan: Any) -> list[str]:
+    """Names of the operations on streaming rows that need more than one row at a time."""
+    if not plan.isStreaming():
+        return []
+    name = str(plan.getClass().getSimpleName())
+    children = [plan.children().apply(i) for i in range(plan.children().size())]
+    found = [inner for child in children for inner in _stateful(child)]
+    streams = sum(bool(child.isStreaming()) for child in children)
+    if _STATEFUL.search(name) or (name == "Join" and streams > 1):
+        found.append(name)
+    return found
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text that says something, or its class where there is none."""
+    lines = (line.strip().removeprefix(": ") for line in str(error).splitlines())
+    said = (line for line in lines if line and not line.startswith(_PY4J))
+    return next(said, type(error).__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SideOutput:
+    """A side output that an operator declares: its tag's name, and its columns."""
+
+    name: str
+    schema: StructType
+
+
+def side_outputs_of(
+    uid: str,
+    tags: Sequence[OutputTag],
+    odd: Mapping[str, str | OutputTag],
+    stream: StructType,
+) -> tuple[SideOutput, ...]:
+    """What an operator declares, in the order of its tags; those for odd rows last, if new.
+
+    Args:
+        uid: the operator's.
+        tags: its `side_outputs`.
+        odd: by the name of the argument, what happens to rows that are not processed.
+        stream: the columns that it processes.
+
+    Raises:
+        UserError: something is no tag, two tags have one name, DDL cannot be read, or odd rows do
+            not have the columns of their side output.
+    """
+    given = _tags(uid, tags)
+    for argument, choice in odd.items():
+        if isinstance(choice, OutputTag):
+            known = next((tag for tag in given if tag.name == choice.name), None)
+            if known is None:
+                given.append(choice)
+            elif known != choice:
+                raise _twice(uid, choice.name)
+        elif choice not in {"fail", "drop"}:
+            raise UserError(
+                f"{argument} is 'fail', 'drop' or the OutputTag of a side output: uid={uid} "
+                f"{argument}={choice!r}"
+            )
+    declared = tuple(SideOutput(tag.name, _columns(uid, tag, stream)) for tag in given)
+    for argument, choice in odd.items():
+        for side in declared:
+            if isinstance(choice, OutputTag) and side.name == choice.name:
+                _require_rows_of(uid, argument, side, stream)
+    return declared
+
+
+def _tags(uid: str, tags: Sequence[OutputTag]) -> list[OutputTag]:
+    given: Any = tags
+    if not isinstance(given, (list, tuple)) or not all(isinstance(t, OutputTag) for t in given):
+        raise UserError(
+            f"side_outputs is a list of OutputTag(name, ddl): uid={uid} side_outputs={given!r:.200}"
+        )
+    names = [tag.name for tag in given]
+    for name in names:
+        if names.count(name) > 1:
+            raise _twice(uid, name)
+    return list(given)
+
+
+def _twice(uid: str, name: str) -> UserError:
+    return UserError(
+        f"two side outputs of an operator have one name; rename one, or use one tag for both: "
+        f"uid={uid} side_output={name}"
+    )
+
+
+def _columns(uid: str, tag: OutputTag, stream: StructType) -> StructType:
+    if tag.ddl is None:
+        return StructType([StructField(f.name, f.dataType, True) for f in stream.fields])
+    return parse_output(f"{uid} side_output={tag.name}", tag.ddl)
+
+
+def _require_rows_of(uid: str, argument: str, side: SideOutput, stream: StructType) -> None:
+    """Rows that are not processed go to a side output as they came."""
+    wanted = {f.name: f.dataType.simpleString() for f in stream.fields}
+    declared = {f.name: f.dataType.simpleString() for f in side.schema.fields}
+    if declared != wanted or not all(field.nullable for field in side.schema.fields):
+        raise UserError(
+            f"rows that are not processed go to a side output as they came, so it has the columns "
+            f"of the stream, none of them not null; leave out its DDL: uid={uid} "
+            f"{argument}={side.name} declared={side.schema.simpleString()} "
+            f"stream={stream.simpleString()}"
+        )
+
+
+def check_sendable(what: str, uid: str, thing: Any) -> None:
+    """Refuse what cannot be pickled.
+
+    Args:
+        what: "operator" or "sink".
+
+    Raises:
+        UserError: naming the attribute, or the module's name that a method uses.
+    """
+    error = _refusal(thing)
+    if error is None:
+        return
+    for name, part in _parts(thing):
+        if (inner := _refusal(part)) is not None:
+            raise UserError(
+                f"it cannot be sent to the workers: {what}={uid} {name} cannot be pickled: "
+                f"{inner}; make it where it is used, in open(ctx) say"
+            ) from error
+    raise UserError(
+        f"it cannot be sent to the workers: {what}={uid} type={type(thing).__name__}: {error}; "
+        f"have it hold configuration, and make everything else in open(ctx)"
+    ) from error
+
+
+def _refusal(thing: Any) -> Exception | None:
+    try:
+        cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]  # pyspark's copy has no types
+    except Exception as error:  # noqa: BLE001 - whatever __reduce__ and __getstate__ raise
+        return error
+    return None
+
+
+def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Its attributes, and what its methods use of their module, with what to call each."""
+    kind = type(thing)
+    for name, value in getattr(thing, "__dict__", {}).items():
+        yield f"attribute={kind.__name__}.{name} type={type(value).__name__}", value
+    for method in vars(kind).values():
+        if isinstance(method, FunctionType):
+            for name in method.__code__.co_names:
+                if name in method.__globals__:
+                    value = method.__globals__[name]
+                    yield f"name={name} type={type(value).__name__}", value
