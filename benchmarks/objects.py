@@ -28,13 +28,14 @@ from moorage_testing.kube import ApiStore, MemoryCluster
 
 from moorage_api.changes import spec_hash
 from moorage_api.driver import CheckpointInfo, DriverState, RequestView
-from moorage_operator.children import owner_reference, token_secret
-from moorage_operator.decide import decide_job, revision_name
-from moorage_operator.loop import Pass, Reconciler, Ref
-from moorage_operator.objects import meta_of, read_job_spec
+from moorage_operator.children.names import owner_reference
+from moorage_operator.children.secrets import token_secret
+from moorage_operator.decide import decide_job
+from moorage_operator.decide.specs import revision_name
+from moorage_operator.loop import Pass, Reconciler
+from moorage_operator.objects import meta_of, read_job_spec, revision_body
 from moorage_operator.plan import Errand
-from moorage_operator.ports import DriverTarget, JobRefs, Object
-from moorage_operator.revisions import revision_body
+from moorage_operator.ports import DriverTarget, JobRefs, Object, Ref
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.workqueue import WorkQueue
 from moorage_operator.world import Config, ErrandView, Meta

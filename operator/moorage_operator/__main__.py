@@ -1,20 +1,51 @@
 """`python -m moorage_operator`: the operator's process, as its image starts it."""
 
 import asyncio
+import json
 import logging
 import os
 import sys
+from datetime import UTC, datetime
+from typing import Literal
 
 from kubernetes.aio.config import ConfigException
 
 from moorage_operator.app import serve
-from moorage_operator.logs import set_up_logs
 from moorage_operator.settings import SettingsError, read_settings
 
-__all__ = ["main"]
+__all__ = ["JsonLines", "main", "set_up_logs"]
 
+_TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+_LONGEST = 8192
+# Each request of these is a line at info.
+_TALKATIVE = ("aiohttp.access", "botocore", "boto3", "urllib3", "kopf")
 _USER_ERROR = 2
 _FAILED = 1
+
+
+class JsonLines(logging.Formatter):
+    """time, level, logger, message; of an exception also its trace."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage()[:_LONGEST],
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)[-_LONGEST:]
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up_logs(form: Literal["json", "text"], level: str) -> None:
+    """Send everything that is logged to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(_TEXT))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
 
 
 def main() -> int:

@@ -4,20 +4,23 @@ What an effect led to is seen by the next pass; here only failures count. Each s
 changed anything, so that a pass without a change is the last one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
-from moorage_api import API_VERSION
+from moorage_api import API_VERSION, JobSpec
 from moorage_operator.attempts import Attempts
 from moorage_operator.children import names
-from moorage_operator.objects import is_controlled_by, job_name_of
+from moorage_operator.objects import is_controlled_by, job_name_of, meta_of, revision_body
 from moorage_operator.observe import Observer
 from moorage_operator.plan import (
+    ActionFailed,
     AskDriver,
     DeleteObject,
     DeletePod,
     Effect,
     KeepSnapshot,
+    Plan,
     RunErrand,
     SaveRevision,
     SetFinalizer,
@@ -36,24 +39,65 @@ from moorage_operator.ports import (
     EndpointRefused,
     EndpointUnreachable,
     JobRefs,
+    Kind,
     Lineages,
     NotFound,
     Object,
 )
-from moorage_operator.revisions import revision_body
-from moorage_operator.scene import ActionFailed, Scene
 from moorage_operator.snapshots.naming import (
     TRIGGER_ANNOTATION,
     TRIGGER_LABEL,
     TYPE_LABEL,
     second_name,
 )
-from moorage_operator.world import Meta
+from moorage_operator.store_access import errand_refs, store_refs
+from moorage_operator.world import JobWorld, Meta, Revision, SnapshotWorld
 
-__all__ = ["Actor"]
+__all__ = ["Actor", "Subject"]
 
 _MOST = 32
 """How many errands and requests of one object are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What effects act on: the object of a pass, as it was read and decided about.
+
+    Attributes:
+        body: as it is after the status was written.
+        job: the job's metadata: of the object itself, or of the snapshot's job; None if that is
+            gone.
+        spec: the job's newest spec, if it can be read.
+        refs: what reaching the store takes; None where nothing is known of it.
+    """
+
+    kind: Kind
+    body: Object
+    meta: Meta
+    job: Meta | None
+    spec: JobSpec | None = None
+    refs: JobRefs | None = None
+    revisions: Mapping[str, Revision] = field(default_factory=dict)
+
+    @classmethod
+    def of_job(cls, body: Object, world: JobWorld, plan: Plan) -> Self:
+        """Revisions that the plan saves first can be started from in the same pass."""
+        meta = meta_of(body)
+        revisions = dict(world.revisions)
+        for effect in plan.effects:
+            if isinstance(effect, SaveRevision) and world.spec is not None:
+                saved = Revision(effect.name, effect.number, effect.spec_hash, world.spec)
+                revisions.setdefault(effect.name, saved)
+        return cls("StatefulSparkJob", body, meta, meta, world.spec, store_refs(world), revisions)
+
+    @classmethod
+    def of_snapshot(cls, body: Object, world: SnapshotWorld) -> Self:
+        """The snapshot's, with what is known of its job."""
+        job = world.job
+        spec = job.spec if job is not None else None
+        job_meta = job.meta if job is not None else None
+        refs = errand_refs(world)
+        return cls("StatefulSparkSnapshot", body, meta_of(body), job_meta, spec, refs)
 
 
 @dataclass(slots=True)
@@ -84,8 +128,9 @@ class Actor:
         self._errands.pop(uid, None)
         self._asked.pop(uid, None)
         self._monitored.pop(uid, None)
+        self.attempts.forget(uid)
 
-    async def carry_out(self, effect: Effect, scene: Scene) -> bool:
+    async def carry_out(self, effect: Effect, subject: Subject) -> bool:
         """Do it; say whether that changed anything.
 
         Raises:
@@ -94,7 +139,7 @@ class Actor:
         if not self.may_act():
             raise ActionFailed("this process does not lead any more")
         try:
-            return await self._do(effect, scene)
+            return await self._do(effect, subject)
         except ApiUnavailable as error:
             raise ActionFailed(_failed(effect, str(error)), error.retry_after) from error
         except (ClusterError, EndpointUnreachable) as error:
@@ -103,38 +148,40 @@ class Actor:
             why = f"the driver refused: code={error.code}: {error}"
             raise ActionFailed(_failed(effect, why)) from error
 
-    async def _do(self, effect: Effect, scene: Scene) -> bool:  # noqa: C901, PLR0911
+    async def _do(self, effect: Effect, subject: Subject) -> bool:  # noqa: C901, PLR0911
         match effect:
             case SaveRevision():
-                return await self._save_revision(effect, scene)
+                return await self._save_revision(effect, subject)
             case TidyRevisions():
-                return await self._tidy_revisions(effect, scene.meta)
+                return await self._tidy_revisions(effect, subject.meta)
             case StartDriver():
-                return await self.attempts.start(effect, scene)
+                return await self.attempts.start(
+                    effect, subject.meta, subject.revisions.get(effect.revision), subject.spec
+                )
             case DeletePod():
-                return await self.attempts.delete_pod(effect, scene)
+                return await self.attempts.delete_pod(effect, subject.meta)
             case TidyAttempt():
-                return await self.attempts.tidy(effect, scene)
+                return await self.attempts.tidy(effect, subject.meta)
             case AskDriver():
-                return await self._ask(effect, scene)
+                return await self._ask(effect, subject)
             case RunErrand():
-                return await self._run_errand(effect, scene)
+                return await self._run_errand(effect, subject)
             case SetFinalizer():
-                return await self._set_finalizer(effect, scene)
+                return await self._set_finalizer(effect, subject)
             case DeleteObject():
-                return await self._delete_object(effect, scene.meta)
+                return await self._delete_object(effect, subject.meta)
             case KeepSnapshot():
-                return await self._keep_snapshot(effect, scene)
+                return await self._keep_snapshot(effect, subject)
             case SetPodMonitor():
-                return await self._set_pod_monitor(effect, scene.meta)
+                return await self._set_pod_monitor(effect, subject.meta)
 
     # -- revisions -----------------------------------------------------------------------------
 
-    async def _save_revision(self, effect: SaveRevision, scene: Scene) -> bool:
-        if scene.spec is None:
+    async def _save_revision(self, effect: SaveRevision, subject: Subject) -> bool:
+        if subject.spec is None:
             raise ActionFailed("there is no valid spec to keep as a revision")
-        meta = scene.meta
-        body = revision_body(meta, effect.name, effect.number, effect.spec_hash, scene.spec)
+        meta = subject.meta
+        body = revision_body(meta, effect.name, effect.number, effect.spec_hash, subject.spec)
         try:
             await self.cluster.create(body)
         except AlreadyExists:
@@ -174,41 +221,41 @@ class Actor:
 
     # -- driver and store ----------------------------------------------------------------------
 
-    async def _ask(self, effect: AskDriver, scene: Scene) -> bool:
+    async def _ask(self, effect: AskDriver, subject: Subject) -> bool:
         """Only the first time counts as a change: its outcome may take long to be seen."""
-        if scene.job is None:
+        if subject.job is None:
             raise ActionFailed("there is no job whose driver could be asked")
-        target = await self.observer.target(scene.job, effect.attempt)
+        target = await self.observer.target(subject.job, effect.attempt)
         if target is None:
             raise ActionFailed(f"the driver does not run: attempt={effect.attempt}")
         await self.drivers.ask(target, effect.path, effect.body)
-        return _is_new(self._asked, scene.meta.uid, f"{effect.attempt}/{effect.body.request_id}")
+        return _is_new(self._asked, subject.meta.uid, f"{effect.attempt}/{effect.body.request_id}")
 
-    async def _run_errand(self, effect: RunErrand, scene: Scene) -> bool:
-        refs = scene.refs
+    async def _run_errand(self, effect: RunErrand, subject: Subject) -> bool:
+        refs = subject.refs
         if effect.revision:
-            known = scene.revisions.get(effect.revision)
-            refs = JobRefs(scene.meta, known.spec) if known is not None else None
+            known = subject.revisions.get(effect.revision)
+            refs = JobRefs(subject.meta, known.spec) if known is not None else None
         if refs is None:
             raise ActionFailed("nothing is known of the job's store: there is no valid spec")
         # Known first: should this process be cancelled in between, the errand is looked for.
-        fresh = _is_new(self._errands, scene.meta.uid, effect.errand.id)
+        fresh = _is_new(self._errands, subject.meta.uid, effect.errand.id)
         await self.lineages.run(refs, effect.errand)
         return fresh
 
     # -- our own objects -----------------------------------------------------------------------
 
-    async def _set_finalizer(self, effect: SetFinalizer, scene: Scene) -> bool:
-        meta = scene.meta
+    async def _set_finalizer(self, effect: SetFinalizer, subject: Subject) -> bool:
+        meta = subject.meta
         wanted = [one for one in meta.finalizers if one != self.finalizer]
         if effect.present:
             wanted.append(self.finalizer)
         if tuple(wanted) == meta.finalizers or (effect.present and meta.deleted_at is not None):
             return False
-        version = scene.body["metadata"]["resourceVersion"]
+        version = subject.body["metadata"]["resourceVersion"]
         patch = {"metadata": {"uid": meta.uid, "resourceVersion": version, "finalizers": wanted}}
         try:
-            await self.cluster.patch(scene.kind, meta.namespace, meta.name, patch)
+            await self.cluster.patch(subject.kind, meta.namespace, meta.name, patch)
         except NotFound:
             return True
         return True
@@ -231,11 +278,11 @@ class Actor:
         self._monitored[meta.uid] = effect
         return True
 
-    async def _keep_snapshot(self, effect: KeepSnapshot, scene: Scene) -> bool:
+    async def _keep_snapshot(self, effect: KeepSnapshot, subject: Subject) -> bool:
         """It has no owner: savepoints outlive their job."""
-        if scene.job is None:
+        if subject.job is None:
             raise ActionFailed("there is no job whose snapshot could be kept")
-        job = scene.job
+        job = subject.job
         second = second_name(job.name, effect.name)
         for name in (effect.name, second):
             try:

@@ -23,27 +23,21 @@ from typing import Any, TypeVar
 from kubernetes.aio.client import Configuration
 from prometheus_client import CollectorRegistry
 
-from moorage_operator.canary import Canary
 from moorage_operator.children.names import JOB_LABEL, ROLE_LABEL
 from moorage_operator.decide import decide_job
 from moorage_operator.endpoint import HttpDrivers
-from moorage_operator.health import health_server
 from moorage_operator.kube.client import KubeCluster, configuration
 from moorage_operator.leader import Leader, LeaseTimes
-from moorage_operator.lineages import (
-    ChosenLineages,
-    DirectLineages,
-    ErrandLineages,
-    LineageSettings,
-)
-from moorage_operator.loop import Reconciler, Ref
-from moorage_operator.metrics import Metrics
-from moorage_operator.namespaces import Namespace, Namespaces
-from moorage_operator.ports import Clock, Cluster, ClusterError, JobRefs, Kind
+from moorage_operator.lineages import ChosenLineages, LineageSettings
+from moorage_operator.lineages.direct import DirectLineages
+from moorage_operator.lineages.pods import ErrandLineages
+from moorage_operator.loop import Reconciler
+from moorage_operator.metrics import OperatorMetrics, health_server
+from moorage_operator.ports import Clock, Cluster, ClusterError, JobRefs, Kind, Ref
 from moorage_operator.settings import Settings, SettingsError
 from moorage_operator.snapshots import decide_snapshot
-from moorage_operator.wakeups import Wakeups
-from moorage_operator.watching import Watching
+from moorage_operator.watch_health import Canary, Namespace, WatchedNamespaces
+from moorage_operator.watches import Wakeups, Watching
 from moorage_operator.workqueue import WorkQueue
 from moorage_operator.world import Config
 
@@ -89,9 +83,9 @@ class App:
     cluster: Cluster
     reconciler: Reconciler
     queue: WorkQueue
-    metrics: Metrics
+    metrics: OperatorMetrics
     leader: Leader | None
-    namespaces: Namespaces
+    namespaces: WatchedNamespaces
     canary: Canary = field(default_factory=lambda: Canary(time.monotonic))
     _lists: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LISTS_AT_ONCE))
 
@@ -309,8 +303,8 @@ async def build(
         settings, cluster, clock, config.cluster_id, stack, lambda job: queue.wake(_ref_of(job))
     )
     leads = (lambda: leader.leads) if leader is not None else (lambda: True)
-    namespaces = Namespaces(settings.watch_namespaces)
-    metrics = Metrics(
+    namespaces = WatchedNamespaces(settings.watch_namespaces)
+    metrics = OperatorMetrics(
         waiting=lambda: queue.waiting,
         leads=leads,
         namespaces=namespaces.shown,

@@ -1,24 +1,41 @@
-"""Starts drivers and clears up after them: the effects that make and delete pods.
+"""What an attempt has in the API server: made, brought back where somebody deleted it, cleared up.
 
 A start is a handful of objects with names that follow from the attempt's number, the pod last. An
 operator that died half way is followed by one that finds what is there and goes on. Objects of
 these names that are not the job's are never taken over.
 """
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
+from moorage_api import JobSpec
 from moorage_api.changes import refreshed
 from moorage_api.status import read_status
-from moorage_operator.children import bodies, names, pod_monitor
+from moorage_operator.children import bodies, names, pod_monitor, service
+from moorage_operator.children.names import owner_reference
+from moorage_operator.children.secrets import config_owner, token_secret
 from moorage_operator.objects import is_controlled_by
-from moorage_operator.plan import DeletePod, SetPodMonitor, StartDriver, TidyAttempt
+from moorage_operator.plan import ActionFailed, DeletePod, SetPodMonitor, StartDriver, TidyAttempt
 from moorage_operator.podviews import pod_view
-from moorage_operator.ports import AlreadyExists, Cluster, Conflict, Kind, NotFound, Object
-from moorage_operator.scene import ActionFailed, Scene
+from moorage_operator.ports import (
+    AlreadyExists,
+    Clock,
+    Cluster,
+    ClusterError,
+    Conflict,
+    Kind,
+    NotFound,
+    Object,
+)
 from moorage_operator.tokens import Tokens
-from moorage_operator.world import Meta
+from moorage_operator.world import JobWorld, Meta, Revision
 
 __all__ = ["Attempts"]
+
+_log = logging.getLogger("moorage.operator")
+
+_EVERY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,42 +44,49 @@ class Attempts:
 
     cluster: Cluster
     tokens: Tokens
+    clock: Clock
+    _looked_after: dict[str, datetime] = field(default_factory=dict)
 
-    async def start(self, effect: StartDriver, scene: Scene) -> bool:
+    async def start(
+        self, effect: StartDriver, meta: Meta, revision: Revision | None, newest: JobSpec | None
+    ) -> bool:
         """Make everything that the attempt needs; say whether the pod is new.
+
+        Args:
+            revision: the one that the effect names, if it is known.
+            newest: the spec as it is now: what needs no new revision is taken of it.
 
         Raises:
             ActionFailed: it must not be started (any more), or a name is taken.
             ClusterError: as for any write.
         """
-        revision = scene.revisions.get(effect.revision)
         if revision is None:
             raise ActionFailed(
                 f"the spec to start is not there: revision={effect.revision}; "
                 "it was deleted or a newer operator wrote it: edit the spec to make a new one"
             )
-        spec = refreshed(revision.spec, scene.spec) if scene.spec is not None else revision.spec
-        await self._must_still_be_wanted(effect, scene.meta)
-        await self._must_be_alone(effect.order.attempt, scene.meta)
-        service, config, pod = bodies(scene.meta, spec, effect.revision, effect.order)
-        await self._keep(service, scene.meta)
-        made = await self._keep(config, scene.meta)
-        await self.tokens.ensure(scene.meta, effect.order.attempt, made["metadata"]["uid"])
-        await self.tokens.ensure_scrape(scene.meta)
-        return await self._make_pod(pod, scene.meta)
+        spec = refreshed(revision.spec, newest) if newest is not None else revision.spec
+        await self._must_still_be_wanted(effect, meta)
+        await self._must_be_alone(effect.order.attempt, meta)
+        front, config, pod = bodies(meta, spec, effect.revision, effect.order)
+        await self._keep(front, meta)
+        made = await self._keep(config, meta)
+        await self.tokens.ensure(meta, effect.order.attempt, made["metadata"]["uid"])
+        await self.tokens.ensure_scrape(meta)
+        return await self._make_pod(pod, meta)
 
-    async def delete_pod(self, effect: DeletePod, scene: Scene) -> bool:
+    async def delete_pod(self, effect: DeletePod, meta: Meta) -> bool:
         """Delete the pod of this uid; another one of its name is not meant."""
-        return await self._delete("Pod", scene.meta, effect.name, effect.uid, effect.grace_seconds)
+        return await self._delete("Pod", meta, effect.name, effect.uid, effect.grace_seconds)
 
-    async def tidy(self, effect: TidyAttempt, scene: Scene) -> bool:
+    async def tidy(self, effect: TidyAttempt, meta: Meta) -> bool:
         """Delete what ended attempts left, but for the pods of the newest of them.
 
         Their Secrets go with their ConfigMaps.
         """
-        labels = {names.JOB_UID_LABEL: scene.meta.uid}
-        found = await self.cluster.list("Pod", scene.meta.namespace, labels)
-        pods = [pod for body in found if (pod := pod_view(body, scene.meta.uid)).owned]
+        labels = {names.JOB_UID_LABEL: meta.uid}
+        found = await self.cluster.list("Pod", meta.namespace, labels)
+        pods = [pod for body in found if (pod := pod_view(body, meta.uid)).owned]
         ended = [pod for pod in pods if pod.terminal and 0 < pod.attempt < effect.below]
         kept = sorted({pod.attempt for pod in ended if pod.role == "driver"}, reverse=True)
         doomed = [
@@ -72,8 +96,8 @@ class Attempts:
             and pod.attempt not in kept[: effect.keep]
             and pod.deleted_at is None
         ]
-        deleted = [await self._delete("Pod", scene.meta, pod.name, pod.uid) for pod in doomed]
-        return any(deleted) | await self._tidy_maps(effect, scene.meta)
+        deleted = [await self._delete("Pod", meta, pod.name, pod.uid) for pod in doomed]
+        return any(deleted) | await self._tidy_maps(effect, meta)
 
     async def set_monitor(self, effect: SetPodMonitor, meta: Meta) -> None:
         """Make or delete the PodMonitor.
@@ -96,6 +120,35 @@ class Attempts:
                 "spec.observability.metrics.podMonitor is true, and this cluster has no kind "
                 "PodMonitor: install the Prometheus operator, or set it to false"
             ) from error
+
+    async def repair(self, world: JobWorld) -> None:
+        """Make again what a living driver needs besides its pod, and somebody deleted.
+
+        New executors mount the attempt's Secret, and the operator needs it to speak to the driver;
+        metrics need the one for reading; they and people find the driver by the Service. Never
+        holds up a pass.
+        """
+        meta, now = world.meta, self.clock.now()
+        pod = world.current_driver
+        if pod is None or pod.terminal or pod.deleted_at is not None:
+            return
+        if meta.deleted_at is not None or meta.annotation("paused") == "true":
+            return
+        # Nothing tells of a deletion, and looking costs three requests: so once a minute, and the
+        # first time a minute after the job was first seen, as an operator that starts sees all.
+        if now < self._looked_after.setdefault(meta.uid, now) + _EVERY:
+            return
+        self._looked_after[meta.uid] = now
+        try:
+            await self._repair_secret(meta, pod.attempt)
+            await self._repair_scrape(meta, pod.attempt)
+            await self._repair_service(meta)
+        except ClusterError as error:
+            _log.warning("not looked after: job=%s/%s error=%s", meta.namespace, meta.name, error)
+
+    def forget(self, uid: str) -> None:
+        """The job is gone."""
+        self._looked_after.pop(uid, None)
 
     async def _tidy_maps(self, effect: TidyAttempt, meta: Meta) -> bool:
         labels = {names.JOB_UID_LABEL: meta.uid}
@@ -166,6 +219,39 @@ class Attempts:
         except (Conflict, NotFound):
             return False
         return True
+
+    async def _repair_secret(self, meta: Meta, attempt: int) -> None:
+        """With what the driver has; tokens that nobody remembers come with a new driver."""
+        name = names.token_secret_name(meta.name, attempt)
+        tokens = self.tokens.known(meta.uid, attempt)
+        if tokens is None or tokens.by_older_operator:
+            return
+        if await self.cluster.get("Secret", meta.namespace, name) is not None:
+            return
+        config = names.config_map_name(meta.name, attempt)
+        found = await self.cluster.get("ConfigMap", meta.namespace, config)
+        owner = owner_reference(meta)
+        if found is not None:
+            owner = config_owner(meta, attempt, found["metadata"]["uid"])
+        await self.cluster.create(token_secret(meta, attempt, tokens.control, owner))
+        _log.warning("a Secret was gone: job=%s/%s name=%s", meta.namespace, meta.name, name)
+
+    async def _repair_scrape(self, meta: Meta, attempt: int) -> None:
+        """For a driver that an older operator started with the one token that it knows."""
+        tokens = self.tokens.known(meta.uid, attempt)
+        if tokens is None:
+            return  # it was not asked yet: whose it is, is not known
+        if await self.tokens.ensure_scrape(
+            meta, tokens.control if tokens.by_older_operator else ""
+        ):
+            name = names.scrape_secret_name(meta.name)
+            _log.warning("a Secret was made: job=%s/%s name=%s", meta.namespace, meta.name, name)
+
+    async def _repair_service(self, meta: Meta) -> None:
+        name = names.service_name(meta.name)
+        if await self.cluster.get("Service", meta.namespace, name) is None:
+            await self.cluster.apply(service(meta))
+            _log.warning("a Service was gone: job=%s/%s name=%s", meta.namespace, meta.name, name)
 
 
 def _goes(found: Object, grace_seconds: int | None) -> bool:

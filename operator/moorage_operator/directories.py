@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from moorage_api import JobSpec
-from moorage_operator.judged import JudgedSpecs
+from moorage_operator.objects import JudgedSpecs
 from moorage_operator.podviews import moment
 from moorage_operator.ports import Object
 

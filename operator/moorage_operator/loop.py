@@ -2,27 +2,26 @@
 
 The status is the write-ahead log: what is going to be done stands there before it is done, and the
 next pass sees what came of it. So a pass may end anywhere, and the next one, of this process or of
-another, goes on from there. Passes of one object never overlap; the queue sees to that.
+another, goes on from there. Passes of one object never overlap; the queue sees to that. What is
+remembered between passes are conveniences, never truth.
 """
 
 import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from moorage_operator.act import Actor
+from moorage_operator.act import Actor, Subject
 from moorage_operator.attempts import Attempts
-from moorage_operator.belongings import Belongings
 from moorage_operator.children import names
 from moorage_operator.directories import Directories
-from moorage_operator.judged import JudgedSpecs
-from moorage_operator.memory import Memory, Setback
-from moorage_operator.objects import meta_of, read_snapshot
+from moorage_operator.objects import JudgedSpecs, meta_of, read_snapshot
 from moorage_operator.observe import Observer
 from moorage_operator.plan import (
     ASIDE,
+    ActionFailed,
     Effect,
     Event,
     Plan,
@@ -35,18 +34,99 @@ from moorage_operator.ports import (
     Cluster,
     ClusterError,
     DriverClient,
-    Kind,
     Lineages,
     Object,
+    Ref,
+    Telemetry,
 )
-from moorage_operator.record import Written, tell, write_status
-from moorage_operator.scene import ActionFailed, Scene
-from moorage_operator.scenes import job_scene, snapshot_scene
-from moorage_operator.telemetry import Telemetry
+from moorage_operator.recorder import Written, tell, write_status
 from moorage_operator.tokens import Authorities, Tokens
 from moorage_operator.world import Config, JobWorld, SnapshotWorld
 
-__all__ = ["Pass", "Reconciler", "Ref"]
+__all__ = ["Memory", "Pass", "Reconciler", "Setback"]
+
+_MOST_EVENTS = 64
+_FIRST_SETBACK = 2.0
+_LONGEST_SETBACK = 60.0
+
+
+@dataclass(slots=True)
+class Setback:
+    """What nothing else waits for, and what does not go through; times on the loop's clock.
+
+    Attributes:
+        failures: in a row.
+        until: when it is tried again.
+    """
+
+    failures: int = 0
+    until: float = 0.0
+    _why: str = ""
+
+    @property
+    def message(self) -> str:
+        """What a person should hear of: from its second time on."""
+        return self._why if self.failures > 1 else ""
+
+    def left(self, now: float) -> float:
+        """Seconds until it is to be tried again; 0 if that is now, or nothing has failed."""
+        return max(self.until - now, 0.0) if self.failures else 0.0
+
+    def failed(self, why: str, now: float, chance: float = 1.0) -> None:
+        """Try it again later and later."""
+        self.failures, self._why = self.failures + 1, why
+        self.until = now + chance * min(
+            _FIRST_SETBACK * 2.0 ** (self.failures - 1), _LONGEST_SETBACK
+        )
+
+    def over(self) -> None:
+        """It went through, or is not wanted any more."""
+        self.failures, self._why = 0, ""
+
+
+@dataclass(slots=True)
+class Memory:
+    """Of one object.
+
+    Attributes:
+        uid: of the object that the rest is about.
+        failures: passes in a row that ended early.
+        trouble: what effects fail with, for the status to show; empty when they go through.
+        aside: of effects whose failure does not end a pass.
+        rival: the job that was told of a directory that both have; empty if none.
+        seen: the object's resourceVersion at the last pass that had nothing to do; empty if none.
+    """
+
+    uid: str = ""
+    failures: int = 0
+    trouble: str = ""
+    rival: str = ""
+    seen: str = ""
+    aside: Setback = field(default_factory=Setback)
+    _told: dict[tuple[str, str], None] = field(default_factory=dict)
+    _waiting: list[Event] = field(default_factory=list)
+
+    def begin(self, uid: str) -> None:
+        """A pass is about this object; of another one nothing is remembered."""
+        if uid != self.uid:
+            self.uid, self.failures, self.trouble, self.rival = uid, 0, "", ""
+            self._told, self._waiting, self.aside = {}, [], Setback()
+            self.seen = ""
+
+    def untold(self, events: Iterable[Event]) -> list[Event]:
+        """What is still to be told, the oldest first; kept until it is `told`."""
+        known = {(event.reason, event.key) for event in self._waiting} | self._told.keys()
+        self._waiting += [event for event in events if (event.reason, event.key) not in known]
+        self._waiting = self._waiting[-_MOST_EVENTS:]
+        return list(self._waiting)
+
+    def told(self, event: Event) -> None:
+        """It has been told, or never will be."""
+        self._waiting = [one for one in self._waiting if one is not event]
+        self._told[event.reason, event.key] = None
+        while len(self._told) > _MOST_EVENTS:
+            del self._told[next(iter(self._told))]
+
 
 _log = logging.getLogger("moorage.operator")
 
@@ -58,18 +138,6 @@ _WHILE_FOLLOWING = 5.0
 _LONGEST_ASKED = 300.0
 """However long the API server, or what stands before it, wants to be left alone."""
 _GOES_ON = (Written.UNCHANGED, Written.WRITTEN, Written.PRUNED)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Ref:
-    """An object that passes are for: a StatefulSparkJob or a StatefulSparkSnapshot."""
-
-    kind: Kind
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +199,7 @@ class Reconciler:
         self.specs = JudgedSpecs()
         self.directories = Directories(self.specs)
         self._tokens = Tokens(cluster)
-        self._belongings = Belongings(cluster, self._tokens, clock)
+        self._attempts = Attempts(cluster, self._tokens, clock)
         self._observer = Observer(
             cluster,
             drivers,
@@ -148,7 +216,7 @@ class Reconciler:
             drivers,
             lineages,
             self._observer,
-            Attempts(cluster, self._tokens),
+            self._attempts,
             config.finalizer,
             may_act,
         )
@@ -225,8 +293,8 @@ class Reconciler:
             self._wake(Ref("StatefulSparkSnapshot", ref.namespace, name))
         await self._tell_rival(world, memory)
         if self._may_act():
-            await self._belongings.see_to(world, memory)
-        return await self._finish(body, memory, job_scene(body, world, plan), plan, written)
+            await self._attempts.repair(world)
+        return await self._finish(body, memory, Subject.of_job(body, world, plan), plan, written)
 
     async def _hands_off(self, body: Object, memory: Memory, world: JobWorld, plan: Plan) -> Pass:
         """Write nothing: a status that this operator cannot read whole would lose parts.
@@ -234,16 +302,16 @@ class Reconciler:
         The one thing to do is to let the object go.
         """
         effects = tuple(e for e in plan.effects if e == SetFinalizer(present=False))
-        only, scene = replace(plan, effects=effects), job_scene(body, world, plan)
-        return await self._finish(body, memory, scene, only, Written.UNCHANGED)
+        only, subject = replace(plan, effects=effects), Subject.of_job(body, world, plan)
+        return await self._finish(body, memory, subject, only, Written.UNCHANGED)
 
     async def _snapshot(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
         _, _, left_alone = read_snapshot(body)
         world = await self._observer.snapshot(body, self._actor.errands_of(memory.uid))
         if world is None:
             if await self._observer.is_let_go(body):
-                scene = Scene(ref.kind, body, meta_of(body), job=None)
-                return Pass(await self._actor.carry_out(SetFinalizer(present=False), scene), 0.0)
+                subject = Subject(ref.kind, body, meta_of(body), job=None)
+                return Pass(await self._actor.carry_out(SetFinalizer(present=False), subject), 0.0)
             return Pass(changed=False, again_after=_LONGEST_WAIT, problem=left_alone)
         plan = self._decide_snapshot(world)
         old = world.snapshot.status
@@ -258,21 +326,21 @@ class Reconciler:
         self._note_phase(ref, old.state, status.state)
         self._telemetry.snapshot_seen(body, status.state)
         labelled, body = await self._label(body, plan.labels or {})
-        scene = snapshot_scene(body, world)
+        subject = Subject.of_snapshot(body, world)
         written = Written.WRITTEN if labelled else written
-        return await self._finish(body, memory, scene, plan, written)
+        return await self._finish(body, memory, subject, plan, written)
 
     async def _finish(
         self,
         body: Object,
         memory: Memory,
-        scene: Scene,
+        subject: Subject,
         plan: Plan | SnapshotPlan,
         written: Written,
     ) -> Pass:
         """Carry out the effects, and tell the events whatever came of those."""
         try:
-            changed = await self._act(plan.effects, scene, memory.aside)
+            changed = await self._act(plan.effects, subject, memory.aside)
         except ActionFailed:
             await self._tell(body, memory, plan.events)
             raise
@@ -282,7 +350,7 @@ class Reconciler:
         waits = [one for one in (plan.again_after, held or None) if one is not None]
         return Pass(changed or written is Written.WRITTEN, min(waits, default=None))
 
-    async def _act(self, effects: Iterable[Effect], scene: Scene, aside: Setback) -> bool:
+    async def _act(self, effects: Iterable[Effect], subject: Subject, aside: Setback) -> bool:
         """Carry them out in order; the first that fails ends the pass.
 
         But for those set aside, such as objects of snapshots: what keeps them from being made, such
@@ -292,24 +360,24 @@ class Reconciler:
         kept = [effect for effect in effects if isinstance(effect, ASIDE)]
         for effect in effects:
             if not isinstance(effect, ASIDE):
-                changed |= await self._actor.carry_out(effect, scene)
+                changed |= await self._actor.carry_out(effect, subject)
         if not kept:
             aside.over()
         elif not aside.left(_seconds()):
-            changed |= await self._act_aside(kept, scene, aside)
+            changed |= await self._act_aside(kept, subject, aside)
         return changed
 
-    async def _act_aside(self, effects: Iterable[Effect], scene: Scene, aside: Setback) -> bool:
+    async def _act_aside(self, effects: Iterable[Effect], subject: Subject, aside: Setback) -> bool:
         changed, failure = False, ""
         for effect in effects:
             try:
-                changed |= await self._actor.carry_out(effect, scene)
+                changed |= await self._actor.carry_out(effect, subject)
             except ActionFailed as error:
                 if isinstance(error.__cause__, ApiUnavailable):
                     raise
                 failure = failure or str(error)
         if failure:
-            _log.warning("held up: object=%s error=%s", scene.meta.name, failure)
+            _log.warning("held up: object=%s error=%s", subject.meta.name, failure)
             aside.failed(failure, _seconds(), self._chance.uniform(0.75, 1.25))
         else:
             aside.over()

@@ -1,25 +1,27 @@
-"""What Prometheus reads: gauges from what was last seen of each object, counters of what happened.
+"""What the process says of itself over HTTP: /healthz and /readyz for the kubelet, /metrics.
 
 Gauges of an object are made at the scrape from the newest status that a pass has seen, and go with
 the object; so none is ever stale or wrong after a restart. Labels other than an object's name have
-few values.
+few values. Health says nothing about jobs: one in trouble is no reason to restart the operator.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import get_args
 
+from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from moorage_api.status import JobStatus, Phase
-from moorage_operator.loop import Ref
-from moorage_operator.ports import Object
-from moorage_operator.telemetry import Telemetry
+from moorage_operator.ports import Object, Ref, Telemetry
 
-__all__ = ["Metrics"]
+__all__ = ["OperatorMetrics", "health_server"]
 
 _PHASES = get_args(Phase)
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -39,7 +41,7 @@ class _Job:
     failed_checkpoints: int
 
 
-class Metrics(Telemetry):
+class OperatorMetrics(Telemetry):
     """The operator's metrics, in a registry of their own.
 
     Args:
@@ -216,3 +218,51 @@ def _job(status: JobStatus) -> _Job:
 def _ref(body: Object) -> Ref:
     meta = body["metadata"]
     return Ref(body["kind"], meta["namespace"], meta["name"])
+
+
+_CONTENT_TYPE = "Content-Type"
+
+
+@asynccontextmanager
+async def health_server(
+    host: str,
+    port: int,
+    *,
+    trouble: Callable[[], str],
+    waits_for: Callable[[], str],
+    registry: CollectorRegistry,
+) -> AsyncIterator[int]:
+    """Serve while inside; yields the port.
+
+    Args:
+        host: the address to listen on; empty for all.
+        port: the port, 0 for any.
+        trouble: why the process should be restarted; empty if it should not.
+        waits_for: why it is not ready: it is once it works, or stands by to; empty then.
+        registry: the metrics.
+    """
+
+    async def healthz(_: web.Request) -> web.Response:
+        why = trouble()
+        return web.Response(text=why or "ok", status=500 if why else 200)
+
+    async def readyz(_: web.Request) -> web.Response:
+        why = waits_for()
+        return web.Response(text=why or "ok", status=503 if why else 200)
+
+    async def metrics(_: web.Request) -> web.Response:
+        text = await asyncio.to_thread(generate_latest, registry)
+        return web.Response(body=text, headers={_CONTENT_TYPE: CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.add_routes(
+        [web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)]
+    )
+    runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=1.0, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host or None, port)
+        await site.start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()

@@ -1,30 +1,42 @@
-"""From bodies of our custom resources to the typed models, with everything that is wrong in words.
+"""From bodies of our objects to the typed models, with everything that is wrong in words.
 
-Pure. What a person can get wrong becomes `Problem`s; what a newer operator has written is left
-alone.
+Jobs, snapshots, and old specs in ControllerRevisions. What a person can get wrong becomes
+`Problem`s; what a newer operator has written is left alone. Pure, but that the specs of a whole
+list are judged in a thread.
 """
 
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from moorage_api import API_VERSION, KIND, JobSpec, Problem, cluster_problems
+from moorage_api.changes import is_same_job, spec_hash
 from moorage_api.explain import judge
 from moorage_api.job import StatefulSparkJob
 from moorage_api.problems import field_name
 from moorage_api.snapshot import JobRef, SnapshotSpec, SnapshotStatus
 from moorage_api.status import STATUS_FORMAT, JobStatus, read_status
+from moorage_operator.children import names
 from moorage_operator.podviews import moment
 from moorage_operator.ports import Object
-from moorage_operator.world import Meta, SnapshotView
+from moorage_operator.world import Meta, Revision, SnapshotView
 
 __all__ = [
+    "HASH_ANNOTATION",
+    "Judged",
+    "JudgedSpecs",
     "is_newer",
     "job_name_of",
     "meta_of",
     "read_job_spec",
     "read_job_status",
+    "read_revision",
     "read_snapshot",
+    "revision_body",
+    "same_hash",
 ]
 
 
@@ -142,3 +154,135 @@ def _garbled(error: ValidationError) -> str:
         f"the status cannot be read: {field_name(('status', *first['loc']))}: {first['msg']}; "
         "no operator wrote that: remove the status, and it is made anew from pods and store"
     )
+
+
+_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A spec of one generation of one object.
+
+    Attributes:
+        spec: with defaults; None if it cannot be read as one.
+        digest: its hash; empty without a spec.
+        problems: what is wrong with it.
+    """
+
+    uid: str
+    generation: int | None
+    spec: JobSpec | None
+    digest: str
+    problems: tuple[Problem, ...]
+
+
+class JudgedSpecs:
+    """What was judged of each job's newest generation."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Judged] = {}
+
+    def of(self, body: Object) -> Judged:
+        """The job's spec, judged now unless it was before."""
+        who = _who(body)
+        known = self._known.get(who)
+        if known is None or not _is_of(known, body):
+            known = self._known[who] = _judge(body)
+        return known
+
+    async def learn(self, bodies: Sequence[Object]) -> None:
+        """Judge what is not known of so many jobs, beside the loop."""
+        for start in range(0, len(bodies), _AT_ONCE):
+            some = [one for one in bodies[start : start + _AT_ONCE] if not self._knows(one)]
+            if some:
+                for one in await asyncio.to_thread(_all_judged, some):
+                    self._known[one[0]] = one[1]
+
+    def forget(self, who: str) -> None:
+        """A job, as `namespace/name`, is gone."""
+        self._known.pop(who, None)
+
+    def _knows(self, body: Object) -> bool:
+        known = self._known.get(_who(body))
+        return known is not None and _is_of(known, body)
+
+
+def _all_judged(bodies: Sequence[Object]) -> list[tuple[str, Judged]]:
+    return [(_who(body), _judge(body)) for body in bodies]
+
+
+def _judge(body: Object) -> Judged:
+    spec, problems = read_job_spec(body)
+    digest = spec_hash(spec) if spec is not None else ""
+    return Judged(*_which(body), spec, digest, problems)
+
+
+def _is_of(known: Judged, body: Object) -> bool:
+    """Whether it was judged of this very generation; of an object without one nobody knows."""
+    uid, generation = _which(body)
+    return generation is not None and (known.uid, known.generation) == (uid, generation)
+
+
+def _which(body: Object) -> tuple[str, int | None]:
+    meta = body["metadata"]
+    return str(meta.get("uid", "")), meta.get("generation")
+
+
+def _who(body: Object) -> str:
+    meta = body["metadata"]
+    return f"{meta.get('namespace', '')}/{meta['name']}"
+
+
+HASH_ANNOTATION = "moorage.dev/spec-hash"
+
+
+def revision_body(meta: Meta, name: str, number: int, digest: str, spec: JobSpec) -> Object:
+    """The ControllerRevision that keeps a spec."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": name,
+            "namespace": meta.namespace,
+            "labels": names.labels(meta),
+            "annotations": {HASH_ANNOTATION: digest},
+            "ownerReferences": [dict(names.owner_reference(meta))],
+        },
+        "revision": number,
+        "data": {"spec": spec.model_dump(mode="json", by_alias=True, exclude_none=True)},
+    }
+
+
+def read_revision(body: Object) -> Revision | None:
+    """The spec in a ControllerRevision; None if this operator cannot read it."""
+    meta, data = body["metadata"], body.get("data") or {}
+    try:
+        # An operator of a later release may have written it.
+        spec = JobSpec.model_validate(data.get("spec"), extra="ignore")
+    except ValidationError:
+        return None
+    digest = (meta.get("annotations") or {}).get(HASH_ANNOTATION) or spec_hash(spec)
+    return Revision(meta["name"], int(body.get("revision") or 0), digest, spec)
+
+
+def same_hash(
+    spec: JobSpec, digest: str, generation: int, revisions: Mapping[str, Revision]
+) -> str:
+    """The hash by which a spec is known: that of the revision that asks for the same job, if any.
+
+    A hash is only a name. Another release may hash otherwise, know other fields, or have another
+    default; where nobody has edited the object since its revision was made, or the edit asks for
+    nothing else, the job is the one that runs, whatever its hash would be today.
+
+    Args:
+        spec: the newest one.
+        digest: its hash, as this release makes it.
+        generation: of the object.
+        revisions: those that the status names, of this very object.
+    """
+    if any(one.spec_hash == digest for one in revisions.values()):
+        return digest
+    unedited = (one for one in revisions.values() if one.number == generation)
+    equal = (one for one in revisions.values() if is_same_job(one.spec, spec))
+    found = next(unedited, None) or next(equal, None)
+    return found.spec_hash if found is not None else digest

@@ -14,6 +14,7 @@ from moorage_api.status import JobStatus
 
 __all__ = [
     "ASIDE",
+    "ActionFailed",
     "AskDriver",
     "DeleteObject",
     "DeletePod",
@@ -185,6 +186,18 @@ Effect = (
 
 ASIDE = (KeepSnapshot, SetPodMonitor)
 """Effects that come last, and whose failure holds up nothing else."""
+
+
+class ActionFailed(Exception):
+    """An effect could not be carried out now. The pass ends; the next one decides anew.
+
+    Attributes:
+        retry_after: seconds, where somebody said so.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 @dataclass(frozen=True, slots=True)

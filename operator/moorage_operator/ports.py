@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from moorage_api import JobSpec
 from moorage_api.driver import DriverState, RequestView
+from moorage_api.status import JobStatus
 from moorage_operator.plan import Errand
 from moorage_operator.world import ErrandView, Meta, StoreView, Unreadable
 
@@ -34,6 +35,8 @@ __all__ = [
     "Lineages",
     "NotFound",
     "Object",
+    "Ref",
+    "Telemetry",
 ]
 
 Object = dict[str, Any]
@@ -55,6 +58,18 @@ Kind = Literal[
     "Node",
     "PodMonitor",
 ]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ref:
+    """An object that passes are for: a StatefulSparkJob or a StatefulSparkSnapshot."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
 
 
 class ClusterError(Exception):
@@ -212,3 +227,25 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """The time, aware, in UTC."""
+
+
+class Telemetry:
+    """Listens to passes; all methods are quick and never raise."""
+
+    def pass_ended(self, ref: Ref, seconds: float, outcome: str) -> None:
+        """A pass took so long; outcome is changed, unchanged, failed, conflict or gone."""
+
+    def job_seen(self, body: Object, status: JobStatus) -> None:
+        """This is how a job is now."""
+
+    def snapshot_seen(self, body: Object, state: str) -> None:
+        """This is how a snapshot is now."""
+
+    def gone(self, ref: Ref) -> None:
+        """There is no such object any more."""
+
+    def moved(self, ref: Ref, before: str, after: str) -> None:
+        """A phase or state was written that is another than before."""
+
+    def conflicted(self, ref: Ref) -> None:
+        """Somebody else wrote a status."""

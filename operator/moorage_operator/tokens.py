@@ -6,7 +6,8 @@ from binascii import Error as NotBase64
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from moorage_operator.children import config_owner, names, scrape_secret, token_secret
+from moorage_operator.children import names
+from moorage_operator.children.secrets import config_owner, scrape_secret, token_secret
 from moorage_operator.objects import is_controlled_by
 from moorage_operator.ports import AlreadyExists, Cluster, Object
 from moorage_operator.world import Meta

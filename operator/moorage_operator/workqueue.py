@@ -10,7 +10,8 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from moorage_operator.loop import Pass, Ref
+from moorage_operator.loop import Pass
+from moorage_operator.ports import Ref
 
 __all__ = ["WorkQueue"]
 

@@ -303,6 +303,22 @@ class JobWorld:
     trouble: str = ""
     namespace_terminating: bool = False
 
+    @property
+    def current_driver(self) -> PodView | None:
+        """The pod of the attempt that the status names; of a status that names none, the newest."""
+        if isinstance(self.drivers, Unreadable):
+            return None
+        own = [pod for pod in self.drivers if pod.owned]
+        number = self.status.attempt.number
+        if number == 0 or self.is_foreign:
+            return max(own, key=lambda pod: pod.attempt, default=None)
+        return next((pod for pod in own if pod.attempt == number), None)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the status was written for another object: a backup was restored."""
+        return self.status.lineage_owner_uid not in ("", self.meta.uid)
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotWorld:

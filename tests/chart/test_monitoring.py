@@ -19,7 +19,7 @@ from moorage_api.pods import (
 from moorage_api.status import Phase
 from moorage_operator.children import pod_monitor
 from moorage_operator.children.names import labels, scrape_secret_name
-from moorage_operator.metrics import Metrics
+from moorage_operator.metrics import OperatorMetrics
 from moorage_operator.world import Meta
 
 ALERTS = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
@@ -36,7 +36,7 @@ def measured():
         ends = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
         for end in ends:
             found[metric.name + end] = {"job", "namespace", *metric.labels}
-    for family in Metrics().registry.collect():
+    for family in OperatorMetrics().registry.collect():
         if family.type == "histogram":
             names = [f"{family.name}{end}" for end in ("_bucket", "_sum", "_count")]
         else:

@@ -5,7 +5,7 @@ import ast
 import pytest
 from moorage_testing.chart import CASES, NAMESPACE, ROOT, of_kind
 
-from moorage_operator.kube.resources import RESOURCES, resource_of
+from moorage_operator.kube.rest import RESOURCES, resource_of
 
 each_case = pytest.mark.parametrize("case", CASES)
 
@@ -30,17 +30,15 @@ IMPLIED = {
     ("app.py", "list"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
     ("attempts.py", "get"): {"Service", "ConfigMap", "PodMonitor"},
     ("attempts.py", "apply"): {"Service", "ConfigMap", "PodMonitor"},
-    ("attempts.py", "create"): {"Pod"},
+    ("attempts.py", "create"): {"Pod", "Secret"},
     ("attempts.py", "delete"): {"Pod", "ConfigMap", "PodMonitor"},
-    ("belongings.py", "apply"): {"Service"},
-    ("belongings.py", "create"): {"Secret"},
     ("leader.py", "create"): {"Lease"},
     ("loop.py", "get"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
     ("loop.py", "patch"): {"StatefulSparkSnapshot"},
     ("pods.py", "create"): {"Pod"},
-    ("record.py", "create"): {"Event"},
-    ("record.py", "get"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
-    ("record.py", "replace_status"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
+    ("recorder.py", "create"): {"Event"},
+    ("recorder.py", "get"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
+    ("recorder.py", "replace_status"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
     ("tokens.py", "create"): {"Secret"},
     ("uninstall.py", "get"): {"StatefulSparkJob", "StatefulSparkSnapshot"},
     ("uninstall.py", "list"): {"StatefulSparkJob", "StatefulSparkSnapshot"},

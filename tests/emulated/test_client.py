@@ -11,7 +11,7 @@ from kubernetes.aio.client import Configuration
 from moorage_testing.kube.emulator import Emulator
 
 from moorage_operator.kube.client import KubeCluster, configuration
-from moorage_operator.kube.encoding import encoded
+from moorage_operator.kube.rest import encoded
 from moorage_operator.ports import ApiUnavailable, Conflict, Forbidden, Invalid
 
 MAP = {

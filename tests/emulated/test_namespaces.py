@@ -11,7 +11,7 @@ from moorage_testing.kube.processes import OperatorProcess, until
 from moorage_testing.kube.refusals import ApiRefusal
 
 import moorage_operator.app
-import moorage_operator.watching
+import moorage_operator.watches
 from moorage_operator.leader import LeaseTimes
 
 JOB = "StatefulSparkJob"
@@ -41,16 +41,16 @@ async def emulator():
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Watches that end often, and are begun anew soon; nothing is listed but for what failed."""
-    usual = moorage_operator.watching._settings
+    usual = moorage_operator.watches._settings
 
     def settings():
         found = usual()
         found.watching.server_timeout = 1
         return found
 
-    monkeypatch.setattr(moorage_operator.watching, "_settings", settings)
-    monkeypatch.setattr(moorage_operator.watching, "_BACKOFFS", ())
-    monkeypatch.setattr(moorage_operator.watching, "_LONGEST_BACKOFF", 0.3)
+    monkeypatch.setattr(moorage_operator.watches, "_settings", settings)
+    monkeypatch.setattr(moorage_operator.watches, "_BACKOFFS", ())
+    monkeypatch.setattr(moorage_operator.watches, "_LONGEST_BACKOFF", 0.3)
     monkeypatch.setattr(moorage_operator.app, "_LIST_AGAIN", 0.3)
 
 

@@ -8,7 +8,7 @@ import pytest
 from kubernetes.aio.client import Configuration
 from moorage_testing.kube.emulator import Emulator
 
-from moorage_operator.watching import Watching
+from moorage_operator.watches import Watching
 
 
 @pytest.fixture

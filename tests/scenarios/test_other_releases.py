@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-import moorage_operator.judged
+import moorage_operator.objects
 from moorage_api.changes import spec_hash
 
 pytestmark = pytest.mark.scenarios
@@ -79,7 +79,7 @@ async def test_a_revision_of_another_release_restarts_nothing(
 ):
     rewrite(running, change)
     if other_hash:
-        monkeypatch.setattr(moorage_operator.judged, "spec_hash", lambda s: spec_hash(s)[::-1])
+        monkeypatch.setattr(moorage_operator.objects, "spec_hash", lambda s: spec_hash(s)[::-1])
     before, told = running.status(), running.events()
     await later(running)
     assert running.status().attempt.number == before.attempt.number == 1
@@ -96,7 +96,7 @@ async def test_a_revision_of_another_release_restarts_nothing(
 async def test_an_edit_that_needs_no_restart_needs_none_under_another_hash(running, monkeypatch):
     running.edit(ttlAfterFinished="2h")
     await running.run(5)
-    monkeypatch.setattr(moorage_operator.judged, "spec_hash", lambda s: spec_hash(s)[::-1])
+    monkeypatch.setattr(moorage_operator.objects, "spec_hash", lambda s: spec_hash(s)[::-1])
     await later(running)
     running.edit(ttlAfterFinished="3h")
     await running.run(60)

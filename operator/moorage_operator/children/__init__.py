@@ -13,44 +13,19 @@ import yaml
 from moorage_api import API_VERSION, KIND, JobSpec
 from moorage_api.driver import ENDPOINT_PORT, METRICS_PATH, StartOrder, certificate_name
 from moorage_api.model import Model
-from moorage_operator.children.driver import driver_pod
-from moorage_operator.children.executor import executor_template
 from moorage_operator.children.names import (
     config_map_name,
-    driver_pod_name,
-    executor_prefix,
     labels,
     owner_reference,
     scrape_secret_name,
     selector,
     service_name,
-    token_secret_name,
 )
-from moorage_operator.children.secrets import config_owner, scrape_secret, token_secret
-from moorage_operator.children.settings import spark_settings
+from moorage_operator.children.pods import driver_pod, executor_template
+from moorage_operator.children.spark_conf import spark_settings
 from moorage_operator.world import Meta
 
-__all__ = [
-    "bodies",
-    "config_map",
-    "config_map_name",
-    "config_owner",
-    "driver_pod",
-    "driver_pod_name",
-    "executor_prefix",
-    "executor_template",
-    "labels",
-    "owner_reference",
-    "pod_monitor",
-    "scrape_secret",
-    "scrape_secret_name",
-    "selector",
-    "service",
-    "service_name",
-    "spark_settings",
-    "token_secret",
-    "token_secret_name",
-]
+__all__ = ["bodies", "config_map", "pod_monitor", "service"]
 
 Object = dict[str, Any]
 

@@ -4,10 +4,162 @@ Pure: no I/O, and no clock but the world's. Called by the reconcile loop, once i
 everything that was observed; it answers with the status to write, the effects to carry out then,
 and the events to tell. It must not know the API server, HTTP or a store. docs/operator-states.md
 has the state machine and the table of everything that it says.
+
+1. May this operator act on the object at all? 2. Could its pods be read? 3. Is the status this
+object's own? 4. Which spec is good? 5. What has become of the attempt? 6. Is the job paused,
+deleted, blocked? 7. The operation under way, else what to begin. 8. Snapshots. 9. What to show.
 """
 
-from moorage_operator.decide.conditions import TYPES as CONDITION_TYPES
-from moorage_operator.decide.dispatch import decide_job
-from moorage_operator.decide.specs import revision_name
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 
-__all__ = ["CONDITION_TYPES", "decide_job", "revision_name"]
+from moorage_api.status import OperationStep
+from moorage_operator.decide.conditions import (
+    PODS_UNREADABLE,
+    blind,
+    conditions,
+    tell_condition_changes,
+)
+from moorage_operator.decide.delete import delete
+from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.fencing import drop_strays
+from moorage_operator.decide.next_operation import bring_up, follow_rescale, idle, tell_edit
+from moorage_operator.decide.observed import observe_attempt, rebuild
+from moorage_operator.decide.operations import leave_block
+from moorage_operator.decide.phase import message, phase
+from moorage_operator.decide.specs import desired, is_valid, policy, renew_rejection
+from moorage_operator.decide.start import fencing, starting, verifying
+from moorage_operator.decide.stop import snapshotting, stopping
+from moorage_operator.decide.validate import tell_ignored_annotations, validate
+from moorage_operator.decide.view import hold_back, show_pods
+from moorage_operator.plan import Event, Plan, SetFinalizer, SetPodMonitor
+from moorage_operator.snapshots.triggers import stale, wanted
+from moorage_operator.world import JobWorld, Unreadable
+
+__all__ = ["decide_job"]
+
+_STEPS: dict[OperationStep, Callable[[Draft], None]] = {
+    "Preflight": snapshotting,
+    "Snapshotting": snapshotting,
+    "Stopping": stopping,
+    "Rescaling": follow_rescale,
+    "Fencing": fencing,
+    "Starting": starting,
+    "Verifying": verifying,
+}
+
+
+def decide_job(world: JobWorld) -> Plan:
+    """Return what to write, do and tell about the job that `world` shows."""
+    if world.operator_too_old:
+        return _hands_off(world)
+    draft = Draft(world, world.status, again=world.config.resync)
+    if isinstance(world.drivers, Unreadable):
+        draft.wake(world.config.busy_resync)
+        _say_blind(draft, world.drivers)
+        return draft.plan()
+    foreign = rebuild(draft)
+    renew_rejection(draft)
+    validate(draft)
+    if not foreign:
+        observe_attempt(draft)
+        _act(draft)
+    _describe(draft)
+    return replace(draft.plan(), stale=stale(world))
+
+
+def _hands_off(world: JobWorld) -> Plan:
+    """A status that this operator cannot read: nothing is written, as parts of it would go.
+
+    An object that is deleted is let go where nobody can want more: with its namespace, or when a
+    person says so.
+    """
+    meta, text, reason = world.meta, world.operator_too_old, "StatusUnreadable"
+    if not world.status_garbled:
+        text, reason = f"{text}; upgrade the operator", "OperatorTooOld"
+    let_go = world.namespace_terminating or meta.annotation("skip-final-savepoint") == "true"
+    effects = (SetFinalizer(present=False),) if meta.deleted_at is not None and let_go else ()
+    if meta.deleted_at is not None and not let_go:
+        text += "; or set moorage.dev/skip-final-savepoint=true to delete it as it is"
+    event = Event("Warning", reason, text, f"{reason}-{meta.uid}-{bool(meta.deleted_at)}")
+    return Plan(world.status, effects, (event,), world.config.resync)
+
+
+def _act(draft: Draft) -> None:
+    if draft.meta.deleted_at is not None:
+        if not draft.is_paused or draft.world.namespace_terminating:
+            delete(draft)
+            drop_strays(draft)
+        return
+    if draft.is_paused:
+        return
+    drop_strays(draft)
+    if draft.config.finalizer not in draft.meta.finalizers:
+        draft.do(SetFinalizer(present=True))
+    _work(draft)
+    _snapshots(draft)
+    _monitor(draft)
+
+
+def _work(draft: Draft) -> None:
+    was_blocked = bool(draft.status.blocked_reason)
+    if not leave_block(draft):
+        return
+    operation = draft.status.operation
+    if operation is not None:
+        _STEPS[operation.step](draft)
+    elif was_blocked and not draft.lives and desired(draft) == "Running":
+        bring_up(draft)
+    else:
+        idle(draft)
+
+
+def _snapshots(draft: Draft) -> None:
+    """What annotations and the schedule ask for; a snapshot's own decisions do the rest."""
+    found = wanted(draft.world)
+    draft.put_triggers(savepoint=found.triggers.savepoint, checkpoint=found.triggers.checkpoint)
+    draft.put_snapshots(last_scheduled_time=found.last_scheduled_time)
+    for effect in found.effects:
+        draft.do(effect)
+    draft.events.extend(found.events)
+    if found.next_at is not None:
+        draft.wake_at(found.next_at)
+
+
+def _monitor(draft: Draft) -> None:
+    """Let Prometheus find the driver, or not any more."""
+    spec = policy(draft)
+    wanted = spec is not None and spec.observability.metrics.pod_monitor
+    if wanted or draft.status.reconciliation.pod_monitor:
+        draft.put_reconciliation(pod_monitor=True)
+        draft.do(SetPodMonitor(wanted, spec.tls_secret if spec is not None else ""))
+
+
+def _say_blind(draft: Draft, pods: Unreadable) -> None:
+    """Pods that cannot be read for a while: what was said of them last is not known any more."""
+    if draft.status.lineage_owner_uid != draft.meta.uid or pods.since is None:
+        return
+    over = pods.since + timedelta(seconds=draft.config.endpoint_patience)
+    if draft.now < over:
+        draft.wake_at(over)
+        return
+    before = draft.status.condition("Ready")
+    draft.put(conditions=blind(draft, pods))
+    if before is None or before.reason != PODS_UNREADABLE:
+        text = f"the job's pods cannot be read, so nothing is done about it: {pods.message}"
+        draft.tell("Warning", PODS_UNREADABLE, text, f"{draft.attempt.number}-{pods.since}")
+
+
+def _describe(draft: Draft) -> None:
+    """Derive what people and tools read."""
+    show_pods(draft)
+    if is_valid(draft) and draft.status.observed_generation != draft.meta.generation:
+        tell_edit(draft)
+    draft.put(observed_generation=draft.meta.generation)
+    draft.put(phase=phase(draft), message=message(draft))
+    before = draft.world.status.conditions
+    draft.put(conditions=conditions(draft))
+    tell_condition_changes(draft, before, draft.status.conditions)
+    tell_ignored_annotations(draft)
+    hold_back(draft)

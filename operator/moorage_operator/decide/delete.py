@@ -10,11 +10,10 @@ from datetime import datetime, timedelta
 from moorage_api import Deletion
 from moorage_api.driver import RequestView
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.learn import lost_patience
+from moorage_operator.decide.fencing import cleared, remove
 from moorage_operator.decide.leaving import release_rest
 from moorage_operator.decide.operations import begin
-from moorage_operator.decide.pods import cleared, remove
-from moorage_operator.decide.specs import deletion, running_spec
+from moorage_operator.decide.specs import deletion, lost_patience, running_spec
 from moorage_operator.decide.stop import (
     StopMode,
     age_of_checkpoint,

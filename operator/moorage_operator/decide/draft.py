@@ -15,7 +15,7 @@ from moorage_operator.children.names import driver_pod_name
 from moorage_operator.plan import ASIDE, Effect, Event, Plan
 from moorage_operator.world import Config, JobWorld, Meta, PodView, Unreadable
 
-__all__ = ["Draft", "later"]
+__all__ = ["Draft", "began_running", "here", "later"]
 
 _SOONEST = 0.2
 
@@ -184,3 +184,23 @@ def later(one: datetime | None, other: datetime | None) -> datetime | None:
     if one is None or other is None:
         return one or other
     return max(one, other)
+
+
+def here(draft: Draft, report: DriverState, moment: datetime) -> datetime:
+    """A time of the driver's clock on this one; what the report took to come counts for nothing."""
+    return moment + (draft.now - report.answered_at) if report.answered_at is not None else moment
+
+
+def began_running(draft: Draft, report: DriverState) -> datetime | None:
+    """When the stream began to run, on this clock; None while it does not.
+
+    Never before the attempt began nor in the future, should the driver's clock have been put right
+    in between. A driver that does not tell its time began when that was seen.
+    """
+    if report.running_since is None:
+        return None
+    if report.answered_at is None:
+        return draft.now
+    began = draft.attempt.started_at
+    least = min(began, draft.now) if began is not None else report.running_since
+    return min(max(here(draft, report, report.running_since), least), draft.now)

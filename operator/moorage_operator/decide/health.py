@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from moorage_api import JobSpec
 from moorage_api.driver import DriverState
 from moorage_api.lifecycle import Health
-from moorage_operator.decide.clocks import here
-from moorage_operator.decide.draft import Draft, later
+from moorage_operator.decide.draft import Draft, here, later
 from moorage_operator.decide.specs import policy, running_spec
 from moorage_operator.world import PodView, StoreView, Unreadable
 

@@ -1,13 +1,16 @@
-"""How operations begin and end, and what a job is blocked by. Pure."""
+"""How operations begin and end, what a job is blocked by, and when it is tried again. Pure."""
 
 from datetime import datetime
 from typing import Any
 
 from moorage_api.status import Operation, OperationStep, OperationType
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.specs import desired, keep_revision, target
+from moorage_operator.decide.fencing import strangers
+from moorage_operator.decide.restore_point import Obstacle, named_snapshot
+from moorage_operator.decide.specs import desired, is_valid, keep_revision, target
+from moorage_operator.world import StoreView
 
-__all__ = ["FAILED", "begin", "block", "clear_block", "end"]
+__all__ = ["FAILED", "begin", "block", "clear_block", "end", "leave_block"]
 
 FAILED = "MaxRestartsExceeded"
 """The reason of a block that is shown as phase Failed."""
@@ -82,3 +85,56 @@ def clear_block(draft: Draft) -> None:
     draft.put(blocked_reason="", blocked_generation=0, blocked_adopt="", message="")
     draft.put_restarts(window=(), backoff_level=0, restore_failures=0, next_retry_at=None)
     draft.put_triggers(restart=draft.meta.annotation("restart"))
+
+
+def leave_block(draft: Draft) -> bool:
+    """Lift the block if it is time; say whether the job is free to act."""
+    if not draft.status.blocked_reason:
+        return True
+    if not (_person_acted(draft) or _cause_is_gone(draft)):
+        return False
+    reason = draft.status.blocked_reason
+    clear_block(draft)
+    key = f"{draft.meta.generation}-{draft.status.operation_counter}"
+    draft.tell("Normal", "Unblocked", f"The job is tried again; it was blocked by {reason}", key)
+    draft.wake(draft.config.busy_resync)
+    return True
+
+
+def _person_acted(draft: Draft) -> bool:
+    status, meta = draft.status, draft.meta
+    if is_valid(draft) and meta.generation > status.blocked_generation:
+        return True
+    asked = meta.annotation("restart")
+    if asked and asked != status.snapshots.last_trigger.restart:
+        return True
+    return meta.annotation("adopt-lineage") not in ("", status.blocked_adopt)
+
+
+def _cause_is_gone(draft: Draft) -> bool:
+    """What a driver refused under its fence is not tried again on the word of a reader."""
+    world, reason = draft.world, draft.status.blocked_reason
+    store = world.store
+    if reason == "InvalidSpec":
+        return is_valid(draft)
+    if reason == "ForeignDriver":
+        return not strangers(draft)
+    if reason == "CheckpointDirConflict":
+        foreign = isinstance(store, StoreView) and store.owner is not None and not _same_job(draft)
+        refused = draft.attempt.outcome_reason == reason
+        return not world.directory_rival and not foreign and not refused
+    if reason == "AdoptRequired" and draft.attempt.outcome_reason != reason:
+        return isinstance(store, StoreView) and store.released
+    if reason == "RestorePointNotFound" and world.spec is not None:
+        named = is_valid(draft) and world.spec.restore.mode == "Snapshot"
+        unstarted = draft.attempt.number == 0
+        return named and unstarted and not isinstance(named_snapshot(draft, world.spec), Obstacle)
+    return False
+
+
+def _same_job(draft: Draft) -> bool:
+    store = draft.world.store
+    if not isinstance(store, StoreView) or store.owner is None:
+        return False
+    meta = draft.meta
+    return store.owner[:3] == (draft.config.cluster_id, meta.namespace, meta.name)

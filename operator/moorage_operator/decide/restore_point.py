@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from moorage_api import JobSpec
 from moorage_api.status import RestorePoint
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.pods import strangers
+from moorage_operator.decide.fencing import strangers
 from moorage_operator.decide.specs import is_new_nonce, policy
 from moorage_operator.plan import Errand
 from moorage_operator.world import SnapshotView, StoreView, Unreadable

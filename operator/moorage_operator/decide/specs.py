@@ -5,6 +5,7 @@ which its ControllerRevision keeps. Values that need no new revision (policies, 
 those of the newest good spec.
 """
 
+from datetime import timedelta
 from typing import Literal
 
 from moorage_api import Deletion, JobSpec
@@ -19,6 +20,7 @@ __all__ = [
     "is_new_nonce",
     "is_valid",
     "keep_revision",
+    "lost_patience",
     "name_of_newest",
     "newest_name",
     "policy",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 _HASH = 10
+_NODE_LOST = timedelta(minutes=2)
 
 
 def revision_name(job: str, spec_hash: str) -> str:
@@ -108,6 +111,14 @@ def deletion(draft: Draft) -> Deletion:
     good = _last_good(draft)
     known = good.spec.deletion if good is not None else Deletion()
     return known.model_copy(update={"policy": "Retain"})
+
+
+def lost_patience(draft: Draft) -> timedelta:
+    """How long a node may be silent."""
+    spec = policy(draft)
+    if spec is None:
+        return _NODE_LOST
+    return spec.failure_policy.infrastructure.node_lost_timeout.timedelta
 
 
 def _last_good(draft: Draft) -> Revision | None:

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from moorage_api.driver import RestoreOrder, StartOrder
 from moorage_api.status import AttemptStatus, RestorePoint
 from moorage_operator.decide.draft import Draft
+from moorage_operator.decide.fencing import cleared
 from moorage_operator.decide.health import is_ready
 from moorage_operator.decide.leaving import being_released, note_left
 from moorage_operator.decide.operations import begin, block, end
-from moorage_operator.decide.pods import cleared
 from moorage_operator.decide.recover import after_end, finish
 from moorage_operator.decide.restore_point import Obstacle, next_restore, obstacle
 from moorage_operator.decide.specs import (

@@ -11,9 +11,9 @@ from typing import Literal
 from moorage_api.driver import STOP_PATH, RequestView, SavepointInfo, StopBody
 from moorage_api.status import OperationType
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.learn import note_savepoint
+from moorage_operator.decide.fencing import remove
+from moorage_operator.decide.observed import note_savepoint
 from moorage_operator.decide.operations import begin, end
-from moorage_operator.decide.pods import remove
 from moorage_operator.decide.recover import after_end, finish
 from moorage_operator.decide.specs import (
     desired,

@@ -1,6 +1,7 @@
 """What keeps a readable spec from being acted on, beyond what models and cluster say. Pure.
 
-Found before anything is stopped, so that a wrong edit leaves the running job running.
+Found before anything is stopped, so that a wrong edit leaves the running job running. And
+annotations that look like an order and are none: the API server takes any.
 """
 
 from collections.abc import Iterator
@@ -8,16 +9,11 @@ from collections.abc import Iterator
 from moorage_api import JobSpec, Problem
 from moorage_api.problems import field_name
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.restore_point import (
-    Obstacle,
-    is_path_absent,
-    moved,
-    named_snapshot,
-)
+from moorage_operator.decide.restore_point import Obstacle, is_path_absent, moved, named_snapshot
 from moorage_operator.decide.specs import name_of_newest
 from moorage_state.tuning import judge_options
 
-__all__ = ["validate"]
+__all__ = ["tell_ignored_annotations", "validate"]
 
 _SNAPSHOT = "spec.restore.snapshotName"
 _ACKNOWLEDGE = "spec.restore.acknowledgeStateLoss"
@@ -126,3 +122,25 @@ def _fixed(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
         what = f"is {scaling.max_parallelism}, and the job's state has another number of key groups"
         fix = f"write {old.scaling.max_parallelism}; it is fixed for a lineage"
         yield Problem("spec.scaling.maxParallelism", what, fix)
+
+
+_DOMAIN = "moorage.dev/"
+_ORDERS = ("savepoint", "checkpoint", "restart", "adopt-lineage")
+_SWITCHES = ("paused", "skip-final-savepoint")
+
+
+def tell_ignored_annotations(draft: Draft) -> None:
+    """Tell once of each annotation that is passed over."""
+    for name in sorted(draft.meta.annotations):
+        short = name.removeprefix(_DOMAIN)
+        if short == name or short in _ORDERS:
+            continue
+        value = draft.meta.annotation(short)
+        if short not in _SWITCHES:
+            known = ", ".join((*_ORDERS, *_SWITCHES))
+            text = f"the annotation {name} is not known and does nothing; known are {known}"
+        elif value not in ("", "true", "false"):
+            text = f"the annotation {name} is {value!r} and does nothing; write true or false"
+        else:
+            continue
+        draft.tell("Warning", "AnnotationIgnored", text, f"{draft.meta.uid}-{name}-{value}")

@@ -16,9 +16,7 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import load_incluster_config, load_kube_config
 
-from moorage_operator.kube.encoding import encoded
-from moorage_operator.kube.errors import cluster_error
-from moorage_operator.kube.resources import MANAGER, Resource, resource_of
+from moorage_operator.kube.rest import MANAGER, Resource, cluster_error, encoded, resource_of
 from moorage_operator.ports import ApiUnavailable, Kind, NotFound, Object
 
 __all__ = ["KubeCluster", "configuration"]

@@ -6,8 +6,69 @@ a crash in between is survived. It decides nothing about jobs. Nothing read is k
 decisions, and no secret is ever shown.
 """
 
-from moorage_operator.lineages.choosing import ChosenLineages, LineageSettings
-from moorage_operator.lineages.direct import DirectLineages
-from moorage_operator.lineages.pods import ErrandLineages
+from dataclasses import dataclass
+from datetime import datetime
 
-__all__ = ["ChosenLineages", "DirectLineages", "ErrandLineages", "LineageSettings"]
+from moorage_operator.plan import Errand
+from moorage_operator.ports import JobRefs, Lineages
+from moorage_operator.world import ErrandView, StoreView, Unreadable
+
+__all__ = ["ChosenLineages", "LineageSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class LineageSettings:
+    """What the operator may do itself; everything else is done by pods.
+
+    Attributes:
+        read_secrets: read the Secrets that jobs name, and use what is in them.
+        own_chain: use the operator's own credentials for jobs that name no Secret.
+        local_files: open `file://` directories, which must then be mounted here as in the jobs.
+    """
+
+    read_secrets: bool = True
+    own_chain: bool = False
+    local_files: bool = False
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """The kinds of stores that the operator opens."""
+        return frozenset({"s3", "file"} if self.local_files else {"s3"})
+
+    def is_direct(self, job: JobRefs) -> bool:
+        """Whether the operator goes itself."""
+        state = job.spec.state
+        if state.checkpoint_dir.startswith("file://"):
+            return self.local_files
+        return self.own_chain if state.credentials_secret_ref is None else self.read_secrets
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenLineages:
+    """See `moorage_operator.ports.Lineages`; goes by the job's spec and the settings alone."""
+
+    direct: Lineages
+    errands: Lineages
+    settings: LineageSettings
+
+    async def inspect(
+        self, job: JobRefs, since: datetime | None = None
+    ) -> StoreView | Unreadable | None:
+        """See `Lineages.inspect`."""
+        return await self._way(job).inspect(job, since)
+
+    async def run(self, job: JobRefs, errand: Errand) -> ErrandView:
+        """See `Lineages.run`."""
+        way = self.errands if errand.kind == "Copy" else self._way(job)
+        return await way.run(job, errand)
+
+    async def look(self, job: JobRefs, errand_id: str) -> ErrandView | None:
+        """See `Lineages.look`."""
+        found = await self._way(job).look(job, errand_id)
+        if found is None and self._way(job) is not self.errands:
+            # Gigabytes are for a pod of the job's to move, whoever may open the store.
+            found = await self.errands.look(job, errand_id)
+        return found
+
+    def _way(self, job: JobRefs) -> Lineages:
+        return self.direct if self.settings.is_direct(job) else self.errands

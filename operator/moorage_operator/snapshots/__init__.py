@@ -1,35 +1,69 @@
-"""StatefulSparkSnapshots: what is decided about one, which ones a job asks for, which may go.
+"""StatefulSparkSnapshots: from what was seen of one to what is done about it, `decide_snapshot`.
 
-Pure functions from worlds to plans. Called by the reconcile loop (`decide_snapshot`) and by the
-job's own decisions (`wanted`). Must not know the API server, a driver's HTTP or a store: what is to
-be done there are effects, and errands.
+    Pending -> InProgress -> [Verifying] -> Completed
+       ^           |             |
+       +-----------+-------------+--> Failed, Abandoned
+    what a job that sleeps was stopped with is copied: Pending -> Verifying -> Completed
+    an object that is being deleted -> Deleting -> gone
+
+Pure: no I/O, no clock but the world's. Must not know the API server, a driver's HTTP or a store:
+what is to be done there are effects, and errands. The status is kept before an effect is carried
+out, and what came of it is seen by the next pass, so that an operator may die anywhere in between.
+What a job asks for by annotations and by its schedule is `triggers`.
 """
 
-from moorage_operator.snapshots.access import access_of, errand_refs
-from moorage_operator.snapshots.decide import decide_snapshot
-from moorage_operator.snapshots.naming import (
-    TRIGGER_ANNOTATION,
-    TRIGGER_LABEL,
-    object_name,
-    request_id,
-    savepoint_path,
-)
-from moorage_operator.snapshots.retention import victims
-from moorage_operator.snapshots.use import uses
-from moorage_operator.snapshots.wanted import Wanted, stale, wanted
+from collections.abc import Callable, Mapping
 
-__all__ = [
-    "TRIGGER_ANNOTATION",
-    "TRIGGER_LABEL",
-    "Wanted",
-    "access_of",
-    "decide_snapshot",
-    "errand_refs",
-    "object_name",
-    "request_id",
-    "savepoint_path",
-    "stale",
-    "uses",
-    "victims",
-    "wanted",
-]
+from moorage_operator.plan import SetFinalizer, SnapshotPlan
+from moorage_operator.snapshots.deleting import deleting
+from moorage_operator.snapshots.in_progress import in_progress, of_operation
+from moorage_operator.snapshots.naming import JOB_LABEL, data_go_too, is_copied, is_follower
+from moorage_operator.snapshots.pending import pending
+from moorage_operator.snapshots.step import Step, changed, plan_of
+from moorage_operator.snapshots.store_work import begin_verifying, copying, verifying
+from moorage_operator.world import SnapshotWorld
+
+__all__ = ["decide_snapshot"]
+
+
+def decide_snapshot(world: SnapshotWorld) -> SnapshotPlan:
+    """Decide what is next for the snapshot; the same world gives the same plan."""
+    return plan_of(world, _step(world))
+
+
+def _step(world: SnapshotWorld) -> Step:
+    meta, status = world.snapshot.meta, world.snapshot.status
+    if meta.deleted_at is not None:
+        return deleting(world)
+    to_hold = data_go_too(world.snapshot)
+    if to_hold != (world.config.finalizer in meta.finalizers):
+        # Before anything is written that would have to be deleted; and an object whose end needs
+        # nothing done must not wait for an operator.
+        let_be = to_hold and world.namespace_terminating
+        return Step(status, () if let_be else (SetFinalizer(present=to_hold),))
+    if meta.labels.get(JOB_LABEL) != world.snapshot.spec.job_ref.name and not world.problems:
+        # The label is how its siblings find it.
+        return Step(status)
+    if status.state in ("Pending", "InProgress") and is_follower(world.snapshot):
+        return of_operation(world)
+    if is_copied(status):
+        return copying(world)
+    decision = _DECISIONS.get(status.state)
+    return decision(world) if decision is not None else Step(status)
+
+
+def _revived(world: SnapshotWorld) -> Step:
+    """A status that says Deleting on an object that is not: a backup was restored."""
+    status = world.snapshot.status
+    if not status.path:
+        return Step(changed(status, state="Pending", message=""), reason="Pending")
+    return begin_verifying(world, status, "it was being deleted in another life")
+
+
+_DECISIONS: Mapping[str, Callable[[SnapshotWorld], Step]] = {
+    "Pending": pending,
+    "InProgress": in_progress,
+    "Verifying": verifying,
+    "Deleting": _revived,
+}
+"""What is not here is final."""

@@ -6,8 +6,7 @@ needs, that was there before the object, or of which it is not certain that it i
 
 from moorage_api.snapshot import SnapshotStatus
 from moorage_operator.plan import Errand, Event, RunErrand, SetFinalizer
-from moorage_operator.snapshots.access import errand_refs
-from moorage_operator.snapshots.asking import answer_of, answered, is_overdue
+from moorage_operator.snapshots.in_progress import answer_of, answered, is_overdue
 from moorage_operator.snapshots.naming import (
     attempt_of,
     data_go_too,
@@ -16,10 +15,10 @@ from moorage_operator.snapshots.naming import (
     next_errand,
     number_of,
 )
-from moorage_operator.snapshots.readiness import driver_is_gone
-from moorage_operator.snapshots.retrying import pause
-from moorage_operator.snapshots.step import Step, changed, waiting
-from moorage_operator.snapshots.use import uses
+from moorage_operator.snapshots.pending import driver_is_gone
+from moorage_operator.snapshots.retention import uses
+from moorage_operator.snapshots.step import Step, changed, pause, waiting
+from moorage_operator.store_access import errand_refs
 from moorage_operator.world import ErrandView, SnapshotWorld
 
 __all__ = ["deleting"]

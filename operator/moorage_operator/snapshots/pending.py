@@ -1,5 +1,10 @@
-"""A snapshot that nobody was asked for yet, or that is to be tried again. Pure."""
+"""A snapshot that nobody was asked for yet, or that is to be tried again. Pure.
 
+Whether its job can take it now, and if not, why; then the request to the driver.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 
 from moorage_api import JobSpec
@@ -7,23 +12,22 @@ from moorage_api.driver import (
     CHECKPOINTS_PATH,
     SAVEPOINTS_PATH,
     CheckpointBody,
+    DriverState,
     SavepointBody,
 )
 from moorage_operator.plan import AskDriver, Event
-from moorage_operator.snapshots.access import access_of
-from moorage_operator.snapshots.copying import copied
 from moorage_operator.snapshots.naming import (
     attempt_of,
+    is_copied,
     is_directory_name,
     is_follower,
     is_imported,
+    is_periodic,
     order,
     reach,
     request_id,
     savepoint_path,
 )
-from moorage_operator.snapshots.readiness import Obstacle, is_under_way, obstacle, successor
-from moorage_operator.snapshots.record import of_checkpoint
 from moorage_operator.snapshots.step import (
     Step,
     changed,
@@ -31,11 +35,134 @@ from moorage_operator.snapshots.step import (
     failed,
     finished,
     no_place,
+    of_checkpoint,
 )
-from moorage_operator.snapshots.verifying import begin_verifying
+from moorage_operator.snapshots.store_work import begin_copying, begin_verifying
+from moorage_operator.store_access import access_of
 from moorage_operator.world import JobFacts, SnapshotView, SnapshotWorld, Unreadable
 
-__all__ = ["asking", "pending"]
+__all__ = [
+    "NotReady",
+    "driver_is_gone",
+    "is_under_way",
+    "pending",
+    "request_to_driver",
+    "successor",
+    "why_not_ready",
+]
+
+_HOLDING = ("Upgrade", "Rescale", "Rollback", "Redeploy")
+_RUNNING = ("running", "checkpointing")
+
+
+@dataclass(frozen=True, slots=True)
+class NotReady:
+    """Why nothing is asked of the driver now.
+
+    Attributes:
+        patient: it passes by itself, so that the time does not count towards startDeadline.
+    """
+
+    reason: str
+    message: str
+    patient: bool = False
+
+
+def why_not_ready(world: SnapshotWorld) -> NotReady | None:
+    """Why the snapshot cannot be asked for; None if it can."""
+    job = world.job
+    if job is None:
+        name = world.snapshot.spec.job_ref.name
+        return NotReady("JobMissing", f"there is no StatefulSparkJob {name} in the namespace")
+    return _of_job(job) or _of_driver(world, job) or _of_siblings(world)
+
+
+def driver_is_gone(world: SnapshotWorld) -> bool:
+    """Whether the driver that was asked has ended, whatever it did before."""
+    job, status = world.job, world.snapshot.status
+    if job is None:
+        return True
+    attempt = job.status.attempt
+    return attempt.number != status.attempt or bool(attempt.outcome)
+
+
+def is_under_way(snapshot: SnapshotView) -> bool:
+    """Whether a driver may be at work on it."""
+    status = snapshot.status
+    if is_imported(snapshot) or is_copied(status):
+        return False
+    return status.state in ("InProgress", "Verifying") and not status.completed_at
+
+
+def successor(world: SnapshotWorld) -> SnapshotView | None:
+    """The newer periodic snapshot that waits as well, and makes this periodic one needless."""
+    if not is_periodic(world.snapshot) or isinstance(world.siblings, Unreadable):
+        return None
+    mine = order(world.snapshot)
+    newer = (s for s in _waiting(world.siblings) if is_periodic(s) and order(s) > mine)
+    return next(newer, None)
+
+
+def _of_job(job: JobFacts) -> NotReady | None:
+    status, name = job.status, job.meta.name
+    if job.meta.annotation("paused") == "true":
+        return NotReady("JobPaused", f"{name} is paused by an annotation", patient=True)
+    operation = status.operation
+    if operation is not None and operation.type in _HOLDING and not status.blocked_reason:
+        text = f"waits until {operation.type} of {name} is done"
+        return NotReady("JobChanging", text, patient=True)
+    attempt = status.attempt
+    running = attempt.number > 0 and not attempt.outcome and attempt.running_since is not None
+    if operation is not None or not running or status.blocked_reason:
+        return NotReady("JobNotRunning", _why_not(job))
+    return None
+
+
+def _why_not(job: JobFacts) -> str:
+    """Why nobody can take it; of a job that sleeps, that it has nothing to copy."""
+    status, name = job.status, job.meta.name
+    if status.phase != "Suspended":
+        return f"{name} is not running: phase={status.phase}"
+    return (
+        f"{name} is suspended and has no state that could be copied: set spec.desiredState to "
+        "Running"
+    )
+
+
+def _of_driver(world: SnapshotWorld, job: JobFacts) -> NotReady | None:
+    report = world.report
+    if isinstance(report, Unreadable):
+        return NotReady("DriverUnreachable", f"the driver does not answer: {report.message}")
+    if isinstance(report, DriverState):
+        if report.attempt != job.status.attempt.number:
+            return NotReady("DriverUnreachable", "an older driver answers; waits for the new one")
+        if report.phase not in _RUNNING:
+            return NotReady("JobNotRunning", f"the driver does not run the stream: {report.phase}")
+    return None
+
+
+def _of_siblings(world: SnapshotWorld) -> NotReady | None:
+    if isinstance(world.siblings, Unreadable):
+        text = f"the job's other snapshots cannot be read: {world.siblings.message}"
+        return NotReady("SnapshotsUnreadable", text, patient=True)
+    busy = next((s for s in world.siblings if is_under_way(s)), None)
+    mine = order(world.snapshot)
+    first = busy or next((s for s in _waiting(world.siblings) if order(s) < mine), None)
+    if first is None:
+        return None
+    return NotReady("Queued", f"waits for {first.meta.name}: one at a time", patient=True)
+
+
+def _waiting(siblings: Iterable[SnapshotView]) -> list[SnapshotView]:
+    """Those that will ask the driver themselves."""
+    return [
+        s
+        for s in siblings
+        if s.status.state == "Pending"
+        and s.meta.deleted_at is None
+        and not is_imported(s)
+        and not is_follower(s)
+    ]
 
 
 def pending(world: SnapshotWorld) -> Step:
@@ -57,7 +184,7 @@ def pending(world: SnapshotWorld) -> Step:
             reason="RetryWait",
             again_after=(retry - world.now).total_seconds(),
         )
-    return _promoted(world) or copied(world) or _asked(world)
+    return _promoted(world) or begin_copying(world) or _asked(world)
 
 
 def _problem(world: SnapshotWorld) -> str:
@@ -76,8 +203,8 @@ def _import(world: SnapshotWorld) -> Step:
     job = world.job
     spec = (job.spec or job.newest) if job is not None else None
     if spec is None:
-        reason = obstacle(world) or Obstacle("JobNotReadable", "the job's spec cannot be read")
-        return _wait(world, reason)
+        reason = why_not_ready(world) or NotReady("JobNotReadable", "the job's spec cannot be read")
+        return _wait_for(world, reason)
     path = reach(world.snapshot.spec.existing_path, spec)
     status = changed(world.snapshot.status, path=path, started_at=world.now, access=access_of(spec))
     return begin_verifying(world, status, "the snapshot is looked at")
@@ -93,7 +220,7 @@ def _conflict(world: SnapshotWorld) -> Step | None:
     rival, name = rivals[0], world.snapshot.directory
     if rival.meta.deleted_at is not None:
         text = f"waits until {rival.meta.name} of the same name is deleted: name={name}"
-        return _wait(world, Obstacle("NameBusy", text))
+        return _wait_for(world, NotReady("NameBusy", text))
     text = f"the name is taken: name={name} by={rival.meta.name}; choose another name"
     return failed(world, "SavepointNameConflict", text, event="SavepointNameConflict")
 
@@ -126,15 +253,17 @@ def _asked(world: SnapshotWorld) -> Step:
     if job is not None and job.meta.deleted_at is not None:
         text = f"{job.meta.name} is being deleted"
         return failed(world, "JobDeleted", text, state="Abandoned")
-    reason = obstacle(world)
+    reason = why_not_ready(world)
     if reason is not None or job is None or job.spec is None:
-        return _wait(world, reason or Obstacle("JobNotReadable", "the job's spec cannot be read"))
+        return _wait_for(
+            world, reason or NotReady("JobNotReadable", "the job's spec cannot be read")
+        )
     if world.snapshot.spec.type == "Savepoint" and job.spec.state.savepoint_dir is None:
         return no_place(world, job.meta.name)
     return _ask(world, job, job.spec)
 
 
-def _wait(world: SnapshotWorld, reason: Obstacle) -> Step:
+def _wait_for(world: SnapshotWorld, reason: NotReady) -> Step:
     """Wait, but not longer than startDeadline for what may never come."""
     if reason.patient:
         status = changed(
@@ -173,7 +302,7 @@ def _ask(world: SnapshotWorld, job: JobFacts, spec: JobSpec) -> Step:
     status = changed(
         snapshot.status,
         state="InProgress",
-        request_id=_request(snapshot),
+        request_id=_request_id(snapshot),
         attempt=job.status.attempt.number,
         path=savepoint_path(spec, snapshot.directory) if savepoint else "",
         started_at=world.now,
@@ -184,11 +313,11 @@ def _ask(world: SnapshotWorld, job: JobFacts, spec: JobSpec) -> Step:
     )
     text = f"{snapshot.spec.type} is taken" + (f" to {status.path}" if savepoint else "")
     told = Event("Normal", event_name(world, "Started"), text, f"started-{status.failures}")
-    effect = asking(snapshot, status.attempt, status.request_id)
+    effect = request_to_driver(snapshot, status.attempt, status.request_id)
     return Step(status, (effect,), (told,), "InProgress", again_after=world.config.busy_resync)
 
 
-def asking(snapshot: SnapshotView, attempt: int, request: str) -> AskDriver:
+def request_to_driver(snapshot: SnapshotView, attempt: int, request: str) -> AskDriver:
     """The request; the same one for the same id."""
     if snapshot.spec.type == "Checkpoint":
         return AskDriver(attempt, CHECKPOINTS_PATH, CheckpointBody(request_id=request))
@@ -202,7 +331,7 @@ def asking(snapshot: SnapshotView, attempt: int, request: str) -> AskDriver:
     return AskDriver(attempt, SAVEPOINTS_PATH, body)
 
 
-def _request(snapshot: SnapshotView) -> str:
+def _request_id(snapshot: SnapshotView) -> str:
     """The id of the first try, or the one that was kept for the next; never another object's."""
     mine, kept = request_id(snapshot.meta.uid), snapshot.status.request_id
     return kept if attempt_of(kept) == mine else mine

@@ -1,10 +1,14 @@
-"""One step of a snapshot's life, and what it becomes: conditions, labels, the plan. Pure."""
+"""One step of a snapshot's life: how it goes on, fails, ends; and the plan it becomes. Pure.
+
+What came of a snapshot is kept from a driver's answer or from what was read of the store.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from moorage_api.driver import CheckpointInfo, SavepointInfo
 from moorage_api.snapshot import FINAL_STATES, SnapshotStatus
 from moorage_api.status import Condition
 from moorage_operator.plan import Effect, Event, SnapshotPlan
@@ -13,9 +17,11 @@ from moorage_operator.snapshots.naming import (
     STATE_LABEL,
     TRIGGER_LABEL,
     TYPE_LABEL,
+    attempt_of,
+    request_id,
     trigger_of,
 )
-from moorage_operator.snapshots.use import uses
+from moorage_operator.snapshots.retention import uses
 from moorage_operator.world import SnapshotView, SnapshotWorld
 
 __all__ = [
@@ -26,7 +32,12 @@ __all__ = [
     "finished",
     "is_final",
     "no_place",
+    "of_checkpoint",
+    "of_savepoint",
+    "of_verified",
+    "pause",
     "plan_of",
+    "void",
     "waiting",
 ]
 
@@ -198,3 +209,89 @@ def _condition(
         "observed_generation": world.snapshot.meta.generation,
         "last_transition_time": since,
     })  # fmt: skip
+
+
+_FIRST_PAUSE = 10.0
+_LONGEST_PAUSE = 40.0
+
+
+def pause(tries: int, longest: float = _LONGEST_PAUSE) -> timedelta:
+    """How long to wait after so many tries: 10, 20, 40 seconds and so on."""
+    return timedelta(seconds=min(_FIRST_PAUSE * 2.0 ** min(max(tries - 1, 0), 20), longest))
+
+
+def void(world: SnapshotWorld, reason: str, message: str, *, answered: bool) -> Step:
+    """Count a failure, and wait for the next try if there is one left.
+
+    Args:
+        answered: the driver itself said so: it would say the same again under the same id. A
+            driver that vanished leaves the id to the next one, which carries on.
+    """
+    snapshot = world.snapshot
+    failures, limit = snapshot.status.failures + 1, snapshot.spec.backoff_limit
+    if failures > limit:
+        text = f"{message}; given up after {failures} tries: backoffLimit={limit}"
+        return failed(world, reason, text, failures=failures)
+    base = request_id(snapshot.meta.uid)
+    kept = snapshot.status.request_id if attempt_of(snapshot.status.request_id) == base else base
+    wait = pause(failures)
+    status = changed(
+        snapshot.status,
+        state="Pending",
+        failures=failures,
+        request_id=f"{base}.{failures}" if answered else kept,
+        next_retry_at=world.now + wait,
+        message=f"try {failures} of {limit + 1} failed: {message}",
+    )
+    told = Event("Warning", event_name(world, "Failed"), status.message, f"try-{failures}")
+    return Step(status, (), (told,), "RetryWait", again_after=wait.total_seconds())
+
+
+def of_savepoint(status: SnapshotStatus, info: SavepointInfo, now: datetime) -> SnapshotStatus:
+    """As a driver reports it."""
+    return changed(
+        status,
+        path=info.path or status.path,
+        manifest_digest=info.manifest_digest,
+        epoch=info.epoch,
+        checkpoint_id=info.checkpoint_id,
+        max_parallelism=info.max_parallelism,
+        spark_version=info.spark_version,
+        size_bytes=info.size_bytes,
+        completed_at=info.completed_at or now,
+    )
+
+
+def of_checkpoint(status: SnapshotStatus, info: CheckpointInfo) -> SnapshotStatus:
+    """As a driver reports it."""
+    return changed(
+        status,
+        path=info.path,
+        epoch=info.epoch,
+        checkpoint_id=info.id,
+        size_bytes=info.size_bytes,
+        completed_at=info.completed_at,
+    )
+
+
+def of_verified(status: SnapshotStatus, result: Mapping[str, Any], now: datetime) -> SnapshotStatus:
+    """As an errand found it."""
+    return changed(
+        status,
+        path=str(result.get("path") or status.path),
+        manifest_digest=str(result.get("digest", "")),
+        epoch=int(result.get("epoch", 0)),
+        checkpoint_id=int(result.get("checkpoint_id", 0)),
+        max_parallelism=int(result.get("max_parallelism", 0)),
+        spark_version=str(result.get("spark_version", "")),
+        size_bytes=int(result.get("size_bytes", 0)),
+        completed_at=_time(result.get("completed_at")) or now,
+    )
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else None

@@ -17,7 +17,8 @@ from moorage_api.driver import (
 )
 from moorage_api.snapshot import SnapshotSpec, SnapshotStatus
 from moorage_api.status import JobStatus
-from moorage_operator.decide import decide_job, revision_name
+from moorage_operator.decide import decide_job
+from moorage_operator.decide.specs import revision_name
 from moorage_operator.plan import (
     AskDriver,
     DeletePod,

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from moorage_operator.children import bodies, config_owner, scrape_secret, token_secret
+from moorage_operator.children import bodies
+from moorage_operator.children.secrets import config_owner, scrape_secret, token_secret
 
 GOLDEN = Path(__file__).parent / "golden"
 TOKEN = "abc"  # noqa: S105

@@ -7,7 +7,9 @@ import pytest
 import yaml
 
 from moorage_api import Quantity
-from moorage_operator.children import bodies, owner_reference, scrape_secret, token_secret
+from moorage_operator.children import bodies
+from moorage_operator.children.names import owner_reference
+from moorage_operator.children.secrets import scrape_secret, token_secret
 
 LONG = "a" + "b" * 44
 LOCAL = {

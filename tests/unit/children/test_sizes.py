@@ -18,7 +18,7 @@ from moorage_api.sizing import (
     least_sidecar_memory,
     sidecar_memory,
 )
-from moorage_operator.children import spark_settings
+from moorage_operator.children.spark_conf import spark_settings
 
 MIB = 1 << 20
 CORES = st.integers(1, 64)

@@ -8,7 +8,7 @@ from moorage_testing.worlds import Stage, checkpoint, job_spec
 
 from moorage_api.driver import DriverState
 from moorage_operator.plan import DeletePod, RunErrand
-from moorage_operator.reaching import last_end
+from moorage_operator.store_access import last_end
 from moorage_operator.world import ContainerEnd
 
 SKEWS = [timedelta(minutes=-40), timedelta(minutes=40)]

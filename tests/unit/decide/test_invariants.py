@@ -21,7 +21,8 @@ from moorage_api.status import (
     Restarts,
     RestorePoint,
 )
-from moorage_operator.decide import decide_job, revision_name
+from moorage_operator.decide import decide_job
+from moorage_operator.decide.specs import revision_name
 from moorage_operator.plan import StartDriver
 from moorage_operator.world import (
     ContainerEnd,

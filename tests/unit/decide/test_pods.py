@@ -7,7 +7,7 @@ import pytest
 from moorage_testing.worlds import START, Stage, job_spec
 
 from moorage_api.driver import DriverEnd
-from moorage_operator.decide.failures import Kind, judge, kind_of
+from moorage_operator.decide.recover import FailureKind, judge, kind_of
 from moorage_operator.plan import DeletePod
 from moorage_operator.world import ContainerEnd, PodView, Unreadable
 
@@ -23,33 +23,37 @@ def _end(outcome="Failed", code="", **said):
 @pytest.mark.parametrize(
     ("pod", "reason", "kind"),
     [
-        (_pod(reason="Evicted"), "DriverEvicted", Kind.INFRASTRUCTURE),
-        (_pod(reason="Preempting"), "DriverPreempted", Kind.INFRASTRUCTURE),
-        (_pod(reason="Shutdown"), "NodeShutdown", Kind.INFRASTRUCTURE),
-        (_pod(reason="OutOfcpu"), "DriverRejected", Kind.INFRASTRUCTURE),
-        (_pod(disrupted="EvictionByEvictionAPI"), "DriverEvicted", Kind.INFRASTRUCTURE),
-        (_pod(disrupted="Kubernetes: preempting"), "DriverPreempted", Kind.INFRASTRUCTURE),
-        (_pod(ended=ContainerEnd(137, "OOMKilled")), "DriverOOMKilled", Kind.APPLICATION),
-        (_pod(ended=ContainerEnd(137, "Error")), "DriverKilled", Kind.APPLICATION),
-        (_pod(ended=ContainerEnd(1, "Error")), "DriverFailed", Kind.APPLICATION),
-        (_pod(ended=ContainerEnd(6, "Error")), "Fenced", Kind.REFUSED),
-        (_pod(ended=ContainerEnd(128, "StartError")), "ContainerCannotRun", Kind.APPLICATION),
-        (_pod(), "DriverFailed", Kind.APPLICATION),
-        (_pod(phase="Succeeded"), "NoResultRecord", Kind.APPLICATION),
-        (_pod(ended=ContainerEnd(0, "Completed")), "NoResultRecord", Kind.APPLICATION),
-        (_pod(end=_end(code="user_function")), "UserCodeFailed", Kind.APPLICATION),
-        (_pod(end=_end(code="something_new")), "DriverFailed", Kind.APPLICATION),
-        (_pod(end=_end(code="store_unavailable")), "StoreUnavailable", Kind.STORE),
-        (_pod(end=_end(code="store_denied")), "StoreDenied", Kind.REFUSED),
-        (_pod(end=_end(code="adopt_required")), "AdoptRequired", Kind.REFUSED),
-        (_pod(end=_end(code="fenced")), "Fenced", Kind.REFUSED),
-        (_pod(end=_end(code="restore_point_corrupt")), "RestorePointCorrupt", Kind.REFUSED),
-        (_pod(end=_end("Stopped")), "DriverStopped", Kind.INFRASTRUCTURE),
-        (_pod(end=_end("Stopped"), disrupted="evict"), "DriverEvicted", Kind.INFRASTRUCTURE),
+        (_pod(reason="Evicted"), "DriverEvicted", FailureKind.INFRASTRUCTURE),
+        (_pod(reason="Preempting"), "DriverPreempted", FailureKind.INFRASTRUCTURE),
+        (_pod(reason="Shutdown"), "NodeShutdown", FailureKind.INFRASTRUCTURE),
+        (_pod(reason="OutOfcpu"), "DriverRejected", FailureKind.INFRASTRUCTURE),
+        (_pod(disrupted="EvictionByEvictionAPI"), "DriverEvicted", FailureKind.INFRASTRUCTURE),
+        (_pod(disrupted="Kubernetes: preempting"), "DriverPreempted", FailureKind.INFRASTRUCTURE),
+        (_pod(ended=ContainerEnd(137, "OOMKilled")), "DriverOOMKilled", FailureKind.APPLICATION),
+        (_pod(ended=ContainerEnd(137, "Error")), "DriverKilled", FailureKind.APPLICATION),
+        (_pod(ended=ContainerEnd(1, "Error")), "DriverFailed", FailureKind.APPLICATION),
+        (_pod(ended=ContainerEnd(6, "Error")), "Fenced", FailureKind.REFUSED),
+        (
+            _pod(ended=ContainerEnd(128, "StartError")),
+            "ContainerCannotRun",
+            FailureKind.APPLICATION,
+        ),
+        (_pod(), "DriverFailed", FailureKind.APPLICATION),
+        (_pod(phase="Succeeded"), "NoResultRecord", FailureKind.APPLICATION),
+        (_pod(ended=ContainerEnd(0, "Completed")), "NoResultRecord", FailureKind.APPLICATION),
+        (_pod(end=_end(code="user_function")), "UserCodeFailed", FailureKind.APPLICATION),
+        (_pod(end=_end(code="something_new")), "DriverFailed", FailureKind.APPLICATION),
+        (_pod(end=_end(code="store_unavailable")), "StoreUnavailable", FailureKind.STORE),
+        (_pod(end=_end(code="store_denied")), "StoreDenied", FailureKind.REFUSED),
+        (_pod(end=_end(code="adopt_required")), "AdoptRequired", FailureKind.REFUSED),
+        (_pod(end=_end(code="fenced")), "Fenced", FailureKind.REFUSED),
+        (_pod(end=_end(code="restore_point_corrupt")), "RestorePointCorrupt", FailureKind.REFUSED),
+        (_pod(end=_end("Stopped")), "DriverStopped", FailureKind.INFRASTRUCTURE),
+        (_pod(end=_end("Stopped"), disrupted="evict"), "DriverEvicted", FailureKind.INFRASTRUCTURE),
         (
             _pod(deleted_at=START, ended=ContainerEnd(137, "Error", finished_at=START)),
             "DriverDeleted",
-            Kind.INFRASTRUCTURE,
+            FailureKind.INFRASTRUCTURE,
         ),
         (
             _pod(
@@ -57,7 +61,7 @@ def _end(outcome="Failed", code="", **said):
                 ended=ContainerEnd(1, "Error", finished_at=START - timedelta(seconds=5)),
             ),
             "DriverFailed",
-            Kind.APPLICATION,
+            FailureKind.APPLICATION,
         ),
     ],
 )

@@ -20,13 +20,9 @@ from moorage_testing.snapshot_worlds import job_meta, job_spec
 from moorage_testing.world.clock import FakeClock
 
 from moorage.errand import main
-from moorage_operator.lineages import (
-    ChosenLineages,
-    DirectLineages,
-    ErrandLineages,
-    LineageSettings,
-)
-from moorage_operator.lineages.pod import ERRAND_ENV, errand_pod, pod_name
+from moorage_operator.lineages import ChosenLineages, LineageSettings
+from moorage_operator.lineages.direct import DirectLineages
+from moorage_operator.lineages.pods import ERRAND_ENV, ErrandLineages, errand_pod, pod_name
 from moorage_operator.lineages.requests import request_of
 from moorage_operator.plan import Errand
 from moorage_operator.ports import ApiUnavailable, JobRefs

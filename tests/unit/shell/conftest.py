@@ -7,9 +7,9 @@ import pytest
 from moorage_testing.kube import MemoryCluster
 
 from moorage_api.driver import DriverState, RequestView
-from moorage_operator.loop import Reconciler, Ref
+from moorage_operator.loop import Reconciler
 from moorage_operator.plan import Plan, SnapshotPlan
-from moorage_operator.ports import EndpointUnreachable
+from moorage_operator.ports import EndpointUnreachable, Ref
 from moorage_operator.world import Config, ErrandView, StoreView
 
 

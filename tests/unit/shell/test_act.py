@@ -6,8 +6,8 @@ import pytest
 
 from moorage_api.driver import CheckpointBody, StartOrder
 from moorage_api.status import read_status
-from moorage_operator import memory
-from moorage_operator.objects import meta_of, read_job_spec
+from moorage_operator import loop
+from moorage_operator.objects import meta_of, read_job_spec, revision_body
 from moorage_operator.plan import (
     AskDriver,
     DeleteObject,
@@ -24,7 +24,6 @@ from moorage_operator.plan import (
     TidyRevisions,
 )
 from moorage_operator.ports import ApiUnavailable, EndpointRefused, EndpointUnreachable, NotFound
-from moorage_operator.revisions import revision_body
 from moorage_operator.snapshots.naming import second_name
 from moorage_operator.world import ErrandView
 
@@ -443,7 +442,7 @@ async def test_a_pod_monitor_believes_the_jobs_authority_and_name(shell):
 
 
 async def test_a_cluster_without_pod_monitors_says_so_and_the_job_goes_on(shell, monkeypatch):
-    monkeypatch.setattr(memory, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(loop, "_FIRST_SETBACK", 0.0)
     shell.make_job()
     shell.cluster.fail(NotFound("no matches for kind"), verb="apply", kind="PodMonitor", times=-1)
     always(shell, SetPodMonitor(present=True), SetFinalizer(present=True))

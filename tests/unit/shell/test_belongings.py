@@ -5,12 +5,8 @@ import base64
 import pytest
 
 from moorage_api.driver import DriverState
-from moorage_operator.children import (
-    config_owner,
-    owner_reference,
-    scrape_secret,
-    token_secret,
-)
+from moorage_operator.children.names import owner_reference
+from moorage_operator.children.secrets import config_owner, scrape_secret, token_secret
 from moorage_operator.objects import meta_of
 from moorage_operator.ports import Forbidden
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moorage_operator.canary import Canary
+from moorage_operator.watch_health import Canary
 
 JOB = "StatefulSparkJob"
 

@@ -4,10 +4,9 @@ import threading
 
 import pytest
 
-import moorage_operator.judged
+import moorage_operator.objects
 from moorage_operator.directories import Directories
-from moorage_operator.judged import JudgedSpecs
-from moorage_operator.objects import read_job_spec
+from moorage_operator.objects import JudgedSpecs, read_job_spec
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def judges(monkeypatch):
         threads.append(threading.current_thread())
         return read_job_spec(body)
 
-    monkeypatch.setattr(moorage_operator.judged, "read_job_spec", noted)
+    monkeypatch.setattr(moorage_operator.objects, "read_job_spec", noted)
     return threads
 
 

@@ -5,8 +5,7 @@ from moorage_testing.kube import MemoryCluster, OperatorKilled
 
 from moorage_api.driver import StartOrder
 from moorage_api.status import JobStatus, read_status
-from moorage_operator import memory
-from moorage_operator.loop import Ref
+from moorage_operator import loop
 from moorage_operator.plan import (
     DeletePod,
     Event,
@@ -17,7 +16,7 @@ from moorage_operator.plan import (
     SnapshotPlan,
     StartDriver,
 )
-from moorage_operator.ports import ApiUnavailable, Conflict, Forbidden, Invalid
+from moorage_operator.ports import ApiUnavailable, Conflict, Forbidden, Invalid, Ref
 
 CLICKS = Ref("StatefulSparkJob", "here", "clicks")
 
@@ -486,8 +485,8 @@ def _keep(name):
 
 async def test_a_snapshot_that_cannot_be_made_holds_up_nothing_else_of_the_job(shell, monkeypatch):
     shell.make_job()
-    monkeypatch.setattr(memory, "_FIRST_WAIT", 1000.0)
-    monkeypatch.setattr(memory, "_LONGEST_WAIT", 1000.0)
+    monkeypatch.setattr(loop, "_FIRST_SETBACK", 1000.0)
+    monkeypatch.setattr(loop, "_LONGEST_SETBACK", 1000.0)
     refusal = Forbidden("exceeded quota: snapshots")
     shell.cluster.fail(refusal, verb="create", name="clicks-a", times=-1)
     shell.decide = lambda world: Plan(
@@ -507,7 +506,7 @@ async def test_a_snapshot_that_cannot_be_made_holds_up_nothing_else_of_the_job(s
 
 async def test_a_snapshot_that_cannot_be_made_is_told_from_the_second_time_on(shell, monkeypatch):
     shell.make_job()
-    monkeypatch.setattr(memory, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(loop, "_FIRST_SETBACK", 0.0)
     shell.cluster.fail(Forbidden("exceeded quota"), verb="create", times=-1)
     shell.decide = lambda world: Plan(world.status, (_keep("a"),))
     for _ in range(3):

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client.exposition import generate_latest
 
 from moorage_api.status import read_status
-from moorage_operator.loop import Ref
-from moorage_operator.metrics import Metrics
+from moorage_operator.metrics import OperatorMetrics
+from moorage_operator.ports import Ref
 
 DOCS = Path(__file__).parents[3] / "docs" / "operator.md"
 CLICKS = Ref("StatefulSparkJob", "n", "clicks")
@@ -22,7 +22,7 @@ CHECKPOINT = {
 
 @pytest.fixture
 def metrics():
-    return Metrics(version="1.2.3")
+    return OperatorMetrics(version="1.2.3")
 
 
 def text(metrics):

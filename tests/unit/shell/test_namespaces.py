@@ -4,13 +4,13 @@ import logging
 
 import pytest
 
-from moorage_operator.metrics import Metrics
-from moorage_operator.namespaces import Namespaces
+from moorage_operator.metrics import OperatorMetrics
+from moorage_operator.watch_health import WatchedNamespaces
 
 
 @pytest.fixture
 def two():
-    return Namespaces(("a", "b"))
+    return WatchedNamespaces(("a", "b"))
 
 
 def test_none_is_looked_after_before_its_objects_were_listed(two):
@@ -38,7 +38,7 @@ def test_a_refused_watch_counts_until_it_is_let_be(two):
 
 
 def test_all_namespaces_at_once_are_one_without_a_name():
-    whole = Namespaces(())
+    whole = WatchedNamespaces(())
     whole.listed(None)
     assert (whole.names, whole.shown()) == ((None,), {"": True})
 
@@ -55,7 +55,7 @@ def test_each_change_is_told_once(two, caplog):
 
 def test_only_the_process_that_leads_shows_them(two):
     leads = [True]
-    metrics = Metrics(leads=lambda: leads[0], namespaces=two.shown)
+    metrics = OperatorMetrics(leads=lambda: leads[0], namespaces=two.shown)
 
     def value():
         labels = {"namespace": "a"}

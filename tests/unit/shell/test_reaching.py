@@ -6,7 +6,7 @@ import pytest
 from moorage_testing.worlds import Stage, job_spec
 
 from moorage_api import Problem
-from moorage_operator.reaching import store_refs
+from moorage_operator.store_access import store_refs
 
 OTHER = {"checkpointDir": "s3://state/other", "savepointDir": "s3://savepoints/clicks"}
 

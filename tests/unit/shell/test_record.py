@@ -10,7 +10,7 @@ from moorage_testing.kube import MemoryCluster
 
 from moorage_api.status import Condition, JobStatus, Restarts, read_status
 from moorage_operator.plan import Event
-from moorage_operator.record import STATUS_BUDGET, Written, event_body, fitted, write_status
+from moorage_operator.recorder import STATUS_BUDGET, Written, event_body, fitted, write_status
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ABOUT = {

@@ -4,7 +4,7 @@ import pytest
 
 from moorage_api import JobSpec
 from moorage_api.changes import spec_hash
-from moorage_operator.revisions import same_hash
+from moorage_operator.objects import same_hash
 from moorage_operator.world import Revision
 
 

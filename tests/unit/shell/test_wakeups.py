@@ -2,8 +2,8 @@
 
 import pytest
 
-from moorage_operator.loop import Ref
-from moorage_operator.wakeups import Wakeups
+from moorage_operator.ports import Ref
+from moorage_operator.watches import Wakeups
 
 CLICKS = Ref("StatefulSparkJob", "n", "clicks")
 SNAP = Ref("StatefulSparkSnapshot", "n", "snap")

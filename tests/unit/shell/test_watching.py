@@ -6,7 +6,7 @@ import kopf
 import pytest
 from kubernetes.aio.client import Configuration
 
-from moorage_operator.watching import Watching
+from moorage_operator.watches import Watching
 
 
 async def test_an_exit_inside_of_kopf_is_told_and_ends_nothing_else(monkeypatch):

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from moorage_operator.loop import Pass, Ref
+from moorage_operator.loop import Pass
+from moorage_operator.ports import Ref
 from moorage_operator.workqueue import WorkQueue
 
 A, B = Ref("StatefulSparkJob", "n", "a"), Ref("StatefulSparkJob", "n", "b")

@@ -19,7 +19,8 @@ from moorage_testing.snapshot_worlds import (
 
 from moorage_api.snapshot import StoreAccess
 from moorage_operator.plan import Errand, RunErrand, SetFinalizer
-from moorage_operator.snapshots import decide_snapshot, errand_refs
+from moorage_operator.snapshots import decide_snapshot
+from moorage_operator.store_access import errand_refs
 from moorage_operator.world import ErrandView
 
 COMPLETE = {

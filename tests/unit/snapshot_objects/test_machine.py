@@ -23,7 +23,8 @@ from moorage_testing.snapshot_worlds import (
 )
 
 from moorage_operator.plan import AskDriver, RunErrand, SetFinalizer
-from moorage_operator.snapshots import decide_snapshot, uses
+from moorage_operator.snapshots import decide_snapshot
+from moorage_operator.snapshots.retention import uses
 from moorage_operator.world import ErrandView
 
 SPEC = job_spec()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from moorage_testing.snapshot_worlds import NOW, snapshot
 
 from moorage_api.state import SavepointRetention
-from moorage_operator.snapshots import victims
+from moorage_operator.snapshots.retention import victims
 
 
 def retention(count=2, age="168h"):

@@ -7,13 +7,13 @@ import pytest
 from moorage_testing.snapshot_worlds import CONFIG, NOW, job_meta, job_spec, job_status, snapshot
 
 from moorage_operator.plan import DeleteObject, KeepSnapshot
-from moorage_operator.snapshots import wanted
 from moorage_operator.snapshots.naming import (
     TRIGGER_ANNOTATION,
     directory_name,
     is_directory_name,
     object_name,
 )
+from moorage_operator.snapshots.triggers import wanted
 from moorage_operator.world import JobWorld, Unreadable
 
 NIGHTLY = {"schedule": {"cron": "0 3 * * *", "startingDeadline": "1h"}}

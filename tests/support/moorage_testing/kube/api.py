@@ -10,7 +10,7 @@ import uuid
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 
-from moorage_operator.kube import MANAGER, RESOURCES
+from moorage_operator.kube.rest import MANAGER, RESOURCES
 from moorage_testing.kube.collecting import Collecting
 from moorage_testing.kube.forms import check_form, encoded, fixed_of_pod
 from moorage_testing.kube.merging import (

@@ -14,7 +14,7 @@ import attrs
 import kmock
 from kmock._internal import k8s
 
-from moorage_operator.kube import MANAGER, RESOURCES
+from moorage_operator.kube.rest import MANAGER, RESOURCES
 from moorage_testing.kube.api import ApiStore
 from moorage_testing.kube.merging import parse_selector
 from moorage_testing.kube.refusals import ApiRefusal

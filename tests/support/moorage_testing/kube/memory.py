@@ -7,7 +7,7 @@ import asyncio
 from contextlib import contextmanager
 from copy import deepcopy
 
-from moorage_operator.kube import cluster_error
+from moorage_operator.kube.rest import cluster_error
 from moorage_operator.ports import ClusterError
 from moorage_testing.kube.api import ApiStore
 from moorage_testing.kube.faults import Call, CrashPoints, Fault

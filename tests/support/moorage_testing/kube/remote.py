@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 import yaml
 
-from moorage_operator.kube import RESOURCES
+from moorage_operator.kube.rest import RESOURCES
 from moorage_testing.kube.refusals import ApiRefusal
 
 __all__ = ["RemoteApi", "RemotePort", "Stamps"]

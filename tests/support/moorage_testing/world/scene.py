@@ -8,7 +8,8 @@ from moorage_api.crd import job_crd
 from moorage_api.driver import DriverState
 from moorage_api.status import JobStatus, read_status
 from moorage_operator.decide import decide_job
-from moorage_operator.loop import Reconciler, Ref
+from moorage_operator.loop import Reconciler
+from moorage_operator.ports import Ref
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.world import Config
 from moorage_testing.crd import Judge

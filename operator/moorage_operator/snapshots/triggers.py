@@ -23,8 +23,7 @@ from moorage_operator.snapshots.naming import (
     periodic_name,
     trigger_id,
 )
-from moorage_operator.snapshots.retention import victims
-from moorage_operator.snapshots.use import uses
+from moorage_operator.snapshots.retention import uses, victims
 from moorage_operator.world import JobFacts, JobWorld, SnapshotView, Unreadable
 
 __all__ = ["Wanted", "stale", "wanted"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from moorage_api import JobSpec, Problem
-from moorage_operator.children.parts import TLS_KEYS
+from moorage_operator.children.pods import TLS_KEYS
 from moorage_operator.objects import job_name_of
 from moorage_operator.ports import Cluster, Forbidden
 from moorage_operator.world import Meta

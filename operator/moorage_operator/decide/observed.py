@@ -1,27 +1,34 @@
 """What a pass has seen of the current attempt, taken into the status. Pure.
 
 Nothing is decided here but what is a fact: the driver's pod is there, the stream runs, the driver
-has ended and why. An outcome, once written, stays.
+has ended and why. An outcome, once written, stays. A status that is empty, wiped, or was written
+for another object begins from what is seen.
 """
 
 from datetime import datetime, timedelta
 
 from moorage_api.driver import CheckpointInfo, DriverEnd, SavepointInfo
-from moorage_api.status import RestorePoint
+from moorage_api.status import (
+    AttemptStatus,
+    JobStatus,
+    Reconciliation,
+    RestorePoint,
+    SnapshotsStatus,
+)
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.failures import End, judge
-from moorage_operator.decide.specs import policy
+from moorage_operator.decide.operations import begin
+from moorage_operator.decide.recover import End, judge
+from moorage_operator.decide.specs import lost_patience
 from moorage_operator.decide.view import show_report
 from moorage_operator.world import LogPoint, PodView, StoreView
 
-__all__ = ["adopt_pod", "learn", "lost_patience", "note_savepoint"]
+__all__ = ["REBUILT", "adopt_pod", "note_savepoint", "observe_attempt", "rebuild"]
 
-_NODE_LOST = timedelta(minutes=2)
 _CLOCKS_APART = timedelta(minutes=15)
 """More than nodes' clocks differ by."""
 
 
-def learn(draft: Draft) -> None:
+def observe_attempt(draft: Draft) -> None:
     """Take what was seen of the current attempt into the status."""
     if not draft.lives:
         return
@@ -57,14 +64,6 @@ def note_savepoint(draft: Draft, savepoint: SavepointInfo, order_id: str) -> Non
     )
     draft.put(next_restore=point)
     draft.put_snapshots(last_savepoint=savepoint)
-
-
-def lost_patience(draft: Draft) -> timedelta:
-    """How long a node may be silent."""
-    spec = policy(draft)
-    if spec is None:
-        return _NODE_LOST
-    return spec.failure_policy.infrastructure.node_lost_timeout.timedelta
 
 
 def _missing(draft: Draft) -> None:
@@ -203,3 +202,74 @@ def _has_checkpointed(draft: Draft, said: DriverEnd | None, before: CheckpointIn
         return False
     began = pod.started_at if pod is not None and pod.started_at else draft.attempt.started_at
     return began is not None and last.completed_at > began
+
+
+REBUILT = "Rebuilt"
+"""Why an attempt is over that a status knows only by number."""
+
+
+def rebuild(draft: Draft) -> bool:
+    """Make the status this object's own; say whether that was needed."""
+    status = draft.status
+    if status.lineage_owner_uid == draft.meta.uid:
+        return False
+    pods = [pod for pod in draft.drivers if pod.owned]
+    newest = max(pods, key=lambda pod: pod.attempt, default=None)
+    highest = max((pod.attempt for pod in draft.drivers), default=0)
+    draft.status = _inherited(status) if status.lineage_owner_uid else JobStatus()
+    draft.put(lineage_owner_uid=draft.meta.uid, operation_counter=_counter(draft))
+    known = max(highest, status.attempt.number)
+    if newest is not None and newest.attempt == known > 0:
+        _adopt(draft, newest)
+    elif known > 0:
+        over = AttemptStatus(number=known, outcome="Stopped", outcome_reason=REBUILT)
+        draft.put(attempt=over)
+    draft.wake(draft.config.busy_resync)
+    return True
+
+
+def _adopt(draft: Draft, pod: PodView) -> None:
+    """The newest driver is the current attempt; it shows by itself whether it runs."""
+    draft.put(
+        attempt=AttemptStatus(
+            number=pod.attempt,
+            revision=pod.revision,
+            driver_pod=pod.name,
+            driver_uid=pod.uid,
+            started_at=pod.created_at or draft.now,
+        )
+    )
+    spec = draft.world.spec
+    old = draft.status.reconciliation
+    nonce = spec.restore.nonce if spec is not None else 0
+    draft.put_reconciliation(
+        current_revision=pod.revision, restore_nonce=max(nonce, old.restore_nonce)
+    )
+    text = f"found driver {pod.name} of this object, and no status"
+    begin(draft, "Deploy", "Verifying", "DriverAdopted", text)
+    draft.put_operation(target_revision=pod.revision)
+    draft.effects.clear()
+    draft.tell("Normal", "DriverAdopted", text, pod.uid)
+
+
+def _inherited(status: JobStatus) -> JobStatus:
+    snapshots = status.snapshots
+    return JobStatus(
+        reconciliation=Reconciliation(restore_nonce=status.reconciliation.restore_nonce),
+        snapshots=SnapshotsStatus(
+            lineage_id=snapshots.lineage_id,
+            last_checkpoint=snapshots.last_checkpoint,
+            last_savepoint=snapshots.last_savepoint,
+            last_trigger=snapshots.last_trigger,
+            last_scheduled_time=snapshots.last_scheduled_time,
+        ),
+        next_restore=status.next_restore,
+    )
+
+
+def _counter(draft: Draft) -> int:
+    """Operations' numbers never come again either: seconds pass faster than operations."""
+    created = draft.meta.created_at
+    if created is None:
+        return 0
+    return max(0, int((draft.now - created).total_seconds()))

@@ -1,18 +1,86 @@
-"""Notices watches that are silently dead: what lists show, the watches must show as well.
+"""Whether lists and watches show what there is: of each namespace, and of each watch.
 
-Every change of an object is a canary. A list that finds an object in a version that no watch has
-shown starts a clock; if the watch says nothing of that object for long enough, it is dead, whatever
-its connection looks like, and only a new process helps. It counts as dead only once a later list
-shows it as well: the object may be gone by then, and where nothing can be listed, nothing is known,
-and a new process would not help. Times are seconds on a clock that only goes forward. Without
-changes nothing can be told, and nothing is missed.
+A namespace is looked after while its last lists went through and no watch in it is refused. One
+that is gone, or in which the operator has no rights any more, holds up none of the others. And a
+watch can be silently dead: `Canary` notices.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["PATIENCE", "Canary"]
+from moorage_operator.ports import Kind
+
+__all__ = ["PATIENCE", "Canary", "Namespace", "WatchedNamespaces"]
+
+_log = logging.getLogger("moorage.operator")
+
+Namespace = str | None
+"""The name of a namespace; None for all of them at once."""
+
+
+class WatchedNamespaces:
+    """What lists and watches have come to, namespace by namespace.
+
+    Args:
+        names: the namespaces to look after; empty for all at once.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names: tuple[Namespace, ...] = tuple(names) or (None,)
+        self._listed: dict[Namespace, str] = {}
+        self._refused: dict[Namespace, dict[Kind, str]] = {}
+        self._primed = False
+
+    @property
+    def primed(self) -> bool:
+        """Whether the objects of at least one namespace were listed."""
+        return self._primed
+
+    def problem(self, namespace: Namespace) -> str:
+        """Why the namespace is not looked after; empty if it is."""
+        refused = self._refused.get(namespace, {})
+        unknown = "its objects were not listed yet"
+        return self._listed.get(namespace, unknown) or next(iter(refused.values()), "")
+
+    def is_watched(self, namespace: Namespace, kind: Kind) -> bool:
+        """Whether a watch may show what happens to objects of this kind there."""
+        return kind not in self._refused.get(namespace, {})
+
+    def shown(self) -> Mapping[str, bool]:
+        """For each namespace whether it is looked after; an empty name is all of them."""
+        return {one or "": not self.problem(one) for one in self.names}
+
+    def listed(self, namespace: Namespace, problem: str = "") -> None:
+        """Its objects were listed, or could not be."""
+        before = self.problem(namespace)
+        self._listed[namespace] = problem
+        self._primed |= not problem
+        self._tell(namespace, before)
+
+    def watched(self, namespace: Namespace, kind: Kind, refusal: str = "") -> None:
+        """The API server lets objects of a kind be watched there, or refuses it."""
+        before = self.problem(namespace)
+        refused = self._refused.setdefault(namespace, {})
+        if refusal:
+            refused[kind] = refusal
+        else:
+            refused.pop(kind, None)
+        self._tell(namespace, before)
+
+    def _tell(self, namespace: Namespace, before: str) -> None:
+        now, where = self.problem(namespace), namespace or "all"
+        if now and now != before:
+            _log.warning(
+                "a namespace is not looked after: namespace=%s error=%s; if it is gone, take it "
+                "out of --watch-namespaces, else give the operator its rights there back",
+                where,
+                now,
+            )
+        elif before and not now:
+            _log.info("a namespace is looked after: namespace=%s", where)
+
 
 PATIENCE = 120.0
 """Seconds that a watch may be behind a list: it may be connecting anew."""

@@ -1,22 +1,32 @@
-"""A snapshot that the driver was asked for. Pure.
+"""A snapshot that the driver was asked for, by us or by an operation of its job. Pure.
 
 The driver's answer is believed where it says Completed, since it answers after the manifest is in
-the store. Where no answer can come any more, the store is asked.
+the store. Where no answer can come any more, the store is asked. An operation asks the driver
+itself, to stop with this savepoint: of that only what came of it is recorded.
 """
 
 from datetime import timedelta
 
-from moorage_api.driver import DriverState, RequestView
-from moorage_operator.snapshots.naming import attempt_of, request_id
-from moorage_operator.snapshots.pending import asking
-from moorage_operator.snapshots.readiness import driver_is_gone
-from moorage_operator.snapshots.record import of_checkpoint, of_savepoint
-from moorage_operator.snapshots.retrying import void
-from moorage_operator.snapshots.step import Step, changed, failed, finished, waiting
-from moorage_operator.snapshots.verifying import begin_verifying
-from moorage_operator.world import SnapshotWorld, Unreadable
+from moorage_api.driver import DriverState, RequestView, SavepointInfo
+from moorage_api.snapshot import StoreAccess
+from moorage_operator.plan import Event
+from moorage_operator.snapshots.naming import attempt_of, request_id, savepoint_path
+from moorage_operator.snapshots.pending import driver_is_gone, request_to_driver
+from moorage_operator.snapshots.step import (
+    Step,
+    changed,
+    failed,
+    finished,
+    of_checkpoint,
+    of_savepoint,
+    void,
+    waiting,
+)
+from moorage_operator.snapshots.store_work import begin_verifying
+from moorage_operator.store_access import access_of
+from moorage_operator.world import JobFacts, SnapshotWorld, Unreadable
 
-__all__ = ["answer_of", "answered", "in_progress", "is_overdue"]
+__all__ = ["answer_of", "answered", "in_progress", "is_overdue", "of_operation"]
 
 _ENDED = ("driver_ending", "fenced")
 """Codes of a driver that gives no more answers; what it had begun may be complete."""
@@ -101,5 +111,65 @@ def _ask_again(world: SnapshotWorld) -> Step:
     if job is not None and job.status.operation is not None:
         back = changed(status, state="Pending", message="")
         return Step(back, reason="JobChanging", again_after=world.config.busy_resync)
-    again = asking(world.snapshot, status.attempt, status.request_id)
+    again = request_to_driver(world.snapshot, status.attempt, status.request_id)
     return Step(status, (again,), reason="InProgress", again_after=world.config.busy_resync)
+
+
+def of_operation(world: SnapshotWorld) -> Step:
+    """Wait for the operation, and then keep what it made."""
+    job, status = world.job, world.snapshot.status
+    if job is None:
+        if status.access is None:
+            return failed(world, "JobMissing", "the job is gone", state="Abandoned")
+        return begin_verifying(world, status, "the job is gone")
+    done = _made_by_operation(world, job)
+    if done is not None:
+        return finished(world, "DriverReported", of_savepoint(status, done, world.now))
+    operation = job.status.operation
+    if operation is not None and operation.snapshot_name == world.snapshot.directory:
+        return _operation_under_way(world, job, operation.snapshot_request_id)
+    if not status.path and not _operation_path(world, job):
+        return failed(world, "NoSavepointDir", "the job has no place for savepoints")
+    placed = changed(
+        status,
+        path=status.path or _operation_path(world, job),
+        access=_operation_access(world, job),
+    )
+    return begin_verifying(world, placed, "the operation ended and named no savepoint")
+
+
+def _operation_under_way(world: SnapshotWorld, job: JobFacts, request: str) -> Step:
+    status = world.snapshot.status
+    started = status.state == "InProgress"
+    now = changed(
+        status,
+        state="InProgress",
+        request_id=request or status.request_id,
+        attempt=status.attempt or job.status.attempt.number,
+        path=status.path or _operation_path(world, job),
+        started_at=status.started_at or world.now,
+        access=_operation_access(world, job),
+        message="",
+    )
+    told = Event("Normal", "SavepointStarted", f"Savepoint is taken to {now.path}", "started-0")
+    events = () if started else (told,)
+    return Step(now, (), events, "InProgress", again_after=world.config.busy_resync)
+
+
+def _made_by_operation(world: SnapshotWorld, job: JobFacts) -> SavepointInfo | None:
+    """The savepoint of this name, as the job's status or its driver reports it."""
+    reported = [job.status.snapshots.last_savepoint]
+    if isinstance(world.report, DriverState):
+        reported += [r.savepoint for r in world.report.requests if r.state == "Completed"]
+    name = world.snapshot.directory
+    return next((one for one in reported if one is not None and one.name == name), None)
+
+
+def _operation_path(world: SnapshotWorld, job: JobFacts) -> str:
+    spec = job.spec or job.newest
+    return savepoint_path(spec, world.snapshot.directory) if spec is not None else ""
+
+
+def _operation_access(world: SnapshotWorld, job: JobFacts) -> StoreAccess | None:
+    spec = job.spec or job.newest
+    return access_of(spec) if spec is not None else world.snapshot.status.access

@@ -21,12 +21,14 @@ import kopf
 from kopf._cogs.structs.references import Insights  # the one word on when Kopf has begun
 from kubernetes.aio.client import Configuration
 
+from moorage_api.snapshot import FINAL_STATES
 from moorage_operator.children.names import JOB_LABEL
-from moorage_operator.kube.resources import resource_of
-from moorage_operator.namespaces import Namespace
-from moorage_operator.ports import Kind
+from moorage_operator.kube.rest import resource_of
+from moorage_operator.objects import job_name_of
+from moorage_operator.ports import Kind, Ref
+from moorage_operator.watch_health import Namespace
 
-__all__ = ["Watching"]
+__all__ = ["Wakeups", "Watching"]
 
 _GROUP = ("moorage.dev", "v1alpha1")
 _KINDS: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot", "Pod")
@@ -245,3 +247,62 @@ def _finish(ended: asyncio.Future[None], failure: Exception | None) -> None:
         ended.set_exception(failure)
     else:
         ended.set_result(None)
+
+
+class Wakeups:
+    """Knows which snapshots of a job are under way, as far as it has been shown them.
+
+    Args:
+        wake: sees to a pass.
+        has_seen: whether a pass has seen an object of ours in this very version: of what the
+            operator itself wrote last, the watch brings no news.
+    """
+
+    def __init__(
+        self,
+        wake: Callable[[Ref], None],
+        has_seen: Callable[[dict[str, Any]], bool] = lambda _: False,
+    ) -> None:
+        self._wake, self._has_seen = wake, has_seen
+        self._waiting: dict[Ref, set[Ref]] = {}
+        self._jobs: dict[Ref, Ref] = {}
+
+    def seen(self, event: str, kind: str, body: dict[str, Any]) -> None:
+        """An object was listed, or changed, or is gone (event DELETED)."""
+        meta = body["metadata"]
+        for ref in self._concerned(event, kind, meta.get("namespace", ""), body):
+            self._wake(ref)
+
+    def _concerned(
+        self, event: str, kind: str, namespace: str, body: dict[str, Any]
+    ) -> Iterable[Ref]:
+        name = body["metadata"]["name"]
+        if kind == "Pod":
+            job = (body["metadata"].get("labels") or {}).get(JOB_LABEL, "")
+            return [Ref("StatefulSparkJob", namespace, job)] if job else []
+        if kind == "StatefulSparkJob":
+            ref = Ref("StatefulSparkJob", namespace, name)
+            return [*self._own(ref, event, body), *sorted(self._waiting.get(ref, ()))]
+        ref = Ref("StatefulSparkSnapshot", namespace, name)
+        job = Ref("StatefulSparkJob", namespace, job_name_of(body.get("spec") or {}))
+        self._note(ref, job, waits=event != "DELETED" and _is_under_way(body))
+        return [*self._own(ref, event, body), *([job] if job.name else [])]
+
+    def _own(self, ref: Ref, event: str, body: dict[str, Any]) -> list[Ref]:
+        return [] if event != "DELETED" and self._has_seen({**body, "kind": ref.kind}) else [ref]
+
+    def _note(self, ref: Ref, job: Ref, *, waits: bool) -> None:
+        before = self._jobs.pop(ref, None)
+        if before is not None:
+            self._waiting[before].discard(ref)
+            if not self._waiting[before]:
+                del self._waiting[before]
+        if waits:
+            self._jobs[ref] = job
+            self._waiting.setdefault(job, set()).add(ref)
+
+
+def _is_under_way(body: dict[str, Any]) -> bool:
+    if body["metadata"].get("deletionTimestamp"):
+        return True
+    return (body.get("status") or {}).get("state") not in FINAL_STATES

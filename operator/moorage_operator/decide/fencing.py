@@ -7,7 +7,7 @@ silent or its grace is long over. The fence in the store makes a zombie harmless
 from datetime import timedelta
 
 from moorage_operator.decide.draft import Draft
-from moorage_operator.decide.learn import lost_patience
+from moorage_operator.decide.specs import lost_patience
 from moorage_operator.plan import DeletePod
 from moorage_operator.world import PodView, Unreadable
 

@@ -1,0 +1,469 @@
+"""The driver's pod, and the template that Spark makes executors' pods from.
+
+Spark adds to the container `executor`: image, CPU, memory, variables, argument and a stop hook. The
+state server's container starts before it and ends after it. The volume with an executor's working
+databases goes by `state.local.type`.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from moorage_api import JobSpec, LocalVolume, Quantity
+from moorage_api.driver import (
+    CONFIG_DIR,
+    ENDPOINT_PORT,
+    HEALTH_PATH,
+    TOKEN_FILE,
+    StartOrder,
+    certificate_name,
+)
+from moorage_api.pods import (
+    BLOCK_MANAGER_PORT,
+    CONFIG_VOLUME,
+    CREDENTIAL_ENV,
+    DRIVER_CONTAINER,
+    DRIVER_PORT,
+    EXECUTOR_CONTAINER,
+    LOCAL_DIR,
+    LOCAL_VOLUME,
+    SCRAPE_DIR,
+    SCRAPE_VOLUME,
+    SIDECAR_CONTAINER,
+    SIDECAR_HEALTH_PORT,
+    SIDECAR_PORT,
+    SPARK_UID,
+    TLS_DIR,
+    TLS_VOLUME,
+    TOKEN_DIR,
+    TOKEN_VOLUME,
+)
+from moorage_api.sizing import driver_memory, sidecar_memory
+from moorage_operator.children.names import (
+    REVISION_ANNOTATION,
+    config_map_name,
+    driver_pod_name,
+    labels,
+    owner_reference,
+    scrape_secret_name,
+    token_secret_name,
+)
+from moorage_operator.children.pod_template import merged_pod
+from moorage_operator.children.secrets import SPARK_SECRET_KEY
+from moorage_operator.world import Meta
+
+__all__ = [
+    "TLS_KEYS",
+    "container_security",
+    "driver_pod",
+    "environment",
+    "executor_template",
+    "local_mounts",
+    "local_requests",
+    "local_settings",
+    "local_volumes",
+    "pod_security",
+    "scrape_mount",
+    "scrape_volume",
+    "tls_mounts",
+    "tls_volumes",
+    "token_mount",
+    "token_volume",
+]
+
+TLS_KEYS = ("ca.crt", "tls.crt", "tls.key")
+
+_DOWNWARD = {
+    "MOORAGE_NAMESPACE": "metadata.namespace",
+    "MOORAGE_POD_IP": "status.podIP",
+    "MOORAGE_POD_NAME": "metadata.name",
+    "MOORAGE_POD_UID": "metadata.uid",
+}
+
+
+def environment(spec: JobSpec) -> list[dict[str, Any]]:
+    """What every container of a job gets: where it is, credentials, the application's variables.
+
+    In this order, so that the application's may refer to ours as $(MOORAGE_POD_IP).
+    """
+    return list(_environment(spec))
+
+
+def _environment(spec: JobSpec) -> Iterator[dict[str, Any]]:
+    for name, path in _DOWNWARD.items():
+        yield {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+    secret = spec.state.credentials_secret_ref
+    if secret is not None:
+        for name in CREDENTIAL_ENV:
+            reference: dict[str, Any] = {"name": secret.name, "key": name}
+            if name == "AWS_SESSION_TOKEN":
+                reference["optional"] = True
+            yield {"name": name, "valueFrom": {"secretKeyRef": reference}}
+    for variable in spec.application.env:
+        if variable.value_from is not None:
+            yield {"name": variable.name, "valueFrom": dict(variable.value_from)}
+        else:
+            yield {"name": variable.name, "value": variable.value or ""}
+
+
+def pod_security() -> dict[str, Any]:
+    """No root, and volumes that the group of the containers may write."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": SPARK_UID,
+        "runAsGroup": SPARK_UID,
+        "fsGroup": SPARK_UID,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> dict[str, Any]:
+    """Nothing that a job needs is taken away by it."""
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def token_volume(secret: str, keys: Sequence[str]) -> dict[str, Any]:
+    """These keys of the attempt's Secret, readable by owner and group."""
+    return {
+        "name": TOKEN_VOLUME,
+        "secret": {
+            "secretName": secret,
+            "items": [{"key": key, "path": key} for key in keys],
+            "defaultMode": 0o440,
+        },
+    }
+
+
+def token_mount() -> dict[str, Any]:
+    """Where it lies."""
+    return {"name": TOKEN_VOLUME, "mountPath": TOKEN_DIR, "readOnly": True}
+
+
+def scrape_volume(secret: str) -> dict[str, Any]:
+    """The Secret with the token that only reads; a driver starts without it, too."""
+    return {
+        "name": SCRAPE_VOLUME,
+        "secret": {
+            "secretName": secret,
+            "items": [{"key": "token", "path": "token"}],
+            "defaultMode": 0o440,
+            "optional": True,
+        },
+    }
+
+
+def scrape_mount() -> dict[str, Any]:
+    """Where it lies. The whole volume, so that a change of the Secret arrives."""
+    return {"name": SCRAPE_VOLUME, "mountPath": SCRAPE_DIR, "readOnly": True}
+
+
+def tls_volumes(spec: JobSpec) -> list[dict[str, Any]]:
+    """The Secret with the job's certificate, where there is one."""
+    if not spec.tls_secret:
+        return []
+    items = [{"key": key, "path": key} for key in TLS_KEYS]
+    secret = {"secretName": spec.tls_secret, "items": items, "defaultMode": 0o440}
+    return [{"name": TLS_VOLUME, "secret": secret}]
+
+
+def tls_mounts(spec: JobSpec) -> list[dict[str, Any]]:
+    """Where it lies. The whole volume, so that a renewed certificate arrives."""
+    if not spec.tls_secret:
+        return []
+    return [{"name": TLS_VOLUME, "mountPath": TLS_DIR, "readOnly": True}]
+
+
+_CLAIM = f"spark.kubernetes.executor.volumes.persistentVolumeClaim.{LOCAL_VOLUME}"
+
+_DEFAULT_SIZE = Quantity("10Gi")
+"""Of a volume on the node's own disk: without a bound one job fills it for all."""
+
+
+def local_volumes(meta: Meta, local: LocalVolume, attempt: int) -> list[dict[str, Any]]:
+    """The volume as the executor's template carries it; none where Spark adds it (ReusedPVC)."""
+    if local.type == "ReusedPVC":
+        return []
+    return [{"name": LOCAL_VOLUME, **_source(meta, local, attempt)}]
+
+
+def local_mounts(local: LocalVolume, *, spark: bool) -> list[dict[str, Any]]:
+    """Where a container has it.
+
+    Args:
+        local: the volume.
+        spark: whether it is Spark's container: a claim of Spark's is mounted there by Spark.
+    """
+    if local.type == "ReusedPVC" and spark:
+        return []
+    return [{"name": LOCAL_VOLUME, "mountPath": LOCAL_DIR}]
+
+
+def local_settings(local: LocalVolume) -> dict[str, str]:
+    """Spark's settings for claims that outlive an executor and belong to the driver's pod.
+
+    Without a storage class and a size Spark makes no claim at all; a manifest that lacks one is
+    refused before.
+    """
+    if local.type != "ReusedPVC":
+        return {}
+    return {
+        f"{_CLAIM}.mount.path": LOCAL_DIR,
+        f"{_CLAIM}.mount.readOnly": "false",
+        f"{_CLAIM}.options.claimName": "OnDemand",
+        f"{_CLAIM}.options.sizeLimit": str(local.size),
+        f"{_CLAIM}.options.storageClass": str(local.storage_class_name),
+        "spark.kubernetes.driver.ownPersistentVolumeClaim": "true",
+        "spark.kubernetes.driver.reusePersistentVolumeClaim": "true",
+    }
+
+
+def local_requests(local: LocalVolume) -> dict[str, str]:
+    """What the node must have room for, so that the scheduler does not fill its disk twice."""
+    return {"ephemeral-storage": _size(local)} if local.type == "EmptyDir" else {}
+
+
+def _size(local: LocalVolume) -> str:
+    return str(local.size or _DEFAULT_SIZE)
+
+
+def _source(meta: Meta, local: LocalVolume, attempt: int) -> dict[str, Any]:
+    if local.type == "HostPath":
+        # Not DirectoryOrCreate: a directory that the kubelet makes is root's, and no use to us.
+        return {"hostPath": {"path": local.path, "type": "Directory"}}
+    if local.type == "EphemeralPVC":
+        return {"ephemeral": {"volumeClaimTemplate": _claim(meta, local, attempt)}}
+    return {"emptyDir": {"sizeLimit": _size(local)}}
+
+
+def _claim(meta: Meta, local: LocalVolume, attempt: int) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": str(local.size)}},
+    }
+    if local.storage_class_name:
+        spec["storageClassName"] = local.storage_class_name
+    return {"metadata": {"labels": labels(meta, "executor", attempt)}, "spec": spec}
+
+
+_COMMAND = ("tini", "-s", "--", "python", "-m", "moorage.cluster")
+# After the last checkpoint the driver still writes its end and stops Spark.
+_AFTER_GRACE_SECONDS = 10
+
+
+def driver_pod(meta: Meta, spec: JobSpec, revision: str, order: StartOrder) -> dict[str, Any]:
+    """Return the pod of one attempt; it never restarts, the next attempt is another pod."""
+    ours: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": driver_pod_name(meta.name, order.attempt),
+            "namespace": meta.namespace,
+            "labels": labels(meta, "driver", order.attempt),
+            "annotations": {REVISION_ANNOTATION: revision},
+            "ownerReferences": [owner_reference(meta)],
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "serviceAccountName": spec.service_account_name,
+            # Spark makes the executors with the account's token.
+            "automountServiceAccountToken": True,
+            # A variable for every Service of the namespace: SPARK_DRIVER_PORT from one "spark-".
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": math.ceil(order.grace_seconds) + _AFTER_GRACE_SECONDS,
+            "securityContext": pod_security(),
+            "containers": [_driver_container(spec)],
+            "volumes": [
+                {
+                    "name": CONFIG_VOLUME,
+                    "configMap": {
+                        "name": config_map_name(meta.name, order.attempt),
+                        "defaultMode": 0o444,
+                    },
+                },
+                token_volume(
+                    token_secret_name(meta.name, order.attempt), ("control", "spark-file", "token")
+                ),
+                scrape_volume(scrape_secret_name(meta.name)),
+                *tls_volumes(spec),
+            ],
+        },
+    }
+    pod = merged_pod(ours, spec.driver.pod_template)
+    pod["spec"]["automountServiceAccountToken"] = True
+    return pod
+
+
+def _driver_container(spec: JobSpec) -> dict[str, Any]:
+    memory = f"{driver_memory(spec.driver).total}Mi"
+    return {
+        "name": DRIVER_CONTAINER,
+        "image": spec.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "command": list(_COMMAND),
+        "env": environment(spec),
+        "ports": [
+            {"name": "endpoint", "containerPort": ENDPOINT_PORT, "protocol": "TCP"},
+            {"name": "driver-rpc", "containerPort": DRIVER_PORT, "protocol": "TCP"},
+            {"name": "blockmanager", "containerPort": BLOCK_MANAGER_PORT, "protocol": "TCP"},
+        ],
+        "readinessProbe": {
+            "httpGet": {"path": HEALTH_PATH, "port": ENDPOINT_PORT, "scheme": _scheme(spec)},
+            "periodSeconds": 5,
+            "timeoutSeconds": 3,
+            "failureThreshold": 3,
+        },
+        "resources": {
+            "requests": {
+                "cpu": str(spec.driver.cpu_request or spec.driver.cores),
+                "memory": memory,
+            },
+            "limits": {"memory": memory},
+        },
+        "securityContext": container_security(),
+        "terminationMessagePath": "/dev/termination-log",
+        # The end is what the driver writes there; the log's tail would be read as garbage.
+        "terminationMessagePolicy": "File",
+        "volumeMounts": [
+            {"name": CONFIG_VOLUME, "mountPath": CONFIG_DIR, "readOnly": True},
+            token_mount(),
+            scrape_mount(),
+            *tls_mounts(spec),
+        ],
+    }
+
+
+def _scheme(spec: JobSpec) -> str:
+    return "HTTPS" if spec.tls_secret else "HTTP"
+
+
+_UPLOAD_SECONDS = 40
+# Spark's stop hook hands over shuffle files first; only then the sidecar is told to end.
+_HOOK_SECONDS = 45
+# No longer than a driver's: see StartOrder.grace_seconds.
+_GRACE_SECONDS = _HOOK_SECONDS + _UPLOAD_SECONDS + 5
+_MILLICORES_PER_SERVER = 100
+
+
+def executor_template(meta: Meta, spec: JobSpec, revision: str, attempt: int) -> dict[str, Any]:
+    """Return the pod template of an attempt's executors."""
+    ours: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "labels": labels(meta, "executor", attempt),
+            "annotations": {REVISION_ANNOTATION: revision},
+        },
+        "spec": {
+            "serviceAccountName": spec.service_account_name,
+            # Executors ask nothing of the API server.
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": _GRACE_SECONDS,
+            "securityContext": pod_security(),
+            "initContainers": [_sidecar(meta, spec)],
+            "containers": [_executor_container(spec, token_secret_name(meta.name, attempt))],
+            "volumes": [
+                # No more than what opens state servers: an executor gives the driver no orders.
+                token_volume(token_secret_name(meta.name, attempt), ("token",)),
+                *tls_volumes(spec),
+                *local_volumes(meta, spec.state.local, attempt),
+            ],
+        },
+    }
+    return merged_pod(ours, spec.executor.pod_template)
+
+
+def _spark_secret(secret: str) -> dict[str, Any]:
+    reference = {"name": secret, "key": SPARK_SECRET_KEY}
+    return {"name": "_SPARK_AUTH_SECRET", "valueFrom": {"secretKeyRef": reference}}
+
+
+def _executor_container(spec: JobSpec, secret: str) -> dict[str, Any]:
+    return {
+        "name": EXECUTOR_CONTAINER,
+        "image": spec.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "env": [*environment(spec), _spark_secret(secret)],
+        "securityContext": container_security(),
+        "volumeMounts": [
+            token_mount(),
+            *tls_mounts(spec),
+            *local_mounts(spec.state.local, spark=True),
+        ],
+    }
+
+
+def _sidecar(meta: Meta, spec: JobSpec) -> dict[str, Any]:
+    health = {"path": "/healthz", "port": SIDECAR_HEALTH_PORT, "scheme": "HTTP"}
+    return {
+        "name": SIDECAR_CONTAINER,
+        "image": spec.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "restartPolicy": "Always",
+        "command": _sidecar_command(meta, spec),
+        "env": environment(spec),
+        "ports": [
+            {"name": "state-health", "containerPort": SIDECAR_HEALTH_PORT, "protocol": "TCP"},
+            {"name": "state", "containerPort": SIDECAR_PORT, "protocol": "TCP"},
+        ],
+        # Spark's container waits for it: ten minutes, as it ends by itself where it cannot start,
+        # and one that is only slow gives its servers more time from try to try.
+        "startupProbe": {"httpGet": health, "periodSeconds": 1, "failureThreshold": 600},
+        "livenessProbe": {
+            "httpGet": health,
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+        },
+        "resources": _sidecar_resources(spec),
+        "securityContext": container_security(),
+        "volumeMounts": [
+            token_mount(),
+            *tls_mounts(spec),
+            *local_mounts(spec.state.local, spark=False),
+        ],
+    }
+
+
+def _sidecar_command(meta: Meta, spec: JobSpec) -> list[str]:
+    options = {
+        "--dir": LOCAL_DIR,
+        "--servers": str(spec.executor.cores),
+        "--port": str(SIDECAR_PORT),
+        "--token-file": TOKEN_FILE,
+        "--memory": str(sidecar_memory(spec.executor).databases),
+        "--grace": str(_UPLOAD_SECONDS),
+    }
+    if spec.state.backend not in ("rocksdb", "batch"):
+        options["--backend"] = spec.state.backend
+    if spec.state.options:
+        options["--state-options"] = json.dumps(dict(sorted(spec.state.options.items())))
+    if spec.tls_secret:
+        options["--tls-dir"] = TLS_DIR
+        options["--tls-name"] = certificate_name(meta.name, meta.namespace)
+    words = [word for option in options.items() for word in option]
+    return ["tini", "-s", "--", "python", "-m", "moorage_state.server.sidecar", *words]
+
+
+def _sidecar_resources(spec: JobSpec) -> dict[str, dict[str, str]]:
+    """What the spec says; else a share of a core and half a gigabyte for each server.
+
+    The databases are this container's, so that their room on the node's disk is its request.
+    """
+    given, limit = spec.executor.sidecar.resources, sidecar_memory(spec.executor).limit
+    cpu = f"{spec.executor.cores * _MILLICORES_PER_SERVER}m"
+    asked: dict[str, str] = {name: str(amount) for name, amount in given.requests.items()}
+    bounds: dict[str, str] = {name: str(amount) for name, amount in given.limits.items()}
+    if "cpu" in bounds:
+        cpu = bounds["cpu"]
+    return {
+        "requests": {
+            "cpu": cpu,
+            "memory": f"{limit}Mi",
+            **local_requests(spec.state.local),
+            **asked,
+        },
+        "limits": {"memory": f"{limit}Mi", **bounds},
+    }

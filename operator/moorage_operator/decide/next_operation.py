@@ -1,0 +1,289 @@
+"""Which operation begins next, where none is under way or one is overtaken, and how. Pure."""
+
+from datetime import timedelta
+
+from moorage_api.changes import Change, classify
+from moorage_api.lifecycle import Upgrade
+from moorage_api.status import OperationType
+from moorage_operator.decide.draft import Draft, here
+from moorage_operator.decide.health import trouble
+from moorage_operator.decide.leaving import release_left
+from moorage_operator.decide.observed import REBUILT
+from moorage_operator.decide.operations import begin, block
+from moorage_operator.decide.recover import FailureKind, after_end, finish, restart
+from moorage_operator.decide.rescale import begin_rescale, is_interrupted, rescaling, take_back
+from moorage_operator.decide.restore_point import path_errand
+from moorage_operator.decide.specs import (
+    desired,
+    is_new_nonce,
+    is_valid,
+    newest_name,
+    policy,
+    running_spec,
+    target,
+)
+from moorage_operator.decide.stop import RESTART, StopMode, begin_stop
+from moorage_operator.plan import DeletePod, RunErrand, TidyAttempt
+from moorage_operator.world import ErrandView
+
+__all__ = [
+    "bring_up",
+    "change_of",
+    "follow_edit",
+    "follow_rescale",
+    "follow_restart",
+    "idle",
+    "tell_edit",
+]
+
+
+def change_of(draft: Draft) -> Change | None:
+    """What the newest spec changes of the one that runs; None if either is not known."""
+    known = draft.world.revisions.get(draft.attempt.revision)
+    if known is None or not is_valid(draft) or draft.world.spec is None:
+        return None
+    return classify(known.spec, draft.world.spec)
+
+
+def follow_edit(draft: Draft) -> bool:
+    """Begin what a running job's newest spec asks for; say whether there was anything."""
+    if desired(draft) == "Suspended":
+        _suspend(draft)
+        return True
+    if is_new_nonce(draft):
+        if _looks_first(draft):
+            return True
+        text = "spec.restore.nonce was raised"
+        begin_stop(draft, "Redeploy", "Checkpoint", "SpecChanged", text, used="LastCheckpoint")
+        return True
+    if target(draft) in ("", draft.attempt.revision):
+        return False
+    change = change_of(draft)
+    fields = ", ".join(change.fields) if change is not None else "unknown"
+    kind: OperationType = "Upgrade"
+    if change is not None and change.kind == "Rescale":
+        begin_rescale(draft, change)
+    else:
+        _upgrade(draft, kind, "SpecChanged", f"changed: {fields}")
+    return True
+
+
+def follow_restart(draft: Draft) -> bool:
+    """Begin the restart that a new value of the annotation asks for."""
+    asked = draft.meta.annotation("restart")
+    handled = draft.status.snapshots.last_trigger.restart
+    if not asked or asked == handled:
+        return False
+    draft.put_triggers(restart=asked)
+    draft.put_reconciliation(rejected_spec_hash="")
+    _upgrade(draft, "Upgrade", RESTART, f"the annotation moorage.dev/restart is {asked[:80]}")
+    return True
+
+
+def follow_rescale(draft: Draft) -> None:
+    """The step Rescaling, as long as nothing else is asked for."""
+    if not is_interrupted(draft):
+        rescaling(draft)
+    elif desired(draft) == "Suspended" or is_new_nonce(draft):
+        follow_edit(draft)
+    elif not (follow_restart(draft) or follow_edit(draft)):
+        take_back(draft)
+
+
+def tell_edit(draft: Draft) -> None:
+    """Tell once what a new generation means for the spec that runs."""
+    change = change_of(draft)
+    if change is None or not change.fields:
+        return
+    fields = ", ".join(change.fields[:12])
+    more = f" and {len(change.fields) - 12} more" if len(change.fields) > 12 else ""
+    waits = newest_name(draft) != target(draft)
+    text = f"{change.kind}: {fields}{more}" + ("; it waits for a savepoint" if waits else "")
+    draft.tell("Normal", "SpecChanged", text, f"{draft.meta.uid}-{draft.meta.generation}")
+
+
+def _looks_first(draft: Draft) -> bool:
+    """Whether it is still looked for what spec.restore.path names; the job runs on meanwhile."""
+    spec = policy(draft)
+    if spec is None or spec.restore.mode != "Path":
+        return False
+    errand = path_errand(draft, spec)
+    view = draft.world.errands.get(errand.id)
+    # What the operator may not look at is for the driver to find.
+    if view is not None and (view.state == "Completed" or _is_final(view)):
+        return False
+    draft.do(RunErrand(errand))
+    draft.wake(draft.config.busy_resync)
+    return True
+
+
+def _is_final(view: ErrandView) -> bool:
+    return view.state == "Failed" and not view.retryable
+
+
+def _suspend(draft: Draft) -> None:
+    rules, spec = policy(draft), running_spec(draft)
+    wanted = rules is not None and rules.upgrade.mode == "Savepoint"
+    able = spec is not None and bool(spec.state.savepoint_dir)
+    mode: StopMode = "Savepoint" if wanted and able else "Checkpoint"
+    begin_stop(draft, "Suspend", mode, "SpecChanged", "desiredState is Suspended")
+
+
+def _upgrade(draft: Draft, kind: OperationType, reason: str, message: str) -> None:
+    spec = policy(draft)
+    if spec is None:
+        return
+    mode = _wanted_mode(draft, spec.upgrade)
+    used = "Stateless" if spec.upgrade.mode == "Stateless" else ""
+    begin_stop(draft, kind, mode, reason, message, used=used)
+    if spec.upgrade.mode == "Savepoint" and mode != "Savepoint":
+        text = "the version that runs has no spec.state.savepointDir: a checkpoint takes its place"
+        draft.tell("Warning", "UpgradeModeFallback", text, draft.operation.id)
+
+
+def _wanted_mode(draft: Draft, rules: Upgrade) -> StopMode:
+    """What an upgrade takes before it stops the driver."""
+    if rules.mode == "Stateless":
+        return "None"
+    spec = running_spec(draft)
+    if rules.mode == "Savepoint" and spec is not None and spec.state.savepoint_dir:
+        return "Savepoint"
+    last, report = draft.status.snapshots.last_checkpoint, draft.report
+    if last is None:
+        return "Checkpoint"
+    at = here(draft, report, last.completed_at) if report is not None else last.completed_at
+    if draft.now - at > rules.max_checkpoint_age.timedelta:
+        return "Checkpoint"
+    return "None"
+
+
+_OURS = ("", REBUILT, "Superseded")
+
+
+def idle(draft: Draft) -> None:
+    """Decide what to begin, if anything."""
+    if draft.status.finished_at is not None:
+        _finished(draft)
+    elif draft.lives:
+        _running(draft)
+    else:
+        _resting(draft)
+
+
+def bring_up(draft: Draft) -> None:
+    """Begin the start of a job that does not run and is to run."""
+    attempt, spec = draft.attempt, draft.world.spec
+    name = target(draft)
+    if not name:
+        problems = "; ".join(str(one) for one in draft.problems[:3])
+        block(draft, "InvalidSpec", f"there is no valid spec to start: {problems}")
+        return
+    kind, reason = _kind(draft, name)
+    stateless = kind == "Upgrade" and spec is not None and spec.upgrade.mode == "Stateless"
+    used = "Stateless" if stateless else ""
+    text = "" if attempt.number else "the first start"
+    begin(draft, kind, "Fencing", reason, text, mode_used=used)
+
+
+def _kind(draft: Draft, name: str) -> tuple[OperationType, str]:
+    attempt = draft.attempt
+    if attempt.number == 0 or attempt.outcome_reason == REBUILT:
+        return "Deploy", "Created"
+    if is_new_nonce(draft):
+        return "Redeploy", "SpecChanged"
+    if _slept(draft):
+        return "Resume", "SpecChanged"
+    if name != attempt.revision:
+        return "Upgrade", "SpecChanged"
+    return "Recover", "RestartRequested"
+
+
+def _running(draft: Draft) -> None:
+    """The stream runs, or did when it was last heard of."""
+    if follow_edit(draft) or follow_restart(draft):
+        return
+    pod = draft.pod
+    if pod is not None and pod.deleted_at is not None:
+        draft.wake(draft.config.busy_resync)
+        return
+    _forget_old_failures(draft)
+    found, spec = trouble(draft), policy(draft)
+    if found is None or spec is None:
+        _tidy(draft)
+        release_left(draft)
+    elif found.curable and spec.failure_policy.health.action == "Restart":
+        draft.put_restarts(
+            last_reason=found.reason, last_message=found.message, last_time=draft.now
+        )
+        draft.tell("Warning", found.reason, found.message, f"{draft.attempt.number}")
+        restart(draft, FailureKind.APPLICATION, found.reason, found.message)
+        draft.put_restarts(next_retry_at=None)
+
+
+def _forget_old_failures(draft: Draft) -> None:
+    """After a good run the next failure waits no longer than the first one did."""
+    since, spec = draft.attempt.running_since, policy(draft)
+    if draft.status.restarts.backoff_level == 0 or since is None or spec is None:
+        return
+    over = since + spec.failure_policy.backoff.reset_after.timedelta
+    if draft.now >= over:
+        draft.put_restarts(backoff_level=0)
+    else:
+        draft.wake_at(over)
+
+
+def _tidy(draft: Draft) -> None:
+    """Of ended drivers the newest stays, for its log."""
+    number = draft.attempt.number
+    ended = [p for p in draft.drivers if p.owned and p.terminal and p.attempt < number]
+    if len(ended) > 1:
+        draft.do(TidyAttempt(below=number))
+
+
+def _resting(draft: Draft) -> None:
+    """No driver lives."""
+    unanswered = draft.attempt.number > 0 and draft.attempt.outcome_reason not in _OURS
+    if desired(draft) == "Suspended":
+        _stay_suspended(draft)
+    elif not unanswered or _slept(draft):
+        bring_up(draft)
+    else:
+        after_end(draft)
+
+
+def _slept(draft: Draft) -> bool:
+    return draft.status.reconciliation.desired_state == "Suspended"
+
+
+def _stay_suspended(draft: Draft) -> None:
+    if draft.attempt.outcome == "Finished":
+        finish(draft)
+        return
+    draft.put_reconciliation(desired_state="Suspended")
+    draft.put_triggers(restart=draft.meta.annotation("restart"))
+
+
+def _finished(draft: Draft) -> None:
+    """A finished job stays finished until another one is asked for."""
+    attempt = draft.attempt
+    asked = draft.meta.annotation("restart")
+    edited = is_valid(draft) and target(draft) not in ("", attempt.revision)
+    restarted = bool(asked) and asked != draft.status.snapshots.last_trigger.restart
+    if desired(draft) == "Running" and (edited or is_new_nonce(draft) or restarted):
+        draft.put(finished_at=None)
+        bring_up(draft)
+        return
+    _drop_pods(draft)
+
+
+def _drop_pods(draft: Draft) -> None:
+    spec, finished_at = policy(draft), draft.status.finished_at
+    if spec is None or finished_at is None:
+        return
+    over = finished_at + spec.ttl_after_finished.timedelta
+    if draft.now < over:
+        draft.wake_at(max(over, draft.now + timedelta(seconds=1)))
+        return
+    for pod in draft.drivers:
+        if pod.owned and pod.deleted_at is None:
+            draft.do(DeletePod(pod.name, pod.uid))
