@@ -54,9 +54,13 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_configure():
-    """Let tests that send SIGINT work in the background of a shell, where it is ignored."""
+    """Let tests that send signals work in the background of a shell, which has some ignored."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            # Still nothing to us; but what is ignored stays so in processes that are started.
+            signal.signal(number, lambda *_: None)
     if has_room(MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
