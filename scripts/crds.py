@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from moorage_api.changes import KINDS, declared
-from moorage_api.crd import job_crd, snapshot_crd
+from moorage_api.crds import job_crd, snapshot_crd
 
 ROOT = Path(__file__).parent.parent
 NOTE = "# Made from the models in operator/moorage_api by `make format`; do not edit.\n"

@@ -21,10 +21,10 @@ from moorage_api.compute import (
 from moorage_api.job import API_VERSION, KIND, JobSpec, ObjectMeta, StatefulSparkJob
 from moorage_api.lifecycle import Deletion, FailurePolicy, Observability, Upgrade
 from moorage_api.manifest import Check, load_manifest, parse_manifest
-from moorage_api.places import LocalRunReport, local_run_report
 from moorage_api.problems import ManifestError, Problem
+from moorage_api.quantities import Duration, Quantity
 from moorage_api.state import S3, Checkpoint, LocalVolume, Restore, Savepoint, Schedule, State
-from moorage_api.values import Duration, Quantity
+from moorage_api.unsupported import LocalRunReport, local_run_report
 
 __all__ = [
     "API_VERSION",

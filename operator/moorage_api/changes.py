@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from moorage_api.job import JobSpec
 from moorage_api.model import ChangeKind, Model, OnChange
-from moorage_api.values import Duration, Quantity
+from moorage_api.quantities import Duration, Quantity
 
 __all__ = [
     "KINDS",

@@ -10,13 +10,18 @@ from collections.abc import Iterator
 
 from moorage_api.job import StatefulSparkJob
 from moorage_api.names import CLUSTER_PY_FILE
-from moorage_api.pods import CREDENTIAL_ENV, OWNED_ENV, OWNED_ENV_PREFIXES
 from moorage_api.problems import Problem, field_name
+from moorage_api.quantities import Quantity
+from moorage_api.reserved import (
+    CLUSTER_SPARK_CONF,
+    CLUSTER_SPARK_PREFIXES,
+    CREDENTIAL_ENV,
+    OWNED_ENV,
+    OWNED_ENV_PREFIXES,
+)
 from moorage_api.sizing import least_driver_memory, least_executor_memory, least_sidecar_memory
-from moorage_api.sparkconf import CLUSTER_SPARK_CONF, CLUSTER_SPARK_PREFIXES
 from moorage_api.templates import template_problems
 from moorage_api.unsupported import unsupported_anywhere
-from moorage_api.values import Quantity
 
 __all__ = ["cluster_problems", "env_problem"]
 

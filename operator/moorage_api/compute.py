@@ -8,7 +8,7 @@ from pydantic import Field, WithJsonSchema
 
 from moorage_api.model import MAX_INT, Cel, Items, Model, OnChange, RawMapping, Violation
 from moorage_api.names import CLUSTER_PY_FILE, MainFile
-from moorage_api.values import Duration, Quantity, at_least
+from moorage_api.quantities import Duration, Quantity, at_least
 
 __all__ = [
     "Application",

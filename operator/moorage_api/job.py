@@ -19,15 +19,14 @@ from moorage_api.model import (
     refuse,
 )
 from moorage_api.names import OBJECT_NAME, JobName
-from moorage_api.security import Security
-from moorage_api.sparkconf import (
+from moorage_api.quantities import Duration, at_least
+from moorage_api.reserved import (
     CLUSTER_SPARK_CONF,
     CLUSTER_SPARK_PREFIXES,
     DENIED_SPARK_CONF,
     SPARK_KEY_PATTERN,
 )
 from moorage_api.state import Checkpoint, Restore, Savepoint, State
-from moorage_api.values import Duration, at_least
 
 __all__ = [
     "API_VERSION",
@@ -35,8 +34,27 @@ __all__ = [
     "KIND",
     "JobSpec",
     "ObjectMeta",
+    "Security",
     "StatefulSparkJob",
+    "Tls",
 ]
+
+
+class Tls(Model):
+    """Encryption between the pods of the job, the operator and Prometheus."""
+
+    secret_name: Annotated[str, Field(pattern=OBJECT_NAME, max_length=253)]
+    """A Secret of type kubernetes.io/tls with ca.crt beside tls.crt and tls.key. The certificate is
+    for server and client, and has the DNS name <job>-driver.<namespace>.svc."""
+
+
+class Security(Model):
+    """Protection from others in the network of the pods."""
+
+    tls: Tls | None = None
+    """TLS for the driver's endpoint and for state servers; Spark then encrypts its local files,
+    too. Without it, the endpoint and state servers are in the clear."""
+
 
 API_VERSION = "moorage.dev/v1alpha1"
 KIND = "StatefulSparkJob"

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from moorage_api.model import MAX_INT, Cel, Model, OnChange, Violation
-from moorage_api.values import Duration, at_least
+from moorage_api.quantities import Duration, at_least
 
 __all__ = [
     "Backoff",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from moorage_api.compute import Driver, Executor
-from moorage_api.values import Quantity
+from moorage_api.quantities import Quantity
 
 __all__ = [
     "JvmMemory",

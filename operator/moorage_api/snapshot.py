@@ -10,8 +10,8 @@ from moorage_api.driver import Report, SnapshotName
 from moorage_api.job import ObjectMeta
 from moorage_api.model import Cel, Items, Model, RawMapping, Violation
 from moorage_api.names import JobName
+from moorage_api.quantities import Duration, at_least
 from moorage_api.status import Condition
-from moorage_api.values import Duration, at_least
 
 __all__ = [
     "FINAL_STATES",

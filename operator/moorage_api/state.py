@@ -16,7 +16,7 @@ from moorage_api.names import (
     StorageUrl,
     ZoneName,
 )
-from moorage_api.values import Duration, Quantity, at_least
+from moorage_api.quantities import Duration, Quantity, at_least
 
 __all__ = [
     "S3",

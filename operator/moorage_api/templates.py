@@ -13,7 +13,9 @@ from typing import Any
 from moorage_api.compute import Driver, Executor
 from moorage_api.driver import CONFIG_DIR
 from moorage_api.job import StatefulSparkJob
-from moorage_api.pods import (
+from moorage_api.problems import Problem, field_name
+from moorage_api.quantities import Quantity
+from moorage_api.reserved import (
     CREDENTIAL_ENV,
     DRIVER_CONTAINER,
     EXECUTOR_CONTAINER,
@@ -27,8 +29,6 @@ from moorage_api.pods import (
     TLS_DIR,
     TOKEN_DIR,
 )
-from moorage_api.problems import Problem, field_name
-from moorage_api.values import Quantity
 
 __all__ = ["template_problems"]
 

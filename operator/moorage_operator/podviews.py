@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from moorage_api.driver import DriverEnd
-from moorage_api.pods import TLS_VOLUME
+from moorage_api.reserved import TLS_VOLUME
 from moorage_operator.children import names
 from moorage_operator.ports import Object
 from moorage_operator.world import ContainerEnd, PodView

@@ -11,7 +11,7 @@ from moorage_testing.crd import Judge
 
 import moorage
 from moorage_api import cluster_problems
-from moorage_api.crd import job_crd, snapshot_crd
+from moorage_api.crds import job_crd, snapshot_crd
 from moorage_api.manifest import parse_manifest
 
 META = yaml.safe_load((CHART / "Chart.yaml").read_text())

@@ -10,7 +10,7 @@ from moorage_testing.chart import CHART, ROOT, of_kind
 
 from moorage.cluster.metrics import METRICS
 from moorage_api.driver import ENDPOINT_PORT
-from moorage_api.pods import (
+from moorage_api.reserved import (
     BLOCK_MANAGER_PORT,
     DRIVER_PORT,
     SIDECAR_HEALTH_PORT,

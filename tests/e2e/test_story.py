@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from moorage_api.pods import LOCAL_DIR
+from moorage_api.reserved import LOCAL_DIR
 
 from .e2e_cluster import wait_until
 from .ticker import Ticker

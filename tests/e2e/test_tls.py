@@ -8,7 +8,7 @@ import json
 import pytest
 
 from moorage_api.driver import ENDPOINT_PORT, certificate_name
-from moorage_api.pods import SIDECAR_PORT, TLS_DIR
+from moorage_api.reserved import SIDECAR_PORT, TLS_DIR
 
 from .e2e_certificates import Authority
 from .e2e_cluster import wait_until

@@ -19,7 +19,7 @@ from moorage_api.driver import (
     StartOrder,
     certificate_name,
 )
-from moorage_api.pods import (
+from moorage_api.reserved import (
     BLOCK_MANAGER_PORT,
     CONFIG_VOLUME,
     CREDENTIAL_ENV,

@@ -6,7 +6,7 @@ only the driver's pod knows: the master's address and its own.
 
 from moorage_api import JobSpec
 from moorage_api.driver import CONFIG_DIR, SPARK_SECRET_FILE, StartOrder
-from moorage_api.pods import BLOCK_MANAGER_PORT, DRIVER_PORT, EXECUTOR_CONTAINER
+from moorage_api.reserved import BLOCK_MANAGER_PORT, DRIVER_PORT, EXECUTOR_CONTAINER
 from moorage_api.sizing import driver_memory, executor_count, executor_memory
 from moorage_operator.children.names import driver_pod_name, executor_prefix, labels
 from moorage_operator.children.pods import local_settings

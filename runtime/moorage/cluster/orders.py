@@ -23,7 +23,7 @@ from moorage_api.driver import (
     StartOrder,
     certificate_name,
 )
-from moorage_api.pods import TLS_DIR
+from moorage_api.reserved import TLS_DIR
 from moorage_api.unsupported import unsupported_anywhere
 from moorage_state.errors import UserError
 from moorage_state.server.tls import BadCertificate, TlsFiles, certificates

@@ -20,7 +20,7 @@ from celpy.celparser import CELParseError
 from celpy.evaluation import CELEvalError
 from jsonschema.protocols import Validator
 
-from moorage_api.values import Quantity
+from moorage_api.quantities import Quantity
 
 __all__ = ["Judge", "nodes", "structural_faults"]
 

@@ -10,7 +10,7 @@ from moorage_testing.attempts import META, ORDER, REVISION, SMALL
 
 from moorage_api import JobSpec, parse_manifest
 from moorage_api.driver import RestoreOrder, StartOrder
-from moorage_api.pods import LOCAL_DIR, TOKEN_DIR
+from moorage_api.reserved import LOCAL_DIR, TOKEN_DIR
 from moorage_operator.children import bodies, config_map
 from moorage_operator.children.pods import driver_pod, executor_template
 from moorage_operator.children.secrets import config_owner, derived, token_secret

@@ -3,7 +3,7 @@ import copy
 import pytest
 from moorage_testing.crd import Judge
 
-from moorage_api.crd import job_crd, snapshot_crd
+from moorage_api.crds import job_crd, snapshot_crd
 
 JOB = {
     "apiVersion": "moorage.dev/v1alpha1",

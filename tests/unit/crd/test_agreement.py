@@ -10,7 +10,7 @@ from moorage_testing.crd import Judge
 from pydantic import ValidationError
 
 from moorage_api import StatefulSparkJob, cluster_problems
-from moorage_api.crd import job_crd
+from moorage_api.crds import job_crd
 
 JUDGE = Judge(job_crd())
 

@@ -3,7 +3,7 @@
 import pytest
 from moorage_testing.crd import nodes
 
-from moorage_api.crd import job_crd, snapshot_crd
+from moorage_api.crds import job_crd, snapshot_crd
 
 S = "spec."
 EMPTY = {"mode": "Empty", "acknowledgeStateLoss": True, "nonce": 1}

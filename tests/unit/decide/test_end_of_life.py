@@ -7,7 +7,7 @@ from moorage_testing.worlds import Stage, job_spec, store_of
 
 from moorage_api.driver import RequestError
 from moorage_api.lifecycle import Backoff
-from moorage_api.values import Duration
+from moorage_api.quantities import Duration
 from moorage_operator.decide.recover import backoff
 from moorage_operator.observe import Need, needs
 from moorage_operator.plan import DeletePod, RunErrand, StartDriver

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from moorage_api.crd import job_crd
+from moorage_api.crds import job_crd
 from moorage_api.driver import DriverState
 from moorage_api.status import JobStatus, read_status
 from moorage_operator.decide import decide_job
