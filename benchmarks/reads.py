@@ -51,13 +51,12 @@ class Range(NamedTuple):
 
     def read(self, keys: list[bytes]) -> list[bytes | None]:
         """The values of sorted keys."""
-        return self.host.get_many(self.spec.uid, self.spec.start, self.run, self.version, keys)
+        return self.host.range(self.spec.lease(self.run)).get_many(self.version, keys)
 
     def checkpoint(self, number: int, url: str) -> RangeHandle:
         """Snapshot and upload."""
-        uid, start = self.spec.uid, self.spec.start
-        self.host.snapshot(uid, start, self.run, number, self.version)
-        request = [UploadRequest(uid, start, [])]
+        self.host.range(self.spec.lease(self.run)).snapshot(number, self.version)
+        request = [UploadRequest(self.spec.uid, self.spec.start, [])]
         return self.host.upload_many(self.run, number, url, request, UploadLimits()).handles[0]
 
 
@@ -79,16 +78,16 @@ def _opened(
 
 
 def _write(opened: Range, numbers: list[int]) -> Range:
-    uid, start = opened.spec.uid, opened.spec.start
+    range_ = opened.host.range(opened.spec.lease(opened.run))
     rng, version = random.Random(1), opened.version  # noqa: S311 - the same in every run
     for at in range(0, len(numbers), _EPOCH_KEYS):
         keys = sorted(map(key_of, numbers[at : at + _EPOCH_KEYS]))
         frame = encode_frame([], keys, [rng.randbytes(_VALUE_BYTES) for _ in keys])
         epoch = version.epoch + 1
-        opened.host.stage(uid, start, opened.run, epoch, "a", frame, 0)
-        made = opened.host.prepare(uid, start, opened.run, epoch, "a", version.digest, 1)
+        range_.stage(epoch, "a", frame, 0)
+        made = range_.prepare(epoch, "a", version.digest, 1)
         version = Version(epoch, made.digest)
-        opened.host.commit(uid, start, opened.run, epoch, made.digest, True)
+        range_.commit(epoch, made.digest, True)
     return opened._replace(version=version)
 
 

@@ -28,7 +28,7 @@ from moorage.engine.fleet import RangeFleet
 from moorage.engine.range_access import LeasedRange
 from moorage.engine.servers import ServerConnection
 from moorage_state.deltas import encode_frame
-from moorage_state.server.api import OpenResult, SnapshotSync
+from moorage_state.server.api import Lease, OpenResult, RangeApi, SnapshotSync
 from moorage_state.server.group import ServerGroup
 from moorage_state.snapshots import (
     CheckpointStore,
@@ -84,8 +84,23 @@ class _Recording:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def range(self, lease: Lease) -> "_RecordingRange":
+        """See `StateApi.range`."""
+        return _RecordingRange(self._inner.range(lease), self._syncs)
+
+
+class _RecordingRange:
+    """A range whose snapshots are kept; `RangeApi` in everything else."""
+
+    def __init__(self, inner: RangeApi, syncs: list[SnapshotSync]) -> None:
+        self._inner = inner
+        self._syncs = syncs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
     def snapshot(self, *arguments: Any) -> SnapshotSync:
-        """See `StateApi.snapshot`."""
+        """See `RangeApi.snapshot`."""
         sync = self._inner.snapshot(*arguments)
         self._syncs.append(sync)
         return sync
@@ -207,17 +222,19 @@ class Job:
 
     def _prepare(self, subtask: int, keys: Keys, writes: Counts) -> str:
         """Stage one subtask's part of an epoch; the digest of its delta."""
-        client, leased = self._clients[subtask], self._leased(subtask)
-        address = (UID, leased.start, self._run, self._epoch, f"e{self._epoch}")
+        leased = self._leased(subtask)
+        opened, attempt = self._clients[subtask].range(leased.lease), f"e{self._epoch}"
         stored, order = ordered(keys)
         values: list[bytes | None] = [*values_of(keys[order], writes[order])]
         frames = range(0, len(stored), _FRAME_KEYS)
         # As every epoch of a job does: a read, which waits for the writes of the one before.
-        client.get_many(*address[:3], leased.version, stored[:1])
+        opened.get_many(leased.version, stored[:1])
         for seq, at in enumerate(frames):
             part = slice(at, at + _FRAME_KEYS)
-            client.stage(*address, encode_frame([], stored[part], values[part]), seq)
-        digest: str = client.prepare(*address, leased.version.digest, len(frames)).digest
+            frame = encode_frame([], stored[part], values[part])
+            opened.stage(self._epoch, attempt, frame, seq)
+        parent = leased.version.digest
+        digest: str = opened.prepare(self._epoch, attempt, parent, len(frames)).digest
         return digest
 
     def _read_one(
@@ -225,9 +242,8 @@ class Job:
     ) -> tuple[Keys, list[bytes | None]]:
         leased = self._leased(subtask)
         stored, order = ordered(keys)
-        values = self._clients[subtask].get_many(
-            UID, leased.start, self._run, leased.version, stored
-        )
+        opened = self._clients[subtask].range(leased.lease)
+        values = opened.get_many(leased.version, stored)
         return keys[order], values
 
     def _leased(self, subtask: int) -> LeasedRange:

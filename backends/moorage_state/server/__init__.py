@@ -7,8 +7,10 @@ not know Spark, manifests beyond their handles, or what state values mean.
 
 from moorage_state.server.api import (
     EVENT_TIMER_KIND,
+    Lease,
     OpenResult,
     Prepared,
+    RangeApi,
     RangeSpec,
     RangeStats,
     RestoreBase,
@@ -20,15 +22,16 @@ from moorage_state.server.api import (
     UploadRequest,
     Version,
 )
-from moorage_state.server.client import InProcessClient, StateClient
+from moorage_state.server.client import StateClient
 from moorage_state.server.core import RangeHost
 from moorage_state.server.group import ServerGroup
 
 __all__ = [
     "EVENT_TIMER_KIND",
-    "InProcessClient",
+    "Lease",
     "OpenResult",
     "Prepared",
+    "RangeApi",
     "RangeHost",
     "RangeSpec",
     "RangeStats",

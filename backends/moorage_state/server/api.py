@@ -1,11 +1,11 @@
 """The words of the state server: what is asked of a range and what comes back.
 
-Called by everyone on either side of the wire. `StateApi` is the whole interface; `RangeHost`
-implements it without sockets, the clients in `client` give it to tasks and to the driver. Holds no
-behaviour.
+`StateApi` is what is asked of a server, `RangeApi` what is asked of one of its ranges: the only
+place where an operation is declared. `wire` makes from it how a call is encoded, `client` the
+methods that tasks and the driver call, `service` what a request leads to. `RangeHost` and
+`OpenRange` carry it out. Holds no behaviour.
 
-A range is addressed by (uid, start) and the run that holds its lease. Its version is the epoch and
-digest of the last delta in it; after another run's restore the digest is empty.
+Arguments go by position: that is how they cross the wire.
 """
 
 from dataclasses import dataclass, field
@@ -17,8 +17,10 @@ from moorage_state.snapshots import MAX_INLINE_BYTES, FileRef, RangeHandle
 __all__ = [
     "EVENT_TIMER_KIND",
     "PROCESSING_TIMER_KIND",
+    "Lease",
     "OpenResult",
     "Prepared",
+    "RangeApi",
     "RangeSpec",
     "RangeStats",
     "RestoreBase",
@@ -36,10 +38,21 @@ PROCESSING_TIMER_KIND = 0x03
 
 
 class Version(NamedTuple):
-    """What a range holds: everything up to `epoch`, ending with the delta `digest`."""
+    """What a range holds: everything up to `epoch`, ending with the delta `digest`.
+
+    After another run's restore the digest is empty.
+    """
 
     epoch: int
     digest: str
+
+
+class Lease(NamedTuple):
+    """Names an open range: the one of operator `uid` that begins at `start`, which `run` holds."""
+
+    uid: str
+    start: int
+    run: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,10 @@ class RangeSpec:
     uid: str
     start: int
     end: int
+
+    def lease(self, run: str) -> Lease:
+        """What names this range once `run` has opened it."""
+        return Lease(self.uid, self.start, run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,19 +183,151 @@ class RangeStats:
     busy: bool = False
 
 
+class RangeApi(Protocol):
+    """Everything that can be asked of an open range.
+
+    Every method raises `StaleLease` when the run does not hold the range here (another run took
+    it, it was released, or the server restarted and it must be opened again), and the error that
+    put the range out of work if there was one.
+    """
+
+    def get_many(self, version: Version, keys: list[bytes], /) -> list[bytes | None]:
+        """The values of `keys` in their order, None where absent; fastest for sorted keys.
+
+        Raises:
+            VersionMismatch: the range is not at `version`.
+        """
+        ...
+
+    def scan_many(
+        self,
+        version: Version,
+        prefixes: list[bytes],
+        limit_entries: int = 10_000,
+        limit_bytes: int = 64 << 20,
+        /,
+    ) -> list[Scan]:
+        """What is stored under each prefix, in key order.
+
+        At most `limit_entries` a prefix and about `limit_bytes` in all: prefixes beyond that come
+        back empty and incomplete.
+
+        Raises:
+            VersionMismatch: the range is not at `version`.
+        """
+        ...
+
+    def scan_from(
+        self,
+        version: Version,
+        prefix: bytes,
+        after: bytes = b"",
+        limit: int = 10_000,
+        /,
+    ) -> Scan:
+        """At most `limit` entries under `prefix` with keys greater than `after`.
+
+        And no more than reach 8 MiB, but for one. What is not `complete` goes on.
+
+        Raises:
+            VersionMismatch: the range is not at `version`.
+        """
+        ...
+
+    def due_timers(
+        self,
+        version: Version,
+        up_to_ms: int,
+        limit: int,
+        after: bytes = b"",
+        kind: int = EVENT_TIMER_KIND,
+        /,
+    ) -> list[bytes]:
+        """Stored keys of timers with time <= `up_to_ms`, by key group, time and key.
+
+        At most `limit`, beginning after the stored key `after`.
+
+        Raises:
+            VersionMismatch: the range is not at `version`.
+        """
+        ...
+
+    def next_timer(self, version: Version, after_ms: int, kind: int, /) -> int | None:
+        """The earliest time, later than `after_ms`, of a stored timer of this kind; None if none.
+
+        Raises:
+            VersionMismatch: the range is not at `version`.
+        """
+        ...
+
+    def stage(self, epoch: int, attempt: str, frame: bytes, seq: int, /) -> None:
+        """Append a frame (of `deltas.encode_frame`) to an attempt's delta; `seq` counts from 0.
+
+        A client may pipeline this: an error then surfaces in `prepare`.
+        """
+        ...
+
+    def prepare(
+        self,
+        epoch: int,
+        attempt: str,
+        parent_digest: str,
+        frame_count: int,
+        /,
+    ) -> Prepared:
+        """Finish an attempt's delta. Changes no committed state; repeating it is harmless.
+
+        Raises:
+            VersionMismatch: the range has moved on from `parent_digest`.
+            Retryable: not all frames are here: stage them again under another attempt.
+            LocalDiskError: the volume is full; the attempt is gone, the range is unharmed.
+        """
+        ...
+
+    def abort(self, epoch: int, attempt: str, /) -> None:
+        """Forget an attempt; idempotent. A delta that another attempt also made stays."""
+        ...
+
+    def commit(
+        self,
+        epoch: int,
+        digest: str,
+        wait: bool = False,  # noqa: FBT001, FBT002  positional, as all are
+        /,
+    ) -> None:
+        """Make a prepared delta the state of the range; idempotent.
+
+        Returns when the delta is accepted; it is applied in the background, or before this
+        returns with `wait`. The next read waits for it, and an error of applying it is raised by
+        the next call on the range.
+
+        Raises:
+            VersionGone: the delta is not on this volume.
+            VersionMismatch: it continues another version than the one here.
+            Bug: another delta was committed for this epoch.
+        """
+        ...
+
+    def snapshot(self, checkpoint_id: int, version: Version, /) -> SnapshotSync:
+        """Hard-link the range at `version`; epochs may go on when this returns.
+
+        Raises:
+            VersionMismatch: the range is not at `version`.
+        """
+        ...
+
+
 class StateApi(Protocol):
     """Everything that can be asked of a state server.
 
-    Every method that names a run raises `StaleLease` when that run does not hold the range here
-    (another run took it, it was released, or the server restarted and it must be opened again),
-    and the error that put the range out of work if there was one.
+    Methods that name ranges or their run raise what every method of `RangeApi` does.
     """
 
     def ping(self) -> int:
         """The process id of the server."""
         ...
 
-    def adopt(self, lineage: str) -> bool:
+    def adopt(self, lineage: str, /) -> bool:
         """Make the local directory that of `lineage`: what another one left there is deleted.
 
         Idempotent; returns whether anything was deleted. Not needed for a directory that only one
@@ -197,6 +346,7 @@ class StateApi(Protocol):
         committed: list[Version],
         store_url: str,
         initial_epoch: int = 0,
+        /,
     ) -> OpenResult:
         """Take the lease for `run` and bring the range to the last of `committed`.
 
@@ -214,153 +364,11 @@ class StateApi(Protocol):
         """
         ...
 
-    def get_many(
-        self, uid: str, start: int, run: str, version: Version, keys: list[bytes]
-    ) -> list[bytes | None]:
-        """The values of `keys` in their order, None where absent; fastest for sorted keys.
+    def range(self, lease: Lease, /) -> RangeApi:
+        """An open range, to call. Where it is served from afar only its methods ask the server.
 
         Raises:
-            VersionMismatch: the range is not at `version`.
-        """
-        ...
-
-    def scan_many(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        version: Version,
-        prefixes: list[bytes],
-        limit_entries: int = 10_000,
-        limit_bytes: int = 64 << 20,
-    ) -> list[Scan]:
-        """What is stored under each prefix, in key order.
-
-        At most `limit_entries` a prefix and about `limit_bytes` in all: prefixes beyond that come
-        back empty and incomplete.
-
-        Raises:
-            VersionMismatch: the range is not at `version`.
-        """
-        ...
-
-    def scan_from(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        version: Version,
-        prefix: bytes,
-        after: bytes = b"",
-        limit: int = 10_000,
-    ) -> Scan:
-        """At most `limit` entries under `prefix` with keys greater than `after`.
-
-        And no more than reach 8 MiB, but for one. What is not `complete` goes on.
-
-        Raises:
-            VersionMismatch: the range is not at `version`.
-        """
-        ...
-
-    def due_timers(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        version: Version,
-        up_to_ms: int,
-        limit: int,
-        after: bytes = b"",
-        kind: int = EVENT_TIMER_KIND,
-    ) -> list[bytes]:
-        """Stored keys of timers with time <= `up_to_ms`, by key group, time and key.
-
-        At most `limit`, beginning after the stored key `after`.
-
-        Raises:
-            VersionMismatch: the range is not at `version`.
-        """
-        ...
-
-    def next_timer(
-        self, uid: str, start: int, run: str, version: Version, after_ms: int, kind: int
-    ) -> int | None:
-        """The earliest time, later than `after_ms`, of a stored timer of this kind; None if none.
-
-        Raises:
-            VersionMismatch: the range is not at `version`.
-        """
-        ...
-
-    def stage(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        epoch: int,
-        attempt: str,
-        frame: bytes,
-        seq: int,
-    ) -> None:
-        """Append a frame (of `deltas.encode_frame`) to an attempt's delta; `seq` counts from 0.
-
-        A client may pipeline this: an error then surfaces in `prepare`.
-        """
-        ...
-
-    def prepare(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        epoch: int,
-        attempt: str,
-        parent_digest: str,
-        frame_count: int,
-    ) -> Prepared:
-        """Finish an attempt's delta. Changes no committed state; repeating it is harmless.
-
-        Raises:
-            VersionMismatch: the range has moved on from `parent_digest`.
-            Retryable: not all frames are here: stage them again under another attempt.
-            LocalDiskError: the volume is full; the attempt is gone, the range is unharmed.
-        """
-        ...
-
-    def abort(self, uid: str, start: int, run: str, epoch: int, attempt: str) -> None:
-        """Forget an attempt; idempotent. A delta that another attempt also made stays."""
-        ...
-
-    def commit(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        epoch: int,
-        digest: str,
-        wait: bool = False,  # noqa: FBT001, FBT002  arguments cross the wire by position
-    ) -> None:
-        """Make a prepared delta the state of the range; idempotent.
-
-        Returns when the delta is accepted; it is applied in the background, or before this
-        returns with `wait`. The next read waits for it, and an error of applying it is raised by
-        the next call on the range.
-
-        Raises:
-            VersionGone: the delta is not on this volume.
-            VersionMismatch: it continues another version than the one here.
-            Bug: another delta was committed for this epoch.
-        """
-        ...
-
-    def snapshot(
-        self, uid: str, start: int, run: str, checkpoint_id: int, version: Version
-    ) -> SnapshotSync:
-        """Hard-link the range at `version`; epochs may go on when this returns.
-
-        Raises:
-            VersionMismatch: the range is not at `version`.
+            StaleLease: the run does not hold it here.
         """
         ...
 
@@ -371,6 +379,7 @@ class StateApi(Protocol):
         store_url: str,
         requests: list[UploadRequest],
         limits: UploadLimits,
+        /,
     ) -> Uploaded:
         """Bring snapshots to the store, beside running epochs; takes as long as it takes.
 
@@ -391,7 +400,8 @@ class StateApi(Protocol):
         checkpoint_id: int,
         store_url: str,
         specs: list[CanonicalSpec],
-        canonical: bool,  # noqa: FBT001  arguments cross the wire by position
+        canonical: bool,  # noqa: FBT001  positional, as all are
+        /,
     ) -> Uploaded:
         """Bring the snapshots of ranges into a savepoint's own directory, which is `store_url`.
 
@@ -406,15 +416,15 @@ class StateApi(Protocol):
         """
         ...
 
-    def notify_complete(self, checkpoint_id: int, run: str = "") -> None:
+    def notify_complete(self, checkpoint_id: int, run: str = "", /) -> None:
         """Drop older local copies and the deltas this checkpoint contains, of `run` or of all."""
         ...
 
-    def notify_aborted(self, checkpoint_id: int, run: str = "") -> None:
+    def notify_aborted(self, checkpoint_id: int, run: str = "", /) -> None:
         """Stop uploads of this checkpoint and drop its local copies, of `run` or of all."""
         ...
 
-    def release_range(self, uid: str, start: int, run: str) -> None:
+    def release_range(self, lease: Lease, /) -> None:
         """Close the range and give up its lease; files stay. Idempotent."""
         ...
 

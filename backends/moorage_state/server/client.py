@@ -1,37 +1,22 @@
-"""Clients of a state server: over a socket, or of a host in this process.
+"""The client of a state server, over a socket.
 
-Called by tasks and by the driver. Errors are the same classes on either way. A client is used by
-one thread at a time; sharing one is safe, and makes its threads wait for each other. Uploads
-take long, so they have clients of their own.
+Called by tasks and by the driver. Errors are of the classes that the server raised. A client is
+used by one thread at a time; sharing one is safe, and makes its threads wait for each other.
+Uploads take long, so they have clients of their own.
 """
 
 import socket
 import threading
-from abc import ABC, abstractmethod
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, Self, cast
 
-from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import ServerGone, UserError, error_from_wire
 from moorage_state.server.addresses import split_address
-from moorage_state.server.api import (
-    EVENT_TIMER_KIND,
-    OpenResult,
-    Prepared,
-    RangeSpec,
-    RangeStats,
-    RestoreBase,
-    Scan,
-    SnapshotSync,
-    StateApi,
-    Uploaded,
-    UploadLimits,
-    UploadRequest,
-    Version,
-)
+from moorage_state.server.api import Lease, RangeApi, StateApi
 from moorage_state.server.tls import TlsFiles, certificates
-from moorage_state.server.wire import OPERATIONS, Connection, greet_server
+from moorage_state.server.wire import OPERATIONS, Connection, Operation, greet_server
 
-__all__ = ["InProcessClient", "StateClient"]
+__all__ = ["StateClient"]
 
 _CONNECT_SECONDS = 10.0
 _STORE_SECONDS = 300.0
@@ -39,193 +24,18 @@ _STORE_SECONDS = 300.0
 _LONG_OPERATIONS = frozenset({"open_range", "save_many", "upload_many"})
 
 
-class _Calls(ABC):
-    """`StateApi` in terms of one call; see there for what each method does and raises."""
+class _RemoteRange:
+    """A range of a connection's server: `RangeApi`, whose methods are put in below."""
 
-    @abstractmethod
-    def _call(self, operation: str, *arguments: Any) -> Any:
-        """Carry out one method of `StateApi` with all its arguments in order."""
+    __slots__ = ("_lease", "_send")
 
-    def ping(self) -> int:
-        pid: int = self._call("ping")
-        return pid
-
-    def adopt(self, lineage: str) -> bool:
-        deleted: bool = self._call("adopt", lineage)
-        return deleted
-
-    def open_range(
-        self,
-        spec: RangeSpec,
-        run: str,
-        base: RestoreBase | None,
-        committed: list[Version],
-        store_url: str,
-        initial_epoch: int = 0,
-    ) -> OpenResult:
-        result: OpenResult = self._call(
-            "open_range", spec, run, base, committed, store_url, initial_epoch
-        )
-        return result
-
-    def get_many(
-        self, uid: str, start: int, run: str, version: Version, keys: list[bytes]
-    ) -> list[bytes | None]:
-        values: list[bytes | None] = self._call("get_many", uid, start, run, version, keys)
-        return values
-
-    def scan_many(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        version: Version,
-        prefixes: list[bytes],
-        limit_entries: int = 10_000,
-        limit_bytes: int = 64 << 20,
-    ) -> list[Scan]:
-        found: list[Scan] = self._call(
-            "scan_many", uid, start, run, version, prefixes, limit_entries, limit_bytes
-        )
-        return found
-
-    def scan_from(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        version: Version,
-        prefix: bytes,
-        after: bytes = b"",
-        limit: int = 10_000,
-    ) -> Scan:
-        found: Scan = self._call("scan_from", uid, start, run, version, prefix, after, limit)
-        return found
-
-    def due_timers(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        version: Version,
-        up_to_ms: int,
-        limit: int,
-        after: bytes = b"",
-        kind: int = EVENT_TIMER_KIND,
-    ) -> list[bytes]:
-        due: list[bytes] = self._call(
-            "due_timers", uid, start, run, version, up_to_ms, limit, after, kind
-        )
-        return due
-
-    def next_timer(
-        self, uid: str, start: int, run: str, version: Version, after_ms: int, kind: int
-    ) -> int | None:
-        found: int | None = self._call("next_timer", uid, start, run, version, after_ms, kind)
-        return found
-
-    def stage(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        epoch: int,
-        attempt: str,
-        frame: bytes,
-        seq: int,
-    ) -> None:
-        self._call("stage", uid, start, run, epoch, attempt, frame, seq)
-
-    def prepare(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        epoch: int,
-        attempt: str,
-        parent_digest: str,
-        frame_count: int,
-    ) -> Prepared:
-        prepared: Prepared = self._call(
-            "prepare", uid, start, run, epoch, attempt, parent_digest, frame_count
-        )
-        return prepared
-
-    def abort(self, uid: str, start: int, run: str, epoch: int, attempt: str) -> None:
-        self._call("abort", uid, start, run, epoch, attempt)
-
-    def commit(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        epoch: int,
-        digest: str,
-        wait: bool = False,  # noqa: FBT001, FBT002  arguments cross the wire by position
-    ) -> None:
-        self._call("commit", uid, start, run, epoch, digest, wait)
-
-    def snapshot(
-        self, uid: str, start: int, run: str, checkpoint_id: int, version: Version
-    ) -> SnapshotSync:
-        result: SnapshotSync = self._call("snapshot", uid, start, run, checkpoint_id, version)
-        return result
-
-    def upload_many(
-        self,
-        run: str,
-        checkpoint_id: int,
-        store_url: str,
-        requests: list[UploadRequest],
-        limits: UploadLimits,
-    ) -> Uploaded:
-        uploaded: Uploaded = self._call(
-            "upload_many", run, checkpoint_id, store_url, requests, limits
-        )
-        return uploaded
-
-    def save_many(
-        self,
-        run: str,
-        checkpoint_id: int,
-        store_url: str,
-        specs: list[CanonicalSpec],
-        canonical: bool,  # noqa: FBT001 - as in StateApi
-    ) -> Uploaded:
-        uploaded: Uploaded = self._call(
-            "save_many", run, checkpoint_id, store_url, specs, canonical
-        )
-        return uploaded
-
-    def notify_complete(self, checkpoint_id: int, run: str = "") -> None:
-        self._call("notify_complete", checkpoint_id, run)
-
-    def notify_aborted(self, checkpoint_id: int, run: str = "") -> None:
-        self._call("notify_aborted", checkpoint_id, run)
-
-    def release_range(self, uid: str, start: int, run: str) -> None:
-        self._call("release_range", uid, start, run)
-
-    def stats(self) -> list[RangeStats]:
-        stats: list[RangeStats] = self._call("stats")
-        return stats
+    def __init__(self, send: Callable[..., Any], lease: Lease) -> None:
+        self._send = send
+        self._lease = lease
 
 
-class InProcessClient(_Calls):
-    """The interface of `StateClient` on a host in this process. Errors of `stage` come at once."""
-
-    def __init__(self, host: StateApi) -> None:
-        self._host = host
-
-    def _call(self, operation: str, *arguments: Any) -> Any:
-        return getattr(self._host, operation)(*arguments)
-
-    def close(self) -> None:
-        """Does nothing: the host belongs to whoever made it."""
-
-
-class StateClient(_Calls):
-    """A connection to a state server.
+class StateClient(StateApi):
+    """A connection to a state server: `StateApi`, whose methods are put in below.
 
     Made by `connect`. When the server goes away or does not answer in time, the call raises
     `ServerGone` and so does every later one: whether that call took effect is not known (all of
@@ -315,8 +125,11 @@ class StateClient(_Calls):
         self._broken = self._broken or "the client was closed"
         self._connection.close()
 
-    def _call(self, operation: str, *arguments: Any) -> Any:
-        kind = OPERATIONS[operation]
+    def range(self, lease: Lease, /) -> RangeApi:
+        """The range, to call; whether it is there says only the answer to a call."""
+        return cast("RangeApi", _RemoteRange(self._send, lease))
+
+    def _send(self, operation: Operation, arguments: tuple[Any, ...]) -> Any:
         with self._lock:
             if self._broken:
                 raise ServerGone(
@@ -324,8 +137,8 @@ class StateClient(_Calls):
                     f"reason={self._broken}; connect again"
                 )
             try:
-                self._connection.send_request(kind, arguments)
-                if not kind.has_reply:
+                self._connection.send_request(operation, arguments)
+                if not operation.has_reply:
                     return None
                 error, payload = self._reply(operation)
             except (OSError, EOFError) as problem:
@@ -337,20 +150,40 @@ class StateClient(_Calls):
                 raise
         if error is not None:
             raise error_from_wire(error)
-        return kind.decode_result(payload)
+        return operation.decode_result(payload)
 
     def _break(self, problem: BaseException) -> None:
         self._broken = self._broken or str(problem) or type(problem).__name__
         self._connection.close()
 
-    def _reply(self, operation: str) -> tuple[dict[str, Any] | None, bytearray]:
-        if operation not in _LONG_OPERATIONS:
+    def _reply(self, operation: Operation) -> tuple[dict[str, Any] | None, bytearray]:
+        if operation.name not in _LONG_OPERATIONS:
             return self._connection.receive_reply()
         self._connection.socket.settimeout(self._store_timeout)
         try:
             return self._connection.receive_reply()
         finally:
             self._connection.socket.settimeout(self._timeout)
+
+
+def _remote(operation: Operation) -> Callable[..., Any]:
+    """What sends one operation, as a method of the class that has it."""
+    if operation.of_range:
+
+        def ask_range(self: Any, *arguments: Any) -> Any:
+            return self._send(operation, (self._lease, *arguments))
+
+        return ask_range
+
+    def ask_server(self: Any, *arguments: Any) -> Any:
+        return self._send(operation, arguments)
+
+    return ask_server
+
+
+# The protocols are the one place where operations are written out; mypy sees their signatures.
+for _name, _operation in OPERATIONS.items():
+    setattr(_RemoteRange if _operation.of_range else StateClient, _name, _remote(_operation))
 
 
 def _connect(address: str) -> socket.socket:

@@ -1,8 +1,8 @@
 """The state server without sockets: ranges on one local directory, all operations as methods.
 
 Decides the order of opening a range (lease, directory lock, restore, deltas) and applies commits
-in the background. Called by the socket service, one thread a connection, and by `InProcessClient`
-in tests and the batch backend. Thread-safe. Must not know the wire.
+in the background. Called by the socket service, one thread a connection. Thread-safe. Must not
+know the wire.
 """
 # ruff: noqa: D102  `StateApi` documents the methods
 
@@ -17,18 +17,13 @@ from typing import Self
 
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import MoorageError, StaleLease
-from moorage_state.keylayout import EXPIRIES
 from moorage_state.rocks import RocksOptions
-from moorage_state.server import scans
 from moorage_state.server.api import (
-    EVENT_TIMER_KIND,
+    Lease,
     OpenResult,
-    Prepared,
     RangeSpec,
     RangeStats,
     RestoreBase,
-    Scan,
-    SnapshotSync,
     Uploaded,
     UploadLimits,
     UploadRequest,
@@ -114,113 +109,8 @@ class RangeHost:
             version, restored = self._open(claim, base, versions, store_url, initial_epoch)
         return OpenResult(version, restored.source, restored.bytes_restored, self._clock() - began)
 
-    def get_many(
-        self, uid: str, start: int, run: str, version: Version, keys: list[bytes]
-    ) -> list[bytes | None]:
-        with self._leases.get(uid, start, run).at(version) as database:
-            return database.get_many(keys)
-
-    def scan_many(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        version: Version,
-        prefixes: list[bytes],
-        limit_entries: int = 10_000,
-        limit_bytes: int = 64 << 20,
-    ) -> list[Scan]:
-        with self._leases.get(uid, start, run).at(version) as database:
-            return scans.scan_many(database, prefixes, limit_entries, limit_bytes)
-
-    def scan_from(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        version: Version,
-        prefix: bytes,
-        after: bytes = b"",
-        limit: int = 10_000,
-    ) -> Scan:
-        with self._leases.get(uid, start, run).at(version) as database:
-            return scans.scan_from(database, prefix, after, limit)
-
-    def due_timers(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        version: Version,
-        up_to_ms: int,
-        limit: int,
-        after: bytes = b"",
-        kind: int = EVENT_TIMER_KIND,
-    ) -> list[bytes]:
-        opened = self._leases.get(uid, start, run)
-        with opened.at(version) as database:
-            # Timers may be looked for in memory; the index of what expires never is there.
-            index = database if kind == EXPIRIES else database.timers
-            return scans.due_timers(index, opened.spec, kind, up_to_ms, limit, after)
-
-    def next_timer(
-        self, uid: str, start: int, run: str, version: Version, after_ms: int, kind: int
-    ) -> int | None:
-        opened = self._leases.get(uid, start, run)
-        with opened.at(version) as database:
-            return scans.next_timer(database.timers, opened.spec, kind, after_ms)
-
-    def stage(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        epoch: int,
-        attempt: str,
-        frame: bytes,
-        seq: int,
-    ) -> None:
-        self._leases.get(uid, start, run).stage(epoch, attempt, frame, seq)
-
-    def prepare(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        epoch: int,
-        attempt: str,
-        parent_digest: str,
-        frame_count: int,
-    ) -> Prepared:
-        opened = self._leases.get(uid, start, run)
-        return opened.prepare(epoch, attempt, parent_digest, frame_count)
-
-    def abort(self, uid: str, start: int, run: str, epoch: int, attempt: str) -> None:
-        self._leases.get(uid, start, run).abort(epoch, attempt)
-
-    def commit(
-        self,
-        uid: str,
-        start: int,
-        run: str,
-        epoch: int,
-        digest: str,
-        wait: bool = False,  # noqa: FBT001, FBT002  arguments cross the wire by position
-    ) -> None:
-        opened = self._leases.get(uid, start, run)
-        if not opened.commit(Version(epoch, digest)):
-            return
-        if wait:
-            opened.apply_pending()
-        else:
-            self._to_apply.put(opened)
-
-    def snapshot(
-        self, uid: str, start: int, run: str, checkpoint_id: int, version: Version
-    ) -> SnapshotSync:
-        began = self._clock()
-        linked = self._leases.get(uid, start, run).snapshot(checkpoint_id, version)
-        return SnapshotSync(linked.bytes, self._clock() - began, linked.flush_seconds)
+    def range(self, lease: Lease, /) -> OpenRange:
+        return self._leases.get(lease)
 
     def upload_many(
         self,
@@ -231,7 +121,7 @@ class RangeHost:
         limits: UploadLimits,
     ) -> Uploaded:
         parts = [
-            UploadPart(self._leases.get(r.uid, r.start, run).snapshots, r.base_files)
+            UploadPart(self._leases.get(Lease(r.uid, r.start, run)).snapshots, r.base_files)
             for r in requests
         ]
         return upload(parts, run, checkpoint_id, open_store(store_url), limits)
@@ -244,7 +134,7 @@ class RangeHost:
         specs: list[CanonicalSpec],
         canonical: bool,  # noqa: FBT001  arguments cross the wire by position
     ) -> Uploaded:
-        parts = [self._leases.get(s.uid, s.start, run).snapshots for s in specs]
+        parts = [self._leases.get(Lease(s.uid, s.start, run)).snapshots for s in specs]
         store = open_store(store_url)
         if canonical:
             return export(parts, specs, checkpoint_id, store, self._databases)
@@ -258,8 +148,8 @@ class RangeHost:
         for opened in self._ranges_of(run):
             opened.snapshots.aborted(checkpoint_id)
 
-    def release_range(self, uid: str, start: int, run: str) -> None:
-        _close(self._leases.release(uid, start, run), "the range was released")
+    def release_range(self, lease: Lease, /) -> None:
+        _close(self._leases.release(lease), "the range was released")
 
     def stats(self) -> list[RangeStats]:
         return [opened.stats() for opened in self._ranges_of("")]
@@ -271,7 +161,7 @@ class RangeHost:
     def close(self) -> None:
         """Close all ranges; the host must not be used any more. Idempotent."""
         for opened in self._ranges_of(""):
-            self._leases.release(opened.spec.uid, opened.spec.start, opened.run)
+            self._leases.release(opened.spec.lease(opened.run))
             _close(opened, "the state server is closing")
         self._to_apply.put(None)
         self._applier.join()
@@ -314,7 +204,7 @@ class RangeHost:
         spool = DeltaSpool(
             directory.deltas(claim.run), claim.spec, claim.run, sync=self._sync_deltas
         )
-        opened = OpenRange(directory, claim.run, restored, spool)
+        opened = OpenRange(directory, claim.run, restored, spool, self._to_apply.put)
         try:
             spool.recover(committed)
             opened.recover(committed)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from moorage_state.errors import StaleLease
-from moorage_state.server.api import RangeSpec
+from moorage_state.server.api import Lease, RangeSpec
 from moorage_state.server.directory import run_order
 from moorage_state.server.open_range import OpenRange
 
@@ -66,12 +66,13 @@ class LeaseTable:
                 )
             claim.opened = opened
 
-    def get(self, uid: str, start: int, run: str) -> OpenRange:
-        """The open range that `run` holds.
+    def get(self, lease: Lease) -> OpenRange:
+        """The open range that the run of `lease` holds.
 
         Raises:
             StaleLease: it does not hold it, or must open it first.
         """
+        uid, start, run = lease
         claim = self._claims.get((uid, start))
         if claim is not None and claim.run == run and claim.opened is not None:
             return claim.opened
@@ -87,8 +88,9 @@ class LeaseTable:
         same = claim is not None and claim.spec == spec and claim.run == run
         return claim.opened if claim is not None and same else None
 
-    def release(self, uid: str, start: int, run: str) -> OpenRange | None:
-        """Give up the lease of `run`; the range to close, None when it does not hold it."""
+    def release(self, lease: Lease) -> OpenRange | None:
+        """Give up the lease; the range to close, None when its run does not hold it."""
+        uid, start, run = lease
         with self._lock:
             claim = self._claims.get((uid, start))
             if claim is None or claim.run != run:

@@ -2,16 +2,18 @@
 
 Decides when a delta becomes the state. A commit is accepted at once, because its delta file is on
 disk, and applied under the range's lock in the background or by the next read, whichever comes
-first. Called by `RangeHost`, which has checked the lease. Thread-safe.
+first. Made by `RangeHost`, which checks the lease. Thread-safe.
 
 Two locks, never taken the other way round: `_lock` for everything that touches the database, then
 `_state` for the few fields that say what was accepted and whether the range still works.
 """
+# ruff: noqa: D102  `RangeApi` documents the methods
 
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from moorage_state.database import RangeDatabase
@@ -26,9 +28,19 @@ from moorage_state.errors import (
     VersionGone,
     VersionMismatch,
 )
+from moorage_state.keylayout import EXPIRIES
 from moorage_state.progress import advance, bytes_below, watching
-from moorage_state.server.api import Prepared, RangeSpec, RangeStats, Version
-from moorage_state.server.checkpointing import Linked, Snapshots
+from moorage_state.server import scans
+from moorage_state.server.api import (
+    EVENT_TIMER_KIND,
+    Prepared,
+    RangeSpec,
+    RangeStats,
+    Scan,
+    SnapshotSync,
+    Version,
+)
+from moorage_state.server.checkpointing import Snapshots
 from moorage_state.server.directory import RangeDirectory
 from moorage_state.server.marker import write_marker
 from moorage_state.server.restore import Restored
@@ -46,7 +58,13 @@ _STATS_WAIT_SECONDS = 0.02
 
 
 class OpenRange:
-    """A range held by `run`, at the version that was restored when it is made."""
+    """A range held by `run`, at the version that was restored when it is made.
+
+    Implements `RangeApi`; see there for what each method does and raises.
+
+    Args:
+        apply_later: has `apply_pending` called in the background.
+    """
 
     def __init__(
         self,
@@ -54,6 +72,7 @@ class OpenRange:
         run: str,
         restored: Restored,
         spool: DeltaSpool,
+        apply_later: Callable[["OpenRange"], None],
     ) -> None:
         self.spec: RangeSpec = directory.spec
         self.run = run
@@ -64,6 +83,7 @@ class OpenRange:
         self._database = restored.database
         self._backend_uuid = restored.backend_uuid
         self._spool = spool
+        self._apply_later = apply_later
         self._lock = threading.Lock()
         self._state = threading.Lock()
         self._version = restored.version
@@ -106,15 +126,54 @@ class OpenRange:
         with self._working():
             pass
 
-    def stage(self, epoch: int, attempt: str, frame: bytes, seq: int) -> None:
-        """See `StateApi.stage`."""
+    def get_many(self, version: Version, keys: list[bytes], /) -> list[bytes | None]:
+        with self.at(version) as database:
+            return database.get_many(keys)
+
+    def scan_many(
+        self,
+        version: Version,
+        prefixes: list[bytes],
+        limit_entries: int = 10_000,
+        limit_bytes: int = 64 << 20,
+        /,
+    ) -> list[Scan]:
+        with self.at(version) as database:
+            return scans.scan_many(database, prefixes, limit_entries, limit_bytes)
+
+    def scan_from(
+        self, version: Version, prefix: bytes, after: bytes = b"", limit: int = 10_000, /
+    ) -> Scan:
+        with self.at(version) as database:
+            return scans.scan_from(database, prefix, after, limit)
+
+    def due_timers(
+        self,
+        version: Version,
+        up_to_ms: int,
+        limit: int,
+        after: bytes = b"",
+        kind: int = EVENT_TIMER_KIND,
+        /,
+    ) -> list[bytes]:
+        with self.at(version) as database:
+            # Timers may be looked for in memory; the index of what expires never is there.
+            index = database if kind == EXPIRIES else database.timers
+            return scans.due_timers(index, self.spec, kind, up_to_ms, limit, after)
+
+    def next_timer(self, version: Version, after_ms: int, kind: int, /) -> int | None:
+        with self.at(version) as database:
+            return scans.next_timer(database.timers, self.spec, kind, after_ms)
+
+    def stage(self, epoch: int, attempt: str, frame: bytes, seq: int, /) -> None:
         self.check_usable()
         tip = self._tip
         self._check_new(epoch, tip)
         self._spool.stage(attempt, self._header(epoch, tip.digest), frame, seq)
 
-    def prepare(self, epoch: int, attempt: str, parent_digest: str, frame_count: int) -> Prepared:
-        """See `StateApi.prepare`."""
+    def prepare(
+        self, epoch: int, attempt: str, parent_digest: str, frame_count: int, /
+    ) -> Prepared:
         self.check_usable()
         tip = self._tip
         self._check_new(epoch, tip)
@@ -132,30 +191,34 @@ class OpenRange:
                 raise
         return prepared
 
-    def abort(self, epoch: int, attempt: str) -> None:
-        """See `StateApi.abort`."""
+    def abort(self, epoch: int, attempt: str, /) -> None:
         self._spool.abort(epoch, attempt)
 
-    def commit(self, version: Version) -> bool:
-        """Accept a prepared delta; whether it waits to be applied. See `StateApi.commit`."""
-        with self._state:
-            self.check_usable()
-            if not self._accept(version):
-                return bool(self._pending)
-            self._pending.append(version)
-        self._spool.committed(version)
-        return True
+    def commit(
+        self,
+        epoch: int,
+        digest: str,
+        wait: bool = False,  # noqa: FBT001, FBT002  positional, as all are
+        /,
+    ) -> None:
+        if not self._take_in(Version(epoch, digest)):
+            return
+        if wait:
+            self.apply_pending()
+        else:
+            self._apply_later(self)
 
     def recover(self, committed: list[Version]) -> None:
         """Apply the deltas that this run had committed when the range was open before."""
         for version in committed:
-            self.commit(version)
+            self._take_in(version)
         self.apply_pending()
 
-    def snapshot(self, checkpoint_id: int, version: Version) -> Linked:
-        """Hard-link the range at `version`."""
+    def snapshot(self, checkpoint_id: int, version: Version, /) -> SnapshotSync:
+        began = time.monotonic()
         with self.at(version) as database:
-            return self.snapshots.take(database, checkpoint_id, version)
+            linked = self.snapshots.take(database, checkpoint_id, version)
+        return SnapshotSync(linked.bytes, time.monotonic() - began, linked.flush_seconds)
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """Drop what this checkpoint makes useless, if it was taken here."""
@@ -266,6 +329,16 @@ class OpenRange:
     def _frames(self, version: Version) -> Iterator[Frame]:
         with DeltaReader(self._spool.path(version)) as reader:
             yield from reader.frames()
+
+    def _take_in(self, version: Version) -> bool:
+        """Accept a prepared delta; whether any waits to be applied."""
+        with self._state:
+            self.check_usable()
+            if not self._accept(version):
+                return bool(self._pending)
+            self._pending.append(version)
+        self._spool.committed(version)
+        return True
 
     def _accept(self, version: Version) -> bool:
         """Check that `version` continues the tip; False when it was accepted before."""

@@ -36,7 +36,7 @@ _MOST_STRANGERS = 64
 """By listener: a crowd that comes over the network leaves room on the Unix socket."""
 _FULL_SECONDS = 0.1
 _CLOSED = (errno.EBADF, errno.EINVAL)
-_STAGE_KEY = slice(0, 5)
+_ATTEMPT = slice(0, 3)
 
 _AttemptKey = tuple[Any, ...]
 
@@ -175,9 +175,9 @@ class Service:
             return None
         elif operation.name == "abort":
             staged.pop(_attempt(arguments), None)
-        return getattr(self._host, operation.name)(*arguments)
+        return operation.carry_out(self._host, arguments)
 
 
 def _attempt(arguments: tuple[Any, ...]) -> _AttemptKey:
-    """What names an attempt: uid, start, run, epoch and attempt lead in all three operations."""
-    return arguments[_STAGE_KEY]
+    """What names an attempt: lease, epoch and attempt lead in all three operations."""
+    return arguments[_ATTEMPT]

@@ -12,13 +12,14 @@ nonce, the client's and the identity: each side shows that it knows the token, a
 it is the one that says so. A client that wants a certain server looks at the identity first and
 proves nothing to another, whose token may be another one.
 
-Request header: msgpack [operation, [arguments]]. The argument that holds the bulk of a call
-(`BULK_ARGUMENTS`) travels as the payload instead: `stage` as it is, all others as msgpack.
+Request header: msgpack [operation, [arguments]]; those of an operation of `RangeApi` begin with the
+lease. The argument that holds the bulk of a call (`BULK_ARGUMENTS`) travels as the payload instead:
+`stage` as it is, all others as msgpack.
 Reply header: msgpack nil, or {"code", "args"} of an error; its payload is the msgpack result.
 Before the reply of a long call may come any number of messages with the header true and no payload:
 the call has got on since the one before.
 `stage` has no reply: its error is the reply of the next `prepare` of that attempt on the same
-connection. Types on either side come from the signatures of `StateApi`.
+connection. Types on either side come from the signatures of `StateApi` and `RangeApi`.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ from typing import Any, ClassVar, get_type_hints
 import msgspec
 
 from moorage_state.errors import Bug, MoorageError, Retryable, UserError
-from moorage_state.server.api import StateApi
+from moorage_state.server.api import Lease, RangeApi, StateApi
 
 __all__ = [
     "BULK_ARGUMENTS",
@@ -51,7 +52,7 @@ __all__ = [
     "greet_server",
 ]
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 BULK_ARGUMENTS = {
     "get_many": "keys",
@@ -98,9 +99,18 @@ class _Hello(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """How one method of `StateApi` crosses the wire."""
+    """How one method of `StateApi` or `RangeApi` crosses the wire.
+
+    Attributes:
+        of_range: the first argument is the lease of the range whose method it is.
+        count: of all arguments, with the lease.
+        defaults: of those that a caller may leave out, which are the last.
+    """
 
     name: str
+    of_range: bool
+    count: int
+    defaults: tuple[Any, ...]
     bulk_at: int | None
     has_reply: bool
     decode_arguments: Callable[[bytes | bytearray | memoryview], tuple[Any, ...]]
@@ -108,7 +118,9 @@ class Operation:
     decode_result: Callable[[bytearray], Any]
 
     def encode_request(self, arguments: tuple[Any, ...]) -> tuple[bytes, bytes]:
-        """Header and payload of a call with all arguments in order."""
+        """Header and payload of a call with its arguments in order."""
+        if missing := self.count - len(arguments):
+            arguments += self.defaults[-missing:]
         if self.bulk_at is None:
             return _pack((self.name, arguments)), b""
         bulk = arguments[self.bulk_at]
@@ -129,19 +141,31 @@ class Operation:
         except msgspec.MsgspecError as error:
             raise Bug(f"malformed request: operation={self.name} error={error}") from error
 
+    def carry_out(self, host: StateApi, arguments: tuple[Any, ...]) -> object:
+        """Call the method with the arguments of `arguments_of`."""
+        if self.of_range:
+            return getattr(host.range(arguments[0]), self.name)(*arguments[1:])
+        return getattr(host, self.name)(*arguments)
 
-def _operation(name: str) -> Operation:
-    method = getattr(StateApi, name)
+
+def _operation(api: type, name: str) -> Operation:
+    method = getattr(api, name)
     hints = get_type_hints(method)
-    parameters = [p for p in inspect.signature(method).parameters if p != "self"]
-    bulk = BULK_ARGUMENTS.get(name)
-    small = tuple(hints[parameter] for parameter in parameters if parameter != bulk)
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    of_range, bulk = api is RangeApi, BULK_ARGUMENTS.get(name)
+    types = [Lease] * of_range + [hints[parameter.name] for parameter in parameters]
+    names = ["lease"] * of_range + [parameter.name for parameter in parameters]
+    bulk_at = names.index(bulk) if bulk is not None else None
+    small = tuple(kind for at, kind in enumerate(types) if at != bulk_at)
     decode_bulk: Callable[[bytearray], Any] = _as_it_is
     if bulk is not None and name != "stage":
         decode_bulk = msgspec.msgpack.Decoder(hints[bulk]).decode
     return Operation(
         name=name,
-        bulk_at=parameters.index(bulk) if bulk is not None else None,
+        of_range=of_range,
+        count=len(types),
+        defaults=tuple(p.default for p in parameters if p.default is not p.empty),
+        bulk_at=bulk_at,
         has_reply=name != "stage",
         decode_arguments=msgspec.msgpack.Decoder(tuple.__class_getitem__(small)).decode,
         decode_bulk=decode_bulk,
@@ -154,9 +178,11 @@ def _as_it_is(payload: bytearray) -> bytearray:
 
 
 OPERATIONS = {
-    name: _operation(name)
-    for name, _ in inspect.getmembers(StateApi, inspect.isfunction)
-    if not name.startswith("_")
+    name: _operation(api, name)
+    for api in (StateApi, RangeApi)
+    for name, _ in inspect.getmembers(api, inspect.isfunction)
+    # `range` is answered by the client itself, and what the answer is asked is an operation.
+    if name != "range" and not name.startswith("_")
 }
 
 _decode_request = msgspec.msgpack.Decoder(_Request).decode

@@ -19,7 +19,9 @@ from moorage.engine.servers import ServerConnection, Servers
 from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
 from moorage_state.keygroups import range_of
 from moorage_state.server.api import (
+    Lease,
     OpenResult,
+    RangeApi,
     RangeSpec,
     RangeStats,
     RestoreBase,
@@ -149,9 +151,7 @@ class RangeFleet:
         """The ranges of an operator, by subtask, at their committed versions."""
         doors = {index: self._servers.door(index) for index in self._clients}
         mine = sorted((s, r) for (u, s), r in self._ranges.items() if u == uid)
-        return tuple(
-            LeasedRange(uid, r.spec.start, self._run, doors[r.server], r.version) for _, r in mine
-        )
+        return tuple(LeasedRange(self._lease(r), doors[r.server], r.version) for _, r in mine)
 
     def commit(self, epoch: int, digests: Mapping[RangeId, str]) -> None:
         """Make the acknowledged deltas the state of every range; idempotent.
@@ -177,7 +177,7 @@ class RangeFleet:
     def snapshot(self, checkpoint_id: int) -> float:
         """Hard-link every range at its committed version; returns the longest pause in seconds."""
         results = self._each(
-            lambda r: self._client(r).snapshot(*self._address(r), checkpoint_id, r.version),
+            lambda r: self._range(r).snapshot(checkpoint_id, r.version),
             self._ranges.values(),
         )
         return max((r.seconds for r in results), default=0.0)
@@ -295,7 +295,7 @@ class RangeFleet:
         def release(index: int, client: ServerConnection) -> None:
             for item in by_server.get(index, []):
                 with suppress(MoorageError):  # one that cannot be closed well keeps no other open
-                    client.release_range(*self._address(item))
+                    client.release_range(self._lease(item))
 
         self._ask(release)
 
@@ -327,7 +327,7 @@ class RangeFleet:
         )
 
     def _commit_one(self, item: _Range) -> None:
-        self._client(item).commit(*self._address(item), item.version.epoch, item.version.digest)
+        self._range(item).commit(item.version.epoch, item.version.digest)
 
     def _lost(self, item: _Range, restarted: list[int]) -> bool:
         """Whether a range must be opened again: its server is new, or it is out of work."""
@@ -344,8 +344,11 @@ class RangeFleet:
     def _client(self, item: _Range) -> ServerConnection:
         return self._clients[item.server]
 
-    def _address(self, item: _Range) -> tuple[str, int, str]:
-        return item.spec.uid, item.spec.start, self._run
+    def _lease(self, item: _Range) -> Lease:
+        return item.spec.lease(self._run)
+
+    def _range(self, item: _Range) -> RangeApi:
+        return self._client(item).range(self._lease(item))
 
     def _each(self, action: Callable[[_Range], T], items: Iterable[_Range]) -> list[T]:
         """Run `action` on every range, servers side by side; raises the first error.

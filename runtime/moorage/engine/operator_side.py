@@ -65,7 +65,7 @@ class OperatorSide:
         groups = range_of(subtask, plan.parallelism, plan.max_parallelism)
         # Without stored state there is nothing that the others could have left.
         ranges = () if plan.batch else plan.ranges
-        peers: list[Peer] = [(one.start, self._reach(one)) for one in ranges]
+        peers: list[Peer] = [(one.lease.start, self._reach(one)) for one in ranges]
         self._states = RangeOperatorStates(
             access,
             store,

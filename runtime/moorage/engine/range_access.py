@@ -9,7 +9,7 @@ from pathlib import Path
 
 from moorage_state.keyed.access import Scan
 from moorage_state.keylayout import EVENT_TIMERS
-from moorage_state.server.api import StateApi, Version
+from moorage_state.server.api import Lease, StateApi, Version
 from moorage_state.server.client import StateClient
 from moorage_state.server.slots import ID_FILE
 from moorage_state.server.tls import TlsFiles
@@ -39,9 +39,7 @@ class ServerDoor:
 class LeasedRange:
     """A range under a run's lease: where it is served and the version an epoch reads."""
 
-    uid: str
-    start: int
-    run: str
+    lease: Lease
     door: ServerDoor
     version: Version
 
@@ -79,8 +77,7 @@ class BoundRange:
     """The range of this subtask at the version this epoch reads, for this attempt's writes."""
 
     def __init__(self, client: StateApi, leased: LeasedRange, epoch: int, attempt: str) -> None:
-        self._client = client
-        self._range = (leased.uid, leased.start, leased.run)
+        self._range = client.range(leased.lease)
         self._version = leased.version
         self._epoch = epoch
         self._attempt = attempt
@@ -88,37 +85,33 @@ class BoundRange:
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """See `RangeAccess`."""
-        return self._client.get_many(*self._range, self._version, keys)
+        return self._range.get_many(self._version, keys)
 
     def scan_many(self, prefixes: list[bytes], limit_entries: int, limit_bytes: int) -> list[Scan]:
         """See `RangeAccess`."""
-        scans = self._client.scan_many(
-            *self._range, self._version, prefixes, limit_entries, limit_bytes
-        )
+        scans = self._range.scan_many(self._version, prefixes, limit_entries, limit_bytes)
         return [Scan(*scan) for scan in scans]
 
     def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:
         """See `RangeAccess`."""
-        return Scan(*self._client.scan_from(*self._range, self._version, prefix, after, limit))
+        return Scan(*self._range.scan_from(self._version, prefix, after, limit))
 
     def due_timers(
         self, up_to_ms: int, limit: int, after: bytes, kind: int = EVENT_TIMERS
     ) -> list[bytes]:
         """See `RangeAccess`; `kind` is EVENT_TIMERS or PROCESSING_TIMERS."""
-        return self._client.due_timers(*self._range, self._version, up_to_ms, limit, after, kind)
+        return self._range.due_timers(self._version, up_to_ms, limit, after, kind)
 
     def next_timer(self, after_ms: int, kind: int) -> int | None:
         """The earliest time, later than `after_ms`, of a stored timer of this kind."""
-        return self._client.next_timer(*self._range, self._version, after_ms, kind)
+        return self._range.next_timer(self._version, after_ms, kind)
 
     def stage(self, frame: bytes) -> None:
         """See `RangeAccess`."""
-        self._client.stage(*self._range, self._epoch, self._attempt, frame, self._frames)
+        self._range.stage(self._epoch, self._attempt, frame, self._frames)
         self._frames += 1
 
     def prepare(self) -> str:
         """Finish this attempt's delta; returns its digest. Nothing may be staged after it."""
-        prepared = self._client.prepare(
-            *self._range, self._epoch, self._attempt, self._version[1], self._frames
-        )
+        prepared = self._range.prepare(self._epoch, self._attempt, self._version[1], self._frames)
         return prepared.digest

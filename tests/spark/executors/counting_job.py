@@ -32,7 +32,7 @@ class CountAndSum(KeyedProcessFunction):
             "epoch": ctx._store.epoch,
             "subtask": ctx.subtask,
             "executor": executor_id(),
-            "address": ctx._store.access._client.address,
+            "address": ctx._store.access._range._send.__self__.address,
         }
         temporary = Path(self.journal) / f".{uuid.uuid4().hex}"
         temporary.write_text(json.dumps(note))

@@ -18,7 +18,6 @@ from moorage_state.keylayout import key_prefix
 from moorage_state.keys import KeyCodec
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import (
-    InProcessClient,
     RangeHost,
     RangeSpec,
     UploadLimits,
@@ -73,11 +72,10 @@ class SmallJob:
         self.epochs = 0
         self.checkpoints: list[Manifest] = []
         self._host = RangeHost(scratch / "local", _SMALL)
-        self._api = InProcessClient(self._host)
         self._ranges = [RangeSpec("visits", 0, 7), RangeSpec("visits", 8, GROUPS - 1)]
         self._versions = [Version(0, ""), Version(0, "")]
         for spec in self._ranges:
-            self._api.open_range(spec, self.run, None, [], self.store.url)
+            self._host.open_range(spec, self.run, None, [], self.store.url)
 
     def __enter__(self) -> Self:
         return self
@@ -98,12 +96,12 @@ class SmallJob:
             }
             staged = _Staged()
             _write(staged, self.epochs, mine, note)
-            address = (spec.uid, spec.start, self.run)
+            opened = self._host.range(spec.lease(self.run))
             for ordinal, frame in enumerate(staged.frames):
-                self._api.stage(*address, self.epochs, "a", frame, ordinal)
+                opened.stage(self.epochs, "a", frame, ordinal)
             before = self._versions[at].digest
-            ready = self._api.prepare(*address, self.epochs, "a", before, len(staged.frames))
-            self._api.commit(*address, self.epochs, ready.digest, True)
+            ready = opened.prepare(self.epochs, "a", before, len(staged.frames))
+            opened.commit(self.epochs, ready.digest, True)
             self._versions[at] = Version(self.epochs, ready.digest)
 
     def checkpoint(self, **changes: Any) -> Manifest:
@@ -128,7 +126,7 @@ class SmallJob:
         manifest = Manifest(**{**fields, **changes})
         at = START + timedelta(minutes=number)
         CheckpointStore(self.store).complete(self.writer, manifest, at)
-        self._api.notify_complete(number)
+        self._host.notify_complete(number)
         self.checkpoints.append(manifest)
         return manifest
 
@@ -138,13 +136,13 @@ class SmallJob:
 
     def _upload(self, number: int, at: int) -> RangeHandle:
         spec = self._ranges[at]
-        self._api.snapshot(spec.uid, spec.start, self.run, number, self._versions[at])
+        self._host.range(spec.lease(self.run)).snapshot(number, self._versions[at])
         base: list = []
         if self.checkpoints:
             operator = self.checkpoints[-1].operators["visits"]
             base = [file for file in operator.subtasks[at].files if file.shared]
         request = UploadRequest(spec.uid, spec.start, base)
-        uploaded = self._api.upload_many(self.run, number, self.store.url, [request], self.limits)
+        uploaded = self._host.upload_many(self.run, number, self.store.url, [request], self.limits)
         return uploaded.handles[0]
 
 

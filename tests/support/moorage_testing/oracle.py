@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from moorage_state.codecs import decoder
 from moorage_state.keylayout import state_id
 from moorage_state.keys import KeyCodec
-from moorage_state.server import InProcessClient, RangeHost
-from moorage_state.server.api import RangeSpec, RestoreBase
+from moorage_state.server import RangeHost
+from moorage_state.server.api import Lease, RangeSpec, RestoreBase
 from moorage_state.snapshots import CheckpointStore, LineageLog, Manifest, retained
 from moorage_state.stores import open_store
 
@@ -44,17 +44,16 @@ def stored_values(checkpoints: Path | str, uid: str, state: str, ddl: str) -> di
     decode, keys, sid = decoder(ddl), KeyCodec(["long"]), state_id(state)
     found: dict[int, object] = {}
     with tempfile.TemporaryDirectory() as folder:
-        client = InProcessClient(RangeHost(Path(folder)))
+        host = RangeHost(Path(folder))
         for handle in manifest.operators[uid].subtasks:
             spec = RangeSpec(uid, handle.start, handle.end)
             base = RestoreBase(manifest.checkpoint_id, manifest.epoch, [handle])
-            opened = client.open_range(spec, "f999999r0", base, [], _address(checkpoints))
+            opened = host.open_range(spec, "f999999r0", base, [], _address(checkpoints))
+            entries = host.range(spec.lease("f999999r0"))
             for group in range(handle.start, handle.end + 1):
                 prefix, after = group.to_bytes(2, "big") + b"\x01", b""
                 while True:
-                    scan = client.scan_from(
-                        uid, handle.start, "f999999r0", opened.version, prefix, after
-                    )
+                    scan = entries.scan_from(opened.version, prefix, after)
                     for key, value in zip(scan.keys, scan.values, strict=True):
                         length = int.from_bytes(key[3:7], "big")
                         if key[7 + length : 11 + length] == sid:
@@ -63,7 +62,7 @@ def stored_values(checkpoints: Path | str, uid: str, state: str, ddl: str) -> di
                         break
                     after = scan.keys[-1]
         for handle in manifest.operators[uid].subtasks:
-            client.release_range(uid, handle.start, "f999999r0")
+            host.release_range(Lease(uid, handle.start, "f999999r0"))
     return found
 
 

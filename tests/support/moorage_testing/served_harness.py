@@ -12,7 +12,7 @@ from moorage_state.keyed.access import Scan
 from moorage_state.keygroups import range_of
 from moorage_state.keylayout import EVENT_TIMERS
 from moorage_state.server import (
-    InProcessClient,
+    Lease,
     RangeHost,
     RangeSpec,
     RestoreBase,
@@ -32,15 +32,19 @@ class ServedRange:
     """Implements `RangeAccess` for one epoch after the other; `commit` begins the next one."""
 
     def __init__(self, host: RangeHost, spec: RangeSpec, run: str, version: Version) -> None:
-        self._client = InProcessClient(host)
+        self._host = host
         self.spec = spec
         self.run = run
         self.version = version
         self._begin()
 
+    @property
+    def _lease(self) -> Lease:
+        return self.spec.lease(self.run)
+
     def _begin(self) -> None:
-        leased = LeasedRange(self.spec.uid, self.spec.start, self.run, _DOOR, self.version)
-        self._bound = BoundRange(self._client, leased, self.version.epoch + 1, "a")
+        leased = LeasedRange(self._lease, _DOOR, self.version)
+        self._bound = BoundRange(self._host, leased, self.version.epoch + 1, "a")
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         return self._bound.get_many(keys)
@@ -60,19 +64,15 @@ class ServedRange:
         self._bound.stage(frame)
 
     def commit(self) -> None:
-        address = self.spec.uid, self.spec.start, self.run
         self.version = Version(self.version.epoch + 1, self._bound.prepare())
-        self._client.commit(*address, *self.version)
+        self._host.range(self._lease).commit(*self.version)
         self._begin()
 
     def checkpoint(self, checkpoint_id: int, url: str) -> RangeHandle:
-        uid, start = self.spec.uid, self.spec.start
-        self._client.snapshot(uid, start, self.run, checkpoint_id, self.version)
-        request = UploadRequest(uid, start, [])
+        self._host.range(self._lease).snapshot(checkpoint_id, self.version)
+        request = UploadRequest(self.spec.uid, self.spec.start, [])
         limits = UploadLimits()
-        (handle,) = self._client.upload_many(
-            self.run, checkpoint_id, url, [request], limits
-        ).handles
+        (handle,) = self._host.upload_many(self.run, checkpoint_id, url, [request], limits).handles
         return handle
 
     def count(self) -> int:
@@ -81,7 +81,7 @@ class ServedRange:
         return sum(len(scan.keys) for scan in self.scan_many(groups, 1 << 30, 1 << 40))
 
     def release(self) -> None:
-        self._client.release_range(self.spec.uid, self.spec.start, self.run)
+        self._host.release_range(self._lease)
 
 
 class ServedHarness(KeyedStoreHarness):

@@ -12,6 +12,7 @@ from moorage_state.errors import CorruptState
 from moorage_state.keygroups import range_of
 from moorage_state.rocks import Database, RocksOptions
 from moorage_state.server import (
+    Lease,
     RangeHost,
     RangeSpec,
     RestoreBase,
@@ -66,15 +67,14 @@ def opened(
     assert result.version == Version(7, "")
     assert result.source == "store"
     prefixes = [group.to_bytes(2, "big") for group in range(groups.start, groups.end + 1)]
-    scans = host.scan_many(
-        "visits", groups.start, "f2r0", result.version, prefixes, 1 << 30, 1 << 40
-    )
+    opened = host.range(spec.lease("f2r0"))
+    scans = opened.scan_many(result.version, prefixes, 1 << 30, 1 << 40)
     return {k: v for scan in scans for k, v in zip(scan.keys, scan.values, strict=True)}
 
 
 def snapshot(host: RangeHost, run: str, store: LocalStore) -> RangeHandle:
     """A native checkpoint of the range that begins with key group 0."""
-    host.snapshot("visits", 0, run, 4, Version(7, ""))
+    host.range(Lease("visits", 0, run)).snapshot(4, Version(7, ""))
     request = UploadRequest("visits", 0, [])
     return host.upload_many(run, 4, store.url, [request], UploadLimits()).handles[0]
 
@@ -127,10 +127,7 @@ def test_a_restored_range_goes_on_and_is_snapshot_as_any_other(
     with RangeHost(tmp_path / "elsewhere") as other:
         again = RestoreBase(4, 7, [handle])
         result = other.open_range(RangeSpec("visits", 0, 15), "f3r0", again, [], store.url)
-        scans = other.scan_many(
-            "visits",
-            0,
-            "f3r0",
+        scans = other.range(Lease("visits", 0, "f3r0")).scan_many(
             result.version,
             [n.to_bytes(2, "big") for n in range(16)],
             1 << 30,

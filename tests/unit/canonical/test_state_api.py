@@ -97,10 +97,11 @@ def _checkpointed(
         if int.from_bytes(key[:2], "big") in groups
     ]
     frame = encode_frame([], [key for key, _ in mine], [value for _, value in mine])
-    host.stage("visits", groups.start, run, 7, "a", frame, 0)
-    digest = host.prepare("visits", groups.start, run, 7, "a", "", 1).digest
-    host.commit("visits", groups.start, run, 7, digest)
-    host.snapshot("visits", groups.start, run, checkpoint_id, Version(7, digest))
+    opened = host.range(spec.lease(run))
+    opened.stage(7, "a", frame, 0)
+    digest = opened.prepare(7, "a", "", 1).digest
+    opened.commit(7, digest)
+    opened.snapshot(checkpoint_id, Version(7, digest))
     requests = [UploadRequest("visits", groups.start, [])]
     uploaded = host.upload_many(run, checkpoint_id, store.url, requests, limits or UploadLimits())
     return uploaded.handles[0]
@@ -496,8 +497,9 @@ def test_a_bootstrapped_savepoint_restores_as_the_job_would_have_written_it(
     operator = manifest.operators["visits"]
     with RangeHost(tmp_path / "local", small) as host:
         base = RestoreBase(1, manifest.epoch, operator.subtasks)
-        result = host.open_range(RangeSpec("visits", 0, 127), "f1r0", base, [], savepoint)
-        due = host.due_timers("visits", 0, "f1r0", result.version, 10, 100)
+        spec = RangeSpec("visits", 0, 127)
+        result = host.open_range(spec, "f1r0", base, [], savepoint)
+        due = host.range(spec.lease("f1r0")).due_timers(result.version, 10, 100)
     assert len(due) == 2
 
 

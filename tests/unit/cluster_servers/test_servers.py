@@ -267,10 +267,10 @@ class Fleet:
         digests = {}
         for subtask, leased in enumerate(self.fleet.leased("counts")):
             frame = encode_frame([], [key_of(subtask)], [value])
-            at = (leased.uid, leased.start, leased.run)
             with connect_to(leased.door, "secret") as client:
-                client.stage(*at, self.epoch, "a", frame, 0)
-                prepared = client.prepare(*at, self.epoch, "a", leased.version.digest, 1)
+                opened = client.range(leased.lease)
+                opened.stage(self.epoch, "a", frame, 0)
+                prepared = opened.prepare(self.epoch, "a", leased.version.digest, 1)
             digests["counts", subtask] = prepared.digest
         self.fleet.commit(self.epoch, digests)
 
@@ -278,8 +278,7 @@ class Fleet:
         found = []
         for subtask, leased in enumerate(self.fleet.leased("counts")):
             with connect_to(leased.door, "secret") as client:
-                at = (leased.uid, leased.start, leased.run)
-                found += client.get_many(*at, leased.version, [key_of(subtask)])
+                found += client.range(leased.lease).get_many(leased.version, [key_of(subtask)])
         return found
 
     def checkpoint(self, checkpoint_id):

@@ -26,7 +26,7 @@ from moorage.engine.columns import (
 )
 from moorage.engine.range_access import LeasedRange, ServerDoor
 from moorage.engine.subtask import SubtaskPlan, run_subtask
-from moorage_state.server.api import RangeSpec, Version
+from moorage_state.server.api import Lease, RangeSpec, Version
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
 
@@ -62,6 +62,7 @@ class Operator:
     def __init__(self, group: ServerGroup, uid: str, store_url: str) -> None:
         self.client = group.connect(0)
         self.uid = uid
+        self.lease = Lease(uid, 0, RUN)
         self.version = Version(0, "")
         self.address, self.token = group.addresses[0], group.token
         self.schemas: tuple[Any, ...] = ()
@@ -82,7 +83,7 @@ class Operator:
             output=OUTPUT,
             watermark=NO_WATERMARK,
             row_watermark=changes.get("watermark", NO_WATERMARK),
-            ranges=(LeasedRange(self.uid, 0, RUN, ServerDoor(self.address), self.version),),
+            ranges=(LeasedRange(self.lease, ServerDoor(self.address), self.version),),
             token=self.token,
             inputs=("clicks",),
             schemas=self.schemas,
@@ -112,7 +113,7 @@ class Operator:
     def commit(self, done: Done) -> Done:
         """Make an attempt's delta the state that the next epoch reads."""
         self.version = Version(done.ack.epoch, done.ack.delta)
-        self.client.commit(self.uid, 0, RUN, *self.version)
+        self.client.range(self.lease).commit(*self.version)
         self.schemas = tuple(done.ack.schemas)
         return done
 
@@ -154,7 +155,7 @@ def new_operator(servers: ServerGroup, tmp_path: Path) -> Iterator[Callable[[], 
 
     yield make
     for one in made:
-        one.client.release_range(one.uid, 0, RUN)
+        one.client.release_range(one.lease)
         one.client.close()
 
 

@@ -16,7 +16,7 @@ from moorage.engine.range_access import LeasedRange, ServerDoor
 from moorage.engine.subtask_plan import NEVER
 from moorage_state.keyed import KeyedStateStore, KeyTimers
 from moorage_state.keylayout import key_prefix
-from moorage_state.server.api import Prepared, Version
+from moorage_state.server.api import Lease, Prepared, Version
 
 
 class NoServer:
@@ -37,7 +37,7 @@ def server():
 
 @pytest.fixture
 def bound(server):
-    leased = LeasedRange("op", 0, "f1r0", ServerDoor("unix:x"), Version(0, ""))
+    leased = LeasedRange(Lease("op", 0, "f1r0"), ServerDoor("unix:x"), Version(0, ""))
     return NothingStored(server, leased, 1, "attempt")
 
 

@@ -50,8 +50,8 @@ def test_when_one_range_fails_no_other_is_still_being_opened_and_no_further_one_
 def test_a_range_that_cannot_be_released_keeps_no_other_one_open():
     released: list[int] = []
 
-    def release_range(_uid, start, _run):
-        released.append(start)
+    def release_range(lease):
+        released.append(lease.start)
         raise LocalDiskError("could not delete a directory")
 
     client = SimpleNamespace(

@@ -39,17 +39,17 @@ class Job:
         for subtask, at in enumerate(self.fleet.leased("counts")):
             keys = [key_of(subtask)] if subtask in values else []
             frame = encode_frame([], keys, [values[subtask] for _ in keys])
-            client, address = self.clients[at.address], (at.uid, at.start, at.run)
-            client.stage(*address, self.epoch, "a", frame, 0)
-            prepared = client.prepare(*address, self.epoch, "a", at.version.digest, 1)
+            opened = self.clients[at.address].range(at.lease)
+            opened.stage(self.epoch, "a", frame, 0)
+            prepared = opened.prepare(self.epoch, "a", at.version.digest, 1)
             digests["counts", subtask] = prepared.digest
         self.fleet.commit(self.epoch, digests)
 
     def read(self):
         found = {}
         for subtask, at in enumerate(self.fleet.leased("counts")):
-            client, keys = self.clients[at.address], [key_of(subtask)]
-            (value,) = client.get_many(at.uid, at.start, at.run, at.version, keys)
+            opened, keys = self.clients[at.address].range(at.lease), [key_of(subtask)]
+            (value,) = opened.get_many(at.version, keys)
             if value is not None:
                 found[subtask] = value
         return found

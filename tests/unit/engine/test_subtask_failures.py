@@ -25,8 +25,8 @@ from moorage_state.errors import (
     UserError,
     VersionMismatch,
 )
-from moorage_state.server.api import RangeSpec, Version
-from moorage_state.server.client import InProcessClient, StateClient
+from moorage_state.server.api import Lease, RangeSpec, Version
+from moorage_state.server.client import StateClient
 from moorage_state.server.core import RangeHost
 
 
@@ -213,7 +213,7 @@ def test_what_the_driver_does_depends_on_the_error(operator, batch, error, kind)
 
 
 def test_another_version_of_the_range_is_reported_as_that(operator, batch, connections):
-    leased = LeasedRange(operator.uid, 0, "f1r0", ServerDoor(operator.address), Version(3, "x"))
+    leased = LeasedRange(operator.lease, ServerDoor(operator.address), Version(3, "x"))
     for function in (Echo(), Fails("")):
         rows = [batch(("a", 1))]
         assert type(failing(operator, function, rows, ranges=(leased,))) is VersionMismatch
@@ -224,24 +224,34 @@ def test_another_run_on_the_range_is_reported_as_that(operator, batch):
     newer = "f2r0"
     operator.client.open_range(RangeSpec(operator.uid, 0, 127), newer, None, [], "memory://x")
     assert type(failing(operator, Echo(), [batch(("a", 1))])) is StaleLease
-    operator.client.release_range(operator.uid, 0, newer)
+    operator.client.release_range(Lease(operator.uid, 0, newer))
 
 
 @pytest.mark.parametrize("address", ["unix:/tmp/moorage-nobody/0.sock", "tcp:127.0.0.1:1"])
 def test_a_server_that_does_not_answer_is_tried_again(operator, batch, address):
-    leased = LeasedRange(operator.uid, 0, "f1r0", ServerDoor(address), operator.version)
+    leased = LeasedRange(operator.lease, ServerDoor(address), operator.version)
     error = failing(operator, Echo(), [batch(("a", 1))], ranges=(leased,))
     assert type(error) is ServerGone
     assert address in str(error)
 
 
+class _Kept:
+    """A host as a client, whose end is not that of the host."""
+
+    def __init__(self, host: RangeHost) -> None:
+        self.range = host.range
+
+    def close(self) -> None:
+        pass
+
+
 def test_the_in_process_host_serves_as_well(tmp_path, operator, batch, monkeypatch):
     with RangeHost(tmp_path / "host") as host:
         host.open_range(RangeSpec(operator.uid, 0, 127), "f1r0", None, [], f"file://{tmp_path}")
-        monkeypatch.setattr(StateClient, "connect", lambda *_, **__: InProcessClient(host))
+        monkeypatch.setattr(StateClient, "connect", lambda *_, **__: _Kept(host))
         done = operator.attempt(Echo(), [batch(("a", 1))], downstream=1)
         assert done.rows == [("a", 1)]
-        host.commit(operator.uid, 0, "f1r0", 1, done.ack.delta)
+        host.range(operator.lease).commit(1, done.ack.delta)
 
 
 # -- letting go -------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def servers(request: Any, tmp_path_factory: Any) -> Iterator[ServerGroup]:
 def entries(operator: Any) -> int:
     """How much is stored under all key groups, indexes included."""
     prefixes = [group.to_bytes(2, "big") for group in range(128)]
-    found = operator.client.scan_many(operator.uid, 0, "f1r0", operator.version, prefixes)
+    found = operator.client.range(operator.lease).scan_many(operator.version, prefixes)
     return sum(len(scan.keys) for scan in found)
 
 

@@ -14,7 +14,7 @@ from moorage.engine.fleet import RangeFleet
 from moorage.engine.range_access import ServerDoor
 from moorage_state.errors import Retryable, ServerGone
 from moorage_state.memory import HeapOptions
-from moorage_state.server import RangeHost
+from moorage_state.server import Lease, RangeHost
 from moorage_state.server.client import StateClient
 from moorage_state.server.service import Service
 from moorage_state.server.wire import Connection
@@ -174,7 +174,7 @@ def test_who_stages_for_a_slow_disk_is_not_cut_off_by_a_peer_that_reads_nothing_
     option = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     client.ping()
     assert client._connection.socket.getsockopt(*option) == 20_000
-    client.stage("op", 0, "f1r0", 1, "a", b"", 0)
+    client.range(Lease("op", 0, "f1r0")).stage(1, "a", b"", 0)
     assert client._connection.socket.getsockopt(*option) == 0
     assert client._connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     client.close()

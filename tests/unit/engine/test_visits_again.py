@@ -129,7 +129,7 @@ def test_a_rescale_amid_visits_ends_them_and_each_key_is_visited_by_its_new_subt
     op, rules, look, tmp_path
 ):
     url, run, client = f"file://{tmp_path}", "f1r1", op.client
-    client.snapshot(op.uid, 0, "f1r0", 1, op.version)
+    client.range(op.lease).snapshot(1, op.version)
     request = UploadRequest(op.uid, 0, [])
     handles = client.upload_many("f1r0", 1, url, [request], UploadLimits()).handles
     client.notify_complete(1)
@@ -138,8 +138,9 @@ def test_a_rescale_amid_visits_ends_them_and_each_key_is_visited_by_its_new_subt
 
     def rescale():
         for start, end in ((0, 63), (64, 127)):
-            version = client.open_range(RangeSpec(op.uid, start, end), run, base, [], url).version
-            ranges.append(LeasedRange(op.uid, start, run, ServerDoor(op.address), version))
+            spec = RangeSpec(op.uid, start, end)
+            version = client.open_range(spec, run, base, [], url).version
+            ranges.append(LeasedRange(spec.lease(run), ServerDoor(op.address), version))
 
     with pytest.raises(SubtaskFailure, match="lease"):
         op.attempt(Adds(rescale), rules, side=SIDE)
@@ -162,11 +163,11 @@ def test_a_rescale_amid_visits_ends_them_and_each_key_is_visited_by_its_new_subt
             visited.append(function.visits)
             rows += done.rows
             version = Version(done.ack.epoch, done.ack.delta)
-            client.commit(op.uid, leased.start, run, *version)
-            ranges[subtask] = LeasedRange(op.uid, leased.start, run, leased.door, version)
+            client.range(leased.lease).commit(*version)
+            ranges[subtask] = LeasedRange(leased.lease, leased.door, version)
         return visited, rows
 
     assert epoch(rules) == ([4, 4], [])
     assert epoch(look)[1] == [(key, 16) for key in KEYS]
     for leased in ranges:
-        client.release_range(op.uid, leased.start, run)
+        client.release_range(leased.lease)

@@ -10,9 +10,10 @@ from moorage_state.deltas import encode_frame
 from moorage_state.memory import HeapOptions
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import (
-    InProcessClient,
+    Lease,
     OpenResult,
     Prepared,
+    RangeApi,
     RangeHost,
     RangeSpec,
     RestoreBase,
@@ -56,8 +57,12 @@ class Driven:
         self.limits = APART
 
     @property
-    def address(self) -> tuple[str, int, str]:
-        return self.spec.uid, self.spec.start, self.run
+    def lease(self) -> Lease:
+        return self.spec.lease(self.run)
+
+    @property
+    def range(self) -> RangeApi:
+        return self.api.range(self.lease)
 
     def open(self, base: RestoreBase | None = None, run: str = "") -> OpenResult:
         """Open empty or from `base`; another run begins without committed deltas."""
@@ -77,12 +82,12 @@ class Driven:
     ) -> Prepared:
         epoch = epoch or self.version.epoch + 1
         frame = encode_frame(ranges, list(writes), list(writes.values()))
-        self.api.stage(*self.address, epoch, attempt, frame, 0)
-        return self.api.prepare(*self.address, epoch, attempt, self.version.digest, 1)
+        self.range.stage(epoch, attempt, frame, 0)
+        return self.range.prepare(epoch, attempt, self.version.digest, 1)
 
     def commit(self, prepared: Prepared, *, wait: bool = False) -> Version:
         version = Version(self.version.epoch + 1, prepared.digest)
-        self.api.commit(*self.address, version.epoch, version.digest, wait)
+        self.range.commit(version.epoch, version.digest, wait)
         self.committed.append(version)
         self.version = version
         return version
@@ -91,7 +96,7 @@ class Driven:
         """The epoch counts from here on, whether or not the server hears of it."""
         self.version = Version(self.version.epoch + 1, prepared.digest)
         self.committed.append(self.version)
-        self.api.commit(*self.address, *self.version)
+        self.range.commit(*self.version)
 
     def epoch(
         self, writes: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = ()
@@ -102,7 +107,7 @@ class Driven:
         """All keyed state of the range."""
         prefixes = [g.to_bytes(2, "big") for g in range(self.spec.start, self.spec.end + 1)]
         found: dict[bytes, bytes] = {}
-        for scan in self.api.scan_many(*self.address, self.version, prefixes, 1 << 30, 1 << 40):
+        for scan in self.range.scan_many(self.version, prefixes, 1 << 30, 1 << 40):
             assert scan.complete
             found.update(zip(scan.keys, scan.values, strict=True))
         return found
@@ -115,7 +120,7 @@ class Driven:
 
     def checkpoint(self, checkpoint_id: int, base: Sequence[FileRef] = ()) -> RangeHandle:
         """Snapshot, upload and complete."""
-        self.api.snapshot(*self.address, checkpoint_id, self.version)
+        self.range.snapshot(checkpoint_id, self.version)
         handle = self.upload(checkpoint_id, base)
         epochs = self.version.epoch
         # As in a job: it is complete by its manifest, before the server hears of it and drops
@@ -168,7 +173,7 @@ def servers(
 def api(request: pytest.FixtureRequest, small: DatabaseOptions) -> Iterator[StateApi]:  # noqa: ARG001
     """The interface, of a host in this process and of a real server, over each backend."""
     if request.param == "in process":
-        yield InProcessClient(request.getfixturevalue("host"))
+        yield request.getfixturevalue("host")
         return
     with request.getfixturevalue("servers").connect(0) as client:
         yield client

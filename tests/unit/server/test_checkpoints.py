@@ -119,7 +119,7 @@ def test_private_files_of_a_base_are_not_shared(op):
 
 def test_epochs_after_a_snapshot_are_not_in_it(op, key):
     before = op.read()
-    op.api.snapshot(*op.address, 1, op.version)
+    op.range.snapshot(1, op.version)
     op.epoch({key(1, 1): b"after"})
     handle = op.upload(1)
     op.open(RestoreBase(1, 1, [handle]), run="f1r1")
@@ -144,7 +144,7 @@ def test_completion_of_a_checkpoint_that_is_not_here_drops_nothing(op, tmp_path)
 
 
 def test_an_aborted_snapshot_is_dropped_and_not_uploaded(op, tmp_path):
-    op.api.snapshot(*op.address, 1, op.version)
+    op.range.snapshot(1, op.version)
     op.api.notify_aborted(1)
     op.api.notify_aborted(1)
     assert local_files(op, tmp_path, "ckpt") == []
@@ -153,8 +153,8 @@ def test_an_aborted_snapshot_is_dropped_and_not_uploaded(op, tmp_path):
 
 
 def test_a_snapshot_taken_again_is_the_same(op):
-    first = op.api.snapshot(*op.address, 1, op.version)
-    assert op.api.snapshot(*op.address, 1, op.version).bytes == first.bytes
+    first = op.range.snapshot(1, op.version)
+    assert op.range.snapshot(1, op.version).bytes == first.bytes
 
 
 @dataclass
@@ -174,7 +174,7 @@ class HeldStore(MemoryStore):
 
 
 def upload_to(op, store):
-    snapshots = op.api._leases.get(*op.address).snapshots
+    snapshots = op.api._leases.get(op.lease).snapshots
     return upload([UploadPart(snapshots, [])], op.run, 1, store, op.limits)
 
 
@@ -192,7 +192,7 @@ def upload_in_background(op, store, outcome):
 
 
 def test_epochs_go_on_during_an_upload(op, key):
-    op.api.snapshot(*op.address, 1, op.version)
+    op.range.snapshot(1, op.version)
     store = HeldStore()
     outcome: list = []
     thread = upload_in_background(op, store, outcome)
@@ -207,7 +207,7 @@ def test_epochs_go_on_during_an_upload(op, key):
 
 @only_rocksdb
 def test_an_abort_stops_an_upload_and_then_drops_its_files(op, tmp_path):
-    op.api.snapshot(*op.address, 1, op.version)
+    op.range.snapshot(1, op.version)
     store = HeldStore()
     outcome: list = []
     thread = upload_in_background(op, store, outcome)
@@ -220,7 +220,7 @@ def test_an_abort_stops_an_upload_and_then_drops_its_files(op, tmp_path):
 
 
 def test_a_newer_checkpoint_leaves_the_files_of_a_running_upload_alone(op, tmp_path):
-    op.api.snapshot(*op.address, 1, op.version)
+    op.range.snapshot(1, op.version)
     store = HeldStore()
     outcome: list = []
     thread = upload_in_background(op, store, outcome)
@@ -233,7 +233,7 @@ def test_a_newer_checkpoint_leaves_the_files_of_a_running_upload_alone(op, tmp_p
 
 
 def test_a_store_that_lost_an_upload_is_noticed(op, monkeypatch):
-    op.api.snapshot(*op.address, 1, op.version)
+    op.range.snapshot(1, op.version)
     store = MemoryStore("lossy")
     monkeypatch.setattr(store, "put_file", lambda *_: None)
     with pytest.raises(StoreUnavailable, match="does not have what was uploaded"):
@@ -282,7 +282,7 @@ def test_trap_8_state_survives_one_three_two_and_five_subtasks(
             model = {k: v for k, v in model.items() if v is not None}
         assert whole(parts) == model
         for part in parts:
-            part.api.snapshot(*part.address, number, part.version)
+            part.range.snapshot(number, part.version)
         for part in parts:
             part.checkpoint(number)
     for other in hosts:
@@ -297,7 +297,7 @@ def test_a_completed_checkpoint_drops_the_directories_of_another_parallelism(
     ranges = tmp_path / "local" / "ranges" / op.spec.uid
     assert (ranges / "0-63").exists()
     for part in parts:
-        part.api.snapshot(*part.address, 2, part.version)
+        part.range.snapshot(2, part.version)
     parts[0].api.notify_complete(2)
     assert sorted(path.name for path in ranges.iterdir()) == ["0-31", "32-63"]
 
@@ -414,11 +414,11 @@ def test_a_server_that_comes_back_applies_the_committed_deltas(tmp_path, drive, 
 def test_a_run_that_lost_a_server_goes_on_from_its_own_checkpoint(op, key):
     op.checkpoint(1)
     version = op.version
-    op.api.release_range(*op.address)
+    op.api.release_range(op.lease)
     assert op.open().version == version
     op.epoch({key(1, 1): b"after"})
     assert op.read()[key(1, 1)] == b"after"
-    op.api.release_range(*op.address)
+    op.api.release_range(op.lease)
     assert op.open().version == op.committed[-1]
     assert op.read()[key(1, 1)] == b"after"
 
@@ -457,7 +457,7 @@ def test_a_committed_delta_that_is_not_whole_means_its_version_is_gone(
         op.epoch({key(1, 1): b"1"})
         op.epoch({key(1, 2): b"2"})
         op.read()
-        path = host._leases.get(*op.address)._spool.path(op.committed[0])
+        path = host._leases.get(op.lease)._spool.path(op.committed[0])
     if kind == "missing":
         path.unlink()
     elif kind == "cut off":
@@ -475,7 +475,7 @@ def test_a_committed_delta_that_is_not_whole_means_its_version_is_gone(
 def test_deltas_that_do_not_follow_one_another_are_not_applied(op, key):
     op.epoch({key(1, 1): b"1"})
     op.epoch({key(1, 2): b"2"})
-    op.api.release_range(*op.address)
+    op.api.release_range(op.lease)
     op.committed = op.committed[1:]
     with pytest.raises(Exception, match="does not continue"):
         op.open()
@@ -486,7 +486,7 @@ def test_two_hosts_on_one_directory_do_not_open_the_same_range(tmp_path, drive, 
         second = drive(other, run="f1r1")
         with pytest.raises(Retryable, match="another state server has the range open"):
             second.open()
-        op.api.release_range(*op.address)
+        op.api.release_range(op.lease)
         assert second.open().version == (0, "")
 
 

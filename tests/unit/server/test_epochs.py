@@ -12,7 +12,7 @@ def op(api, drive):
     driven = drive(api)
     driven.open()
     yield driven
-    api.release_range(*driven.address)
+    api.release_range(driven.lease)
 
 
 def test_a_new_range_is_empty_at_version_zero(api, drive):
@@ -37,15 +37,13 @@ def test_what_an_epoch_wrote_is_read_at_its_version(op, key):
 def test_values_come_in_the_order_of_the_keys_asked_for(op, key):
     op.epoch({key(1, n): str(n).encode() for n in range(10)})
     asked = [key(1, 7), key(1, 99), key(1, 2), key(1, 7)]
-    assert op.api.get_many(*op.address, op.version, asked) == [b"7", None, b"2", b"7"]
+    assert op.range.get_many(op.version, asked) == [b"7", None, b"2", b"7"]
 
 
 def test_more_keys_than_a_slice_of_the_lookup_are_found(op, key):
     writes = {key(n % 64, n): str(n).encode() for n in range(10_000)}
     op.epoch(writes)
-    assert op.api.get_many(*op.address, op.version, sorted(writes)) == [
-        writes[k] for k in sorted(writes)
-    ]
+    assert op.range.get_many(op.version, sorted(writes)) == [writes[k] for k in sorted(writes)]
 
 
 def test_ranges_of_a_frame_are_deleted_before_its_keys_are_put(op, key):
@@ -60,8 +58,8 @@ def test_a_later_frame_of_an_epoch_wins(op, key):
         encode_frame([(key(1, 1), key(1, 2))], [key(1, 2)], [b"second"]),
     ]
     for seq, frame in enumerate(frames):
-        op.api.stage(*op.address, 1, "a", frame, seq)
-    op.commit(op.api.prepare(*op.address, 1, "a", "", 2))
+        op.range.stage(1, "a", frame, seq)
+    op.commit(op.range.prepare(1, "a", "", 2))
     assert op.read() == {key(1, 2): b"second"}
 
 
@@ -71,7 +69,7 @@ def test_a_prepared_delta_changes_nothing_until_it_is_committed(op, key):
 
 
 def test_an_epoch_without_writes_makes_a_version_too(op):
-    prepared = op.api.prepare(*op.address, 1, "a", "", 0)
+    prepared = op.range.prepare(1, "a", "", 0)
     assert prepared.operations == 0
     assert op.commit(prepared) == (1, prepared.digest)
     assert op.read() == {}
@@ -88,33 +86,33 @@ def test_the_digest_does_not_depend_on_the_attempt(op, key):
 def test_aborting_one_of_two_twins_keeps_the_delta(op, key):
     prepared = op.prepare({key(1, 1): b"x"}, attempt="a1")
     op.prepare({key(1, 1): b"x"}, attempt="a2")
-    op.api.abort(*op.address, 1, "a1")
+    op.range.abort(1, "a1")
     op.commit(prepared)
     assert op.read() == {key(1, 1): b"x"}
 
 
 def test_an_aborted_delta_cannot_be_committed(op, key):
     prepared = op.prepare({key(1, 1): b"x"})
-    op.api.abort(*op.address, 1, "a")
-    op.api.abort(*op.address, 1, "a")
+    op.range.abort(1, "a")
+    op.range.abort(1, "a")
     with pytest.raises(VersionGone, match="not on this volume"):
-        op.api.commit(*op.address, 1, prepared.digest)
+        op.range.commit(1, prepared.digest)
 
 
 def test_an_attempt_aborted_while_it_is_staged_cannot_be_prepared(op, key):
-    op.api.stage(*op.address, 1, "a", encode_frame([], [key(1, 1)], [b"x"]), 0)
-    op.api.abort(*op.address, 1, "a")
+    op.range.stage(1, "a", encode_frame([], [key(1, 1)], [b"x"]), 0)
+    op.range.abort(1, "a")
     with pytest.raises(Retryable):
-        op.api.prepare(*op.address, 1, "a", "", 1)
+        op.range.prepare(1, "a", "", 1)
 
 
 def test_preparing_and_committing_again_is_harmless(op, key):
     prepared = op.prepare({key(1, 1): b"x"})
-    assert op.api.prepare(*op.address, 1, "a", "", 1) == prepared
+    assert op.range.prepare(1, "a", "", 1) == prepared
     op.commit(prepared)
-    op.api.commit(*op.address, 1, prepared.digest)
+    op.range.commit(1, prepared.digest)
     op.epoch({key(1, 2): b"y"})
-    op.api.commit(*op.address, 1, prepared.digest)
+    op.range.commit(1, prepared.digest)
     assert op.read() == {key(1, 1): b"x", key(1, 2): b"y"}
 
 
@@ -123,7 +121,7 @@ def test_two_different_deltas_for_one_epoch_are_never_both_committed(op, key):
     other = op.prepare({key(1, 1): b"y"}, attempt="a2")
     op.commit(one)
     with pytest.raises(Bug, match="two different deltas"):
-        op.api.commit(*op.address, 1, other.digest)
+        op.range.commit(1, other.digest)
     assert op.read() == {key(1, 1): b"x"}
 
 
@@ -142,40 +140,40 @@ def test_commit_with_wait_applies_before_it_returns(op, key):
 def test_a_read_at_another_version_is_refused(op, key, asked):
     op.epoch({key(1, 1): b"x"})
     with pytest.raises(VersionMismatch, match="start the epoch again"):
-        op.api.get_many(*op.address, asked, [key(1, 1)])
+        op.range.get_many(asked, [key(1, 1)])
 
 
 def test_an_attempt_made_for_another_parent_is_refused(op, key):
     op.epoch({key(1, 1): b"x"})
     with pytest.raises(VersionMismatch, match="moved on"):
-        op.api.prepare(*op.address, 2, "a", "0" * 32, 0)
+        op.range.prepare(2, "a", "0" * 32, 0)
 
 
 def test_a_delta_prepared_before_another_commit_is_not_applied_after_it(op, key):
     late = op.prepare({key(1, 1): b"late"}, attempt="late", epoch=2)
     op.epoch({key(1, 1): b"x"})
     with pytest.raises(VersionMismatch, match="does not continue"):
-        op.api.commit(*op.address, 2, late.digest)
+        op.range.commit(2, late.digest)
 
 
 def test_an_epoch_that_is_over_takes_no_more_writes(op, key):
     op.epoch({key(1, 1): b"x"})
     with pytest.raises(VersionMismatch, match="not after"):
-        op.api.prepare(*op.address, 1, "late", "", 0)
+        op.range.prepare(1, "late", "", 0)
 
 
 def test_lost_frames_are_noticed(op, key):
-    op.api.stage(*op.address, 1, "a", encode_frame([], [key(1, 1)], [b"x"]), 0)
+    op.range.stage(1, "a", encode_frame([], [key(1, 1)], [b"x"]), 0)
     with pytest.raises(Retryable, match="not all staged frames"):
-        op.api.prepare(*op.address, 1, "a", "", 2)
+        op.range.prepare(1, "a", "", 2)
     with pytest.raises(Retryable, match="not here"):
-        op.api.prepare(*op.address, 1, "b", "", 1)
+        op.range.prepare(1, "b", "", 1)
 
 
 def stage_and_prepare(op, attempt, frame, seq=0):
     """An error of staging comes at once in process, and when preparing over a socket."""
-    op.api.stage(*op.address, 1, attempt, frame, seq)
-    op.api.prepare(*op.address, 1, attempt, "", 1)
+    op.range.stage(1, attempt, frame, seq)
+    op.range.prepare(1, attempt, "", 1)
 
 
 def bad_frames(key):
@@ -199,7 +197,7 @@ def test_a_frame_that_must_not_be_written_is_refused(op, key, what):
 
 def test_frames_out_of_order_are_refused(op, key):
     frame = encode_frame([], [key(1, 1)], [b"x"])
-    op.api.stage(*op.address, 1, "a", frame, 0)
+    op.range.stage(1, "a", frame, 0)
     with pytest.raises(Bug, match="out of order"):
         stage_and_prepare(op, "a", frame, seq=2)
 
@@ -222,7 +220,7 @@ def test_a_newer_run_shuts_an_older_one_out_for_good(api, drive, key):
         old.open()
     new.epoch({key(1, 1): b"y"})
     assert new.read() == {key(1, 1): b"y"}
-    api.release_range(*new.address)
+    api.release_range(new.lease)
     with pytest.raises(StaleLease, match="newer run"):
         old.open()
 
@@ -245,8 +243,8 @@ def test_run_tokens_are_ordered_as_numbers(api, drive):
 
 def test_a_released_range_must_be_opened_again(op, key):
     op.epoch({key(1, 1): b"x"})
-    op.api.release_range(*op.address)
-    op.api.release_range(*op.address)
+    op.api.release_range(op.lease)
+    op.api.release_range(op.lease)
     with pytest.raises(StaleLease, match="open it"):
         op.read()
     assert op.open().source == "empty"
@@ -271,7 +269,7 @@ def test_stats_tell_version_and_size(op, key):
 def test_a_store_that_cannot_be_is_the_users_error(api, drive):
     op = drive(api)
     op.open()
-    api.snapshot(*op.address, 1, op.version)
+    api.range(op.lease).snapshot(1, op.version)
     op.url = "gopher://x"
     with pytest.raises(UserError):
         op.upload(1)
@@ -311,8 +309,8 @@ def test_a_delta_that_is_applied_in_parts_writes_what_it_would_at_once(in_parts,
         encode_frame([(key(2, 0), key(2, 9))], [key(1, 1), key(3, 3)], [None, b"d"]),
     ]
     for seq, frame in enumerate(frames):
-        in_parts.api.stage(*in_parts.address, 2, "a", frame, seq)
-    made = in_parts.api.prepare(*in_parts.address, 2, "a", in_parts.version.digest, len(frames))
+        in_parts.range.stage(2, "a", frame, seq)
+    made = in_parts.range.prepare(2, "a", in_parts.version.digest, len(frames))
     in_parts.commit(made, wait=True)
     assert in_parts.read() == {key(1, 3): b"old", key(1, 9): b"c" * 3_000_000, key(3, 3): b"d"}
 
@@ -322,7 +320,7 @@ def test_of_a_large_delta_that_is_damaged_at_its_end_nothing_is_written(
 ):
     in_parts.commit(in_parts.prepare({key(1, 1): b"old"}), wait=True)
     made = in_parts.prepare({key(1, 1): b"new"})
-    held = host._leases.get(*in_parts.address)
+    held = host._leases.get(in_parts.lease)
     path = held._spool.path(Version(2, made.digest))
     path.write_bytes(path.read_bytes()[:-1])
     written: list[object] = []

@@ -112,11 +112,11 @@ def grow_and_read(drive, key, disk, size):
                 made = op.prepare({key(n % 64, n): value(noise, n) for n in numbers})
                 op.commit(made, wait=True)
                 sizes.append(resident(pid))
-            checkpoint = op.api.snapshot(*op.address, 1, op.version)
+            checkpoint = op.range.snapshot(1, op.version)
             rng = random.Random(6)
             for _ in range(20):
                 some = sorted((rng.randrange(count) for _ in range(500)), key=lambda n: n % 64)
-                found = op.api.get_many(*op.address, op.version, [key(n % 64, n) for n in some])
+                found = op.range.get_many(op.version, [key(n % 64, n) for n in some])
                 assert found == [value(noise, n) for n in some]
                 sizes.append(resident(pid))
             assert group.pids == [pid]
@@ -152,14 +152,14 @@ def large_epoch(drive, key, disk, size, limit):
             for begin in range(0, count, a_frame):
                 numbers = range(begin, min(begin + a_frame, count))
                 keys, values = [key(n % 64, n) for n in numbers], [value(noise, n) for n in numbers]
-                op.api.stage(*op.address, 1, "a", encode_frame([], keys, values), frames)
+                op.range.stage(1, "a", encode_frame([], keys, values), frames)
                 frames += 1
-            made = op.api.prepare(*op.address, 1, "a", op.version.digest, frames)
+            made = op.range.prepare(1, "a", op.version.digest, frames)
             assert made.bytes > size
             op.commit(made, wait=True)
             peak = status(pid, "VmHWM")
             some = sorted(random.Random(6).sample(range(count), 500), key=lambda n: n % 64)
-            found = op.api.get_many(*op.address, op.version, [key(n % 64, n) for n in some])
+            found = op.range.get_many(op.version, [key(n % 64, n) for n in some])
             assert found == [value(noise, n) for n in some]
             assert group.pids == [pid]
     return peak

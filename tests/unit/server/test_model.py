@@ -64,14 +64,14 @@ class Life:
         epoch = part.version.epoch + 1
         frame = encode_frame([], [self.key(part.spec.start, 99)], [b"loser"])
         if self.rng.random() < 0.3:
-            part.api.stage(*part.address, epoch, "loser", frame, 0)
+            part.range.stage(epoch, "loser", frame, 0)
             if self.rng.random() < 0.5:
-                part.api.prepare(*part.address, epoch, "loser", part.version.digest, 1)
+                part.range.prepare(epoch, "loser", part.version.digest, 1)
 
     def step_checkpoint(self):
         self.checkpoint_id += 1
         for part in self.parts:
-            part.api.snapshot(*part.address, self.checkpoint_id, part.version)
+            part.range.snapshot(self.checkpoint_id, part.version)
         base = [ref for handle in (self.base.handles if self.base else []) for ref in handle.files]
         for part in self.parts:
             part.limits = self.rng.choice(LIMITS)

@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from moorage_testing.jobs import wait_until
 
 from moorage_state.deltas import encode_frame
 from moorage_state.errors import LocalDiskError, Retryable, UserError
-from moorage_state.server import ServerGroup, StateClient, process
+from moorage_state.server import Lease, ServerGroup, StateClient, process
 from moorage_state.server.process import main
 from moorage_state.server.wire import AnotherServer, Connection
 
@@ -106,7 +107,7 @@ def read_in_background(group, op):
     def read():
         with group.connect(0) as client, contextlib.suppress(Retryable):
             while True:
-                client.scan_many(*op.address, op.version, prefixes)
+                client.range(op.lease).scan_many(op.version, prefixes)
                 begun.set()
 
     thread = threading.Thread(target=read)
@@ -370,8 +371,9 @@ def test_junk_ends_its_connection_and_nothing_else(servers, junk):
 
 def test_a_request_with_wrong_arguments_is_answered_with_a_bug(servers):
     with servers.connect(0) as client:
+        wrong: Any = "not a number"
         with pytest.raises(Exception, match="malformed request"):
-            client.commit("uid", "not a number", "f1r0", 1, "digest")
+            client.range(Lease("uid", wrong, "f1r0")).commit(1, "digest")
         assert client.ping() == servers.pids[0]
 
 
@@ -402,12 +404,12 @@ def test_frames_larger_than_every_buffer_are_staged_without_waiting(servers, dri
         value = random.Random(1).randbytes(100_000)
         for seq in range(40):
             keys = [key(seq, n) for n in range(10)]
-            client.stage(*op.address, 1, "a", encode_frame([], keys, [value] * 10), seq)
-        prepared = client.prepare(*op.address, 1, "a", "", 40)
+            client.range(op.lease).stage(1, "a", encode_frame([], keys, [value] * 10), seq)
+        prepared = client.range(op.lease).prepare(1, "a", "", 40)
         assert (prepared.operations, prepared.bytes > 40_000_000) == (400, True)
         op.commit(prepared)
         assert len(op.read()) == 400
-        client.release_range(*op.address)
+        client.release_range(op.lease)
 
 
 def test_trap_9_ranges_stay_open_between_connections(servers, drive, key):
@@ -418,7 +420,7 @@ def test_trap_9_ranges_stay_open_between_connections(servers, drive, key):
     with servers.connect(1) as client:
         op.api = client
         assert op.read() == {key(1, 1): b"x"}
-        client.release_range(*op.address)
+        client.release_range(op.lease)
 
 
 def test_two_tasks_may_share_one_client(servers, drive, key):
@@ -437,7 +439,7 @@ def test_two_tasks_may_share_one_client(servers, drive, key):
         for thread in threads:
             thread.join()
         assert found == [writes] * 80
-        client.release_range(*op.address)
+        client.release_range(op.lease)
 
 
 @pytest.fixture
@@ -476,7 +478,7 @@ def test_a_full_disk_under_the_database_loses_nothing_committed(group, drive, ke
         before = op.read()
         file_limit(10_000)
         with pytest.raises(LocalDiskError):
-            client.snapshot(*op.address, 1, op.version)
+            client.range(op.lease).snapshot(1, op.version)
         with pytest.raises(LocalDiskError):
             op.read()
         assert next(s for s in client.stats() if s.uid == op.spec.uid).error

@@ -111,7 +111,7 @@ def test_uploads_and_restores_tell_of_themselves(drive, key, tmp_path, small):
         op = drive(host)
         op.open()
         op.epoch({key(group, 1): b"v" * 10_000 for group in range(64)})
-        op.api.snapshot(*op.address, 1, op.version)
+        op.range.snapshot(1, op.version)
         moved = []
         with carrying(progress := Progress()):
             handle = op.upload(1)

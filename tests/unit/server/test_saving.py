@@ -44,7 +44,7 @@ def test_a_native_savepoint_of_any_size_is_whole_and_restores(host, drive, key, 
     fill(parts, key, size)
     api, run = parts[0].api, parts[0].run
     for part in parts:
-        api.snapshot(*part.address, 6, part.version)
+        api.range(part.lease).snapshot(6, part.version)
     saved = api.save_many(run, 6, url, specs(parts), False)
     files = [file for handle in saved.handles for file in handle.files]
     assert not any(file.shared for file in files)
@@ -55,9 +55,8 @@ def test_a_native_savepoint_of_any_size_is_whole_and_restores(host, drive, key, 
     base = RestoreBase(6, parts[0].version.epoch, saved.handles)
     opened = api.open_range(whole.spec, "f2r0", base, [], url)
     assert opened.source == "store"
-    values = api.get_many(
-        whole.spec.uid, 0, "f2r0", opened.version, [key(8 * n, 3) for n in range(4)]
-    )
+    asked = [key(8 * n, 3) for n in range(4)]
+    values = api.range(whole.spec.lease("f2r0")).get_many(opened.version, asked)
     assert all(value is not None and len(value) == size for value in values)
 
 
@@ -70,8 +69,8 @@ def test_a_checkpoint_that_completes_first_leaves_the_savepoint_its_copy(
         part.open()
     api, run = parts[0].api, parts[0].run
     for part in parts:
-        api.snapshot(*part.address, 6, part.version)
-        api.snapshot(*part.address, 7, part.version)
+        api.range(part.lease).snapshot(6, part.version)
+        api.range(part.lease).snapshot(7, part.version)
     api.notify_complete(7, run)
     saved = api.save_many(run, 6, url, specs(parts), canonical)
     assert len(saved.handles) == 2

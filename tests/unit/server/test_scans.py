@@ -14,7 +14,7 @@ def op(api, drive):
     driven = drive(api, 2, 40)
     driven.open()
     yield driven
-    api.release_range(*driven.address)
+    api.release_range(driven.lease)
 
 
 def prefixed(name, count):
@@ -22,7 +22,7 @@ def prefixed(name, count):
 
 
 def scan(op, prefixes, *limits):
-    return op.api.scan_many(*op.address, op.version, prefixes, *limits)
+    return op.range.scan_many(op.version, prefixes, *limits)
 
 
 def test_each_prefix_gets_its_own_entries(op):
@@ -43,7 +43,7 @@ def test_a_hot_prefix_is_cut_and_paged(op):
     keys, complete = first.keys, first.complete
     assert (len(keys), complete) == (30, False)
     while not complete:
-        page = op.api.scan_from(*op.address, op.version, prefix, keys[-1], 30)
+        page = op.range.scan_from(op.version, prefix, keys[-1], 30)
         keys, complete = keys + page.keys, page.complete
     assert keys == sorted(prefixed(b"hot", 100))
 
@@ -59,16 +59,16 @@ def test_the_whole_answer_is_bounded_in_bytes(op):
     first, second = scan(op, [b"\x00\x05\x01a", b"\x00\x05\x01b"], 100, 1)
     assert (len(first.keys), first.complete) == (1, False)
     assert second == Scan([], [], False)
-    page = op.api.scan_from(*op.address, op.version, b"\x00\x05\x01b")
+    page = op.range.scan_from(op.version, b"\x00\x05\x01b")
     assert (len(page.keys), page.complete) == (10, True)
 
 
 def test_a_page_is_bounded_in_bytes_however_large_its_entries_are(op):
     head = b"\x00\x05\x01big"
     op.epoch({head + bytes([n]): bytes([n]) * (3 << 20) for n in range(4)})
-    page = op.api.scan_from(*op.address, op.version, head)
+    page = op.range.scan_from(op.version, head)
     assert (len(page.keys), page.complete) == (3, False)
-    last = op.api.scan_from(*op.address, op.version, head, page.keys[-1])
+    last = op.range.scan_from(op.version, head, page.keys[-1])
     assert (len(last.keys), last.complete) == (1, True)
 
 
@@ -79,7 +79,7 @@ def test_a_prefix_of_0xff_bytes_after_the_key_group_is_scanned(op):
 
 
 def due(op, up_to, limit=1000, after=b""):
-    return op.api.due_timers(*op.address, op.version, up_to, limit, after)
+    return op.range.due_timers(op.version, up_to, limit, after)
 
 
 def test_due_timers_come_by_key_group_time_and_key(op):
@@ -124,11 +124,11 @@ def test_the_next_timer_is_the_earliest_of_its_kind_over_all_key_groups(op):
             entries[timer_entry(group, time, b"k", kind)] = b""
     op.epoch(entries | {group.to_bytes(2, "big") + b"\1n": b"" for group in range(2, 41)})
     for kind, after in itertools.product((2, 3), (-(1 << 63), -20, 0, 30, 60, (1 << 63) - 1)):
-        found = op.api.next_timer(*op.address, op.version, after, kind)
+        found = op.range.next_timer(op.version, after, kind)
         assert found == min((t for t in times[kind] if t > after), default=None)
 
 
 def test_a_range_without_timers_has_no_next_one(op, key):
-    assert op.api.next_timer(*op.address, op.version, 0, 3) is None
+    assert op.range.next_timer(op.version, 0, 3) is None
     op.epoch({key(40, 1): b"x", key(2, 1): b"x"})
-    assert op.api.next_timer(*op.address, op.version, 0, 3) is None
+    assert op.range.next_timer(op.version, 0, 3) is None

@@ -60,21 +60,22 @@ def test_writes_faster_than_256_kb_a_second_are_slow_alive_and_right_and_so_is_t
     (tmp_path / "store").mkdir()
     group, rng = sidecar._group, random.Random(1)
     url, spec = f"file://{tmp_path}/store", RangeSpec("op", 0, 127)
-    pid, at = group.pids[0], ("op", 0, "f1r0")
+    pid = group.pids[0]
     committed, version = [], Version(0, "")
     model: dict[bytes, bytes] = {}
     with group.connect(0) as client:
         client.open_range(spec, "f1r0", None, [], url)
+        op = client.range(spec.lease("f1r0"))
         for epoch in range(1, 9):
             writes = {key(rng.randrange(4000)): rng.randbytes(1000) for _ in range(1500)}
             frame = encode_frame([], list(writes), list(writes.values()))
-            client.stage(*at, epoch, "a", frame, 0)
-            prepared = client.prepare(*at, epoch, "a", version.digest, 1)
+            op.stage(epoch, "a", frame, 0)
+            prepared = op.prepare(epoch, "a", version.digest, 1)
             version = Version(epoch, prepared.digest)
-            client.commit(*at, *version)
+            op.commit(*version)
             committed.append(version)
             model |= writes
-            assert client.get_many(*at, version, list(writes)) == list(writes.values())
+            assert op.get_many(version, list(writes)) == list(writes.values())
     assert (group.pids[0], sidecar.restarts) == (pid, 0)
 
     group.kill(0, pid)
@@ -82,5 +83,6 @@ def test_writes_faster_than_256_kb_a_second_are_slow_alive_and_right_and_so_is_t
     with group.connect(0) as client:
         opened = client.open_range(spec, "f1r0", None, committed, url)
         assert opened.version == version
-        assert client.get_many(*at, version, list(model)) == list(model.values())
+        op = client.range(spec.lease("f1r0"))
+        assert op.get_many(version, list(model)) == list(model.values())
     assert sidecar.restarts == 1

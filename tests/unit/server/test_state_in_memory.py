@@ -79,7 +79,7 @@ def test_a_checkpoint_of_either_backend_restores_into_either(
             model |= {key(part.spec.start, 1): b"changed"}
         assert {k: v for part in parts for k, v in part.read().items()} == model
         for part in parts:
-            part.api.snapshot(*part.address, 2, part.version)
+            part.range.snapshot(2, part.version)
         handles = [part.checkpoint(2) for part in parts]
         back = drive(host, run="f3r0")
         back.open(RestoreBase(2, parts[0].version.epoch, handles))
@@ -87,14 +87,14 @@ def test_a_checkpoint_of_either_backend_restores_into_either(
 
 
 def test_the_part_of_a_checkpoint_that_epochs_wait_for_writes_no_file(op, tmp_path):
-    op.api.snapshot(*op.address, 1, op.version)
+    op.range.snapshot(1, op.version)
     assert not list((tmp_path / "local").rglob("*.heap"))
     op.upload(1)
     assert len(list((tmp_path / "local").rglob("*.heap"))) == 1
 
 
 def test_an_aborted_checkpoint_gives_its_memory_back(op):
-    op.api.snapshot(*op.address, 1, op.version)
+    op.range.snapshot(1, op.version)
     assert op.api.stats()[0].properties["views"] == 1
     op.api.notify_aborted(1)
     assert op.api.stats()[0].properties["views"] == 0

@@ -30,7 +30,7 @@ def small():
 
 
 def timers(op, kind):
-    return op.api.due_timers(*op.address, op.version, LATEST, 1 << 20, b"", kind)
+    return op.range.due_timers(op.version, LATEST, 1 << 20, b"", kind)
 
 
 def random_timers(rng, groups, count):
@@ -68,7 +68,7 @@ def test_timers_survive_writes_deletes_restores_and_rescales(host, drive, key, t
             assert timers(part, EVENT_TIMERS) == of_kind(mine, EVENT_TIMERS)
             (stats,) = (s for s in other.stats() if s.start == start)
             assert stats.properties["heap-timers"] == len(mine)
-    op.api.release_range(*op.address)
+    op.api.release_range(op.lease)
     op.open()
     assert timers(op, PROCESSING_TIMERS) == of_kind(alive, PROCESSING_TIMERS)
 

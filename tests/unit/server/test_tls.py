@@ -181,7 +181,7 @@ def test_much_goes_through(tmp_path, files, drive, key):
         op.open()
         values = {key(n % 64, n): bytes([n % 251]) * 1000 for n in range(5_000)}
         op.epoch(values)
-        found = op.api.get_many(*op.address, op.version, list(values))
+        found = op.range.get_many(op.version, list(values))
         assert found == list(values.values())
 
 

@@ -44,7 +44,7 @@ def fill(parts, key, size, seed=1):
 def checkpoint(parts, checkpoint_id, limits=INLINE, base=None):
     api, run = parts[0].api, parts[0].run
     for part in parts:
-        api.snapshot(*part.address, checkpoint_id, part.version)
+        api.range(part.lease).snapshot(checkpoint_id, part.version)
     old = {h.start: h.files for h in (base.handles if base else [])}
     requests = [UploadRequest(p.spec.uid, p.spec.start, old.get(p.spec.start, [])) for p in parts]
     uploaded = api.upload_many(run, checkpoint_id, parts[0].url, requests, limits)
@@ -132,12 +132,12 @@ def test_uploads_write_nothing_over_even_when_repeated(ranges, key):
 def test_an_upload_of_a_range_that_is_not_here_writes_nothing(ranges, key):
     fill(ranges, key, 5000)
     for part in ranges[1:]:
-        part.api.snapshot(*part.address, 1, part.version)
+        part.range.snapshot(1, part.version)
     requests = [UploadRequest(p.spec.uid, p.spec.start, []) for p in ranges]
     with pytest.raises(Retryable, match="no snapshot"):
         ranges[0].api.upload_many("f1r0", 1, ranges[0].url, requests, PACKED)
     assert stored(ranges) == {}
-    ranges[0].api.snapshot(*ranges[0].address, 1, ranges[0].version)
+    ranges[0].range.snapshot(1, ranges[0].version)
     ranges[0].api.upload_many("f1r0", 1, ranges[0].url, requests, PACKED)
 
 
@@ -158,7 +158,7 @@ def test_a_snapshot_that_changed_on_disk_is_not_uploaded(ranges, key, tmp_path):
     fill(ranges, key, 5000)
     checkpoint(ranges, 1, PACKED)
     for part in ranges:
-        part.api.snapshot(*part.address, 2, part.version)
+        part.range.snapshot(2, part.version)
     path = next((tmp_path / "local").rglob("ckpt/2/*.sst"))
     data = bytearray(path.read_bytes())
     data[100] ^= 1
