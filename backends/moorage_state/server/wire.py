@@ -201,10 +201,11 @@ class Connection:
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self._deadline: float | None = None
-        self._bounds_unread = connected.family != socket.AF_UNIX
+        self._remote = connected.family != socket.AF_UNIX
+        self._staging = False
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             connected.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
-        if self._bounds_unread:
+        if self._remote:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _notice_lost_hosts(connected)
 
@@ -216,14 +217,12 @@ class Connection:
         self._deadline = None if seconds is None else time.monotonic() + seconds
 
     def send_request(self, operation: Operation, arguments: tuple[Any, ...]) -> None:
-        """Send a call.
-
-        Whose replies nobody awaits may fill the peer's buffers while its disk is slow, for longer
-        than a host may be silent: from then on only keepalive and the socket's time bound a wait.
-        """
-        if not operation.has_reply and self._bounds_unread:
-            self._bounds_unread = False
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
+        """Send a call."""
+        if not operation.has_reply and self._remote and not self._staging:
+            # Calls without replies may fill the peer's buffers while its disk is slow, for longer
+            # than a host may be silent, and the kernel counts a peer that reads nothing as silent.
+            self._staging = True
+            _bound_unacknowledged(self.socket, 0)
         self._send(*operation.encode_request(arguments))
 
     def receive_request(self) -> tuple[Operation, msgspec.Raw, bytearray]:
@@ -260,6 +259,10 @@ class Connection:
             header, payload = self._receive(_MAX_HEADER, _MAX_PAYLOAD)
             reply = _decode_reply(header)
             if not isinstance(reply, bool):
+                if self._staging:
+                    # The peer has read all that was sent before: its silence tells again.
+                    self._staging = False
+                    _bound_unacknowledged(self.socket, _SILENT_PEER_SECONDS)
                 return reply, payload
 
     def receive_welcome(self) -> tuple[dict[str, Any] | None, bytearray]:
@@ -335,8 +338,11 @@ def _notice_lost_hosts(connected: socket.socket) -> None:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES - 1)
-    milliseconds = _SILENT_PEER_SECONDS * 1000
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    _bound_unacknowledged(connected, _SILENT_PEER_SECONDS)
+
+
+def _bound_unacknowledged(connected: socket.socket, seconds: int) -> None:
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)
 
 
 def accept_peer(connection: Connection, token: str, nonce: bytes, server: str = "") -> None:

@@ -12,9 +12,10 @@ from moorage_testing.black_hole import BlackHole
 from moorage.driver.background import Background
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.range_access import ServerDoor
+from moorage_state.deltas import encode_frame
 from moorage_state.errors import Retryable, ServerGone
 from moorage_state.memory import HeapOptions
-from moorage_state.server import Lease, RangeHost
+from moorage_state.server import Lease, RangeHost, RangeSpec
 from moorage_state.server.client import StateClient
 from moorage_state.server.service import Service
 from moorage_state.server.wire import Connection
@@ -178,6 +179,19 @@ def test_who_stages_for_a_slow_disk_is_not_cut_off_by_a_peer_that_reads_nothing_
     assert client._connection.socket.getsockopt(*option) == 0
     assert client._connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     client.close()
+
+
+def test_once_what_was_staged_has_an_answer_a_lost_host_is_noticed_as_soon_as_before(hosts):
+    with hosts.connect(0) as client:
+        op = client.range(RangeSpec("op", 0, 127).lease("f1r0"))
+        client.open_range(RangeSpec("op", 0, 127), "f1r0", None, [], hosts.url)
+        for attempt in ("a", "b"):
+            op.stage(1, attempt, encode_frame([], [b"\0\0\1k"], [b"v"]), 0)
+            op.prepare(1, attempt, "", 1)
+            bound = client._connection.socket.getsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT
+            )
+            assert bound == 20_000
 
 
 def test_what_was_cancelled_is_waited_for_so_long_and_what_writes_to_its_end():
