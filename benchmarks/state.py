@@ -213,8 +213,7 @@ def _opened(way: str, kind: str, directory: Path) -> Opened:
     factory = HashMapStateBackend() if way == "hashmap" else EmbeddedRocksDBStateBackend()
     backend = keyed_backend(factory, directory)
     # Nobody but a benchmark has to know when it is written.
-    settle = nothing if way == "hashmap" else backend._settle  # noqa: SLF001
-    return Opened(of_backend(kind, backend), settle, backend.dispose)
+    return Opened(of_backend(kind, backend), backend._settle, backend.dispose)  # noqa: SLF001
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -41,8 +41,8 @@ class StateTtlConfig:
         cleanup_in_background: remove expired state of keys that do not come again. Without, only
             reads do.
         sweep_limit: how many expired values, elements or entries a subtask removes in one epoch.
-        cleanup_in_full_snapshot: leave what has expired out of canonical savepoints, and out of
-            every snapshot of objects in memory. What is stored here stays.
+        cleanup_in_full_snapshot: leave what has expired out of canonical savepoints. What is
+            stored here stays.
 
     Raises:
         ValueError: for a time of less than a millisecond, or a limit of less than one entry.

@@ -2,24 +2,30 @@
 
 Decides what has to be known of a subtask's state to restore any part of it, by any parallelism and,
 where the format is canonical, any backend. Made by snapshots, kept by whoever coordinates them.
+
+The subtasks of one snapshot need not have declared the same: a state may be declared at its first
+use, so when its type changes one subtask may have declared the new one and another not yet.
+`known_states` decides which type holds for all, and of which type the values of each handle are.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from moorage_state.backends.streams import StreamStateHandle
 from moorage_state.canonical.layout import file_name
 from moorage_state.errors import CorruptState, UserError
-from moorage_state.keyed.store import StateSchema
+from moorage_state.keyed.store import StateSchema, merged_schema
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.snapshots import FileRef, RangeHandle, StateMeta
 from moorage_state.stores import open_store
 
 __all__ = [
     "KeyedStateHandle",
+    "KnownStates",
     "SnapshotResult",
+    "known_states",
     "metas_of",
     "select_handles",
     "shared_keys",
@@ -30,7 +36,7 @@ class KeyedStateHandle(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one range of key groups in one snapshot.
 
     Attributes:
-        backend: whose format it is; `canonical` is everybody's.
+        backend: the identifier of the state backend that reads it; `canonical` is everybody's.
         job_id: the job that took it.
         operator: the operator's uid.
         key_types: the DDL types of its key columns.
@@ -43,12 +49,12 @@ class KeyedStateHandle(msgspec.Struct, frozen=True, kw_only=True):
             says no more than which types came before it.
         sequence: goes on growing after a restore; part of the place of list elements.
         store_url: where the files of `range` are.
-        range: the files, of `rocksdb` and `canonical`.
-        stream: the bytes, of `hashmap`.
+        range: the files; None where there is a stream.
+        stream: the bytes, of `hashmap` as earlier releases wrote it.
         offsets: where in `stream` the key groups begin, and where the last one ends.
     """
 
-    backend: Literal["hashmap", "rocksdb", "canonical"]
+    backend: str
     job_id: str
     operator: str
     key_types: tuple[str, ...]
@@ -68,6 +74,11 @@ class KeyedStateHandle(msgspec.Struct, frozen=True, kw_only=True):
     def key_group_range(self) -> KeyGroupRange:
         """The key groups."""
         return KeyGroupRange(self.start, self.end)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the files are those of a database, whose values say what type wrote them."""
+        return self.range is not None and self.range.format == "native"
 
     @property
     def state_size(self) -> int:
@@ -215,3 +226,52 @@ def _require_fit(
                 f"snapshot does not fit the operator: {where} {what} stored={stored} "
                 f"declared={own}; keys and key groups of stored state cannot change"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownStates:
+    """What holds for all subtasks.
+
+    Attributes:
+        schemas: by name; `earlier` are the types that restored values may still have.
+    """
+
+    schemas: Mapping[str, StateSchema]
+    _forgotten: Mapping[str, int]
+
+    def generations(self, handle: KeyedStateHandle) -> dict[str, int]:
+        """For each state of a handle, the type of its values, where they are all of the last one.
+
+        Given as which of the types in `schemas` it is, counted from the oldest.
+        """
+        return {s.name: len(s.earlier) - self._forgotten[s.name] for s in handle.states}
+
+
+def known_states(handles: Iterable[KeyedStateHandle]) -> KnownStates:
+    """What the subtasks of one snapshot had declared, together.
+
+    Args:
+        handles: all that there are of the snapshot, so that every subtask comes to the same.
+
+    Raises:
+        UserError: they declared what excludes each other.
+    """
+    schemas: dict[str, StateSchema] = {}
+    forgotten: dict[str, int] = {}
+    for handle in handles:
+        for schema in handle.states:
+            name, other = schema.name, schemas.get(schema.name)
+            if handle.stream is not None and schema.indexed_ms is not None:
+                # A stream has no index of what expires: a sweep makes it.
+                schema = msgspec.structs.replace(schema, indexed_ms=0)  # noqa: PLW2901
+            schemas[name] = schema if other is None else merged_schema(other, schema)
+            oldest = 0 if handle.is_native else len(schema.earlier)
+            forgotten[name] = min(oldest, forgotten.get(name, oldest))
+    kept = {name: _later_than(schema, forgotten[name]) for name, schema in schemas.items()}
+    return KnownStates(kept, forgotten)
+
+
+def _later_than(schema: StateSchema, forgotten: int) -> StateSchema:
+    if not forgotten:
+        return schema
+    return msgspec.structs.replace(schema, earlier=schema.earlier[forgotten:])

@@ -5,19 +5,17 @@ instance; not thread-safe.
 """
 
 import re
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from moorage_state.backends.api import KeyedStateBackend
 from moorage_state.canonical.hashing import key_groups
 from moorage_state.codecs import StateTypeError, checker, plain_type
-from moorage_state.errors import Bug, UserError
+from moorage_state.errors import UserError
 from moorage_state.keygroups import MAX_PARALLELISM_LIMIT, KeyGroupRange
 from moorage_state.keylayout import key_prefix
 from moorage_state.keys import KeyCodec
 
-__all__ = ["KeyLocator", "Located", "LocatingBackend", "require_namespace", "require_operator"]
+__all__ = ["KeyLocator", "Located", "disposed", "require_namespace", "require_operator"]
 
 _REMEMBERED = 50_000
 _OPERATOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
@@ -130,57 +128,9 @@ class _Disposed(KeyLocator):
         raise self._gone()
 
 
-class LocatingBackend(KeyedStateBackend):
-    """A keyed state backend that knows where its current key is, and whether it is at its end."""
-
-    _locator: KeyLocator
-    _located: Located | None = None
-    _disposed = False
-
-    def set_current_key(self, key: Any) -> None:
-        """See `KeyedStateBackend`.
-
-        Raises:
-            StateTypeError: also when what the key before it was given is not of a declared type.
-        """
-        self.enter(self._locator.find(key))
-
-    @property
-    def current_key(self) -> Any:
-        """See `KeyedStateBackend`."""
-        return self._located.key if self._located is not None else None
-
-    @property
-    def has_current_key(self) -> bool:
-        """See `KeyedStateBackend`."""
-        return self._located is not None
-
-    def _check_usable(self) -> None:
-        """Raise `Bug` if the backend was disposed of."""
-        if self._disposed:
-            raise self._gone()
-
-    def _refuse_all(self) -> None:
-        """Take no key any more."""
-        self._disposed = True
-        self._located, self._locator = None, _Disposed(self._gone)
-
-    def _gone(self) -> Bug:
-        groups = self.key_group_range
-        return Bug(
-            f"the state backend was disposed of: key_groups={groups.start}-{groups.end}; make "
-            f"another one"
-        )
-
-    @abstractmethod
-    def enter(self, located: Located) -> None:
-        """Make a key the current one, whose place is known."""
-
-    def enter_raw(self, group: int, raw: bytes) -> Any:
-        """Make the key with these bytes the current one and return it."""
-        located = self._locator.at(group, raw)
-        self.enter(located)
-        return located.key
+def disposed(gone: Callable[[], Exception]) -> KeyLocator:
+    """One that raises what `gone` gives for every key."""
+    return _Disposed(gone)
 
 
 def require_operator(operator: str) -> None:

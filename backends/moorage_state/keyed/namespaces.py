@@ -26,6 +26,7 @@ __all__ = [
     "keys_of",
     "namespace_bytes",
     "namespace_codec",
+    "prefixed_with_length",
     "split_namespace",
 ]
 
@@ -90,10 +91,13 @@ class NamespaceCodec:
 
 def namespace_bytes(codec: KeyCodec, namespace: Any) -> bytes:
     """What stands behind the state's id; `namespace` is a tuple where it has several columns."""
-    return _with_length(codec.encode(namespace if isinstance(namespace, tuple) else (namespace,)))
+    return prefixed_with_length(
+        codec.encode(namespace if isinstance(namespace, tuple) else (namespace,))
+    )
 
 
-def _with_length(raw: bytes) -> bytes:
+def prefixed_with_length(raw: bytes) -> bytes:
+    """What stands behind the state's id for the bytes of a namespace."""
     return _LENGTH.pack(len(raw)) + raw
 
 
@@ -136,7 +140,7 @@ class NamespacedState:
 
     def set_current_namespace(self, namespace: Any) -> Any:
         """The handle of the state for the current key and `namespace`."""
-        store, sid = self._store, self._sid + _with_length(self._codec.encode(namespace))
+        store, sid = self._store, self._sid + prefixed_with_length(self._codec.encode(namespace))
         handle = self._handles.get(sid)
         if handle is None:
             if len(self._handles) >= _HANDLES and not store.touched and self._key != store.prefix:
@@ -180,7 +184,7 @@ class NamespacedState:
         """
         store, codec = self._store, self._codec
         cells = [
-            store.prefixes[index] + self._sid + _with_length(codec.encode(namespace))
+            store.prefixes[index] + self._sid + prefixed_with_length(codec.encode(namespace))
             for index, namespace in wanted
         ]
         if cells:
@@ -214,7 +218,7 @@ def keys_of(
         raise RuntimeError("keys can only be listed where the key groups of the range are known")
     wanted = sid
     if namespace is not None:
-        wanted += _with_length(NamespaceCodec(namespace_types, state).encode(namespace))
+        wanted += prefixed_with_length(NamespaceCodec(namespace_types, state).encode(namespace))
     limit = min(_FIRST_PAGE, _PAGE)
     for group in range(store.groups.start, store.groups.end + 1):
         lower = group.to_bytes(2, "big") + bytes([KEYED_STATE])

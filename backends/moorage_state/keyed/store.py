@@ -52,6 +52,7 @@ from moorage_state.keylayout import state_id
 
 __all__ = [
     "KeyedStateStore",
+    "NoKey",
     "StateHandleBase",
     "StateSchema",
     "merged_schema",
@@ -75,10 +76,11 @@ class StateHandleBase(Protocol):
         ...
 
 
-class _NoKey(list[StateHandleBase]):
+class NoKey(list[StateHandleBase]):
     """Stands for the touched handles where there is no current key."""
 
     def append(self, _: StateHandleBase) -> None:
+        """Raises RuntimeError."""
         raise RuntimeError(
             "state belongs to a key and there is none at this point: use states and timers "
             "in process and on_timer, not in open or close"
@@ -123,7 +125,7 @@ class KeyedStateStore:
         self.index = 0
         self.prefix = b""
         self.appended = 0
-        self.touched: list[StateHandleBase] = _NoKey()
+        self.touched: list[StateHandleBase] = NoKey()
         self._of_key: list[StateHandleBase] = []
         self._known = {s.name: s for s in known}
         self._schemas: dict[str, StateSchema] = {}
@@ -216,10 +218,13 @@ class KeyedStateStore:
             return iter(())
         return keys_of(self, state_id(name), schema.namespace_types, name, namespace)
 
-    def sweep_expired(self) -> int:
+    def sweep_expired(self, at_most: int | None = None) -> int:
         """Remove state that has expired, within bounds; returns how much was looked at.
 
         Called once in an epoch, after the states are registered and before the first key.
+
+        Args:
+            at_most: looks at no more than about so many, also where the states allow it.
         """
         states = {state_id(s.name): s for s in self.schemas if s.ttl_ms is not None}
         if not states:
@@ -227,7 +232,8 @@ class KeyedStateStore:
         if self.groups is not None and any(map(lacks_entries, self._known.values())):
             self._record(mark_all(self, self.groups, self._known))
         limits = [d.ttl.sweep_limit for d in self._expiring.values() if d.ttl is not None]
-        return sweep(self, states, max(limits, default=_SWEEP_LIMIT))
+        limit = max(limits, default=_SWEEP_LIMIT)
+        return sweep(self, states, limit if at_most is None else min(limit, at_most))
 
     def _record(self, schemas: dict[str, StateSchema]) -> None:
         """Let this be known of stored state."""
@@ -379,7 +385,7 @@ class KeyedStateStore:
         """Flush the last key and send what is left; returns the number of frames sent in all."""
         self.flush_key()
         self.prefix = b""
-        self.touched = _NoKey()
+        self.touched = NoKey()
         if self._keys or self._ranges:
             self._send()
         return self.frames

@@ -9,7 +9,6 @@ from hypothesis.stateful import run_state_machine_as_test
 from moorage_testing import contract_kinds, contract_ttl
 from moorage_testing.contract_machine import machine_over
 
-from moorage_state.backends import HashMapStateBackend
 from moorage_state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -28,8 +27,7 @@ def test_every_backend_keeps_the_contract(backend, subtasks, options, body):
     body(subtasks(backend, 2, options=options[kind]))
 
 
-def test_expired_state_of_keys_that_never_come_again_goes_while_others_come(subtasks):
-    op = subtasks(HashMapStateBackend(), 1)
+def test_expired_state_of_keys_that_never_come_again_goes_while_others_come(op):
     life = StateTtlConfig(datetime.timedelta(milliseconds=10))
     value = ValueStateDescriptor("value", "long", ttl=life)
     items = ListStateDescriptor("items", "long", ttl=life)
@@ -64,9 +62,8 @@ def test_every_kind_of_state_is_a_plain_object_per_key_on_every_backend(
         made.append(one)
         return one
 
-    # An epoch of a database is a snapshot and a restore here.
-    examples = 6 if isinstance(backend, HashMapStateBackend) else 2
+    # An epoch is a snapshot and a restore here.
     run_state_machine_as_test(
         machine_over(new),
-        settings=settings(max_examples=examples, stateful_step_count=15, deadline=None),
+        settings=settings(max_examples=2, stateful_step_count=15, deadline=None),
     )

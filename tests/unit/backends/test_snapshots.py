@@ -25,7 +25,7 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.errors import CorruptState, StoreUnavailable, UserError
-from moorage_state.stores import open_store
+from moorage_state.stores import LocalStore, open_store
 
 NATIVE_SAVEPOINT = CheckpointOptions(CheckpointType.SAVEPOINT)
 FULL = CheckpointOptions(CheckpointType.FULL_CHECKPOINT)
@@ -143,28 +143,14 @@ def test_purely_synchronous_snapshots_are_completed_when_they_are_returned(subta
     assert read(op) == before
 
 
-def test_writes_go_on_while_a_snapshot_is_written_slowly(  # noqa: C901  two threads in turns
-    subtasks, monkeypatch
-):
-    """The writer is let through one key group at a time, between changes to all keys."""
-    from moorage_state.backends.hashmap import format as format_module
-    from moorage_state.backends.hashmap import keyed
-
-    op = subtasks(HashMapStateBackend())
+def test_writes_go_on_while_a_snapshot_is_written_slowly(op, subtasks, monkeypatch):
+    """Its files come to the store one at a time, between changes to all keys."""
+    op.storage = FilesystemCheckpointStorage(str(op.path / "store"), inline_bytes=0)
     rng = random.Random(7)
     turn, through = threading.Semaphore(0), threading.Semaphore(0)
-    real = format_module.write_heap_snapshot
-
-    def slowly(stream, states, first, now_ms, check):
-        def step():
-            through.release()
-            assert turn.acquire(timeout=60)
-            check()
-
-        return real(stream, states, first, now_ms, step)
-
-    monkeypatch.setattr(keyed, "write_heap_snapshot", slowly)
-    for round_ in range(6):
+    for name in ("put", "put_file"):
+        monkeypatch.setattr(LocalStore, name, _in_turns(getattr(LocalStore, name), turn, through))
+    for round_ in range(4):
         fill(op, step=round_)
         before = read(op)
         futures = op.begin()
@@ -175,21 +161,32 @@ def test_writes_go_on_while_a_snapshot_is_written_slowly(  # noqa: C901  two thr
             runner.start()
         while any(runner.is_alive() for runner in runners):
             if through.acquire(timeout=0.01):
-                for key in rng.sample(KEYS, 8):
-                    op.with_key(key)
-                    op.state(COUNT).update(rng.randrange(1000))
-                    op.state(ITEMS).add(["later"])
-                    op.state(SEEN).put(rng.choice("abc"), (0, ["later"]))
-                    op.state(SEEN).remove(rng.choice("abc"))
-                    if rng.random() < 0.3:
-                        op.state(ITEMS).clear()
+                change(op, rng)
                 turn.release()
         for future in futures:
-            handle = future.result(0).handle
-            other = subtasks(HashMapStateBackend(), storage=op.storage)
-            other.restore([handle])
+            other = subtasks(op.backend, storage=op.storage)
+            other.restore([future.result(0).handle])
             assert read(other) == before
-        assert op.made[0]._states.versions.required == -1
+
+
+def _in_turns(put, turn, through):
+    def waiting(*given):
+        through.release()
+        assert turn.acquire(timeout=60)
+        put(*given)
+
+    return waiting
+
+
+def change(op, rng):
+    for key in rng.sample(KEYS, 8):
+        op.with_key(key)
+        op.state(COUNT).update(rng.randrange(1000))
+        op.state(ITEMS).add(["later"])
+        op.state(SEEN).put(rng.choice("abc"), (0, ["later"]))
+        op.state(SEEN).remove(rng.choice("abc"))
+        if rng.random() < 0.3:
+            op.state(ITEMS).clear()
 
 
 # -- cancel -----------------------------------------------------------------------------------
@@ -249,8 +246,6 @@ def test_disposing_cancels_what_is_not_through_and_leaves_no_files(op):
 
 
 def test_a_store_that_does_not_answer_fails_the_snapshot_and_not_the_state(op, monkeypatch):
-    from moorage_state.stores import LocalStore
-
     op.storage = FilesystemCheckpointStorage(str(op.path / "store"), inline_bytes=0)
     fill(op)
 
@@ -454,24 +449,25 @@ def test_state_that_is_more_than_the_driver_keeps_fails_the_snapshot(op, options
 # -- damage -----------------------------------------------------------------------------------
 
 
-def test_a_changed_byte_is_found_wherever_it_is(subtasks):
-    op = subtasks(HashMapStateBackend())
+def test_a_changed_byte_is_found_wherever_it_is(op):
     op.storage = FilesystemCheckpointStorage(str(op.path / "store"), inline_bytes=0)
     fill(op)
     (handle,) = op.take()
-    store = open_store(handle.stream.store_url)
-    whole = store.get(handle.stream.key)
+    store = open_store(handle.store_url)
     op.close()
     rng = random.Random(1)
-    for at in [0, 9, 11, len(whole) - 1, *rng.sample(range(len(whole)), 40)]:
-        damaged = bytearray(whole)
-        damaged[at] ^= 0x41
-        store.put(handle.stream.key, bytes(damaged))
-        with pytest.raises((CorruptState, UserError)):
+    for ref in [ref for ref in handle.range.files if ref.key]:
+        whole = store.get(ref.key)
+        ours = range(ref.offset, ref.offset + ref.size)
+        for at in [ours[0], ours[-1], *rng.sample(ours, 5)]:
+            damaged = bytearray(whole)
+            damaged[at] ^= 0x41
+            store.put(ref.key, bytes(damaged))
+            with pytest.raises((CorruptState, UserError)):
+                op.start([handle])
+        store.put(ref.key, whole[:-7])
+        with pytest.raises(CorruptState):
             op.start([handle])
-    store.put(handle.stream.key, whole[:-7])
-    with pytest.raises(CorruptState):
-        op.start([handle])
-    store.put(handle.stream.key, whole)
+        store.put(ref.key, whole)
     op.start([handle])
     assert op.stored_entries() > 0

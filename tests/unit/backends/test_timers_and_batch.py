@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from moorage_state.backends import BatchExecutionStateBackend, EmbeddedRocksDBStateBackend, sort_key
-from moorage_state.backends.rocksdb import timing
 from moorage_state.backends.storage import DriverCheckpointStorage
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
 from moorage_state.descriptors import ListStateDescriptor, ValueStateDescriptor
-from moorage_state.errors import LocalDiskError, UserError
+from moorage_state.errors import UserError
 from moorage_state.keyed.timers import TimeDomain
 
 from .conftest import SAVEPOINT
@@ -213,26 +212,6 @@ def test_a_timer_may_fire_others_itself(keyed, domain):
 
     assert timers.fire_due(9, on_timer) == 4
     assert seen == [1, 2, -3, 4, 5]
-
-
-def test_timers_that_a_failed_snapshot_did_not_write_are_in_the_next_one(subtasks, monkeypatch):
-    op = subtasks(EmbeddedRocksDBStateBackend(timer_service="HEAP"))
-    for key in "abcd":
-        op.with_key(key)
-        op.current.timers().register(5)
-    read, calls = timing.TimerCells.read, []
-
-    def fail_once(cells, prefix):
-        calls.append(prefix)
-        if len(calls) == 2:
-            raise LocalDiskError("a passing error")
-        return read(cells, prefix)
-
-    monkeypatch.setattr(timing.TimerCells, "read", fail_once)
-    with pytest.raises(LocalDiskError, match="passing"):
-        op.take()
-    op.restore(op.take())
-    assert sorted(fired(op.made[0], 9)) == [(5, key) for key in "abcd"]
 
 
 @pytest.mark.parametrize("before", ["HEAP", "ROCKSDB"])

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from moorage_state.backends import HashMapStateBackend
 from moorage_state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -112,8 +111,7 @@ def test_one_state_that_cannot_be_loaded_does_not_hurt_the_others(op, monkeypatc
     assert op.state(ValueStateDescriptor("count", "long")).value() == 7
 
 
-def test_a_state_of_which_one_object_cannot_be_loaded_stays_as_it_was(subtasks, monkeypatch):
-    op = subtasks(HashMapStateBackend())
+def test_a_state_of_which_one_object_cannot_be_loaded_stays_as_it_was(op, monkeypatch):
     fill(op)
     op.restore(op.take())
 
@@ -124,15 +122,14 @@ def test_a_state_of_which_one_object_cannot_be_loaded_stays_as_it_was(subtasks, 
 
     monkeypatch.setattr(sys.modules[__name__], "revive", revive_first)
     with pytest.raises(pickle.UnpicklingError, match="b is foreign"):
-        op.made[0].get_list_state(states()[1])
+        read(op)
     handles = op.take()
     monkeypatch.undo()
     op.restore(handles)
     assert read(op) == FILLED
 
 
-def test_state_that_is_declared_while_a_snapshot_is_written_is_in_it_as_it_was(subtasks):
-    op = subtasks(HashMapStateBackend())
+def test_state_that_is_declared_while_a_snapshot_is_written_is_in_it_as_it_was(op):
     fill(op)
     op.restore(op.take())
     (future,) = op.begin()
@@ -142,8 +139,7 @@ def test_state_that_is_declared_while_a_snapshot_is_written_is_in_it_as_it_was(s
     assert read(op) == FILLED
 
 
-def test_state_that_expires_before_it_is_declared_is_swept_as_bytes(subtasks):
-    op = subtasks(HashMapStateBackend())
+def test_state_that_expires_before_it_is_declared_is_swept_as_bytes(op):
     fill(op, TTL)
     handles = op.take()
     loaded.clear()

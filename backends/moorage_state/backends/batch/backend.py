@@ -7,9 +7,11 @@ What these set is ignored: a timer that always sets the next one would never let
 """
 
 import logging
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, cast
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
 
 from moorage_state.backends.api import (
     Environment,
@@ -17,15 +19,16 @@ from moorage_state.backends.api import (
     StateBackend,
 )
 from moorage_state.backends.handles import KeyedStateHandle
-from moorage_state.backends.hashmap.keyed import HeapKeyedStateBackend
+from moorage_state.backends.keyed import DatabaseKeyedStateBackend
 from moorage_state.backends.keying import KeyLocator, Located
 from moorage_state.backends.storage import CheckpointStreamFactory
-from moorage_state.backends.timers import HeapTimers
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
 from moorage_state.errors import UserError
-from moorage_state.keyed.timers import MAX_TIME, TimeDomain, timer_time
+from moorage_state.keyed.timers import MAX_TIME, TimeDomain
 from moorage_state.keygroups import SPARK_XXHASH64, KeyGroupRange
+from moorage_state.memory import HeapOptions
+from moorage_state.server.databases import Databases
 
 __all__ = ["BatchExecutionStateBackend", "BatchKeyedStateBackend", "sort_key"]
 
@@ -46,28 +49,8 @@ def sort_key(
     return lambda key: locator.find(key).prefix
 
 
-class _Timers(HeapTimers):
-    """Timers that can be set until they are quiesced.
-
-    Attributes:
-        ignored: told of a time that was set after that.
-    """
-
-    ignored: Callable[[int], None] | None = None
-
-    def register(self, time_ms: int) -> None:
-        """See `KeyedTimers`."""
-        if self.ignored is not None:
-            self.ignored(timer_time(time_ms))
-            return
-        super().register(time_ms)
-
-
-class BatchKeyedStateBackend(HeapKeyedStateBackend):
+class BatchKeyedStateBackend(DatabaseKeyedStateBackend):
     """See `KeyedStateBackend`; holds the current key's state alone."""
-
-    backend = "batch"
-    timers_class = _Timers
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -108,33 +91,14 @@ class BatchKeyedStateBackend(HeapKeyedStateBackend):
         """
         if self._located is None:
             return
-        self._fire_all()
-        for kept in self._states:
-            kept.table.clear()
-        for timers in self._timers.values():
-            timers.rebuild()
+        if self._firing or any(self._cells.read(self._located.prefix)):
+            self._fire_all()
+        self._store.forget_all()
         self._located = None
-        self._context.leave()
 
     def get_keys(self, state_name: str, namespace: Any = None) -> Iterator[Any]:  # noqa: ARG002
         """None: no key but the current one has state, as with Flink's backend of this kind."""
         return iter(())
-
-    def get_keys_and_namespaces(self, state_name: str) -> Iterator[tuple[Any, Any]]:  # noqa: ARG002
-        """None; see `get_keys`."""
-        return iter(())
-
-    def restore(self, handles: Iterable[KeyedStateHandle]) -> None:
-        """Nothing can be restored.
-
-        Raises:
-            UserError: there are handles.
-        """
-        if any(True for _ in handles):
-            raise UserError(
-                "a bounded job begins without keyed state: backend=batch; restore the snapshot "
-                "with another state backend"
-            )
 
     def snapshot(
         self,
@@ -166,7 +130,7 @@ class BatchKeyedStateBackend(HeapKeyedStateBackend):
                 f"key={self.current_key!r:.80}; on_timer must not change the key"
             )
         self._firing = True
-        ending = [cast("_Timers", self.timers(domain)) for domain in TimeDomain]
+        ending = [self.timers(domain) for domain in TimeDomain]
         for timers in ending:
             timers.ignored = self._ignore
         try:
@@ -217,17 +181,26 @@ class BatchExecutionStateBackend(StateBackend):
         *,
         restore: Iterable[KeyedStateHandle] = (),
     ) -> KeyedStateBackend:
-        """See `StateBackend`."""
-        backend = BatchKeyedStateBackend(
+        """See `StateBackend`.
+
+        Raises:
+            UserError: there are handles to restore.
+        """
+        if any(True for _ in restore):
+            raise UserError(
+                "a bounded job begins without keyed state: backend=batch; restore the snapshot "
+                "with another state backend"
+            )
+        return BatchKeyedStateBackend(
             environment,
             job_id,
             operator_identifier,
             tuple(key_types),
             number_of_key_groups,
             key_group_range,
+            databases=Databases(HeapOptions()),
+            directory=environment.local_dir or Path(tempfile.gettempdir()) / "moorage-batch",
         )
-        backend.restore(restore)
-        return backend
 
     def supports_savepoint_format(self, savepoint_format: SavepointFormat) -> bool:  # noqa: ARG002
         """Never."""

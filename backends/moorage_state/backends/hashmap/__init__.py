@@ -1,4 +1,4 @@
-"""State as objects in memory: quick, as large as memory, checkpointed whole.
+"""State in memory: quick, as large as memory, checkpointed whole.
 
 Decides nothing of checkpoint storage, which is chosen apart. Called through the registry or made in
 code. See docs/state-backends.md.

@@ -1,7 +1,9 @@
 """The factory of state in memory."""
 
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 from moorage_state.backends.api import (
@@ -11,15 +13,17 @@ from moorage_state.backends.api import (
 )
 from moorage_state.backends.configuration import ASYNCHRONOUS, Configuration
 from moorage_state.backends.handles import KeyedStateHandle
-from moorage_state.backends.hashmap.keyed import HeapKeyedStateBackend
+from moorage_state.backends.keyed import DatabaseKeyedStateBackend
 from moorage_state.keygroups import KeyGroupRange
+from moorage_state.memory import HeapOptions
+from moorage_state.server.databases import Databases
 
 __all__ = ["HashMapStateBackend"]
 
 
 @dataclass(frozen=True, slots=True)
 class HashMapStateBackend(StateBackend):
-    """State as objects in the memory of the process.
+    """State as sorted bytes in the memory of the process.
 
     Attributes:
         asynchronous_snapshots: whether snapshots are written beside the processing of records;
@@ -48,14 +52,15 @@ class HashMapStateBackend(StateBackend):
         restore: Iterable[KeyedStateHandle] = (),
     ) -> KeyedStateBackend:
         """See `StateBackend`."""
-        backend = HeapKeyedStateBackend(
+        return DatabaseKeyedStateBackend(
             environment,
             job_id,
             operator_identifier,
             tuple(key_types),
             number_of_key_groups,
             key_group_range,
+            databases=Databases(HeapOptions()),
+            directory=environment.local_dir or Path(tempfile.gettempdir()) / "moorage-hashmap",
             asynchronous=self.asynchronous_snapshots is not False,
+            restore=restore,
         )
-        backend.restore(restore)
-        return backend

@@ -21,7 +21,7 @@ from moorage_state.backends.configuration import (
     Configuration,
 )
 from moorage_state.backends.handles import KeyedStateHandle
-from moorage_state.backends.rocksdb.keyed import RocksKeyedStateBackend
+from moorage_state.backends.keyed import DatabaseKeyedStateBackend
 from moorage_state.errors import IllegalConfigurationError
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.server.databases import Databases
@@ -102,7 +102,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         Raises:
             LocalDiskError: the local volume refuses.
         """
-        return RocksKeyedStateBackend(
+        return DatabaseKeyedStateBackend(
             environment,
             job_id,
             operator_identifier,
@@ -111,7 +111,6 @@ class EmbeddedRocksDBStateBackend(StateBackend):
             key_group_range,
             databases=self._databases(),
             directory=self._directory(environment),
-            timers=self.timer_service or "HEAP",
             incremental=self.incremental is not False,
             restore=restore,
         )
@@ -126,7 +125,8 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         return environment.local_dir or Path(tempfile.gettempdir()) / "moorage-rocksdb"
 
     def _rocks_options(self) -> RocksOptions:
-        return parse_options("rocksdb", self.options).rocks_options()
+        options = parse_options("rocksdb", self.options).rocks_options()
+        return replace(options, heap_timers=self.timer_service != "ROCKSDB")
 
     def _databases(self) -> Databases:
         """Those of this process with the same options."""

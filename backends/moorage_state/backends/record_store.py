@@ -15,17 +15,23 @@ from moorage_state.descriptors import StateDescriptor
 from moorage_state.errors import Bug
 from moorage_state.keyed.access import Scan
 from moorage_state.keyed.expiry import Expiry, stamp_bytes
-from moorage_state.keyed.store import KeyedStateStore, StateHandleBase, StateSchema
+from moorage_state.keyed.store import KeyedStateStore, NoKey, StateHandleBase, StateSchema
+from moorage_state.keyed.timers import MIN_TIME
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import EVENT_TIMERS, KEYED_STATE
 from moorage_state.server import scans
 from moorage_state.server.api import RangeSpec
+from moorage_state.server.marker import METADATA
 
 __all__ = ["RecentWrites", "RecordStore"]
 
 _MOST_BYTES = 8 << 20
 _ENTRY_BYTES = 200
 _MANY_APPENDED = 1 << 31
+_SWEPT_AT_ONCE = 1000
+"""Entries for which a change of the key may wait, some milliseconds."""
+_SPANS = 16
+"""Sooner a sweep finds nothing new: the index has its times rounded up to such a part of a life."""
 _KEY_AT = 7
 
 Entries = dict[bytes, bytes | None]
@@ -50,6 +56,7 @@ class RecentWrites:
         self._spec = RangeSpec("", key_groups.start, key_groups.end)
         self.prefix = b""
         self.held = 0
+        self._stored = False
         self._entries: Entries = {}
         self._by_key = False
         # What lies under a key beside its cells: entries, and what was deleted before they came.
@@ -154,6 +161,17 @@ class RecentWrites:
             ranges += deleted
         keys = sorted(entries)
         self.database.apply([Frame(ranges, keys, list(map(entries.get, keys)))], marker)
+        self._stored = True
+        self._clear()
+
+    def forget_all(self) -> None:
+        """Delete everything, here and in the database."""
+        self._clear()
+        if self._stored:
+            self.database.delete_range(b"", METADATA)
+            self._stored = False
+
+    def _clear(self) -> None:
         self._entries, self._below, self._deleted = {}, {}, {}
         self.held = 0
 
@@ -168,6 +186,7 @@ class RecentWrites:
         if not entries and not ranges:
             return
         self.database.apply([Frame(ranges, list(entries), list(entries.values()))])
+        self._stored = True
         # Its writes go on counting towards the bound, which only makes the next batch sooner.
         self._below.pop(self.prefix, None)
         self._deleted.pop(self.prefix, None)
@@ -233,6 +252,7 @@ class RecordStore(KeyedStateStore):
         self.writes = writes
         self._clock_ms = clock_ms
         self._live: list[_LiveExpiry] = []
+        self._next_sweep_ms = MIN_TIME
         self._key_prefix: bytes | None = None
         self.prefixes = [b""]
         # Not methods that call them: that would be a tenth of what a record costs.
@@ -264,6 +284,8 @@ class RecordStore(KeyedStateStore):
             touched.clear()
         if self._live:
             self.move_time()
+            if self.now_ms >= self._next_sweep_ms:
+                self._sweep_a_part()
         self._key_prefix = self.prefix = self.prefixes[0] = writes.prefix = prefix
         self.touched = self._of_key
 
@@ -277,6 +299,12 @@ class RecordStore(KeyedStateStore):
         self.writes.prefix = b""
         if self.appended >= _MANY_APPENDED:
             self.next_epoch()
+
+    def forget_all(self) -> None:
+        """Forget the state of every key; there is no current one afterwards."""
+        self.leave()
+        self.prefix, self.touched = b"", NoKey()
+        self.writes.forget_all()
 
     def close(self, gone: Callable[[], Exception]) -> None:
         """Have every use of a state raise what `gone` gives; what is pending is dropped."""
@@ -301,10 +329,17 @@ class RecordStore(KeyedStateStore):
             for expiry in self._live:
                 expiry.move_to(now)
 
-    def sweep_expired(self) -> int:
+    def sweep_expired(self, at_most: int | None = None) -> int:
         """See `KeyedStateStore`; what was declared until now is known."""
         self._known |= self._schemas
-        return super().sweep_expired()
+        return super().sweep_expired(at_most)
+
+    def _sweep_a_part(self) -> None:
+        """Remove some of what has expired; where there is more, the next key goes on."""
+        self.writes.prefix = b""
+        if self.sweep_expired(_SWEPT_AT_ONCE) < _SWEPT_AT_ONCE:
+            lives = [schema.ttl_ms for schema in self.schemas if schema.ttl_ms]
+            self._next_sweep_ms = self.now_ms + max(1, min(lives, default=0) // _SPANS)
 
     def settle(self) -> None:
         """See `KeyedStateStore`."""

@@ -1,43 +1,42 @@
-"""The keyed state of one subtask in a RocksDB database of its own.
+"""The keyed state of one subtask in a process of one's own, over the database that servers open.
 
-Decides where the database lies, what the synchronous part of a snapshot does (write what is
-pending, flush, hard-link) and what its asynchronous part uploads: files that the last completed
-checkpoint does not have, or all of them, or canonical ones. Called by the thread of the subtask,
-but for what a snapshot does afterwards.
+Decides where the database lies, and what the synchronous part of a snapshot does: write what is
+pending, and take a copy of the database as a range does. What becomes of the copy is `saving`'s.
+One for every state backend; called by the thread of the subtask, but for what a snapshot does
+afterwards.
 """
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from moorage_state.backends.api import Environment, KeyedTimers
+from moorage_state.backends.api import Environment, KeyedStateBackend
 from moorage_state.backends.futures import SnapshotFuture, SnapshotsUnderway
 from moorage_state.backends.handles import (
     KeyedStateHandle,
+    KnownStates,
     SnapshotResult,
+    known_states,
     select_handles,
 )
-from moorage_state.backends.hashmap.context import Context
-from moorage_state.backends.hashmap.tables import StateTable, Versions
+from moorage_state.backends.heap_stream import frames_of_stream
 from moorage_state.backends.keying import (
     KeyLocator,
     Located,
-    LocatingBackend,
+    disposed,
     require_namespace,
     require_operator,
 )
-from moorage_state.backends.merging import KnownStates, known_states
-from moorage_state.backends.rocksdb.recording import RecentWrites, RecordStore
-from moorage_state.backends.rocksdb.saving import Saver, Take
-from moorage_state.backends.rocksdb.timing import StoredTimers, TimerCells, write_heap_timers
+from moorage_state.backends.record_store import RecentWrites, RecordStore
+from moorage_state.backends.saving import RUN, Saver, Take
 from moorage_state.backends.storage import CheckpointStreamFactory
-from moorage_state.backends.timers import HeapTimers
+from moorage_state.backends.timers import StoredTimers, TimerCells
 from moorage_state.coordinator import CheckpointOptions
-from moorage_state.errors import LocalDiskError
+from moorage_state.errors import Bug, LocalDiskError
 from moorage_state.keyed.timers import TIMERS_STATE, TimeDomain
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import KEYED_STATE, state_id
@@ -48,23 +47,23 @@ from moorage_state.server.directory import RangeDirectory
 from moorage_state.server.marker import write_marker
 from moorage_state.server.restore import Restored, Restorer
 
-__all__ = ["RocksKeyedStateBackend"]
+__all__ = ["DatabaseKeyedStateBackend"]
 
 _KEY_AT = 7
 _ID_BYTES = 4
-_RUN = "f0r1"
 _PAGE_ENTRIES = 10_000
 _PAGE_BYTES = 8 << 20
 
 
-class RocksKeyedStateBackend(LocatingBackend):
+class DatabaseKeyedStateBackend(KeyedStateBackend):
     """See `KeyedStateBackend`.
 
     Args:
         databases: opens the database, with the memory that all subtasks of the process share.
         directory: where the working files go, within a directory that is this backend's own.
-        timers: where timers are kept.
         incremental: whether a checkpoint leaves out what the last completed one has.
+        asynchronous: whether snapshots are written after `snapshot` returned, by whoever runs the
+            future; else they are through when it returns.
         restore: see `StateBackend.create_keyed_state_backend`.
     """
 
@@ -79,15 +78,19 @@ class RocksKeyedStateBackend(LocatingBackend):
         *,
         databases: Databases,
         directory: Path,
-        timers: Literal["HEAP", "ROCKSDB"],
-        incremental: bool,
-        restore: Iterable[KeyedStateHandle],
+        incremental: bool = False,
+        asynchronous: bool = True,
+        restore: Iterable[KeyedStateHandle] = (),
     ) -> None:
         require_operator(operator)
         self.key_types = key_types
         self.number_of_key_groups = number_of_key_groups
         self.key_group_range = key_group_range
         self._environment = environment
+        self._operator = operator
+        self._asynchronous = asynchronous
+        self._disposed = False
+        self._located: Located | None = None
         self._locator = KeyLocator(
             key_types, number_of_key_groups, key_group_range, environment.key_hash
         )
@@ -99,13 +102,13 @@ class RocksKeyedStateBackend(LocatingBackend):
             key_hash=environment.key_hash,
             number_of_key_groups=number_of_key_groups,
             wanted=key_group_range,
-            readable=frozenset({"rocksdb", "canonical"}),
+            readable=frozenset({databases.kind, "canonical"}),
         )
         name = f"{job_id}-{operator}-{environment.subtask}-{secrets.token_hex(8)}"
         self._home = directory / name
         spec = RangeSpec(operator, key_group_range.start, key_group_range.end)
         self._directory = RangeDirectory(self._home, spec)
-        self._timers: dict[TimeDomain, KeyedTimers] = {}
+        self._timers: dict[TimeDomain, StoredTimers] = {}
         self._underway: SnapshotsUnderway[SnapshotResult] = SnapshotsUnderway()
         self._takes = 0
         known = known_states(given)
@@ -113,36 +116,26 @@ class RocksKeyedStateBackend(LocatingBackend):
         self._database = restored.database
         self._snapshots = Snapshots(spec, self._directory, restored.backend_uuid, restored.hashes)
         try:
-            self._store, self._writes = self._new_store(handles, known)
+            self._writes = RecentWrites(self._database, key_group_range)
+            self._store = RecordStore(
+                self._writes,
+                max((handle.sequence for handle in handles), default=0) + 1,
+                list(known.schemas.values()),
+                key_group_range,
+                environment.clock_ms,
+            )
             self._cells = TimerCells(self._store, key_group_range)
-            self._heap = _HeapQueues(self, self._cells) if timers == "HEAP" else None
             self._saver = Saver(
                 job_id,
                 operator,
                 self,
                 self._snapshots,
                 databases,
-                run=_RUN,
                 incremental=incremental,
-                scratch=self._home,
             )
         except BaseException:
             self._close()
             raise
-
-    def _new_store(
-        self, handles: list[KeyedStateHandle], known: KnownStates
-    ) -> tuple[RecordStore, RecentWrites]:
-        writes = RecentWrites(self._database, self.key_group_range)
-        sequence = max((handle.sequence for handle in handles), default=0) + 1
-        store = RecordStore(
-            writes,
-            sequence,
-            list(known.schemas.values()),
-            self.key_group_range,
-            self._environment.clock_ms,
-        )
-        return store, writes
 
     def _opened(
         self, databases: Databases, handles: list[KeyedStateHandle], known: KnownStates
@@ -150,13 +143,15 @@ class RocksKeyedStateBackend(LocatingBackend):
         generations = {handle.start: known.generations(handle) for handle in handles}
         self._directory.lock()
         try:
-            self._directory.prepare(_RUN, None)
+            self._directory.prepare(RUN, None)
             restorer = Restorer(
-                self._directory, _RUN, databases, lambda files: generations[files.start]
+                self._directory, RUN, databases, lambda files: generations[files.start]
             )
             ranges = [handle.range for handle in handles if handle.range is not None]
             if not ranges:
-                return restorer.empty(0)
+                restored = restorer.empty(0)
+                self._fill_from_streams(restored, handles, generations)
+                return restored
             base = RestoreBase(handles[0].checkpoint_id, ranges[0].epoch, ranges)
             url = next((h.store_url for h in handles if h.store_url), "memory://inline")
             return restorer.restore(base, url)
@@ -165,7 +160,42 @@ class RocksKeyedStateBackend(LocatingBackend):
             shutil.rmtree(self._home, ignore_errors=True)
             raise
 
+    def _fill_from_streams(
+        self,
+        restored: Restored,
+        handles: list[KeyedStateHandle],
+        generations: Mapping[int, Mapping[str, int]],
+    ) -> None:
+        """Write into an empty database what handles of earlier releases have."""
+        wanted = self.key_group_range
+        try:
+            for handle in handles:
+                first, last = max(handle.start, wanted.start), min(handle.end, wanted.end)
+                for frame in frames_of_stream(handle, first, last, generations[handle.start]):
+                    restored.database.apply([frame])
+        except BaseException:
+            restored.database.close()
+            raise
+
     # -- keys ------------------------------------------------------------------------------
+
+    def set_current_key(self, key: Any) -> None:
+        """See `KeyedStateBackend`.
+
+        Raises:
+            StateTypeError: also when what the key before it was given is not of a declared type.
+        """
+        self.enter(self._locator.find(key))
+
+    @property
+    def current_key(self) -> Any:
+        """See `KeyedStateBackend`."""
+        return self._located.key if self._located is not None else None
+
+    @property
+    def has_current_key(self) -> bool:
+        """See `KeyedStateBackend`."""
+        return self._located is not None
 
     def get_keys(self, state_name: str, namespace: Any = None) -> Iterator[Any]:
         """See `KeyedStateBackend`."""
@@ -180,12 +210,9 @@ class RocksKeyedStateBackend(LocatingBackend):
         return iter([self._locator.decode(prefix[_KEY_AT:]) for prefix in prefixes])
 
     def enter(self, located: Located) -> None:
-        """See `LocatingBackend`."""
+        """Make a key the current one, whose place is known."""
         self._store.enter(located.prefix)
         self._located = located
-        heap = self._heap
-        if heap is not None:
-            heap.context.group, heap.context.entry = located.group, located.raw
 
     def _current(self) -> Located | None:
         self._check_usable()
@@ -227,30 +254,19 @@ class RocksKeyedStateBackend(LocatingBackend):
         state = self._store.namespaced_state(descriptor, (namespace_type,))
         state.merge_namespaces(target, list(sources))
 
-    def timers(self, domain: TimeDomain = TimeDomain.EVENT_TIME) -> KeyedTimers:
+    def timers(self, domain: TimeDomain = TimeDomain.EVENT_TIME) -> StoredTimers:
         """See `KeyedStateBackend`."""
         self._check_usable()
         found = self._timers.get(domain)
         if found is None:
-            if self._heap is not None:
-                found = self._heap.queue(domain)
-            else:
-                found = StoredTimers(
-                    domain,
-                    self._cells,
-                    self._locator,
-                    self.enter,
-                    self._current,
-                    self._settle,
-                )
-            self._timers[domain] = found
+            found = self._timers[domain] = StoredTimers(
+                domain, self._cells, self._locator, self.enter, self._current, self._settle
+            )
         return found
 
     def num_key_value_state_entries(self) -> int:
         """See `KeyedStateBackend`; of lists and maps their elements and entries count."""
-        self._check_usable()
-        self._store.leave()
-        self._write_heap_timers()
+        self._settle()
         timers, count = state_id(TIMERS_STATE), 0
         own = self.key_group_range
         for group in range(own.start, own.end + 1):
@@ -261,7 +277,6 @@ class RocksKeyedStateBackend(LocatingBackend):
                 while not complete:
                     keys, _, complete = cursor.take(upper, _PAGE_ENTRIES, _PAGE_BYTES)
                     count += sum(not _is_of(key, timers) for key in keys)
-        self._reenter()
         return count + sum(len(self.timers(domain)) for domain in TimeDomain)
 
     # -- snapshots -------------------------------------------------------------------------
@@ -278,9 +293,8 @@ class RocksKeyedStateBackend(LocatingBackend):
         self._store.leave()
         self._store.move_time()
         self._store.sweep_expired()
-        self._write_heap_timers()
         version = Version(checkpoint_id, "")
-        self._writes.apply(write_marker(version, _RUN))
+        self._writes.apply(write_marker(version, RUN))
         # Local copies have numbers of their own: a checkpoint may be taken again under its id.
         self._takes += 1
         self._snapshots.take(self._database, self._takes, version)
@@ -290,7 +304,10 @@ class RocksKeyedStateBackend(LocatingBackend):
         schemas, now_ms = tuple(self._store.schemas), self._store.now_ms
         take = Take(self._takes, checkpoint_id, sequence, schemas, now_ms)
         work = self._saver.work(take, stream_factory, options)
-        return self._underway.begin(checkpoint_id, work, partial(self._ended, take.number))
+        future = self._underway.begin(checkpoint_id, work, partial(self._ended, take.number))
+        if not self._asynchronous:
+            future.run()
+        return future
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """See `KeyedStateBackend`: its files need not be uploaded again."""
@@ -305,12 +322,23 @@ class RocksKeyedStateBackend(LocatingBackend):
         """See `KeyedStateBackend`; the working files are deleted."""
         if self._disposed:
             return
-        self._refuse_all()
+        self._disposed = True
+        self._located, self._locator = None, disposed(self._gone)
         self._store.close(self._gone)
-        if self._heap is not None:
-            self._heap.context.close(self._gone)
         self._underway.cancel_all()
         self._close()
+
+    def _check_usable(self) -> None:
+        """Raise `Bug` if the backend was disposed of."""
+        if self._disposed:
+            raise self._gone()
+
+    def _gone(self) -> Bug:
+        groups = self.key_group_range
+        return Bug(
+            f"the state backend was disposed of: key_groups={groups.start}-{groups.end}; make "
+            f"another one"
+        )
 
     def _close(self) -> None:
         self._snapshots.close()
@@ -319,13 +347,6 @@ class RocksKeyedStateBackend(LocatingBackend):
         finally:
             self._directory.unlock()
             shutil.rmtree(self._home, ignore_errors=True)
-
-    def _write_heap_timers(self) -> None:
-        """Bring everything into the database; there is no current key until the next one."""
-        if self._heap is not None:
-            self._heap.write(lambda located: self._store.enter(located.prefix), self._locator)
-            self._store.leave()
-        self._writes.apply()
 
     def _ended(self, take: int) -> None:
         """The asynchronous part is over; its local copy is of no more use."""
@@ -336,35 +357,6 @@ class RocksKeyedStateBackend(LocatingBackend):
     def key_hash(self) -> str:
         """Which function maps a key to its key group."""
         return self._environment.key_hash
-
-
-class _HeapQueues:
-    """Timers in memory beside a database, which knows them from snapshot to snapshot."""
-
-    def __init__(self, backend: RocksKeyedStateBackend, cells: TimerCells) -> None:
-        self.context = Context(lambda: 0)
-        self._cells = cells
-        self._dirty: set[tuple[int, bytes]] = set()
-        own = backend.key_group_range
-        self._tables = {domain: StateTable(len(own), Versions()) for domain in TimeDomain}
-        for domain, table in self._tables.items():
-            for group, time_ms, raw in cells.all(domain):
-                table.own_map(group - own.start, raw)[time_ms] = True
-        self._queues = {
-            domain: HeapTimers(self.context, table, backend.enter_raw, self._changed, domain)
-            for domain, table in self._tables.items()
-        }
-
-    def queue(self, domain: TimeDomain) -> HeapTimers:
-        """The timers of one domain."""
-        return self._queues[domain]
-
-    def write(self, enter: Callable[[Located], None], locator: KeyLocator) -> None:
-        """Bring what changed into the database."""
-        write_heap_timers(self._cells, locator, enter, self._dirty, self._tables.values())
-
-    def _changed(self, group: int, raw: bytes) -> None:
-        self._dirty.add((group, raw))
 
 
 def _is_of(key: bytes, sid: bytes) -> bool:
