@@ -8,7 +8,7 @@ from moorage_testing.engine import input_stream
 from tests.spark.engine_jobs import EVENTS, SUMS, Sum, counts, some_events, totals
 
 from moorage import KeyedProcessFunction, ValueStateDescriptor
-from moorage.engine.failures import UserFunctionError
+from moorage.engine.task_failures import UserFunctionError
 from moorage_state.errors import UserError
 
 pytestmark = pytest.mark.spark

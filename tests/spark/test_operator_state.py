@@ -23,7 +23,7 @@ from moorage import (
     ValueStateDescriptor,
 )
 from moorage.api.graph import SinkNode
-from moorage.engine.failures import UserFunctionError
+from moorage.engine.task_failures import UserFunctionError
 from moorage.state import read
 from moorage_state.keygroups import range_of
 

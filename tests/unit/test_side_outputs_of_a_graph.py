@@ -11,7 +11,7 @@ from moorage import DataStream, KeyedProcessFunction, KeyedStream, MapStateDescr
 from moorage.api.broadcast import KeyedBroadcastProcessFunction
 from moorage.api.graph import JobGraph
 from moorage.api.sinks import Sink
-from moorage.engine.outlets import outlets_of
+from moorage.engine.plan import outlets_of
 from moorage_state.errors import UserError
 
 ROWS = StructType([StructField("user", StringType(), False), StructField("n", LongType())])

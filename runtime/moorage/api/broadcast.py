@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = [
     "BroadcastConnectedStream",
     "BroadcastContext",
-    "BroadcastSide",
+    "BroadcastInput",
     "BroadcastStream",
     "KeyedBroadcastProcessFunction",
     "ReadOnlyContext",
-    "broadcast_side",
+    "broadcast_input",
 ]
 
 
@@ -148,7 +148,7 @@ class KeyedBroadcastProcessFunction(KeyedProcessFunction):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BroadcastSide:
+class BroadcastInput:
     """The broadcast stream of an operator, and the states that its rows build up."""
 
     stream: "DataStream"
@@ -192,9 +192,9 @@ class BroadcastConnectedStream:
         return self._keyed.process(function, uid=uid, output=output, **options)
 
 
-def broadcast_side(
+def broadcast_input(
     given: "DataStream | BroadcastStream", descriptors: tuple[MapStateDescriptor, ...]
-) -> BroadcastSide:
+) -> BroadcastInput:
     """What `connect` was given, checked.
 
     Raises:
@@ -222,4 +222,4 @@ def broadcast_side(
             f"pyspark hands no column with a dot or a backtick in its name to a function; rename "
             f"it before connect: columns={unreadable}"
         )
-    return BroadcastSide(given, descriptors)
+    return BroadcastInput(given, descriptors)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from moorage.api.broadcast import BroadcastSide
+from moorage.api.broadcast import BroadcastInput
 from moorage.api.declarations import SideOutput
 from moorage.api.functions import KeyedProcessFunction, OutputTag
 from moorage.api.sinks import Sink
@@ -57,7 +57,7 @@ class OperatorNode:
     function: KeyedProcessFunction
     output: StructType
     null_key: str | OutputTag
-    broadcast: BroadcastSide | None = None
+    broadcast: BroadcastInput | None = None
     side_outputs: tuple[SideOutput, ...] = ()
     bad_time: str | OutputTag = "fail"
 

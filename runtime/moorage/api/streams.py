@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 
 from moorage.api.broadcast import (
     BroadcastConnectedStream,
-    BroadcastSide,
+    BroadcastInput,
     BroadcastStream,
     KeyedBroadcastProcessFunction,
-    broadcast_side,
+    broadcast_input,
 )
 from moorage.api.declarations import (
     arrow_schema,
@@ -306,7 +306,7 @@ class KeyedStream:
         stream: DataStream,
         columns: tuple[str, ...],
         types: tuple[str, ...],
-        broadcast: BroadcastSide | None = None,
+        broadcast: BroadcastInput | None = None,
     ) -> None:
         self._stream = stream
         self._columns = columns
@@ -325,7 +325,7 @@ class KeyedStream:
         Raises:
             UserError: the stream comes from a stateful operator, or descriptors are missing.
         """
-        side = broadcast_side(stream, descriptors)
+        side = broadcast_input(stream, descriptors)
         return BroadcastConnectedStream(KeyedStream(self._stream, self._columns, self._types, side))
 
     def process(

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import RunOptions
 from moorage.driver.views import ExecutorsView
-from moorage.engine.failures import SparkEnded
 from moorage.engine.placement import Placement
 from moorage.engine.servers import Servers
+from moorage.engine.task_failures import SparkEnded
 from moorage_state.errors import MoorageError
 
 __all__ = [

@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from moorage.api.graph import JobGraph
 from moorage.api.streams import StreamEnvironment
 from moorage.driver.job_source import NO_BUILD, ODD_BUILD, fault_of, hiding_files, unread_files
-from moorage.engine.failures import UserFunctionError
+from moorage.engine.task_failures import UserFunctionError
 from moorage_state.errors import MoorageError, UserError
 from moorage_state.import_path import after_standard_library
 

@@ -18,7 +18,7 @@ from moorage.driver.operator_states import operator_metas
 from moorage.driver.restore import STATELESS, UID_MAPPING, VALUE_TIMES
 from moorage.driver.settings import JobSettings
 from moorage.driver.versions import SPARK_VERSION
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.event_time import Watermarks
 from moorage_state.keyed.store import StateSchema
 from moorage_state.operator_state import OperatorStateSchema
 from moorage_state.snapshots import LogWriter, Manifest, OperatorState, RangeHandle, StateMeta

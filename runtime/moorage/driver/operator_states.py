@@ -7,8 +7,7 @@ it. Called by the run when it restores, and by whoever makes manifests.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from moorage.engine.moving import OperatorMove, redistribute
-from moorage.engine.sides import OperatorSides
+from moorage.engine.operator_states import OperatorMove, OperatorStates, redistribute
 from moorage_state.operator_state import OperatorStateSchema
 from moorage_state.snapshots import Manifest, OperatorState, OperatorStateMeta
 
@@ -26,12 +25,12 @@ def operator_metas(schemas: Iterable[OperatorStateSchema]) -> list[OperatorState
     ]
 
 
-def operator_sides(manifest: Manifest | None) -> OperatorSides:
+def operator_sides(manifest: Manifest | None) -> OperatorStates:
     """What a run that begins with this manifest knows of operator state; None begins empty."""
     if manifest is None:
-        return OperatorSides()
+        return OperatorStates()
     schemas = {uid: _schemas(state) for uid, state in manifest.operators.items()}
-    return OperatorSides(
+    return OperatorStates(
         {uid: known for uid, known in schemas.items() if known},
         frozenset(manifest.operators),
         manifest.checkpoint_id,

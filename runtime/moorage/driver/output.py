@@ -18,7 +18,7 @@ from moorage.api.sinks import (
     SinkRestore,
     SinkRetire,
 )
-from moorage.engine.failures import UserFunctionError
+from moorage.engine.task_failures import UserFunctionError
 from moorage_state.errors import CorruptState, StoreUnavailable, UserError
 from moorage_state.snapshots import (
     Checkpoint,

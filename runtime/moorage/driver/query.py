@@ -13,8 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from moorage.api.functions import KeyedProcessFunction
 from moorage.api.graph import JobGraph
 from moorage.driver.settings import JobSettings
-from moorage.engine.failures import ask_spark
 from moorage.engine.plan import tagged_union
+from moorage.engine.task_failures import ask_spark
 
 __all__ = [
     "counting_consumers",

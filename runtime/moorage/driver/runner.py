@@ -29,10 +29,10 @@ from moorage.driver.stream_run import StreamRun
 from moorage.driver.tuning import spare_byte_counts
 from moorage.driver.types import Outcome, Progress, RunOptions, RunResult
 from moorage.driver.wishes import let_go
-from moorage.engine.failures import UserFunctionError
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.plan import EpochPlanner
 from moorage.engine.servers import ExecutorLost
+from moorage.engine.task_failures import UserFunctionError
 from moorage_api import StatefulSparkJob
 from moorage_state.errors import (
     CorruptState,

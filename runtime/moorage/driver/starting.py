@@ -5,8 +5,7 @@ Called by the run when it begins, once its ranges are open.
 
 from moorage.driver.context import DriverContext
 from moorage.driver.restore import VALUE_TIMES, Choice
-from moorage.engine.clocks import JobClocks
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.event_time import JobClocks, Watermarks
 from moorage_state.snapshots import Manifest, Run
 
 __all__ = ["record_run", "watermarks_at"]

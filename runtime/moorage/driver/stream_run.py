@@ -38,8 +38,8 @@ from moorage.driver.views import OddRows
 from moorage.driver.wishes import Wishes
 from moorage.engine.acks import OddCounts
 from moorage.engine.epoch import EpochRunner, RunIdentity
-from moorage.engine.failures import SparkEnded, failure_of
 from moorage.engine.sparklog import SparkLog, capture, lay
+from moorage.engine.task_failures import SparkEnded, failure_of
 from moorage_state.errors import (
     Bug,
     CorruptState,
@@ -97,7 +97,7 @@ class StreamRun:
             tell=context.reporter.message,
             watch=context.reporter,
         )
-        self._runner.sides.next_checkpoint_id = lambda: self._checkpointer.next_id
+        self._runner.operator_states.next_checkpoint_id = lambda: self._checkpointer.next_id
         self._wishes = Wishes(context, self._checkpointer, self._boundary, self._last_checkpoint)
         self._bound = (
             FileBound(context.graph, self._spark_dir) if context.settings.bounded else None
@@ -186,7 +186,7 @@ class StreamRun:
             epoch=epoch,
             watermarks=watermarks_at(c.planner.clocks, manifest),
             schemas=known_schemas(manifest) if manifest else {},
-            sides=operator_sides(manifest),
+            operator_states=operator_sides(manifest),
             now_ms=manifest.processing_time if manifest else 0,
             restored=manifest is not None,
         )
@@ -317,7 +317,7 @@ class StreamRun:
             watermarks=self._runner.watermarks,
             processing_time=self._runner.now_ms,
             schemas=dict(self._runner.schemas),
-            operator_states=dict(self._runner.sides.schemas),
+            operator_states=dict(self._runner.operator_states.schemas),
             finished=finished,
         )
 

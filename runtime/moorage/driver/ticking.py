@@ -8,8 +8,8 @@ it looks around between epochs.
 import time
 from collections.abc import Callable
 
+from moorage.engine.event_time import Watermarks
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
-from moorage.engine.watermarks import Watermarks
 
 __all__ = ["Ticking"]
 

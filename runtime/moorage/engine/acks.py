@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import xxhash
 
-from moorage.engine.clocks import Value
+from moorage.engine.event_time import Value
 from moorage_state.errors import Retryable
 from moorage_state.keyed.store import StateSchema, merged_schema
 from moorage_state.operator_state import OperatorStateSchema

@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame
 from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import EpochOutcome, OddCounts, decode_ack, verify
 from moorage.engine.columns import ACK_COLUMN
-from moorage.engine.failures import failure_of
+from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import RangeFleet, RangeId
+from moorage.engine.operator_states import OperatorStates
 from moorage.engine.plan import EpochFrame, EpochPlanner, EpochSpec
-from moorage.engine.sides import OperatorSides
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.task_failures import failure_of
 from moorage_state.errors import MoorageError, Retryable, StaleLease, UserError, VersionMismatch
 from moorage_state.keyed.store import StateSchema
 
@@ -58,7 +58,7 @@ class EpochRunner:
         watermarks: event time progress after it.
         now_ms: its processing time; it never goes back within a lineage, whatever clocks do.
         schemas: by operator uid, the states known so far.
-        sides: the same of operator state.
+        operator_states: the same of operator state.
 
     Args:
         restored: there is state from before, so that nobody knows of what timers.
@@ -76,7 +76,7 @@ class EpochRunner:
         epoch: int,
         watermarks: Watermarks,
         schemas: Mapping[str, tuple[StateSchema, ...]],
-        sides: OperatorSides | None = None,
+        operator_states: OperatorStates | None = None,
         now_ms: int = 0,
         restored: bool = False,
         clock: Callable[[], int] = wall_ms,
@@ -89,7 +89,7 @@ class EpochRunner:
         self.epoch = epoch
         self.watermarks = watermarks
         self.schemas = dict(schemas)
-        self.sides = sides or OperatorSides()
+        self.operator_states = operator_states or OperatorStates()
         self.now_ms = now_ms
         self._clock = clock
         at_first = (UNKNOWN if restored else NEVER,) * parallelism
@@ -142,7 +142,7 @@ class EpochRunner:
 
     def _attempt(self, batch: DataFrame | None) -> EpochOutcome:
         outcome = self._outcome(batch)
-        return self._outcome(batch) if self.sides.changes(outcome) else outcome
+        return self._outcome(batch) if self.operator_states.changes(outcome) else outcome
 
     def _outcome(self, batch: DataFrame | None) -> EpochOutcome:
         frame = self._planner.plan(self._spec(), batch)
@@ -164,7 +164,7 @@ class EpochRunner:
             token=self._identity.token,
             ranges={uid: self._fleet.leased(uid) for uid in self._expected},
             schemas=self.schemas,
-            sides=self.sides.plans(self._graph),
+            operator_states=self.operator_states.plans(self._graph),
         )
 
     def _commit(self, outcome: EpochOutcome) -> None:
@@ -184,7 +184,7 @@ class EpochRunner:
         )
         self._next_timers = next_timers
         self.schemas.update(schemas)
-        self.sides.committed(operator_states, self._expected)
+        self.operator_states.committed(operator_states, self._expected)
 
     def _refuse_odd_rows(self, outcome: EpochOutcome) -> None:
         operators = {o.uid: o for o in self._graph.operators}

@@ -20,13 +20,11 @@ from typing import Any
 import pyarrow as pa
 
 from moorage.api.functions import ProcessContext
-from moorage.engine.buffers import FLUSH_ROWS
-from moorage.engine.chunks import Chunk, by_key, chunk_of, times_of
-from moorage.engine.firing import Firing
+from moorage.engine.outputs import FLUSH_ROWS, SubtaskOutput
 from moorage.engine.range_access import BoundRange
-from moorage.engine.rows import RowReader
-from moorage.engine.sending import Sending
+from moorage.engine.rows import Chunk, TupleReader, by_key, chunk_of, times_of
 from moorage.engine.subtask_plan import SubtaskPlan
+from moorage.engine.timers import Firing
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keys import KeyCodec
 
@@ -51,7 +49,7 @@ class KeyLoop:
         plan: SubtaskPlan,
         ctx: ProcessContext,
         store: KeyedStateStore,
-        sending: Sending,
+        sending: SubtaskOutput,
         firing: Firing | None,
     ) -> None:
         self._plan = plan
@@ -62,7 +60,7 @@ class KeyLoop:
         self._out = sending.buffer
         self._firing = firing
         self._codec = KeyCodec(plan.key_types)
-        self._reader = RowReader(plan.columns)
+        self._reader = TupleReader(plan.columns)
         self.in_key = False
         self.keys = 0
 

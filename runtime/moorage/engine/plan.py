@@ -8,6 +8,7 @@ and acknowledgements. Called by the epoch runner; starts nothing itself.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from operator import and_
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -25,10 +26,11 @@ from pyspark.sql.types import (
 from moorage.api.declarations import arrow_schema
 from moorage.api.functions import OutputTag
 from moorage.api.graph import Branch, JobGraph, OperatorNode, SinkNode
-from moorage.engine.broadcasting import to_all
-from moorage.engine.clocks import job_clocks
+from moorage.api.sinks import Sink
+from moorage.api.streams import DataStream
 from moorage.engine.columns import (
     ACK_COLUMN,
+    BROADCAST,
     GROUP_COLUMN,
     INPUT_COLUMN,
     KIND_COLUMN,
@@ -39,29 +41,36 @@ from moorage.engine.columns import (
     SUBTASK_COLUMN,
     TARGET_COLUMN,
     TIME_COLUMN,
+    broadcast_column,
+    output_columns,
+    side_column,
 )
-from moorage.engine.direct_sinks import stage_rows
+from moorage.engine.event_time import Watermarks, job_clocks
 from moorage.engine.key_hash import key_group_column
-from moorage.engine.outlets import Outlets, outlets_of
 from moorage.engine.placement import Placement
 from moorage.engine.range_access import LeasedRange
-from moorage.engine.side_plan import SidePlan
-from moorage.engine.subtask import run_subtask
-from moorage.engine.subtask_plan import SubtaskPlan
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.subtask import run_subtask, stage_rows
+from moorage.engine.subtask_plan import OperatorStatePlan, SideOutputPlan, SubtaskPlan
 from moorage_state.keyed.store import StateSchema
 from moorage_state.keygroups import SPARK_XXHASH64
 
-__all__ = ["EpochFrame", "EpochPlanner", "EpochSpec", "tagged_union"]
+__all__ = [
+    "EpochFrame",
+    "EpochPlanner",
+    "EpochSpec",
+    "Outlets",
+    "Pick",
+    "outlets_of",
+    "tagged_union",
+    "to_all",
+]
 
 _T = TypeVar("_T")
-
 _HASH = "_m_hash"
 _TAG = "_m_tag"
 # The order of rows of one key; see ADR 0003.
 _TIES = (TIME_COLUMN, INPUT_COLUMN, SUBTASK_COLUMN, SOURCE_ORDER)
 _MS = 1000
-
 _ACK_SCHEMA = StructType([StructField(ACK_COLUMN, BinaryType())])
 _ENGINE_FIELDS = [
     StructField(KIND_COLUMN, ByteType()),
@@ -70,6 +79,113 @@ _ENGINE_FIELDS = [
     StructField(TARGET_COLUMN, IntegerType()),
     StructField(ACK_COLUMN, BinaryType()),
 ]
+
+
+def to_all(frames: Sequence[DataFrame], times: Sequence[Column], parallelism: int) -> DataFrame:
+    """Rows for every subtask, numbered before they are multiplied.
+
+    Args:
+        frames: the rows of each input, of one schema.
+        times: the event time of each in milliseconds; none where none is declared.
+    """
+    several = len(frames) > 1
+    parts = []
+    for index, rows in enumerate(frames):
+        columns = [
+            sf.col(f"`{name}`").alias(broadcast_column(i)) for i, name in enumerate(rows.columns)
+        ]
+        columns.append(sf.lit(BROADCAST).cast("tinyint").alias(KIND_COLUMN))
+        columns.append(sf.monotonically_increasing_id().alias(SOURCE_ORDER))
+        if times:
+            columns.append(times[index].alias(TIME_COLUMN))
+        if several:
+            columns.append(sf.lit(index).alias(INPUT_COLUMN))
+        parts.append(rows.select(*columns))
+    targets = sf.sequence(sf.lit(0), sf.lit(parallelism - 1))
+    together = reduce(DataFrame.unionByName, parts)
+    return together.select("*", sf.explode(targets).alias(TARGET_COLUMN))
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """What an operator takes of the frame of another."""
+
+    rows: Column
+    columns: Sequence[Column]
+
+    def of(self, frame: DataFrame) -> DataFrame:
+        """The rows of one output, and all acknowledgements."""
+        return frame.where(self.rows).select(*self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlets:
+    """The outputs of one operator.
+
+    Attributes:
+        consumers: the operators that read any of them.
+        sinks: uids and sinks of the main output.
+        main_read: whether an operator reads the main output.
+        sides: its side outputs.
+        fields: the columns that carry what operators read.
+    """
+
+    consumers: tuple[OperatorNode, ...]
+    sinks: tuple[tuple[str, Sink], ...]
+    main_read: bool
+    sides: tuple[SideOutputPlan, ...]
+    fields: tuple[StructField, ...]
+
+    def pick(self, stream: DataStream) -> Pick | None:
+        """What takes one output from the frame; None where it is all there is."""
+        read = {s.name: side_column(i) for i, s in enumerate(self.sides) if s.read}
+        if not read:
+            return None
+        engine = [sf.col(name) for name in output_columns()]
+        if stream.side_output is None:
+            rows = reduce(and_, (sf.col(column).isNull() for column in read.values()))
+            return Pick(rows, [*(sf.col(f"`{n}`") for n in stream.schema.names), *engine])
+        mine = read[stream.side_output]
+        rows = (sf.col(KIND_COLUMN) != ROW) | sf.col(mine).isNotNull()
+        own = [sf.col(f"{mine}.`{name}`").alias(name) for name in stream.schema.names]
+        return Pick(rows, [*own, *engine])
+
+
+def outlets_of(graph: JobGraph, operator: OperatorNode) -> Outlets:
+    """The outputs of an operator, as the graph uses them."""
+    consumers = tuple(o for o in graph.operators if o.upstream.operator is operator)
+    read = {o.upstream.side_output for o in consumers}
+    sides = tuple(
+        SideOutputPlan(
+            side.name,
+            arrow_schema(side.schema),
+            _sinks(graph, operator, side.name),
+            side.name in read,
+        )
+        for side in operator.side_outputs
+    )
+    fields = [*operator.output.fields] if None in read else []
+    for index, side in enumerate(operator.side_outputs):
+        if side.name in read:
+            columns = [StructField(f.name, f.dataType, True) for f in side.schema.fields]
+            fields.append(StructField(side_column(index), StructType(columns)))
+    return Outlets(
+        consumers,
+        _sinks(graph, operator, None),
+        None in read,
+        sides,
+        tuple(StructField(f.name, f.dataType, True) for f in fields),
+    )
+
+
+def _sinks(
+    graph: JobGraph, operator: OperatorNode, side_output: str | None
+) -> tuple[tuple[str, Sink], ...]:
+    return tuple(
+        (s.uid, s.sink)
+        for s in graph.sinks
+        if s.upstream.operator is operator and s.upstream.side_output == side_output
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +201,7 @@ class EpochSpec:
     token: str
     ranges: Mapping[str, tuple[LeasedRange, ...]]
     schemas: Mapping[str, tuple[StateSchema, ...]]
-    sides: Mapping[str, SidePlan] = field(default_factory=dict)
+    operator_states: Mapping[str, OperatorStatePlan] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +377,7 @@ class _Build:
             upstream=(upstream.uid, self._p.parallelism) if upstream else None,
             schemas=tuple(spec.schemas.get(operator.uid, ())),
             sinks=outlets.sinks,
-            side=spec.sides.get(operator.uid),
+            operator_state=spec.operator_states.get(operator.uid),
             batch=self._p.batch,
         )
 

@@ -1,20 +1,39 @@
-"""Rows in: Arrow batches to named tuples.
+"""Rows in: from Arrow batches to the rows of each key as named tuples.
 
-Decides how columns become Python values, whole columns at a time, and where a key begins. Called by
-the subtask for every batch; what functions yield is the business of `moorage.engine.buffers`.
+Decides how columns become Python values, whole columns at a time, and which rows are not processed:
+those with a null key, or without an event time. Rows come sorted by the hash of their key, for that
+is what Spark sorts fastest; state lies by key group and key. A `Chunk` puts the keys of a batch in
+the second order, so that reads and writes of the state server walk over neighbours instead of
+jumping about; rows of a key stay as they came. Called by the subtask; must not know what is done
+with a row.
 """
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-__all__ = ["RowReader", "column_values", "group_starts"]
+from moorage.engine.columns import GROUP_COLUMN, INPUT_COLUMN, TIME_COLUMN
+from moorage.engine.subtask_plan import SubtaskPlan
+from moorage_state.keys import KeyCodec
+
+__all__ = [
+    "Chunk",
+    "RowFilter",
+    "TupleReader",
+    "by_key",
+    "chunk_of",
+    "column_values",
+    "group_starts",
+    "missing_times",
+    "time_column",
+    "times_of",
+]
 
 
 def column_values(column: pa.Array) -> list[Any]:
@@ -66,7 +85,7 @@ def group_starts(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
     return np.flatnonzero(changed)
 
 
-class RowReader:
+class TupleReader:
     """Makes named tuples of a stream's columns out of Arrow batches."""
 
     def __init__(self, columns: Sequence[str]) -> None:
@@ -79,3 +98,171 @@ class RowReader:
         """The rows of `batch`, which holds at least the stream's columns, by name."""
         values = [column_values(batch.column(name)) for name in self._columns]
         return list(map(self._make, zip(*values, strict=True)))
+
+
+class Chunk(NamedTuple):
+    """Rows by key.
+
+    Attributes:
+        rows: the batch, its rows in the order of their keys.
+        keys: the keys as functions see them.
+        prefixes: what each key's stored state starts with.
+        starts: where each key's rows begin.
+        runs_on: whether the first key is the one that the chunk before ended with.
+    """
+
+    rows: pa.RecordBatch
+    keys: list[Any]
+    prefixes: list[bytes]
+    starts: list[int]
+    runs_on: bool
+
+
+def chunk_of(
+    batch: pa.RecordBatch, key_columns: Sequence[str], codec: KeyCodec, current: bytes
+) -> Chunk:
+    """The chunk of a batch that is not empty and holds no null key.
+
+    The last key stays the last, because its rows may run on in the next batch, and so the first
+    stays the first if its prefix is `current`.
+    """
+    groups = batch.column(GROUP_COLUMN)
+    columns = [batch.column(name) for name in key_columns]
+    starts = group_starts([groups, *columns])
+    firsts = pa.array(starts)
+    values = _values([column.take(firsts) for column in columns])
+    ordered = codec.ordered(groups.take(firsts).to_numpy(), values, current)
+    rows, begins = _rows_by_key(batch, starts, ordered.order)
+    heads = pa.array(starts[ordered.order])
+    keys = [column_values(column.take(heads)) for column in columns]
+    return Chunk(
+        rows,
+        keys[0] if len(keys) == 1 else list(zip(*keys, strict=True)),
+        ordered.prefixes,
+        begins.tolist(),
+        ordered.runs_on,
+    )
+
+
+def _values(columns: Sequence[pa.Array]) -> list[Sequence[Any]]:
+    """The values of key columns, which hold no nulls; a single one of integers stays in NumPy."""
+    if len(columns) == 1 and pa.types.is_integer(columns[0].type):
+        return [columns[0].to_numpy()]
+    return [column_values(column) for column in columns]
+
+
+def _rows_by_key(
+    batch: pa.RecordBatch, starts: NDArray[np.int64], order: NDArray[np.int64]
+) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+    """The rows with their keys in this order, and where each key's rows begin then."""
+    if len(starts) == batch.num_rows:
+        return batch.take(pa.array(order)), starts
+    counts = np.diff(starts, append=batch.num_rows)[order]
+    begins = np.cumsum(counts) - counts
+    places = np.repeat(starts[order] - begins, counts) + np.arange(batch.num_rows)
+    return batch.take(pa.array(places)), begins
+
+
+def by_key(values: list[Any], starts: list[int]) -> Iterable[Sequence[Any]]:
+    """The values of each key, which begin at `starts`."""
+    if len(starts) == len(values):
+        return zip(values, strict=True)
+    return map(values.__getitem__, map(slice, starts, [*starts[1:], len(values)]))
+
+
+def time_column(batch: pa.RecordBatch) -> pa.Array | None:
+    """The event times; None where none is declared or no row has one."""
+    if TIME_COLUMN not in batch.schema.names:
+        return None
+    column = batch.column(TIME_COLUMN)
+    return None if column.null_count == len(column) else column
+
+
+def times_of(batch: pa.RecordBatch) -> list[int | None] | None:
+    """Event times of the rows in milliseconds; None where no row has one."""
+    column = time_column(batch)
+    return None if column is None else column_values(column)
+
+
+class RowFilter:
+    """Finds odd rows in batches of keyed rows; one for each attempt of a subtask.
+
+    Attributes:
+        null_keys: how many rows had a null in their key.
+        null_rows: how many of these had nulls alone, which is what Spark makes of a line that it
+            cannot read.
+        bad_times: how many others had no event time where their input declares one.
+        first_bad_time: names the first of them; empty where there are none.
+    """
+
+    def __init__(self, plan: SubtaskPlan) -> None:
+        self._plan = plan
+        self.null_keys = self.null_rows = self.bad_times = 0
+        self.first_bad_time = ""
+
+    def sort_out(
+        self, batch: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, Sequence[tuple[str, pa.RecordBatch]]]:
+        """The rows to process, and the others with the side output that the plan has for them."""
+        aside: list[tuple[str, pa.RecordBatch]] = []
+        if (null := self._null_keys(batch)) is not None:
+            rows, batch = _split(batch, null)
+            self.null_keys += rows.num_rows
+            self.null_rows += _null_rows(rows, self._plan.columns)
+            aside.append((self._plan.null_keys_to, rows))
+        if (missing := missing_times(batch, self._plan.time_columns)) is not None:
+            self._note_bad_time(batch, int(missing.argmax()))
+            rows, batch = _split(batch, missing)
+            self.bad_times += rows.num_rows
+            aside.append((self._plan.bad_times_to, rows))
+        return batch, aside
+
+    def _null_keys(self, batch: pa.RecordBatch) -> NDArray[np.bool_] | None:
+        columns = [batch.column(name) for name in self._plan.key_columns]
+        if not any(column.null_count for column in columns):
+            return None
+        null = np.zeros(batch.num_rows, dtype=bool)
+        for column in columns:
+            null |= column.is_null().to_numpy(zero_copy_only=False)
+        return null
+
+    def _note_bad_time(self, batch: pa.RecordBatch, row: int) -> None:
+        if self.first_bad_time:
+            return
+        plan = self._plan
+        values = tuple(batch.column(name)[row].as_py() for name in plan.key_columns)
+        index = batch.column(INPUT_COLUMN)[row].as_py() if len(plan.time_columns) > 1 else 0
+        source = f"input={plan.inputs[index]} " if plan.inputs else ""
+        key = values[0] if len(values) == 1 else values
+        self.first_bad_time = f"{source}column={plan.time_columns[index]} key={key!r:.100}"
+
+
+def missing_times(batch: pa.RecordBatch, time_columns: Sequence[str]) -> NDArray[np.bool_] | None:
+    """Which rows have no event time although their input declares one; None where all have.
+
+    Args:
+        time_columns: by position of the input the column of event time, empty for an input that
+            declares none; nothing at all where no input does.
+    """
+    if not any(time_columns) or not batch.num_rows:
+        return None
+    column = batch.column(TIME_COLUMN)
+    if not column.null_count:
+        return None
+    missing: NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    if not all(time_columns):
+        declared = np.array([bool(name) for name in time_columns])
+        missing &= declared[batch.column(INPUT_COLUMN).to_numpy()]
+    return missing if missing.any() else None
+
+
+def _split(batch: pa.RecordBatch, odd: NDArray[np.bool_]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    mask = pa.array(odd)
+    return batch.filter(mask), batch.filter(pc.invert(mask))
+
+
+def _null_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> int:
+    null = np.ones(batch.num_rows, dtype=bool)
+    for name in columns:
+        null &= batch.column(name).is_null().to_numpy(zero_copy_only=False)
+    return int(null.sum())

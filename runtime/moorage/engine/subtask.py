@@ -1,17 +1,23 @@
 """One subtask of a stateful operator in one epoch: what runs inside `mapInArrow`.
 
 Decides what happens from the first row to the acknowledgement, and what the driver hears of a
-failure. Called by Spark in a Python worker; talks to the range's state server in batches, never per
-record. It never changes committed state: it prepares a delta and acknowledges it as its last row.
+failure. Before data come a start row, which says which subtask the partition is, and
+acknowledgements of the operator before it, which say which attempts produced the data. Called by
+Spark in a Python worker; talks to the range's state server in batches, never per record. It never
+changes committed state: it prepares a delta and acknowledges it as its last row. `stage_rows` is
+the same for a sink without an operator before it.
 """
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 
 from moorage.api.functions import (
@@ -20,30 +26,116 @@ from moorage.api.functions import (
     RuntimeContext,
     TimerService,
 )
+from moorage.api.sinks import Sink, StageId
 from moorage.api.vectorized import KeyedBatchFunction
-from moorage.engine.acks import Ack, encode_ack
-from moorage.engine.batch import FiringAtTheEnd, NothingStored
-from moorage.engine.batch_loop import BatchLoop
-from moorage.engine.buffers import OutputBuffer
-from moorage.engine.columns import ack_batch
-from moorage.engine.event_times import EventTimes
-from moorage.engine.failures import SubtaskFailure
-from moorage.engine.firing import Firing
-from moorage.engine.garbage import seldom_collecting
-from moorage.engine.head import Head, read_head
+from moorage.engine.acks import Ack, EpochConflict, EpochIncomplete, decode_ack, encode_ack
+from moorage.engine.columns import ACK_COLUMN, GROUP_COLUMN, KIND_COLUMN, ROW, START, ack_batch
+from moorage.engine.event_time import EventTimes
 from moorage.engine.key_loop import KeyLoop
-from moorage.engine.operator_side import OperatorSide
+from moorage.engine.outputs import OutputBuffer, SubtaskOutput
 from moorage.engine.range_access import BoundRange, connect_to
-from moorage.engine.row_filter import RowFilter
-from moorage.engine.sending import Sending
+from moorage.engine.rows import RowFilter
+from moorage.engine.subtask_operator_state import SubtaskOperatorState
 from moorage.engine.subtask_plan import NEVER, UNKNOWN, SubtaskPlan
-from moorage.engine.user_errors import failure_in
+from moorage.engine.task_failures import SubtaskFailure, failure_in
+from moorage.engine.timers import Firing, FiringAtTheEnd, NothingStored
+from moorage.engine.vectorized_loop import VectorizedLoop
 from moorage_state.keyed import KeyedStateStore, KeyTimers
 from moorage_state.keygroups import range_of
 
-__all__ = ["SubtaskPlan", "run_subtask"]
+__all__ = [
+    "Header",
+    "SubtaskPlan",
+    "read_header",
+    "run_subtask",
+    "seldom_collecting",
+    "stage_rows",
+]
+
+# A subtask makes some tuples for every row and few cycles. At Python's own threshold of 700 new
+# objects the collector walks over the rows of the batch again and again: half of a subtask's time.
+_NEW_OBJECTS = 200_000
 
 _log = logging.getLogger(__name__)
+
+
+@contextmanager
+def seldom_collecting() -> Iterator[None]:
+    """Within, young objects are looked over each 200,000, some megabytes; afterwards as before.
+
+    A collector that was switched off, or set to even fewer looks, stays as it was.
+    """
+    before = gc.get_threshold()
+    if 0 < before[0] < _NEW_OBJECTS:
+        gc.set_threshold(_NEW_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Which subtask this is, and the acknowledgements of the upstream operator, encoded."""
+
+    subtask: int
+    acks: tuple[bytes, ...]
+
+    def upstream_digests(self, uid: str, count: int, where: str) -> dict[int, str]:
+        """By subtask of the upstream operator `uid`, the digest of the attempt that is read.
+
+        Raises:
+            SubtaskFailure: two attempts of a subtask are mixed, or not all `count` are there.
+        """
+        digests: dict[int, str] = {}
+        for raw in self.acks:
+            ack = decode_ack(raw)
+            if digests.setdefault(ack.subtask, ack.digest) != ack.digest:
+                raise SubtaskFailure(
+                    EpochConflict.code,
+                    f"two attempts of upstream subtask {ack.subtask} of {uid} reached {where}",
+                )
+        if len(digests) != count:
+            raise SubtaskFailure(
+                EpochIncomplete.code,
+                f"{where} heard of {len(digests)} of {count} upstream subtasks of {uid}",
+            )
+        return digests
+
+
+def read_header(batches: Iterator[pa.RecordBatch]) -> tuple[Header, Iterator[pa.RecordBatch]]:
+    """Split off the leading start and acknowledgement rows; they sort before all others.
+
+    Raises:
+        SubtaskFailure: there is not exactly one start row.
+    """
+    subtasks: list[int] = []
+    acks: list[bytes] = []
+    for batch in batches:
+        kinds = batch.column(KIND_COLUMN).to_numpy()
+        count = int(np.count_nonzero(kinds > ROW))
+        for i in range(count):
+            if kinds[i] == START:
+                subtasks.append(batch.column(GROUP_COLUMN)[i].as_py())
+            else:
+                acks.append(batch.column(ACK_COLUMN)[i].as_py())
+        if count < batch.num_rows:
+            return _header(subtasks, acks), _chain(batch.slice(count), batches)
+    return _header(subtasks, acks), iter(())
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def _header(subtasks: list[int], acks: list[bytes]) -> Header:
+    if len(subtasks) != 1:
+        raise SubtaskFailure(
+            EpochIncomplete.code,
+            f"a partition holds the rows of {len(subtasks)} subtasks: subtasks={subtasks}",
+        )
+    return Header(subtasks[0], tuple(acks))
 
 
 def run_subtask(plan: SubtaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -54,11 +146,11 @@ def run_subtask(plan: SubtaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterato
     """
     subtask: _Subtask | None = None
     try:
-        head, rest = read_head(batches)
-        leased = plan.ranges[head.subtask]
+        header, rest = read_header(batches)
+        leased = plan.ranges[header.subtask]
         with closing(connect_to(leased.door, plan.token)) as client:
             access = NothingStored if plan.batch else BoundRange
-            subtask = _Subtask(plan, head, access(client, leased, plan.epoch, uuid4().hex))
+            subtask = _Subtask(plan, header, access(client, leased, plan.epoch, uuid4().hex))
             try:
                 with seldom_collecting():
                     yield from subtask.run(rest)
@@ -77,36 +169,44 @@ def _has_timers(function: KeyedProcessFunction) -> bool:
 
 
 def _firing(
-    plan: SubtaskPlan, head: Head, ctx: ProcessContext, timers: KeyTimers, out: OutputBuffer
+    plan: SubtaskPlan, header: Header, ctx: ProcessContext, timers: KeyTimers, out: OutputBuffer
 ) -> Firing:
     if plan.batch:
         return FiringAtTheEnd(plan.function, ctx, timers, out)
-    known = plan.next_timers[head.subtask] if plan.next_timers else UNKNOWN
+    known = plan.next_timers[header.subtask] if plan.next_timers else UNKNOWN
     return Firing(plan.function, ctx, timers, out, plan.watermark, known)
 
 
 class _Subtask:
     """The state of one attempt; used once."""
 
-    def __init__(self, plan: SubtaskPlan, head: Head, bound: BoundRange) -> None:
+    def __init__(self, plan: SubtaskPlan, header: Header, bound: BoundRange) -> None:
         self._plan = plan
-        self._head = head
+        self._header = header
         self._range = bound
-        groups = range_of(head.subtask, plan.parallelism, plan.max_parallelism)
+        groups = range_of(header.subtask, plan.parallelism, plan.max_parallelism)
         self._store = KeyedStateStore(
             bound, plan.epoch, plan.schemas, now_ms=plan.now_ms, groups=groups
         )
         self._function = plan.function
-        self._sending = Sending(plan, head.subtask)
+        self._sending = SubtaskOutput(plan, header.subtask)
         timers = KeyTimers(self._store) if _has_timers(plan.function) else None
-        self._side = OperatorSide(plan, head.subtask, bound, self._store) if plan.side else None
+        self._operator_state = (
+            SubtaskOperatorState(plan, header.subtask, bound, self._store)
+            if plan.operator_state
+            else None
+        )
         service = TimerService(timers, plan.row_watermark, plan.now_ms)
-        self._ctx = self._side.context(service) if self._side else ProcessContext(service)
+        self._ctx = (
+            self._operator_state.context(service)
+            if self._operator_state
+            else ProcessContext(service)
+        )
         self._ctx._emit = self._sending.buffer.emit
         self._firing: Firing | None = None
         if timers is not None:
-            self._firing = _firing(plan, head, self._ctx, timers, self._sending.buffer)
-        loop = BatchLoop if isinstance(plan.function, KeyedBatchFunction) else KeyLoop
+            self._firing = _firing(plan, header, self._ctx, timers, self._sending.buffer)
+        loop = VectorizedLoop if isinstance(plan.function, KeyedBatchFunction) else KeyLoop
         self._loop = loop(plan, self._ctx, self._store, self._sending, self._firing)
         self._rows_in = 0
         self._filter = RowFilter(plan)
@@ -116,22 +216,22 @@ class _Subtask:
     def where(self) -> str:
         """The place a failure is reported at."""
         key = f" key={self._ctx.key!r:.100}" if self._loop.in_key else ""
-        return f"operator={self._plan.uid} subtask={self._head.subtask}{key}"
+        return f"operator={self._plan.uid} subtask={self._header.subtask}{key}"
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """All batches, then timers of keys without rows, then the acknowledgement."""
         plan = self._plan
         consumed = self._upstream_digests()
         self._sending.open()
-        context = RuntimeContext(self._store, plan.uid, self._head.subtask, plan.parallelism)
-        if self._side is not None:
-            self._side.initialize(context)
+        context = RuntimeContext(self._store, plan.uid, self._header.subtask, plan.parallelism)
+        if self._operator_state is not None:
+            self._operator_state.initialize(context)
         self._function.open(context)
         self._opened = True
         self._store.sweep_expired()
-        if self._side is not None:
-            batches = yield from self._side.take_broadcast(batches, self._sending)
-            self._rows_in += self._side.broadcast_rows if self._head.subtask == 0 else 0
+        if self._operator_state is not None:
+            batches = yield from self._operator_state.take_broadcast(batches, self._sending)
+            self._rows_in += self._operator_state.broadcast_rows if self._header.subtask == 0 else 0
         for batch in batches:
             self._times.observe(batch)
             keyed, aside = self._filter.sort_out(batch)
@@ -144,8 +244,8 @@ class _Subtask:
         yield from self._loop.fire_without_rows(self._range)
         yield from self._sending.flush()
         self._store.finish()
-        if self._side is not None:
-            self._side.finish()
+        if self._operator_state is not None:
+            self._operator_state.finish()
             self._store.finish()
         yield self._ack_batch(self._range.prepare(), consumed)
 
@@ -163,8 +263,8 @@ class _Subtask:
         for writer in self._sending.writers():
             self._quietly(writer.abort)
         self._quietly(self.close)
-        if self._side is not None:
-            self._side.close()
+        if self._operator_state is not None:
+            self._operator_state.close()
 
     def _quietly(self, action: Callable[[], None]) -> None:
         try:
@@ -179,13 +279,13 @@ class _Subtask:
         if self._plan.upstream is None:
             return {}
         uid, count = self._plan.upstream
-        return {uid: self._head.upstream_digests(uid, count, self.where())}
+        return {uid: self._header.upstream_digests(uid, count, self.where())}
 
     def _ack_batch(self, delta: str, consumed: dict[str, dict[int, str]]) -> pa.RecordBatch:
-        plan, firing, odd, side = self._plan, self._firing, self._filter, self._side
+        plan, firing, odd, state = self._plan, self._firing, self._filter, self._operator_state
         ack = Ack(
             uid=plan.uid,
-            subtask=self._head.subtask,
+            subtask=self._header.subtask,
             run=plan.run,
             epoch=plan.epoch,
             delta=delta,
@@ -199,17 +299,43 @@ class _Subtask:
             max_event_time=self._times.newest,
             value_times=self._times.values,
             schemas=self._store.schemas,
-            operator_states=side.schemas if side is not None else [],
+            operator_states=state.schemas if state is not None else [],
             committables=self._sending.finish(),
             consumed=consumed,
-            forwarded=list(self._head.acks) if self._head.subtask == 0 else [],
+            forwarded=list(self._header.acks) if self._header.subtask == 0 else [],
             null_keys=odd.null_keys,
             null_rows=odd.null_rows,
             bad_times=odd.bad_times,
             bad_time=odd.first_bad_time,
             # Every subtask has all broadcast rows.
-            bad_broadcasts=side.bad_times if side is not None and self._head.subtask == 0 else 0,
-            bad_broadcast=side.first_bad_time if side is not None else "",
+            bad_broadcasts=state.bad_times
+            if state is not None and self._header.subtask == 0
+            else 0,
+            bad_broadcast=state.first_bad_time if state is not None else "",
         )
         raw, brief = encode_ack(ack), encode_ack(ack.brief)
         return ack_batch(raw, plan.carried, ack.subtask, plan.downstream, brief)
+
+
+def stage_rows(
+    lineage: str,
+    run: str,
+    epoch: int,
+    uid: str,
+    sink: Sink,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Stage a partition of rows for a sink and acknowledge it."""
+    writer = sink.open_writer(StageId(lineage, run, epoch, uid, uuid4().int % 100_000), schema)
+    rows = 0
+    try:
+        for batch in batches:
+            writer.write(batch.cast(schema))
+            rows += batch.num_rows
+        staged = {uid: items} if (items := writer.finish()) else {}
+    except BaseException:
+        writer.abort()
+        raise
+    ack = Ack(uid=uid, subtask=0, run=run, epoch=epoch, rows_in=rows, committables=staged)
+    yield pa.RecordBatch.from_arrays([pa.array([encode_ack(ack)], pa.binary())], [ACK_COLUMN])

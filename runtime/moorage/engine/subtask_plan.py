@@ -11,16 +11,50 @@ from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunct
 from moorage.api.sinks import Sink
 from moorage.engine.columns import carried_schema
 from moorage.engine.range_access import LeasedRange
-from moorage.engine.side_plan import SidePlan
+from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.keyed.store import StateSchema
+from moorage_state.operator_state import OperatorStateSchema
 
-__all__ = ["NEVER", "UNKNOWN", "SideOutputPlan", "SubtaskPlan"]
+__all__ = [
+    "NEVER",
+    "UNKNOWN",
+    "OperatorStatePlan",
+    "SideOutputPlan",
+    "SubtaskPlan",
+]
 
 NEVER = MAX_WATERMARK
 """Stands for the time of a timer where there is none."""
 
 UNKNOWN = NO_WATERMARK
 """Stands for the time of the next timer where nobody has looked yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStatePlan:
+    """What the subtasks of one operator need in one epoch beside keyed state; picklable.
+
+    Attributes:
+        restored: whether the operator has state from before.
+        restored_checkpoint_id: what the job was restored from; None for an empty start.
+        checkpoint_id: the id of the next checkpoint that begins, or less.
+        schemas: the operator states known so far.
+        changed: those that some subtask declares with another type in this epoch, as it does.
+        columns: the columns of the broadcast stream; empty where there is none.
+        inputs: the uids of its inputs.
+        time_columns: of these, as in `SubtaskPlan`.
+        descriptors: the states that its rows build up.
+    """
+
+    restored: bool
+    restored_checkpoint_id: int | None
+    checkpoint_id: int
+    schemas: tuple[OperatorStateSchema, ...] = ()
+    columns: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    time_columns: tuple[str, ...] = ()
+    descriptors: tuple[MapStateDescriptor, ...] = ()
+    changed: tuple[OperatorStateSchema, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +102,7 @@ class SubtaskPlan:
         null_keys_to: name of the side output for rows whose key is null; empty where there is none.
         bad_times_to: the same for rows without the event time that their input declares.
         upstream: uid and parallelism of the operator whose output is read, if it is one.
-        side: for an operator with operator state or broadcast rows.
+        operator_state: for an operator with operator state or broadcast rows.
     """
 
     uid: str
@@ -100,7 +134,7 @@ class SubtaskPlan:
     upstream: tuple[str, int] | None = None
     schemas: tuple[StateSchema, ...] = ()
     sinks: tuple[tuple[str, Sink], ...] = ()
-    side: SidePlan | None = None
+    operator_state: OperatorStatePlan | None = None
     batch: bool = False
 
     @property

@@ -9,8 +9,8 @@ from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.manifests import Boundary
 from moorage.driver.reporter import Reporter
 from moorage.driver.requests import SavepointRequest
+from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import FleetUpload
-from moorage.engine.watermarks import Watermarks
 from moorage_state.errors import (
     MoorageError,
 )

@@ -15,10 +15,10 @@ from moorage.api.graph import InputNode, JobGraph
 from moorage.driver.local import LocalServers
 from moorage.engine.acks import EpochOutcome
 from moorage.engine.epoch import EpochRunner, RunIdentity
+from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.placement import LocalPlacement, Placement
 from moorage.engine.plan import EpochPlanner, tagged_union
-from moorage.engine.watermarks import Watermarks
 from moorage_state.codecs import decoder
 from moorage_state.keygroups import SPARK_XXHASH64, range_of
 from moorage_state.keylayout import KEYED_STATE, key_prefix, state_id

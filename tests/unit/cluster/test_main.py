@@ -27,7 +27,7 @@ from moorage.driver.refusals import AdoptRequired, RestorePointCorrupt, RestoreP
 from moorage.driver.requests import CheckpointRequest, JobEnding, Stopped, StopRequest
 from moorage.driver.types import CheckpointView, Outcome, Progress, RunOptions, RunResult
 from moorage.driver.views import SavepointView
-from moorage.engine.failures import UserFunctionError
+from moorage.engine.task_failures import UserFunctionError
 from moorage_api.driver import DriverEnd
 from moorage_state.errors import Bug, Fenced, LocalDiskError, StoreUnavailable
 from moorage_state.snapshots import LogWriter, Owner

@@ -22,7 +22,7 @@ from moorage.driver.ticking import Ticking
 from moorage.driver.types import CheckpointView, Outcome
 from moorage.driver.views import ExecutorsView, SavepointView
 from moorage.driver.wishes import Wishes
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.event_time import Watermarks
 from moorage_state.errors import Fenced, MoorageError, Retryable, StoreUnavailable, UserError
 from moorage_state.snapshots import LineageLog, LogWriter, Owner, Released
 from moorage_state.stores import MemoryStore

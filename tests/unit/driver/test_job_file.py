@@ -7,7 +7,7 @@ import pytest
 
 from moorage.api.streams import StreamEnvironment
 from moorage.driver.job_file import build_graph, check_folders, check_job_file
-from moorage.engine.failures import UserFunctionError
+from moorage.engine.task_failures import UserFunctionError
 from moorage_state.errors import UserError
 
 

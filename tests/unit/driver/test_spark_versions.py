@@ -7,7 +7,7 @@ import pytest
 
 from moorage.driver.refusals import RestorePointIncompatible
 from moorage.driver.versions import check_spark
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.event_time import Watermarks
 from moorage_state.snapshots import Manifest, OperatorState, RangeHandle
 
 

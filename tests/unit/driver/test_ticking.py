@@ -3,11 +3,11 @@
 import pytest
 
 from moorage.driver.ticking import Ticking
-from moorage.engine import clocks as engine_clocks
+from moorage.engine import event_time
+from moorage.engine.event_time import Watermarks
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
-from moorage.engine.watermarks import Watermarks
 
-TIME = Watermarks({"a": engine_clocks.Clock()}, {"op": {"a"}})
+TIME = Watermarks({"a": event_time.InputClock()}, {"op": {"a"}})
 STILL = TIME.after_epoch({"a": 5000}).after_epoch({})
 MOVED = STILL.after_epoch({"a": 9000})
 

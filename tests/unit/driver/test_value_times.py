@@ -3,11 +3,10 @@
 from msgspec.structs import replace
 
 from moorage.driver.starting import watermarks_at
-from moorage.engine.clocks import Clock, JobClocks
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.event_time import InputClock, JobClocks, Watermarks
 from moorage_state.snapshots import decode_manifest, encode_manifest
 
-CLOCKS = JobClocks({"in": Clock(per="part")}, {}, {"op": frozenset({"in"})})
+CLOCKS = JobClocks({"in": InputClock(per="part")}, {}, {"op": frozenset({"in"})})
 
 
 def test_a_manifest_has_the_newest_time_of_each_value(made_at):

@@ -24,7 +24,6 @@ import pytest
 from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction
 from moorage.api.graph import Branch, JobGraph, OperatorNode
 from moorage.engine.acks import Ack, encode_ack
-from moorage.engine.clocks import job_clocks
 from moorage.engine.columns import (
     ACK,
     ACK_COLUMN,
@@ -35,7 +34,7 @@ from moorage.engine.columns import (
     START,
     TIME_COLUMN,
 )
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.event_time import Watermarks, job_clocks
 from moorage_state.descriptors import ListStateDescriptor
 
 SEEDS, SOAK_SEEDS, SHARE = 100, 2000, 25

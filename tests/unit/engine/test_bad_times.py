@@ -18,13 +18,11 @@ from moorage import (
 )
 from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import Ack, EpochOutcome, encode_ack
-from moorage.engine.clocks import Clock
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.epoch import EpochRunner, RunIdentity
+from moorage.engine.event_time import InputClock, Watermarks
 from moorage.engine.plan import EpochFrame
-from moorage.engine.side_plan import SidePlan
-from moorage.engine.subtask_plan import SideOutputPlan
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.subtask_plan import OperatorStatePlan, SideOutputPlan
 from moorage_state.errors import UserError
 
 STREAM = pa.schema([("user", pa.string()), ("n", pa.int64())])
@@ -154,7 +152,7 @@ class Prices(KeyedBroadcastProcessFunction):
         yield row.user, len(list(ctx.get_broadcast_state(RULES).keys()))
 
 
-SIDE = SidePlan(
+SIDE = OperatorStatePlan(
     restored=False,
     restored_checkpoint_id=None,
     checkpoint_id=1,
@@ -167,7 +165,7 @@ SIDE = SidePlan(
 
 def test_broadcast_rows_without_a_time_change_no_state_and_are_counted_apart(operator, mixed):
     rows = [mixed([("x", 1, 5), ("y", 2)], ("a", 1, 3), ("b", 2))]
-    done = operator.attempt(Prices(), rows, side=SIDE, downstream=1, **AT)
+    done = operator.attempt(Prices(), rows, operator_state=SIDE, downstream=1, **AT)
     assert done.rows == [("a", 1)]
     assert (done.ack.bad_times, done.ack.bad_broadcasts, done.ack.rows_in) == (1, 1, 2)
     assert done.ack.bad_broadcast == "input=rules column=since"
@@ -175,7 +173,7 @@ def test_broadcast_rows_without_a_time_change_no_state_and_are_counted_apart(ope
 
 def test_keyed_rows_need_no_time_for_that_broadcast_rows_have_one(operator, mixed):
     rows = [mixed([("x", 1, 5)], ("a", 1), ("b", 2))]
-    done = operator.attempt(Prices(), rows, side=SIDE, downstream=1, time_columns=("",))
+    done = operator.attempt(Prices(), rows, operator_state=SIDE, downstream=1, time_columns=("",))
     assert done.rows == [("a", 1), ("b", 1)]
     assert (done.ack.bad_times, done.ack.bad_broadcasts) == (0, 0)
 
@@ -210,7 +208,7 @@ def epoch(bad_time: Any, null_key: Any = "drop", /, **says: Any) -> EpochOutcome
         2,
         RunIdentity("l", "f1r0", "t"),
         epoch=0,
-        watermarks=Watermarks({"in": Clock()}, {"op": {"in"}}),
+        watermarks=Watermarks({"in": InputClock()}, {"op": {"in"}}),
         schemas={},
     )
     try:

@@ -11,9 +11,9 @@ from moorage.api.functions import (
     ProcessContext,
     TimerService,
 )
-from moorage.engine.batch import FiringAtTheEnd, NothingStored
 from moorage.engine.range_access import LeasedRange, ServerDoor
 from moorage.engine.subtask_plan import NEVER
+from moorage.engine.timers import FiringAtTheEnd, NothingStored
 from moorage_state.keyed import KeyedStateStore, KeyTimers
 from moorage_state.keylayout import key_prefix
 from moorage_state.server.api import Lease, Prepared, Version

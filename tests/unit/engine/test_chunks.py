@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.engine.chunks import Chunk, chunk_of
 from moorage.engine.columns import GROUP_COLUMN
+from moorage.engine.rows import Chunk, chunk_of
 from moorage_state.keylayout import key_prefix
 from moorage_state.keys import KeyCodec
 

@@ -7,8 +7,7 @@ import pytest
 
 from moorage.api.functions import NO_WATERMARK
 from moorage.api.graph import Branch, InputNode, JobGraph, OperatorNode
-from moorage.engine.clocks import Clock, job_clocks
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.event_time import InputClock, Watermarks, job_clocks
 from moorage_state.errors import UserError
 
 NOTHING: Any = None
@@ -30,7 +29,7 @@ def timed(node, column="at", delay=0, idle=None):
 
 def test_an_input_with_event_time_has_a_clock_of_its_name():
     job = clocks(operator("op", timed(CLICKS, delay=7, idle=100), Branch(PLAIN)))
-    assert job.clocks == {"clicks": Clock(7, 100)}
+    assert job.clocks == {"clicks": InputClock(7, 100)}
     assert job.branches == {"op": ("clicks", "")}
     assert job.readers == {"op": {"clicks"}}
 
@@ -41,12 +40,12 @@ def test_readers_of_one_input_share_its_clock_with_the_longest_delay():
         operator("b", timed(CLICKS, delay=9, idle=50)),
         operator("c", timed(VIEWS, idle=10), timed(VIEWS)),
     )
-    assert job.clocks == {"clicks": Clock(9, 100), "views": Clock(0, None)}
+    assert job.clocks == {"clicks": InputClock(9, 100), "views": InputClock(0, None)}
 
 
 def test_an_input_read_by_two_columns_has_two_clocks():
     job = clocks(operator("a", timed(CLICKS)), operator("b", timed(CLICKS, "seen", 5)))
-    assert job.clocks == {"clicks:at": Clock(), "clicks:seen": Clock(5)}
+    assert job.clocks == {"clicks:at": InputClock(), "clicks:seen": InputClock(5)}
     marks = Watermarks.at_first(job).after_epoch({"clicks:at": 100, "clicks:seen": 700})
     assert (marks.of("a"), marks.of("b")) == (99, 694)
 

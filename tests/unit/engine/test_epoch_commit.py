@@ -8,12 +8,11 @@ import pytest
 from moorage import CheckpointedFunction, KeyedProcessFunction
 from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import Ack, encode_ack
-from moorage.engine.clocks import MAX_VALUES, Clock
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.epoch import EpochRunner, RunIdentity
+from moorage.engine.event_time import MAX_VALUES, InputClock, Watermarks
+from moorage.engine.operator_states import OperatorStates
 from moorage.engine.plan import EpochFrame
-from moorage.engine.sides import OperatorSides
-from moorage.engine.watermarks import Watermarks
 from moorage_state.errors import UserError, VersionGone
 from moorage_state.keyed.store import StateSchema
 from moorage_state.operator_state import OperatorStateSchema
@@ -46,9 +45,9 @@ class Played:
             2,
             RunIdentity("l", "f1r0", "t"),
             epoch=7,
-            watermarks=Watermarks({"in": Clock()}, {"op": {"in"}}),
+            watermarks=Watermarks({"in": InputClock()}, {"op": {"in"}}),
             schemas={},
-            sides=OperatorSides({"op": (SEEN,)}),
+            operator_states=OperatorStates({"op": (SEEN,)}),
         )
 
     def commit(self, epoch: int, _digests: Any) -> None:
@@ -57,7 +56,7 @@ class Played:
         self.committed.append(epoch)
 
     def plan(self, spec: Any, _batch: Any) -> EpochFrame:
-        changed = spec.sides["op"].changed
+        changed = spec.operator_states["op"].changed
         self.told.append(changed)
         acks = [
             Ack(
@@ -76,8 +75,8 @@ class Played:
 
     def left(self) -> Any:
         """What the runner would begin the next epoch with."""
-        runner, sides = self.runner, self.runner.sides
-        known = dict(runner.schemas), dict(sides.schemas), set(sides.restored)
+        runner, states = self.runner, self.runner.operator_states
+        known = dict(runner.schemas), dict(states.schemas), set(states.restored)
         return runner.epoch, runner.watermarks, runner.next_timer, known
 
 
@@ -93,7 +92,7 @@ def test_subtasks_that_did_not_ask_for_a_changed_state_are_told_in_another_attem
     played.runner.run(None)
     assert played.told == [(), (LATER,)]
     assert played.committed == [8]
-    assert played.runner.sides.schemas == {"op": (LATER,)}
+    assert played.runner.operator_states.schemas == {"op": (LATER,)}
     played.says = lambda *_: {"operator_states": [LATER]}
     played.runner.run(None)
     assert played.told[2:] == [()]
@@ -149,7 +148,7 @@ def test_a_commit_that_fails_leaves_the_runner_at_the_epoch_before(played):
 
 
 def test_an_epoch_with_too_many_values_to_keep_event_time_by_is_not_committed(played):
-    played.runner.watermarks = Watermarks({"in": Clock(per="part")}, {"op": {"in"}})
+    played.runner.watermarks = Watermarks({"in": InputClock(per="part")}, {"op": {"in"}})
     halves = [{f"{half}-{i}": 5 for i in range(MAX_VALUES // 2 + 1)} for half in "ab"]
     played.says = lambda subtask, _changed: {"value_times": {"in": halves[subtask]}}
     before = played.left()

@@ -7,12 +7,11 @@ import pytest
 
 from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import Ack, encode_ack
-from moorage.engine.clocks import Clock
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.epoch import EpochRunner, RunIdentity
+from moorage.engine.event_time import InputClock, Watermarks
 from moorage.engine.plan import EpochFrame
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
-from moorage.engine.watermarks import Watermarks
 from moorage_state.errors import Retryable
 
 
@@ -38,7 +37,7 @@ class Played:
             2,
             RunIdentity("l", "f1r0", "t"),
             epoch=0,
-            watermarks=Watermarks({"in": Clock()}, {"op": {"in"}}),
+            watermarks=Watermarks({"in": InputClock()}, {"op": {"in"}}),
             schemas={},
             now_ms=now_ms,
             restored=restored,

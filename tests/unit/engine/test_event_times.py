@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from moorage.api.functions import KeyedProcessFunction
-from moorage.engine import event_times
-from moorage.engine.failures import SubtaskFailure
+from moorage.engine import event_time
+from moorage.engine.task_failures import SubtaskFailure
 from moorage_state.errors import UserError
 
 STREAM = pa.schema([("user", pa.string()), ("n", pa.int64()), ("part", pa.string())])
@@ -51,7 +51,7 @@ def test_each_input_counts_by_its_own_column_or_as_one(operator, batch):
 
 
 def test_too_many_values_of_one_subtask_are_refused(operator, batch, monkeypatch):
-    monkeypatch.setattr(event_times, "MAX_VALUES", 2)
+    monkeypatch.setattr(event_time, "MAX_VALUES", 2)
     rows = batch(*(("a", n, n) for n in range(3)))
     with pytest.raises(
         SubtaskFailure, match="too many values: input=clicks per=n values=3"
@@ -63,7 +63,7 @@ def test_too_many_values_of_one_subtask_are_refused(operator, batch, monkeypatch
 def test_where_all_rows_come_in_one_epoch_there_may_be_any_number_of_values(
     operator, batch, monkeypatch
 ):
-    monkeypatch.setattr(event_times, "MAX_VALUES", 2)
+    monkeypatch.setattr(event_time, "MAX_VALUES", 2)
     rows = batch(*(("a", n, n) for n in range(3)))
     ack = seen(operator, rows, per=("n",), batch=True)
     assert ack.value_times == {}

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JNetworkError
 
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.engine.acks import EpochConflict
-from moorage.engine.failures import (
+from moorage.engine.task_failures import (
     SourceOffsetsLost,
     SparkEnded,
     SubtaskFailure,
@@ -45,7 +45,7 @@ Caused by: java.lang.Error: another
 
 
 def from_spark(failure):
-    name = "moorage.engine.failures.SubtaskFailure"
+    name = "moorage.engine.task_failures.SubtaskFailure"
     return RuntimeError(PYTHON.format(name=name, message=failure, where="{where}"))
 
 

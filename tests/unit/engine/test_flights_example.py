@@ -10,8 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from moorage.engine.clocks import Clock
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.event_time import InputClock, Watermarks
 
 FLIGHTS = Path(__file__).parents[3] / "examples" / "flights"
 WHEN = pa.timestamp("us", tz="UTC")
@@ -61,7 +60,7 @@ def test_the_job_of_the_example_writes_what_its_oracle_says(example, operator, b
         "output": ENTRY,
         "inputs": ("departures",),
     }
-    time, entries = Watermarks({"departures": Clock()}, {"logbook": {"departures"}}), []
+    time, entries = Watermarks({"departures": InputClock()}, {"logbook": {"departures"}}), []
 
     def epoch(rows=()):
         timed = [(*row, int(row[0].timestamp() * 1000)) for row in rows]

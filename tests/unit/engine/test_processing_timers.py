@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from moorage import TimeDomain
 from moorage.api.functions import NO_WATERMARK, KeyedProcessFunction
-from moorage.engine import firing
+from moorage.engine import timers as engine_timers
 from moorage.engine.acks import Ack, encode_ack
-from moorage.engine.buffers import FLUSH_ROWS
+from moorage.engine.outputs import FLUSH_ROWS
 from moorage.engine.range_access import BoundRange
 from moorage.engine.subtask_plan import NEVER
 from moorage_state.descriptors import ValueStateDescriptor
@@ -293,7 +293,7 @@ def test_a_function_without_timers_has_no_next_one(operator, batch):
 def test_many_due_alarms_are_fetched_in_pages_and_fire_once(operator, batch, monkeypatch, page):
     users = [f"u{i}" for i in range(7)]
     run(operator, [batch(*((user, n) for user in users for n in (1, 2, 9)))])
-    monkeypatch.setattr(firing, "_DUE_PAGE", page)
+    monkeypatch.setattr(engine_timers, "_DUE_PAGE", page)
     fired = run(operator, [batch(("u3", 50))], now=5)
     wanted = [f"alarm {user}{time}" for user in users for time in (1, 2)]
     assert sorted(fired) == sorted([*wanted, "row u35"])
@@ -390,7 +390,7 @@ def test_timers_of_both_domains_are_as_if_they_were_a_set(new_operator, batch, s
                 (model[key].add if n > 0 else model[key].discard)(abs(n))
             wanted[key] += played(model[key], now, watermark)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(firing, "_DUE_PAGE", page)
+            patched.setattr(engine_timers, "_DUE_PAGE", page)
             batches = [batch(*sorted(rows, key=lambda row: row[0]))] if rows else []
             changes = {"next_timers": next_timers} if known else {}
             done = epoch(

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.engine.buffers import OutputBuffer
 from moorage.engine.columns import ack_batch, output_columns, row_batch
-from moorage.engine.rows import RowReader, column_values, group_starts
+from moorage.engine.outputs import OutputBuffer
+from moorage.engine.rows import TupleReader, column_values, group_starts
 from moorage_state.errors import UserError
 
 D = decimal.Decimal
@@ -74,13 +74,13 @@ def test_a_slice_of_a_column_is_read_like_the_column(kind, value):
 
 def test_rows_are_named_tuples_in_the_order_of_the_stream():
     batch = pa.RecordBatch.from_pydict({"engine": [0, 0], "n": [1, None], "user": ["a", "b"]})
-    rows = RowReader(["user", "n"]).rows(batch)
+    rows = TupleReader(["user", "n"]).rows(batch)
     assert [row._asdict() for row in rows] == [{"user": "a", "n": 1}, {"user": "b", "n": None}]
 
 
 def test_columns_that_python_cannot_name_are_read_by_position():
     batch = pa.RecordBatch.from_pydict({"from": [1], "page views": [2], "count": [3]})
-    (row,) = RowReader(["from", "page views", "count"]).rows(batch)
+    (row,) = TupleReader(["from", "page views", "count"]).rows(batch)
     assert (row[0], row._1, row.count) == (1, 2, 3)
 
 

@@ -11,9 +11,9 @@ from moorage_testing.engine import Collect
 
 from moorage import KeyedBatchFunction, KeyedProcessFunction, OutputTag
 from moorage.api.functions import ProcessContext, TimerService
-from moorage.engine.buffers import FLUSH_ROWS, OutputBuffer
-from moorage.engine.failures import SubtaskFailure
+from moorage.engine.outputs import FLUSH_ROWS, OutputBuffer
 from moorage.engine.subtask_plan import SideOutputPlan
+from moorage.engine.task_failures import SubtaskFailure
 
 BIG = OutputTag("big", "text string, n long")
 ODD = OutputTag("odd", "n long")

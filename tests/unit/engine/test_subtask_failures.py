@@ -13,9 +13,9 @@ import pytest
 
 from moorage.api.file_sink import FileSink
 from moorage.api.functions import KeyedProcessFunction
-from moorage.engine.failures import SubtaskFailure, UserFunctionError, failure_of
 from moorage.engine.range_access import LeasedRange, ServerDoor
 from moorage.engine.subtask import run_subtask
+from moorage.engine.task_failures import SubtaskFailure, UserFunctionError, failure_of
 from moorage_state.descriptors import ValueStateDescriptor
 from moorage_state.errors import (
     LocalDiskError,

@@ -11,7 +11,7 @@ import pytest
 
 from moorage.api.functions import KeyedProcessFunction
 from moorage.engine.acks import Ack, decode_ack, encode_ack
-from moorage.engine.failures import SubtaskFailure
+from moorage.engine.task_failures import SubtaskFailure
 from moorage_state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,

@@ -17,8 +17,8 @@ from moorage import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from moorage.engine.failures import SubtaskFailure
-from moorage.engine.side_plan import SidePlan
+from moorage.engine.subtask_plan import OperatorStatePlan
+from moorage.engine.task_failures import SubtaskFailure
 
 BUFFER = ListStateDescriptor("buffer", "long")
 
@@ -82,46 +82,47 @@ class Contexts(Buffers):
 def side(done=None, **changes):
     fields = {"restored": done is not None, "restored_checkpoint_id": None, "checkpoint_id": 4}
     schemas = tuple(done.ack.operator_states) if done else ()
-    return SidePlan(**(fields | {"schemas": schemas} | changes))
+    return OperatorStatePlan(**(fields | {"schemas": schemas} | changes))
 
 
 def test_what_waits_at_the_end_of_an_epoch_is_there_in_the_next(operator, batch):
-    first = operator.epoch(Buffers(), [batch(("a", 1), ("a", 2))], side=side())
+    first = operator.epoch(Buffers(), [batch(("a", 1), ("a", 2))], operator_state=side())
     assert first.rows == []
-    second = operator.epoch(Buffers(), [batch(("b", 3), ("b", 4))], side=side(first))
+    second = operator.epoch(Buffers(), [batch(("b", 3), ("b", 4))], operator_state=side(first))
     assert second.rows == [("b", 6)]
-    third = operator.epoch(Buffers(), [batch(("a", 5), ("a", 6))], side=side(second))
+    third = operator.epoch(Buffers(), [batch(("a", 5), ("a", 6))], operator_state=side(second))
     assert third.rows == [("a", 15)]
     assert [s.name for s in third.ack.operator_states] == ["buffer"]
 
 
 def test_an_attempt_that_is_repeated_writes_the_same(operator, batch):
-    first = operator.epoch(Buffers(), [batch(("a", 1), ("a", 2))], side=side())
+    first = operator.epoch(Buffers(), [batch(("a", 1), ("a", 2))], operator_state=side())
     attempts = [
-        operator.attempt(Buffers(), [batch(("b", 3), ("b", 4))], side=side(first)) for _ in range(2)
+        operator.attempt(Buffers(), [batch(("b", 3), ("b", 4))], operator_state=side(first))
+        for _ in range(2)
     ]
     assert attempts[0].ack.digest == attempts[1].ack.digest
     assert attempts[0].ack.delta != first.ack.delta
     operator.commit(attempts[1])
-    third = operator.epoch(Buffers(), [batch(("a", 5), ("a", 6))], side=side(first))
+    third = operator.epoch(Buffers(), [batch(("a", 5), ("a", 6))], operator_state=side(first))
     assert third.rows == [("a", 15)]
 
 
 def test_an_attempt_that_fails_at_its_snapshot_leaves_nothing(operator, batch):
-    first = operator.epoch(Buffers(), [batch(("a", 1), ("a", 2))], side=side())
+    first = operator.epoch(Buffers(), [batch(("a", 1), ("a", 2))], operator_state=side())
     with pytest.raises(SubtaskFailure, match="OSError: no"):
-        operator.attempt(Fails(), [batch(("a", 9))], side=side(first))
-    second = operator.epoch(Buffers(), [batch(("b", 3))], side=side(first))
+        operator.attempt(Fails(), [batch(("a", 9))], operator_state=side(first))
+    second = operator.epoch(Buffers(), [batch(("b", 3))], operator_state=side(first))
     assert second.rows == [("b", 6)]
 
 
 def test_the_contexts_tell_of_the_restore_and_of_the_checkpoint_to_come(operator, batch):
-    first = operator.epoch(Contexts(), [batch(("a", 1))], side=side(), now_ms=1234)
+    first = operator.epoch(Contexts(), [batch(("a", 1))], operator_state=side(), now_ms=1234)
     assert first.rows == [("[False, None]", 0)]
     plan = side(first, restored_checkpoint_id=3)
-    second = operator.epoch(Contexts(), [batch(("a", 1))], side=plan)
+    second = operator.epoch(Contexts(), [batch(("a", 1))], operator_state=plan)
     assert second.rows == [("[True, 3]", 0)]
-    third = operator.attempt(Reads(), [batch(("a", 1))], side=plan, downstream=1)
+    third = operator.attempt(Reads(), [batch(("a", 1))], operator_state=plan, downstream=1)
     assert third.rows == [("[4, 0]", 0)]
 
 
@@ -132,12 +133,12 @@ class Reads(Buffers):
 
 def test_there_is_no_key_at_a_snapshot(operator, batch):
     with pytest.raises(SubtaskFailure, match="state belongs to a key and there is none"):
-        operator.attempt(Snoops(), [batch(("a", 9))], side=side())
+        operator.attempt(Snoops(), [batch(("a", 9))], operator_state=side())
 
 
 def test_both_methods_must_be_defined(operator, batch):
     with pytest.raises(SubtaskFailure, match=r"Forgetful does not define initialize_state\(ctx\)"):
-        operator.attempt(Forgetful(), [batch(("a", 9))], side=side())
+        operator.attempt(Forgetful(), [batch(("a", 9))], operator_state=side())
 
 
 # --- broadcast rows -------------------------------------------------------------------------------
@@ -179,7 +180,9 @@ def test_broadcast_rows_come_before_keyed_ones_wherever_batches_are_cut(operator
     whole = mixed([("factor", 2), ("factor", 10, 77)], ("a", 1), ("b", 2))
     for cuts in ([0], [0, 1, 3], [0, 2]):
         batches = [whole.slice(a, b - a) for a, b in pairwise([*cuts, whole.num_rows])]
-        done = operator.attempt(Priced(), batches, side=connected(), downstream=1, now_ms=5)
+        done = operator.attempt(
+            Priced(), batches, operator_state=connected(), downstream=1, now_ms=5
+        )
         assert done.rows == [
             ("factor None 5", 2),
             ("factor 77 5", 10),
@@ -190,10 +193,10 @@ def test_broadcast_rows_come_before_keyed_ones_wherever_batches_are_cut(operator
 
 
 def test_broadcast_state_is_there_in_the_next_epoch(operator, mixed):
-    first = operator.epoch(Priced(), [mixed([("factor", 3)])], side=connected())
-    second = operator.epoch(Priced(), [mixed([], ("a", 7))], side=connected(first))
+    first = operator.epoch(Priced(), [mixed([("factor", 3)])], operator_state=connected())
+    second = operator.epoch(Priced(), [mixed([], ("a", 7))], operator_state=connected(first))
     assert second.rows == [("a", 21)]
-    third = operator.epoch(Priced(), side=connected(second))
+    third = operator.epoch(Priced(), operator_state=connected(second))
     assert third.rows == []
 
 
@@ -206,7 +209,7 @@ def test_broadcast_state_is_there_in_the_next_epoch(operator, mixed):
 )
 def test_what_is_not_there_is_said(operator, mixed, function, message):
     with pytest.raises(SubtaskFailure, match=message):
-        operator.attempt(function, [mixed([("a", 1)], ("a", 7))], side=connected())
+        operator.attempt(function, [mixed([("a", 1)], ("a", 7))], operator_state=connected())
 
 
 # --- the page that explains it --------------------------------------------------------------------
@@ -222,9 +225,11 @@ def test_the_first_example_of_the_page_works(operator, batch):
     stream = pa.schema([("user", pa.string()), ("amount", pa.int64())])
     columns = {"columns": ("user", "amount")}
     rows = batch(("a", 1), ("a", 2), stream=stream)
-    first = operator.epoch(example(), [rows], side=side(), **columns)
+    first = operator.epoch(example(), [rows], operator_state=side(), **columns)
     rows = batch(("a", 3), ("a", 4), stream=stream)
-    second = operator.epoch(example(), [rows], side=side(first), **columns)
+    second = operator.epoch(example(), [rows], operator_state=side(first), **columns)
     assert second.rows == [("a", 6)]
     rows = batch(("b", 5), ("b", 6), stream=stream)
-    assert operator.epoch(example(), [rows], side=side(second), **columns).rows == [("b", 15)]
+    assert operator.epoch(example(), [rows], operator_state=side(second), **columns).rows == [
+        ("b", 15)
+    ]

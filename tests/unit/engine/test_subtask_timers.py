@@ -11,11 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction
-from moorage.engine import firing
+from moorage.engine import timers as engine_timers
 from moorage.engine.acks import Ack, encode_ack
-from moorage.engine.clocks import Clock
-from moorage.engine.failures import SubtaskFailure
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.event_time import InputClock, Watermarks
+from moorage.engine.task_failures import SubtaskFailure
 from moorage_state.descriptors import ListStateDescriptor, ValueStateDescriptor
 
 OUTPUT = pa.schema([("key", pa.string()), ("what", pa.string()), ("time", pa.int64())])
@@ -166,7 +165,7 @@ def test_timers_of_keys_without_rows_fire_in_the_order_of_stored_keys(operator, 
 def test_many_due_timers_are_fetched_in_pages(operator, batch, monkeypatch, page):
     users = [f"u{i}" for i in range(7)]
     run(operator, [batch(*((user, n, 10) for user in users for n in (1, 2)))])
-    monkeypatch.setattr(firing, "_DUE_PAGE", page)
+    monkeypatch.setattr(engine_timers, "_DUE_PAGE", page)
     fired = run(operator, watermark=50)
     assert sorted(fired) == sorted(f"timer {user}{time}" for user in users for time in (11, 12))
     assert run(operator, watermark=50) == []
@@ -420,7 +419,7 @@ def test_each_key_sees_the_same_order_however_epochs_and_batches_are_cut(
     new_operator, batch, rows, cuts, size
 ):
     operator = new_operator()
-    marks = Watermarks({"clicks": Clock()}, {"op": {"clicks"}})
+    marks = Watermarks({"clicks": InputClock()}, {"op": {"clicks"}})
     events = []
     borders = sorted({0, len(rows), *(c for c in cuts if c < len(rows))})
     for start, end in pairwise(borders):

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from moorage import KeyedProcessFunction, ValueStateDescriptor
-from moorage.engine.user_errors import failure_in
+from moorage.engine.task_failures import failure_in
 from moorage_state.errors import Retryable, UserError
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from moorage.api.functions import KeyedProcessFunction
 from moorage.api.vectorized import KeyedBatchFunction
-from moorage.engine.failures import SubtaskFailure
-from moorage.engine.whole_columns import fitted, hash_column
+from moorage.engine.output_types import fitted, hash_column
+from moorage.engine.task_failures import SubtaskFailure
 from moorage_state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.timetolive import StateTtlConfig

@@ -20,9 +20,9 @@ from moorage import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from moorage.engine.buffers import FLUSH_ROWS
-from moorage.engine.failures import SubtaskFailure
-from moorage.engine.side_plan import SidePlan
+from moorage.engine.outputs import FLUSH_ROWS
+from moorage.engine.subtask_plan import OperatorStatePlan
+from moorage.engine.task_failures import SubtaskFailure
 from moorage_state.keyed import overlay, visiting
 
 RULES = MapStateDescriptor("rules", "string", "long")
@@ -104,7 +104,7 @@ class Nests(Counts):
 
 def connected(done=None):
     schemas = tuple(done.ack.operator_states) if done else ()
-    return SidePlan(
+    return OperatorStatePlan(
         restored=done is not None,
         restored_checkpoint_id=None,
         checkpoint_id=1,
@@ -120,7 +120,9 @@ def epoch(operator, mixed):
 
     def epoch(broadcast, *rows, function=None, **changes):
         given = [mixed(broadcast, *rows)] if broadcast or rows else []
-        return operator.epoch(function or Counts(), given, side=connected(), **changes).rows
+        return operator.epoch(
+            function or Counts(), given, operator_state=connected(), **changes
+        ).rows
 
     return epoch
 
@@ -182,15 +184,15 @@ def test_keys_that_expire_are_visited_until_they_are_cleaned_up(epoch, swept):
 
 
 def test_an_attempt_that_is_not_committed_changes_nothing_and_another_is_the_same(operator, mixed):
-    operator.epoch(Counts(), [mixed([], ("a", 1), ("b", 2))], side=connected())
+    operator.epoch(Counts(), [mixed([], ("a", 1), ("b", 2))], operator_state=connected())
     rows = [mixed([("add", 10), ("drop", 11)], ("a", 5))]
-    attempts = [operator.attempt(Counts(), rows, side=connected()) for _ in range(2)]
+    attempts = [operator.attempt(Counts(), rows, operator_state=connected()) for _ in range(2)]
     assert attempts[0].ack.digest == attempts[1].ack.digest
     look = [mixed([("look", 0)])]
-    before = operator.attempt(Counts(), look, side=connected(), downstream=1)
+    before = operator.attempt(Counts(), look, operator_state=connected(), downstream=1)
     assert sorted(before.rows) == [("a", 1), ("b", 2)]
     operator.commit(attempts[1])
-    after = operator.attempt(Counts(), look, side=connected(), downstream=1)
+    after = operator.attempt(Counts(), look, operator_state=connected(), downstream=1)
     assert sorted(after.rows) == [("a", 5), ("b", 12)]
 
 
@@ -201,7 +203,7 @@ def test_more_keys_than_a_page_are_visited_once_each_and_output_leaves_in_batche
     many = FLUSH_ROWS + 500
     epoch([], *[(f"k{n}", 1) for n in range(many)])
     rows = [mixed([("add", 1), ("look", 0), ("look", 0)], ("k7", 5))]
-    done = operator.attempt(Counts(), rows, side=connected(), downstream=1)
+    done = operator.attempt(Counts(), rows, operator_state=connected(), downstream=1)
     assert len(done.rows) == 2 * many + 1
     assert {n for _, n in done.rows[:-1]} == {2}
     assert done.rows[-1] == ("k7 7 [1, 1, 5] [1, 5]", 7)
@@ -404,6 +406,6 @@ def test_the_third_example_of_the_page_works(operator, mixed):
             self.spent.update(row.n)
 
     side = replace(connected(), columns=("rule", "limit"))
-    operator.epoch(Spends(), [mixed([], ("a", 5), ("b", 50))], side=side)
+    operator.epoch(Spends(), [mixed([], ("a", 5), ("b", 50))], operator_state=side)
     rules = [mixed([("a rule", 40), ("a rule", 1)])]
-    assert operator.epoch(Spends(), rules, side=side).rows == [("b", 50), ("a", 5)]
+    assert operator.epoch(Spends(), rules, operator_state=side).rows == [("b", 50), ("a", 5)]

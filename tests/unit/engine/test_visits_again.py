@@ -7,9 +7,9 @@ import pytest
 
 from moorage import KeyedBroadcastProcessFunction, MapStateDescriptor, ValueStateDescriptor
 from moorage.engine.columns import BROADCAST, GROUP_COLUMN, KIND_COLUMN, START
-from moorage.engine.failures import SubtaskFailure
 from moorage.engine.range_access import LeasedRange, ServerDoor
-from moorage.engine.side_plan import SidePlan
+from moorage.engine.subtask_plan import OperatorStatePlan
+from moorage.engine.task_failures import SubtaskFailure
 from moorage_state.keyed import visiting
 from moorage_state.server import RangeSpec, RestoreBase, UploadLimits, UploadRequest, Version
 
@@ -18,7 +18,7 @@ COUNT = ValueStateDescriptor("count", "long")
 KEYS = ["!", "#", "a", "b"]
 """Two in each half of the key groups."""
 
-SIDE = SidePlan(
+SIDE = OperatorStatePlan(
     restored=True,
     restored_checkpoint_id=None,
     checkpoint_id=1,
@@ -66,7 +66,7 @@ def page_of_one_key(monkeypatch):
 @pytest.fixture
 def op(operator, mixed):
     """An operator in which each key has 1."""
-    operator.epoch(Adds(), [mixed([], *[(key, 1) for key in KEYS])], side=SIDE)
+    operator.epoch(Adds(), [mixed([], *[(key, 1) for key in KEYS])], operator_state=SIDE)
     return operator
 
 
@@ -83,20 +83,22 @@ def look(mixed):
 def test_a_twin_that_visits_at_the_same_time_makes_the_same_delta(op, rules, look):
     twins = []
     first = op.attempt(
-        Adds(lambda: twins.append(op.attempt(Adds(), rules, side=SIDE))), rules, side=SIDE
+        Adds(lambda: twins.append(op.attempt(Adds(), rules, operator_state=SIDE))),
+        rules,
+        operator_state=SIDE,
     )
     assert twins[0].ack.digest == first.ack.digest
     assert twins[0].ack.delta == first.ack.delta
     op.commit(twins[0])
-    assert op.epoch(Adds(), look, side=SIDE).rows == [(key, 16) for key in KEYS]
+    assert op.epoch(Adds(), look, operator_state=SIDE).rows == [(key, 16) for key in KEYS]
 
 
 def test_a_twin_that_is_late_for_its_epoch_fails_and_changes_nothing(op, rules, look):
-    late = Adds(lambda: op.epoch(Adds(), rules, side=SIDE))
+    late = Adds(lambda: op.epoch(Adds(), rules, operator_state=SIDE))
     with pytest.raises(SubtaskFailure, match="range is at another version"):
-        op.attempt(late, rules, side=SIDE)
+        op.attempt(late, rules, operator_state=SIDE)
     assert late.visits == 2
-    assert op.epoch(Adds(), look, side=SIDE).rows == [(key, 16) for key in KEYS]
+    assert op.epoch(Adds(), look, operator_state=SIDE).rows == [(key, 16) for key in KEYS]
 
 
 def test_a_retry_after_an_attempt_that_died_amid_its_visits_visits_every_key_once(op, rules, look):
@@ -107,11 +109,11 @@ def test_a_retry_after_an_attempt_that_died_amid_its_visits_visits_every_key_onc
         raise Dies
 
     with pytest.raises(SubtaskFailure, match="Dies"):
-        op.attempt(Adds(die), rules, side=SIDE)
+        op.attempt(Adds(die), rules, operator_state=SIDE)
     retry = Adds()
-    op.epoch(retry, rules, side=SIDE)
+    op.epoch(retry, rules, operator_state=SIDE)
     assert retry.visits == 2 * len(KEYS)
-    assert op.epoch(Adds(), look, side=SIDE).rows == [(key, 16) for key in KEYS]
+    assert op.epoch(Adds(), look, operator_state=SIDE).rows == [(key, 16) for key in KEYS]
 
 
 def rows_of(subtask, rows):
@@ -143,7 +145,7 @@ def test_a_rescale_amid_visits_ends_them_and_each_key_is_visited_by_its_new_subt
             ranges.append(LeasedRange(spec.lease(run), ServerDoor(op.address), version))
 
     with pytest.raises(SubtaskFailure, match="lease"):
-        op.attempt(Adds(rescale), rules, side=SIDE)
+        op.attempt(Adds(rescale), rules, operator_state=SIDE)
 
     def epoch(batches):
         visited, rows = [], []
@@ -153,7 +155,7 @@ def test_a_rescale_amid_visits_ends_them_and_each_key_is_visited_by_its_new_subt
                 function,
                 [rows_of(subtask, one) for one in batches],
                 start=False,
-                side=SIDE,
+                operator_state=SIDE,
                 run=run,
                 parallelism=2,
                 ranges=tuple(ranges),

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK
-from moorage.engine.clocks import MAX_VALUES, Clock, JobClocks
-from moorage.engine.watermarks import Watermarks
+from moorage.engine.event_time import MAX_VALUES, InputClock, JobClocks, Watermarks
 from moorage_state.errors import UserError
 
 times = st.integers(NO_WATERMARK, MAX_WATERMARK)
@@ -17,7 +16,7 @@ times = st.integers(NO_WATERMARK, MAX_WATERMARK)
 
 def job(delays, limits=None):
     """The clocks of a job with one operator, which reads inputs with these delays and limits."""
-    clocks = {uid: Clock(delay, (limits or {}).get(uid)) for uid, delay in delays.items()}
+    clocks = {uid: InputClock(delay, (limits or {}).get(uid)) for uid, delay in delays.items()}
     return JobClocks(clocks, {"op": tuple(clocks)}, {"op": frozenset(clocks)})
 
 
@@ -211,7 +210,7 @@ def test_whoever_falls_silent_it_never_goes_back(limits, epochs):
 
 
 def by_part(delay=0, idle_after=None, per="part"):
-    clocks = {"in": Clock(delay, idle_after, per)}
+    clocks = {"in": InputClock(delay, idle_after, per)}
     return JobClocks(clocks, {"op": ("in",)}, {"op": frozenset({"in"})})
 
 
@@ -241,7 +240,9 @@ def test_a_value_counts_from_its_first_epoch_on_and_time_does_not_go_back():
 
 def test_an_input_that_counts_by_value_holds_time_until_it_shows_one():
     job = JobClocks(
-        {"in": Clock(per="part"), "b": Clock()}, {"op": ("in", "b")}, {"op": frozenset({"in", "b"})}
+        {"in": InputClock(per="part"), "b": InputClock()},
+        {"op": ("in", "b")},
+        {"op": frozenset({"in", "b"})},
     )
     marks = Watermarks.at_first(job).after_epoch({"b": 5000})
     assert marks.of("op") == NO_WATERMARK
@@ -307,7 +308,7 @@ def test_more_values_than_can_count_at_once_are_refused():
     marks = Watermarks.at_first(by_part())
     marks.require_room({"in": most})
     marks = parts(most, marks=marks)
-    words = f"input=in per=part values={MAX_VALUES + 1} most={MAX_VALUES}; give idle_after"
+    words = f"input=in per=part values={MAX_VALUES + 1} most={MAX_VALUES}; count by a column of"
     with pytest.raises(UserError, match=words):
         marks.require_room({"in": {"more": 5}})
 

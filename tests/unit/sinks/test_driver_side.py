@@ -14,7 +14,7 @@ from moorage.api.sinks import LiveOutput, SinkContext, SinkRetire, StageId, TwoP
 from moorage.api.streams import DataStream
 from moorage.driver import output
 from moorage.driver.output import OutputKeeper, history_of, left_behind
-from moorage.engine.failures import UserFunctionError
+from moorage.engine.task_failures import UserFunctionError
 from moorage.sinks import records
 from moorage_state import failpoints
 from moorage_state.errors import Fenced

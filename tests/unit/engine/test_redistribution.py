@@ -9,7 +9,7 @@ import pytest
 
 from moorage.driver.local import LocalServers
 from moorage.engine.fleet import RangeFleet, SavedOperator
-from moorage.engine.moving import OperatorMove, redistribute
+from moorage.engine.operator_states import OperatorMove, redistribute
 from moorage.engine.range_access import BoundRange, connect_to
 from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor
 from moorage_state.errors import Retryable

@@ -1,8 +1,8 @@
 """The part of a subtask that concerns operator state and broadcast rows.
 
 Decides when a function is initialized and asked for its snapshot, and that broadcast rows are
-through before the first keyed one. Called by the subtask of an operator that has a `SidePlan`;
-others have no such part and pay nothing for it.
+through before the first keyed one. Called by the subtask of an operator that has an
+`OperatorStatePlan`; others have no such part and pay nothing for it.
 """
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
@@ -23,12 +23,10 @@ from moorage.api.checkpointed import (
     FunctionSnapshotContext,
 )
 from moorage.api.functions import ProcessContext, RuntimeContext, TimerService
-from moorage.engine.chunks import times_of
 from moorage.engine.columns import BROADCAST, INPUT_COLUMN, KIND_COLUMN, broadcast_column
+from moorage.engine.outputs import SubtaskOutput
 from moorage.engine.range_access import BoundRange, LeasedRange, connect_to
-from moorage.engine.row_filter import missing_times
-from moorage.engine.rows import RowReader
-from moorage.engine.sending import Sending
+from moorage.engine.rows import TupleReader, missing_times, times_of
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.errors import Bug, MoorageError
 from moorage_state.keyed import KeyedStateStore
@@ -40,14 +38,14 @@ from moorage_state.operator_state import OperatorStateSchema, RangeOperatorState
 from moorage_state.operator_state.ranges import Peer
 from moorage_state.server.client import StateClient
 
-__all__ = ["OperatorSide"]
+__all__ = ["SubtaskOperatorState"]
 
 
-class OperatorSide:
+class SubtaskOperatorState:
     """Operator state and broadcast rows of one attempt of one subtask.
 
     Args:
-        plan: the operator's, with a `side`.
+        plan: the operator's, with an `operator_state`.
         subtask: which subtask it is.
         access: its range, as this attempt reads it.
         store: its keyed state, which takes what this attempt writes.
@@ -56,10 +54,10 @@ class OperatorSide:
     def __init__(
         self, plan: SubtaskPlan, subtask: int, access: RangeAccess, store: KeyedStateStore
     ) -> None:
-        if plan.side is None:
-            raise Bug(f"an operator without a side plan has no operator state: uid={plan.uid}")
+        if plan.operator_state is None:
+            raise Bug(f"an operator without a plan for it has no operator state: uid={plan.uid}")
         self._plan = plan
-        self._side = plan.side
+        self._needs = plan.operator_state
         self._function: Any = plan.function
         self._clients: dict[str, StateClient] = {}
         groups = range_of(subtask, plan.parallelism, plan.max_parallelism)
@@ -71,13 +69,13 @@ class OperatorSide:
             store,
             groups.start,
             plan.epoch,
-            self._side.schemas,
+            self._needs.schemas,
             peers,
-            self._side.changed,
+            self._needs.changed,
         )
         self._raw = RawStates(self._states, access, store, groups)
         self._visits = KeyVisits(store, _key_of(plan), _scratch())
-        descriptors = self._side.descriptors
+        descriptors = self._needs.descriptors
         self._broadcast = {d.name: self._states.get_broadcast_state(d) for d in descriptors}
         self._ctx = BroadcastContext(
             self._broadcast, self._visits.visit, watermark=plan.row_watermark, now_ms=plan.now_ms
@@ -100,8 +98,8 @@ class OperatorSide:
         """Let the function take up its state, before it is opened."""
         if isinstance(self._function, CheckpointedFunction):
             context = FunctionInitializationContext(
-                self._side.restored,
-                self._side.restored_checkpoint_id,
+                self._needs.restored,
+                self._needs.restored_checkpoint_id,
                 self._states,
                 keyed,
                 self._raw,
@@ -109,15 +107,15 @@ class OperatorSide:
             self._function.initialize_state(context)
 
     def take_broadcast(
-        self, batches: Iterator[pa.RecordBatch], sending: Sending
+        self, batches: Iterator[pa.RecordBatch], sending: SubtaskOutput
     ) -> Generator[pa.RecordBatch, None, Iterator[pa.RecordBatch]]:
         """Process the broadcast rows, which come first; returns the batches of keyed rows.
 
         Yields what is for the next operator meanwhile.
         """
-        if not self._side.columns:
+        if not self._needs.columns:
             return batches
-        reader = RowReader(self._side.columns)
+        reader = TupleReader(self._needs.columns)
         self._ctx._emit = sending.buffer.emit
         for batch in batches:
             kinds = batch.column(KIND_COLUMN).to_numpy()
@@ -133,7 +131,7 @@ class OperatorSide:
         """Ask the function for its snapshot and write what changed; after the last timer."""
         if isinstance(self._function, CheckpointedFunction):
             context = FunctionSnapshotContext(
-                self._side.checkpoint_id, self._plan.now_ms, self._raw
+                self._needs.checkpoint_id, self._plan.now_ms, self._raw
             )
             self._function.snapshot_state(context)
         self._states.flush()
@@ -148,13 +146,13 @@ class OperatorSide:
                 client.close()
 
     def _process(
-        self, batch: pa.RecordBatch, reader: RowReader, sending: Sending
+        self, batch: pa.RecordBatch, reader: TupleReader, sending: SubtaskOutput
     ) -> Iterator[pa.RecordBatch]:
         batch = self._with_times(batch)
         if batch.num_rows == 0:
             return
         self.broadcast_rows += batch.num_rows
-        names = self._side.columns
+        names = self._needs.columns
         columns = [batch.column(broadcast_column(i)) for i in range(len(names))]
         rows = reader.rows(pa.RecordBatch.from_arrays(columns, names=list(names)))
         times = times_of(batch) or [None] * len(rows)
@@ -169,14 +167,14 @@ class OperatorSide:
 
     def _with_times(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Without rows that have no event time although their input declares one."""
-        missing = missing_times(batch, self._side.time_columns)
+        missing = missing_times(batch, self._needs.time_columns)
         if missing is None:
             return batch
         if not self.bad_times:
-            several = len(self._side.inputs) > 1
+            several = len(self._needs.inputs) > 1
             row = int(missing.argmax())
             index = batch.column(INPUT_COLUMN)[row].as_py() if several else 0
-            uid, column = self._side.inputs[index], self._side.time_columns[index]
+            uid, column = self._needs.inputs[index], self._needs.time_columns[index]
             self.first_bad_time = f"input={uid} column={column}"
         self.bad_times += int(missing.sum())
         return batch.filter(pa.array(~missing))

@@ -1,7 +1,7 @@
-"""Firing of timers in one subtask during one epoch.
+"""Timers in one subtask during one epoch: which are due, and when they fire.
 
-Decides which timers are due, and finds the keys that have some although no row came for them, page
-by page: never are all of them in memory. Called by the key loop. It must not know what a row is.
+Finds the keys that have due timers although no row came for them, page by page: never are all of
+them in memory. Called by the key loop. It must not know what a row is.
 
 A key's timers are loaded only where one may be due, so that a function that sets none pays nothing.
 
@@ -9,25 +9,37 @@ Processing time stands still within an epoch, so a timer of it that sets itself 
 has come would fire for ever: what `on_timer` sets fires in the same epoch only where it is later
 than the processing-time timer that fires, and what an event-time timer sets only in the next. So
 it is for keys with rows and for those without.
+
+With the backend batch there is one pass over input that ends. Rows come sorted by key, so a key's
+state lives from its first row to its last, and what timers are left then fire after that one
+(`FiringAtTheEnd`). Nothing is read from a state server and nothing is written to one
+(`NothingStored`): what the epoch protocol prepares and commits is an empty delta.
 """
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
 
+import logging
 from collections.abc import Iterator
 
-from moorage.api.functions import NO_WATERMARK, KeyedProcessFunction, ProcessContext
-from moorage.engine.buffers import OutputBuffer
+from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction, ProcessContext
+from moorage.engine.outputs import OutputBuffer
 from moorage.engine.range_access import BoundRange
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage_state.keyed import KeyTimers, TimeDomain
+from moorage_state.keyed.access import Scan
 from moorage_state.keyed.timers import NOTHING_HELD
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, key_prefix, timer_parts
 
-__all__ = ["Firing"]
+__all__ = [
+    "Firing",
+    "FiringAtTheEnd",
+    "NothingStored",
+]
 
 _DUE_PAGE = 4096
 _KIND = {TimeDomain.EVENT_TIME: EVENT_TIMERS, TimeDomain.PROCESSING_TIME: PROCESSING_TIMERS}
 _EVENT, _PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
+_log = logging.getLogger(__name__)
 
 
 class Firing:
@@ -167,3 +179,89 @@ class Firing:
         if self._by_clock:
             stored = bound.next_timer(self._now_ms, PROCESSING_TIMERS)
         return min(self._timers.earliest, NEVER if stored is None else stored)
+
+
+class NothingStored(BoundRange):
+    """A range of which every key is new, and whose writes nobody will read."""
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """See `RangeAccess`: nothing."""
+        return [None] * len(keys)
+
+    def scan_many(
+        self,
+        prefixes: list[bytes],
+        limit_entries: int,  # noqa: ARG002  there is nothing to limit
+        limit_bytes: int,  # noqa: ARG002
+    ) -> list[Scan]:
+        """See `RangeAccess`: nothing."""
+        return [Scan([], [], complete=True) for _ in prefixes]
+
+    def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:  # noqa: ARG002
+        """See `RangeAccess`: nothing."""
+        return Scan([], [], complete=True)
+
+    def due_timers(
+        self,
+        up_to_ms: int,  # noqa: ARG002
+        limit: int,  # noqa: ARG002
+        after: bytes,  # noqa: ARG002
+        kind: int = EVENT_TIMERS,  # noqa: ARG002
+    ) -> list[bytes]:
+        """See `RangeAccess`: nothing."""
+        return []
+
+    def next_timer(self, after_ms: int, kind: int) -> int | None:  # noqa: ARG002
+        """None is stored."""
+        return None
+
+    def stage(self, frame: bytes) -> None:
+        """Drop it: its key does not come again."""
+
+
+class FiringAtTheEnd(Firing):
+    """Timers that no row of a key fires do so once its rows are done.
+
+    First those of event time, then those of processing time. `current_watermark` is `MAX_WATERMARK`
+    meanwhile; before, it is what the key's rows have shown. Nothing comes after: what `on_timer`
+    sets then is ignored, or a timer that always sets the next one would never let the key end.
+    """
+
+    def __init__(
+        self,
+        function: KeyedProcessFunction,
+        ctx: ProcessContext,
+        timers: KeyTimers,
+        out: OutputBuffer,
+    ) -> None:
+        super().__init__(function, ctx, timers, out, MAX_WATERMARK)
+        self._now_ms = MAX_WATERMARK
+        self._by_event = self._by_clock = True
+        self._event_holds_to = NOTHING_HELD
+
+    def any_due(self) -> bool:
+        """See `Firing.any_due`; a key that has set no timer, as at its first row, has none."""
+        return self._timers.loaded and super().any_due()
+
+    def go_on(self) -> bool:
+        """See `Firing.go_on`."""
+        timers = self._timers
+        self._service._watermark, timers.quiesced = MAX_WATERMARK, True
+        told = timers.ignored
+        try:
+            return self.up_to(MAX_WATERMARK) and self.by_clock(MAX_WATERMARK)
+        finally:
+            timers.quiesced = False
+            if timers.ignored and not told:
+                _log.warning(
+                    "timers set at the end of their key are ignored: key=%.80r; no epoch comes "
+                    "after, and this is said once",
+                    self._ctx.key,
+                )
+
+    def key_done(self, prefix: bytes) -> None:
+        """Nothing: no timer is stored that could be found again."""
+
+    def next_timer(self, bound: BoundRange) -> int:  # noqa: ARG002
+        """Never: no key comes again."""
+        return NEVER

@@ -1,30 +1,224 @@
-"""Watermarks: how far event time has come, from what each input has shown so far.
+"""Event time: which inputs tell it, what a subtask sees of it, and the watermarks that follow.
 
-Decides the watermark an operator works with in an epoch: the minimum over the clocks it goes by of
+A clock is an input read by one column of times, however many operators and branches of a union read
+it so. Read by two columns it has two clocks, because each is as far as its own rows; and so it has
+where only some of its readers count by the values of a column. A subtask keeps the newest time of
+each clock and acknowledges that: maxima, so that the order in which rows come changes nothing.
+
+The watermark that an operator works with in an epoch is the minimum over the clocks it goes by of
 their newest event time minus their delay minus one millisecond (Flink's
 ``BoundedOutOfOrdernessWatermarks``). What an epoch observes counts from the next one on, so that a
-repeated epoch sees the same watermark. Pure and immutable.
-
-An input may count by the values of a column, such as Kafka's partition (Flink's
-``WatermarkOutputMultiplexer``): then it is as far as the slowest of its values.
-
-An input, or a value, that declares when it counts as idle does not hold the others back once
-it was silent for so long. If all are idle, the furthest of them counts (as in Flink's
+repeated epoch sees the same watermark. An input may count by the values of a column, such as
+Kafka's partition (Flink's ``WatermarkOutputMultiplexer``): then it is as far as the slowest of its
+values. An input, or a value, that declares when it counts as idle does not hold the others back
+once it was silent for so long. If all are idle, the furthest of them counts (as in Flink's
 ``StatusWatermarkValve``).
+
+Called by the planner, by subtasks with every batch, and by the driver. Pure and immutable, but for
+what a subtask collects.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK
-from moorage.engine.clocks import MAX_VALUES, Clock, JobClocks, Value, too_many_values
+from moorage.engine.columns import INPUT_COLUMN
+from moorage.engine.rows import time_column
+from moorage.engine.subtask_plan import SubtaskPlan
+from moorage_state.errors import UserError
 
-__all__ = ["InputTime", "SourceTime", "Watermarks"]
+if TYPE_CHECKING:
+    from moorage.api.graph import Branch, JobGraph
 
+__all__ = [
+    "MAX_VALUES",
+    "EventTimes",
+    "InputClock",
+    "InputTime",
+    "JobClocks",
+    "SourceTime",
+    "Value",
+    "Watermarks",
+    "job_clocks",
+    "too_many_values",
+]
+
+MAX_VALUES = 1024
+"""How many values of its column a clock may count by at once: each acknowledgement names them."""
+
+Value = str | None
+"""A value of the column that a clock counts by, as text; None is the null."""
+
+_Identity = tuple[str, str | None, str]
 _LOWEST = ""
 _NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class InputClock:
+    """How an input tells event time.
+
+    Attributes:
+        delay_ms: how far it stays behind the newest event time.
+        idle_after_ms: milliseconds of processing time without rows that make it idle, or each of
+            its values; None: never.
+        per: the column by whose values it counts; "" for the input as one.
+    """
+
+    delay_ms: int = 0
+    idle_after_ms: int | None = None
+    per: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobClocks:
+    """All clocks of a job.
+
+    Attributes:
+        clocks: by name, which is the input's uid where it has only one.
+        branches: by uid of an operator that reads inputs, the clock of each of its branches; ""
+            for those without event time.
+        readers: by operator uid, the clocks that its watermark is the minimum of. An operator after
+            another goes by the same ones.
+    """
+
+    clocks: Mapping[str, InputClock]
+    branches: Mapping[str, tuple[str, ...]]
+    readers: Mapping[str, frozenset[str]]
+
+    def per(self, uid: str) -> tuple[str, ...]:
+        """By branch of an operator that reads inputs, the column by whose values it counts."""
+        return tuple(self.clocks[n].per if n else "" for n in self.branches.get(uid, ()))
+
+    def within_keys(self, uid: str) -> int | None:
+        """How far an operator's time within a key stays behind its rows; None: it stands still.
+
+        Of two clocks, or values, a row moves only one, and no row of a key tells how far the other
+        has come.
+        """
+        found = [self.clocks[name] for name in self.readers[uid]]
+        if len(found) != 1 or found[0].per or uid not in self.branches:
+            return None
+        return found[0].delay_ms
+
+
+def job_clocks(graph: "JobGraph") -> JobClocks:
+    """The clocks of what `build(env)` described."""
+    names = _names(graph)
+    clocks: dict[str, InputClock] = {}
+    for branch in _timed(graph):
+        name = names[_identity(branch)]
+        clocks[name] = _same(clocks.get(name), branch)
+    branches = {
+        operator.uid: tuple(names.get(_identity(b), "") for b in operator.upstream.branches)
+        for operator in graph.operators
+        if operator.upstream.operator is None
+    }
+    readers = {o.uid: frozenset(branches[o.first.uid]) - {""} for o in graph.operators}
+    return JobClocks(clocks, branches, readers)
+
+
+def _timed(graph: "JobGraph") -> "Iterator[Branch]":
+    for operator in graph.operators:
+        yield from (b for b in operator.upstream.branches if b.event_time is not None)
+
+
+def too_many_values(clock: str, per: str, count: int) -> UserError:
+    """The error where a clock would have to count by more values than it may."""
+    return UserError(
+        f"the column that with_event_time counts by has too many values: input={clock} per={per} "
+        f"values={count} most={MAX_VALUES}; count by a column of fewer, such as the hash of "
+        f"this one modulo 64; where values come to an end, idle_after lets them be forgotten"
+    )
+
+
+def _identity(branch: "Branch") -> _Identity:
+    return branch.node.uid, branch.event_time, branch.per
+
+
+def _names(graph: "JobGraph") -> dict[_Identity, str]:
+    known = dict.fromkeys(map(_identity, _timed(graph)))
+    inputs = [uid for uid, _, _ in known]
+    return {
+        one: one[0] if inputs.count(one[0]) == 1 else ":".join(str(part) for part in one if part)
+        for one in known
+    }
+
+
+def _same(known: InputClock | None, branch: "Branch") -> InputClock:
+    """The clock of readers that declare it each: the longest delay, and idle only if all say so."""
+    mine = InputClock(branch.max_delay_ms, branch.idle_after_ms, branch.per)
+    if known is None:
+        return mine
+    limits = (known.idle_after_ms, mine.idle_after_ms)
+    idle = None if None in limits else max(limit for limit in limits if limit is not None)
+    return InputClock(max(known.delay_ms, mine.delay_ms), idle, branch.per)
+
+
+class EventTimes:
+    """Of one attempt of one subtask.
+
+    Attributes:
+        newest: by clock, the newest event time in milliseconds.
+        values: by clock that counts by value, the same of each value.
+        late_rows: rows of inputs whose event time the watermark had reached.
+    """
+
+    def __init__(self, plan: SubtaskPlan) -> None:
+        self._watermark = plan.watermark
+        # All rows come in one epoch with the backend batch: nothing would wait for a value.
+        per = () if plan.batch else plan.per
+        self._inputs = tuple(zip(plan.inputs, per or ("",) * len(plan.inputs), strict=True))
+        self.newest: dict[str, int] = {}
+        self.values: dict[str, dict[Value, int]] = {}
+        self.late_rows = 0
+
+    def observe(self, batch: pa.RecordBatch) -> None:
+        """Take note of a batch's rows, those with a null key included.
+
+        Raises:
+            UserError: there are too many values.
+        """
+        column = time_column(batch)
+        if column is None or not self._inputs:
+            return
+        timed = column.is_valid().to_numpy(zero_copy_only=False)
+        inputs = batch.column(INPUT_COLUMN).to_numpy()
+        stamps = column.fill_null(0).to_numpy()
+        self.late_rows += int((timed & (stamps <= self._watermark)).sum())
+        for index, (clock, per) in enumerate(self._inputs):
+            rows = timed & (inputs == index)
+            mine = stamps[rows]
+            if not len(mine):
+                continue
+            if per:
+                self._observe_values(clock, per, batch.column(per).filter(pa.array(rows)), mine)
+            else:
+                newest = int(mine.max())
+                self.newest[clock] = max(self.newest.get(clock, newest), newest)
+
+    def _observe_values(
+        self, clock: str, per: str, column: pa.Array, stamps: NDArray[np.int64]
+    ) -> None:
+        known = self.values.setdefault(clock, {})
+        encoded: Any = pc.dictionary_encode(column, null_encoding="encode")
+        # Rows by their value, so that one pass gives the newest of each.
+        indices = encoded.indices.to_numpy()
+        order = np.argsort(indices, kind="stable")
+        starts = np.flatnonzero(np.diff(indices[order], prepend=-1))
+        newest = np.maximum.reduceat(stamps[order], starts)
+        for found, time_ms in zip(encoded.dictionary.to_pylist(), newest.tolist(), strict=True):
+            value = None if found is None else str(found)
+            known[value] = max(known.get(value, time_ms), time_ms)
+        if len(known) > MAX_VALUES:
+            raise too_many_values(clock, per, len(known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +336,7 @@ class Watermarks:
         drained: all inputs have ended: every timer is due.
     """
 
-    clocks: Mapping[str, Clock]
+    clocks: Mapping[str, InputClock]
     readers: Mapping[str, Collection[str]]
     inputs: Mapping[str, InputTime] = field(default_factory=dict)
     floors: Mapping[str, int] = field(default_factory=dict)
@@ -294,7 +488,7 @@ class Watermarks:
         return cls(job.clocks, job.readers, inputs, floors)
 
 
-def _restored_values(clock: Clock, kept: Mapping[str, Any] | None) -> dict[Value, SourceTime]:
+def _restored_values(clock: InputClock, kept: Mapping[str, Any] | None) -> dict[Value, SourceTime]:
     if kept is None or not clock.per or kept["per"] != clock.per:
         return {}
     may_be_idle = clock.idle_after_ms is not None

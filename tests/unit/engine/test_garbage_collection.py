@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from moorage.engine.garbage import seldom_collecting
+from moorage.engine.subtask import seldom_collecting
 
 
 @pytest.fixture(autouse=True)

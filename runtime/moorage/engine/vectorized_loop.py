@@ -12,23 +12,23 @@ import pyarrow as pa
 
 from moorage.api.functions import ProcessContext
 from moorage.api.vectorized import BatchContext, KeyedBatchFunction
-from moorage.engine.chunks import Chunk, chunk_of, time_column
-from moorage.engine.firing import Firing
+from moorage.engine.outputs import SubtaskOutput, is_pair
 from moorage.engine.range_access import BoundRange
-from moorage.engine.sending import Sending, is_pair
+from moorage.engine.rows import Chunk, chunk_of, time_column
 from moorage.engine.subtask_plan import SubtaskPlan
+from moorage.engine.timers import Firing
 from moorage_state.columnar import ColumnCodec
 from moorage_state.errors import UserError
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keylayout import state_id
 from moorage_state.keys import KeyCodec
 
-__all__ = ["BatchLoop"]
+__all__ = ["VectorizedLoop"]
 
 _Raws = list[bytes | None]
 
 
-class BatchLoop:
+class VectorizedLoop:
     """Runs a vectorized function in one attempt of one subtask; used once.
 
     Attributes:
@@ -44,7 +44,7 @@ class BatchLoop:
         plan: SubtaskPlan,
         ctx: ProcessContext,
         store: KeyedStateStore,
-        sending: Sending,
+        sending: SubtaskOutput,
         firing: Firing | None,
     ) -> None:
         if firing is not None:

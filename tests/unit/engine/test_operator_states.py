@@ -18,7 +18,7 @@ from moorage import (
 from moorage.api.graph import JobGraph, OperatorNode
 from moorage.driver.operator_states import operator_metas, operator_sides
 from moorage.engine.acks import Ack, EpochOutcome
-from moorage.engine.sides import OperatorSides
+from moorage.engine.operator_states import OperatorStates
 from moorage_state.errors import UserError
 from moorage_state.operator_state import OperatorStateSchema
 
@@ -80,7 +80,7 @@ def ack(uid, subtask, *schemas):
 
 def test_only_operators_with_such_state_have_a_plan(keyed, stream):
     graph = graph_of(keyed, stream)
-    plans = OperatorSides().plans(graph)
+    plans = OperatorStates().plans(graph)
     assert set(plans) == {"counts", "prices"}
     assert (plans["counts"].columns, plans["counts"].descriptors) == ((), ())
     assert (plans["prices"].columns, plans["prices"].descriptors) == (("user", "n"), (RULES,))
@@ -89,12 +89,12 @@ def test_only_operators_with_such_state_have_a_plan(keyed, stream):
 
 def test_an_operator_is_restored_from_its_second_epoch_on(keyed, stream):
     graph, ids = graph_of(keyed, stream), iter([5, 6])
-    sides = OperatorSides(next_checkpoint_id=lambda: next(ids))
-    first = sides.plans(graph)["counts"]
+    states = OperatorStates(next_checkpoint_id=lambda: next(ids))
+    first = states.plans(graph)["counts"]
     assert (first.restored, first.restored_checkpoint_id, first.checkpoint_id) == (False, None, 5)
     done = outcome(ack("counts", 0, SEEN), ack("prices", 0))
-    sides.committed(done.operator_states(), ["plain", "counts"])
-    second = sides.plans(graph)
+    states.committed(done.operator_states(), ["plain", "counts"])
+    second = states.plans(graph)
     assert (second["counts"].restored, second["counts"].checkpoint_id) == (True, 6)
     assert second["counts"].schemas == (SEEN,)
     assert not second["prices"].restored
@@ -102,8 +102,8 @@ def test_an_operator_is_restored_from_its_second_epoch_on(keyed, stream):
 
 def test_without_such_operators_no_checkpoint_id_is_asked_for(keyed):
     keyed.process(Plain(), uid="plain", output="n long")
-    sides = OperatorSides(next_checkpoint_id=lambda: pytest.fail("asked"))
-    assert sides.plans(keyed._stream.env.graph) == {}
+    states = OperatorStates(next_checkpoint_id=lambda: pytest.fail("asked"))
+    assert states.plans(keyed._stream.env.graph) == {}
 
 
 def test_two_subtasks_must_declare_a_name_alike():
@@ -128,17 +128,17 @@ def test_subtasks_that_left_a_state_as_it_was_are_told_how_others_declare_it(
     keyed, stream, reported, told
 ):
     graph = graph_of(keyed, stream)
-    sides = OperatorSides({"counts": (SEEN,)})
+    states = OperatorStates({"counts": (SEEN,)})
     done = outcome(*(ack("counts", n, schema) for n, schema in enumerate(reported)))
-    assert sides.changes(done) == bool(told)
-    assert sides.plans(graph)["counts"].changed == told
-    assert not sides.changes(done), "they were told, and nothing else can come of it"
-    sides.committed({}, ["counts"])
-    assert sides.plans(graph)["counts"].changed == ()
+    assert states.changes(done) == bool(told)
+    assert states.plans(graph)["counts"].changed == told
+    assert not states.changes(done), "they were told, and nothing else can come of it"
+    states.committed({}, ["counts"])
+    assert states.plans(graph)["counts"].changed == ()
 
 
 def test_a_new_state_that_one_subtask_declares_is_no_change_for_the_others():
-    assert not OperatorSides().changes(outcome(ack("counts", 0, SEEN), ack("counts", 1)))
+    assert not OperatorStates().changes(outcome(ack("counts", 0, SEEN), ack("counts", 1)))
 
 
 def test_manifests_say_what_a_run_has_to_know():
@@ -150,10 +150,10 @@ def test_manifests_say_what_a_run_has_to_know():
         "plain": SimpleNamespace(operator_states=[]),
     }
     manifest: Any = SimpleNamespace(operators=operators, checkpoint_id=9)
-    sides = operator_sides(manifest)
-    assert sides.schemas == {"counts": (SEEN, rules)}
-    assert sides.restored == {"counts", "plain"}
-    assert sides.restored_checkpoint_id == 9
+    states = operator_sides(manifest)
+    assert states.schemas == {"counts": (SEEN, rules)}
+    assert states.restored == {"counts", "plain"}
+    assert states.restored_checkpoint_id == 9
     assert operator_sides(None).restored_checkpoint_id is None
 
 

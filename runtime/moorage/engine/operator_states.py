@@ -1,0 +1,186 @@
+"""Operator state of a job as its driver knows it: between epochs, and dealt out anew.
+
+`OperatorStates` decides which operators have state that belongs to subtasks and to no key, what of
+it is known already, and which checkpoint id an epoch's snapshot may name; the epoch runner keeps
+it. All of a state has one type between epochs. Where a subtask declares another one, those that did
+not ask for the state convert theirs as well; that it is so the driver learns from an attempt, so
+that one is made once more.
+
+`redistribute` is for ranges that are others than the snapshot's. It is an epoch of its own, before
+the first that has rows: one delta for each range, prepared and committed as any other. So a run
+that dies in between leaves nothing, the next one begins at the snapshot again, and from the commit
+on everything that knows epochs (rewinds, restarts of servers, checkpoints) knows this one. Called
+by the driver. The rules are in `moorage_state.operator_state`.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from moorage.api.broadcast import BroadcastInput
+from moorage.api.checkpointed import CheckpointedFunction
+from moorage.api.graph import JobGraph, OperatorNode
+from moorage.engine.acks import EpochOutcome
+from moorage.engine.fleet import RangeFleet, RangeId
+from moorage.engine.range_access import BoundRange, LeasedRange, connect_to
+from moorage.engine.subtask_plan import OperatorStatePlan
+from moorage_state.keygroups import KeyGroupRange, range_of
+from moorage_state.operator_state import Mover, OperatorStateSchema
+from moorage_state.server.client import StateClient
+
+__all__ = [
+    "OperatorMove",
+    "OperatorStates",
+    "redistribute",
+]
+
+
+@dataclass(slots=True)
+class OperatorStates:
+    """Operator state of all operators of a job, between epochs.
+
+    Attributes:
+        schemas: by operator uid, the operator states known so far.
+        restored: uids of the operators that have state from before.
+        restored_checkpoint_id: what the run was restored from; None for an empty start.
+        next_checkpoint_id: asked at the beginning of an epoch, when no checkpoint can begin.
+    """
+
+    schemas: dict[str, tuple[OperatorStateSchema, ...]] = field(default_factory=dict)
+    restored: Collection[str] = ()
+    restored_checkpoint_id: int | None = None
+    next_checkpoint_id: Callable[[], int] = lambda: 1
+    _changed: dict[str, dict[str, OperatorStateSchema]] = field(default_factory=dict)
+
+    def plans(self, graph: JobGraph) -> dict[str, OperatorStatePlan]:
+        """By operator uid, the plans of the next epoch; only for operators that need one."""
+        operators = [operator for operator in graph.operators if _has_operator_state(operator)]
+        if not operators:
+            return {}
+        checkpoint_id = self.next_checkpoint_id()
+        return {operator.uid: self._plan(operator, checkpoint_id) for operator in operators}
+
+    def changes(self, outcome: EpochOutcome) -> bool:
+        """Whether subtasks left a state as it is of which others change the type.
+
+        Then `plans` tells them, and the epoch has to be attempted again.
+        """
+        found = False
+        for uid, states in outcome.reported_operator_states().items():
+            before = {schema.name: schema for schema in self.schemas.get(uid, ())}
+            told = self._changed.setdefault(uid, {})
+            for name, reported in states.items():
+                others = reported - {before.get(name)}
+                if len(reported) == 2 and len(others) == 1 and told.get(name) not in others:
+                    (told[name],) = others
+                    found = True
+        return found
+
+    def committed(
+        self, schemas: Mapping[str, Sequence[OperatorStateSchema]], uids: Collection[str]
+    ) -> None:
+        """Take in an epoch that these operators went through, and what of it is known now."""
+        self.restored = frozenset(self.restored) | frozenset(uids)
+        self.schemas.update({uid: tuple(states) for uid, states in schemas.items()})
+        self._changed = {}
+
+    def _plan(self, operator: OperatorNode, checkpoint_id: int) -> OperatorStatePlan:
+        rows, branches = operator.broadcast, operator.broadcast_branches
+        return OperatorStatePlan(
+            restored=operator.uid in self.restored,
+            restored_checkpoint_id=self.restored_checkpoint_id,
+            checkpoint_id=checkpoint_id,
+            schemas=self.schemas.get(operator.uid, ()),
+            columns=_columns(rows),
+            inputs=tuple(b.node.uid for b in branches),
+            time_columns=tuple(b.event_time or "" for b in branches),
+            descriptors=rows.descriptors if rows is not None else (),
+            changed=tuple(self._changed.get(operator.uid, {}).values()),
+        )
+
+
+def _has_operator_state(operator: OperatorNode) -> bool:
+    return operator.broadcast is not None or isinstance(operator.function, CheckpointedFunction)
+
+
+def _columns(rows: BroadcastInput | None) -> tuple[str, ...]:
+    return tuple(rows.stream.schema.names) if rows is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorMove:
+    """What an operator had: its operator states, and under which key groups they lie."""
+
+    schemas: Sequence[OperatorStateSchema]
+    before: Sequence[int]
+
+
+def redistribute(
+    fleet: RangeFleet,
+    token: str,
+    uids: Iterable[str],
+    parallelism: int,
+    max_parallelism: int,
+    *,
+    moves: Mapping[str, OperatorMove],
+    epoch: int,
+) -> int:
+    """Deal out the operator state of all operators that need it; returns the epoch afterwards.
+
+    That is `epoch` where nothing is to be done: no operator state, or ranges as before.
+
+    Args:
+        fleet: all ranges, open at `epoch`.
+        uids: the operators that it serves.
+        moves: by operator uid, what the snapshot had.
+
+    Raises:
+        Retryable, VersionGone, ...: as an epoch does; begin again from the snapshot.
+    """
+    ranges = [range_of(i, parallelism, max_parallelism) for i in range(parallelism)]
+    starts = [groups.start for groups in ranges]
+    needed = {u: m for u, m in moves.items() if m.schemas and list(m.before) != starts}
+    if not needed:
+        return epoch
+    attempt = uuid4().hex
+    digests: dict[RangeId, str] = {}
+    with ExitStack() as stack:
+        connect = _connections(stack, token)
+        for uid in uids:
+            bound = [
+                BoundRange(connect(leased), leased, epoch + 1, attempt)
+                for leased in fleet.leased(uid)
+            ]
+            prepared = _prepare(bound, ranges, needed.get(uid), epoch + 1)
+            digests |= {(uid, subtask): digest for subtask, digest in enumerate(prepared)}
+    fleet.commit(epoch + 1, digests)
+    return epoch + 1
+
+
+def _prepare(
+    bound: Sequence[BoundRange],
+    ranges: Sequence[KeyGroupRange],
+    move: OperatorMove | None,
+    epoch: int,
+) -> list[str]:
+    """The digests of the deltas of one operator's ranges; empty deltas where nothing moves."""
+    if move is not None:
+        mover = Mover(move.schemas, move.before, ranges, bound.__getitem__, epoch)
+        for subtask, target in enumerate(bound):
+            for frame in mover.frames(subtask):
+                target.stage(frame)
+    return [target.prepare() for target in bound]
+
+
+def _connections(stack: ExitStack, token: str) -> Callable[[LeasedRange], StateClient]:
+    """Connects to each server once; all are closed with the stack."""
+    clients: dict[str, StateClient] = {}
+
+    def connect(leased: LeasedRange) -> StateClient:
+        if leased.address not in clients:
+            client = connect_to(leased.door, token)
+            clients[leased.address] = stack.enter_context(closing(client))
+        return clients[leased.address]
+
+    return connect
