@@ -1,18 +1,26 @@
 """Which names are those of secrets, and how their values are kept out of texts.
 
-Asked by the command line and by drivers for everything that they print or answer, and by whoever
-starts Spark. Pure.
+Asked by the command line and by drivers for everything that they print or answer (their log, their
+endpoint, their end), and by whoever starts Spark. Pure.
 """
 
+import base64
+import logging
 import re
 from collections.abc import Mapping
 
-__all__ = ["SPARK_REDACTION", "has_credentials", "is_secret", "redact"]
+__all__ = [
+    "SPARK_REDACTION",
+    "RedactingFormatter",
+    "Redactor",
+    "has_credentials",
+    "is_secret",
+    "redact",
+]
 
 _USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
 _WORDS = r"secret|token|passw(?:or)?d|access[._-]?key|api[._-]?key|private[._-]?key|credential"
 _SECRET_NAME = re.compile(_WORDS, re.IGNORECASE)
-
 SPARK_REDACTION = f"(?i){_WORDS}"
 """For `spark.redaction.regex`: what Spark itself hides in its log and its pages."""
 
@@ -39,3 +47,32 @@ def redact(text: str, environ: Mapping[str, str]) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
+
+
+class Redactor:
+    """Takes the values of secret variables, tokens, and credentials in URLs out of texts.
+
+    Tokens also in base64, as Spark's processes have theirs.
+    """
+
+    def __init__(self, environ: Mapping[str, str], *tokens: str) -> None:
+        self._secrets = dict(environ)
+        for number, token in enumerate(tokens):
+            self._secrets[f"TOKEN_{number}"] = token
+            self._secrets[f"TOKEN_{number}_BASE64"] = base64.b64encode(token.encode()).decode()
+
+    def __call__(self, text: str) -> str:
+        """The text without secrets."""
+        return redact(text, self._secrets)
+
+
+class RedactingFormatter(logging.Formatter):
+    """Lines of a log, tracebacks included, without secrets."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._redactor = redactor
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        return self._redactor(super().format(record))

@@ -20,9 +20,7 @@ from moorage.api.sinks import (
 )
 from moorage.sinks import directory
 from moorage.sinks.bucket import Bucket, StoreFolder
-from moorage.sinks.formats import FileFormat
-from moorage.sinks.partitions import check_partitioning
-from moorage.sinks.writing import FileWriter, Place
+from moorage.sinks.file_writer import FileFormat, FileWriter, StagingArea, check_partitioning
 from moorage_state import failpoints
 from moorage_state.errors import UserError
 from moorage_state.stores.s3 import S3Address
@@ -118,7 +116,7 @@ class FileSink:
 
     def open_writer(self, stage: StageId, schema: pa.Schema) -> FileWriter:
         """A writer of files that nobody sees yet."""
-        place: Place = (
+        place: StagingArea = (
             directory.StagingFolder(Path(self._absolute()), stage)
             if self.commit == "rename"
             else StoreFolder(self._url)

@@ -26,9 +26,9 @@ from moorage.api.sinks import (
     already_published,
 )
 from moorage.sinks.bucket import StoreFolder, open_output
-from moorage.sinks.names import lost, origin_of, run_age
+from moorage.sinks.file_names import lost, origin_of, run_age
+from moorage.sinks.file_writer import FileWriter
 from moorage.sinks.records import decode, encode, record_name
-from moorage.sinks.writing import FileWriter
 from moorage_state import failpoints
 from moorage_state.errors import CorruptState, MoorageError, ObjectNotFound, UserError
 from moorage_state.stores import delete_all

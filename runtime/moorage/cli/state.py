@@ -23,8 +23,8 @@ from moorage.cli.output import (
     time_text,
 )
 from moorage.cli.progress import size_text
-from moorage.offline import states
-from moorage.offline.places import find
+from moorage.offline import state_queries
+from moorage.offline.lookup import find
 
 __all__ = ["state"]
 
@@ -52,7 +52,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @state.command("ls")
 def list_command(path: Where, *, output: Output = "table") -> None:
     """List the states of all operators, with their types and sizes."""
-    rows = states.list_states(find(path))
+    rows = state_queries.list_states(find(path))
     if output == "json":
         print_json("state ls", {"states": rows})
         return
@@ -81,7 +81,7 @@ def get(
     Times are ISO 8601 with a time zone, binary values hexadecimal digits.
     """
     with stoppable("nothing was changed"):
-        found = states.get(find(path), name, key, map_key)
+        found = state_queries.get(find(path), name, key, map_key)
     if output == "json":
         print_json("state get", found)
     elif not found.found:
@@ -107,7 +107,7 @@ def count(
 ) -> None:
     """Count keys, and values, list elements, map entries or timers, exactly."""
     with stoppable("nothing was changed"), progress_bar("counting", "ranges") as bar:
-        found = states.count(find(path), name, by_group=by_group, progress=bar)
+        found = state_queries.count(find(path), name, by_group=by_group, progress=bar)
     if output == "json":
         print_json("state count", {"states": found})
         return
@@ -132,7 +132,7 @@ def export(
     output: Output = "table",
 ) -> None:
     """Write a state to a file; it is there whole or not at all."""
-    from moorage.offline.exporting import export as export_state
+    from moorage.offline.export import export as export_state
 
     with stoppable("no file was written"), progress_bar("exporting", "ranges") as bar:
         done = export_state(find(path), name, file, force=force, progress=bar)
@@ -142,7 +142,7 @@ def export(
         print_pairs({"exported": f"{done.rows:,} rows, {size_text(done.bytes)}", "file": done.file})
 
 
-def _row(row: states.StateRow) -> tuple[str | int | None, ...]:
+def _row(row: state_queries.StateRow) -> tuple[str | int | None, ...]:
     ddl = row.type if row.map_key_type is None else f"{row.map_key_type} -> {row.type}"
     size = f"in {size_text(row.operator_bytes)}" if row.bytes is None else size_text(row.bytes)
     return f"{row.uid}/{row.state}", row.kind, ddl, ", ".join(row.key_types), row.format, size

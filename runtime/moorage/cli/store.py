@@ -7,7 +7,7 @@ import typer
 
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.output import Output, complain, print_json, print_pairs, print_table, stoppable
-from moorage.offline.places import directories_of
+from moorage.offline.lookup import directories_of
 from moorage.offline.store_check import StoreReport, check_store
 from moorage_state.stores import open_store
 

@@ -31,7 +31,7 @@ from moorage_state.coordinator import CheckpointException
 from moorage_state.errors import MoorageError
 from moorage_state.stores.addresses import child
 
-__all__ = ["Attempt", "Board", "Epoch", "error_code"]
+__all__ = ["Board", "CommittedEpoch", "DriverAttempt", "error_code"]
 
 _WINDOW_SECONDS = 60.0
 _MAX_EPOCHS = 10_000
@@ -39,7 +39,7 @@ _MAX_TEXT = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class DriverAttempt:
     """Which driver this is.
 
     Attributes:
@@ -54,7 +54,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class CommittedEpoch:
     """One that was committed.
 
     Attributes:
@@ -76,11 +76,11 @@ class Board:
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: DriverAttempt,
         requests: Requests,
         redact: Callable[[str], str],
         *,
-        observe: Callable[[Epoch | CheckpointRecord], object] = lambda _event: None,
+        observe: Callable[[CommittedEpoch | CheckpointRecord], object] = lambda _event: None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -92,7 +92,7 @@ class Board:
         self._wall_clock = wall_clock
         self._lock = threading.Lock()
         self._progress = Progress()
-        self._recent: deque[Epoch] = deque(maxlen=_MAX_EPOCHS)
+        self._recent: deque[CommittedEpoch] = deque(maxlen=_MAX_EPOCHS)
         self._running_since: datetime | None = None
         self._running_from = 0.0
         self._last_progress: datetime | None = None
@@ -112,9 +112,9 @@ class Board:
                 self._epoch_began = None
             elif not before.in_epoch:
                 self._epoch_began = self._clock(), self._wall_clock()
-            epoch: Epoch | None = None
+            epoch: CommittedEpoch | None = None
             if progress.epochs != before.epochs:
-                epoch = Epoch(self._clock(), progress.epoch_seconds, progress.epoch_rows)
+                epoch = CommittedEpoch(self._clock(), progress.epoch_seconds, progress.epoch_rows)
                 self._recent.append(epoch)
                 self._last_progress = self._wall_clock()
         if epoch is not None:

@@ -13,7 +13,7 @@ from pyspark import SparkContext
 
 from moorage.driver.environment import SparkEnded
 from moorage.driver.views import ExecutorsView
-from moorage.engine.placement import Executor, executors
+from moorage.engine.placement import LiveExecutor, executors
 from moorage_state.errors import UserError
 
 __all__ = ["ExecutorPool", "SparkExecutors"]
@@ -27,7 +27,7 @@ class ExecutorPool(Protocol):
         """How many are wanted."""
         ...
 
-    def live(self) -> list[Executor]:
+    def live(self) -> list[LiveExecutor]:
         """Those that can take tasks now, without dismissed ones. Raises SparkEnded."""
         ...
 
@@ -67,7 +67,7 @@ class SparkExecutors:
         """See `ExecutorPool`."""
         return self._desired
 
-    def live(self) -> list[Executor]:
+    def live(self) -> list[LiveExecutor]:
         """See `ExecutorPool`."""
         try:
             found = executors(self._context)

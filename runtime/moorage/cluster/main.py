@@ -20,36 +20,75 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from moorage.cli.exit_codes import ExitCode, exit_code
-from moorage.cluster.board import Attempt, Board, error_code
+from moorage.cluster.board import Board, DriverAttempt, error_code
 from moorage.cluster.endpoint import Endpoint
-from moorage.cluster.fence import FenceWatch
 from moorage.cluster.metrics import DriverMetrics
 from moorage.cluster.orders import Mounted, OrdersRefused, Places, read_orders
-from moorage.cluster.secrets import RedactingFormatter, Redactor
 from moorage.cluster.termination import Termination
 from moorage.driver.requests import Requests
 from moorage.driver.types import Outcome, Progress, RunOptions, RunResult
+from moorage.redaction import RedactingFormatter, Redactor
 from moorage_api import StatefulSparkJob
 from moorage_api.driver import DriverEnd
-from moorage_state.errors import Fenced, MoorageError
+from moorage_state.errors import Fenced, MoorageError, StoreDenied, StoreUnavailable
 from moorage_state.snapshots import LogWriter
 
 if TYPE_CHECKING:
     from moorage.driver.environment import Environment
 
-__all__ = ["Driver", "main"]
+__all__ = [
+    "DriverProcess",
+    "FenceWatch",
+    "main",
+]
 
+SECONDS = 10.0
 _log = logging.getLogger("moorage.driver")
-
 Runner = Callable[
     [StatefulSparkJob, Path, RunOptions, Callable[[Progress], None]],
     RunResult,
 ]
-
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _POLL_SECONDS = 1.0
 _TEARDOWN_SECONDS = 8.0
 """For Spark and servers to end, once it is known how the job ended; a pod has a little more."""
+
+
+class FenceWatch:
+    """Reads the log's new entries every few seconds, until it is closed or the fence is lost.
+
+    Args:
+        storage: told why the store cannot be used, or that it can (empty).
+    """
+
+    def __init__(
+        self, writer: LogWriter, storage: Callable[[str], None], seconds: float = SECONDS
+    ) -> None:
+        self._writer = writer
+        self._storage = storage
+        self._seconds = seconds
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="fence-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more; does not wait for a look that is under way."""
+        self._closed.set()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._seconds):
+            try:
+                self._writer.watch()
+            except Fenced:
+                return  # who must know has been told by the writer
+            except (StoreUnavailable, StoreDenied) as error:
+                self._storage(str(error))
+            except MoorageError as error:
+                _log.warning("fence_not_watched: %s", error)
+            except Exception:  # noqa: BLE001 - whatever it is, the next look may tell
+                _log.exception("fence_not_watched")
+            else:
+                self._storage("")
 
 
 class Interrupted(MoorageError):
@@ -77,7 +116,7 @@ class _Ended:
     final: bool = True
 
 
-class Driver:
+class DriverProcess:
     """One attempt.
 
     Args:
@@ -112,7 +151,7 @@ class Driver:
         self._left = 0.0
         job, start = mounted.job, mounted.start
         namespace = job.metadata.namespace or ""
-        attempt = Attempt(
+        attempt = DriverAttempt(
             number=start.attempt,
             job=job.name,
             namespace=namespace,
@@ -333,7 +372,7 @@ def _attempted(
 ) -> int:
     from moorage.driver import run_job
 
-    driver = Driver(mounted, places, termination, redact, run_job)
+    driver = DriverProcess(mounted, places, termination, redact, run_job)
     for number in _SIGNALS:
         signal.signal(number, driver.signalled)
     return driver.told_early(early[0]) if early else driver.run()
@@ -355,7 +394,7 @@ def _environment(mounted: Mounted, places: Places) -> "Environment | None":
     """Where the job runs: on executors, or (None) in this process."""
     if places.local:
         return None
-    from moorage.cluster.session import ClusterEnvironment, Pod
+    from moorage.cluster.environment import ClusterEnvironment, Pod
 
     pod = None if mounted.spark.get("spark.master", "").startswith("local") else Pod.of(os.environ)
     return ClusterEnvironment(mounted.spark, mounted.token, pod=pod, tls=mounted.tls)

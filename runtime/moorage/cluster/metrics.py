@@ -14,7 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from moorage import __version__
-from moorage.cluster.board import Board, Epoch
+from moorage.cluster.board import Board, CommittedEpoch
 from moorage.driver.views import CheckpointRecord
 
 __all__ = ["CONTENT_TYPE", "METRICS", "DriverMetrics", "Measure", "metrics_table"]
@@ -314,9 +314,9 @@ class DriverMetrics(Collector):
         """From now on scrapes read this board."""
         self._board = board
 
-    def __call__(self, event: Epoch | CheckpointRecord) -> None:
+    def __call__(self, event: CommittedEpoch | CheckpointRecord) -> None:
         """An epoch was committed, or a checkpoint ended."""
-        if isinstance(event, Epoch):
+        if isinstance(event, CommittedEpoch):
             self._epochs.labels(*self._values).observe(event.seconds)
         elif event.state == "Completed":
             kind = event.kind.lower()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from moorage.cluster.executors import ExecutorPool
 from moorage.driver.environment import NoExecutors, StoppedWaiting
-from moorage.engine.placement import Executor, assign
+from moorage.engine.placement import LiveExecutor, assign
 from moorage.engine.range_access import ServerDoor
 from moorage.engine.servers import ExecutorLost, ServerConnection
 from moorage_state.errors import MoorageError
@@ -98,7 +98,7 @@ class ClusterServers:
     def __init__(
         self,
         executors: ExecutorPool,
-        find: Callable[[Executor], ServerPlace],
+        find: Callable[[LiveExecutor], ServerPlace],
         token: str,
         lineage: str,
         *,
@@ -237,10 +237,10 @@ class ClusterServers:
 
     # -- waiting for executors -------------------------------------------------------------
 
-    def _wait(self) -> list[Executor]:
+    def _wait(self) -> list[LiveExecutor]:
         """Executors whose servers answer: all that are wanted, or in the end what there is."""
         began = self._clock()
-        told, ready = began, dict[str, Executor]()
+        told, ready = began, dict[str, LiveExecutor]()
         while True:
             self._executors.registered()  # tells when Spark is over
             leaving = self._executors.leaving()
@@ -265,7 +265,7 @@ class ClusterServers:
             if self._at_once() or self._stop.wait(_POLL_SECONDS):
                 raise StoppedWaiting
 
-    def _without_doubles(self, ready: dict[str, Executor]) -> dict[str, Executor]:
+    def _without_doubles(self, ready: dict[str, LiveExecutor]) -> dict[str, LiveExecutor]:
         """Of executors with the same servers only the newest: it has the others' address.
 
         Spark may not have noticed yet that the older one is gone.
@@ -284,7 +284,7 @@ class ClusterServers:
             f"{what}: ready={ready} wanted={self._executors.desired} seconds={waited:.0f} ({why})"
         )
 
-    def _greeted(self, executor: Executor) -> bool:
+    def _greeted(self, executor: LiveExecutor) -> bool:
         """Whether all servers of an executor answer; from then on they are known.
 
         Servers that have another identity than before are others: their volume is new.

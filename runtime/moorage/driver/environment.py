@@ -1,7 +1,7 @@
 """What a job runs on: Spark, state servers, and where each subtask runs.
 
 Decides the words between `run_job` and the two places a job can run in: this machine, and a
-cluster of executors. Implemented by `moorage.driver.local` and `moorage.cluster.session`.
+cluster of executors. Implemented by `moorage.driver.local` and `moorage.cluster.environment`.
 """
 
 from collections.abc import Callable

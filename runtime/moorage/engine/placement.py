@@ -22,7 +22,7 @@ from moorage_state.errors import Bug
 __all__ = [
     "AnchoredPlacement",
     "Assigner",
-    "Executor",
+    "LiveExecutor",
     "LocalPlacement",
     "Placement",
     "assign",
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Executor:
+class LiveExecutor:
     """A live executor as the driver knows it.
 
     Attributes:
@@ -49,7 +49,7 @@ class Executor:
     cores: int = 1
 
 
-Assigner = Callable[[Mapping[int, str], Sequence[Executor], int], dict[int, str]]
+Assigner = Callable[[Mapping[int, str], Sequence[LiveExecutor], int], dict[int, str]]
 """The type of `assign`: previous assignment, live executors, parallelism -> new assignment."""
 
 
@@ -103,7 +103,7 @@ def required_conf(locality_wait: str = "10s") -> dict[str, str]:
 
 
 def assign(
-    previous: Mapping[int, str], live: Sequence[Executor], parallelism: int
+    previous: Mapping[int, str], live: Sequence[LiveExecutor], parallelism: int
 ) -> dict[int, str]:
     """Share subtasks among executors by their cores, moving as few as possible.
 
@@ -136,7 +136,9 @@ def assign(
     return dict(sorted(result.items()))
 
 
-def _quotas(live: Sequence[Executor], held: Mapping[str, int], parallelism: int) -> dict[str, int]:
+def _quotas(
+    live: Sequence[LiveExecutor], held: Mapping[str, int], parallelism: int
+) -> dict[str, int]:
     """Subtasks for each executor, by highest averages (D'Hondt).
 
     Unlike rounding to the largest remainder, this never takes a subtask from an executor because
@@ -144,7 +146,7 @@ def _quotas(live: Sequence[Executor], held: Mapping[str, int], parallelism: int)
     """
     quota = {executor.id: 0 for executor in live}
 
-    def turn(executor: Executor) -> tuple[float, bool, tuple[int, str]]:
+    def turn(executor: LiveExecutor) -> tuple[float, bool, tuple[int, str]]:
         count = quota[executor.id]
         average = max(executor.cores, 1) / (count + 1)
         return -average, held[executor.id] <= count, _age(executor.id)
@@ -159,7 +161,7 @@ def _age(executor_id: str) -> tuple[int, str]:
     return (int(executor_id), "") if executor_id.isdigit() else (-1, executor_id)
 
 
-def executors(context: SparkContext) -> list[Executor]:
+def executors(context: SparkContext) -> list[LiveExecutor]:
     """Return the executors that can take tasks now, sorted by id; empty in local mode.
 
     An executor that Spark excludes for its failures is left out. One that has just registered
@@ -175,7 +177,7 @@ def executors(context: SparkContext) -> list[Executor]:
         summary = summaries.apply(index)
         if registered.contains(summary.id()) and not summary.isExcluded():
             host = str(summary.hostPort()).rpartition(":")[0]
-            found.append(Executor(str(summary.id()), host, int(summary.totalCores())))
+            found.append(LiveExecutor(str(summary.id()), host, int(summary.totalCores())))
     return sorted(found, key=lambda executor: _age(executor.id))
 
 
@@ -337,7 +339,7 @@ class _Anchor:
     The RDD is None where there is nothing to choose.
     """
 
-    live: list[Executor]
+    live: list[LiveExecutor]
     owners: dict[int, str]
     rdd: Any
 

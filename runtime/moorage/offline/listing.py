@@ -1,28 +1,34 @@
-"""`snapshots ls`: every checkpoint and savepoint of a job, with what each costs.
+"""`snapshots ls`: every checkpoint and savepoint of a job, how each stands, and what each costs.
 
-Decides the columns. A damaged manifest is a row with its problem, not the end of the list: judging
-is what `verify` is for. Reads logs and manifests.
+Decides the columns, and what a checkpoint is at this moment: the restore point, retained, retired
+with objects that are still there, or unfinished. A damaged manifest is a row with its problem, not
+the end of the list: judging is what `verify` is for. Reads logs, listings and manifests.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from moorage.offline.lineage import Lineage, Standing, read_lineage
-from moorage.offline.places import Directories, has_log
+from moorage.offline.lookup import SnapshotDirectories, has_log
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.snapshots import (
     Checkpoint,
     CheckpointStore,
     Entry,
+    LineageLog,
     Manifest,
+    Record,
+    Retire,
     SavepointStore,
     Unknown,
+    checkpoint_id_of,
     checkpoint_path,
+    restore_point,
+    retained,
 )
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
 from moorage_state.stores import ObjectStore, in_parallel, open_store
@@ -31,15 +37,99 @@ from moorage_state.stores.addresses import child
 __all__ = [
     "CheckpointRow",
     "HistoryRow",
+    "Lineage",
     "Listing",
     "SavepointRow",
+    "Standing",
     "format_of",
     "list_snapshots",
     "manifest_bytes",
+    "read_lineage",
     "slices_of",
+    "standings",
 ]
 
+Standing = Literal["restore point", "retained", "retired", "unfinished", "gone"]
+"""`retired`: its objects are still there. `unfinished`: objects without an entry in the log, of a
+checkpoint that is under way or was given up. `gone`: retired, and nothing is left of it."""
+
 _THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a checkpoint directory says of itself.
+
+    Attributes:
+        store: the directory.
+        records: the log.
+        standings: by checkpoint id, how each stands.
+        leftover_bytes: by checkpoint id, the bytes under `chk-<id>/`.
+        warning: why there is no restore point although there were checkpoints; or empty.
+    """
+
+    store: ObjectStore
+    records: Sequence[Record]
+    standings: Mapping[int, Standing]
+    leftover_bytes: Mapping[int, int]
+    warning: str = ""
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The log's entries, in order."""
+        return [record.entry for record in self.records]
+
+
+def read_lineage(store: ObjectStore) -> Lineage:
+    """Read the log and list what lies beside it.
+
+    Raises:
+        CorruptState, UserError: see `LineageLog.read`.
+        StoreUnavailable: the store does not answer.
+    """
+    present: dict[int, int] = {}
+    for info in store.list("chk-"):
+        found = checkpoint_id_of(info.key.partition("/")[0])
+        if found is not None:
+            present[found] = present.get(found, 0) + info.size
+    # Read after the listing: what completed in between is known, and not called unfinished.
+    records = LineageLog.open(store).read_records()
+    entries = [record.entry for record in records]
+    restore_id, warning = _restore_id(entries)
+    return Lineage(store, records, standings(entries, restore_id, present), present, warning)
+
+
+def standings(
+    entries: Sequence[Entry], restore_id: int | None, present: Iterable[int]
+) -> dict[int, Standing]:
+    """How each checkpoint stands, by id in order.
+
+    Args:
+        restore_id: the restore point, where it is a checkpoint of the lineage.
+        present: the ids under which there are objects.
+    """
+    live = {checkpoint.checkpoint_id for checkpoint in retained(entries)}
+    present = set(present)
+    known = {e.checkpoint_id for e in entries if isinstance(e, Checkpoint | Retire)}
+
+    def standing(checkpoint_id: int) -> Standing:
+        if checkpoint_id in live:
+            return "restore point" if checkpoint_id == restore_id else "retained"
+        if checkpoint_id not in known:
+            return "unfinished"
+        return "retired" if checkpoint_id in present else "gone"
+
+    return {one: standing(one) for one in sorted(known | present)}
+
+
+def _restore_id(entries: Sequence[Entry]) -> tuple[int | None, str]:
+    try:
+        point = restore_point(entries)
+    except UserError as error:
+        return None, str(error)
+    if point is None or point.checkpoint is None:
+        return None, ""
+    return point.checkpoint.checkpoint_id, ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +211,9 @@ class Listing:
     warnings: Sequence[str]
 
 
-def list_snapshots(directories: Directories, now: datetime, *, history: bool = False) -> Listing:
+def list_snapshots(
+    directories: SnapshotDirectories, now: datetime, *, history: bool = False
+) -> Listing:
     """List a checkpoint directory, a directory of savepoints, or both.
 
     Args:

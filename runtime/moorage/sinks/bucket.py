@@ -18,8 +18,16 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from moorage.api.sinks import Committable, LiveOutput, SinkOrigin, SinkRestore, SinkRetire
-from moorage.sinks.names import Age, age_of, lost, origin_of, run_age
-from moorage.sinks.neighbours import BESIDE_SUFFIX, neighbours_in
+from moorage.sinks.file_names import (
+    BESIDE_SUFFIX,
+    Age,
+    age_of,
+    lost,
+    neighbours_in,
+    origin_of,
+    run_age,
+)
+from moorage.sinks.metadata_log import MetadataLog, Visible
 from moorage.sinks.records import (
     Records,
     compaction,
@@ -29,7 +37,6 @@ from moorage.sinks.records import (
     many,
     record_name,
 )
-from moorage.sinks.visible import Visible, VisibleLog
 from moorage_state import failpoints
 from moorage_state.errors import CorruptState, Fenced
 from moorage_state.stores import ObjectStore, delete_all, open_store
@@ -58,7 +65,7 @@ def _open_cached(url: str) -> ObjectStore:
 
 
 class StoreFolder:
-    """Where one attempt's files go: by way of a local file to a prefix of a store; see `Place`."""
+    """Where one attempt's files go: from a local file to a prefix of a store; see `StagingArea`."""
 
     def __init__(self, url: str, prefix: str = _DATA) -> None:
         self._url = url
@@ -119,7 +126,7 @@ class Bucket:
     def __init__(self, url: str, reader_url: str) -> None:
         self._store = open_output(url)
         self._reader_url = reader_url
-        self._list = VisibleLog(self._store)
+        self._list = MetadataLog(self._store)
 
     def admit(self, lineage: str, origin: SinkOrigin | None, *, keep: bool) -> None:
         """Refuse a list whose readers would see rows twice, unless told to `keep` what is there.

@@ -21,8 +21,15 @@ from moorage.api.sinks import (
     SinkRetire,
     StageId,
 )
-from moorage.sinks.names import Age, age_of, lost, origin_of, run_age
-from moorage.sinks.neighbours import BESIDE_SUFFIX, neighbours_in
+from moorage.sinks.file_names import (
+    BESIDE_SUFFIX,
+    Age,
+    age_of,
+    lost,
+    neighbours_in,
+    origin_of,
+    run_age,
+)
 from moorage.sinks.records import (
     Records,
     compaction,
@@ -44,7 +51,7 @@ _RUN_SUFFIX = ".run"
 
 
 class StagingFolder:
-    """Where one attempt stages its files; see `Place`."""
+    """Where one attempt stages its files; see `StagingArea`."""
 
     def __init__(self, root: Path, stage: StageId) -> None:
         self._root = root

@@ -53,7 +53,7 @@ class DriverHome:
     def savepoint_dir(self) -> str:
         return f"file://{self.path}/savepoints"
 
-    def start(self, attempt: int, *, uid: str = "uid-1", **start: Any) -> "Driver":
+    def start(self, attempt: int, *, uid: str = "uid-1", **start: Any) -> "DriverProcess":
         home = self.path / f"attempt-{attempt}"
         home.mkdir()
         job = {
@@ -90,13 +90,13 @@ class DriverHome:
         command = [sys.executable, "-m", "moorage.cluster"]
         process = start_in_session(command, home, home / "log", environment)
         self.processes.append(process)
-        return Driver(home, process)
+        return DriverProcess(home, process)
 
     def entries(self) -> list[Any]:
         return [entry for _, entry in LineageLog.open(open_store(self.checkpoint_dir)).read()]
 
 
-class Driver:
+class DriverProcess:
     """One attempt."""
 
     def __init__(self, home: Path, process: "subprocess.Popen[bytes]") -> None:

@@ -23,12 +23,12 @@ from moorage_testing.quick_spark import quick_java
 from moorage_testing.sidecars import Sidecars
 from moorage_testing.tls import mount
 
+from moorage.cluster.environment import ClusterEnvironment
 from moorage.cluster.servers import Patience
-from moorage.cluster.session import ClusterEnvironment
 from moorage.driver.runner import run_job
 from moorage.driver.types import Progress, RunOptions
 from moorage.engine.fleet import RangeFleet
-from moorage.engine.placement import AnchoredPlacement, Executor
+from moorage.engine.placement import AnchoredPlacement, LiveExecutor
 from moorage_api import StatefulSparkJob
 from moorage_state.server.client import StateClient
 
@@ -212,7 +212,7 @@ def scenario():
 def kill_a_server(world):
     runs = len(world.opened)
     executor = world.owners()[0]
-    place = world.sidecars.find(Executor(executor, "127.0.0.1"))
+    place = world.sidecars.find(LiveExecutor(executor, "127.0.0.1"))
     address = f"tcp:127.0.0.1:{place.port}"
     with StateClient.connect(address, TOKEN, tls=world.sidecars.tls) as client:
         os.kill(client.ping(), signal.SIGKILL)

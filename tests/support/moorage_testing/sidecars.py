@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from moorage.cluster.servers import ServerPlace
-from moorage.engine.placement import Executor
+from moorage.engine.placement import LiveExecutor
 from moorage_state.server.tls import TlsFiles
 from moorage_testing.jobs import processes_of
 
@@ -50,12 +50,12 @@ class Sidecars:
             process.kill()
             process.wait()
 
-    def find(self, executor: Executor) -> ServerPlace:
+    def find(self, executor: LiveExecutor) -> ServerPlace:
         """Where the server of an executor is; starts it if it never was. For any thread."""
         with self._lock:
             return self._found(executor)
 
-    def _found(self, executor: Executor) -> ServerPlace:
+    def _found(self, executor: LiveExecutor) -> ServerPlace:
         if executor.id not in self._ports:
             after = max([_FIRST_PORT + os.getpid() % 4000, *(p + 2 for p in self._ports.values())])
             self._ports[executor.id] = _free_ports(2, after)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from moorage.cli.app import run_session
 from moorage.cli.progress import PlainDisplay
-from moorage.cli.session import run_session
 from moorage.driver.types import CheckpointView, Outcome, Progress, RunOptions, RunResult
 from moorage.driver.views import OddRows
 from moorage_api import load_manifest

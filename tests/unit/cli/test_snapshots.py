@@ -12,7 +12,7 @@ import pytest
 
 from moorage.cli.output import age_text, one_line
 from moorage.cli.snapshots import _show_copied
-from moorage.offline.copying import Copied
+from moorage.offline.savepoint_copy import Copied
 
 ROOT = Path(__file__).parents[3]
 
@@ -245,8 +245,8 @@ def test_an_interrupted_command_says_what_is_left_and_has_its_own_status(directo
     program = (
         "import os, sys; sys.argv = ['moorage', 'snapshots', 'verify', sys.argv[1]]\n"
         "from moorage.cli.app import run_app\n"
-        "from moorage.offline import verifying\n"
-        f"verifying.has_log = lambda store: os.kill(os.getpid(), {int(number)})\n"
+        "from moorage.offline import verification\n"
+        f"verification.has_log = lambda store: os.kill(os.getpid(), {int(number)})\n"
         "sys.exit(run_app())\n"
     )
     done = subprocess.run(

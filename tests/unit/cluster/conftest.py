@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from moorage.cluster.board import Attempt, Board
+from moorage.cluster.board import Board, DriverAttempt
 from moorage.cluster.endpoint import Endpoint
 from moorage.cluster.metrics import DriverMetrics
 from moorage.cluster.orders import Places
-from moorage.cluster.secrets import Redactor
 from moorage.driver.requests import Requests
 from moorage.driver.types import Progress
+from moorage.redaction import Redactor
 
 TOKEN = "a-token-of-twenty-chars"  # noqa: S105
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -60,7 +60,7 @@ class Played:
 
 def play(**options: Any) -> Played:
     requests, metrics, clock = Requests(), DriverMetrics("clicks", "team"), [100.0]
-    attempt = Attempt(3, "clicks", "team", "uid-1", "s3://state/clicks")
+    attempt = DriverAttempt(3, "clicks", "team", "uid-1", "s3://state/clicks")
     board = Board(
         attempt,
         requests,

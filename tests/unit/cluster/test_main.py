@@ -18,16 +18,15 @@ from moorage_testing.jobs import wait_until
 
 from moorage.cluster import main
 from moorage.cluster.endpoint import Endpoint
-from moorage.cluster.fence import FenceWatch
-from moorage.cluster.main import Driver
+from moorage.cluster.main import DriverProcess, FenceWatch
 from moorage.cluster.orders import read_orders
-from moorage.cluster.secrets import Redactor
 from moorage.cluster.termination import Termination
 from moorage.driver.refusals import AdoptRequired, RestorePointCorrupt, RestorePointNotFound
 from moorage.driver.requests import CheckpointRequest, JobEnding, Stopped, StopRequest
 from moorage.driver.types import CheckpointView, Outcome, Progress, RunOptions, RunResult
 from moorage.driver.views import SavepointView
 from moorage.engine.task_failures import UserFunctionError
+from moorage.redaction import Redactor
 from moorage_api.driver import DriverEnd
 from moorage_state.errors import Bug, Fenced, LocalDiskError, StoreUnavailable
 from moorage_state.snapshots import LogWriter, Owner
@@ -41,10 +40,10 @@ LOCAL_DISK = ("Failed", "local_disk_error")
 Play = Callable[[RunOptions, Callable[[Progress], None]], RunResult]
 
 
-class Attempt:
+class DriverAttempt:
     """A driver whose job the test plays, run as its main thread runs it."""
 
-    def __init__(self, driver: Driver, end: Path, left: list[int]) -> None:
+    def __init__(self, driver: DriverProcess, end: Path, left: list[int]) -> None:
         self.driver = driver
         self.left = left
         self._end = end
@@ -62,9 +61,11 @@ class Attempt:
 
 
 @pytest.fixture
-def attempt(mount) -> Callable[..., Attempt]:
+def attempt(mount) -> Callable[..., DriverAttempt]:
 
-    def make(play: Play, grace: float = 60.0, port: int = 0, teardown: float = 20.0) -> Attempt:
+    def make(
+        play: Play, grace: float = 60.0, port: int = 0, teardown: float = 20.0
+    ) -> DriverAttempt:
         start = {**json.loads(mounted_files()["start_json"]), "graceSeconds": grace}
         places = mount(start_json=json.dumps(start))
         places = type(places)(
@@ -75,7 +76,7 @@ def attempt(mount) -> Callable[..., Attempt]:
         def runner(_job: Any, _dir: Path, options: RunOptions, listener: Any) -> RunResult:
             return play(options, listener)
 
-        driver = Driver(
+        driver = DriverProcess(
             read_orders(places, {}),
             places,
             Termination(places.termination, redact),
@@ -84,7 +85,7 @@ def attempt(mount) -> Callable[..., Attempt]:
             leave=left.append,
             teardown=teardown,
         )
-        return Attempt(driver, places.termination, left)
+        return DriverAttempt(driver, places.termination, left)
 
     return make
 
@@ -320,7 +321,7 @@ def test_before_there_is_a_driver_there_are_last_words_too(monkeypatch, mount, e
     monkeypatch.setattr(main, "_leave", left.append)
     monkeypatch.setattr(main, "_log_to_stderr", lambda _redact: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(main.Driver, "run", lambda _driver: 1 // 0)
+    monkeypatch.setattr(main.DriverProcess, "run", lambda _driver: 1 // 0)
     main.main(early)
     end = DriverEnd.model_validate_json(places.termination.read_text())
     code = "interrupted" if early else "internal"

@@ -13,9 +13,9 @@ from moorage.cluster.orders import (
     Places,
     read_orders,
 )
-from moorage.cluster.secrets import Redactor
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders
+from moorage.redaction import Redactor
 from moorage_state.server.tls import TlsFiles
 
 from .conftest import TOKEN, mounted_files

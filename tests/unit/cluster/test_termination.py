@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.cluster.secrets import RedactingFormatter, Redactor
 from moorage.cluster.termination import MAX_BYTES, Termination, encoded
+from moorage.redaction import RedactingFormatter, Redactor
 from moorage_api.driver import CheckpointInfo, DriverEnd, RestoredFrom, SavepointInfo
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)

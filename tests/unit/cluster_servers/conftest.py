@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from moorage.cluster.servers import ClusterServers, Patience, ServerPlace
-from moorage.engine.placement import Executor
+from moorage.engine.placement import LiveExecutor
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import ServerGroup
 from moorage_state.server.slots import Slot
@@ -63,7 +63,7 @@ class Pool:
     dismissed: list = field(default_factory=list)
 
     def live(self):
-        return [Executor(name, "127.0.0.1") for name in sorted(self.pods)]
+        return [LiveExecutor(name, "127.0.0.1") for name in sorted(self.pods)]
 
     def registered(self):
         return set(self.pods)

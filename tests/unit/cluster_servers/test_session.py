@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from moorage.cluster.session import ClusterEnvironment, Pod, cluster_conf
+from moorage.cluster.environment import ClusterEnvironment, Pod, cluster_conf
 from moorage.driver import session
 from moorage.driver.environment import Environment, SparkNotStarted
 from moorage.driver.local import LocalEnvironment

@@ -3,14 +3,14 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.engine.placement import Executor, assign
+from moorage.engine.placement import LiveExecutor, assign
 
 PARALLELISM = st.integers(1, 40)
 EQUAL = st.sets(st.integers(0, 30), min_size=1, max_size=8).map(
-    lambda ids: [Executor(str(i), "h") for i in sorted(ids)]
+    lambda ids: [LiveExecutor(str(i), "h") for i in sorted(ids)]
 )
 MIXED = st.dictionaries(st.integers(0, 30), st.integers(1, 6), min_size=1, max_size=8).map(
-    lambda cores: [Executor(str(i), "h", n) for i, n in sorted(cores.items())]
+    lambda cores: [LiveExecutor(str(i), "h", n) for i, n in sorted(cores.items())]
 )
 
 
@@ -27,24 +27,24 @@ def test_no_executor_means_no_assignment():
 
 
 def test_six_subtasks_on_three_executors_are_two_each():
-    live = [Executor(str(i), "h") for i in range(3)]
+    live = [LiveExecutor(str(i), "h") for i in range(3)]
     assert loads(assign({}, live, 6), live) == [2, 2, 2]
 
 
 def test_cores_weigh():
-    live = [Executor("0", "h", 4), Executor("1", "h", 2)]
+    live = [LiveExecutor("0", "h", 4), LiveExecutor("1", "h", 2)]
     assert loads(assign({}, live, 6), live) == [4, 2]
 
 
 def test_executor_ids_sort_as_numbers():
-    live = [Executor("10", "h"), Executor("9", "h")]
+    live = [LiveExecutor("10", "h"), LiveExecutor("9", "h")]
     assert assign({}, live, 1) == {0: "9"}
 
 
 def test_replacing_a_dead_executor_moves_only_its_subtasks():
-    live = [Executor(str(i), "h") for i in range(3)]
+    live = [LiveExecutor(str(i), "h") for i in range(3)]
     before = assign({}, live, 6)
-    after = assign(before, [live[0], live[2], Executor("3", "h")], 6)
+    after = assign(before, [live[0], live[2], LiveExecutor("3", "h")], 6)
     assert moves(before, after) == {task for task, owner in before.items() if owner == "1"}
 
 
@@ -79,7 +79,7 @@ def test_when_an_executor_leaves_only_its_subtasks_move(live, parallelism, data)
 @given(MIXED, PARALLELISM, st.integers(1, 6))
 def test_when_an_executor_joins_subtasks_move_only_to_it(live, parallelism, cores):
     before = assign({}, live, parallelism)
-    new = Executor("99", "h", cores)
+    new = LiveExecutor("99", "h", cores)
     after = assign(before, [*live, new], parallelism)
     assert {after[task] for task in moves(before, after)} <= {new.id}
 
@@ -96,7 +96,7 @@ def test_from_any_assignment_no_more_move_than_balance_needs(live, parallelism, 
 
 @given(PARALLELISM, PARALLELISM)
 def test_a_rescale_keeps_the_subtasks_it_can(old, new):
-    live = [Executor(str(i), "h") for i in range(3)]
+    live = [LiveExecutor(str(i), "h") for i in range(3)]
     before = assign({}, live, old)
     after = assign(before, live, new)
     assert sorted(after) == list(range(new))

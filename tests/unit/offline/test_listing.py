@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from moorage.offline.copying import copy
 from moorage.offline.listing import list_snapshots
-from moorage.offline.places import directories_of, find
+from moorage.offline.lookup import directories_of, find
+from moorage.offline.savepoint_copy import copy
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.snapshots import Checkpoint, CheckpointStore, LineageLog
 from moorage_state.stores import open_store

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from moorage.offline.states import _value
+from moorage.offline.state_queries import _value
 from moorage_state.canonical import FileMeta
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from moorage.offline.collecting import collect
-from moorage.offline.copying import copy
+from moorage.offline.garbage import collect
 from moorage.offline.listing import list_snapshots
-from moorage.offline.places import Directories, find
-from moorage.offline.states import get
-from moorage.offline.verifying import verify
+from moorage.offline.lookup import SnapshotDirectories, find
+from moorage.offline.savepoint_copy import copy
+from moorage.offline.state_queries import get
+from moorage.offline.verification import verify
 from moorage_state.errors import UserError
 from moorage_state.stores import LocalStore, S3Store
 from moorage_state.stores.addresses import child
@@ -38,7 +38,7 @@ def test_a_checkpoint_goes_from_a_bucket_to_another_place_and_back(
     copy(found, child(saves, "sp-1"), full=True, progress=quiet)
     copy(find(child(saves, "sp-1")), str(tmp_path / "sp-2"), progress=quiet)
     shutil.rmtree(directory)
-    listed = list_snapshots(Directories(bucket.url, saves), now)
+    listed = list_snapshots(SnapshotDirectories(bucket.url, saves), now)
     assert [row.path for row in listed.checkpoints] == ["chk-2", "chk-3"]
     assert [(row.name, row.standing) for row in listed.savepoints] == [("sp-1", "completed")]
     assert verify(bucket.url, full=True).damage == ()
@@ -62,8 +62,8 @@ def test_garbage_in_a_bucket_goes_only_by_age_and_while_nobody_holds_the_lock(
 
 
 def test_an_empty_prefix_of_a_bucket_is_told_from_a_bucket_that_is_not_there(s3_store, now):
-    listed = list_snapshots(Directories(child(s3_store.url, "nothing")), now)
+    listed = list_snapshots(SnapshotDirectories(child(s3_store.url, "nothing")), now)
     assert "nothing is stored here yet" in listed.warnings[0]
     missing = s3_store.url.replace("s3://moorage/", "s3://no-such-bucket/")
     with pytest.raises(UserError):
-        list_snapshots(Directories(missing), now)
+        list_snapshots(SnapshotDirectories(missing), now)

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from moorage.offline.differing import diff
-from moorage.offline.exporting import export
-from moorage.offline.places import Found
-from moorage.offline.states import count, get, list_states
+from moorage.offline.difference import diff
+from moorage.offline.export import export
+from moorage.offline.lookup import Found
+from moorage.offline.state_queries import count, get, list_states
 from moorage.state import OperatorTables, read, write_savepoint
 from moorage.state import list_states as states_of
 from moorage.state.locating import locate

@@ -24,7 +24,7 @@ from moorage.api.foreach_sinks import ForeachCheckpoint
 from moorage.api.sinks import LiveOutput, SinkContext, SinkRestore, SinkRetire, StageId
 from moorage.sinks import bucket as bucket_module
 from moorage.sinks import records
-from moorage.sinks.places import PLACES
+from moorage.sinks.failpoints import PLACES
 from moorage_state import failpoints
 from moorage_state.errors import MoorageError
 from moorage_state.stores import MemoryStore, open_store

@@ -10,7 +10,7 @@ import pytest
 
 from moorage.api.file_sink import FileSink
 from moorage.api.sinks import LiveOutput, SinkRestore, SinkRetire, StageId
-from moorage.sinks.visible import VisibleLog
+from moorage.sinks.metadata_log import MetadataLog
 from moorage_state.errors import CorruptState, Fenced, NewerFormat, UserError
 from moorage_state.stores import open_store
 
@@ -111,7 +111,7 @@ def test_a_driver_that_was_replaced_cannot_publish(sink, store):
 def test_a_driver_that_read_the_list_before_it_was_replaced_cannot_append(sink, store, monkeypatch):
     """It looked for newer runs, stalls before its put, and goes on."""
     items = stage(sink, 1)
-    original = VisibleLog._append
+    original = MetadataLog._append
     stalled = iter([True])
 
     def append(log, *args):
@@ -119,7 +119,7 @@ def test_a_driver_that_read_the_list_before_it_was_replaced_cannot_append(sink, 
             restore(sink, run="f2r0")
         return original(log, *args)
 
-    monkeypatch.setattr(VisibleLog, "_append", append)
+    monkeypatch.setattr(MetadataLog, "_append", append)
     with pytest.raises(Fenced):
         sink.publish(LINEAGE, 1, items)
     assert read(sink, store) == []

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from moorage.api.file_sink import FileSink
-from moorage.sinks.neighbours import OutputConflict
+from moorage.sinks.file_names import OutputConflict
 from moorage_state.errors import UserError
 from moorage_state.stores import MemoryStore
 

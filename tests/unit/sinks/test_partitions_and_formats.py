@@ -14,8 +14,8 @@ from hypothesis import given
 
 from moorage.api.file_sink import FileSink
 from moorage.api.sinks import LiveOutput, SinkContext, SinkRestore, SinkRetire, StageId
-from moorage.sinks import writing
-from moorage.sinks.partitions import check_partitioning, partition_name, split
+from moorage.sinks import file_writer
+from moorage.sinks.file_writer import check_partitioning, partition_name, split
 from moorage_state.errors import UserError
 
 SCHEMA = pa.schema([("n", pa.int64()), ("day", pa.string()), ("ok", pa.bool_())])
@@ -125,7 +125,7 @@ def test_going_back_and_forward_moves_whole_partitions(tmp_path):
 
 
 def test_an_attempt_with_many_partitions_keeps_few_files_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "_MAX_OPEN", 2)
+    monkeypatch.setattr(file_writer, "_MAX_OPEN", 2)
     sink = FileSink(tmp_path / "out", partition_by=["n"])
     rows = [{"n": n % 5, "day": "x"} for n in range(10)]
     writer = sink.open_writer(STAGE, SCHEMA)

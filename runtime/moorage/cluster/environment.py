@@ -27,7 +27,7 @@ from moorage.driver.session import (
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import RunOptions
 from moorage.driver.views import ExecutorsView
-from moorage.engine.placement import AnchoredPlacement, Executor
+from moorage.engine.placement import AnchoredPlacement, LiveExecutor
 from moorage_state.errors import UserError
 from moorage_state.server.addresses import bracketed
 from moorage_state.server.tls import TlsFiles
@@ -143,7 +143,7 @@ class ClusterEnvironment:
         token: str,
         *,
         pod: Pod | None = None,
-        find: Callable[[Executor], ServerPlace] | None = None,
+        find: Callable[[LiveExecutor], ServerPlace] | None = None,
         patience: Patience | None = None,
         tls: TlsFiles | None = None,
     ) -> None:
@@ -219,6 +219,6 @@ class ClusterEnvironment:
             return int(local[1])
         return int(self._ordered.get("spark.executor.instances", "2"))
 
-    def _in_its_pod(self, executor: Executor) -> ServerPlace:
+    def _in_its_pod(self, executor: LiveExecutor) -> ServerPlace:
         count = int(self._ordered.get("spark.executor.cores", "1"))
         return ServerPlace(executor.host, SERVER_PORT, count, VOLUME)

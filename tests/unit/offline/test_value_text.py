@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from moorage.offline.values import json_value, parse_key, parse_value, show_value
+from moorage.offline.value_text import json_value, parse_key, parse_value, show_value
 from moorage_state.errors import UserError
 from moorage_state.types import parse_type
 

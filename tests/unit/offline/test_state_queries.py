@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from moorage.offline.places import Found, find
-from moorage.offline.states import count, get, list_states
+from moorage.offline.lookup import Found, find
+from moorage.offline.state_queries import count, get, list_states
 from moorage.state import OperatorTables, write_savepoint
 from moorage_state.errors import UserError
 

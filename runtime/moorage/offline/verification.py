@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from moorage.offline.places import Found, directories_of, find, has_log
+from moorage.offline.lookup import Found, directories_of, find, has_log
 from moorage_state.errors import CorruptState, ObjectNotFound
 from moorage_state.snapshots import (
     Checkpoint,
@@ -28,12 +28,12 @@ from moorage_state.snapshots.layout import log_seq
 from moorage_state.stores import ObjectStore, in_parallel, open_store
 from moorage_state.stores.addresses import parent_and_name
 
-__all__ = ["Damage", "Progress", "Verdict", "verify"]
+__all__ = ["Damage", "OnProgress", "Verification", "verify"]
 
 _THREADS = 8
 _CHUNK_BYTES = 8 << 20
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called from several threads with how many more bytes were checked, and how many there are."""
 
 
@@ -53,7 +53,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verification:
     """What was looked at and what was found.
 
     Attributes:
@@ -84,8 +84,8 @@ class _Object:
 
 
 def verify(
-    text: str, name: str | None = None, *, full: bool = False, progress: Progress | None = None
-) -> Verdict:
+    text: str, name: str | None = None, *, full: bool = False, progress: OnProgress | None = None
+) -> Verification:
     """Check a checkpoint directory as a whole, or one checkpoint or savepoint.
 
     Of a directory the log and every retained checkpoint are checked; a checkpoint that a running
@@ -95,7 +95,7 @@ def verify(
         text: see `find`.
         name: see `find`.
         full: read every byte; otherwise only existence and sizes.
-        progress: see `Progress`.
+        progress: see `OnProgress`.
 
     Raises:
         UserError: there is nothing of the kind, or a newer Moorage wrote it.
@@ -111,10 +111,10 @@ def verify(
     return _snapshot(find(text, name), full=full, progress=progress)
 
 
-def _directory(store: ObjectStore, *, full: bool, progress: Progress | None) -> Verdict:
+def _directory(store: ObjectStore, *, full: bool, progress: OnProgress | None) -> Verification:
     entries, damage = _check_log(store)
     if damage:
-        return Verdict(store.url, full, (), 0, 0, entries, tuple(damage))
+        return Verification(store.url, full, (), 0, 0, entries, tuple(damage))
     live = _live(store)
     loaded = [_load(store, entry) for entry in live]
     manifests = [(checkpoint_path(m.checkpoint_id), m) for m in loaded if isinstance(m, Manifest)]
@@ -128,7 +128,7 @@ def _directory(store: ObjectStore, *, full: bool, progress: Progress | None) -> 
     return _verdict(store.url, names, objects, damage, entries, full=full)
 
 
-def _snapshot(found: Found, *, full: bool, progress: Progress | None) -> Verdict:
+def _snapshot(found: Found, *, full: bool, progress: OnProgress | None) -> Verification:
     entries, damage = _check_log(found.store) if found.checkpoint else (0, [])
     manifest = found.snapshot.manifest
     name = checkpoint_path(manifest.checkpoint_id) if found.checkpoint else manifest.name
@@ -146,10 +146,10 @@ def _verdict(
     entries: int,
     *,
     full: bool,
-) -> Verdict:
+) -> Verification:
     total = sum(one.bytes for one in objects.values())
     ordered = tuple(sorted(damage, key=lambda found: (found.path, found.problem)))
-    return Verdict(path, full, names, len(objects), total, entries, ordered)
+    return Verification(path, full, names, len(objects), total, entries, ordered)
 
 
 def _live(store: ObjectStore) -> Sequence[Checkpoint]:
@@ -215,7 +215,7 @@ def _inline_damage(manifests: Iterable[tuple[str, Manifest]]) -> list[Damage]:
 
 
 def _check_objects(
-    store: ObjectStore, objects: dict[str, _Object], progress: Progress | None, *, full: bool
+    store: ObjectStore, objects: dict[str, _Object], progress: OnProgress | None, *, full: bool
 ) -> list[Damage]:
     total = sum(one.bytes for one in objects.values())
 

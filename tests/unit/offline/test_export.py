@@ -9,9 +9,9 @@ import pytest
 from moorage_testing.lineages import SmallJob
 
 import moorage.state
-from moorage.offline import exporting
-from moorage.offline.exporting import export
-from moorage.offline.places import find
+from moorage.offline import export as export_module
+from moorage.offline.export import export
+from moorage.offline.lookup import find
 from moorage_state.errors import CorruptState, LocalDiskError, UserError
 
 STATES = ("visit", "pages", "by_day", "_timers")
@@ -45,7 +45,7 @@ def test_parquet_has_the_rows_that_a_reader_gets(directory, tmp_path, state):
 def test_rows_of_many_key_groups_share_row_groups_that_stay_small(large, tmp_path, monkeypatch):
     export(find(str(large)), "visits/visit", tmp_path / "one.parquet")
     assert pq.read_metadata(tmp_path / "one.parquet").num_row_groups == 1
-    monkeypatch.setattr(exporting, "_ROW_GROUP_BYTES", 500_000)
+    monkeypatch.setattr(export_module, "_ROW_GROUP_BYTES", 500_000)
     export(find(str(large)), "visits/visit", tmp_path / "some.parquet")
     metadata = pq.read_metadata(tmp_path / "some.parquet")
     assert (metadata.num_row_groups, metadata.num_rows) == (3, 300)
@@ -110,13 +110,13 @@ def test_an_unknown_ending_is_refused(directory, tmp_path):
         export(find(str(directory)), "visits/visit", tmp_path / "out.xlsx")
 
 
-@pytest.mark.parametrize("ending", exporting.FORMS)
+@pytest.mark.parametrize("ending", export_module.FORMS)
 def test_a_directory_that_does_not_exist_is_named(directory, tmp_path, ending):
     with pytest.raises(LocalDiskError, match="cannot write the file of an export"):
         export(find(str(directory)), "visits/visit", tmp_path / "gone" / f"out{ending}")
 
 
-@pytest.mark.parametrize("ending", exporting.FORMS)
+@pytest.mark.parametrize("ending", export_module.FORMS)
 def test_an_interrupted_export_leaves_no_file(directory, tmp_path, ending):
     def interrupt(_done: int, _all: int) -> None:
         raise KeyboardInterrupt

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from moorage.offline.places import Found
+from moorage.offline.lookup import Found
 from moorage_state.errors import UserError
 from moorage_state.snapshots import SavepointStore, encode_manifest, manifest_digest
 from moorage_state.snapshots.copying import as_savepoint, bring

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from moorage.offline.places import Found
-from moorage.offline.values import json_value, parse_key, parse_value
+from moorage.offline.lookup import Found
+from moorage.offline.value_text import json_value, parse_key, parse_value
 from moorage_state.errors import UserError
 from moorage_state.snapshots import OperatorState
 from moorage_state.types import parse_type

@@ -2,7 +2,7 @@ import hashlib
 
 import pytest
 
-from moorage.offline.places import Directories, directories_of, find
+from moorage.offline.lookup import SnapshotDirectories, directories_of, find
 from moorage_api import ManifestError
 from moorage_state.errors import CorruptState, UserError
 
@@ -80,7 +80,7 @@ def test_a_name_cannot_lead_out_of_the_directory(directory):
 def test_a_manifest_of_a_job_stands_for_its_directories(tmp_path):
     path = tmp_path / "job.yaml"
     path.write_text(JOB % ("file://./state", "s3://bucket/saves"))
-    assert directories_of(str(path)) == Directories(
+    assert directories_of(str(path)) == SnapshotDirectories(
         f"file://{tmp_path}/state",
         "s3://bucket/saves?endpoint=http://host:8333&path_style=true",
     )

@@ -10,9 +10,9 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from moorage.offline.differing import StateDifference
-from moorage.offline.places import Found
-from moorage.offline.states import whole_name
+from moorage.offline.difference import StateDifference
+from moorage.offline.lookup import Found
+from moorage.offline.state_queries import whole_name
 from moorage.state.reading import Selection, select, selected_rows
 from moorage_state.canonical import RowReader
 from moorage_state.errors import UserError

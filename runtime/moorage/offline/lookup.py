@@ -27,7 +27,7 @@ from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
 from moorage_state.stores import ObjectStore, open_store, store_url
 from moorage_state.stores.addresses import address, child, parent_and_name
 
-__all__ = ["Directories", "Found", "directories_of", "find", "has_log"]
+__all__ = ["Found", "SnapshotDirectories", "directories_of", "find", "has_log"]
 
 _FORMS = (
     "name a checkpoint directory, one checkpoint in it (<directory>/chk-<id>), a savepoint's "
@@ -36,7 +36,7 @@ _FORMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Directories:
+class SnapshotDirectories:
     """Where a job keeps its snapshots.
 
     Attributes:
@@ -65,14 +65,14 @@ class Found:
     checkpoint: Checkpoint | None = None
 
 
-def directories_of(text: str) -> Directories:
+def directories_of(text: str) -> SnapshotDirectories:
     """The directories that `text` stands for; nothing is opened but a job's manifest.
 
     Raises:
         ManifestError: `text` names a manifest that is wrong.
     """
     if "://" in text or not text.endswith((".yaml", ".yml")):
-        return Directories(address(text))
+        return SnapshotDirectories(address(text))
     path = Path(text)
     state = load_manifest(path).spec.state
     reach = (state.s3.endpoint, state.s3.region)
@@ -84,7 +84,7 @@ def directories_of(text: str) -> Directories:
         return store_url(url, *reach, path_style=state.s3.path_style)
 
     savepoints = None if state.savepoint_dir is None else whole(state.savepoint_dir)
-    return Directories(whole(state.checkpoint_dir), savepoints)
+    return SnapshotDirectories(whole(state.checkpoint_dir), savepoints)
 
 
 def find(text: str, name: str | None = None) -> Found:

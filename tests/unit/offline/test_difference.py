@@ -2,10 +2,10 @@ import pytest
 from moorage_testing.lineages import SmallJob
 from msgspec.structs import replace
 
-from moorage.offline.comparing import compare
-from moorage.offline.copying import copy
-from moorage.offline.differing import diff
-from moorage.offline.places import Found, find
+from moorage.offline.difference import diff
+from moorage.offline.lookup import Found, find
+from moorage.offline.savepoint_copy import copy
+from moorage.offline.state_difference import compare
 from moorage.state import OperatorTables, Snapshot, write_savepoint
 from moorage_state.errors import UserError
 from moorage_state.snapshots import Manifest, StateMeta

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from moorage.offline.lineage import standings
-from moorage.offline.listing import format_of, manifest_bytes
-from moorage.offline.places import Found
+from moorage.offline.listing import format_of, manifest_bytes, standings
+from moorage.offline.lookup import Found
 from moorage_state.errors import UserError
 from moorage_state.snapshots import (
     Fence,
@@ -22,7 +21,7 @@ from moorage_state.snapshots import (
     restore_point,
 )
 
-__all__ = ["Description", "OperatorView", "RangeView", "describe", "moment_of"]
+__all__ = ["Description", "OperatorView", "RangeSummary", "describe", "moment_of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # As in `moorage.api.functions`, which needs numpy: these tools do without.
@@ -30,7 +29,7 @@ _NO_WATERMARK = -(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
-class RangeView:
+class RangeSummary:
     """One subtask's range of key groups, both ends included; sizes in bytes."""
 
     start: int
@@ -52,7 +51,7 @@ class OperatorView:
     key_types: Sequence[str]
     states: Sequence[StateMeta]
     bytes: int
-    ranges: Sequence[RangeView]
+    ranges: Sequence[RangeSummary]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +168,8 @@ def _operator(uid: str, operator: OperatorState) -> OperatorView:
     )
 
 
-def _range(handle: RangeHandle) -> RangeView:
-    return RangeView(
+def _range(handle: RangeHandle) -> RangeSummary:
+    return RangeSummary(
         start=handle.start,
         end=handle.end,
         epoch=handle.epoch,

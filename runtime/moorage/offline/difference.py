@@ -1,7 +1,7 @@
 """`snapshots diff`: what differs between two checkpoints or savepoints, by their manifests.
 
 Decides what counts as the same: an operator is its uid, a state its name, a file its digest. Pure.
-What differs in the state itself is another matter, see `comparing`.
+What differs in the state itself is another matter, see `state_difference`.
 """
 
 from collections import Counter
@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from moorage.offline.describing import moment_of
+from moorage.offline.description import moment_of
 from moorage.offline.listing import format_of, manifest_bytes
-from moorage.offline.places import Found
+from moorage.offline.lookup import Found
 from moorage_state.snapshots import Manifest, OperatorState, OperatorStateMeta, StateMeta
 
-__all__ = ["Change", "Difference", "FileShare", "StateDifference", "diff", "type_text"]
+__all__ = ["ChangedFact", "Difference", "FileShare", "StateDifference", "diff", "type_text"]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangedFact:
     """One fact that differs; `before` or `after` is None where there is none."""
 
     what: str
@@ -45,7 +45,7 @@ class Difference:
     before: str
     after: str
     same_lineage: bool
-    changes: Sequence[Change]
+    changes: Sequence[ChangedFact]
     files: FileShare
 
 
@@ -73,11 +73,11 @@ def diff(before: Found, after: Found) -> Difference:
     )
 
 
-def _changes(one: Manifest, other: Manifest) -> Iterator[Change]:
+def _changes(one: Manifest, other: Manifest) -> Iterator[ChangedFact]:
     pairs = zip(_facts(one), _facts(other), strict=True)
     for (what, before), (_, after) in pairs:
         if before != after:
-            yield Change(what, before, after)
+            yield ChangedFact(what, before, after)
     for uid in sorted({*one.operators, *other.operators}):
         yield from _operator(uid, one.operators.get(uid), other.operators.get(uid))
     yield from _mapping("watermark", _times(one), _times(other))
@@ -103,25 +103,27 @@ def _facts(manifest: Manifest) -> list[tuple[str, Any]]:
     ]
 
 
-def _operator(uid: str, one: OperatorState | None, other: OperatorState | None) -> Iterator[Change]:
+def _operator(
+    uid: str, one: OperatorState | None, other: OperatorState | None
+) -> Iterator[ChangedFact]:
     where = f"operator {uid}"
     if one is None or other is None:
-        yield Change(where, _summary(one), _summary(other))
+        yield ChangedFact(where, _summary(one), _summary(other))
         return
     if one.parallelism != other.parallelism:
-        yield Change(f"{where} parallelism", one.parallelism, other.parallelism)
+        yield ChangedFact(f"{where} parallelism", one.parallelism, other.parallelism)
     if one.key_types != other.key_types:
-        yield Change(f"{where} key types", one.key_types, other.key_types)
+        yield ChangedFact(f"{where} key types", one.key_types, other.key_types)
     yield from _mapping(f"{where} state", _states(one), _states(other))
     sizes = [sum(handle.bytes_total for handle in op.subtasks) for op in (one, other)]
     if sizes[0] != sizes[1]:
-        yield Change(f"{where} bytes", *sizes)
+        yield ChangedFact(f"{where} bytes", *sizes)
 
 
-def _mapping(what: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Change]:
+def _mapping(what: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[ChangedFact]:
     for name in sorted({*one, *other}):
         if one.get(name) != other.get(name) or (name in one) != (name in other):
-            yield Change(f"{what} {name}", one.get(name), other.get(name))
+            yield ChangedFact(f"{what} {name}", one.get(name), other.get(name))
 
 
 def _summary(operator: OperatorState | None) -> str | None:

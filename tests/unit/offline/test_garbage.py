@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from moorage.offline.collecting import collect
-from moorage.offline.verifying import verify
+from moorage.offline.garbage import collect
+from moorage.offline.verification import verify
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.snapshots import DirectoryLock, LockHolder, LogWriter, Owner
 from moorage_state.stores import LocalStore, MemoryStore
@@ -113,9 +113,9 @@ def test_a_checkpoint_that_appears_meanwhile_keeps_its_objects(littered, monkeyp
     """Somebody who took the lock over completes a checkpoint between looking and deleting."""
     from moorage_testing.lineages import SmallJob
 
-    from moorage.offline import collecting
+    from moorage.offline import garbage
 
-    monkeypatch.setattr(collecting, "_DELETES_PER_LOOK", 1)
+    monkeypatch.setattr(garbage, "_DELETES_PER_LOOK", 1)
     original, names = LocalStore.delete, []
 
     def delete(self, key):

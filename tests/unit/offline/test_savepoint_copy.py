@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import moorage.state
-from moorage.offline.copying import copy
-from moorage.offline.places import find
-from moorage.offline.verifying import verify
+from moorage.offline.lookup import find
+from moorage.offline.savepoint_copy import copy
+from moorage.offline.verification import verify
 from moorage_state.errors import CorruptState, LocalDiskError, StoreUnavailable, UserError
 from moorage_state.snapshots import copying
 from moorage_state.stores import LocalStore, MemoryStore

@@ -29,7 +29,7 @@ from moorage_state.errors import (
 )
 from moorage_state.stores import ObjectStore, delete_all
 
-__all__ = ["LOG_PREFIX", "Visible", "VisibleLog"]
+__all__ = ["LOG_PREFIX", "MetadataLog", "Visible"]
 
 LOG_PREFIX = "_spark_metadata/"
 
@@ -52,7 +52,7 @@ class _State:
     files: Visible
 
 
-class VisibleLog:
+class MetadataLog:
     """The log below a prefix of a store."""
 
     def __init__(self, store: ObjectStore) -> None:

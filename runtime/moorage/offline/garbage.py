@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from moorage.offline.places import has_log
+from moorage.offline.lookup import has_log
 from moorage_state.errors import MoorageError, UserError
 from moorage_state.snapshots import (
     AGE_FLOOR,

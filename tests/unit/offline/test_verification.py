@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from moorage.offline import verifying
-from moorage.offline.copying import copy
-from moorage.offline.places import find
-from moorage.offline.verifying import verify
+from moorage.offline import verification
+from moorage.offline.lookup import find
+from moorage.offline.savepoint_copy import copy
+from moorage.offline.verification import verify
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.snapshots import LogWriter, Owner, Retire
 
@@ -65,7 +65,7 @@ def test_every_damaged_slice_of_a_pack_is_named(new_directory):
 
 
 def test_a_large_object_is_read_in_pieces(directory, monkeypatch):
-    monkeypatch.setattr(verifying, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(verification, "_CHUNK_BYTES", 100)
     assert verify(str(directory), full=True).damage == ()
     flip(object_of(directory, "chk-3"))
     assert len(verify(str(directory), full=True).damage) == 1
@@ -129,7 +129,7 @@ def test_a_savepoint_is_verified_by_itself(directory, tmp_path):
 
 def test_what_a_running_job_retires_meanwhile_is_no_damage(directory, monkeypatch):
     """The retirement happens after the log was read, before the objects are looked at."""
-    original = verifying._check_objects
+    original = verification._check_objects
 
     def check(store, objects, progress, *, full):
         writer = LogWriter.claim(store, Owner("here", "default", "flights", "uid-1"), "me")
@@ -139,7 +139,7 @@ def test_what_a_running_job_retires_meanwhile_is_no_damage(directory, monkeypatc
                 path.unlink()
         return original(store, objects, progress, full=full)
 
-    monkeypatch.setattr(verifying, "_check_objects", check)
+    monkeypatch.setattr(verification, "_check_objects", check)
     assert verify(str(directory)).damage == ()
 
 
