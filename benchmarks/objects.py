@@ -34,11 +34,11 @@ from moorage_operator.decide import decide_job
 from moorage_operator.decide.specs import revision_name
 from moorage_operator.loop import Pass, Reconciler
 from moorage_operator.objects import meta_of, read_job_spec, revision_body
-from moorage_operator.plan import Errand
+from moorage_operator.plan import StoreTask
 from moorage_operator.ports import DriverTarget, JobRefs, Object, Ref
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.workqueue import WorkQueue
-from moorage_operator.world import Config, ErrandView, Meta
+from moorage_operator.world import Config, Meta, StoreTaskView
 
 __all__ = ["main"]
 
@@ -89,10 +89,10 @@ class Lineages:
     async def inspect(self, job: JobRefs, _since: datetime | None = None) -> None:
         raise AssertionError(f"a running job's store is read: {job.meta.name}")
 
-    async def run(self, job: JobRefs, errand: Errand) -> ErrandView:
-        raise AssertionError(f"an errand for running job {job.meta.name}: {errand}")
+    async def run(self, job: JobRefs, store_task: StoreTask) -> StoreTaskView:
+        raise AssertionError(f"a store task for running job {job.meta.name}: {store_task}")
 
-    async def look(self, _job: JobRefs, _errand_id: str) -> None:
+    async def look(self, _job: JobRefs, _task_id: str) -> None:
         return None
 
 

@@ -130,7 +130,7 @@ class SnapshotSpec(Model):
 
 
 class StoreAccess(Report):
-    """How the snapshot's data are reached: what an errand needs when the job is gone."""
+    """How the snapshot's data are reached: what a store task needs when the job is gone."""
 
     image: str = ""
     """The job's image."""
@@ -170,8 +170,9 @@ class SnapshotStatus(Report):
     message: str = ""
     in_use_by: Items[str] = ()
     """Why its deletion waits, such as `restore of clicks`."""
-    errand: str = ""
-    """The errand that copies, verifies or deletes its data."""
+    # Objects hold it as `errand`, what a store task was called once.
+    store_task: str = Field(default="", alias="errand")
+    """The store task that copies, verifies or deletes its data."""
     source: str = ""
     """What it was copied from, where the job was suspended; else empty."""
     access: StoreAccess | None = None

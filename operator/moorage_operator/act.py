@@ -21,7 +21,7 @@ from moorage_operator.plan import (
     Effect,
     KeepSnapshot,
     Plan,
-    RunErrand,
+    RunStoreTask,
     SaveRevision,
     SetFinalizer,
     SetPodMonitor,
@@ -50,13 +50,13 @@ from moorage_operator.snapshots.naming import (
     TYPE_LABEL,
     second_name,
 )
-from moorage_operator.store_access import errand_refs, store_refs
+from moorage_operator.store_access import store_refs, store_task_refs
 from moorage_operator.world import JobWorld, Meta, Revision, SnapshotWorld
 
 __all__ = ["Actor", "Subject"]
 
 _MOST = 32
-"""How many errands and requests of one object are remembered."""
+"""How many store tasks and requests of one object are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Subject:
         job = world.job
         spec = job.spec if job is not None else None
         job_meta = job.meta if job is not None else None
-        refs = errand_refs(world)
+        refs = store_task_refs(world)
         return cls("StatefulSparkSnapshot", body, meta_of(body), job_meta, spec, refs)
 
 
@@ -115,17 +115,17 @@ class Actor:
     attempts: Attempts
     finalizer: str
     may_act: Callable[[], bool] = lambda: True
-    _errands: dict[str, dict[str, None]] = field(default_factory=dict)
+    _store_tasks: dict[str, dict[str, None]] = field(default_factory=dict)
     _asked: dict[str, dict[str, None]] = field(default_factory=dict)
     _monitored: dict[str, SetPodMonitor] = field(default_factory=dict)
 
-    def errands_of(self, uid: str) -> frozenset[str]:
-        """Ids of the newest errands that were begun for an object in this process's life."""
-        return frozenset(self._errands.get(uid, ()))
+    def store_tasks_of(self, uid: str) -> frozenset[str]:
+        """Ids of the newest store tasks that were begun for an object in this process's life."""
+        return frozenset(self._store_tasks.get(uid, ()))
 
     def forget(self, uid: str) -> None:
         """The object is gone."""
-        self._errands.pop(uid, None)
+        self._store_tasks.pop(uid, None)
         self._asked.pop(uid, None)
         self._monitored.pop(uid, None)
         self.attempts.forget(uid)
@@ -164,8 +164,8 @@ class Actor:
                 return await self.attempts.tidy(effect, subject.meta)
             case AskDriver():
                 return await self._ask(effect, subject)
-            case RunErrand():
-                return await self._run_errand(effect, subject)
+            case RunStoreTask():
+                return await self._run_store_task(effect, subject)
             case SetFinalizer():
                 return await self._set_finalizer(effect, subject)
             case DeleteObject():
@@ -231,16 +231,16 @@ class Actor:
         await self.drivers.ask(target, effect.path, effect.body)
         return _is_new(self._asked, subject.meta.uid, f"{effect.attempt}/{effect.body.request_id}")
 
-    async def _run_errand(self, effect: RunErrand, subject: Subject) -> bool:
+    async def _run_store_task(self, effect: RunStoreTask, subject: Subject) -> bool:
         refs = subject.refs
         if effect.revision:
             known = subject.revisions.get(effect.revision)
             refs = JobRefs(subject.meta, known.spec) if known is not None else None
         if refs is None:
             raise ActionFailed("nothing is known of the job's store: there is no valid spec")
-        # Known first: should this process be cancelled in between, the errand is looked for.
-        fresh = _is_new(self._errands, subject.meta.uid, effect.errand.id)
-        await self.lineages.run(refs, effect.errand)
+        # Known first: should this process be cancelled in between, the store task is looked for.
+        fresh = _is_new(self._store_tasks, subject.meta.uid, effect.store_task.id)
+        await self.lineages.run(refs, effect.store_task)
         return fresh
 
     # -- our own objects -----------------------------------------------------------------------

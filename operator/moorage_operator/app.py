@@ -30,7 +30,7 @@ from moorage_operator.kube.client import KubeCluster, configuration
 from moorage_operator.leader import Leader, LeaseTimes
 from moorage_operator.lineages import ChosenLineages, LineageSettings
 from moorage_operator.lineages.direct import DirectLineages
-from moorage_operator.lineages.pods import ErrandLineages
+from moorage_operator.lineages.pods import PodLineages
 from moorage_operator.loop import Reconciler
 from moorage_operator.metrics import OperatorMetrics, health_server
 from moorage_operator.ports import Clock, Cluster, ClusterError, JobRefs, Kind, Ref
@@ -349,7 +349,7 @@ def _lineages(
         answered=answered,
     )
     stack.push_async_callback(direct.close)
-    return ChosenLineages(direct, ErrandLineages(cluster, clock, cluster_id), chosen)
+    return ChosenLineages(direct, PodLineages(cluster, clock, cluster_id), chosen)
 
 
 def _ref_of(job: JobRefs) -> Ref:

@@ -276,7 +276,7 @@ class Reconciler:
         return Pass(changed=True, again_after=0.0)
 
     async def _job(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
-        world = await self._observer.job(body, self._actor.errands_of(memory.uid))
+        world = await self._observer.job(body, self._actor.store_tasks_of(memory.uid))
         world = replace(world, trouble=memory.trouble)
         plan = self._decide_job(world)
         if world.operator_too_old:
@@ -307,7 +307,7 @@ class Reconciler:
 
     async def _snapshot(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
         _, _, left_alone = read_snapshot(body)
-        world = await self._observer.snapshot(body, self._actor.errands_of(memory.uid))
+        world = await self._observer.snapshot(body, self._actor.store_tasks_of(memory.uid))
         if world is None:
             if await self._observer.is_let_go(body):
                 subject = Subject(ref.kind, body, meta_of(body), job=None)

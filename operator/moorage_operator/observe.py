@@ -15,7 +15,7 @@ from moorage_api.driver import ENDPOINT_PORT, DriverState, certificate_name
 from moorage_api.status import JobStatus
 from moorage_operator.children import names
 from moorage_operator.decide.health import UNTRUSTED
-from moorage_operator.decide.leaving import left_errand
+from moorage_operator.decide.leaving import left_store_task
 from moorage_operator.directories import Directories
 from moorage_operator.objects import (
     JudgedSpecs,
@@ -43,11 +43,10 @@ from moorage_operator.ports import (
     Object,
 )
 from moorage_operator.references import fact_problems
-from moorage_operator.store_access import errand_refs, last_end, store_refs
+from moorage_operator.store_access import last_end, store_refs, store_task_refs
 from moorage_operator.tokens import Authorities, Tokens
 from moorage_operator.world import (
     Config,
-    ErrandView,
     JobFacts,
     JobWorld,
     Meta,
@@ -55,6 +54,7 @@ from moorage_operator.world import (
     Revision,
     SnapshotView,
     SnapshotWorld,
+    StoreTaskView,
     StoreView,
     Unreadable,
 )
@@ -181,12 +181,12 @@ class Observer:
     _failing: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _revisions: dict[tuple[str, str], Revision] = field(default_factory=dict)
 
-    async def job(self, body: Object, errand_ids: Iterable[str] = ()) -> JobWorld:
+    async def job(self, body: Object, task_ids: Iterable[str] = ()) -> JobWorld:
         """The world of a StatefulSparkJob, whose object was just read.
 
         Args:
             body: the object.
-            errand_ids: errands that this process knows to be under way for it.
+            task_ids: store tasks that this process knows to be under way for it.
         """
         meta = meta_of(body)
         self.directories.note(body)
@@ -221,9 +221,9 @@ class Observer:
             snapshots=await self._snapshots(meta.namespace, meta.name),
         )
         world = replace(world, report=await self._report(meta, world.current_driver))
-        return await self._dear(world, errand_ids)
+        return await self._dear(world, task_ids)
 
-    async def snapshot(self, body: Object, errand_ids: Iterable[str] = ()) -> SnapshotWorld | None:
+    async def snapshot(self, body: Object, task_ids: Iterable[str] = ()) -> SnapshotWorld | None:
         """The world of a StatefulSparkSnapshot; None if its status must be left alone.
 
         Raises:
@@ -249,8 +249,8 @@ class Observer:
             namespace_terminating=meta.deleted_at is not None
             and await self._terminating(meta.namespace),
         )
-        ids = {*errand_ids, view.status.errand} - {""}
-        return replace(world, errands=await self._errands(errand_refs(world), ids))
+        ids = {*task_ids, view.status.store_task} - {""}
+        return replace(world, store_tasks=await self._store_tasks(store_task_refs(world), ids))
 
     async def _siblings(self, view: SnapshotView) -> tuple[SnapshotView, ...] | Unreadable:
         """Only one that is still to be taken depends on the others."""
@@ -428,17 +428,20 @@ class Observer:
         views = [read_snapshot(body)[0] for body in bodies]
         return tuple(view for view in views if view is not None and view.spec.job_ref.name == job)
 
-    async def _dear(self, world: JobWorld, errand_ids: Iterable[str]) -> JobWorld:
+    async def _dear(self, world: JobWorld, task_ids: Iterable[str]) -> JobWorld:
         wanted, meta = needs(world), world.meta
         if Need.FACTS in wanted and world.spec is not None:
             own = self.config.own_namespace
             found = await fact_problems(self.cluster, meta, world.spec, own)
             world = replace(world, problems=(*world.problems, *found))
-        refs, ids = store_refs(world), set(errand_ids)
+        refs, ids = store_refs(world), set(task_ids)
         return replace(
             world,
             store=await self._store(refs, world) if Need.STORE in wanted and refs else None,
-            errands={**await self._errands(refs, ids), **await self._errands_elsewhere(world)},
+            store_tasks={
+                **await self._store_tasks(refs, ids),
+                **await self._store_tasks_elsewhere(world),
+            },
             namespace_terminating=Need.NAMESPACE in wanted
             and await self._terminating(meta.namespace),
         )
@@ -450,20 +453,22 @@ class Observer:
         self._readable(refs.meta, "store")
         return found
 
-    async def _errands(self, refs: JobRefs | None, ids: set[str]) -> Mapping[str, ErrandView]:
+    async def _store_tasks(
+        self, refs: JobRefs | None, ids: set[str]
+    ) -> Mapping[str, StoreTaskView]:
         if refs is None:
             return {}
         found = {one: await self.lineages.look(refs, one) for one in sorted(ids)}
         return {one: view for one, view in found.items() if view is not None}
 
-    async def _errands_elsewhere(self, world: JobWorld) -> Mapping[str, ErrandView]:
+    async def _store_tasks_elsewhere(self, world: JobWorld) -> Mapping[str, StoreTaskView]:
         """Of a lineage that the job has left: its store may be reached in another way."""
         if not world.status.leaving:
             return {}
         one = world.status.leaving[0]
         known = world.revisions.get(one.revision)
         refs = JobRefs(world.meta, known.spec) if known is not None else None
-        return await self._errands(refs, {left_errand(world.meta.uid, one).id})
+        return await self._store_tasks(refs, {left_store_task(world.meta.uid, one).id})
 
     async def is_let_go(self, body: Object) -> bool:
         """Whether nobody can want more of an object whose status cannot be read: it goes."""

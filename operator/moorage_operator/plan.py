@@ -19,16 +19,16 @@ __all__ = [
     "DeleteObject",
     "DeletePod",
     "Effect",
-    "Errand",
     "Event",
     "KeepSnapshot",
     "Plan",
-    "RunErrand",
+    "RunStoreTask",
     "SaveRevision",
     "SetFinalizer",
     "SetPodMonitor",
     "SnapshotPlan",
     "StartDriver",
+    "StoreTask",
     "TidyAttempt",
     "TidyRevisions",
 ]
@@ -93,11 +93,11 @@ class TidyAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class StoreTask:
     """Something to do in the store, by the operator itself or by a pod of the job's.
 
     Attributes:
-        id: deterministic; the same id is the same errand.
+        id: deterministic; the same id is the same store task.
         kind: Inspect the lineage, Verify a snapshot, Copy one (what takes long, and a pod always
             does), Delete a snapshot's data, Release the lineage, DeleteLineage (all of the
             checkpoint directory's objects, by what the log names).
@@ -117,14 +117,14 @@ class Errand:
 
 
 @dataclass(frozen=True, slots=True)
-class RunErrand:
-    """See to it that an errand is under way or done; its view comes with the next pass.
+class RunStoreTask:
+    """See to it that a store task is under way or done; its view comes with the next pass.
 
     Attributes:
         revision: the ControllerRevision that says which store is meant; empty for the present one.
     """
 
-    errand: Errand
+    store_task: StoreTask
     revision: str = ""
 
 
@@ -177,7 +177,7 @@ Effect = (
     | AskDriver
     | DeletePod
     | TidyAttempt
-    | RunErrand
+    | RunStoreTask
     | SetFinalizer
     | DeleteObject
     | KeepSnapshot

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from moorage_api import JobSpec
 from moorage_api.driver import DriverState, RequestView
 from moorage_api.status import JobStatus
-from moorage_operator.plan import Errand
-from moorage_operator.world import ErrandView, Meta, StoreView, Unreadable
+from moorage_operator.plan import StoreTask
+from moorage_operator.world import Meta, StoreTaskView, StoreView, Unreadable
 
 __all__ = [
     "AlreadyExists",
@@ -209,17 +209,17 @@ class Lineages(Protocol):
     async def inspect(
         self, job: JobRefs, since: datetime | None = None
     ) -> StoreView | Unreadable | None:
-        """What the checkpoint directory says now; None while an errand for it is under way.
+        """What the checkpoint directory says now; None while a store task for it is under way.
 
         Args:
             since: what was read before that does not count, such as the end of a driver.
         """
 
-    async def run(self, job: JobRefs, errand: Errand) -> ErrandView:
-        """Begin an errand, or say how it stands; by its id it is idempotent."""
+    async def run(self, job: JobRefs, store_task: StoreTask) -> StoreTaskView:
+        """Begin a store task, or say how it stands; by its id it is idempotent."""
 
-    async def look(self, job: JobRefs, errand_id: str) -> ErrandView | None:
-        """How an errand stands that was begun; None if nobody knows of it any more."""
+    async def look(self, job: JobRefs, task_id: str) -> StoreTaskView | None:
+        """How a store task stands that was begun; None if nobody knows of it any more."""
 
 
 class Clock(Protocol):

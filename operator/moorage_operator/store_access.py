@@ -7,7 +7,7 @@ from moorage_api.snapshot import StoreAccess
 from moorage_operator.ports import JobRefs
 from moorage_operator.world import JobWorld, Meta, SnapshotWorld
 
-__all__ = ["access_of", "errand_refs", "last_end", "store_refs"]
+__all__ = ["access_of", "last_end", "store_refs", "store_task_refs"]
 
 _BEFORE_THE_END = ("Preflight", "Snapshotting", "Stopping")
 
@@ -77,8 +77,8 @@ def access_of(spec: JobSpec) -> StoreAccess:
     )
 
 
-def errand_refs(world: SnapshotWorld) -> JobRefs | None:
-    """In whose name errands for this snapshot run: its job's, else as the snapshot remembers.
+def store_task_refs(world: SnapshotWorld) -> JobRefs | None:
+    """In whose name store tasks for this snapshot run: its job's, else as the snapshot remembers.
 
     None if neither is known. A job that is gone has an empty uid, so that nothing is owned by it.
     Beside the operator, where a pod may have its rights, only a job that ran there before that was

@@ -18,7 +18,6 @@ from moorage_api.status import JobStatus
 __all__ = [
     "Config",
     "ContainerEnd",
-    "ErrandView",
     "JobWorld",
     "LogPoint",
     "Meta",
@@ -26,6 +25,7 @@ __all__ = [
     "Revision",
     "SnapshotView",
     "SnapshotWorld",
+    "StoreTaskView",
     "StoreView",
     "Unreadable",
 ]
@@ -116,7 +116,7 @@ class PodView:
     Attributes:
         phase: Pending, Running, Succeeded, Failed or Unknown; it is believed before containers.
         reason: of the pod, such as Evicted, NodeLost, Preempting; empty if none.
-        role: driver, executor or errand, from its label.
+        role: driver, executor or store task, from its label.
         attempt: from its label; 0 if it has none.
         owned: its controller is this very object (by uid).
         waiting: why the main container does not start, such as ImagePullBackOff; empty if it does.
@@ -178,7 +178,7 @@ class LogPoint:
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """What the checkpoint directory says. Read by the operator itself or by an errand.
+    """What the checkpoint directory says. Read by the operator itself or by a store task.
 
     Attributes:
         exists: whether there is a lineage at all.
@@ -204,12 +204,12 @@ class StoreView:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrandView:
-    """What came of an errand to the store.
+class StoreTaskView:
+    """What came of a store task to the store.
 
     Attributes:
         state: Pending, Completed or Failed.
-        result: of a completed one; what it is depends on the errand.
+        result: of a completed one; what it is depends on the store task.
         code: of a failed one, a stable word.
         retryable: whether a failed one may go well later.
     """
@@ -296,7 +296,7 @@ class JobWorld:
     report: DriverState | Unreadable | None = None
     store: StoreView | Unreadable | None = None
     snapshots: tuple[SnapshotView, ...] | Unreadable = ()
-    errands: Mapping[str, ErrandView] = field(default_factory=dict)
+    store_tasks: Mapping[str, StoreTaskView] = field(default_factory=dict)
     directory_rival: str = ""
     operator_too_old: str = ""
     status_garbled: bool = False
@@ -328,7 +328,7 @@ class SnapshotWorld:
         job: the job's object and status; None if there is no such job.
         report: what the job's driver says; None when it was not asked.
         siblings: the other snapshots of the job; empty unless this one is still to be taken.
-        errands: by id, those that this snapshot's status names.
+        store tasks: by id, those that this snapshot's status names.
     """
 
     now: datetime
@@ -338,7 +338,7 @@ class SnapshotWorld:
     job: "JobFacts | None" = None
     report: DriverState | Unreadable | None = None
     siblings: tuple[SnapshotView, ...] | Unreadable = ()
-    errands: Mapping[str, ErrandView] = field(default_factory=dict)
+    store_tasks: Mapping[str, StoreTaskView] = field(default_factory=dict)
     namespace_terminating: bool = False
 
 

@@ -239,6 +239,6 @@ def test_the_operators_policy_lets_it_reach_server_drivers_and_store(rendered):
     assert ports(store) == {443}
 
 
-def test_an_operator_that_sends_errands_reaches_no_store(rendered):
+def test_an_operator_that_sends_store_tasks_reaches_no_store(rendered):
     (policy,) = policies(rendered["full"], "-moorage")
     assert len(policy["spec"]["egress"]) == 3

@@ -1,7 +1,7 @@
 """The operator is killed before and after every side effect of every operation.
 
 The points are not picked: a first run without a death counts everything that leaves the process
-(writes to the API server, requests to drivers, errands to the store), and each of them is then
+(writes to the API server, requests to drivers, store tasks to the store), and each of them is then
 fatal once before it takes effect and once after. However it dies, the job must end as it would have
 ended without.
 """

@@ -24,7 +24,7 @@ from moorage_operator.decide.stop import (
     request_view,
     retry,
 )
-from moorage_operator.plan import Errand, RunErrand, SetFinalizer
+from moorage_operator.plan import RunStoreTask, SetFinalizer, StoreTask
 from moorage_operator.world import StoreView
 
 __all__ = ["delete"]
@@ -180,30 +180,30 @@ def _store_is_settled(draft: Draft, rules: Deletion) -> bool:
     operation = draft.operation
     if not _is_ours(draft) or _released(draft, rules):
         return True
-    errand_id = f"{draft.meta.uid}-{rules.policy.lower()}-{operation.retries}"
-    found = draft.world.errands.get(errand_id)
+    task_id = f"{draft.meta.uid}-{rules.policy.lower()}-{operation.retries}"
+    found = draft.world.store_tasks.get(task_id)
     if found is not None and found.state == "Completed":
         return True
     if _skipped(draft):
         return True
     if found is not None and found.state == "Failed":
-        return _errand_failed(draft, rules, found.message, retryable=found.retryable)
+        return _store_task_failed(draft, rules, found.message, retryable=found.retryable)
     if found is not None and found.message:
         draft.put_operation(message=found.message)
     waits = draft.status.blocked_reason == _STATE_STAYS
     late = draft.now >= _deadline(draft, rules) and not waits
-    if late and _errand_late(draft, rules, "it is not done in time"):
+    if late and _store_task_late(draft, rules, "it is not done in time"):
         return True
     if operation.not_before is None or draft.now >= operation.not_before:
         retain = rules.policy == "Retain"
-        draft.do(RunErrand(Errand(errand_id, "Release" if retain else "DeleteLineage")))
+        draft.do(RunStoreTask(StoreTask(task_id, "Release" if retain else "DeleteLineage")))
     return False
 
 
-def _errand_failed(draft: Draft, rules: Deletion, why: str, *, retryable: bool) -> bool:
+def _store_task_failed(draft: Draft, rules: Deletion, why: str, *, retryable: bool) -> bool:
     operation = draft.operation
     hopeless = not retryable or draft.now >= _deadline(draft, rules)
-    if hopeless and _errand_late(draft, rules, why):
+    if hopeless and _store_task_late(draft, rules, why):
         return True
     # A person is waited for, who may have mended the store by then.
     wait = timedelta(seconds=_FIRST_RETRY * 2 ** min(operation.retries, 5))
@@ -211,7 +211,7 @@ def _errand_failed(draft: Draft, rules: Deletion, why: str, *, retryable: bool) 
     return False
 
 
-def _errand_late(draft: Draft, rules: Deletion, why: str) -> bool:
+def _store_task_late(draft: Draft, rules: Deletion, why: str) -> bool:
     """What cannot be done in the store does not hold the object, unless a person wants that."""
     if rules.policy == "Delete" and rules.on_timeout == "Block":
         _wait_for_person(draft, _STATE_STAYS, f"state cannot be deleted: {why}")

@@ -11,9 +11,9 @@ from moorage_api import JobSpec
 from moorage_api.status import Leaving
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.restore_point import Obstacle
-from moorage_operator.plan import Errand, RunErrand
+from moorage_operator.plan import RunStoreTask, StoreTask
 
-__all__ = ["being_released", "left_errand", "note_left", "release_left", "release_rest"]
+__all__ = ["being_released", "left_store_task", "note_left", "release_left", "release_rest"]
 
 _MOST = 4
 _TRIES = 6
@@ -62,7 +62,7 @@ def being_released(draft: Draft, revision: str) -> Obstacle | None:
     known = draft.world.revisions
     spec = known[revision].spec if revision in known else draft.world.spec
     for one in draft.status.leaving[:1]:
-        view = draft.world.errands.get(left_errand(draft.meta.uid, one).id)
+        view = draft.world.store_tasks.get(left_store_task(draft.meta.uid, one).id)
         pending = view is not None and view.state == "Pending" and one.revision in known
         if pending and spec is not None and _place(known[one.revision].spec) == _place(spec):
             text = f"waits until the release of {spec.state.checkpoint_dir} has ended"
@@ -79,15 +79,15 @@ def _release_first(draft: Draft) -> None:
     if one.retry_at is not None and draft.now < one.retry_at:
         draft.wake_at(one.retry_at)
         return
-    where, errand = known.spec.state.checkpoint_dir, left_errand(draft.meta.uid, one)
-    view = draft.world.errands.get(errand.id)
+    where, store_task = known.spec.state.checkpoint_dir, left_store_task(draft.meta.uid, one)
+    view = draft.world.store_tasks.get(store_task.id)
     draft.wake(draft.config.busy_resync)
     if view is None or view.state == "Pending":
-        draft.do(RunErrand(errand, one.revision))
+        draft.do(RunStoreTask(store_task, one.revision))
     elif view.state == "Completed":
         _forget(draft)
         text = f"the lineage in {where} is given up: the job runs on another directory"
-        draft.tell("Normal", "LineageReleased", text, errand.id)
+        draft.tell("Normal", "LineageReleased", text, store_task.id)
     elif view.retryable and one.tries + 1 < _TRIES:
         wait = timedelta(seconds=_FIRST_WAIT * 4.0**one.tries)
         again = one.model_copy(update={"tries": one.tries + 1, "retry_at": draft.now + wait})
@@ -97,16 +97,16 @@ def _release_first(draft: Draft) -> None:
         _tell_not_released(draft, one, view.message)
 
 
-def left_errand(uid: str, one: Leaving) -> Errand:
-    """The errand that releases a lineage; each try is one of its own, and so is each leaving."""
-    return Errand(f"{uid}-left-{one.revision}-{one.attempt}-{one.tries}", "Release")
+def left_store_task(uid: str, one: Leaving) -> StoreTask:
+    """The store task that releases a lineage: one for each leaving, and for each try of it."""
+    return StoreTask(f"{uid}-left-{one.revision}-{one.attempt}-{one.tries}", "Release")
 
 
 def _tell_not_released(draft: Draft, one: Leaving, why: str) -> None:
     known = draft.world.revisions.get(one.revision)
     where = known.spec.state.checkpoint_dir if known is not None else f"that of {one.revision}"
     text = f"the lineage in {where}, which the job has left, still names it: {why}"
-    draft.tell("Warning", "LineageNotReleased", text, left_errand(draft.meta.uid, one).id)
+    draft.tell("Warning", "LineageNotReleased", text, left_store_task(draft.meta.uid, one).id)
 
 
 def _is_settled(draft: Draft) -> bool:

@@ -12,7 +12,7 @@ from moorage_operator.decide.observed import REBUILT
 from moorage_operator.decide.operations import begin, block
 from moorage_operator.decide.recover import FailureKind, after_end, finish, restart
 from moorage_operator.decide.rescale import begin_rescale, is_interrupted, rescaling, take_back
-from moorage_operator.decide.restore_point import path_errand
+from moorage_operator.decide.restore_point import path_store_task
 from moorage_operator.decide.specs import (
     desired,
     is_new_nonce,
@@ -23,8 +23,8 @@ from moorage_operator.decide.specs import (
     target,
 )
 from moorage_operator.decide.stop import RESTART, StopMode, begin_stop
-from moorage_operator.plan import DeletePod, RunErrand, TidyAttempt
-from moorage_operator.world import ErrandView
+from moorage_operator.plan import DeletePod, RunStoreTask, TidyAttempt
+from moorage_operator.world import StoreTaskView
 
 __all__ = [
     "bring_up",
@@ -107,17 +107,17 @@ def _looks_first(draft: Draft) -> bool:
     spec = policy(draft)
     if spec is None or spec.restore.mode != "Path":
         return False
-    errand = path_errand(draft, spec)
-    view = draft.world.errands.get(errand.id)
+    store_task = path_store_task(draft, spec)
+    view = draft.world.store_tasks.get(store_task.id)
     # What the operator may not look at is for the driver to find.
     if view is not None and (view.state == "Completed" or _is_final(view)):
         return False
-    draft.do(RunErrand(errand))
+    draft.do(RunStoreTask(store_task))
     draft.wake(draft.config.busy_resync)
     return True
 
 
-def _is_final(view: ErrandView) -> bool:
+def _is_final(view: StoreTaskView) -> bool:
     return view.state == "Failed" and not view.retryable
 
 

@@ -13,7 +13,7 @@ from moorage_api.status import RestorePoint
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import strangers
 from moorage_operator.decide.specs import is_new_nonce, policy
-from moorage_operator.plan import Errand
+from moorage_operator.plan import StoreTask
 from moorage_operator.world import SnapshotView, StoreView, Unreadable
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "named_snapshot",
     "next_restore",
     "obstacle",
-    "path_errand",
+    "path_store_task",
 ]
 
 LATEST = RestorePoint(mode="Latest")
@@ -132,14 +132,14 @@ def named_snapshot(draft: Draft, spec: JobSpec) -> SnapshotView | Obstacle:
     return found
 
 
-def path_errand(draft: Draft, spec: JobSpec) -> Errand:
+def path_store_task(draft: Draft, spec: JobSpec) -> StoreTask:
     """Looks for what spec.restore.path names."""
-    return Errand(f"{draft.meta.uid}-{first_order(spec)}", "Verify", spec.restore.path)
+    return StoreTask(f"{draft.meta.uid}-{first_order(spec)}", "Verify", spec.restore.path)
 
 
 def is_path_absent(draft: Draft, spec: JobSpec) -> bool:
     """Whether it was looked for and is not there; what could not be looked for may be."""
-    view = draft.world.errands.get(path_errand(draft, spec).id)
+    view = draft.world.store_tasks.get(path_store_task(draft, spec).id)
     return view is not None and view.state == "Completed" and not view.result.get("found")
 
 

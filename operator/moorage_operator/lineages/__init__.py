@@ -1,17 +1,17 @@
 """The operator's way to its jobs' stores: by itself, or by a pod under the job's own account.
 
 Implements the port `Lineages` twice, and chooses. What is done in a store is in
-`moorage_state.snapshots.errands`; here it is decided with whose credentials, for how long, and how
-a crash in between is survived. It decides nothing about jobs. Nothing read is kept for later
+`moorage_state.snapshots.store_tasks`; here it is decided with whose credentials, for how long, and
+how a crash in between is survived. It decides nothing about jobs. Nothing read is kept for later
 decisions, and no secret is ever shown.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from moorage_operator.plan import Errand
+from moorage_operator.plan import StoreTask
 from moorage_operator.ports import JobRefs, Lineages
-from moorage_operator.world import ErrandView, StoreView, Unreadable
+from moorage_operator.world import StoreTaskView, StoreView, Unreadable
 
 __all__ = ["ChosenLineages", "LineageSettings"]
 
@@ -48,7 +48,7 @@ class ChosenLineages:
     """See `moorage_operator.ports.Lineages`; goes by the job's spec and the settings alone."""
 
     direct: Lineages
-    errands: Lineages
+    store_tasks: Lineages
     settings: LineageSettings
 
     async def inspect(
@@ -57,18 +57,18 @@ class ChosenLineages:
         """See `Lineages.inspect`."""
         return await self._way(job).inspect(job, since)
 
-    async def run(self, job: JobRefs, errand: Errand) -> ErrandView:
+    async def run(self, job: JobRefs, store_task: StoreTask) -> StoreTaskView:
         """See `Lineages.run`."""
-        way = self.errands if errand.kind == "Copy" else self._way(job)
-        return await way.run(job, errand)
+        way = self.store_tasks if store_task.kind == "Copy" else self._way(job)
+        return await way.run(job, store_task)
 
-    async def look(self, job: JobRefs, errand_id: str) -> ErrandView | None:
+    async def look(self, job: JobRefs, task_id: str) -> StoreTaskView | None:
         """See `Lineages.look`."""
-        found = await self._way(job).look(job, errand_id)
-        if found is None and self._way(job) is not self.errands:
+        found = await self._way(job).look(job, task_id)
+        if found is None and self._way(job) is not self.store_tasks:
             # Gigabytes are for a pod of the job's to move, whoever may open the store.
-            found = await self.errands.look(job, errand_id)
+            found = await self.store_tasks.look(job, task_id)
         return found
 
     def _way(self, job: JobRefs) -> Lineages:
-        return self.direct if self.settings.is_direct(job) else self.errands
+        return self.direct if self.settings.is_direct(job) else self.store_tasks

@@ -1,12 +1,12 @@
-"""Errands by the operator's own process: the quickest way, where it has the credentials.
+"""Store tasks by the operator's own process: the quickest way, where it has the credentials.
 
 A job's object names addresses, and whoever may write such an object could name any. So a store is
 opened only where the job itself keeps its state, with the job's credentials.
 
 Blocking code runs in threads of its own, a bounded number for each server, so that one that hangs
-holds up nobody else, and no pass of the reconcile loop ever waits for a store. Results of errands
-are kept in memory for a while: a process that dies takes them along, and the errand is begun again
-under its id, which is harmless.
+holds up nobody else, and no pass of the reconcile loop ever waits for a store. Results are kept in
+memory for a while: a process that dies takes them along, and the store task is begun again under
+its id, which is harmless.
 """
 
 import asyncio
@@ -21,12 +21,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
-from moorage_operator.lineages.requests import INSPECT, PENDING, errand_view, request_of, store_view
-from moorage_operator.plan import Errand
+from moorage_operator.lineages.requests import (
+    INSPECT,
+    PENDING,
+    request_of,
+    store_task_view,
+    store_view,
+)
+from moorage_operator.plan import StoreTask
 from moorage_operator.ports import Clock, Cluster, ClusterError, JobRefs
-from moorage_operator.world import ErrandView, StoreView, Unreadable
+from moorage_operator.world import StoreTaskView, StoreView, Unreadable
 from moorage_state.errors import MoorageError, StoreDenied, StoreUnavailable
-from moorage_state.snapshots.errands import Answer, Request, run_errand
+from moorage_state.snapshots.store_tasks import Answer, Request, run_store_task
 from moorage_state.stores import (
     ObjectInfo,
     ObjectStore,
@@ -117,7 +123,7 @@ def opener(
         if scheme not in schemes:
             raise StoreDenied(
                 f"operator does not open such stores itself: scheme={scheme}; use s3://, or let "
-                "errands run as pods"
+                "store tasks run as pods"
             )
         if scheme != "s3":
             return Limited(open_store(url), deadline, clock)
@@ -130,7 +136,7 @@ def opener(
         if credentials is None and not own_chain:
             raise StoreDenied(
                 "no credentials for the store: name a Secret in spec.state.credentialsSecretRef, "
-                "or let errands run as pods"
+                "or let store tasks run as pods"
             )
         return Limited(S3Store(address, _RETRIES, credentials), deadline, clock)
 
@@ -214,7 +220,7 @@ _PATIENCE = 5.0
 
 @dataclass(slots=True)
 class _Known:
-    """An errand that was begun in this process's life."""
+    """A store task that was begun in this process's life."""
 
     task: "asyncio.Task[Answer]"
     ended: datetime | None = None
@@ -247,8 +253,8 @@ class DirectLineages:
         own_chain: whether jobs without a Secret may use the operator's own credentials.
         schemes: the kinds of stores that may be opened.
         inspect_seconds: how long an inspection may take.
-        errand_seconds: how long any other errand may take.
-        threads: how many errands run at once; half of them for one server.
+        store_task_seconds: how long any other store task may take.
+        threads: how many store tasks run at once; half of them for one server.
         answered: called when an inspection for a job has ended, so that the job is looked at.
     """
 
@@ -261,7 +267,7 @@ class DirectLineages:
         own_chain: bool = False,
         schemes: frozenset[str] = frozenset({"s3"}),
         inspect_seconds: float = 30.0,
-        errand_seconds: float = 600.0,
+        store_task_seconds: float = 600.0,
         threads: int = 8,
         answered: Callable[[JobRefs], None] = lambda _: None,
     ) -> None:
@@ -271,7 +277,7 @@ class DirectLineages:
         self._own_chain = own_chain
         self._schemes = schemes
         self._inspect_seconds = inspect_seconds
-        self._errand_seconds = errand_seconds
+        self._store_task_seconds = store_task_seconds
         self._answered = answered
         self._threads = asyncio.Semaphore(threads)
         self._per_server = max(threads // 2, 1)
@@ -312,20 +318,20 @@ class DirectLineages:
             # Once the task is done: what is woken asks for its result.
             asyncio.get_running_loop().call_soon(self._answered, job)
 
-    async def run(self, job: JobRefs, errand: Errand) -> ErrandView:
+    async def run(self, job: JobRefs, store_task: StoreTask) -> StoreTaskView:
         """See `Lineages.run`."""
         self._forget_old()
-        key = _key(job, errand.id)
+        key = _key(job, store_task.id)
         known = self._known.get(key)
         if known is None or self._may_begin_again(known):
-            request = request_of(job, errand, self._cluster_id)
-            answer = self._answer(job, request, self._errand_seconds)
+            request = request_of(job, store_task, self._cluster_id)
+            answer = self._answer(job, request, self._store_task_seconds)
             known = self._known[key] = _Known(asyncio.create_task(answer))
         return self._view(known)
 
-    async def look(self, job: JobRefs, errand_id: str) -> ErrandView | None:
+    async def look(self, job: JobRefs, task_id: str) -> StoreTaskView | None:
         """See `Lineages.look`."""
-        known = self._known.get(_key(job, errand_id))
+        known = self._known.get(_key(job, task_id))
         return self._view(known) if known is not None else None
 
     async def close(self) -> None:
@@ -338,13 +344,13 @@ class DirectLineages:
         self._known.clear()
         self._looks.clear()
 
-    def _view(self, known: _Known) -> ErrandView:
+    def _view(self, known: _Known) -> StoreTaskView:
         if not known.task.done():
             return PENDING
         known.ended = known.ended or self._clock.now()
         if known.task.cancelled():
-            return ErrandView("Failed", {}, "errand_failed", "was cancelled", retryable=True)
-        return errand_view(known.task.result())
+            return StoreTaskView("Failed", {}, "errand_failed", "was cancelled", retryable=True)
+        return store_task_view(known.task.result())
 
     def _may_begin_again(self, known: _Known) -> bool:
         view = self._view(known)
@@ -392,7 +398,7 @@ class DirectLineages:
             for place in (self._lane(job), self._threads):
                 await place.acquire()
                 places.callback(place.release)
-            future = _in_daemon(lambda: run_errand(request, open_, clock=self._clock.now))
+            future = _in_daemon(lambda: run_store_task(request, open_, clock=self._clock.now))
             kept = places.pop_all()
         future.add_done_callback(lambda _: kept.close())
         return await asyncio.shield(future)
@@ -414,7 +420,7 @@ def _in_daemon(work: Callable[[], Answer]) -> "asyncio.Future[Answer]":
         if answer is not None:
             future.set_result(answer)
         else:
-            future.set_exception(error or RuntimeError("an errand gave no answer"))
+            future.set_exception(error or RuntimeError("a store task gave no answer"))
 
     def run() -> None:
         answer, failure = None, None

@@ -1,6 +1,6 @@
-"""Errands by pods under the jobs' own service accounts: where the operator has no credentials.
+"""Store tasks by pods under the jobs' own service accounts: where the operator has no credentials.
 
-A pod's name follows from the errand's id, so that a crash leads to no second one: it is found
+A pod's name follows from the store task's id, so that a crash leads to no second one: it is found
 again. Nothing is kept in memory. Pods that have answered are removed after a while.
 """
 
@@ -14,8 +14,14 @@ from moorage_api import JobSpec
 from moorage_operator.children.names import ROLE_LABEL, labels, owner_reference
 from moorage_operator.children.pod_template import merged_pod
 from moorage_operator.children.pods import container_security, environment, pod_security
-from moorage_operator.lineages.requests import INSPECT, PENDING, errand_view, request_of, store_view
-from moorage_operator.plan import Errand
+from moorage_operator.lineages.requests import (
+    INSPECT,
+    PENDING,
+    request_of,
+    store_task_view,
+    store_view,
+)
+from moorage_operator.plan import StoreTask
 from moorage_operator.podviews import moment, pod_view
 from moorage_operator.ports import (
     AlreadyExists,
@@ -26,21 +32,24 @@ from moorage_operator.ports import (
     JobRefs,
     Object,
 )
-from moorage_operator.world import ErrandView, StoreView, Unreadable
-from moorage_state.snapshots.errands import Answer, Request, decode_answer, encode_request
+from moorage_operator.world import StoreTaskView, StoreView, Unreadable
+from moorage_state.snapshots.store_tasks import Answer, Request, decode_answer, encode_request
 
 __all__ = [
-    "ERRAND_ENV",
-    "ERRAND_ROLE",
-    "ErrandLineages",
+    "STORE_TASK_ENV",
+    "STORE_TASK_ROLE",
     "PodAnswer",
-    "errand_pod",
+    "PodLineages",
     "pod_answer",
     "pod_name",
+    "store_task_pod",
 ]
 
-ERRAND_ROLE = "errand"
-ERRAND_ENV = "MOORAGE_ERRAND"
+# In pods a store task keeps the name that it had once, `errand`: pods of an operator before this
+# one are found again by it, charts let their role through, and images of every release know the
+# module and the variable.
+STORE_TASK_ROLE = "errand"
+STORE_TASK_ENV = "MOORAGE_ERRAND"
 ID_ANNOTATION = "moorage.dev/errand"
 _DIRECTORY = "moorage.dev/errand-directory"
 _CONTAINER = "errand"
@@ -50,11 +59,11 @@ _MEMORY = "512Mi"
 
 @dataclass(frozen=True, slots=True)
 class PodAnswer:
-    """An errand's pod.
+    """A store task's pod.
 
     Attributes:
         uid: of the pod.
-        ours: it is the pod of this errand of this object, and not another's of its name.
+        ours: it is the pod of this store task of this object, and not another's of its name.
         directory: the checkpoint directory that it was sent to.
         ended: when, for one that has ended.
         answer: of one that has ended.
@@ -73,13 +82,13 @@ class PodAnswer:
     image: str = ""
 
 
-def pod_name(job: str, errand_id: str) -> str:
-    """The name of the errand's pod."""
-    return f"{job}-errand-{hashlib.sha256(errand_id.encode()).hexdigest()[:10]}"
+def pod_name(job: str, task_id: str) -> str:
+    """The name of the store task's pod."""
+    return f"{job}-errand-{hashlib.sha256(task_id.encode()).hexdigest()[:10]}"
 
 
-def errand_pod(job: JobRefs, request: Request, seconds: int) -> Object:
-    """The pod that runs the errand, under the job's account, where its drivers run too.
+def store_task_pod(job: JobRefs, request: Request, seconds: int) -> Object:
+    """The pod that runs the store task, under the job's account, where its drivers run too.
 
     Args:
         seconds: after which the kubelet ends it.
@@ -88,7 +97,7 @@ def errand_pod(job: JobRefs, request: Request, seconds: int) -> Object:
     metadata: Object = {
         "name": pod_name(meta.name, request.id),
         "namespace": meta.namespace,
-        "labels": labels(meta, ERRAND_ROLE),
+        "labels": labels(meta, STORE_TASK_ROLE),
         "annotations": {ID_ANNOTATION: request.id, _DIRECTORY: request.checkpoint_dir},
     }
     if meta.uid:
@@ -111,7 +120,7 @@ def errand_pod(job: JobRefs, request: Request, seconds: int) -> Object:
 
 
 def _container(spec: JobSpec, request: Request) -> Object:
-    order = {"name": ERRAND_ENV, "value": encode_request(request)}
+    order = {"name": STORE_TASK_ENV, "value": encode_request(request)}
     return {
         "name": _CONTAINER,
         "image": spec.image,
@@ -129,7 +138,7 @@ def _container(spec: JobSpec, request: Request) -> Object:
 
 
 def _template(driver: Mapping[str, Any]) -> Object:
-    """What an errand takes from the driver's template: where it may run, and what it can reach.
+    """What a store task takes from the driver's template: where it may run, and what it can reach.
 
     Other containers stay away: a pod with one that goes on never ends.
     """
@@ -145,11 +154,11 @@ def _template(driver: Mapping[str, Any]) -> Object:
     return {**driver, "spec": spec}
 
 
-def pod_answer(body: Object, job: JobRefs, errand_id: str) -> PodAnswer:
+def pod_answer(body: Object, job: JobRefs, task_id: str) -> PodAnswer:
     """What a pod of this name says."""
     meta, status = body.get("metadata") or {}, body.get("status") or {}
     uid_label = (meta.get("labels") or {}).get("moorage.dev/job-uid", "")
-    ours = (meta.get("annotations") or {}).get(ID_ANNOTATION) == errand_id
+    ours = (meta.get("annotations") or {}).get(ID_ANNOTATION) == task_id
     over = status.get("phase") in ("Succeeded", "Failed")
     return PodAnswer(
         uid=str(meta.get("uid", "")),
@@ -158,7 +167,7 @@ def pod_answer(body: Object, job: JobRefs, errand_id: str) -> PodAnswer:
         created=moment(meta.get("creationTimestamp")),
         deleted=moment(meta.get("deletionTimestamp")),
         ended=_ended(body) if over else None,
-        answer=_answer(status, errand_id) if over else None,
+        answer=_answer(status, task_id) if over else None,
         held=_held(body, job),
         image=_image(body),
     )
@@ -169,7 +178,7 @@ def _held(body: Object, job: JobRefs) -> str:
     why = pod.waiting_message or pod.waiting or pod.unschedulable
     if pod.phase != "Pending" or not why:
         return ""
-    return f"errand's pod does not start: {pod.name}: {why}"
+    return f"store task's pod does not start: {pod.name}: {why}"
 
 
 def _image(body: Object) -> str:
@@ -192,16 +201,16 @@ def _terminated(status: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _answer(status: Mapping[str, Any], errand_id: str) -> Answer:
+def _answer(status: Mapping[str, Any], task_id: str) -> Answer:
     """The answer in the termination message; a pod that ended without one may go well later."""
     terminated = _terminated(status)
     found = decode_answer(str(terminated.get("message") or "").strip())
-    if found is not None and found.id in (errand_id, ""):
+    if found is not None and found.id in (task_id, ""):
         return found
     reason = status.get("reason") or terminated.get("reason") or "no reason is known"
     detail = status.get("message") or f"exit code {terminated.get('exitCode', 'unknown')}"
-    text = f"errand's pod ended without an answer: reason={reason} detail={str(detail)[:300]!r}"
-    return Answer(id=errand_id, state="Failed", code="errand_failed", message=text, retryable=True)
+    text = f"store task's pod ended without an answer: reason={reason} detail={str(detail)[:300]!r}"
+    return Answer(id=task_id, state="Failed", code="errand_failed", message=text, retryable=True)
 
 
 _KEPT = timedelta(minutes=10)
@@ -211,14 +220,14 @@ _LOST = timedelta(seconds=120)
 """How long after its deadline a pod that has not ended is given up: its node is gone."""
 
 
-class ErrandLineages:
+class PodLineages:
     """See `moorage_operator.ports.Lineages`.
 
     Args:
         cluster: where pods are made.
         clock: the time.
         cluster_id: names the cluster in lineages.
-        seconds: how long an errand may take, with the start of its pod.
+        seconds: how long a store task may take, with the start of its pod.
     """
 
     def __init__(
@@ -242,25 +251,25 @@ class ErrandLineages:
         except ClusterError as error:
             return Unreadable("ErrandFailed", f"no pod can be sent to the store: {error}")
 
-    async def run(self, job: JobRefs, errand: Errand) -> ErrandView:
+    async def run(self, job: JobRefs, store_task: StoreTask) -> StoreTaskView:
         """See `Lineages.run`."""
         if not job.spec.image:
             text = "spec.image: is missing, so that no pod can be sent to the store; name the image"
-            return ErrandView("Failed", {}, "errand_failed", text, retryable=True)
-        found = await self._find(job, errand.id)
+            return StoreTaskView("Failed", {}, "errand_failed", text, retryable=True)
+        found = await self._find(job, store_task.id)
         if found is None:
             await self.tidy(job.meta.namespace)
-            await self._create(job, errand)
+            await self._create(job, store_task)
             return PENDING
         again = self._is_lost(found) or self._may_begin_again(found)
         if not found.ours or again or _is_corrected(found, job):
-            await self._remove(job, errand.id, found)
+            await self._remove(job, store_task.id, found)
             return PENDING
         return _view(found)
 
-    async def look(self, job: JobRefs, errand_id: str) -> ErrandView | None:
+    async def look(self, job: JobRefs, task_id: str) -> StoreTaskView | None:
         """See `Lineages.look`."""
-        found = await self._find(job, errand_id)
+        found = await self._find(job, task_id)
         if found is None or not found.ours or self._is_lost(found):
             return None
         return _view(found)
@@ -268,7 +277,7 @@ class ErrandLineages:
     async def tidy(self, namespace: str | None) -> None:
         """Remove pods that answered long ago; of all namespaces if None."""
         now = self._clock.now()
-        for body in await self._cluster.list("Pod", namespace, {ROLE_LABEL: ERRAND_ROLE}):
+        for body in await self._cluster.list("Pod", namespace, {ROLE_LABEL: STORE_TASK_ROLE}):
             meta, phase = body["metadata"], (body.get("status") or {}).get("phase")
             made = moment(meta.get("creationTimestamp")) or now
             if phase in ("Succeeded", "Failed") and now - made > _KEPT + self._deadline:
@@ -313,22 +322,24 @@ class ErrandLineages:
     def _deadline(self) -> timedelta:
         return timedelta(seconds=self._seconds)
 
-    async def _find(self, job: JobRefs, errand_id: str) -> PodAnswer | None:
-        name = pod_name(job.meta.name, errand_id)
+    async def _find(self, job: JobRefs, task_id: str) -> PodAnswer | None:
+        name = pod_name(job.meta.name, task_id)
         body = await self._cluster.get("Pod", job.meta.namespace, name)
-        return pod_answer(body, job, errand_id) if body is not None else None
+        return pod_answer(body, job, task_id) if body is not None else None
 
-    async def _create(self, job: JobRefs, errand: Errand) -> None:
-        body: Object = errand_pod(job, request_of(job, errand, self._cluster_id), self._seconds)
+    async def _create(self, job: JobRefs, store_task: StoreTask) -> None:
+        body: Object = store_task_pod(
+            job, request_of(job, store_task, self._cluster_id), self._seconds
+        )
         try:
             await self._cluster.create(body)
         except AlreadyExists:
             # Of another process, or the one before it is still going: the next look tells.
             return
 
-    async def _remove(self, job: JobRefs, errand_id: str, found: PodAnswer) -> None:
+    async def _remove(self, job: JobRefs, task_id: str, found: PodAnswer) -> None:
         grace = 0 if self._is_lost(found) else None
-        name = pod_name(job.meta.name, errand_id)
+        name = pod_name(job.meta.name, task_id)
         await self._delete(job.meta.namespace, name, found.uid, grace)
 
     async def _delete(self, namespace: str, name: str, uid: str, grace: int | None = None) -> None:
@@ -339,10 +350,10 @@ class ErrandLineages:
             return
 
 
-def _view(found: PodAnswer) -> ErrandView:
+def _view(found: PodAnswer) -> StoreTaskView:
     if found.answer is not None:
-        return errand_view(found.answer)
-    return ErrandView("Pending", message=found.held) if found.held else PENDING
+        return store_task_view(found.answer)
+    return StoreTaskView("Pending", message=found.held) if found.held else PENDING
 
 
 def _is_corrected(found: PodAnswer, job: JobRefs) -> bool:

@@ -1,20 +1,20 @@
-"""From a job and an errand to a request, and from an answer to what decisions look at. Pure."""
+"""From a job and a store task to a request, and from an answer to what decisions look at. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from moorage_operator.plan import Errand
+from moorage_operator.plan import StoreTask
 from moorage_operator.ports import JobRefs
 from moorage_operator.snapshots.naming import reach
-from moorage_operator.world import ErrandView, LogPoint, StoreView, Unreadable
+from moorage_operator.world import LogPoint, StoreTaskView, StoreView, Unreadable
 from moorage_state.snapshots import Owner
-from moorage_state.snapshots.errands import Answer, Request
+from moorage_state.snapshots.store_tasks import Answer, Request
 
-__all__ = ["INSPECT", "PENDING", "errand_view", "request_of", "store_view"]
+__all__ = ["INSPECT", "PENDING", "request_of", "store_task_view", "store_view"]
 
-INSPECT = Errand("inspect", "Inspect")
-PENDING = ErrandView("Pending")
+INSPECT = StoreTask("inspect", "Inspect")
+PENDING = StoreTaskView("Pending")
 
 _REASONS = {
     "store_unavailable": "StoreUnavailable",
@@ -27,24 +27,24 @@ _REASONS = {
 }
 
 
-def request_of(job: JobRefs, errand: Errand, cluster_id: str) -> Request:
-    """The request of an errand for a job."""
+def request_of(job: JobRefs, store_task: StoreTask, cluster_id: str) -> Request:
+    """The request of a store task for a job."""
     meta, spec = job.meta, job.spec
     return Request(
-        id=errand.id,
-        kind=errand.kind,
+        id=store_task.id,
+        kind=store_task.kind,
         checkpoint_dir=reach(spec.state.checkpoint_dir, spec),
-        path=errand.path,
-        digest=errand.digest,
-        attempt=errand.attempt,
-        source=errand.source,
+        path=store_task.path,
+        digest=store_task.digest,
+        attempt=store_task.attempt,
+        source=store_task.source,
         owner=Owner(cluster_id, meta.namespace, meta.name, meta.uid),
     )
 
 
-def errand_view(answer: Answer) -> ErrandView:
-    """What came of an errand."""
-    return ErrandView(
+def store_task_view(answer: Answer) -> StoreTaskView:
+    """What came of a store task."""
+    return StoreTaskView(
         answer.state, answer.result, answer.code, answer.message, retryable=answer.retryable
     )
 

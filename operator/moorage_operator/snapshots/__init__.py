@@ -7,8 +7,9 @@
     an object that is being deleted -> Deleting -> gone
 
 Pure: no I/O, no clock but the world's. Must not know the API server, a driver's HTTP or a store:
-what is to be done there are effects, and errands. The status is kept before an effect is carried
-out, and what came of it is seen by the next pass, so that an operator may die anywhere in between.
+what is to be done there are effects, and store tasks. The status is kept before an effect is
+carried out, and what came of it is seen by the next pass, so that an operator may die anywhere in
+between.
 What a job asks for by annotations and by its schedule is `triggers`.
 """
 

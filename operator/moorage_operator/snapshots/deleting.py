@@ -5,21 +5,21 @@ needs, that was there before the object, or of which it is not certain that it i
 """
 
 from moorage_api.snapshot import SnapshotStatus
-from moorage_operator.plan import Errand, Event, RunErrand, SetFinalizer
+from moorage_operator.plan import Event, RunStoreTask, SetFinalizer, StoreTask
 from moorage_operator.snapshots.in_progress import answer_of, answered, is_overdue
 from moorage_operator.snapshots.naming import (
     attempt_of,
     data_go_too,
     is_copied,
     is_follower,
-    next_errand,
+    next_store_task,
     number_of,
 )
 from moorage_operator.snapshots.pending import driver_is_gone
 from moorage_operator.snapshots.retention import uses
 from moorage_operator.snapshots.step import Step, changed, pause, waiting
-from moorage_operator.store_access import errand_refs
-from moorage_operator.world import ErrandView, SnapshotWorld
+from moorage_operator.store_access import store_task_refs
+from moorage_operator.world import SnapshotWorld, StoreTaskView
 
 __all__ = ["deleting"]
 
@@ -66,9 +66,9 @@ def _driver_works(world: SnapshotWorld) -> bool:
 
 
 def _is_being_copied(world: SnapshotWorld) -> bool:
-    """Whether an errand may be putting its files: what it puts after the deletion would stay."""
+    """Whether a store task may be putting its files: what it puts after the deletion would stay."""
     status = world.snapshot.status
-    view = world.errands.get(status.errand) if is_copied(status) else None
+    view = world.store_tasks.get(status.store_task) if is_copied(status) else None
     return view is not None and view.state == "Pending"
 
 
@@ -99,29 +99,31 @@ def _has_data(world: SnapshotWorld) -> bool:
 
 
 def _begin(world: SnapshotWorld, status: SnapshotStatus) -> Step:
-    if errand_refs(world) is None:
+    if store_task_refs(world) is None:
         text = f"the job is gone, and how its store is reached; data stay: path={status.path}"
         return _let_go(world, text, "Retained")
-    errand = next_errand(world.snapshot.meta.uid, KIND, status.errand)
-    going = changed(status, state="Deleting", errand=errand, next_retry_at=None)
-    return Step(going, _errand(going), reason="Deleting", again_after=world.config.busy_resync)
+    store_task = next_store_task(world.snapshot.meta.uid, KIND, status.store_task)
+    going = changed(status, state="Deleting", store_task=store_task, next_retry_at=None)
+    return Step(going, _store_task(going), reason="Deleting", again_after=world.config.busy_resync)
 
 
-def _errand(status: SnapshotStatus) -> tuple[RunErrand, ...]:
+def _store_task(status: SnapshotStatus) -> tuple[RunStoreTask, ...]:
     attempt = attempt_of(status.request_id)
-    errand = Errand(status.errand, "Delete", status.path, status.manifest_digest, attempt)
-    return (RunErrand(errand),)
+    store_task = StoreTask(
+        status.store_task, "Delete", status.path, status.manifest_digest, attempt
+    )
+    return (RunStoreTask(store_task),)
 
 
 def _deletion(world: SnapshotWorld) -> Step:
-    """Errand after errand, until one says that it is done."""
+    """Store task after store task, until one says that it is done."""
     status = world.snapshot.status
-    view = world.errands.get(status.errand)
+    view = world.store_tasks.get(status.store_task)
     if view is not None and view.state == "Completed":
         return _deleted(world, view)
     if view is not None and view.state == "Pending":
         shown = changed(status, message=view.message) if view.message else status
-        effects = _errand(status) if view.message else ()
+        effects = _store_task(status) if view.message else ()
         return Step(shown, effects, again_after=world.config.busy_resync)
     if view is not None and status.next_retry_at is None:
         return _again(world, view)
@@ -129,19 +131,19 @@ def _deletion(world: SnapshotWorld) -> Step:
 
 
 def _sent_again(world: SnapshotWorld) -> Step:
-    """No errand is under way. What has come to be needed meanwhile may still be whole: it stays."""
+    """No store task is under way. What is needed by now may still be whole: it stays."""
     status = world.snapshot.status
     if needed := uses(world.snapshot, world.job):
         return _held(world, needed)
     retry = status.next_retry_at
     if retry is not None and retry > world.now:
         return Step(status, again_after=(retry - world.now).total_seconds())
-    if retry is not None or errand_refs(world) is None:
+    if retry is not None or store_task_refs(world) is None:
         return _begin(world, status)
-    return Step(status, _errand(status), again_after=world.config.busy_resync)
+    return Step(status, _store_task(status), again_after=world.config.busy_resync)
 
 
-def _deleted(world: SnapshotWorld, view: ErrandView) -> Step:
+def _deleted(world: SnapshotWorld, view: StoreTaskView) -> Step:
     path, left = world.snapshot.status.path, str(view.result.get("left", ""))
     if left in ("other", "foreign", "checkpoint"):
         return _let_go(world, f"what lies there is not this snapshot's: path={path}", "NotOurs")
@@ -151,9 +153,9 @@ def _deleted(world: SnapshotWorld, view: ErrandView) -> Step:
     return _let_go(world, f"deleted its data: path={path} objects={count}", "Deleted")
 
 
-def _again(world: SnapshotWorld, view: ErrandView) -> Step:
+def _again(world: SnapshotWorld, view: StoreTaskView) -> Step:
     """A store that is down or closed does not end a deletion, nor does it lose it."""
-    wait = pause(number_of(world.snapshot.status.errand), _LONGEST_PAUSE)
+    wait = pause(number_of(world.snapshot.status.store_task), _LONGEST_PAUSE)
     later = changed(
         world.snapshot.status,
         next_retry_at=world.now + wait,

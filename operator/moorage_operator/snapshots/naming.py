@@ -29,7 +29,7 @@ __all__ = [
     "is_follower",
     "is_imported",
     "is_periodic",
-    "next_errand",
+    "next_store_task",
     "number_of",
     "object_name",
     "object_names",
@@ -50,7 +50,7 @@ TRIGGER_LABEL = "moorage.dev/trigger"
 STATE_LABEL = "moorage.dev/state"
 TRIGGER_ANNOTATION = "moorage.dev/trigger-value"
 COPY = "copy"
-"""The errands that make a savepoint of what a job was stopped with."""
+"""The store tasks that make a savepoint of what a job was stopped with."""
 
 _DIRECTORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -120,15 +120,15 @@ def attempt_of(request: str) -> str:
     return request.partition(".")[0]
 
 
-def next_errand(uid: str, kind: str, latest: str) -> str:
-    """The id of the errand after the latest one: results of earlier ones do not count any more."""
+def next_store_task(uid: str, kind: str, latest: str) -> str:
+    """The id of the store task after the latest one: earlier ones' results count no more."""
     same = latest.startswith(f"{uid}-{kind}-")
     return f"{uid}-{kind}-{number_of(latest) + 1 if same else 1}"
 
 
-def number_of(errand: str) -> int:
-    """How many errands of its kind there were, with it."""
-    tail = errand.rpartition("-")[2]
+def number_of(store_task: str) -> int:
+    """How many store tasks of its kind there were, with it."""
+    tail = store_task.rpartition("-")[2]
     return int(tail) if tail.isdigit() else 0
 
 
@@ -183,7 +183,7 @@ def data_go_too(snapshot: SnapshotView) -> bool:
 
 def is_copied(status: SnapshotStatus) -> bool:
     """Whether a copy of what its job was stopped with is under way."""
-    return status.state == "Verifying" and f"-{COPY}-" in status.errand
+    return status.state == "Verifying" and f"-{COPY}-" in status.store_task
 
 
 def order(snapshot: SnapshotView) -> tuple[datetime, str]:

@@ -275,7 +275,7 @@ def of_checkpoint(status: SnapshotStatus, info: CheckpointInfo) -> SnapshotStatu
 
 
 def of_verified(status: SnapshotStatus, result: Mapping[str, Any], now: datetime) -> SnapshotStatus:
-    """As an errand found it."""
+    """As a store task found it."""
     return changed(
         status,
         path=str(result.get("path") or status.path),

@@ -7,13 +7,13 @@ came to nothing is followed by asking the driver.
 """
 
 from moorage_api.snapshot import SnapshotStatus
-from moorage_operator.plan import Errand, Event, RunErrand
+from moorage_operator.plan import Event, RunStoreTask, StoreTask
 from moorage_operator.snapshots.naming import (
     COPY,
     attempt_of,
     is_follower,
     is_imported,
-    next_errand,
+    next_store_task,
     number_of,
     reach,
     request_id,
@@ -30,8 +30,8 @@ from moorage_operator.snapshots.step import (
     pause,
     void,
 )
-from moorage_operator.store_access import access_of, errand_refs
-from moorage_operator.world import ErrandView, JobFacts, SnapshotWorld
+from moorage_operator.store_access import access_of, store_task_refs
+from moorage_operator.world import JobFacts, SnapshotWorld, StoreTaskView
 
 __all__ = ["begin_copying", "begin_verifying", "copying", "verifying"]
 
@@ -41,41 +41,46 @@ _WAIT_FOR_A_PERSON = ("store_denied", "credentials_missing")
 
 
 def begin_verifying(world: SnapshotWorld, status: SnapshotStatus, message: str) -> Step:
-    """Send somebody to look: an errand of an id of its own, since what earlier ones saw is old."""
-    errand = next_errand(world.snapshot.meta.uid, _VERIFY, status.errand)
-    looking = changed(status, state="Verifying", errand=errand, next_retry_at=None, message=message)
+    """Look at the data: a store task of an id of its own, since what earlier ones saw is old."""
+    store_task = next_store_task(world.snapshot.meta.uid, _VERIFY, status.store_task)
+    looking = changed(
+        status, state="Verifying", store_task=store_task, next_retry_at=None, message=message
+    )
     return Step(
-        looking, _verify_errand(looking), reason="Verifying", again_after=world.config.busy_resync
+        looking,
+        _verify_store_task(looking),
+        reason="Verifying",
+        again_after=world.config.busy_resync,
     )
 
 
 def verifying(world: SnapshotWorld) -> Step:
-    """Judge what the errand found."""
+    """Judge what the store task found."""
     status = world.snapshot.status
     if status.next_retry_at is not None:
         left = (status.next_retry_at - world.now).total_seconds()
         if left > 0:
             return Step(status, again_after=left)
         return begin_verifying(world, status, status.message)
-    if errand_refs(world) is None:
+    if store_task_refs(world) is None:
         text = "nobody knows how to reach the store: the job is gone"
         return failed(world, "JobMissing", text, state="Abandoned")
-    view = world.errands.get(status.errand)
+    view = world.store_tasks.get(status.store_task)
     if view is not None and view.state == "Completed":
         return _looked_at(world, view)
     if view is not None and view.state == "Failed":
         return _not_looked_at(world, view)
     held = view.message if view is not None else ""
-    effects = _verify_errand(status) if view is None or held else ()
+    effects = _verify_store_task(status) if view is None or held else ()
     shown = changed(status, message=held) if held and is_imported(world.snapshot) else status
     return Step(shown, effects, again_after=world.config.busy_resync)
 
 
-def _verify_errand(status: SnapshotStatus) -> tuple[RunErrand, ...]:
-    return (RunErrand(Errand(status.errand, "Verify", status.path)),)
+def _verify_store_task(status: SnapshotStatus) -> tuple[RunStoreTask, ...]:
+    return (RunStoreTask(StoreTask(status.store_task, "Verify", status.path)),)
 
 
-def _looked_at(world: SnapshotWorld, view: ErrandView) -> Step:
+def _looked_at(world: SnapshotWorld, view: StoreTaskView) -> Step:
     snapshot, status = world.snapshot, world.snapshot.status
     result = view.result
     if result.get("found") and result.get("kind") == "checkpoint":
@@ -105,10 +110,10 @@ def _is_ours(status: SnapshotStatus, attempt: str) -> bool:
     return not mine or attempt_of(attempt) == mine
 
 
-def _not_looked_at(world: SnapshotWorld, view: ErrandView) -> Step:
-    """The errand could not tell: that the store is down or closed says nothing about the data."""
+def _not_looked_at(world: SnapshotWorld, view: StoreTaskView) -> Step:
+    """The store task cannot tell: a store that is down or closed says nothing about the data."""
     status = world.snapshot.status
-    tries = number_of(status.errand)
+    tries = number_of(status.store_task)
     person = view.code in _WAIT_FOR_A_PERSON
     given_up = is_imported(world.snapshot) and tries > world.snapshot.spec.backoff_limit
     if view.retryable or (person and not given_up):
@@ -154,12 +159,12 @@ def copying(world: SnapshotWorld) -> Step:
     if status.next_retry_at is not None:
         left = (status.next_retry_at - world.now).total_seconds()
         return Step(status, again_after=left) if left > 0 else _begin_copy(world, status)
-    if errand_refs(world) is None:
+    if store_task_refs(world) is None:
         text = "nobody knows how to reach the store: the job is gone"
         return failed(world, "JobMissing", text, state="Abandoned")
-    view = world.errands.get(status.errand)
+    view = world.store_tasks.get(status.store_task)
     if view is None or view.state == "Pending":
-        effects = _copy_errand(status) if view is None or view.message else ()
+        effects = _copy_store_task(status) if view is None or view.message else ()
         shown = changed(status, message=view.message) if view and view.message else status
         return Step(shown, effects, again_after=world.config.busy_resync)
     return _copied(world, view) if view.state == "Completed" else _not_copied(world, view)
@@ -180,20 +185,24 @@ def _copy_source(job: JobFacts) -> str:
 
 
 def _begin_copy(world: SnapshotWorld, status: SnapshotStatus, told: tuple[Event, ...] = ()) -> Step:
-    errand = next_errand(world.snapshot.meta.uid, COPY, status.errand)
+    store_task = next_store_task(world.snapshot.meta.uid, COPY, status.store_task)
     text = f"what is kept in {status.source} is copied to {status.path}"
-    going = changed(status, state="Verifying", errand=errand, next_retry_at=None, message=text)
+    going = changed(
+        status, state="Verifying", store_task=store_task, next_retry_at=None, message=text
+    )
     again = world.config.busy_resync
-    return Step(going, _copy_errand(going), told, reason="Copying", again_after=again)
+    return Step(going, _copy_store_task(going), told, reason="Copying", again_after=again)
 
 
-def _copy_errand(status: SnapshotStatus) -> tuple[RunErrand, ...]:
+def _copy_store_task(status: SnapshotStatus) -> tuple[RunStoreTask, ...]:
     attempt = attempt_of(status.request_id)
-    errand = Errand(status.errand, "Copy", status.path, attempt=attempt, source=status.source)
-    return (RunErrand(errand),)
+    store_task = StoreTask(
+        status.store_task, "Copy", status.path, attempt=attempt, source=status.source
+    )
+    return (RunStoreTask(store_task),)
 
 
-def _copied(world: SnapshotWorld, view: ErrandView) -> Step:
+def _copied(world: SnapshotWorld, view: StoreTaskView) -> Step:
     status = world.snapshot.status
     if not view.result.get("found"):
         text = f"nothing to copy is in {status.source} any more"
@@ -203,14 +212,14 @@ def _copied(world: SnapshotWorld, view: ErrandView) -> Step:
     return finished(world, "ManifestRead", done, text)
 
 
-def _not_copied(world: SnapshotWorld, view: ErrandView) -> Step:
+def _not_copied(world: SnapshotWorld, view: StoreTaskView) -> Step:
     """A store that is down or closed is waited for; else it is for the driver, if one comes."""
     status = world.snapshot.status
     if view.code == _CONFLICT:
         return failed(world, "SavepointNameConflict", view.message, event="SavepointNameConflict")
     if not view.retryable and view.code != "store_denied":
         return void(world, "CopyFailed", view.message, answered=False)
-    wait = pause(number_of(status.errand), _LONGEST_PAUSE)
+    wait = pause(number_of(status.store_task), _LONGEST_PAUSE)
     later = changed(status, next_retry_at=world.now + wait, message=view.message)
     reason = "StoreUnavailable" if view.retryable else "StoreDenied"
     return Step(later, reason=reason, again_after=wait.total_seconds())

@@ -8,7 +8,7 @@ from moorage_api import JobSpec
 from moorage_api.driver import DriverState, RequestView, SavepointBody
 from moorage_api.snapshot import SnapshotSpec, SnapshotStatus
 from moorage_api.status import JobStatus
-from moorage_operator.plan import AskDriver, Errand, RunErrand, SnapshotPlan
+from moorage_operator.plan import AskDriver, RunStoreTask, SnapshotPlan, StoreTask
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.snapshots.naming import data_go_too
 from moorage_operator.world import Config, JobFacts, Meta, SnapshotView, SnapshotWorld
@@ -141,11 +141,11 @@ def savepoint_body_of(plan: SnapshotPlan) -> SavepointBody:
     return body
 
 
-def errand_of(plan: SnapshotPlan) -> Errand:
-    """The errand that is run, before anything else is done."""
+def store_task_of(plan: SnapshotPlan) -> StoreTask:
+    """The store task that is run, before anything else is done."""
     effect = plan.effects[0]
-    assert isinstance(effect, RunErrand)
-    return effect.errand
+    assert isinstance(effect, RunStoreTask)
+    return effect.store_task
 
 
 def asked(view: SnapshotView | None = None, **changes: Any) -> SnapshotWorld:

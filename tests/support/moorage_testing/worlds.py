@@ -23,25 +23,25 @@ from moorage_operator.plan import (
     AskDriver,
     DeletePod,
     Effect,
-    Errand,
     Event,
     KeepSnapshot,
     Plan,
-    RunErrand,
+    RunStoreTask,
     SaveRevision,
     SetFinalizer,
     StartDriver,
+    StoreTask,
     TidyAttempt,
 )
 from moorage_operator.world import (
     Config,
     ContainerEnd,
-    ErrandView,
     JobWorld,
     Meta,
     PodView,
     Revision,
     SnapshotView,
+    StoreTaskView,
     StoreView,
     Unreadable,
 )
@@ -84,7 +84,7 @@ class Stage:
     report: DriverState | Unreadable | None = None
     store: StoreView | Unreadable | None = field(default_factory=lambda: StoreView(exists=False))
     snapshots: dict[str, SnapshotView] = field(default_factory=dict)
-    errands: dict[str, ErrandView] = field(default_factory=dict)
+    store_tasks: dict[str, StoreTaskView] = field(default_factory=dict)
     rival: str = ""
     too_old: str = ""
     namespace_terminating: bool = False
@@ -128,7 +128,7 @@ class Stage:
             report=self.report,
             store=self.store,
             snapshots=tuple(self.snapshots.values()),
-            errands=dict(self.errands),
+            store_tasks=dict(self.store_tasks),
             directory_rival=self.rival,
             operator_too_old=self.too_old,
             namespace_terminating=self.namespace_terminating,
@@ -178,7 +178,7 @@ class Stage:
             dict(self.drivers),
             dict(self.executors),
             dict(self.snapshots),
-            dict(self.errands),
+            dict(self.store_tasks),
             dict(self.asked),
             self.gone,
         )
@@ -354,10 +354,10 @@ class Stage:
                 self._delete_pod(effect)
             case KeepSnapshot(name=name):
                 self.add_snapshot(name, state="Pending")
-            case RunErrand(Errand(id=key, kind="Verify")):
-                self.errands.setdefault(key, ErrandView("Completed", {"found": True}))
-            case RunErrand(errand):
-                self.errands.setdefault(errand.id, ErrandView("Pending"))
+            case RunStoreTask(StoreTask(id=key, kind="Verify")):
+                self.store_tasks.setdefault(key, StoreTaskView("Completed", {"found": True}))
+            case RunStoreTask(store_task):
+                self.store_tasks.setdefault(store_task.id, StoreTaskView("Pending"))
             case TidyAttempt(below):
                 ended = [p for p in self.drivers.values() if p.terminal and p.attempt < below]
                 for pod in sorted(ended, key=lambda one: one.attempt)[:-1]:

@@ -8,7 +8,7 @@ from moorage_testing.worlds import Stage, checkpoint, job_spec, store_of
 
 from moorage_operator.observe import Need, needs
 from moorage_operator.plan import DeletePod
-from moorage_operator.world import ErrandView, PodView, StoreView, Unreadable
+from moorage_operator.world import PodView, StoreTaskView, StoreView, Unreadable
 
 TWO = "registry.example/clicks:2"
 DEAF = ("EndpointUnreachable", "no answer")
@@ -169,9 +169,9 @@ def test_a_move_to_the_directory_of_another_job_is_refused_while_the_job_runs():
 
 
 def _answer(stage, **view):
-    for key, known in list(stage.errands.items()):
+    for key, known in list(stage.store_tasks.items()):
         if known.state == "Pending":
-            stage.errands[key] = ErrandView(**view)
+            stage.store_tasks[key] = StoreTaskView(**view)
 
 
 def test_a_blocked_deletion_goes_on_when_the_store_is_back():
@@ -184,7 +184,7 @@ def test_a_blocked_deletion_goes_on_when_the_store_is_back():
         stage.wait(20)
         _answer(stage, state="Failed", message="down", retryable=True)
     assert stage.status.blocked_reason == "StateNotDeleted"
-    assert len(stage.errands) < 15
+    assert len(stage.store_tasks) < 15
     for _ in range(20):
         stage.wait(60)
         _answer(stage, state="Completed", result={"deleted": 3, "left": ""})

@@ -7,7 +7,7 @@ from moorage_testing.world_parts import SAVEPOINTS
 from moorage_testing.worlds import Stage, checkpoint, job_spec
 
 from moorage_api.driver import DriverState
-from moorage_operator.plan import DeletePod, RunErrand
+from moorage_operator.plan import DeletePod, RunStoreTask
 from moorage_operator.store_access import last_end
 from moorage_operator.world import ContainerEnd
 
@@ -156,12 +156,16 @@ def moved(skew):
 def test_a_lineage_is_given_up_after_the_first_checkpoint_elsewhere_and_not_before(skew):
     stage = moved(skew)
     running(-skew, stage, checkpoints=0, last_checkpoint=checkpoint(101, stage.now + skew))
-    released = [e for e in stage.effects if isinstance(e, RunErrand) and e.errand.kind == "Release"]
+    released = [
+        e for e in stage.effects if isinstance(e, RunStoreTask) and e.store_task.kind == "Release"
+    ]
     assert not released
     there = checkpoint(1, stage.now - skew)
     stage.say(last_checkpoint=there, completed_checkpoints=1, answered_at=stage.now - skew)
     stage.settle()
-    assert [e for e in stage.effects if isinstance(e, RunErrand) and e.errand.kind == "Release"]
+    assert [
+        e for e in stage.effects if isinstance(e, RunStoreTask) and e.store_task.kind == "Release"
+    ]
 
 
 @skewed

@@ -10,8 +10,8 @@ from moorage_api.lifecycle import Backoff
 from moorage_api.quantities import Duration
 from moorage_operator.decide.recover import backoff
 from moorage_operator.observe import Need, needs
-from moorage_operator.plan import DeletePod, RunErrand, StartDriver
-from moorage_operator.world import ErrandView, Unreadable
+from moorage_operator.plan import DeletePod, RunStoreTask, StartDriver
+from moorage_operator.world import StoreTaskView, Unreadable
 
 
 def _stage(**spec):
@@ -259,10 +259,10 @@ def test_scenario_59_a_policy_edit_starts_no_finished_job_and_a_new_version_does
 # -- deletion ----------------------------------------------------------------------------------
 
 
-def _answer_errands(stage, **view):
-    for name, known in list(stage.errands.items()):
+def _answer_store_tasks(stage, **view):
+    for name, known in list(stage.store_tasks.items()):
         if known.state == "Pending":
-            stage.errands[name] = ErrandView(**{"state": "Completed", **view})
+            stage.store_tasks[name] = StoreTaskView(**{"state": "Completed", **view})
 
 
 def test_deleting_a_running_job_takes_a_last_savepoint_and_releases_the_lineage():
@@ -289,9 +289,9 @@ def test_scenario_61_a_savepoint_under_way_is_finished_and_used():
     assert list(stage.asked.values()) == [first]
     stage.stop_as_asked()
     stage.settle()
-    assert isinstance(stage.effects[-1], RunErrand)
-    assert stage.effects[-1].errand.kind == "Release"
-    _answer_errands(stage)
+    assert isinstance(stage.effects[-1], RunStoreTask)
+    assert stage.effects[-1].store_task.kind == "Release"
+    _answer_store_tasks(stage)
     stage.settle()
     assert stage.gone
 
@@ -317,7 +317,7 @@ def test_scenario_62_a_store_that_is_down_holds_the_object_no_longer_than_the_po
     if stage.drivers:
         stage.end("Stopped")
     stage.settle()
-    _answer_errands(stage, state="Failed", message="down", retryable=True)
+    _answer_store_tasks(stage, state="Failed", message="down", retryable=True)
     for _ in range(12):
         stage.wait(60)
     assert stage.gone
@@ -328,7 +328,7 @@ def test_complaint_21_a_broken_job_is_deleted_without_waiting():
     _fail(stage)
     stage.delete()
     stage.settle()
-    _answer_errands(stage)
+    _answer_store_tasks(stage)
     stage.settle()
     assert stage.gone
     assert stage.told("FinalSnapshotSkipped")
@@ -339,7 +339,7 @@ def test_a_blocked_job_is_deleted():
     _fail(stage, "restore_point_corrupt")
     stage.delete()
     stage.settle()
-    _answer_errands(stage)
+    _answer_store_tasks(stage)
     stage.settle()
     assert stage.gone
 
@@ -351,7 +351,7 @@ def test_a_job_that_never_started_is_deleted_without_touching_the_store():
     stage.delete()
     stage.settle()
     assert stage.gone
-    assert not stage.errands
+    assert not stage.store_tasks
 
 
 def test_a_job_that_was_refused_a_foreign_lineage_never_deletes_it():
@@ -363,23 +363,28 @@ def test_a_job_that_was_refused_a_foreign_lineage_never_deletes_it():
     stage.delete()
     stage.settle()
     assert stage.gone
-    assert not stage.errands
+    assert not stage.store_tasks
 
 
 def test_deletion_policy_delete_deletes_the_lineage_after_the_driver_is_gone():
     stage = _stage(deletion={"policy": "Delete", "finalSnapshot": "None"})
     stage.delete()
     stage.settle()
-    assert not stage.errands
+    assert not stage.store_tasks
     stage.end("Stopped")
     stage.settle()
-    (errand,) = stage.errands
-    assert next(e.errand.kind for e in stage.effects if isinstance(e, RunErrand)) == "DeleteLineage"
+    (store_task,) = stage.store_tasks
+    assert (
+        next(e.store_task.kind for e in stage.effects if isinstance(e, RunStoreTask))
+        == "DeleteLineage"
+    )
     assert not stage.gone
-    stage.errands[errand] = ErrandView("Pending", message="errand's pod does not start")
+    stage.store_tasks[store_task] = StoreTaskView(
+        "Pending", message="store task's pod does not start"
+    )
     stage.settle()
-    assert stage.status.message == "errand's pod does not start"
-    stage.errands[errand] = ErrandView("Completed")
+    assert stage.status.message == "store task's pod does not start"
+    stage.store_tasks[store_task] = StoreTaskView("Completed")
     stage.settle()
     assert stage.gone
 
@@ -395,11 +400,13 @@ def test_a_wrong_edit_never_makes_deletion_delete_state_that_was_to_stay():
     stage.settle()
     stage.stop_as_asked()
     stage.settle()
-    _answer_errands(stage)
+    _answer_store_tasks(stage)
     stage.settle()
     assert stage.gone
     assert not [
-        e for e in stage.effects if isinstance(e, RunErrand) and e.errand.kind == "DeleteLineage"
+        e
+        for e in stage.effects
+        if isinstance(e, RunStoreTask) and e.store_task.kind == "DeleteLineage"
     ]
 
 
@@ -411,7 +418,7 @@ def test_scenario_48_in_a_terminating_namespace_the_finalizer_goes_at_once():
     stage.settle()
     assert stage.gone
     assert not stage.asked
-    assert not stage.errands
+    assert not stage.store_tasks
 
 
 @pytest.mark.parametrize("announced", [False, True])
@@ -441,7 +448,7 @@ def test_the_skip_annotation_deletes_at_once():
     assert stage.driver.deleted_at is not None
     stage.end("Stopped")
     stage.settle()
-    _answer_errands(stage)
+    _answer_store_tasks(stage)
     stage.settle()
     assert stage.gone
 
@@ -452,7 +459,7 @@ def test_a_driver_that_hangs_is_deleted_by_force_in_the_end():
     stage.report = Unreadable("EndpointUnreachable", "no answer", stage.now)
     for _ in range(20):
         stage.wait(60)
-        _answer_errands(stage)
+        _answer_store_tasks(stage)
     assert stage.gone
     assert any(isinstance(e, DeletePod) and e.grace_seconds == 0 for e in stage.effects)
 

@@ -289,7 +289,7 @@ def test_a_decision_depends_on_nothing_but_the_world(world):
 @slow
 @given(worlds())
 def test_deletion_ends_whatever_the_world_is_like(world):
-    """Time passes and nothing else happens: errands never end, pods never go."""
+    """Time passes and nothing else happens: store tasks never end, pods never go."""
     world = replace(
         world,
         meta=replace(world.meta, deleted_at=START, finalizers=("moorage.dev/operator",)),

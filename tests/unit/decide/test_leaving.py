@@ -4,8 +4,8 @@ import pytest
 from moorage_testing.world_parts import CHECKPOINTS
 from moorage_testing.worlds import Stage, store_of
 
-from moorage_operator.plan import RunErrand, TidyRevisions
-from moorage_operator.world import ErrandView
+from moorage_operator.plan import RunStoreTask, TidyRevisions
+from moorage_operator.world import StoreTaskView
 
 ELSEWHERE = "s3://state/elsewhere"
 
@@ -26,7 +26,9 @@ def moved(to=ELSEWHERE, nonce=1, stage=None):
 
 
 def released(stage):
-    found = [e for e in stage.effects if isinstance(e, RunErrand) and e.errand.kind == "Release"]
+    found = [
+        e for e in stage.effects if isinstance(e, RunStoreTask) and e.store_task.kind == "Release"
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -43,7 +45,7 @@ def test_the_old_lineage_is_released_when_a_checkpoint_is_in_the_new_directory()
     [asked] = released(stage)
     assert stage.revisions[asked.revision].spec.state.checkpoint_dir == CHECKPOINTS
     assert asked.revision in [e for e in stage.effects if isinstance(e, TidyRevisions)][-1].keep
-    stage.errands[asked.errand.id] = ErrandView("Completed", {"released": True})
+    stage.store_tasks[asked.store_task.id] = StoreTaskView("Completed", {"released": True})
     stage.settle()
     assert not stage.status.leaving
     [told] = stage.told("LineageReleased")
@@ -78,7 +80,7 @@ def test_two_moves_release_two_lineages():
     run_there(stage)
     for _ in range(2):
         asked = released(stage)[-1]
-        stage.errands[asked.errand.id] = ErrandView("Completed")
+        stage.store_tasks[asked.store_task.id] = StoreTaskView("Completed")
         stage.settle()
     places = [stage.revisions[e.revision].spec.state.checkpoint_dir for e in released(stage)]
     assert places == [CHECKPOINTS, ELSEWHERE]
@@ -90,8 +92,8 @@ def test_a_store_that_is_away_is_tried_again_and_then_told():
     run_there(stage)
     for _ in range(20):
         asked = released(stage)[-1]
-        failed = ErrandView("Failed", {}, "store_unavailable", "no route", retryable=True)
-        stage.errands[asked.errand.id] = failed
+        failed = StoreTaskView("Failed", {}, "store_unavailable", "no route", retryable=True)
+        stage.store_tasks[asked.store_task.id] = failed
         stage.settle()
         if not stage.status.leaving:
             break
@@ -111,7 +113,7 @@ def test_an_operator_that_dies_in_between_goes_on(crash):
     for _ in range(3):
         stage.pass_(crash=crash)
     asked = released(stage)[-1]
-    stage.errands[asked.errand.id] = ErrandView("Completed")
+    stage.store_tasks[asked.store_task.id] = StoreTaskView("Completed")
     stage.pass_(crash=crash)
     stage.settle()
     assert not stage.status.leaving
@@ -121,7 +123,7 @@ def test_a_lineage_that_is_left_again_is_released_again():
     stage = moved()
     run_there(stage)
     [first] = released(stage)
-    stage.errands[first.errand.id] = ErrandView("Completed")
+    stage.store_tasks[first.store_task.id] = StoreTaskView("Completed")
     stage.settle()
     moved(CHECKPOINTS, 2, stage)
     stage.run(checkpoints=0)
@@ -129,20 +131,20 @@ def test_a_lineage_that_is_left_again_is_released_again():
     run_there(stage)
     second = released(stage)[-1]
     assert stage.revisions[second.revision].spec.state.checkpoint_dir == CHECKPOINTS
-    assert second.errand.id != first.errand.id
+    assert second.store_task.id != first.store_task.id
     assert stage.status.leaving
 
 
 def test_a_job_that_goes_back_waits_for_a_release_under_way():
-    """Else the late claim of the errand would end the new driver, and free its lineage."""
+    """Else the late claim of the store task would end the new driver, and free its lineage."""
     stage = moved()
     run_there(stage)
     [asked] = released(stage)
-    stage.errands[asked.errand.id] = ErrandView("Pending")
+    stage.store_tasks[asked.store_task.id] = StoreTaskView("Pending")
     moved(CHECKPOINTS, 2, stage)
     assert stage.started() == [1, 2]
     assert "waits until the release of" in stage.status.operation.message
-    stage.errands[asked.errand.id] = ErrandView("Completed")
+    stage.store_tasks[asked.store_task.id] = StoreTaskView("Completed")
     stage.settle()
     assert stage.started() == [1, 2, 3]
 
@@ -164,7 +166,7 @@ def test_an_object_that_goes_releases_what_it_had_left():
     [asked] = released(stage)
     assert asked.revision
     assert not stage.gone
-    stage.errands[asked.errand.id] = ErrandView("Completed")
+    stage.store_tasks[asked.store_task.id] = StoreTaskView("Completed")
     stage.settle()
     assert stage.gone
 
@@ -176,7 +178,7 @@ def test_what_cannot_be_released_does_not_hold_an_object_that_goes():
     for _ in range(60):
         if stage.gone:
             break
-        stage.errands[released(stage)[-1].errand.id] = ErrandView("Pending")
+        stage.store_tasks[released(stage)[-1].store_task.id] = StoreTaskView("Pending")
         stage.wait(60)
     assert stage.gone
     [told] = stage.told("LineageNotReleased")

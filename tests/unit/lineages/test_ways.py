@@ -22,15 +22,15 @@ from moorage_testing.world.clock import FakeClock
 from moorage.errand import main
 from moorage_operator.lineages import ChosenLineages, LineageSettings
 from moorage_operator.lineages.direct import DirectLineages
-from moorage_operator.lineages.pods import ERRAND_ENV, ErrandLineages, errand_pod, pod_name
+from moorage_operator.lineages.pods import STORE_TASK_ENV, PodLineages, pod_name, store_task_pod
 from moorage_operator.lineages.requests import request_of
-from moorage_operator.plan import Errand
+from moorage_operator.plan import StoreTask
 from moorage_operator.ports import ApiUnavailable, JobRefs
 from moorage_operator.world import StoreView, Unreadable
-from moorage_state.snapshots.errands import Answer, decode_request, encode_answer
+from moorage_state.snapshots.store_tasks import Answer, decode_request, encode_answer
 from moorage_state.stores import open_store
 
-VERIFY = Errand("v-1", "Verify", "s3://savepoints/clicks/a")
+VERIFY = StoreTask("v-1", "Verify", "s3://savepoints/clicks/a")
 ROOT = Path(__file__).parents[3]
 
 
@@ -66,19 +66,19 @@ def cluster(clock):
 async def direct(cluster, clock):
     schemes = frozenset({"s3", "file"})
     way = DirectLineages(
-        cluster, clock, "test", schemes=schemes, inspect_seconds=5.0, errand_seconds=5.0
+        cluster, clock, "test", schemes=schemes, inspect_seconds=5.0, store_task_seconds=5.0
     )
     yield way
     await way.close()
 
 
-async def answered(way, job, errand):
-    view = await way.run(job, errand)
+async def answered(way, job, store_task):
+    view = await way.run(job, store_task)
     for _ in range(500):
         if view.state != "Pending":
             return view
         await asyncio.sleep(0.01)
-        view = await way.look(job, errand.id)
+        view = await way.look(job, store_task.id)
     raise AssertionError("no answer")
 
 
@@ -160,7 +160,7 @@ async def test_credentials_are_sent_to_no_other_server_than_the_jobs(cluster, di
     secret(cluster, AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY)
     with FaultProxy(s3_server.endpoint) as proxy:
         path = f"s3://moorage/any?endpoint={proxy.endpoint}&path_style=true"
-        view = await answered(direct, on_s3(s3_server), Errand("v", "Verify", path))
+        view = await answered(direct, on_s3(s3_server), StoreTask("v", "Verify", path))
         assert proxy.seen == []
     assert (view.code, view.retryable) == ("store_denied", False)
 
@@ -172,24 +172,24 @@ async def test_without_a_secret_the_operators_own_credentials_are_not_used(direc
     assert "credentialsSecretRef" in view.message
 
 
-async def test_an_errand_is_one_however_often_it_is_asked_for(direct, tmp_path, clock):
+async def test_a_store_task_is_one_however_often_it_is_asked_for(direct, tmp_path, clock):
     url = f"file://{tmp_path}/sp"
     digest = make_savepoint(open_store(url, create=True))
     job = refs(state=state(f"file://{tmp_path}/state"), upgrade={"mode": "LastCheckpoint"})
-    errand = Errand("d-1", "Delete", url, digest, "ssnap-1")
+    store_task = StoreTask("d-1", "Delete", url, digest, "ssnap-1")
     assert await direct.look(job, "d-1") is None
-    first = await answered(direct, job, errand)
+    first = await answered(direct, job, store_task)
     assert first.result["deleted"] == 5
-    assert await direct.run(job, errand) == first
+    assert await direct.run(job, store_task) == first
     clock.advance(601)
-    await direct.run(job, Errand("v-2", "Verify", url))
+    await direct.run(job, StoreTask("v-2", "Verify", url))
     assert await direct.look(job, "d-1") is None
 
 
 async def test_a_store_that_hangs_holds_up_nobody_for_ever(cluster, clock, tmp_path, monkeypatch):
     go_on = threading.Event()
     monkeypatch.setattr(
-        "moorage_operator.lineages.direct.run_errand", lambda *_, **__: go_on.wait(20)
+        "moorage_operator.lineages.direct.run_store_task", lambda *_, **__: go_on.wait(20)
     )
     monkeypatch.setattr("moorage_operator.lineages.direct._PATIENCE", 0.1)
     way = DirectLineages(cluster, clock, "test", schemes=frozenset({"file"}), inspect_seconds=0.1)
@@ -221,7 +221,7 @@ class Hanging:
 @pytest.fixture
 def hanging(monkeypatch):
     store = Hanging()
-    monkeypatch.setattr("moorage_operator.lineages.direct.run_errand", store)
+    monkeypatch.setattr("moorage_operator.lineages.direct.run_store_task", store)
     yield store
     store.go_on.set()
 
@@ -285,7 +285,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def pods(cluster, clock):
-    return ErrandLineages(cluster, clock, "test", seconds=300)
+    return PodLineages(cluster, clock, "test", seconds=300)
 
 
 def the_pod(cluster):
@@ -314,7 +314,7 @@ def ends(cluster, clock, answer=None, phase="Succeeded", **status):
 FOUND = Answer(id="v-1", state="Completed", result={"found": True})
 
 
-async def test_an_errand_is_a_pod_under_the_jobs_account_found_again_by_its_name(
+async def test_a_store_task_is_a_pod_under_the_jobs_account_found_again_by_its_name(
     cluster, pods, clock
 ):
     job = refs()
@@ -324,7 +324,7 @@ async def test_an_errand_is_a_pod_under_the_jobs_account_found_again_by_its_name
     assert pod["metadata"]["labels"]["moorage.dev/role"] == "errand"
     assert pod["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
     assert pod["spec"]["serviceAccountName"] == "spark"
-    another = ErrandLineages(cluster, clock, "test")
+    another = PodLineages(cluster, clock, "test")
     assert (await another.run(job, VERIFY)).state == "Pending"
     assert len(cluster.api.list("Pod")) == 1
     ends(cluster, clock, FOUND)
@@ -396,17 +396,19 @@ def does_not_start(cluster):
     name = the_pod(cluster)["metadata"]["name"]
     containers = [{"name": "errand", "state": {"waiting": waiting}}]
     cluster.api.set_status("Pod", "default", name, phase="Pending", containerStatuses=containers)
-    return f"errand's pod does not start: {name}: no such image"
+    return f"store task's pod does not start: {name}: no such image"
 
 
-async def test_an_errands_pod_that_does_not_start_is_named_with_the_kubelets_words(cluster, pods):
+async def test_a_store_tasks_pod_that_does_not_start_is_named_with_the_kubelets_words(
+    cluster, pods
+):
     await pods.inspect(refs())
     told = does_not_start(cluster)
     view = await pods.inspect(refs())
     assert (view.reason, view.message) == ("ErrandStuck", told)
 
 
-async def test_an_errand_that_waits_for_its_pod_says_so(cluster, pods):
+async def test_a_store_task_that_waits_for_its_pod_says_so(cluster, pods):
     await pods.run(refs(), VERIFY)
     told = does_not_start(cluster)
     for view in (await pods.look(refs(), "v-1"), await pods.run(refs(), VERIFY)):
@@ -434,7 +436,7 @@ async def test_pods_that_answered_long_ago_are_removed(cluster, pods, clock):
     await pods.run(refs(), VERIFY)
     ends(cluster, clock, FOUND)
     clock.advance(1000)
-    await pods.run(refs(), Errand("v-2", "Verify", "s3://bucket/b"))
+    await pods.run(refs(), StoreTask("v-2", "Verify", "s3://bucket/b"))
     names = [pod["metadata"]["name"] for pod in cluster.api.list("Pod")]
     alive = [
         pod["metadata"]["name"]
@@ -457,7 +459,7 @@ def test_the_pod_takes_volumes_and_places_from_the_drivers_template_and_nothing_
         }
     }
     job = refs(driver={"podTemplate": template})
-    spec = errand_pod(job, request_of(job, VERIFY, "test"), 300)["spec"]
+    spec = store_task_pod(job, request_of(job, VERIFY, "test"), 300)["spec"]
     assert [c["name"] for c in spec["containers"]] == ["errand"]
     assert "initContainers" not in spec
     assert spec["nodeSelector"] == {"zone": "a"}
@@ -465,7 +467,7 @@ def test_the_pod_takes_volumes_and_places_from_the_drivers_template_and_nothing_
     assert spec["activeDeadlineSeconds"] == 300
     env = {one["name"]: one for one in spec["containers"][0]["env"]}
     assert env["AWS_SECRET_ACCESS_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "s3-creds"
-    assert decode_request(env[ERRAND_ENV]["value"]).path == VERIFY.path
+    assert decode_request(env[STORE_TASK_ENV]["value"]).path == VERIFY.path
     assert "securityContext" in spec["containers"][0]
 
 
@@ -473,7 +475,7 @@ def test_the_process_in_the_pod_answers_in_its_termination_message(tmp_path):
     store = open_store(f"file://{tmp_path}/state", create=True)
     checkpoint(store, lineage(store), 1)
     job = refs(state=state(f"file://{tmp_path}/state"), upgrade={"mode": "LastCheckpoint"})
-    pod = errand_pod(job, request_of(job, Errand("inspect", "Inspect"), "test"), 300)
+    pod = store_task_pod(job, request_of(job, StoreTask("inspect", "Inspect"), "test"), 300)
     order = pod["spec"]["containers"][0]["env"][-1]
     environ = {
         **os.environ,
@@ -490,7 +492,7 @@ def test_the_process_in_the_pod_answers_in_its_termination_message(tmp_path):
     assert answer["result"]["owner"][3] == OWNER.uid
 
 
-def test_the_process_refuses_what_is_no_errand(tmp_path):
+def test_the_process_refuses_what_is_no_store_task(tmp_path):
     environ = {"MOORAGE_ERRAND": "?", "MOORAGE_TERMINATION_LOG": str(tmp_path / "message")}
     assert main(environ) == 2
     assert json.loads((tmp_path / "message").read_text())["code"] == "user_error"
@@ -531,11 +533,11 @@ async def test_scenario_15_gigabytes_are_moved_by_a_pod_whoever_may_open_the_sto
 ):
     chosen = ChosenLineages(direct, pods, LineageSettings(local_files=True))
     job = refs(state=state("file:///state"), upgrade={"mode": "LastCheckpoint"})
-    copy = Errand("u-copy-1", "Copy", "file:///late", source="file:///state")
+    copy = StoreTask("u-copy-1", "Copy", "file:///late", source="file:///state")
     assert (await chosen.run(job, copy)).state == "Pending"
     [pod] = cluster.api.list("Pod")
     env = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}
-    assert decode_request(env[ERRAND_ENV]).source == "file:///state"
+    assert decode_request(env[STORE_TASK_ENV]).source == "file:///state"
     found = await chosen.look(job, "u-copy-1")
     assert found is not None
     assert found.state == "Pending"

@@ -10,7 +10,7 @@ from moorage_api.driver import DriverState, RequestView
 from moorage_operator.loop import Reconciler
 from moorage_operator.plan import Plan, SnapshotPlan
 from moorage_operator.ports import EndpointUnreachable, Ref
-from moorage_operator.world import Config, ErrandView, StoreView
+from moorage_operator.world import Config, StoreTaskView, StoreView
 
 
 class Clock:
@@ -47,17 +47,17 @@ class FakeDrivers:
 class FakeLineages:
     view: object = field(default_factory=lambda: StoreView(exists=False))
     inspected: int = 0
-    errands: dict = field(default_factory=dict)
+    store_tasks: dict = field(default_factory=dict)
 
     async def inspect(self, _job, _since=None):
         self.inspected += 1
         return self.view
 
-    async def run(self, _job, errand):
-        return self.errands.setdefault(errand.id, ErrandView("Pending"))
+    async def run(self, _job, store_task):
+        return self.store_tasks.setdefault(store_task.id, StoreTaskView("Pending"))
 
-    async def look(self, _job, errand_id):
-        return self.errands.get(errand_id)
+    async def look(self, _job, task_id):
+        return self.store_tasks.get(task_id)
 
 
 class Shell:

@@ -12,20 +12,20 @@ from moorage_operator.plan import (
     AskDriver,
     DeleteObject,
     DeletePod,
-    Errand,
     KeepSnapshot,
     Plan,
-    RunErrand,
+    RunStoreTask,
     SaveRevision,
     SetFinalizer,
     SetPodMonitor,
     StartDriver,
+    StoreTask,
     TidyAttempt,
     TidyRevisions,
 )
 from moorage_operator.ports import ApiUnavailable, EndpointRefused, EndpointUnreachable, NotFound
 from moorage_operator.snapshots.naming import second_name
-from moorage_operator.world import ErrandView
+from moorage_operator.world import StoreTaskView
 
 from .conftest import job_body
 
@@ -314,7 +314,7 @@ async def test_tidying_removes_the_config_of_old_attempts_only(shell):
     assert names(shell, "ConfigMap") == ["clicks-2-config"]
 
 
-# -- objects and errands ---------------------------------------------------------------------------
+# -- objects and store tasks ----------------------------------------------------------------------
 
 
 async def test_the_finalizer_is_added_beside_others_and_removed_alone(shell):
@@ -364,11 +364,11 @@ async def test_a_snapshot_is_kept_once_and_has_no_owner(shell):
     assert "ownerReferences" not in made["metadata"]
 
 
-async def test_an_errands_outcome_is_seen_by_the_next_pass(shell):
+async def test_a_store_tasks_outcome_is_seen_by_the_next_pass(shell):
     shell.make_job()
-    always(shell, RunErrand(Errand("e-1", "Release")))
+    always(shell, RunStoreTask(StoreTask("e-1", "Release")))
     await shell.settle()
-    assert shell.world.errands["e-1"].state == "Pending"
+    assert shell.world.store_tasks["e-1"].state == "Pending"
 
 
 async def test_a_status_is_only_ever_the_models(shell):
@@ -400,13 +400,13 @@ async def test_a_snapshot_whose_name_another_jobs_has_gets_another_one_once(shel
     assert list(made.values()) == [mine]
 
 
-async def test_of_errands_only_the_newest_are_remembered(shell):
+async def test_of_store_tasks_only_the_newest_are_remembered(shell):
     shell.make_job()
     for number in range(100):
-        always(shell, RunErrand(Errand(f"e-{number}", "Release")))
+        always(shell, RunStoreTask(StoreTask(f"e-{number}", "Release")))
         await shell.settle()
-    assert len(shell.world.errands) < 40
-    assert "e-99" in shell.world.errands
+    assert len(shell.world.store_tasks) < 40
+    assert "e-99" in shell.world.store_tasks
 
 
 async def test_a_pod_monitor_is_made_once_and_removed_when_it_is_not_wanted(shell):
@@ -461,7 +461,7 @@ async def test_another_objects_pod_monitor_is_left_alone(shell):
     assert shell.api.list("PodMonitor")
 
 
-async def test_an_errand_for_a_store_that_the_job_has_left_goes_there(shell, monkeypatch):
+async def test_a_store_task_for_a_store_that_the_job_has_left_goes_there(shell, monkeypatch):
     shell.make_job()
     other = {"state": {"checkpointDir": "s3://state/left", "savepointDir": "s3://savepoints/left"}}
     spec = read_job_spec(job_body(**other))[0]
@@ -471,19 +471,19 @@ async def test_an_errand_for_a_store_that_the_job_has_left_goes_there(shell, mon
     shell.api.set_status("StatefulSparkJob", "here", "clicks", leaving=left)
     asked = []
 
-    async def run(job, errand):
-        asked.append((job.spec.state.checkpoint_dir, errand.id))
-        return ErrandView("Pending")
+    async def run(job, store_task):
+        asked.append((job.spec.state.checkpoint_dir, store_task.id))
+        return StoreTaskView("Pending")
 
-    async def look(job, errand_id):
+    async def look(job, task_id):
         there = job.spec.state.checkpoint_dir == "s3://state/left"
-        return ErrandView("Completed") if there and errand_id else None
+        return StoreTaskView("Completed") if there and task_id else None
 
     monkeypatch.setattr(shell.lineages, "run", run)
     monkeypatch.setattr(shell.lineages, "look", look)
     uid = shell.job()["metadata"]["uid"]
-    errand = Errand(f"{uid}-left-clicks-old-0-0", "Release")
-    always(shell, RunErrand(errand, "clicks-old"))
+    store_task = StoreTask(f"{uid}-left-clicks-old-0-0", "Release")
+    always(shell, RunStoreTask(store_task, "clicks-old"))
     await shell.settle()
-    assert asked[0] == ("s3://state/left", errand.id)
-    assert shell.world.errands[errand.id].state == "Completed"
+    assert asked[0] == ("s3://state/left", store_task.id)
+    assert shell.world.store_tasks[store_task.id].state == "Completed"

@@ -1,4 +1,4 @@
-"""In which directory an inspection or an errand of a job ends up."""
+"""In which directory an inspection or a store task of a job ends up."""
 
 from dataclasses import replace
 

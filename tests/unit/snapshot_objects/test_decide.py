@@ -10,7 +10,6 @@ from moorage_testing.snapshot_worlds import (
     NOW,
     after,
     asked,
-    errand_of,
     job,
     job_meta,
     job_spec,
@@ -19,14 +18,15 @@ from moorage_testing.snapshot_worlds import (
     savepoint_body_of,
     savepoint_info,
     snapshot,
+    store_task_of,
     world,
 )
 
 from moorage_api import Problem
-from moorage_operator.plan import AskDriver, RunErrand, SetFinalizer
+from moorage_operator.plan import AskDriver, RunStoreTask, SetFinalizer
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.snapshots.naming import trigger_of
-from moorage_operator.world import ErrandView, Unreadable
+from moorage_operator.world import StoreTaskView, Unreadable
 
 FOUND = {
     "found": True,
@@ -60,8 +60,8 @@ def lost_driver(before):
     return replace(before, job=other, report=report(attempt=4))
 
 
-def with_errand(before, view):
-    return replace(before, errands={before.snapshot.status.errand: view})
+def with_store_task(before, view):
+    return replace(before, store_tasks={before.snapshot.status.store_task: view})
 
 
 # -- asking ------------------------------------------------------------------------------------
@@ -249,28 +249,28 @@ def copying(**changes):
 )
 def test_scenario_15_what_a_suspended_job_was_stopped_with_is_copied_without_a_driver(kept, source):
     plan = decide_snapshot(world(job=asleep(**kept), report=None))
-    errand = errand_of(plan)
-    assert (errand.kind, errand.source, errand.path) == (
+    store_task = store_task_of(plan)
+    assert (store_task.kind, store_task.source, store_task.path) == (
         "Copy",
         source,
         "s3://savepoints/clicks/a",
     )
-    assert (plan.status.state, errand.attempt) == ("Verifying", "ssnap-uid-clicks-a")
+    assert (plan.status.state, store_task.attempt) == ("Verifying", "ssnap-uid-clicks-a")
     assert condition(plan, "Complete").reason == "Copying"
     assert reasons(plan) == ["SavepointStarted"]
 
 
 def test_a_copy_whose_pod_does_not_start_says_why_and_is_asked_for_again():
-    stuck = with_errand(copying(), ErrandView("Pending", message="no such image"))
+    stuck = with_store_task(copying(), StoreTaskView("Pending", message="no such image"))
     plan = decide_snapshot(stuck)
     assert (plan.status.state, plan.status.message) == ("Verifying", "no such image")
-    assert errand_of(plan).kind == "Copy"
+    assert store_task_of(plan).kind == "Copy"
     assert condition(plan, "Complete").message == "no such image"
 
 
 def test_scenario_15_the_copy_is_a_savepoint_like_any_other():
     before = copying()
-    plan = decide_snapshot(with_errand(before, ErrandView("Completed", FOUND)))
+    plan = decide_snapshot(with_store_task(before, StoreTaskView("Completed", FOUND)))
     assert (plan.status.state, plan.status.manifest_digest) == ("Completed", DIGEST)
     assert plan.status.path == "s3://savepoints/clicks/a"
     assert reasons(plan) == ["SavepointCompleted"]
@@ -311,38 +311,45 @@ def test_scenario_15_a_job_without_a_place_for_savepoints_says_so_at_once():
 @pytest.mark.parametrize(
     ("view", "reason"),
     [
-        (ErrandView("Failed", {}, "store_unavailable", "away", retryable=True), "StoreUnavailable"),
-        (ErrandView("Failed", {}, "store_denied", "closed"), "StoreDenied"),
+        (
+            StoreTaskView("Failed", {}, "store_unavailable", "away", retryable=True),
+            "StoreUnavailable",
+        ),
+        (StoreTaskView("Failed", {}, "store_denied", "closed"), "StoreDenied"),
     ],
 )
 def test_scenario_15_a_store_that_is_away_or_closed_delays_a_copy(view, reason):
     before = copying()
-    first = decide_snapshot(with_errand(before, view))
+    first = decide_snapshot(with_store_task(before, view))
     assert (first.status.state, condition(first, "Complete").reason) == ("Verifying", reason)
-    waited = replace(after(with_errand(before, view)), now=NOW + timedelta(seconds=11), errands={})
+    waited = replace(
+        after(with_store_task(before, view)), now=NOW + timedelta(seconds=11), store_tasks={}
+    )
     second = decide_snapshot(waited)
-    assert errand_of(second).id != before.snapshot.status.errand
-    assert errand_of(second).source == "s3://sp/final"
+    assert store_task_of(second).id != before.snapshot.status.store_task
+    assert store_task_of(second).source == "s3://sp/final"
 
 
 @pytest.mark.parametrize(
     "view",
     [
-        ErrandView("Completed", {"found": False, "attempt": ""}),
-        ErrandView("Failed", {}, "corrupt_state", "object is missing"),
+        StoreTaskView("Completed", {"found": False, "attempt": ""}),
+        StoreTaskView("Failed", {}, "corrupt_state", "object is missing"),
     ],
 )
 def test_scenario_15_what_cannot_be_copied_is_asked_of_the_driver_when_the_job_is_back(view):
-    failed = after(with_errand(copying(), view))
+    failed = after(with_store_task(copying(), view))
     assert (failed.snapshot.status.state, failed.snapshot.status.failures) == ("Pending", 1)
-    back = replace(failed, job=job(), report=report(), now=NOW + timedelta(seconds=11), errands={})
+    back = replace(
+        failed, job=job(), report=report(), now=NOW + timedelta(seconds=11), store_tasks={}
+    )
     body = savepoint_body_of(decide_snapshot(back))
     assert body.request_id == "ssnap-uid-clicks-a"
 
 
 def test_scenario_15_a_name_that_another_has_is_not_copied_over():
-    view = ErrandView("Failed", {}, "savepoint_name_conflict", "the directory is not empty")
-    plan = decide_snapshot(with_errand(copying(), view))
+    view = StoreTaskView("Failed", {}, "savepoint_name_conflict", "the directory is not empty")
+    plan = decide_snapshot(with_store_task(copying(), view))
     assert (plan.status.state, reasons(plan)) == ("Failed", ["SavepointNameConflict"])
 
 
@@ -488,8 +495,8 @@ def test_scenario_14_a_name_that_is_taken_in_the_store_is_refused_without_anothe
 
 def test_scenario_14_a_savepoint_of_another_request_is_never_taken_for_ours():
     looking = after(lost_driver(asked()))
-    other = ErrandView("Completed", {**FOUND, "attempt": "ssnap-another"})
-    plan = decide_snapshot(with_errand(looking, other))
+    other = StoreTaskView("Completed", {**FOUND, "attempt": "ssnap-another"})
+    plan = decide_snapshot(with_store_task(looking, other))
     assert (plan.status.state, reasons(plan)) == ("Failed", ["SavepointNameConflict"])
 
 
@@ -499,18 +506,18 @@ def test_scenario_14_a_savepoint_of_another_request_is_never_taken_for_ours():
 def test_scenario_18_a_driver_that_died_does_not_mean_a_lost_savepoint():
     plan = decide_snapshot(lost_driver(asked()))
     assert plan.status.state == "Verifying"
-    errand = errand_of(plan)
-    assert (errand.kind, errand.path) == ("Verify", "s3://savepoints/clicks/a")
+    store_task = store_task_of(plan)
+    assert (store_task.kind, store_task.path) == ("Verify", "s3://savepoints/clicks/a")
     looking = after(lost_driver(asked()))
-    done = decide_snapshot(with_errand(looking, ErrandView("Completed", FOUND)))
+    done = decide_snapshot(with_store_task(looking, StoreTaskView("Completed", FOUND)))
     assert (done.status.state, done.status.manifest_digest) == ("Completed", DIGEST)
     assert condition(done, "Verified").reason == "ManifestRead"
 
 
 def test_scenario_18_without_a_manifest_the_next_driver_is_asked_under_the_same_id():
     looking = after(lost_driver(asked()))
-    begun = ErrandView("Completed", {"found": False, "attempt": "ssnap-uid-clicks-a"})
-    failed = after(with_errand(looking, begun))
+    begun = StoreTaskView("Completed", {"found": False, "attempt": "ssnap-uid-clicks-a"})
+    failed = after(with_store_task(looking, begun))
     status = failed.snapshot.status
     assert (status.state, status.failures) == ("Pending", 1)
     assert status.next_retry_at == NOW + timedelta(seconds=10)
@@ -523,7 +530,7 @@ def test_scenario_18_without_a_manifest_the_next_driver_is_asked_under_the_same_
 def test_scenario_19_a_savepoint_of_a_driver_that_ended_otherwise_is_complete():
     ended = replace(asked(), job=job(attempt={"number": 3, "outcome": "Failed"}), report=None)
     looking = after(ended)
-    done = decide_snapshot(with_errand(looking, ErrandView("Completed", FOUND)))
+    done = decide_snapshot(with_store_task(looking, StoreTaskView("Completed", FOUND)))
     assert done.status.state == "Completed"
 
 
@@ -564,29 +571,29 @@ def test_a_driver_that_takes_too_long_is_not_believed_in_for_ever():
     request = {"requestId": "ssnap-uid-clicks-a", "kind": "Savepoint", "state": "Running"}
     late = asked(report=report(request), now=NOW + timedelta(minutes=31, seconds=1))
     plan = decide_snapshot(late)
-    assert (plan.status.state, kinds(plan)) == ("Verifying", [RunErrand])
+    assert (plan.status.state, kinds(plan)) == ("Verifying", [RunStoreTask])
 
 
 def test_scenario_24_a_store_that_is_down_says_nothing_about_the_savepoint():
     looking = after(lost_driver(asked()))
-    down = ErrandView("Failed", {}, "store_unavailable", "no answer", retryable=True)
-    waiting = after(with_errand(looking, down))
+    down = StoreTaskView("Failed", {}, "store_unavailable", "no answer", retryable=True)
+    waiting = after(with_store_task(looking, down))
     status = waiting.snapshot.status
     assert (status.state, status.failures, status.message) == ("Verifying", 0, "no answer")
-    again = decide_snapshot(replace(waiting, now=NOW + timedelta(seconds=10), errands={}))
-    assert errand_of(again).id == "uid-clicks-a-verify-2"
+    again = decide_snapshot(replace(waiting, now=NOW + timedelta(seconds=10), store_tasks={}))
+    assert store_task_of(again).id == "uid-clicks-a-verify-2"
 
 
 def test_scenario_25_a_closed_store_says_nothing_either():
     looking = after(lost_driver(asked()))
-    denied = ErrandView("Failed", {}, "store_denied", "403", retryable=False)
-    assert after(with_errand(looking, denied)).snapshot.status.state == "Verifying"
+    denied = StoreTaskView("Failed", {}, "store_denied", "403", retryable=False)
+    assert after(with_store_task(looking, denied)).snapshot.status.state == "Verifying"
 
 
 def test_a_savepoint_that_is_damaged_is_no_savepoint():
     looking = after(lost_driver(asked()))
-    damaged = ErrandView("Failed", {}, "corrupt_state", "file is missing", retryable=False)
-    plan = decide_snapshot(with_errand(looking, damaged))
+    damaged = StoreTaskView("Failed", {}, "corrupt_state", "file is missing", retryable=False)
+    plan = decide_snapshot(with_store_task(looking, damaged))
     assert (plan.status.state, condition(plan, "Failed").reason) == ("Failed", "VerificationFailed")
 
 
@@ -597,25 +604,27 @@ def test_an_existing_snapshot_is_verified_and_registered_without_a_driver():
     view = snapshot(existingPath="s3://elsewhere/old")
     looking = world(view, job=job(attempt={"number": 0}), report=None)
     plan = decide_snapshot(looking)
-    assert errand_of(plan).path == "s3://elsewhere/old"
-    stuck = with_errand(after(looking), ErrandView("Pending", message="no such image"))
+    assert store_task_of(plan).path == "s3://elsewhere/old"
+    stuck = with_store_task(after(looking), StoreTaskView("Pending", message="no such image"))
     assert decide_snapshot(stuck).status.message == "no such image"
-    found = ErrandView("Completed", {**FOUND, "attempt": "who knows", "path": "s3://elsewhere/old"})
-    done = decide_snapshot(with_errand(after(looking), found))
+    found = StoreTaskView(
+        "Completed", {**FOUND, "attempt": "who knows", "path": "s3://elsewhere/old"}
+    )
+    done = decide_snapshot(with_store_task(after(looking), found))
     assert (done.status.state, done.status.path) == ("Completed", "s3://elsewhere/old")
 
 
 @pytest.mark.parametrize(
     ("view", "words"),
     [
-        (ErrandView("Completed", {"found": False, "attempt": ""}), "there is no savepoint"),
-        (ErrandView("Completed", {**FOUND, "kind": "checkpoint"}), "moorage snapshots copy"),
-        (ErrandView("Failed", {}, "newer_format", "format=7"), "format=7"),
+        (StoreTaskView("Completed", {"found": False, "attempt": ""}), "there is no savepoint"),
+        (StoreTaskView("Completed", {**FOUND, "kind": "checkpoint"}), "moorage snapshots copy"),
+        (StoreTaskView("Failed", {}, "newer_format", "format=7"), "format=7"),
     ],
 )
 def test_scenario_29_an_existing_path_without_a_savepoint_fails_and_says_why(view, words):
     looking = after(world(snapshot(existingPath="s3://elsewhere/old")))
-    plan = decide_snapshot(with_errand(looking, view))
+    plan = decide_snapshot(with_store_task(looking, view))
     assert plan.status.state == "Failed"
     assert words in plan.status.message
 
@@ -651,9 +660,9 @@ def test_the_savepoint_of_an_upgrade_is_followed_and_never_asked_for():
 def test_the_savepoint_of_an_upgrade_that_fell_back_is_looked_for_once():
     looking = after(after(world(follower(), job=job(operation=OPERATION)), job=job()))
     assert looking.snapshot.status.state == "Verifying"
-    missing = ErrandView("Completed", {"found": False, "attempt": ""})
-    plan = decide_snapshot(with_errand(looking, missing))
+    missing = StoreTaskView("Completed", {"found": False, "attempt": ""})
+    plan = decide_snapshot(with_store_task(looking, missing))
     assert (plan.status.state, condition(plan, "Failed").reason) == ("Failed", "NotTaken")
     there = {**FOUND, "attempt": "2-1-stop", "path": "s3://savepoints/clicks/upgrade-2-1"}
-    done = decide_snapshot(with_errand(looking, ErrandView("Completed", there)))
+    done = decide_snapshot(with_store_task(looking, StoreTaskView("Completed", there)))
     assert done.status.state == "Completed"

@@ -8,20 +8,20 @@ from moorage_testing.snapshot_worlds import (
     DIGEST,
     NOW,
     after,
-    errand_of,
     job,
     job_spec,
     report,
     savepoint_info,
     snapshot,
+    store_task_of,
     world,
 )
 
 from moorage_api.snapshot import StoreAccess
-from moorage_operator.plan import Errand, RunErrand, SetFinalizer
+from moorage_operator.plan import RunStoreTask, SetFinalizer, StoreTask
 from moorage_operator.snapshots import decide_snapshot
-from moorage_operator.store_access import errand_refs
-from moorage_operator.world import ErrandView
+from moorage_operator.store_access import store_task_refs
+from moorage_operator.world import StoreTaskView
 
 COMPLETE = {
     "state": "Completed",
@@ -45,23 +45,23 @@ def begun(view=None, **changes):
     return after(world(view or deleted(), **changes))
 
 
-def with_errand(before, view):
-    return replace(before, errands={before.snapshot.status.errand: view})
+def with_store_task(before, view):
+    return replace(before, store_tasks={before.snapshot.status.store_task: view})
 
 
 def test_its_data_go_before_its_finalizer():
     plan = decide_snapshot(world(deleted()))
-    errand = Errand(
+    store_task = StoreTask(
         "uid-clicks-a-delete-1", "Delete", "s3://savepoints/clicks/a", DIGEST, "ssnap-uid-clicks-a"
     )
     assert plan.status.state == "Deleting"
-    assert plan.effects == (RunErrand(errand),)
-    waiting = with_errand(begun(), ErrandView("Pending"))
+    assert plan.effects == (RunStoreTask(store_task),)
+    waiting = with_store_task(begun(), StoreTaskView("Pending"))
     assert decide_snapshot(waiting).effects == ()
-    stuck = with_errand(begun(), ErrandView("Pending", message="no such image"))
+    stuck = with_store_task(begun(), StoreTaskView("Pending", message="no such image"))
     assert decide_snapshot(stuck).status.message == "no such image"
     assert decide_snapshot(stuck).effects == plan.effects
-    done = decide_snapshot(with_errand(begun(), ErrandView("Completed", {"deleted": 7})))
+    done = decide_snapshot(with_store_task(begun(), StoreTaskView("Completed", {"deleted": 7})))
     assert done.effects == LETTING_GO
     assert [event.reason for event in done.events] == ["SnapshotDisposed"]
     assert "objects=7" in done.events[0].message
@@ -71,21 +71,21 @@ def test_it_works_without_a_running_job_and_without_any():
     still = job(attempt={"number": 3, "outcome": "Failed"}, phase="Failed")
     assert decide_snapshot(world(deleted(), job=still, report=None)).effects
     gone = world(deleted(), job=None, report=None)
-    assert isinstance(decide_snapshot(gone).effects[0], RunErrand)
-    refs = errand_refs(gone)
+    assert isinstance(decide_snapshot(gone).effects[0], RunStoreTask)
+    refs = store_task_refs(gone)
     assert refs is not None
     assert (refs.spec.image, refs.spec.service_account_name) == ("clicks:1", "spark")
     assert (refs.meta.name, refs.meta.uid) == ("clicks", "")
 
 
-def test_beside_the_operator_only_a_job_that_ran_lends_its_name_to_errands():
+def test_beside_the_operator_only_a_job_that_ran_lends_its_name_to_store_tasks():
     ran, new = job(attempt={"number": 3, "outcome": "Failed"}), job(attempt={"number": 0})
     for there, sent in ((ran, True), (new, False), (None, False)):
         found = world(deleted(), job=there, report=None)
         namespace = found.snapshot.meta.namespace
         beside = replace(found, config=replace(found.config, own_namespace=namespace))
-        assert (errand_refs(beside) is not None) == sent
-        assert errand_refs(found) is not None
+        assert (store_task_refs(beside) is not None) == sent
+        assert store_task_refs(found) is not None
     assert decide_snapshot(beside).effects == LETTING_GO, "it is not held for ever, and data stay"
 
 
@@ -99,7 +99,7 @@ def test_what_a_snapshot_remembers_leads_to_the_same_store():
         }
     )
     asked = after(world(job=job(spec)))
-    refs = errand_refs(replace(asked, job=None))
+    refs = store_task_refs(replace(asked, job=None))
     assert refs is not None
     assert refs.spec.state.s3 == spec.state.s3
     assert refs.spec.state.credentials_secret_ref == spec.state.credentials_secret_ref
@@ -143,15 +143,15 @@ def test_scenario_20_a_request_that_is_under_way_is_answered_first():
     assert (plan.status.state, plan.effects) == ("InProgress", ())
     answered = {**running, "state": "Completed", "savepoint": savepoint_info()}
     done = after(world(deleted(status), report=report(answered)))
-    assert errand_of(decide_snapshot(done)).digest == DIGEST
+    assert store_task_of(decide_snapshot(done)).digest == DIGEST
 
 
 def test_scenario_20_what_a_driver_left_half_done_goes_too():
     status = {**COMPLETE, "state": "InProgress", "manifestDigest": "", "completedAt": None}
     status |= {"attempt": 2, "startedAt": NOW}
     plan = decide_snapshot(world(deleted(status)))
-    errand = errand_of(plan)
-    assert (errand.digest, errand.attempt) == ("", "ssnap-uid-clicks-a")
+    store_task = store_task_of(plan)
+    assert (store_task.digest, store_task.attempt) == ("", "ssnap-uid-clicks-a")
 
 
 def test_scenario_20_the_deadline_ends_the_wait_for_a_driver_that_hangs():
@@ -255,21 +255,21 @@ def test_scenario_21_what_a_job_began_from_is_free_once_it_was_stopped_with_a_sa
 
 
 def test_scenario_24_a_store_that_is_down_delays_a_deletion_and_says_the_way_out():
-    down = ErrandView("Failed", {}, "store_unavailable", "no answer", retryable=True)
-    waiting = after(with_errand(begun(), down))
+    down = StoreTaskView("Failed", {}, "store_unavailable", "no answer", retryable=True)
+    waiting = after(with_store_task(begun(), down))
     status = waiting.snapshot.status
     assert status.state == "Deleting"
     assert "no answer; to let the object go and keep its data" in status.message
     assert decide_snapshot(waiting).effects == ()
     again = decide_snapshot(replace(waiting, now=NOW + timedelta(seconds=10)))
-    assert errand_of(again).id == "uid-clicks-a-delete-2"
+    assert store_task_of(again).id == "uid-clicks-a-delete-2"
     view = waiting.snapshot
     kept = replace(view, spec=view.spec.model_copy(update={"deletion_policy": "Retain"}))
     assert decide_snapshot(replace(waiting, snapshot=kept)).effects == LETTING_GO
 
 
 def test_what_took_its_place_is_left_alone():
-    plan = decide_snapshot(with_errand(begun(), ErrandView("Completed", {"left": "other"})))
+    plan = decide_snapshot(with_store_task(begun(), StoreTaskView("Completed", {"left": "other"})))
     assert plan.effects == LETTING_GO
     assert "not this snapshot's" in plan.events[0].message
 
@@ -285,9 +285,9 @@ def test_scenario_48_a_namespace_that_goes_takes_the_object_and_leaves_the_data(
 def test_a_copy_that_is_under_way_is_waited_for():
     """Else what it puts after the deletion would stay, and belong to nobody."""
     view = deleted()
-    errand = "uid-clicks-a-copy-1"
-    status = view.status.model_copy(update={"state": "Verifying", "errand": errand})
-    before = world(replace(view, status=status), errands={errand: ErrandView("Pending")})
+    store_task = "uid-clicks-a-copy-1"
+    status = view.status.model_copy(update={"state": "Verifying", "store_task": store_task})
+    before = world(replace(view, status=status), store_tasks={store_task: StoreTaskView("Pending")})
     assert decide_snapshot(before).status.state == "Verifying"
-    ended = replace(before, errands={errand: ErrandView("Completed", {"found": True})})
+    ended = replace(before, store_tasks={store_task: StoreTaskView("Completed", {"found": True})})
     assert decide_snapshot(ended).status.state == "Deleting"

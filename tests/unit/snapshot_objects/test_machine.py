@@ -22,10 +22,10 @@ from moorage_testing.snapshot_worlds import (
     world,
 )
 
-from moorage_operator.plan import AskDriver, RunErrand, SetFinalizer
+from moorage_operator.plan import AskDriver, RunStoreTask, SetFinalizer
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.snapshots.retention import uses
-from moorage_operator.world import ErrandView
+from moorage_operator.world import StoreTaskView
 
 SPEC = job_spec()
 BUSY = ("Pending", "Running")
@@ -44,7 +44,7 @@ class Life:
     asked: dict = field(default_factory=dict)
     complete: dict = field(default_factory=dict)
     began: dict = field(default_factory=dict)
-    errands: dict = field(default_factory=dict)
+    store_tasks: dict = field(default_factory=dict)
 
     def __post_init__(self):
         self.views = {
@@ -71,7 +71,7 @@ class Life:
             job=self.job(),
             report=report(*requests, attempt=self.attempt) if self.alive else None,
             siblings=tuple(v for v in self.views.values() if v.meta.name != view.meta.name),
-            errands=dict(self.errands),
+            store_tasks=dict(self.store_tasks),
         )
 
     def turn(self):
@@ -95,8 +95,8 @@ class Life:
         match effect:
             case AskDriver():
                 self.ask(effect)
-            case RunErrand():
-                self.run(view, effect.errand, seen)
+            case RunStoreTask():
+                self.run(view, effect.store_task, seen)
             case SetFinalizer(present=False) if view.meta.deleted_at is not None:
                 del self.views[view.meta.name]
             case SetFinalizer():
@@ -115,24 +115,24 @@ class Life:
         busy = [name for name, one in self.asked.items() if one["state"] in BUSY]
         assert len(known.intersection(busy)) <= 1
 
-    def run(self, view, errand, seen):
+    def run(self, view, store_task, seen):
         if not self.store_up:
-            down = ErrandView("Failed", {}, "store_unavailable", "down", retryable=True)
-            self.errands.setdefault(errand.id, down)
+            down = StoreTaskView("Failed", {}, "store_unavailable", "down", retryable=True)
+            self.store_tasks.setdefault(store_task.id, down)
             return
-        name = errand.path.rpartition("/")[2]
-        if errand.kind == "Delete":
+        name = store_task.path.rpartition("/")[2]
+        if store_task.kind == "Delete":
             assert view.meta.deleted_at is not None
             assert view.spec.deletion_policy == "Delete"
             assert not uses(view, seen.job)
-            assert errand.digest or errand.attempt
+            assert store_task.digest or store_task.attempt
             self.complete.pop(name, None)
-            self.errands.setdefault(errand.id, ErrandView("Completed", {"deleted": 1}))
+            self.store_tasks.setdefault(store_task.id, StoreTaskView("Completed", {"deleted": 1}))
             return
         found = {"found": name in self.complete, "attempt": self.began.get(name, "")}
         if name in self.complete:
-            found |= {"kind": "savepoint", "digest": DIGEST, "path": errand.path}
-        self.errands.setdefault(errand.id, ErrandView("Completed", found))
+            found |= {"kind": "savepoint", "digest": DIGEST, "path": store_task.path}
+        self.store_tasks.setdefault(store_task.id, StoreTaskView("Completed", found))
 
     def serve(self):
         """The driver goes on with what it was asked for."""

@@ -1,8 +1,8 @@
 """What goes wrong between the operator and the world: deaths, refusals, lost replies.
 
 `CrashPoints` is one operator process as far as its death is concerned. Everything that leaves the
-process (a write to the API server, a request to a driver, an errand to the store) is announced to
-it, so that a sweep over `crash_at` dies once before and once after each of them.
+process (a write to the API server, a request to a driver, a task to the store) is announced to it,
+so that a sweep over `crash_at` dies once before and once after each of them.
 """
 
 from contextlib import contextmanager

@@ -6,11 +6,11 @@ from datetime import datetime
 from pydantic import BaseModel
 
 from moorage_api.driver import DriverState, RequestView
-from moorage_operator.lineages.requests import INSPECT, errand_view, request_of, store_view
-from moorage_operator.plan import Errand
+from moorage_operator.lineages.requests import INSPECT, request_of, store_task_view, store_view
+from moorage_operator.plan import StoreTask
 from moorage_operator.ports import DriverTarget, JobRefs
-from moorage_operator.world import ErrandView, StoreView, Unreadable
-from moorage_state.snapshots.errands import Answer, Request, run_errand
+from moorage_operator.world import StoreTaskView, StoreView, Unreadable
+from moorage_state.snapshots.store_tasks import Answer, Request, run_store_task
 from moorage_state.stores import ObjectStore
 from moorage_testing.kube import CrashPoints
 from moorage_testing.world.buckets import Buckets
@@ -38,13 +38,13 @@ class CountedDrivers:
 
 
 class CountedLineages:
-    """The stores, read and changed by real errands, at once."""
+    """The stores, read and changed by real store tasks, at once."""
 
     def __init__(self, buckets: Buckets, now: Callable[[], datetime], points: CrashPoints) -> None:
         self._buckets = buckets
         self._now = now
         self._points = points
-        self._known: dict[tuple[str, str], ErrandView] = {}
+        self._known: dict[tuple[str, str], StoreTaskView] = {}
 
     async def inspect(
         self,
@@ -55,23 +55,23 @@ class CountedLineages:
         self._points.check()
         return store_view(self._answer(request_of(job, INSPECT, "test")))
 
-    async def run(self, job: JobRefs, errand: Errand) -> ErrandView:
+    async def run(self, job: JobRefs, store_task: StoreTask) -> StoreTaskView:
         """See `moorage_operator.ports.Lineages`."""
-        key = (job.meta.uid, errand.id)
+        key = (job.meta.uid, store_task.id)
         known = self._known.get(key)
         if known is None or (known.state == "Failed" and known.retryable):
-            with self._points.effect(f"errand {errand.kind} {errand.id}"):
-                answer = self._answer(request_of(job, errand, "test"))
-                self._known[key] = errand_view(answer)
+            with self._points.effect(f"store task {store_task.kind} {store_task.id}"):
+                answer = self._answer(request_of(job, store_task, "test"))
+                self._known[key] = store_task_view(answer)
         return self._known[key]
 
-    async def look(self, job: JobRefs, errand_id: str) -> ErrandView | None:
+    async def look(self, job: JobRefs, task_id: str) -> StoreTaskView | None:
         """See `moorage_operator.ports.Lineages`."""
         self._points.check()
-        return self._known.get((job.meta.uid, errand_id))
+        return self._known.get((job.meta.uid, task_id))
 
     def _answer(self, request: Request) -> Answer:
-        return run_errand(request, self._open, clock=self._now)
+        return run_store_task(request, self._open, clock=self._now)
 
     def _open(self, url: str) -> ObjectStore:
         self._buckets.check()

@@ -13,12 +13,12 @@ from moorage_state.errors import StoreDenied, UserError
 from moorage_state.snapshots.checkpoints import CheckpointStore
 from moorage_state.snapshots.copying import as_savepoint, bring
 from moorage_state.snapshots.entries import Owner
-from moorage_state.snapshots.errands.places import Opener, opened
-from moorage_state.snapshots.errands.verifying import verify
 from moorage_state.snapshots.history import current_owner, restore_point
 from moorage_state.snapshots.log import LineageLog
 from moorage_state.snapshots.manifest import Manifest, encode_manifest, manifest_digest
 from moorage_state.snapshots.savepoints import SavepointConflict, SavepointStore
+from moorage_state.snapshots.store_tasks.places import Opener, opened
+from moorage_state.snapshots.store_tasks.verifying import verify
 from moorage_state.stores import ObjectStore
 from moorage_state.stores.addresses import parent_and_name
 from moorage_state.stores.oserrors import store_error

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from moorage_state.snapshots.entries import Entry, Owner, Released, Retire
-from moorage_state.snapshots.errands.places import Opener, opened
 from moorage_state.snapshots.heartbeat import LOCK_KEY
 from moorage_state.snapshots.history import current_owner, is_released, retained
 from moorage_state.snapshots.layout import LOG_PREFIX, is_state_key, log_seq
 from moorage_state.snapshots.log import LineageLog, LogWriter
+from moorage_state.snapshots.store_tasks.places import Opener, opened
 from moorage_state.stores import ObjectStore
 
 __all__ = ["delete_lineage", "release"]
@@ -40,7 +40,7 @@ def release(open_: Opener, checkpoint_dir: str, owner: Owner, holder: str) -> di
         return {"released": False, "left": "foreign"}
     if not is_released(entries):
         writer = LogWriter.claim(store, owner, holder)
-        writer.append(Released(writer.fence, f"given up by the operator: errand={holder}"))
+        writer.append(Released(writer.fence, f"given up by the operator: store_task={holder}"))
     return {"released": True, "left": ""}
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from moorage_state.errors import CorruptState
-from moorage_state.snapshots.errands.places import Opener, bytes_of, opened
 from moorage_state.snapshots.manifest import decode_manifest, manifest_digest
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
+from moorage_state.snapshots.store_tasks.places import Opener, bytes_of, opened
 from moorage_state.stores import ObjectStore, delete_all
 
 __all__ = ["delete"]

@@ -7,7 +7,6 @@ from typing import Any
 
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.snapshots.entries import Checkpoint, Record, Run, Savepoint
-from moorage_state.snapshots.errands.places import Opener, bytes_of, opened
 from moorage_state.snapshots.history import (
     RestorePoint,
     current_fence,
@@ -18,6 +17,7 @@ from moorage_state.snapshots.history import (
 from moorage_state.snapshots.log import LineageLog
 from moorage_state.snapshots.manifest import decode_manifest, manifest_digest
 from moorage_state.snapshots.savepoints import MANIFEST_KEY
+from moorage_state.snapshots.store_tasks.places import Opener, bytes_of, opened
 from moorage_state.stores.addresses import child
 
 __all__ = ["NoRestorePoint", "inspect"]

@@ -1,25 +1,25 @@
-"""One errand from its request to its answer; every failure becomes an answer too."""
+"""One store task from its request to its answer; every failure becomes an answer too."""
 
 import logging
 from typing import Any
 
 from moorage_state.errors import Bug, MoorageError, Retryable
 from moorage_state.snapshots.entries import Owner
-from moorage_state.snapshots.errands.copying import copy
-from moorage_state.snapshots.errands.deleting import delete
-from moorage_state.snapshots.errands.inspecting import inspect
-from moorage_state.snapshots.errands.lineage import delete_lineage, release
-from moorage_state.snapshots.errands.messages import Answer, Request
-from moorage_state.snapshots.errands.places import Opener
-from moorage_state.snapshots.errands.verifying import verify
 from moorage_state.snapshots.log import Clock, utc_now
+from moorage_state.snapshots.store_tasks.copying import copy
+from moorage_state.snapshots.store_tasks.deleting import delete
+from moorage_state.snapshots.store_tasks.inspecting import inspect
+from moorage_state.snapshots.store_tasks.lineage import delete_lineage, release
+from moorage_state.snapshots.store_tasks.messages import Answer, Request
+from moorage_state.snapshots.store_tasks.places import Opener
+from moorage_state.snapshots.store_tasks.verifying import verify
 
-__all__ = ["run_errand"]
+__all__ = ["run_store_task"]
 
 _log = logging.getLogger(__name__)
 
 
-def run_errand(request: Request, open_: Opener, *, clock: Clock = utc_now) -> Answer:
+def run_store_task(request: Request, open_: Opener, *, clock: Clock = utc_now) -> Answer:
     """Do what is asked and return what came of it; it may be asked again at any time.
 
     Args:
@@ -30,8 +30,8 @@ def run_errand(request: Request, open_: Opener, *, clock: Clock = utc_now) -> An
     except MoorageError as error:
         retryable = isinstance(error, Retryable)
         return _failed(request, error.code, str(error), retryable=retryable)
-    except Exception as error:  # noqa: BLE001 - an errand always answers
-        _log.exception("errand failed: id=%s kind=%s", request.id, request.kind)
+    except Exception as error:  # noqa: BLE001 - a store task always answers
+        _log.exception("store task failed: id=%s kind=%s", request.id, request.kind)
         name = type(error).__name__
         return _failed(request, Bug.code, f"unexpected error: {name}; see the log", retryable=True)
     return Answer(id=request.id, state="Completed", result=result)
@@ -55,7 +55,7 @@ def _result(request: Request, open_: Opener, clock: Clock) -> dict[str, Any]:
 
 def _owner(request: Request) -> Owner:
     if request.owner is None:
-        raise Bug(f"errand without an owner: id={request.id} kind={request.kind}")
+        raise Bug(f"store task without an owner: id={request.id} kind={request.kind}")
     return request.owner
 
 

@@ -1,4 +1,8 @@
-"""From the request in the environment to the answer in the termination message."""
+"""A store task's process: `python -m moorage.errand` does one thing in a store and says what came.
+
+The operator starts it as a pod under a job's service account. The request is in the environment,
+the answer becomes the pod's termination message. It must not know Spark, nor any job's program.
+"""
 
 import logging
 import os
@@ -7,16 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from moorage_state.errors import UserError
-from moorage_state.snapshots.errands import (
+from moorage_state.snapshots.store_tasks import (
     Answer,
     decode_request,
     encode_answer,
-    run_errand,
+    run_store_task,
 )
 from moorage_state.stores import open_store
 
 __all__ = ["ANSWER_FILE_ENV", "REQUEST_ENV", "main"]
 
+# This module and the variable are called what a store task was called once: the operator and the
+# job's image may be of two releases, and each must find the name that the other knows.
 REQUEST_ENV = "MOORAGE_ERRAND"
 ANSWER_FILE_ENV = "MOORAGE_TERMINATION_LOG"
 _ANSWER_FILE = "/dev/termination-log"
@@ -25,9 +31,9 @@ _log = logging.getLogger(__name__)
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
-    """Do the errand that the environment asks for; return the exit status.
+    """Do the store task that the environment asks for; return the exit status.
 
-    0 is an errand that was done, 1 one that failed, with an answer that says why; 2 is no errand.
+    0: it was done; 1: it failed, with an answer that says why; 2: no store task is asked for.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     try:
@@ -36,7 +42,7 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         refused = Answer(id="", state="Failed", code=error.code, message=str(error))
         _write(environ, refused)
         return 2
-    answer = run_errand(request, open_store)
+    answer = run_store_task(request, open_store)
     _write(environ, answer)
     return 0 if answer.state == "Completed" else 1
 
@@ -44,5 +50,9 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
 def _write(environ: Mapping[str, str], answer: Answer) -> None:
     """The kubelet takes the file as it is when the process has ended."""
     line = encode_answer(answer)
-    _log.info("errand: %s", line)
+    _log.info("store task: %s", line)
     Path(environ.get(ANSWER_FILE_ENV, _ANSWER_FILE)).write_text(f"{line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

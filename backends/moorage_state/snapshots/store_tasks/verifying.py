@@ -6,12 +6,12 @@ from typing import Any
 from moorage_state.errors import UserError
 from moorage_state.snapshots.checkpoints import CheckpointStore, verify_files
 from moorage_state.snapshots.entries import Checkpoint
-from moorage_state.snapshots.errands.places import Opener, bytes_of, opened
 from moorage_state.snapshots.history import retained
 from moorage_state.snapshots.layout import checkpoint_id_of, checkpoint_path
 from moorage_state.snapshots.log import LineageLog
 from moorage_state.snapshots.manifest import Manifest, decode_manifest, manifest_digest
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
+from moorage_state.snapshots.store_tasks.places import Opener, bytes_of, opened
 from moorage_state.stores import ObjectStore
 from moorage_state.stores.addresses import child, parent_and_name
 

@@ -1,7 +1,7 @@
-"""What an errand is asked and what it answers: plain values, and their form as one line of JSON.
+"""What a store task is asked and what it answers: plain values, and their form as one line of JSON.
 
-The line is how an errand's pod is told what to do and how it answers: by its termination message,
-of which the kubelet keeps 4,096 bytes. Pure functions; no I/O.
+The line is how a store task's pod is told what to do and how it answers: by its termination
+message, of which the kubelet keeps 4,096 bytes. Pure functions; no I/O.
 """
 
 from typing import Any, Literal
@@ -14,30 +14,30 @@ from moorage_state.snapshots.entries import Owner
 
 __all__ = [
     "ANSWER_BYTES",
-    "ERRAND_FORMAT",
+    "STORE_TASK_FORMAT",
     "Answer",
-    "ErrandKind",
     "Request",
+    "StoreTaskKind",
     "decode_answer",
     "decode_request",
     "encode_answer",
     "encode_request",
 ]
 
-ERRAND_FORMAT = 1
+STORE_TASK_FORMAT = 1
 
 ANSWER_BYTES = 4000
 """What an encoded answer has at most."""
 
 _MESSAGE_BYTES = 1000
 
-ErrandKind = Literal["Inspect", "Verify", "Copy", "Delete", "Release", "DeleteLineage"]
+StoreTaskKind = Literal["Inspect", "Verify", "Copy", "Delete", "Release", "DeleteLineage"]
 
 
 class Request(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
-    """One errand.
+    """One store task.
 
     Attributes:
         id: names it.
@@ -50,9 +50,9 @@ class Request(
         owner: who asks, for Copy, Release and DeleteLineage.
     """
 
-    format: int = ERRAND_FORMAT
+    format: int = STORE_TASK_FORMAT
     id: str
-    kind: ErrandKind
+    kind: StoreTaskKind
     checkpoint_dir: str = ""
     path: str = ""
     source: str = ""
@@ -73,7 +73,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         retryable: the same may go well later.
     """
 
-    format: int = ERRAND_FORMAT
+    format: int = STORE_TASK_FORMAT
     id: str
     state: Literal["Completed", "Failed"]
     result: dict[str, Any] = {}
@@ -90,13 +90,13 @@ def encode_request(request: Request) -> str:
 def decode_request(text: str) -> Request:
     """Return the request in `text`. Raises UserError if it is none, or of a newer format."""
     try:
-        request = decode_document(text.encode(), Request, "errand", "request")
+        request = decode_document(text.encode(), Request, "store task", "request")
     except msgspec.DecodeError as error:
-        raise UserError(f"not an errand: problem={error}; use one moorage everywhere") from error
-    if request.format > ERRAND_FORMAT:
+        raise UserError(f"not a store task: problem={error}; use one moorage everywhere") from error
+    if request.format > STORE_TASK_FORMAT:
         raise UserError(
-            f"errand was asked by a newer moorage: format={request.format} known={ERRAND_FORMAT}; "
-            "use an image with the operator's version"
+            f"store task was asked by a newer moorage: format={request.format} "
+            f"known={STORE_TASK_FORMAT}; use an image with the operator's version"
         )
     return request
 
@@ -112,7 +112,7 @@ def encode_answer(answer: Answer) -> str:
     while len(data := msgspec.json.encode(short)) > ANSWER_BYTES:
         result = _shorter(short.result)
         if result is None:
-            raise Bug(f"answer does not fit: errand={answer.id} bytes={len(data)}")
+            raise Bug(f"answer does not fit: store_task={answer.id} bytes={len(data)}")
         short = msgspec.structs.replace(short, result=result)
     return data.decode()
 
@@ -123,7 +123,7 @@ def decode_answer(text: str) -> Answer | None:
     One of a newer Moorage that cannot be read is a failure that says so.
     """
     try:
-        answer = decode_document(text.encode(), Answer, "answer to an errand", "message")
+        answer = decode_document(text.encode(), Answer, "answer to a store task", "message")
     except NewerFormat as error:
         found = msgspec.json.decode(text)
         if not isinstance(found, dict) or not {"id", "state", "format"} <= found.keys():
@@ -131,7 +131,7 @@ def decode_answer(text: str) -> Answer | None:
         return Answer(id=str(found["id"]), state="Failed", code=error.code, message=str(error))
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None
-    return answer if answer.format <= ERRAND_FORMAT else None
+    return answer if answer.format <= STORE_TASK_FORMAT else None
 
 
 def _shorter(result: dict[str, Any]) -> dict[str, Any] | None:

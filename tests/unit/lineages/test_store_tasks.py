@@ -1,4 +1,4 @@
-"""What errands do in a store, on every kind of store."""
+"""What store tasks do in a store, on every kind of store."""
 
 import hashlib
 import json
@@ -27,7 +27,8 @@ from moorage_state.snapshots import (
     encode_manifest,
     manifest_digest,
 )
-from moorage_state.snapshots.errands import (
+from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
+from moorage_state.snapshots.store_tasks import (
     ANSWER_BYTES,
     Answer,
     Request,
@@ -35,19 +36,18 @@ from moorage_state.snapshots.errands import (
     decode_request,
     encode_answer,
     encode_request,
-    run_errand,
+    run_store_task,
 )
-from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
 from moorage_state.stores import Retries, S3Address, S3Credentials, S3Store, open_store
 from moorage_state.stores.s3.connection import connection_to
 
 
-def errand(kind, **fields):
+def store_task(kind, **fields):
     return Request(id="e-1", kind=kind, **fields)
 
 
 def run(kind, open_=open_store, **fields):
-    return run_errand(errand(kind, **fields), open_, clock=lambda: START)
+    return run_store_task(store_task(kind, **fields), open_, clock=lambda: START)
 
 
 def result(kind, **fields):
@@ -396,7 +396,7 @@ def test_a_lineage_that_is_another_jobs_by_now_is_not_copied(tmp_path, name, uid
 
 
 def test_a_request_says_nothing_that_an_older_image_need_not_know():
-    assert "source" not in encode_request(errand("Verify", path="s3://a/b"))
+    assert "source" not in encode_request(store_task("Verify", path="s3://a/b"))
 
 
 # -- release and delete a lineage --------------------------------------------------------------
@@ -411,7 +411,7 @@ def test_a_lineage_is_released_once_and_only_by_its_owner(places):
     assert result("Release", checkpoint_dir=url, owner=OWNER)["released"] is True
     *_, (_, said) = LineageLog.open(places.store("state")).read()
     assert isinstance(said, Released)
-    assert said.reason == "given up by the operator: errand=e-1"
+    assert said.reason == "given up by the operator: store_task=e-1"
     entries = len(LineageLog.open(places.store("state")).read())
     assert result("Release", checkpoint_dir=url, owner=OWNER)["released"] is True
     assert len(LineageLog.open(places.store("state")).read()) == entries
@@ -494,7 +494,7 @@ def test_given_credentials_are_used_and_no_others(s3_server, proxied):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_errands_come_to_the_same_end_when_requests_fail_by_chance(proxied, s3_server, seed):
+def test_store_tasks_come_to_the_same_end_when_requests_fail_by_chance(proxied, s3_server, seed):
     store = open_store(s3_server.url(f"chaos-{seed}/sp"))
     digest = make_savepoint(store)
     proxied.chaos = Chaos(seed=seed, rate=0.3)
@@ -530,7 +530,7 @@ def test_what_is_no_answer_is_not_taken_for_one(text):
 
 
 def test_a_request_comes_through_as_it_is():
-    request = errand("Delete", path="s3://a/b", digest="d", attempt="x", owner=OWNER)
+    request = store_task("Delete", path="s3://a/b", digest="d", attempt="x", owner=OWNER)
     assert decode_request(encode_request(request)) == request
     assert json.loads(encode_request(request))["kind"] == "Delete"
 

@@ -1,0 +1,33 @@
+"""Store tasks: what the control plane has done in a store, by itself or by a pod of the job's.
+
+Decides nothing about a job: each reads or does one thing and says what it found. Both ways of
+running one (in the operator's process, and `python -m moorage.errand`) call `run_store_task`.
+"""
+
+from moorage_state.snapshots.store_tasks.messages import (
+    ANSWER_BYTES,
+    STORE_TASK_FORMAT,
+    Answer,
+    Request,
+    StoreTaskKind,
+    decode_answer,
+    decode_request,
+    encode_answer,
+    encode_request,
+)
+from moorage_state.snapshots.store_tasks.places import Opener
+from moorage_state.snapshots.store_tasks.running import run_store_task
+
+__all__ = [
+    "ANSWER_BYTES",
+    "STORE_TASK_FORMAT",
+    "Answer",
+    "Opener",
+    "Request",
+    "StoreTaskKind",
+    "decode_answer",
+    "decode_request",
+    "encode_answer",
+    "encode_request",
+    "run_store_task",
+]
