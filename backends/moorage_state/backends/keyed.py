@@ -34,10 +34,10 @@ from moorage_state.backends.keying import (
 from moorage_state.backends.record_store import RecentWrites, RecordStore
 from moorage_state.backends.saving import RUN, Saver, Take
 from moorage_state.backends.storage import CheckpointStreamFactory
-from moorage_state.backends.timers import StoredTimers, TimerCells
+from moorage_state.backends.timers import StoredTimers
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.errors import Bug, LocalDiskError
-from moorage_state.keyed.timers import TIMERS_STATE, TimeDomain
+from moorage_state.keyed.timers import TIMERS_STATE, KeyTimers, TimeDomain
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import KEYED_STATE, state_id
 from moorage_state.server.api import RangeSpec, RestoreBase, Version
@@ -124,7 +124,7 @@ class DatabaseKeyedStateBackend(KeyedStateBackend):
                 key_group_range,
                 environment.clock_ms,
             )
-            self._cells = TimerCells(self._store, key_group_range)
+            self._of_key = KeyTimers(self._store)
             self._saver = Saver(
                 job_id,
                 operator,
@@ -260,7 +260,14 @@ class DatabaseKeyedStateBackend(KeyedStateBackend):
         found = self._timers.get(domain)
         if found is None:
             found = self._timers[domain] = StoredTimers(
-                domain, self._cells, self._locator, self.enter, self._current, self._settle
+                domain,
+                self._of_key,
+                self._store,
+                self.key_group_range,
+                self._locator,
+                self.enter,
+                self._current,
+                self._settle,
             )
         return found
 

@@ -136,32 +136,35 @@ class KeyTimers:
         self._fired = [0, 0]
         store.attach(self)
 
-    def register(self, time_ms: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
-        """Set a timer of the current key; setting one that is set changes nothing."""
+    def register(self, time_ms: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> bool:
+        """Set a timer of the current key; False where it was set, and nothing is changed."""
         if self.quiesced:
             self.ignored += 1
-            return
+            return False
         if not self.loaded:
             self._load()
         times, first = self._times[domain], self._fired[domain]
         at = bisect_left(times, time_ms, first)
         if at < len(times) and times[at] == time_ms:
-            return
+            return False
         if domain and (time_ms <= self.held_to or time_ms in self._held):
             self._held.add(time_ms)
         else:
             times.insert(at, time_ms)
+        return True
 
-    def delete(self, time_ms: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
-        """Delete a timer of the current key, if it is set."""
+    def delete(self, time_ms: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> bool:
+        """Delete a timer of the current key; whether it was set, and is not held."""
         if not self.loaded:
             self._load()
         times, first = self._times[domain], self._fired[domain]
         at = bisect_left(times, time_ms, first)
         if at < len(times) and times[at] == time_ms:
             del times[at]
-        elif domain:
+            return True
+        if domain:
             self._held.discard(time_ms)
+        return False
 
     def pop_due(self, up_to_ms: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> int | None:
         """Take the current key's earliest timer that is due at `up_to_ms`, or None."""

@@ -124,14 +124,13 @@ def test_firing_does_not_pass_over_what_has_fired(backend, monkeypatch):
     for time_ms in range(100):
         timers.register(time_ms)
     places = []
-    cells = timers._cells
-    found = cells._found
+    found = timers._found
 
     def noted(*args):
         places.append(args[-1])
         return found(*args)
 
-    monkeypatch.setattr(cells, "_found", noted)
+    monkeypatch.setattr(timers, "_found", noted)
     assert timers.fire_due(98, lambda *_: None) == 99
     timers.fire_due(98, lambda *_: None)
     places.clear()

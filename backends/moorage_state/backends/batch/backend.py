@@ -91,7 +91,7 @@ class BatchKeyedStateBackend(DatabaseKeyedStateBackend):
         """
         if self._located is None:
             return
-        if self._firing or any(self._cells.read(self._located.prefix)):
+        if self._firing or self._of_key.has_due(MAX_TIME, MAX_TIME):
             self._fire_all()
         self._store.forget_all()
         self._located = None
