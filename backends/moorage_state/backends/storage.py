@@ -20,8 +20,6 @@ from typing import ClassVar, Final, Literal
 
 from moorage_state.backends.streams import (
     CheckpointOutputStream,
-    FileOutputStream,
-    MemoryOutputStream,
     StateSizeExceeded,
 )
 from moorage_state.errors import AlreadyExists, IllegalConfigurationError, UserError
@@ -95,10 +93,10 @@ class CheckpointStreamFactory:
     ) -> CheckpointOutputStream:
         """A new stream; close it, or ask it for its handle."""
         if self.inline_bytes is None:
-            return MemoryOutputStream(self.account)
+            return CheckpointOutputStream(account=self.account)
         folder = self.prefix if scope is CheckpointScope.EXCLUSIVE else "shared/"
         key = check_key(f"{folder}{secrets.token_hex(16)}")
-        return FileOutputStream(self.store, key, self.inline_bytes)
+        return CheckpointOutputStream(self.store, key, self.inline_bytes)
 
     def account(self, size: int) -> None:
         """Count bytes of the subtask's state.

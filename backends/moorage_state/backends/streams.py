@@ -7,13 +7,13 @@ no format.
 
 import hashlib
 import io
+import os
 import tempfile
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Protocol, Self
+from typing import Any, BinaryIO, Self
 
 import msgspec
 
@@ -29,8 +29,6 @@ from moorage_state.stores import ObjectStore, open_store
 
 __all__ = [
     "CheckpointOutputStream",
-    "FileOutputStream",
-    "MemoryOutputStream",
     "StateSizeExceeded",
     "StreamStateHandle",
 ]
@@ -100,8 +98,47 @@ class StreamStateHandle(msgspec.Struct, frozen=True, kw_only=True):
             open_store(self.store_url).delete(self.key)
 
 
-class CheckpointOutputStream(Protocol):
-    """Takes the bytes of one snapshot. `close` may come from another thread, to cancel."""
+class CheckpointOutputStream:
+    """Takes the bytes of one snapshot. `close` may come from another thread, to cancel.
+
+    Args:
+        store: where the object goes; None to keep all bytes for the handle.
+        key: of the object; nobody else uses it.
+        inline: up to so many bytes stay in the handle; more go through a local file.
+        account: told of the size of every write before it is done; raises to refuse it.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore | None = None,
+        key: str = "",
+        inline: int = 0,
+        account: Callable[[int], None] = lambda _size: None,
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._inline = inline
+        self._account = account
+        self._lock = threading.Lock()
+        self._sha256 = hashlib.sha256()
+        self._size = 0
+        self._closed = False
+        self._buffer = bytearray()
+        self._file: BinaryIO | None = None
+        self._path: Path | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+        return self._size
+
+    def flush(self) -> None:
+        """Nothing is durable before `close_and_get_handle`."""
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Append; returns how many bytes.
@@ -111,19 +148,21 @@ class CheckpointOutputStream(Protocol):
             StateSizeExceeded: they are more than the storage keeps.
             LocalDiskError: the local volume refuses.
         """
-        ...
-
-    def tell(self) -> int:
-        """How many bytes were written."""
-        ...
-
-    def flush(self) -> None:
-        """Nothing is durable before `close_and_get_handle`."""
-        ...
+        with self._lock:
+            self._require_open()
+            self._account(len(data))
+            self._append(data)
+            self._sha256.update(data)
+            self._size += len(data)
+        return len(data)
 
     def close(self) -> None:
         """Give it up, unless a handle was given; idempotent."""
-        ...
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._buffer = bytearray()
+                self._drop_file()
 
     def close_and_get_handle(self) -> StreamStateHandle | None:
         """Make the bytes durable and say where they are; None if there are none.
@@ -132,172 +171,35 @@ class CheckpointOutputStream(Protocol):
             SnapshotCanceled: the stream was closed; nothing is left.
             StoreUnavailable: the store does not take them.
         """
-        ...
-
-
-class _Stream:
-    """What both kinds share: counting, digest, and one end."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sha256 = hashlib.sha256()
-        self._size = 0
-        self._closed = False
-        self._given = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def tell(self) -> int:
-        """See `CheckpointOutputStream`."""
-        return self._size
-
-    def flush(self) -> None:
-        """See `CheckpointOutputStream`."""
-
-    def write(self, data: bytes | bytearray | memoryview) -> int:
-        """See `CheckpointOutputStream`."""
-        with self._lock:
-            self._require_open()
-            self._append(data)
-            self._sha256.update(data)
-            self._size += len(data)
-        return len(data)
-
-    def close(self) -> None:
-        """See `CheckpointOutputStream`."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._drop()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise SnapshotCanceled("the stream of a snapshot was closed; take another snapshot")
-
-    def _append(self, data: bytes | bytearray | memoryview) -> None:
-        raise NotImplementedError
-
-    def _drop(self) -> None:
-        raise NotImplementedError
-
-
-class MemoryOutputStream(_Stream):
-    """Keeps the bytes for the handle itself.
-
-    Args:
-        limit: the most bytes that are taken.
-        room: asked before every write whether so many more may come.
-    """
-
-    def __init__(self, room: Callable[[int], None] = lambda _: None) -> None:
-        super().__init__()
-        self._room = room
-        self._buffer = bytearray()
-
-    def _append(self, data: bytes | bytearray | memoryview) -> None:
-        self._room(len(data))
-        self._buffer += data
-
-    def close_and_get_handle(self) -> StreamStateHandle | None:
-        """See `CheckpointOutputStream`."""
-        with self._lock:
-            self._require_open()
-            self._closed = True
-            data, self._buffer = bytes(self._buffer), bytearray()
-        if not data:
-            return None
-        return StreamStateHandle(size=len(data), sha256=self._sha256.hexdigest(), data=data)
-
-    def _drop(self) -> None:
-        self._buffer = bytearray()
-
-
-class FileOutputStream(_Stream):
-    """Keeps a few bytes for the handle; more go through a local file into an object.
-
-    Args:
-        store: where the object goes.
-        key: of the object; nobody else uses it.
-        inline: up to so many bytes stay in the handle.
-        directory: for the local file; the system's own place if None.
-    """
-
-    def __init__(
-        self, store: ObjectStore, key: str, inline: int, directory: Path | None = None
-    ) -> None:
-        super().__init__()
-        self._store = store
-        self._key = key
-        self._inline = inline
-        self._directory = directory
-        self._buffer = bytearray()
-        self._file: BinaryIO | None = None
-        self._path: Path | None = None
-
-    def _append(self, data: bytes | bytearray | memoryview) -> None:
-        try:
-            if self._file is None and len(self._buffer) + len(data) <= self._inline:
-                self._buffer += data
-                return
-            if self._file is None:
-                self._spill()
-            if self._file is not None:
-                self._file.write(data)
-        except OSError as error:
-            raise LocalDiskError(
-                f"could not write a snapshot: path={self._path} error={error}; check space and "
-                f"health of this volume"
-            ) from error
-
-    def _spill(self) -> None:
-        if self._directory is not None:
-            self._directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            prefix="snapshot-", dir=self._directory, delete=False
-        ) as made:
-            self._path = Path(made.name)
-        self._file = self._path.open("wb")
-        self._file.write(self._buffer)
-        self._buffer = bytearray()
-
-    def close_and_get_handle(self) -> StreamStateHandle | None:
-        """See `CheckpointOutputStream`."""
         with self._lock:
             self._require_open()
             if self._file is None:
                 self._closed = True
-                return self._within_handle()
-            try:
+                data, self._buffer = bytes(self._buffer), bytearray()
+                return self._handle(data=data) if data else None
+            with self._disk_errors():
                 self._file.close()
-            except OSError as error:
-                raise LocalDiskError(
-                    f"could not write a snapshot: path={self._path} error={error}; check space "
-                    f"and health of this volume"
-                ) from error
-            path, self._file = self._path, None
-        return self._bring(path)
+        return self._bring()
 
-    def _within_handle(self) -> StreamStateHandle | None:
-        data, self._buffer = bytes(self._buffer), bytearray()
-        if not data:
-            return None
-        return StreamStateHandle(size=len(data), sha256=self._sha256.hexdigest(), data=data)
+    def _append(self, data: bytes | bytearray | memoryview) -> None:
+        if self._store is None or (self._file is None and self._size + len(data) <= self._inline):
+            self._buffer += data
+            return
+        with self._disk_errors():
+            if self._file is None:
+                descriptor, name = tempfile.mkstemp(prefix="snapshot-")
+                self._path, self._file = Path(name), os.fdopen(descriptor, "wb")
+                self._file.write(self._buffer)
+                self._buffer = bytearray()
+            self._file.write(data)
 
-    def _bring(self, path: Path | None) -> StreamStateHandle:
+    def _bring(self) -> StreamStateHandle | None:
         """Put the file; a `close` meanwhile wins."""
-        assert path is not None  # noqa: S101 - there is a path where there is a file
+        assert self._store is not None  # noqa: S101 - there is a store where there is a file
+        assert self._path is not None  # noqa: S101
         try:
-            self._store.put_file(self._key, path)
-            self._check_stored()
+            self._store.put_file(self._key, self._path)
+            self._check_stored(self._store)
             with self._lock:
                 self._require_open()
                 self._closed = True
@@ -306,30 +208,40 @@ class FileOutputStream(_Stream):
                 self._store.delete(self._key)
             raise
         finally:
-            path.unlink(missing_ok=True)
-        return StreamStateHandle(
-            size=self._size,
-            sha256=self._sha256.hexdigest(),
-            store_url=self._store.url,
-            key=self._key,
-        )
+            self._drop_file()
+        return self._handle(store_url=self._store.url, key=self._key)
 
-    def _check_stored(self) -> None:
-        stored = self._store.head(self._key)
+    def _check_stored(self, store: ObjectStore) -> None:
+        stored = store.head(self._key)
         if stored is None or stored.size != self._size:
             raise StoreUnavailable(
                 f"store does not have what was written: key={self._key} bytes={self._size} "
                 f"found={None if stored is None else stored.size}"
             )
 
-    def _drop(self) -> None:
-        self._buffer = bytearray()
+    def _handle(self, **place: Any) -> StreamStateHandle:
+        return StreamStateHandle(size=self._size, sha256=self._sha256.hexdigest(), **place)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise SnapshotCanceled("the stream of a snapshot was closed; take another snapshot")
+
+    def _drop_file(self) -> None:
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
-            self._file = None
         if self._path is not None:
             self._path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LocalDiskError(
+                f"could not write a snapshot: path={self._path} error={error}; check space and "
+                f"health of this volume"
+            ) from error
 
 
 def _digest(data: bytes) -> str:
