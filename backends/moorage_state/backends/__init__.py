@@ -1,8 +1,7 @@
 """State backends: factories of keyed and operator state, chosen by name or made in code.
 
-Decides nothing itself: `registry` chooses, `api` says what a backend is, `storage` where snapshots
-go; `hashmap`, `rocksdb` and `batch` keep state in the process. The engine's state servers have
-forms of their own of the same backends, which are chosen by the same names.
+Decides nothing itself: `registry` chooses, `state_backend` says what a backend is, which state
+servers are made from, `api` what it gives to a process of one's own, `storage` where snapshots go.
 
 Names are looked up when they are first used: operator state is written with this package's futures
 and streams, and given by its backends.
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
         KeyedStateBackend,
         KeyedTimers,
         OperatorStateBackend,
-        StateBackend,
     )
     from moorage_state.backends.batch import BatchExecutionStateBackend, sort_key
     from moorage_state.backends.configuration import Configuration, checkpoint_config
@@ -30,10 +28,13 @@ if TYPE_CHECKING:
     from moorage_state.backends.registry import (
         LoadedBackend,
         StateBackendFactory,
+        job_backend,
+        judge_job_backend,
         load_state_backend,
         register_factory,
     )
     from moorage_state.backends.rocksdb import EmbeddedRocksDBStateBackend
+    from moorage_state.backends.state_backend import StateBackend
     from moorage_state.backends.storage import (
         CheckpointScope,
         CheckpointStorage,
@@ -80,6 +81,8 @@ __all__ = [
     "StateSizeExceeded",
     "StreamStateHandle",
     "checkpoint_config",
+    "job_backend",
+    "judge_job_backend",
     "load_state_backend",
     "register_factory",
     "resolve_checkpoint",
@@ -95,7 +98,6 @@ _MODULES = {
         "KeyedStateBackend",
         "KeyedTimers",
         "OperatorStateBackend",
-        "StateBackend",
     ),
     "batch": ("BatchExecutionStateBackend", "sort_key"),
     "configuration": ("Configuration", "checkpoint_config"),
@@ -105,10 +107,13 @@ _MODULES = {
     "registry": (
         "LoadedBackend",
         "StateBackendFactory",
+        "job_backend",
+        "judge_job_backend",
         "load_state_backend",
         "register_factory",
     ),
     "rocksdb": ("EmbeddedRocksDBStateBackend",),
+    "state_backend": ("StateBackend",),
     "storage": (
         "CheckpointScope",
         "CheckpointStorage",

@@ -1,30 +1,25 @@
 """State backends: how a job's state is kept while it runs, as values that travel with the job.
 
-A `StateBackend` holds configuration only. It is pickled into every process of a job and asked
-there, perhaps by many threads at once, for the keyed and the operator state backend of one
+A `StateBackend` holds configuration only. State servers are made from it; and in a process of one's
+own it may be asked, by many threads at once, for the keyed and the operator state backend of one
 subtask, which own data structures, files and snapshots, and belong to one thread.
 
-Decides the words; holds no behaviour. Called by whoever runs subtasks; implemented by `hashmap`,
-`rocksdb` and `batch`, and by anyone else.
+Decides the words; holds no behaviour. Called by whoever runs subtasks in a process of its own.
 """
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from moorage_state.backends.configuration import Configuration
 from moorage_state.backends.futures import SnapshotFuture
-from moorage_state.backends.handles import KeyedStateHandle, SnapshotResult
-from moorage_state.backends.storage import (
-    CheckpointStorageLocation,
-    CheckpointStreamFactory,
-    resolve_checkpoint,
-)
+from moorage_state.backends.handles import SnapshotResult
+from moorage_state.backends.state_backend import StateBackend
+from moorage_state.backends.storage import CheckpointStreamFactory
 from moorage_state.coordinator import CheckpointOptions
-from moorage_state.coordinator.properties import SavepointFormat
 from moorage_state.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
@@ -270,79 +265,6 @@ class OperatorStateBackend(Protocol):
     def get_broadcast_state(self, descriptor: Any) -> Any:
         """A map that is the same in all subtasks."""
         ...
-
-
-class StateBackend(ABC):
-    """How state is kept: a factory with nothing but configuration in it.
-
-    It must survive pickling, compare by its configuration, and be safe to use from several threads:
-    each call makes its own backend and shares nothing that could be written.
-
-    Attributes:
-        identifier: its name in configurations.
-    """
-
-    identifier: ClassVar[str]
-
-    @abstractmethod
-    def create_keyed_state_backend(
-        self,
-        environment: Environment,
-        job_id: str,
-        operator_identifier: str,
-        key_types: Sequence[str],
-        number_of_key_groups: int,
-        key_group_range: KeyGroupRange,
-        *,
-        restore: Iterable[KeyedStateHandle] = (),
-    ) -> KeyedStateBackend:
-        """The keyed state of one subtask.
-
-        Args:
-            operator_identifier: the uid of the operator.
-            key_types: the DDL types of the key columns.
-            number_of_key_groups: the operator's maximum parallelism.
-            key_group_range: the key groups of this subtask.
-            restore: handles of one snapshot, of any parallelism; those of other key groups are
-                passed over.
-
-        Raises:
-            UserError: the handles are of another backend's own format, or of other keys.
-            CorruptState: stored bytes are not what was written.
-        """
-
-    def create_operator_state_backend(
-        self,
-        environment: Environment,  # noqa: ARG002  for backends that keep it elsewhere
-        operator_identifier: str,
-        *,
-        restore: Iterable[Any] = (),
-    ) -> OperatorStateBackend:
-        """The operator state of one subtask, in memory unless a backend says otherwise.
-
-        Args:
-            restore: the handles that the subtask was assigned.
-        """
-        # Not at the top: operator state's snapshots are made of this package's futures and streams.
-        from moorage_state.operator_state.backend import DefaultOperatorStateBackend
-
-        return DefaultOperatorStateBackend(operator_identifier, restore)
-
-    def resolve_checkpoint(self, pointer: str) -> CheckpointStorageLocation:
-        """The place of the snapshot at `pointer`; raises `UserError` where there is none."""
-        return resolve_checkpoint(pointer)
-
-    def supports_savepoint_format(self, savepoint_format: SavepointFormat) -> bool:
-        """Whether snapshots can be taken in this format."""
-        return savepoint_format in (SavepointFormat.CANONICAL, SavepointFormat.NATIVE)
-
-    def supports_no_claim_restore_mode(self) -> bool:
-        """Whether a snapshot can be taken that references nothing older."""
-        return True
-
-    def use_managed_memory(self) -> bool:
-        """Whether a budget outside of Python's own memory is used."""
-        return False
 
 
 @runtime_checkable

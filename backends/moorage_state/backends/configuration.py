@@ -205,8 +205,9 @@ ROCKSDB_PREFIX = "state.backend.rocksdb."
 ROCKSDB_LOCALDIR: ConfigOption[str | None] = ConfigOption(
     "state.backend.rocksdb.localdir", _absent, None
 )
-TIMER_SERVICE = ConfigOption(
-    "state.backend.rocksdb.timer-service.factory", one_of("HEAP", "ROCKSDB"), "HEAP"
+# A job's state servers and a process of one's own have defaults of their own.
+TIMER_SERVICE: ConfigOption[str | None] = ConfigOption(
+    "state.backend.rocksdb.timer-service.factory", one_of("HEAP", "ROCKSDB"), None
 )
 
 _INTERVAL: ConfigOption[float | None] = ConfigOption(

@@ -102,7 +102,7 @@ class DatabaseKeyedStateBackend(KeyedStateBackend):
             key_hash=environment.key_hash,
             number_of_key_groups=number_of_key_groups,
             wanted=key_group_range,
-            readable=frozenset({databases.kind, "canonical"}),
+            readable=frozenset({databases.owner, "canonical"}),
         )
         name = f"{job_id}-{operator}-{environment.subtask}-{secrets.token_hex(8)}"
         self._home = directory / name
@@ -114,7 +114,9 @@ class DatabaseKeyedStateBackend(KeyedStateBackend):
         known = known_states(given)
         restored = self._opened(databases, handles, known)
         self._database = restored.database
-        self._snapshots = Snapshots(spec, self._directory, restored.backend_uuid, restored.hashes)
+        self._snapshots = Snapshots(
+            spec, self._directory, restored.backend_uuid, restored.hashes, restored.label
+        )
         try:
             self._writes = RecentWrites(self._database, key_group_range)
             self._store = RecordStore(

@@ -5,15 +5,12 @@ before the built-in one, and what is said of a choice that cannot be made. Calle
 a job. Thread-safe.
 """
 
-import importlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from moorage_state.backends.api import ConfigurableStateBackend, StateBackend
-from moorage_state.backends.batch import BatchExecutionStateBackend
 from moorage_state.backends.configuration import (
     CHECKPOINT_STORAGE,
     CHECKPOINTS_DIR,
@@ -23,19 +20,27 @@ from moorage_state.backends.configuration import (
     STATE_BACKEND,
     Configuration,
 )
-from moorage_state.backends.hashmap import HashMapStateBackend
-from moorage_state.backends.rocksdb import EmbeddedRocksDBStateBackend
+from moorage_state.backends.state_backend import (
+    BUILT_IN,
+    IDENTIFIER,
+    StateBackend,
+    backend_flags,
+    import_named,
+)
 from moorage_state.backends.storage import (
     CheckpointStorage,
     DriverCheckpointStorage,
     FilesystemCheckpointStorage,
 )
 from moorage_state.errors import IllegalConfigurationError, MoorageError
+from moorage_state.tuning import Refusal, judge_options
 
 __all__ = [
     "DEFAULT_STATE_BACKEND",
     "LoadedBackend",
     "StateBackendFactory",
+    "job_backend",
+    "judge_job_backend",
     "known_identifiers",
     "load_state_backend",
     "register_factory",
@@ -83,27 +88,27 @@ class LoadedBackend:
 class _OwnFactory(StateBackendFactory):
     """Of the backends here: made with defaults, then configured."""
 
-    def __init__(self, identifier: str, make: type[StateBackend]) -> None:
+    def __init__(self, identifier: str, kind: str) -> None:
         self._identifier = identifier
-        self._make = make
+        self._kind = kind
 
     @property
     def identifier(self) -> str:
         return self._identifier
 
     def create_from_config(self, config: Configuration) -> StateBackend:
-        return _configured(self._make(), config)
+        # Imported when it is asked for: a choice is judged where not every backend is installed.
+        made: StateBackend = import_named(BUILT_IN[self._kind])()
+        return made.configure(config)
 
 
 _lock = threading.Lock()
 _factories: dict[str, StateBackendFactory] = {
-    name: _OwnFactory(name, make)
-    for name, make in (
-        ("hashmap", HashMapStateBackend),
-        ("rocksdb", EmbeddedRocksDBStateBackend),
-        ("batch", BatchExecutionStateBackend),
-        ("jobmanager", HashMapStateBackend),
-        ("filesystem", HashMapStateBackend),
+    name: _OwnFactory(name, kind)
+    for name, kind in (
+        *((name, name) for name in BUILT_IN),
+        ("jobmanager", "hashmap"),
+        ("filesystem", "hashmap"),
     )
 }
 
@@ -149,16 +154,63 @@ def load_state_backend(
     own, below = Configuration(job), Configuration(cluster)
     config = own.over(below)
     if from_code is not None:
-        backend = _configured(from_code, config)
+        backend = from_code.configure(config)
         return LoadedBackend(backend, _storage(config, ""), backend.identifier, "job")
     found = config.find(STATE_BACKEND)
     name = _known_name(config.get_option(STATE_BACKEND) or DEFAULT_STATE_BACKEND)
     chosen_by = "default" if found is None else "job" if own.find(STATE_BACKEND) else "cluster"
-    factory = _factory_of(name, found[0] if found else STATE_BACKEND.key)
-    backend = _created(factory, config, name)
+    backend = _made(name, found[0] if found else STATE_BACKEND.key, config)
     # The built-in default does not outweigh a directory that somebody configured.
     storage = _storage(config, name if found else "")
     return LoadedBackend(backend, storage, name, chosen_by)
+
+
+def judge_job_backend(
+    name: str, options: Mapping[str, str], defaults: Mapping[str, str] | None = None
+) -> StateBackend | list[Refusal]:
+    """The backend that a job's state servers are made from, or what is wrong with its settings.
+
+    Args:
+        name: as in `spec.state.backend`; its module must be found by this process.
+        options: as in `spec.state.options`.
+        defaults: the cluster's or the machine's, below the job's own.
+
+    Raises:
+        IllegalConfigurationError: there is no such backend, or it cannot be used.
+    """
+    config = Configuration(options).over(Configuration(defaults))
+    known, key = _known_name(name), STATE_BACKEND.key
+    backend, own = None, ""
+    if _is_foreign(known):
+        # Made first: only it knows which settings are its own.
+        backend = _made(known, key, config)
+        own = "" if backend.identifier in BUILT_IN else f"state.backend.{backend.identifier}."
+    judged = judge_options("rocksdb", options, defaults, own)
+    if isinstance(judged, list):
+        return judged
+    backend = backend or _made(known, key, config)
+    backend_flags(backend)
+    return backend
+
+
+def job_backend(
+    name: str, options: Mapping[str, str], defaults: Mapping[str, str] | None = None
+) -> StateBackend:
+    """What `judge_job_backend` gives.
+
+    Raises:
+        IllegalConfigurationError: for whatever is wrong, naming the key, its value and what is
+            allowed.
+    """
+    judged = judge_job_backend(name, options, defaults)
+    if isinstance(judged, StateBackend):
+        return judged
+    raise judged[0].error()
+
+
+def _is_foreign(name: str) -> bool:
+    with _lock:
+        return name not in _factories
 
 
 def _known_name(name: str) -> str:
@@ -167,62 +219,68 @@ def _known_name(name: str) -> str:
         return name if name in _factories or name.lower() not in _factories else name.lower()
 
 
-def _factory_of(name: str, key: str) -> StateBackendFactory:
+def _made(name: str, key: str, config: Configuration) -> StateBackend:
+    """The backend of this name, with what it leaves open taken from `config`."""
     with _lock:
-        known = _factories.get(name)
-    return known if known is not None else _imported(name, key)
+        factory: Any = _factories.get(name)
+    if factory is None:
+        factory = _imported(name, key)
+    if not isinstance(factory, StateBackend):
+        factory = _created(factory, config, name, key)
+    backend: StateBackend = factory.configure(config)
+    built_in = BUILT_IN.get(backend.identifier)
+    if built_in is not None and not isinstance(backend, import_named(built_in)):
+        raise _illegal(
+            key, name, f"its identifier is that of a built-in backend: {backend.identifier}"
+        )
+    if not IDENTIFIER.fullmatch(backend.identifier):
+        raise _illegal(key, name, f"its identifier is no name: {backend.identifier!r}")
+    return backend
 
 
-def _imported(name: str, key: str) -> StateBackendFactory:
-    module_name, dot, class_name = name.rpartition(".")
-    if not dot or not all(part.isidentifier() for part in name.split(".")):
+def _imported(name: str, key: str) -> Any:
+    """A backend that is made without arguments, or a factory."""
+    module_name, separator, class_name = name.partition(":")
+    if not separator:
+        module_name, separator, class_name = name.rpartition(".")
+    if not separator or not all(
+        part.isidentifier() for part in (*module_name.split("."), class_name)
+    ):
         raise IllegalConfigurationError(
             f"no such state backend: key={key} value={name!r}; use one of "
-            f"{', '.join(known_identifiers())}, or the full name of a factory, a.module.Class"
+            f"{', '.join(known_identifiers())}, or module:Class of one that the job can import"
         )
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except ModuleNotFoundError as error:
-        raise _illegal(key, name, f"there is no module {error.name}") from error
-    except AttributeError as error:
-        raise _illegal(key, name, f"module {module_name} has no {class_name}") from error
-    except Exception as error:
-        raise _illegal(key, name, f"module {module_name} cannot be imported: {error}") from error
-    try:
-        factory = found() if isinstance(found, type) else found
+        found = import_named(name)
+        made = found() if isinstance(found, type) else found
+    except IllegalConfigurationError:
+        raise
     except Exception as error:
         raise _illegal(key, name, f"the class cannot be made without arguments: {error}") from error
-    if not callable(getattr(factory, "create_from_config", None)):
-        raise _illegal(key, name, "it has no create_from_config(config)")
-    made: StateBackendFactory = factory
+    if not isinstance(made, StateBackend) and not callable(
+        getattr(made, "create_from_config", None)
+    ):
+        raise _illegal(key, name, "it is no StateBackend, and has no create_from_config(config)")
     return made
 
 
 def _illegal(key: str, name: str, why: str) -> IllegalConfigurationError:
     return IllegalConfigurationError(
-        f"state backend factory cannot be used: key={key} value={name!r} reason={why!r}; name a "
-        f"subclass of StateBackendFactory that the job can import, or one of "
+        f"state backend cannot be used: key={key} value={name!r} reason={why!r}; name a subclass "
+        f"of StateBackend or of StateBackendFactory that the job can import, or one of "
         f"{', '.join(known_identifiers())}"
     )
 
 
-def _created(factory: StateBackendFactory, config: Configuration, name: str) -> StateBackend:
+def _created(factory: Any, config: Configuration, name: str, key: str) -> StateBackend:
     try:
         backend: Any = factory.create_from_config(config)
     except MoorageError:
         raise
     except Exception as error:
-        raise _illegal(STATE_BACKEND.key, name, f"create_from_config failed: {error}") from error
+        raise _illegal(key, name, f"create_from_config failed: {error}") from error
     if not isinstance(backend, StateBackend):
-        raise _illegal(
-            STATE_BACKEND.key, name, f"create_from_config gave a {type(backend).__name__}"
-        )
-    return backend
-
-
-def _configured(backend: StateBackend, config: Configuration) -> StateBackend:
-    if isinstance(backend, ConfigurableStateBackend):
-        return backend.configure(config)
+        raise _illegal(key, name, f"create_from_config gave a {type(backend).__name__}")
     return backend
 
 

@@ -223,7 +223,7 @@ class Saver:
     def _handle(self, saved: _Saved, take: Take) -> KeyedStateHandle:
         own, canonical = self._owner.key_group_range, saved.handle.format == "canonical"
         return KeyedStateHandle(
-            backend="canonical" if canonical else self._databases.kind,
+            backend="canonical" if canonical else self._databases.owner,
             job_id=self._job_id,
             operator=self._operator,
             key_types=self._owner.key_types,

@@ -20,9 +20,8 @@ import pyarrow.parquet as pq
 from moorage_state.canonical.layout import file_name, with_meta
 from moorage_state.canonical.scanning import SCAN_BYTES, scan_rows
 from moorage_state.canonicalspec import TIMERS, CanonicalSpec, FileMeta
-from moorage_state.database import RangeView
+from moorage_state.database import RangeDatabase, RangeView
 from moorage_state.errors import LocalDiskError, Retryable, StoreUnavailable
-from moorage_state.rocks import Database, ProcessMemory, RocksOptions
 from moorage_state.snapshots import FileRef, RangeHandle, savepoint_key
 from moorage_state.stores import ObjectStore, check_key
 
@@ -72,8 +71,7 @@ def export_snapshot(
     scratch: Path,
     store: ObjectStore,
     *,
-    options: RocksOptions,
-    memory: ProcessMemory,
+    open_copy: Callable[[Path], RangeDatabase],
     prefix: str = "",
     digest: str = "",
     backend_uuid: str = "",
@@ -84,8 +82,9 @@ def export_snapshot(
     The copy is not changed, so epochs and native uploads go on beside it.
 
     Args:
-        snapshot: RocksDB's files, hard-linked; or state in memory.
+        snapshot: a directory with the files of a copy; or state in memory.
         scratch: a directory of the same volume that is made, and deleted again.
+        open_copy: opens such files to be read.
         prefix: what keys begin with, ending in `/`; empty in a store that is the savepoint's own.
         digest: the digest of the epoch's delta, as the handle records it.
         stopped: asked between files whether to give up.
@@ -103,7 +102,7 @@ def export_snapshot(
             _link_database(snapshot, copy)
     try:
         if isinstance(snapshot, Path):
-            files = _export_files(Database(copy, options, memory, read_only=True), spec, output)
+            files = _export_files(open_copy(copy), spec, output)
         else:
             files = export_range(snapshot, spec, output)
         refs = upload_files(files, spec, store, prefix=prefix, stopped=stopped)
@@ -112,7 +111,7 @@ def export_snapshot(
     return handle_of(spec, refs, digest=digest, backend_uuid=backend_uuid)
 
 
-def _export_files(database: Database, spec: CanonicalSpec, output: Path) -> list[ExportedFile]:
+def _export_files(database: RangeDatabase, spec: CanonicalSpec, output: Path) -> list[ExportedFile]:
     try:
         return export_range(database, spec, output)
     finally:
@@ -231,14 +230,13 @@ class _Files:
 
 
 def _link_database(source: Path, target: Path) -> None:
-    """A copy that may be opened: opening a database writes into its directory."""
+    """A directory that may be opened: that changes no file, but may leave others beside them."""
     target.mkdir()
     for path in source.iterdir():
-        if path.suffix == ".sst":
-            with suppress(OSError):
-                os.link(path, target / path.name)
-                continue
-        shutil.copyfile(path, target / path.name)
+        try:
+            os.link(path, target / path.name)
+        except OSError:  # a volume without hard links
+            shutil.copyfile(path, target / path.name)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ their first two bytes are a key group.
 
 from moorage_state.memory.database import MemoryDatabase
 from moorage_state.memory.files import SNAPSHOT_FILE
-from moorage_state.memory.limits import HeapBudget, HeapOptions
+from moorage_state.memory.heap_timers import HeapTimers
+from moorage_state.memory.limits import HeapBudget
 
-__all__ = ["SNAPSHOT_FILE", "HeapBudget", "HeapOptions", "MemoryDatabase"]
+__all__ = ["SNAPSHOT_FILE", "HeapBudget", "HeapTimers", "MemoryDatabase"]

@@ -5,40 +5,20 @@ CPython: two objects, a slot of a dictionary and one of an ordered list.
 """
 
 import threading
-from dataclasses import dataclass
 
-from moorage_state.errors import StateTooLarge, UserError
+from moorage_state.errors import StateTooLarge
 
-__all__ = ["ENTRY_BYTES", "HeapBudget", "HeapOptions"]
+__all__ = ["ENTRY_BYTES", "HeapBudget"]
 
 ENTRY_BYTES = 180
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class HeapOptions:
-    """How state in memory is kept.
-
-    Raises:
-        UserError: for a limit below zero.
-    """
-
-    limit_bytes: int = 0
-    """What all ranges of the process may hold together; 0 for no limit."""
-
-    def __post_init__(self) -> None:
-        if self.limit_bytes < 0:
-            raise UserError(
-                f"limit of state in memory is below zero: limit_bytes={self.limit_bytes}; use 0 "
-                f"for no limit"
-            )
-
-
 class HeapBudget:
-    """The bytes of state in this process. Thread-safe."""
+    """The bytes of state in this process, at most `limit`; any number for 0. Thread-safe."""
 
-    def __init__(self, options: HeapOptions | None = None) -> None:
-        self.limit = (options or HeapOptions()).limit_bytes
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
         self._lock = threading.Lock()
         self._used = 0
 

@@ -344,8 +344,10 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 def _translate(text: str, path: Path) -> MoorageError:
-    # A file that is listed but missing is damage, although RocksDB calls it an IO error.
-    if text.startswith("Corruption") or ("No such file" in text and ".sst" in text):
+    # A file that is listed but missing is damage, although RocksDB calls it an IO error; so is a
+    # copy without the file that it begins with.
+    missing = "No such file" in text and (".sst" in text or "CURRENT" in text)
+    if text.startswith("Corruption") or missing:
         return CorruptState(
             f"the local database is damaged ({text})",
             str(path),

@@ -126,7 +126,12 @@ class Linked(NamedTuple):
 
 
 class Snapshots:
-    """The snapshots of one open range; `hashes` knows the digests of its files."""
+    """The snapshots of one open range.
+
+    Args:
+        hashes: knows the digests of its files.
+        label: the backend whose files they are, as handles name it; empty for the built-in ones.
+    """
 
     def __init__(
         self,
@@ -134,8 +139,10 @@ class Snapshots:
         directory: RangeDirectory,
         backend_uuid: str,
         hashes: FileHashes,
+        label: str = "",
     ) -> None:
         self.spec = spec
+        self.label = label
         self.backend_uuid = backend_uuid
         self.hashes = hashes
         self._directory = directory

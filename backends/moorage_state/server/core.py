@@ -15,9 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from moorage_state.backends.rocksdb import EmbeddedRocksDBStateBackend
+from moorage_state.backends.state_backend import StateBackend
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import MoorageError, StaleLease
-from moorage_state.rocks import RocksOptions
 from moorage_state.server.api import (
     Lease,
     OpenResult,
@@ -29,7 +30,7 @@ from moorage_state.server.api import (
     UploadRequest,
     Version,
 )
-from moorage_state.server.databases import DatabaseOptions, Databases
+from moorage_state.server.databases import Databases
 from moorage_state.server.directory import RangeDirectory, adopt
 from moorage_state.server.leases import Claim, LeaseTable
 from moorage_state.server.open_range import OpenRange
@@ -49,8 +50,8 @@ class RangeHost:
 
     Args:
         local_dir: made if missing; belongs to one lineage. Several hosts may share it.
-        options: of which kind databases are, and how they are tuned; memory is shared by all
-            ranges here.
+        backend: opens the databases; what its `process_memory` makes is shared by all ranges here.
+            RocksDB if none is given.
         sync_deltas: fsync every delta before `prepare` answers. Without it the deltas survive the
             end of the process, not a loss of power (which then rewinds to the last checkpoint).
         clock: seconds, for measuring only.
@@ -59,13 +60,13 @@ class RangeHost:
     def __init__(
         self,
         local_dir: Path,
-        options: DatabaseOptions | None = None,
+        backend: StateBackend | None = None,
         *,
         sync_deltas: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._local_dir = local_dir
-        self._databases = Databases(options or RocksOptions())
+        self._databases = Databases(backend or EmbeddedRocksDBStateBackend())
         self._sync_deltas = sync_deltas
         self._clock = clock
         self._leases = LeaseTable()

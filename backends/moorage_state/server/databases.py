@@ -1,107 +1,93 @@
-"""Which database a range opens: RocksDB's files, or memory.
+"""The databases of one process: opened by its backend, copies by the backend that wrote them.
 
-Decides it by the options that a server was started with; and by what lies in a directory where a
-copy of any backend is only read. Called by restore, exports and offline readers.
+Decides which backend opens a handle's files: the one that the handle names, never another. Called
+by restore and exports of a state server, and by offline readers.
 """
 
+import threading
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-import msgspec
-
+from moorage_state.backends.state_backend import StateBackend, received_backend
 from moorage_state.database import RangeDatabase
 from moorage_state.errors import UserError
-from moorage_state.memory import SNAPSHOT_FILE, HeapBudget, HeapOptions, MemoryDatabase
-from moorage_state.rocks import Database, ProcessMemory, RocksOptions
-from moorage_state.server.heap_timers import HeapTimers
+from moorage_state.memory import SNAPSHOT_FILE
 from moorage_state.snapshots import RangeHandle
 
-__all__ = [
-    "DatabaseOptions",
-    "Databases",
-    "Kind",
-    "backend_flags",
-    "kind_of",
-    "open_copy",
-    "options_from",
-]
+__all__ = ["Databases", "owner_of"]
 
-DatabaseOptions = RocksOptions | HeapOptions
-"""How databases are kept; the type says by which backend."""
-
-Kind = Literal["rocksdb", "hashmap"]
+_AT_HAND = ("rocksdb", "hashmap")
+"""Their handles bear no name: they are as old as the format, and told apart by their files."""
 
 
-def backend_flags(options: DatabaseOptions) -> list[str]:
-    """What a server's process is told of them; `options_from` reads it."""
-    backend = "hashmap" if isinstance(options, HeapOptions) else "rocksdb"
-    return ["--backend", backend, "--options", msgspec.json.encode(options).decode()]
-
-
-def options_from(backend: str, text: str) -> DatabaseOptions:
-    """The options that `backend_flags` wrote.
-
-    Raises:
-        UserError: they are not options of this backend.
-    """
-    try:
-        if backend == "hashmap":
-            return msgspec.json.decode(text, type=HeapOptions)
-        return msgspec.json.decode(text, type=RocksOptions)
-    except msgspec.MsgspecError as error:
-        raise UserError(f"{backend} options are not understood: error={error}") from error
-
-
-def kind_of(handle: RangeHandle) -> Kind:
-    """Which backend wrote the files of a native handle."""
+def owner_of(handle: RangeHandle) -> str:
+    """The identifier of the backend that wrote the files of a native handle."""
+    if isinstance(handle.backend, str):
+        return handle.backend
     return "hashmap" if any(ref.name == SNAPSHOT_FILE for ref in handle.files) else "rocksdb"
 
 
 class Databases:
-    """The databases of one process, and what they share."""
+    """The databases of one process, and what they share.
 
-    def __init__(self, options: DatabaseOptions) -> None:
-        self.options = options
-        heap = isinstance(options, HeapOptions)
-        self.kind: Kind = "hashmap" if heap else "rocksdb"
-        self.rocks = RocksOptions() if isinstance(options, HeapOptions) else options
-        # Made when it is needed: memory has no use for a block cache.
-        self._memory: ProcessMemory | None = None
-        self._budget = HeapBudget(options if isinstance(options, HeapOptions) else None)
+    Args:
+        backend: opens the working databases.
+    """
 
-    def open(self, path: Path, within: tuple[int, int] | None = None) -> RangeDatabase:
-        """The working database at `path`, of this server's backend; empty if nothing lies there.
-
-        Args:
-            within: key groups, (first, last), that are needed; others may be left out.
-        """
-        if self.kind == "hashmap":
-            return MemoryDatabase(path, self._budget, within, consume=True)
-        database = Database(path, self.rocks, self.memory)
-        if not self.rocks.heap_timers:
-            return database
-        try:
-            return HeapTimers(database)
-        except BaseException:
-            database.close()
-            raise
-
-    def open_copy(
-        self, path: Path, within: tuple[int, int] | None = None, *, read_only: bool = False
-    ) -> RangeDatabase:
-        """A copy of either backend, to be read and closed soon; it counts to no limit."""
-        if (path / SNAPSHOT_FILE).exists():
-            return MemoryDatabase(path, HeapBudget(), within)
-        return Database(path, self.rocks, self.memory, read_only=read_only)
+    def __init__(self, backend: StateBackend) -> None:
+        self.backend = backend
+        self.owner = _keeper(backend).identifier
+        self._lock = threading.Lock()
+        self._memory: dict[str, Any] = {}
 
     @property
-    def memory(self) -> ProcessMemory:
-        """What RocksDB's databases share."""
-        if self._memory is None:
-            self._memory = ProcessMemory(self.rocks)
-        return self._memory
+    def label(self) -> str:
+        """What handles of these databases' files say of their owner: nothing of a built-in one."""
+        return "" if self.owner in _AT_HAND else self.owner
+
+    def open(self, path: Path, groups: tuple[int, int] | None = None) -> RangeDatabase:
+        """The working database at `path`, empty if nothing lies there.
+
+        Args:
+            groups: key groups, (first, last), that are needed; others may be left out.
+        """
+        return self.backend.open_database(path, self._shared(self.backend), groups)
+
+    def open_copy(
+        self, path: Path, owner: str = "", groups: tuple[int, int] | None = None
+    ) -> RangeDatabase:
+        """A copy to be read and closed soon, of which no file changes.
+
+        Args:
+            owner: the identifier of the backend that wrote it; this one's if empty.
+
+        Raises:
+            UserError: its code is not at hand here.
+        """
+        backend = self._owner(owner or self.owner, path)
+        return backend.open_database(path, self._shared(backend), groups, read_only=True)
+
+    def _owner(self, owner: str, path: Path) -> StateBackend:
+        if owner == self.owner:
+            return self.backend
+        if owner in _AT_HAND:
+            return received_backend(owner, "{}")
+        raise UserError(
+            f"files of another state backend cannot be opened: written_by={owner} "
+            f"opened_by={self.owner} path={path}; start the job with {owner} once more, take a "
+            f"canonical savepoint, and restore from that"
+        )
+
+    def _shared(self, backend: StateBackend) -> Any:
+        """Made when it is needed: memory has no use for a block cache."""
+        with self._lock:
+            if backend.identifier not in self._memory:
+                self._memory[backend.identifier] = backend.process_memory()
+            return self._memory[backend.identifier]
 
 
-def open_copy(path: Path, options: RocksOptions) -> RangeDatabase:
-    """A copy of a range in the directory `path`, of either backend, to be read."""
-    return Databases(options).open_copy(path, read_only=True)
+def _keeper(backend: StateBackend) -> StateBackend:
+    """The backend that files are of, below those which add something to it."""
+    while (below := getattr(backend, "delegated_state_backend", None)) is not None:
+        backend = below
+    return backend

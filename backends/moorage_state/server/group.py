@@ -17,18 +17,19 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import moorage_state
+from moorage_state.backends.rocksdb import EmbeddedRocksDBStateBackend
+from moorage_state.backends.state_backend import StateBackend, backend_flags
 from moorage_state.errors import Retryable
 from moorage_state.import_path import python_path
 from moorage_state.server.addresses import join_address
 from moorage_state.server.client import StateClient
-from moorage_state.server.databases import DatabaseOptions, backend_flags
 from moorage_state.server.tls import TlsFiles
-from moorage_state.tuning import RocksOptions
 
 __all__ = ["ServerGroup"]
 
@@ -56,7 +57,8 @@ class ServerGroup:
     Args:
         n: number of servers, about one per core.
         local_dir: shared by all of them; a range may be opened in any one at a time.
-        options: of which kind databases are, and how tuned; memory is per server.
+        backend: opens the databases; what they share is per server. RocksDB if none is given.
+        code: folders and archives in which servers find the backend's module.
         sync_deltas: see `RangeHost`.
         tcp_host: also listen on this host, or on `addresses.EVERYWHERE`.
         tcp_port: of server 0, the others follow; free ports if 0.
@@ -78,7 +80,8 @@ class ServerGroup:
         n: int,
         local_dir: Path,
         *,
-        options: DatabaseOptions | None = None,
+        backend: StateBackend | None = None,
+        code: Sequence[Path] = (),
         sync_deltas: bool = False,
         tcp_host: str = "",
         tcp_port: int = 0,
@@ -92,7 +95,9 @@ class ServerGroup:
         self.token = token or secrets.token_hex(32)
         self.identity = identity or secrets.token_hex(16)
         self._local_dir = local_dir
-        self._options = options or RocksOptions()
+        # Made here, so that a backend that cannot travel is refused before anything starts.
+        self._flags = backend_flags(backend or EmbeddedRocksDBStateBackend())
+        self._flags += [word for path in code for word in ("--code", str(path))]
         self._sync_deltas = sync_deltas
         self._tcp_host = tcp_host
         self._tcp_port = tcp_port
@@ -199,7 +204,7 @@ class ServerGroup:
         command = [sys.executable, "-P", "-m", "moorage_state.server"]
         command += ["--dir", str(self._local_dir), "--socket", str(path), "--token-stdin"]
         command += ["--die-with-parent", str(os.getpid())]
-        command += backend_flags(self._options)
+        command += self._flags
         command += ["--sync-deltas"] if self._sync_deltas else []
         command += ["--id", f"{self.identity}.{index}", "--grace", str(self._grace)]
         if self._tcp_host:

@@ -77,7 +77,7 @@ class OpenRange:
         self.spec: RangeSpec = directory.spec
         self.run = run
         self.snapshots = Snapshots(
-            directory.spec, directory, restored.backend_uuid, restored.hashes
+            directory.spec, directory, restored.backend_uuid, restored.hashes, restored.label
         )
         self._directory = directory
         self._database = restored.database

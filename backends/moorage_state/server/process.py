@@ -20,10 +20,10 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from moorage_state.backends.state_backend import received_backend
 from moorage_state.errors import MoorageError, UserError
 from moorage_state.server.addresses import EVERYWHERE, join_address, listen, split_address
 from moorage_state.server.core import RangeHost
-from moorage_state.server.databases import options_from
 from moorage_state.server.service import Service
 from moorage_state.server.tls import Certificates, tls_files
 
@@ -74,8 +74,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dir", type=Path, required=True, help="local directory of the lineage")
     parser.add_argument("--socket", type=Path, help="path of the Unix socket to serve")
     parser.add_argument("--tcp", help="host:port to serve as well; port 0 for any")
-    parser.add_argument("--backend", default="rocksdb", choices=["rocksdb", "hashmap"])
-    parser.add_argument("--options", default="{}", help="the backend's options as JSON")
+    parser.add_argument("--backend", default="rocksdb", help="rocksdb, hashmap or module:Class")
+    parser.add_argument("--options", default="{}", help="the backend's fields as JSON")
+    parser.add_argument(
+        "--code", action="append", default=[], help="a folder or archive with modules of the job"
+    )
     parser.add_argument("--id", default="", help="the identity that clients are shown")
     parser.add_argument("--sync-deltas", action="store_true", help="fsync every delta")
     parser.add_argument("--grace", type=float, default=0.0, help="seconds for uploads at the end")
@@ -95,14 +98,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _start(options: argparse.Namespace) -> tuple[RangeHost, list[str]]:
     token = _token(options)
-    tuning = options_from(options.backend, options.options)
+    backend = received_backend(options.backend, options.options, options.code)
     # The port first: while a predecessor holds it, its socket must not be taken away.
     ports = [_listen_tcp(options.tcp)] if options.tcp else []
     listeners = [*([_listen_unix(options.socket)] if options.socket else []), *ports]
     if not listeners:
         raise UserError("nowhere to listen; give --socket or --tcp")
     options.dir.mkdir(parents=True, exist_ok=True)
-    host = RangeHost(options.dir, tuning, sync_deltas=options.sync_deltas)
+    host = RangeHost(options.dir, backend, sync_deltas=options.sync_deltas)
     files = tls_files(options.tls_dir, options.tls_name)
     certificates = Certificates(files) if files is not None else None
     if certificates is not None:

@@ -21,7 +21,7 @@ from moorage_state.keygroups import KeyGroupRange
 from moorage_state.progress import advance
 from moorage_state.server.api import RangeSpec, RestoreBase, Version
 from moorage_state.server.checkpointing import FileHashes
-from moorage_state.server.databases import Databases, kind_of
+from moorage_state.server.databases import Databases, owner_of
 from moorage_state.server.directory import RangeDirectory, disk_errors
 from moorage_state.server.fetching import fetch_all, is_whole, link_all
 from moorage_state.server.marker import METADATA, Marker, read_marker, write_marker
@@ -39,7 +39,10 @@ Source = Literal["empty", "local", "store"]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """An open database, its version, the uuid of its files' names, and their known digests."""
+    """An open database, its version, the uuid of its files' names, and their known digests.
+
+    `label` is what handles say of the backend whose files they are.
+    """
 
     database: RangeDatabase
     version: Version
@@ -47,6 +50,7 @@ class Restored:
     hashes: FileHashes
     source: Source
     bytes_restored: int
+    label: str = ""
 
 
 class Restorer:
@@ -78,7 +82,8 @@ class Restorer:
         backend = uuid.uuid4().hex
         database = self._databases.open(self._directory.work(backend))
         version = self._begin(database, epoch)
-        return Restored(database, version, backend, FileHashes(), "empty", 0)
+        label = self._databases.label
+        return Restored(database, version, backend, FileHashes(), "empty", 0, label)
 
     def restore(self, base: RestoreBase, store_url: str) -> Restored:
         """The range as `base` has it.
@@ -115,6 +120,7 @@ class Restorer:
             FileHashes(largest.files),
             "store" if "store" in sources else "local",
             sum(ref.size for handle in handles for ref in handle.files),
+            self._databases.label,
         )
 
     def _import_all(
@@ -227,7 +233,7 @@ class Restorer:
 
     def _is_own(self, handle: RangeHandle) -> bool:
         """Whether a working database can begin with the files of `handle`."""
-        return handle.format == "native" and kind_of(handle) == self._databases.kind
+        return handle.format == "native" and owner_of(handle) == self._databases.owner
 
     def _working(self, path: Path, handle: RangeHandle) -> tuple[RangeDatabase, Marker]:
         """Open the database that this range begins with, whose files are those of `handle`."""
@@ -252,7 +258,9 @@ class Restorer:
             for frame in frames_of(files, first, last, self._generations(handle)):
                 _add(database, frame)
             return
-        other, _ = _verified(self._databases.open_copy(path, (first, last)), handle)
+        other, _ = _verified(
+            self._databases.open_copy(path, owner_of(handle), (first, last)), handle
+        )
         try:
             for frame in _entries(other, _lower(first), _lower(last + 1)):
                 _add(database, frame)

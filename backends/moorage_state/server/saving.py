@@ -7,14 +7,11 @@ directory can be copied elsewhere and restored there. Called by `RangeHost`, bes
 import uuid
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from moorage_state.canonicalspec import CanonicalSpec
-from moorage_state.database import RangeView
-from moorage_state.memory import SNAPSHOT_FILE
 from moorage_state.progress import bytes_below, watching
 from moorage_state.server.api import Uploaded, UploadLimits
-from moorage_state.server.checkpointing import Snapshots, Taken
+from moorage_state.server.checkpointing import Snapshots
 from moorage_state.server.databases import Databases
 from moorage_state.server.packing import LocalFile
 from moorage_state.server.uploading import UploadPart, upload
@@ -71,12 +68,12 @@ def export(
         with watching(partial(bytes_below, scratch)), snapshots.uploading(checkpoint_id) as taken:
             handles.append(
                 export_snapshot(
-                    _readable(taken, databases),
+                    # State in memory as it is, files that were written as a directory.
+                    taken.path if taken.pending is None else taken.pending.view(),
                     spec,
                     scratch,
                     store,
-                    options=databases.rocks,
-                    memory=databases.memory,
+                    open_copy=databases.open_copy,
                     digest=taken.version.digest,
                     backend_uuid=snapshots.backend_uuid,
                     stopped=taken.cancel.is_set,
@@ -84,12 +81,3 @@ def export(
             )
     files = [file for handle in handles for file in handle.files]
     return Uploaded(handles, len(files), sum(file.size for file in files), 0)
-
-
-def _readable(taken: Taken, databases: Databases) -> Path | RangeView:
-    """The snapshot to be read: state in memory as it is, RocksDB's files as a directory."""
-    if taken.pending is not None:
-        return taken.pending.view()
-    if (taken.path / SNAPSHOT_FILE).exists():
-        return databases.open_copy(taken.path)
-    return taken.path

@@ -9,7 +9,6 @@ process, however it ends. Started as a container of the executor's pod, on the s
 """
 
 import argparse
-import dataclasses
 import logging
 import os
 import signal
@@ -24,19 +23,19 @@ from typing import Any
 
 import msgspec
 
+from moorage_state.backends import StateBackend, job_backend
 from moorage_state.errors import MoorageError, Retryable, UserError
-from moorage_state.memory import HeapOptions
+from moorage_state.import_path import after_standard_library
 from moorage_state.server.addresses import EVERYWHERE, listen
-from moorage_state.server.databases import DatabaseOptions
 from moorage_state.server.group import ServerGroup
 from moorage_state.server.lobby import Lobby
 from moorage_state.server.process import MAX_SOCKET_PATH, end_signals
 from moorage_state.server.slots import Slot
 from moorage_state.server.tls import certificates, tls_files
 from moorage_state.server.vitals import HangJudge, Signs, signs_of
-from moorage_state.tuning import RocksOptions, default_options, parse_options
+from moorage_state.tuning import default_options
 
-__all__ = ["Sidecar", "main", "options_for"]
+__all__ = ["Sidecar", "backend_for", "main"]
 
 _log = logging.getLogger(__name__)
 
@@ -64,10 +63,10 @@ def main(arguments: list[str] | None = None) -> int:
     end = end_signals()
     try:
         token = _token(options.token_file)
-        tuning = options_for(options)
+        backend = backend_for(options)
         with Slot.take(options.dir) as slot:
             _refuse_long_paths(slot)
-            return _serve(options, token, tuning, slot, end)
+            return _serve(options, token, backend, slot, end)
     except (MoorageError, OSError) as error:
         sys.stderr.write(f"state sidecar cannot start: {error}\n")
         return 2
@@ -89,7 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory", type=_positive, help="MiB for databases of all servers")
     parser.add_argument("--backend", default="rocksdb", help="as in spec.state.backend")
     parser.add_argument("--state-options", default="{}", help="as in spec.state.options, as JSON")
-    parser.add_argument("--options", default="{}", help="RocksDB options as JSON, per server")
+    parser.add_argument(
+        "--code", type=Path, action="append", default=[], help="a folder or archive of the job"
+    )
     parser.add_argument("--sync-deltas", action="store_true", help="fsync every delta")
     parser.add_argument(
         "--hung-after", type=float, default=30.0, help="seconds without answer or sign of life"
@@ -104,33 +105,20 @@ def _positive(text: str) -> int:
     return number
 
 
-def options_for(options: argparse.Namespace) -> DatabaseOptions:
-    """The options of each server's databases.
+def backend_for(options: argparse.Namespace) -> StateBackend:
+    """The backend of each server.
 
     Raises:
-        UserError: one of them is unknown or has a wrong value.
+        UserError: there is no such backend, or an option is unknown or has a wrong value.
     """
     try:
         named = msgspec.json.decode(options.state_options, type=dict[str, str])
-        exact = msgspec.json.decode(options.options, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise UserError(f"state options are not understood: error={error}") from error
-    asked = parse_options(options.backend, named, default_options(os.environ))
+    after_standard_library(str(path) for path in options.code)
+    backend = job_backend(options.backend, named, default_options(os.environ))
     servers = options.servers
-    memory = options.memory and max(8 * servers, options.memory) * _MIB
-    if asked.kind == "hashmap":
-        return HeapOptions(asked.heap_bytes(servers, memory))
-    return _exactly(asked.rocks_options(servers, memory), exact)
-
-
-def _exactly(options: RocksOptions, exact: dict[str, Any]) -> RocksOptions:
-    known = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    if unknown := sorted(set(exact) - set(known)):
-        raise UserError(f"rocksdb options are not known: options={unknown}")
-    try:
-        return msgspec.convert({**known, **exact}, RocksOptions)
-    except msgspec.MsgspecError as error:
-        raise UserError(f"rocksdb options are not understood: error={error}") from error
+    return backend.for_servers(servers, options.memory and max(8 * servers, options.memory) * _MIB)
 
 
 def _token(path: Path) -> str:
@@ -149,7 +137,7 @@ def _refuse_long_paths(slot: Slot) -> None:
 
 
 def _serve(
-    options: argparse.Namespace, token: str, tuning: DatabaseOptions, slot: Slot, end: socket.socket
+    options: argparse.Namespace, token: str, backend: StateBackend, slot: Slot, end: socket.socket
 ) -> int:
     tls = tls_files(options.tls_dir, options.tls_name)
     if tls is not None:
@@ -158,7 +146,8 @@ def _serve(
         lambda seconds: ServerGroup(
             options.servers,
             slot.state,
-            options=tuning,
+            backend=backend,
+            code=options.code,
             sync_deltas=options.sync_deltas,
             tcp_host=options.host,
             tcp_port=options.port,

@@ -17,6 +17,8 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from moorage_state import failpoints
 from moorage_state.errors import LocalDiskError, Retryable, StoreUnavailable
 from moorage_state.progress import carried
@@ -250,6 +252,7 @@ def _handle(snapshots: Snapshots, taken: Taken, files: list[FileRef]) -> RangeHa
         backend_uuid=snapshots.backend_uuid,
         files=files,
         bytes_total=sum(ref.size for ref in files),
+        backend=snapshots.label or msgspec.UNSET,
     )
 
 

@@ -91,6 +91,8 @@ class RangeHandle(_Part, frozen=True, kw_only=True):
             files by state.
         bytes_total: the sum of the sizes of the files.
         format: the backend's own files, or those that every backend and any tool reads.
+        backend: the identifier of the backend whose files they are. Not there for those that
+            every release has, which are told apart by the names of their files.
     """
 
     uid: _Uid
@@ -102,6 +104,8 @@ class RangeHandle(_Part, frozen=True, kw_only=True):
     files: list[FileRef]
     bytes_total: _Count
     format: Literal["native", "canonical"] = "native"
+    # Unset and not empty: handles without it are written as they were before there was this name.
+    backend: _Uid | msgspec.UnsetType = msgspec.UNSET
 
 
 class StateMeta(_Part, frozen=True, kw_only=True):

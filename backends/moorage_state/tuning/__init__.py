@@ -6,12 +6,13 @@ they are read.
 """
 
 from moorage_state.tuning.defaults import DEFAULTS_VARIABLE, default_options
-from moorage_state.tuning.names import KNOWN_KEYS, Refusal, judge_options, parse_options
+from moorage_state.tuning.names import HEAP_LIMIT, KNOWN_KEYS, Refusal, judge_options, parse_options
 from moorage_state.tuning.resolved import BackendOptions, Kind, kind_of_backend
 from moorage_state.tuning.rocks import RocksOptions
 
 __all__ = [
     "DEFAULTS_VARIABLE",
+    "HEAP_LIMIT",
     "KNOWN_KEYS",
     "BackendOptions",
     "Kind",

@@ -13,9 +13,18 @@ from moorage_state.errors import IllegalConfigurationError
 from moorage_state.tuning import values
 from moorage_state.tuning.resolved import BackendOptions, kind_of_backend
 
-__all__ = ["ABSENT_KEYS", "KNOWN_KEYS", "ROCKSDB", "Refusal", "judge_options", "parse_options"]
+__all__ = [
+    "ABSENT_KEYS",
+    "HEAP_LIMIT",
+    "KNOWN_KEYS",
+    "ROCKSDB",
+    "Refusal",
+    "judge_options",
+    "parse_options",
+]
 
 ROCKSDB = "state.backend.rocksdb."
+_HASHMAP = "state.backend.hashmap."
 HEAP_LIMIT = "state.backend.hashmap.memory-limit"
 _KIB, _GIB = 1 << 10, 1 << 30
 
@@ -187,9 +196,15 @@ def parse_options(
 
 
 def judge_options(
-    backend: str, options: Mapping[str, str], defaults: Mapping[str, str] | None = None
+    backend: str,
+    options: Mapping[str, str],
+    defaults: Mapping[str, str] | None = None,
+    own: str = "",
 ) -> BackendOptions | list[Refusal]:
     """What `parse_options` gives, or everything that is wrong with the settings.
+
+    Args:
+        own: what the keys begin with that a backend which is none of these judges itself.
 
     Raises:
         IllegalConfigurationError: no backend is called so.
@@ -200,6 +215,8 @@ def judge_options(
     given = {**(defaults or {}), **options}
     for key, text in given.items():
         setting = _TABLE.get(key)
+        if setting is None and own and key.startswith(own) and not _is_ours(key):
+            continue
         if setting is None:
             refused.append(_unknown(key, text))
             continue
@@ -222,6 +239,10 @@ def judge_options(
             reason, fix = text, "change one of them, or leave it out"
         return [Refusal("", f"{reason} options={shown}", fix)]
     return resolved
+
+
+def _is_ours(key: str) -> bool:
+    return key in ABSENT_KEYS or key.startswith((ROCKSDB, _HASHMAP))
 
 
 def _unknown(key: str, text: str) -> Refusal:

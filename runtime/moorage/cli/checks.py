@@ -96,7 +96,12 @@ def _backend(job: StatefulSparkJob, folder: Path) -> Iterator[Problem]:
         return  # known, and not in this release: that is said elsewhere
     try:
         judged = judge_backend(
-            state.backend, state.options, [job.spec.application.main_path(folder).parent]
+            state.backend,
+            state.options,
+            [
+                job.spec.application.main_path(folder).parent,
+                *(folder / name.removeprefix("local://") for name in job.spec.application.py_files),
+            ],
         )
     except IllegalConfigurationError as error:
         reason, _, fix = str(error).rpartition("; ")

@@ -16,16 +16,15 @@ from pathlib import Path
 from moorage.driver.environment import Platform, StoppedWaiting
 from moorage.driver.session import end_session, local_session
 from moorage.driver.settings import JobSettings
-from moorage.driver.tuning import server_options
 from moorage.driver.types import RunOptions
 from moorage.driver.views import ExecutorsView
 from moorage.engine.placement import LocalPlacement
 from moorage.engine.range_access import ServerDoor
 from moorage.engine.servers import ServerConnection
+from moorage_state.backends import StateBackend
 from moorage_state.errors import LocalDiskError, MoorageError, UserError
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
-from moorage_state.tuning import BackendOptions
 
 __all__ = ["LocalEnvironment", "LocalServers", "Scratch"]
 
@@ -57,7 +56,8 @@ class LocalEnvironment:
                 group = ServerGroup(
                     servers_wanted,
                     local_dir,
-                    options=server_options(settings.backend, servers_wanted),
+                    backend=settings.backend.for_servers(servers_wanted, None),
+                    code=settings.code,
                     socket_dir=scratch.sockets,
                 )
                 servers = LocalServers(group)
@@ -90,12 +90,12 @@ def _unless_stopped(options: RunOptions) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _state_dir(backend: BackendOptions, scratch: "Scratch") -> Iterator[Path]:
+def _state_dir(backend: StateBackend, scratch: "Scratch") -> Iterator[Path]:
     """Where working state lies: in scratch, or where the job says."""
-    if not backend.local_dir:
+    if backend.working_directory is None:
         yield scratch.path / "state"
         return
-    other = Scratch(str(scratch.path), Path(backend.local_dir))
+    other = Scratch(str(scratch.path), backend.working_directory)
     try:
         yield other.path / "state"
     finally:

@@ -5,17 +5,18 @@ Decides defaults and paths once, so that nothing below reads the resource's mode
 
 import datetime
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from moorage.driver.backends import backend_options
+from moorage.driver.backends import chosen_backend
 from moorage.driver.types import Orders
 from moorage_api import StatefulSparkJob
 from moorage_api.state import S3
+from moorage_state.backends import StateBackend
 from moorage_state.errors import IllegalConfigurationError, UserError
 from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
-from moorage_state.tuning import BackendOptions
 
 __all__ = ["JobSettings", "RestorePolicy"]
 
@@ -85,7 +86,7 @@ class JobSettings:
     max_records_per_epoch: int
     driver_memory_mb: int
     spark_conf: dict[str, str]
-    backend: BackendOptions
+    backend: StateBackend
     restore: RestorePolicy
     derives_max_parallelism: bool = False
     """The manifest leaves it open: it is that of the restored snapshot, if there is one."""
@@ -115,6 +116,10 @@ class JobSettings:
                 f"path={main_file}; relative paths start at the manifest's directory"
             )
         interval = spec.checkpoint.effective_interval
+        py_files = tuple(
+            (job_dir / name.removeprefix("local://")).resolve()
+            for name in spec.application.py_files
+        )
         return cls(
             name=job.metadata.name,
             namespace=job.metadata.namespace or "default",
@@ -122,10 +127,7 @@ class JobSettings:
             cluster=orders.cluster if orders else _LOCAL_CLUSTER,
             main_file=main_file,
             args=tuple(spec.application.args),
-            py_files=tuple(
-                (job_dir / name.removeprefix("local://")).resolve()
-                for name in spec.application.py_files
-            ),
+            py_files=py_files,
             env={v.name: v.value or "" for v in spec.application.env if v.value_from is None},
             parallelism=spec.scaling.parallelism,
             max_parallelism=spec.scaling.max_parallelism,
@@ -147,15 +149,20 @@ class JobSettings:
             max_records_per_epoch=spec.epoch.max_records_per_epoch,
             driver_memory_mb=int(spec.driver.memory.value) >> 20,
             spark_conf=dict(spec.spark_conf),
-            backend=_backend(job, main_file.parent),
+            backend=_backend(job, (main_file.parent, *py_files)),
             restore=_restore_policy(job, restore, orders),
             derives_max_parallelism="max_parallelism" not in spec.scaling.model_fields_set,
         )
 
     @property
+    def code(self) -> tuple[Path, ...]:
+        """Where the job's own modules lie: folders and archives."""
+        return (self.main_file.parent, *self.py_files)
+
+    @property
     def in_one_epoch(self) -> bool:
         """Whether the job takes all its input at once, and keeps no state (the backend batch)."""
-        return self.backend.kind == "batch"
+        return self.backend.identifier == "batch"
 
     def reach(self, url: str) -> str:
         """The whole address of a directory that somebody named, with how this job reaches S3."""
@@ -176,10 +183,10 @@ class JobSettings:
         return child(self.savepoint_dir, name)
 
 
-def _backend(job: StatefulSparkJob, code: Path) -> BackendOptions:
+def _backend(job: StatefulSparkJob, code: Sequence[Path]) -> StateBackend:
     state = job.spec.state
-    found = backend_options(state.backend, state.options, [code])
-    if found.kind == "batch" and not job.spec.bounded:
+    found = chosen_backend(state.backend, state.options, code)
+    if found.identifier == "batch" and not job.spec.bounded:
         raise IllegalConfigurationError(
             f"the backend batch needs input that ends: key=spec.state.backend "
             f"value={state.backend!r} spec.bounded=false; set spec.bounded to true, or use rocksdb "

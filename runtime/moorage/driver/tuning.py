@@ -4,8 +4,6 @@ Decides them from what is known of a job before it runs; whatever the job names 
 Called when the session is made and when the job's graph is known.
 """
 
-import os
-
 from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     BooleanType,
@@ -18,11 +16,8 @@ from pyspark.sql.types import (
 
 from moorage.api.graph import JobGraph
 from moorage.driver.settings import JobSettings
-from moorage_state.memory import HeapOptions
-from moorage_state.server.databases import DatabaseOptions
-from moorage_state.tuning import BackendOptions
 
-__all__ = ["COMPILER", "server_options", "spare_byte_counts"]
+__all__ = ["COMPILER", "spare_byte_counts"]
 
 COMPILER = (
     "-XX:Tier4InvocationThreshold=100000",
@@ -39,17 +34,6 @@ _NO_LIMIT = (1 << 31) - 1
 _FIXED_WIDTH = (NumericType, BooleanType, DateType, TimestampType, TimestampNTZType)
 # Of 16 bytes at most, times the rows of a batch: less than Spark's own limit of 64 MB.
 _NARROW_COLUMNS = 64
-
-
-def server_options(backend: BackendOptions, servers: int) -> DatabaseOptions:
-    """What each of `servers` state servers on this machine is told.
-
-    State in memory may take half of the machine's, where nobody says how much.
-    """
-    if backend.kind != "hashmap":
-        return backend.rocks_options(servers)
-    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    return HeapOptions(backend.heap_bytes(servers, half))
 
 
 def spare_byte_counts(spark: SparkSession, graph: JobGraph, settings: JobSettings) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from moorage.state.loading import Loader
 from moorage.state.locating import Snapshot
-from moorage.state.reading import SCRATCH_OPTIONS, range_rows
+from moorage.state.reading import SCRATCH, range_rows
 from moorage.state.tables import Shaper, batches_of, checked_types
 from moorage_state.canonical import (
     SIDE_KINDS,
@@ -25,11 +25,11 @@ from moorage_state.canonical import (
     export_range,
     key_columns,
 )
+from moorage_state.database import RangeDatabase
 from moorage_state.descriptors import MapStateDescriptor, StateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keygroups import range_of
 from moorage_state.keylayout import state_id
-from moorage_state.rocks import Database, ProcessMemory
 from moorage_state.snapshots import Manifest, OperatorState, OperatorStateMeta, StateMeta
 from moorage_state.types import parse_type
 
@@ -133,8 +133,7 @@ class _Builder:
     def build(self, folder: Path, parallelism: int) -> BuiltOperator:
         root = folder / self._uid
         root.mkdir()
-        memory = ProcessMemory(SCRATCH_OPTIONS)
-        with closing(Database(root / "db", SCRATCH_OPTIONS, memory)) as database:
+        with closing(SCRATCH.open_database(root / "db", SCRATCH.process_memory())) as database:
             metas = {meta.state: meta for meta in self._spec.metas()}
             self._load_given(database, metas)
             self._load_kept(database, metas)
@@ -150,7 +149,7 @@ class _Builder:
             ranges,
         )
 
-    def _load_given(self, database: Database, metas: dict[str, FileMeta]) -> None:
+    def _load_given(self, database: RangeDatabase, metas: dict[str, FileMeta]) -> None:
         rows = [(descriptor.name, table) for descriptor, table in self._tables.states]
         if self._tables.timers is not None:
             rows.append((TIMERS, self._tables.timers))
@@ -159,7 +158,7 @@ class _Builder:
             batches = batches_of(table, f"uid={self._uid} state={state}")
             Loader(database, metas[state]).load(map(shape, batches))
 
-    def _load_kept(self, database: Database, metas: dict[str, FileMeta]) -> None:
+    def _load_kept(self, database: RangeDatabase, metas: dict[str, FileMeta]) -> None:
         if self._base is None or self.old is None:
             return
         keep = {state.name for state in self._kept}
@@ -172,7 +171,7 @@ class _Builder:
                 loaders[meta.state].load([batch])
 
     def _export(
-        self, database: Database, subtask: int, parallelism: int, root: Path
+        self, database: RangeDatabase, subtask: int, parallelism: int, root: Path
     ) -> tuple[CanonicalSpec, list[ExportedFile]]:
         groups = range_of(subtask, parallelism, self._spec.max_parallelism)
         spec = replace(self._spec, start=groups.start, end=groups.end)

@@ -11,11 +11,11 @@ from itertools import chain, pairwise
 import pyarrow as pa
 
 from moorage_state.canonical import SIDE_KINDS, TIMER_KINDS, FileMeta, RowReader, stored_id
+from moorage_state.database import RangeDatabase
 from moorage_state.deltas import Frame
 from moorage_state.errors import UserError
 from moorage_state.keyed.timers import pack_timers, unpack_timers
 from moorage_state.keys import KeyCodec
-from moorage_state.rocks import Database
 
 __all__ = ["Loader"]
 
@@ -25,7 +25,7 @@ _KEY_AT = 7
 class Loader:
     """Puts the rows of one state into a database; every batch has the columns of its file."""
 
-    def __init__(self, database: Database, meta: FileMeta) -> None:
+    def __init__(self, database: RangeDatabase, meta: FileMeta) -> None:
         self._database = database
         self._meta = meta
         self._sid = stored_id(meta)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from moorage.state.locating import Snapshot, locate
+from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.canonical import (
     LAST_ACCESS,
     SIDE_KINDS,
@@ -33,15 +34,15 @@ from moorage_state.errors import CorruptState, UserError
 from moorage_state.keyed.expiry import NEVER
 from moorage_state.keylayout import key_prefix
 from moorage_state.keys import KeyCodec
-from moorage_state.rocks import RocksOptions
-from moorage_state.server.databases import open_copy
+from moorage_state.server.databases import Databases, owner_of
 from moorage_state.server.fetching import fetch_all
 from moorage_state.server.marker import read_marker
 from moorage_state.snapshots import RangeHandle
 from moorage_state.stores import open_store
+from moorage_state.tuning import RocksOptions
 
 __all__ = [
-    "SCRATCH_OPTIONS",
+    "SCRATCH",
     "Selection",
     "StateInfo",
     "list_states",
@@ -52,8 +53,10 @@ __all__ = [
 ]
 
 _MIB = 1 << 20
-SCRATCH_OPTIONS = RocksOptions(
-    block_cache_bytes=32 * _MIB, write_buffers_bytes=32 * _MIB, write_buffer_bytes=16 * _MIB
+SCRATCH = EmbeddedRocksDBStateBackend(
+    tuned=RocksOptions(
+        block_cache_bytes=32 * _MIB, write_buffers_bytes=32 * _MIB, write_buffer_bytes=16 * _MIB
+    )
 )
 """How databases of readers and writers are tuned: for one pass, in little memory."""
 
@@ -270,7 +273,7 @@ def _content(meta: FileMeta) -> tuple[Any, ...]:
 def _native(snapshot: Snapshot, handle: RangeHandle, scratch: Path) -> RangeDatabase:
     """The database of a range, out of its own copy of all files."""
     fetch_all(open_store(snapshot.store_url), handle.files, scratch)
-    database = open_copy(scratch, SCRATCH_OPTIONS)
+    database = Databases(SCRATCH).open_copy(scratch, owner_of(handle))
     try:
         _check_version(database, snapshot, handle)
     except BaseException:

@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
+from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.canonical import key_groups
 from moorage_state.deltas import encode_frame
 from moorage_state.descriptors import (
@@ -49,8 +50,10 @@ STATES = [
     StateMeta(name="by_day", kind="map", type="double", key_type="date"),
 ]
 _MIB = 1 << 20
-_SMALL = RocksOptions(
-    block_cache_bytes=16 * _MIB, write_buffers_bytes=16 * _MIB, write_buffer_bytes=4 * _MIB
+_SMALL = EmbeddedRocksDBStateBackend(
+    tuned=RocksOptions(
+        block_cache_bytes=16 * _MIB, write_buffers_bytes=16 * _MIB, write_buffer_bytes=4 * _MIB
+    )
 )
 
 

@@ -256,7 +256,7 @@ def test_a_factory_is_found_by_its_full_name():
         ("frogdb", "no such state backend: key=state.backend value='frogdb'; use one of batch,"),
         ("no.such.Module", "there is no module no"),
         ("json.NoSuchFactory", "module json has no NoSuchFactory"),
-        ("json.JSONDecoder", "it has no create_from_config"),
+        ("json.JSONDecoder", "it is no StateBackend, and has no create_from_config"),
         ("{}.NeedsArguments", "the class cannot be made without arguments"),
         ("{}.BrokenFactory", "create_from_config failed: 'nothing'"),
         ("{}.WrongFactory", "create_from_config gave a str"),
@@ -393,7 +393,7 @@ def test_all_settings_of_the_table_of_rocksdb_reach_its_options():
 
 
 def test_a_backend_has_to_say_how_it_keeps_state():
-    with pytest.raises(TypeError, match="create_keyed_state_backend"):
+    with pytest.raises(TypeError, match="open_database"):
         type("Nothing", (StateBackend,), {})()
 
 

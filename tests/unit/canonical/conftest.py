@@ -91,6 +91,12 @@ def small() -> RocksOptions:
 
 
 @pytest.fixture
+def open_copy(memory: ProcessMemory) -> Callable[[Path], Database]:
+    """Opens the files of a copy to be read."""
+    return lambda path: Database(path, SMALL, memory, read_only=True)
+
+
+@pytest.fixture
 def new_database(tmp_path: Path, memory: ProcessMemory) -> Iterator[Callable[..., Database]]:
     """Opens databases under names, with these writes, and closes them in the end."""
     databases = []

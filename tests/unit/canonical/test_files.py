@@ -23,7 +23,7 @@ from moorage_state.deltas import Frame
 from moorage_state.errors import CorruptState, LocalDiskError, Retryable, UserError
 from moorage_state.keylayout import key_prefix, state_id
 from moorage_state.keys import KeyCodec
-from moorage_state.rocks import Database, ProcessMemory, RocksOptions
+from moorage_state.rocks import Database
 from moorage_state.snapshots import StateMeta
 from moorage_state.stores import LocalStore
 
@@ -186,8 +186,7 @@ def test_a_damaged_database_file_is_an_error_and_not_an_early_end(
     written: Any,
     spec: CanonicalSpec,
     tmp_path: Path,
-    memory: ProcessMemory,
-    small: RocksOptions,
+    open_copy: Callable[[Path], Database],
 ) -> None:
     snapshot = taken(new_database("db", written(4000)), tmp_path)
     table = next(snapshot.glob("*.sst"))
@@ -197,7 +196,7 @@ def test_a_damaged_database_file_is_an_error_and_not_an_early_end(
     table.write_bytes(data)
     store = LocalStore(tmp_path / "store", create=True)
     with pytest.raises(CorruptState):
-        export_snapshot(snapshot, spec, tmp_path / "scratch", store, options=small, memory=memory)
+        export_snapshot(snapshot, spec, tmp_path / "scratch", store, open_copy=open_copy)
     assert list(store.list("")) == []
     assert not (tmp_path / "scratch").exists()
 
@@ -213,8 +212,7 @@ def test_a_snapshot_is_exported_beside_writes_and_left_as_it_was(
     written: Any,
     spec: CanonicalSpec,
     tmp_path: Path,
-    memory: ProcessMemory,
-    small: RocksOptions,
+    open_copy: Callable[[Path], Database],
     stored: Stored,
 ) -> None:
     database = new_database("db", written(100))
@@ -228,8 +226,7 @@ def test_a_snapshot_is_exported_beside_writes_and_left_as_it_was(
         spec,
         tmp_path / "scratch",
         store,
-        options=small,
-        memory=memory,
+        open_copy=open_copy,
         prefix="sp/",
         digest="d",
         backend_uuid="b",
@@ -249,8 +246,7 @@ def test_an_export_that_is_stopped_ends_and_cleans_up(
     written: Any,
     spec: CanonicalSpec,
     tmp_path: Path,
-    memory: ProcessMemory,
-    small: RocksOptions,
+    open_copy: Callable[[Path], Database],
 ) -> None:
     snapshot = taken(new_database("db", written()), tmp_path)
     store = LocalStore(tmp_path / "store", create=True)
@@ -260,8 +256,7 @@ def test_an_export_that_is_stopped_ends_and_cleans_up(
             spec,
             tmp_path / "scratch",
             store,
-            options=small,
-            memory=memory,
+            open_copy=open_copy,
             stopped=lambda: True,
         )
     assert not (tmp_path / "scratch").exists()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.canonical import CanonicalSpec, export_range, handle_of, upload_files
 from moorage_state.errors import CorruptState
 from moorage_state.keygroups import range_of
@@ -33,7 +34,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture
 def host(tmp_path: Path, small: RocksOptions) -> Iterator[RangeHost]:
-    with RangeHost(tmp_path / "local", small) as host:
+    with RangeHost(tmp_path / "local", EmbeddedRocksDBStateBackend(tuned=small)) as host:
         yield host
 
 

@@ -15,6 +15,7 @@ import moorage.state.locating
 import moorage.state.reading
 from moorage import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from moorage.state import OperatorTables, list_states, locate, read, write_savepoint
+from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.canonical import CanonicalSpec
 from moorage_state.deltas import Frame, encode_frame
 from moorage_state.errors import CorruptState, StoreUnavailable, UserError
@@ -65,7 +66,7 @@ def lineage(
         directory = tmp_path / "lineage"
         store = LocalStore(directory, create=True)
         writer = LogWriter.claim(store, Owner("here", "default", "visits", "u"), "test")
-        with RangeHost(tmp_path / "local", small) as host:
+        with RangeHost(tmp_path / "local", EmbeddedRocksDBStateBackend(tuned=small)) as host:
             for checkpoint_id, keys in ((1, 10), (2, 60)):
                 handles = [
                     _checkpointed(host, n, checkpoint_id, written(keys), store, limits)
@@ -495,7 +496,7 @@ def test_a_bootstrapped_savepoint_restores_as_the_job_would_have_written_it(
 ) -> None:
     manifest = locate(savepoint).manifest
     operator = manifest.operators["visits"]
-    with RangeHost(tmp_path / "local", small) as host:
+    with RangeHost(tmp_path / "local", EmbeddedRocksDBStateBackend(tuned=small)) as host:
         base = RestoreBase(1, manifest.epoch, operator.subtasks)
         spec = RangeSpec("visits", 0, 127)
         result = host.open_range(spec, "f1r0", base, [], savepoint)

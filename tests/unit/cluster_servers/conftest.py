@@ -9,13 +9,16 @@ import pytest
 
 from moorage.cluster.servers import ClusterServers, Patience, ServerPlace
 from moorage.engine.placement import LiveExecutor
+from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import ServerGroup
 from moorage_state.server.slots import Slot
 
 MIB = 1 << 20
-SMALL = RocksOptions(
-    block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=MIB
+SMALL = EmbeddedRocksDBStateBackend(
+    tuned=RocksOptions(
+        block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=MIB
+    )
 )
 TOKEN = "secret"  # noqa: S105
 QUICK = Patience(
@@ -36,7 +39,7 @@ class Pod:
         self.group = ServerGroup(
             1,
             self.slot.state,
-            options=SMALL,
+            backend=SMALL,
             tcp_host="127.0.0.1",
             tcp_port=self.port,
             token=TOKEN,

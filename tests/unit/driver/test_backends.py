@@ -2,15 +2,16 @@
 
 import sys
 import textwrap
+from typing import Any
 
 import pytest
 
-from moorage.driver.backends import backend_options
-from moorage.driver.tuning import server_options
+from moorage.driver import backends
 from moorage_state.errors import IllegalConfigurationError
-from moorage_state.memory import HeapOptions
 from moorage_state.tuning import DEFAULTS_VARIABLE, RocksOptions, default_options
 
+# Of any class: what is looked at here are the fields of our own.
+chosen_backend: Any = backends.chosen_backend
 THREADS = "state.backend.rocksdb.thread.num"
 NOWHERE: dict[str, str] = {}
 
@@ -37,7 +38,7 @@ def factories(tmp_path):
 
 def test_the_manifest_wins_over_the_machine():
     environ = {DEFAULTS_VARIABLE: f'{{"{THREADS}": "3", "state.backend.rocksdb.files.open": "9"}}'}
-    options = backend_options("rocksdb", {THREADS: "5"}, environ=environ).rocks_options()
+    options = chosen_backend("rocksdb", {THREADS: "5"}, environ=environ).for_servers(1, None).tuned
     assert (options.background_jobs, options.max_open_files) == (5, 9)
 
 
@@ -55,28 +56,27 @@ def test_defaults_that_cannot_be_read_are_refused(text):
 @pytest.mark.parametrize(("name", "kind"), [("OnHeap", "hashmap"), ("OnDisk", "rocksdb")])
 def test_a_factory_of_the_job_chooses_one_of_the_backends(factories, name, kind):
     before = list(sys.path)
-    found = backend_options(f"own_factories.{name}", {THREADS: "4"}, [factories], NOWHERE)
-    assert found.kind == kind
+    found = chosen_backend(f"own_factories.{name}", {THREADS: "4"}, [factories], NOWHERE)
+    assert found.identifier == kind
     assert sys.path == before
 
 
 @pytest.mark.parametrize("name", ["no_such_module.X", "own_factories.Missing"])
 def test_a_factory_that_is_not_there_is_named(factories, name):
     with pytest.raises(IllegalConfigurationError, match=name.replace(".", r"\.")):
-        backend_options(name, {}, [factories], NOWHERE)
+        chosen_backend(name, {}, [factories], NOWHERE)
 
 
 def test_state_in_memory_may_take_half_of_the_machine():
-    heap = backend_options("hashmap", {}, environ=NOWHERE)
-    whole, half = server_options(heap, 1), server_options(heap, 2)
-    assert isinstance(whole, HeapOptions)
-    assert isinstance(half, HeapOptions)
-    assert 0 < half.limit_bytes == whole.limit_bytes // 2
+    heap = chosen_backend("hashmap", {}, environ=NOWHERE)
+    whole, half = heap.for_servers(1, None), heap.for_servers(2, None)
+    assert 0 < half.memory_limit == whole.memory_limit // 2
     named = {"state.backend.hashmap.memory-limit": "64mb"}
-    limited = backend_options("jobmanager", named, environ=NOWHERE)
-    assert server_options(limited, 2) == HeapOptions(limit_bytes=64 << 20)
+    limited = chosen_backend("jobmanager", named, environ=NOWHERE)
+    assert limited.for_servers(2, None).memory_limit == 64 << 20
 
 
 def test_rocksdb_and_batch_have_rocksdbs_options():
-    assert server_options(backend_options("rocksdb", {}, environ=NOWHERE), 2) == RocksOptions()
-    assert server_options(backend_options("batch", {}, environ=NOWHERE), 2) == RocksOptions()
+    rocks = chosen_backend("rocksdb", {}, environ=NOWHERE).for_servers(2, None)
+    batch = chosen_backend("batch", {}, environ=NOWHERE).for_servers(2, None)
+    assert rocks.tuned == batch.databases.tuned == RocksOptions()

@@ -6,6 +6,7 @@ import pytest
 
 from moorage.driver.local import LocalServers
 from moorage.engine.fleet import RangeFleet
+from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.deltas import encode_frame
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import ServerGroup
@@ -13,8 +14,10 @@ from moorage_state.snapshots import MAX_INLINE_BYTES, worn_packs
 from moorage_state.stores import open_store
 
 MIB = 1 << 20
-SMALL = RocksOptions(
-    block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=MIB
+SMALL = EmbeddedRocksDBStateBackend(
+    tuned=RocksOptions(
+        block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=MIB
+    )
 )
 
 
@@ -23,7 +26,7 @@ class Job:
 
     def __init__(self, folder, store, ranges):
         self.url = f"file://{store}"
-        self.servers = ServerGroup(2, folder, options=SMALL)
+        self.servers = ServerGroup(2, folder, backend=SMALL)
         self.fleet = RangeFleet(LocalServers(self.servers), ["counts"], ranges, ranges, self.url)
         self.clients = {a: self.servers.connect(i) for i, a in enumerate(self.servers.addresses)}
         self.epoch = 0

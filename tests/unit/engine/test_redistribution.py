@@ -11,6 +11,7 @@ from moorage.driver.local import LocalServers
 from moorage.engine.fleet import RangeFleet, SavedOperator
 from moorage.engine.operator_states import OperatorMove, redistribute
 from moorage.engine.range_access import BoundRange, connect_to
+from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor
 from moorage_state.errors import Retryable
 from moorage_state.keyed import KeyedStateStore
@@ -22,8 +23,10 @@ from moorage_state.snapshots import OperatorStateMeta
 
 GROUPS = 12
 MIB = 1 << 20
-SMALL = RocksOptions(
-    block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=MIB
+SMALL = EmbeddedRocksDBStateBackend(
+    tuned=RocksOptions(
+        block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=MIB
+    )
 )
 SEEN = ListStateDescriptor("seen", "string")
 OFFSETS = ListStateDescriptor("offsets", "long")
@@ -117,7 +120,7 @@ def look(states, _subtask):
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory):
-    with ServerGroup(2, tmp_path_factory.mktemp("moving"), options=SMALL) as servers:
+    with ServerGroup(2, tmp_path_factory.mktemp("moving"), backend=SMALL) as servers:
         yield servers
 
 

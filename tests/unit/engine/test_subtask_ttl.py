@@ -14,6 +14,7 @@ from moorage import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
+from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.rocks import RocksOptions
 from moorage_state.server.group import ServerGroup
 
@@ -41,8 +42,8 @@ class Remembers(KeyedProcessFunction):
 
 @pytest.fixture(scope="module", params=[False, True], ids=["rocksdb timers", "heap timers"])
 def servers(request: Any, tmp_path_factory: Any) -> Iterator[ServerGroup]:
-    options = RocksOptions(heap_timers=request.param)
-    with ServerGroup(1, tmp_path_factory.mktemp("state"), options=options) as group:
+    backend = EmbeddedRocksDBStateBackend(tuned=RocksOptions(heap_timers=request.param))
+    with ServerGroup(1, tmp_path_factory.mktemp("state"), backend=backend) as group:
         yield group
 
 

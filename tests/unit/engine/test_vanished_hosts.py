@@ -12,9 +12,9 @@ from moorage_testing.black_hole import BlackHole
 from moorage.driver.background import Background
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.range_access import ServerDoor
+from moorage_state.backends import HashMapStateBackend
 from moorage_state.deltas import encode_frame
 from moorage_state.errors import Retryable, ServerGone
-from moorage_state.memory import HeapOptions
 from moorage_state.server import Lease, RangeHost, RangeSpec
 from moorage_state.server.client import StateClient
 from moorage_state.server.service import Service
@@ -48,7 +48,7 @@ class Hosts:
         self.begun, self.go_on = threading.Semaphore(0), threading.Event()
         stack.callback(self.go_on.set)
         for number in range(HOSTS + 1):
-            host = stack.enter_context(SlowHost(folder / str(number), HeapOptions()))
+            host = stack.enter_context(SlowHost(folder / str(number), HashMapStateBackend()))
             host.begun, host.goes_on = self.begun, self.go_on
             listener = socket.create_server(("127.0.0.1", 0))
             stack.callback(listener.close)

@@ -3,11 +3,12 @@
 import random
 
 import pytest
+from sqlite_backend import SqliteStateBackend
 
+from moorage_state.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from moorage_state.deltas import Frame
-from moorage_state.errors import Bug, CorruptState
-from moorage_state.memory import HeapBudget, MemoryDatabase
-from moorage_state.rocks import Database, ProcessMemory, RocksOptions
+from moorage_state.errors import Bug, CorruptState, Retryable
+from moorage_state.tuning import RocksOptions
 
 MIB = 1 << 20
 OPTIONS = RocksOptions(
@@ -15,16 +16,24 @@ OPTIONS = RocksOptions(
 )
 
 
-@pytest.fixture(scope="module")
-def shared():
-    return ProcessMemory(OPTIONS)
+BACKENDS = {
+    "rocksdb": EmbeddedRocksDBStateBackend(tuned=OPTIONS),
+    "hashmap": HashMapStateBackend(),
+    "a stranger's": SqliteStateBackend(),
+}
 
 
-@pytest.fixture(params=["rocksdb", "hashmap"])
-def db(request, tmp_path, shared):
-    path = tmp_path / "db"
-    heap = request.param == "hashmap"
-    database = MemoryDatabase(path, HeapBudget()) if heap else Database(path, OPTIONS, shared)
+@pytest.fixture(scope="module", params=list(BACKENDS))
+def shared(request):
+    """A backend, and what its databases share in this process."""
+    backend = BACKENDS[request.param]
+    return backend, backend.process_memory()
+
+
+@pytest.fixture
+def db(tmp_path, shared):
+    backend, memory = shared
+    database = backend.open_database(tmp_path / "db", memory)
     yield database
     database.close()
 
@@ -160,3 +169,53 @@ def check(db, rng, entries):
         rest = cursor.take_keys(end, 1 << 20)
         assert keys + rest == [k for k, _ in expected]
     assert db.get_many([k for k, _ in entries]) == [v for _, v in entries]
+
+
+def test_a_copy_is_the_state_of_its_moment_and_opens_with_it(db, tmp_path, shared):
+    backend, memory = shared
+    fill(db, [number(n) for n in range(100)])
+    pending = db.checkpoint(tmp_path / "copy")
+    db.apply([Frame([(number(0), number(50))], [number(200)], [b"later"])], (b"\xff\xffm", b"now"))
+    if pending is not None:
+        with pending.view().cursor(b"", b"\xff") as cursor:
+            cursor.seek(b"")
+            assert cursor.take_keys(b"\xff", 1000) == [number(n) for n in range(100)]
+        pending.write(tmp_path / "copy", lambda: False)
+        pending.drop()
+        pending.drop()
+    files = {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()}
+    copy = backend.open_database(tmp_path / "copy", memory, read_only=True)
+    assert scan(copy)[0] == [number(n) for n in range(100)]
+    assert copy.get_many([number(7), number(200), b"\xff\xffm"]) == [b"v" * 100, None, None]
+    copy.close()
+    found = {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()}
+    assert {name: found.get(name) for name in files} == files
+    working = backend.open_database(tmp_path / "copy", memory)
+    fill(working, [number(300)])
+    assert len(scan(working)[0]) == 101
+    working.close()
+
+
+def test_a_copy_that_is_stopped_leaves_nothing(db, tmp_path):
+    fill(db, [number(n) for n in range(5000)])
+    pending = db.checkpoint(tmp_path / "copy")
+    if pending is None:
+        pytest.skip("its copies are there at once")
+    with pytest.raises(Retryable):
+        pending.write(tmp_path / "copy", lambda: True)
+    pending.drop()
+    assert not (tmp_path / "copy").exists()
+
+
+def test_files_that_are_damaged_or_absent_are_told_from_an_empty_database(db, tmp_path, shared):
+    backend, memory = shared
+    fill(db, [number(n) for n in range(2000)])
+    db.flush()
+    pending = db.checkpoint(tmp_path / "copy")
+    if pending is not None:
+        pending.write(tmp_path / "copy", lambda: False)
+        pending.drop()
+    for path in (tmp_path / "copy").iterdir():
+        path.write_bytes(b"\x01" * path.stat().st_size)
+    with pytest.raises(CorruptState):
+        scan(backend.open_database(tmp_path / "copy", memory, read_only=True))

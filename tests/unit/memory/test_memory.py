@@ -6,6 +6,7 @@ import tracemalloc
 
 import pytest
 
+from moorage_state.backends import HashMapStateBackend
 from moorage_state.deltas import Frame
 from moorage_state.errors import (
     Bug,
@@ -16,7 +17,7 @@ from moorage_state.errors import (
     StateTooLarge,
     UserError,
 )
-from moorage_state.memory import SNAPSHOT_FILE, HeapBudget, HeapOptions, MemoryDatabase
+from moorage_state.memory import SNAPSHOT_FILE, HeapBudget, MemoryDatabase
 from moorage_state.memory.limits import ENTRY_BYTES
 
 
@@ -222,7 +223,7 @@ def test_the_file_is_read_again_unless_it_is_consumed(db, tmp_path):
 
 
 def test_what_does_not_fit_is_refused_before_it_is_written(tmp_path):
-    budget = HeapBudget(HeapOptions(limit_bytes=1 << 20))
+    budget = HeapBudget(1 << 20)
     database = MemoryDatabase(tmp_path / "db", budget)
     frame = writes([1], 100, b"v" * 20_000)
     with pytest.raises(StateTooLarge) as caught:
@@ -233,7 +234,7 @@ def test_what_does_not_fit_is_refused_before_it_is_written(tmp_path):
 
 
 def test_a_full_database_still_takes_what_makes_it_no_larger(tmp_path):
-    budget = HeapBudget(HeapOptions(limit_bytes=1 << 20))
+    budget = HeapBudget(1 << 20)
     database = MemoryDatabase(tmp_path / "db", budget)
     database.apply([writes([1], 100, b"v" * 10_000)])
     same = writes([1], 100, b"w" * 10_000)
@@ -245,7 +246,7 @@ def test_a_full_database_still_takes_what_makes_it_no_larger(tmp_path):
 
 
 def test_databases_of_a_process_share_the_limit_and_give_back(tmp_path):
-    budget = HeapBudget(HeapOptions(limit_bytes=1 << 20))
+    budget = HeapBudget(1 << 20)
     one, two = (MemoryDatabase(tmp_path / name, budget) for name in "ab")
     one.apply([writes([1], 60, b"v" * 10_000)])
     frame = writes([2], 60, b"v" * 10_000)
@@ -259,7 +260,7 @@ def test_databases_of_a_process_share_the_limit_and_give_back(tmp_path):
 
 def test_a_snapshot_that_is_larger_than_the_limit_is_not_opened(db, tmp_path):
     path = written(db, tmp_path / "copy")
-    budget = HeapBudget(HeapOptions(limit_bytes=1000))
+    budget = HeapBudget(1000)
     with pytest.raises(StateTooLarge):
         MemoryDatabase(path, budget)
     assert budget.used == 0
@@ -268,7 +269,7 @@ def test_a_snapshot_that_is_larger_than_the_limit_is_not_opened(db, tmp_path):
 def test_no_limit_is_never_reached(db):
     db.make_room(pytest.fail, 1 << 60)
     with pytest.raises(UserError, match="below zero"):
-        HeapOptions(limit_bytes=-1)
+        HashMapStateBackend(memory_limit=-1)
 
 
 @pytest.mark.parametrize("size", [20, 100, 400])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from moorage_state.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
 from moorage_state.deltas import encode_frame
-from moorage_state.memory import HeapOptions
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import (
     Lease,
@@ -23,16 +23,17 @@ from moorage_state.server import (
     UploadRequest,
     Version,
 )
-from moorage_state.server.databases import DatabaseOptions
 from moorage_state.snapshots import FileRef, RangeHandle
 
 MIB = 1 << 20
-SMALL = RocksOptions(
-    block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=4 * MIB
+SMALL = EmbeddedRocksDBStateBackend(
+    tuned=RocksOptions(
+        block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=4 * MIB
+    )
 )
-BACKENDS: dict[str, DatabaseOptions] = {
+BACKENDS: dict[str, StateBackend] = {
     "rocksdb": SMALL,
-    "hashmap": HeapOptions(limit_bytes=64 * MIB),
+    "hashmap": HashMapStateBackend(memory_limit=64 * MIB),
 }
 APART = UploadLimits(inline_range=0, inline_file=-1, merge_below=0)
 """Every file is an object of its own, as it is with large state."""
@@ -143,34 +144,32 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="session", params=list(BACKENDS))
-def small(request: pytest.FixtureRequest) -> DatabaseOptions:
+def small(request: pytest.FixtureRequest) -> StateBackend:
     """Options of either backend, for little memory: what is shown holds for both."""
     return BACKENDS[request.param]
 
 
 @pytest.fixture
-def is_heap(small: DatabaseOptions) -> bool:
+def is_heap(small: StateBackend) -> bool:
     """Whether state is in memory."""
-    return isinstance(small, HeapOptions)
+    return isinstance(small, HashMapStateBackend)
 
 
 @pytest.fixture
-def host(tmp_path: Path, small: DatabaseOptions) -> Iterator[RangeHost]:
+def host(tmp_path: Path, small: StateBackend) -> Iterator[RangeHost]:
     with RangeHost(tmp_path / "local", small) as host:
         yield host
 
 
 @pytest.fixture(scope="session")
-def servers(
-    tmp_path_factory: pytest.TempPathFactory, small: DatabaseOptions
-) -> Iterator[ServerGroup]:
+def servers(tmp_path_factory: pytest.TempPathFactory, small: StateBackend) -> Iterator[ServerGroup]:
     """Two real server processes, for tests that leave them alive."""
-    with ServerGroup(2, tmp_path_factory.mktemp("servers"), options=small) as group:
+    with ServerGroup(2, tmp_path_factory.mktemp("servers"), backend=small) as group:
         yield group
 
 
 @pytest.fixture(params=["in process", "over a socket"])
-def api(request: pytest.FixtureRequest, small: DatabaseOptions) -> Iterator[StateApi]:  # noqa: ARG001
+def api(request: pytest.FixtureRequest, small: StateBackend) -> Iterator[StateApi]:  # noqa: ARG001
     """The interface, of a host in this process and of a real server, over each backend."""
     if request.param == "in process":
         yield request.getfixturevalue("host")

@@ -48,7 +48,7 @@ def test_without_ipv6_everywhere_is_ipv4(monkeypatch):
 
 @needs_ipv6
 def test_a_state_server_is_reached_over_ipv6(tmp_path, small):
-    with ServerGroup(1, tmp_path, options=small, tcp_host="::1") as group:
+    with ServerGroup(1, tmp_path, backend=small, tcp_host="::1") as group:
         (address,) = group.tcp_addresses
         assert address.startswith("tcp:[::1]:")
         with StateClient.connect(address, group.token) as client:

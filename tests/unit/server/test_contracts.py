@@ -10,9 +10,8 @@ from moorage_testing.contract_machine import machine_over
 from moorage_testing.served_harness import ServedHarness
 from moorage_testing.state_contract import StateHarness
 
-from moorage_state.memory import HeapOptions
+from moorage_state.backends import HashMapStateBackend, StateBackend
 from moorage_state.server import RangeHost
-from moorage_state.server.databases import DatabaseOptions
 
 # A busy machine is no failure.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,7 +22,7 @@ BODIES = [*contract_kinds.BODIES, *contract_ttl.BODIES]
 
 @pytest.fixture(scope="module")
 def shared(
-    tmp_path_factory: pytest.TempPathFactory, small: DatabaseOptions
+    tmp_path_factory: pytest.TempPathFactory, small: StateBackend
 ) -> Iterator[tuple[RangeHost, str]]:
     """One host for all tests, each with an operator of its own."""
     directory = tmp_path_factory.mktemp("contract")
@@ -52,9 +51,9 @@ def run(shared: tuple[RangeHost, str], examples: int, steps: int) -> None:
 
 
 def test_every_kind_of_state_is_a_plain_object_per_key_in_ranges_of_a_job(
-    shared: tuple[RangeHost, str], small: DatabaseOptions
+    shared: tuple[RangeHost, str], small: StateBackend
 ) -> None:
-    run(shared, 3 if isinstance(small, HeapOptions) else 1, 15)
+    run(shared, 3 if isinstance(small, HashMapStateBackend) else 1, 15)
 
 
 @pytest.mark.soak

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.deltas import encode_frame
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import ServerGroup
@@ -18,8 +19,10 @@ MIB = 1 << 20
 VALUE = 4000
 PER_EPOCH = 2_500
 LIMIT = 256 * MIB
-OPTIONS = RocksOptions(
-    block_cache_bytes=64 * MIB, write_buffers_bytes=32 * MIB, write_buffer_bytes=8 * MIB
+OPTIONS = EmbeddedRocksDBStateBackend(
+    tuned=RocksOptions(
+        block_cache_bytes=64 * MIB, write_buffers_bytes=32 * MIB, write_buffer_bytes=8 * MIB
+    )
 )
 
 
@@ -101,7 +104,7 @@ def grow_and_read(drive, key, disk, size):
     """Write `size` bytes of state through one server, read some of all of it; RSS over time."""
     noise = random.Random(5).randbytes(4 * MIB)
     sizes = []
-    with ServerGroup(1, disk / "local", options=OPTIONS) as group:
+    with ServerGroup(1, disk / "local", backend=OPTIONS) as group:
         (pid,) = group.pids
         with limited(pid, LIMIT), group.connect(0) as client:
             op = drive(client)
@@ -143,7 +146,7 @@ def large_epoch(drive, key, disk, size, limit):
     """One epoch that changes `size` bytes of state, through a server without room for them."""
     noise = random.Random(5).randbytes(4 * MIB)
     count, a_frame = size // VALUE, 2 * PER_EPOCH // 5
-    with ServerGroup(1, disk / "local", options=OPTIONS) as group:
+    with ServerGroup(1, disk / "local", backend=OPTIONS) as group:
         (pid,) = group.pids
         with limited(pid, limit), group.connect(0) as client:
             op = drive(client)

@@ -31,7 +31,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 @pytest.fixture
 def group(tmp_path, small):
-    with ServerGroup(1, tmp_path / "local", options=small) as group:
+    with ServerGroup(1, tmp_path / "local", backend=small) as group:
         yield group
 
 
@@ -48,7 +48,7 @@ def is_running(pid):
 
 
 def test_trap_4_servers_are_started_by_exec_and_end_with_their_group(tmp_path, small):
-    with ServerGroup(2, tmp_path, options=small) as group:
+    with ServerGroup(2, tmp_path, backend=small) as group:
         sockets = [Path(address.removeprefix("unix:")) for address in group.addresses]
         for index, pid in enumerate(group.pids):
             assert b"moorage_state.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -122,7 +122,7 @@ def call_until_gone(call):
 
 def test_servers_outlive_the_thread_that_started_them(tmp_path, small):
     groups = []
-    thread = threading.Thread(target=lambda: groups.append(ServerGroup(1, tmp_path, options=small)))
+    thread = threading.Thread(target=lambda: groups.append(ServerGroup(1, tmp_path, backend=small)))
     thread.start()
     thread.join()
     with groups[0] as group:
@@ -137,7 +137,7 @@ def stopped(group, index=0):
 
 
 def test_a_start_that_is_too_slow_has_twice_the_time_from_then_on(tmp_path, small):
-    with ServerGroup(1, tmp_path, options=small) as group:
+    with ServerGroup(1, tmp_path, backend=small) as group:
         seen = [stopped(group)]
         group._start_timeout = 1e-6
         for slow in (1, 2, 3, 3):
@@ -154,7 +154,7 @@ def test_a_start_that_is_too_slow_has_twice_the_time_from_then_on(tmp_path, smal
 
 
 def test_a_server_that_came_up_late_is_not_begun_anew(tmp_path, small):
-    with ServerGroup(2, tmp_path, options=small) as group:
+    with ServerGroup(2, tmp_path, backend=small) as group:
         stopped(group)
         group._start_timeout = 1e-6
         with pytest.raises(Retryable, match="too slow"):
@@ -179,7 +179,7 @@ def test_a_server_that_starts_and_has_time_left_is_not_begun_anew(tmp_path, smal
     def look_away(_server):
         raise Retryable("somebody else asks")
 
-    with ServerGroup(1, tmp_path, options=small) as group:
+    with ServerGroup(1, tmp_path, backend=small) as group:
         before = stopped(group)
         with monkeypatch.context() as patched:
             patched.setattr(group, "_wait_until_ready", look_away)
@@ -253,7 +253,10 @@ def test_a_server_that_cannot_start_says_so(tmp_path, capfd):
         (["--socket", "/tmp/" + "x" * 100], "too long"),
         ([], "nowhere to listen"),
         (["--tcp", "here"], "not an address"),
-        (["--tcp", "127.0.0.1:0", "--options", '{"compaction": "magic"}'], "compaction"),
+        (["--tcp", "127.0.0.1:0", "--options", '{"tuned": {"compaction": "magic"}}'], "compaction"),
+        (["--tcp", "127.0.0.1:0", "--options", '{"colour": 1}'], "not known: options=['colour']"),
+        (["--tcp", "127.0.0.1:0", "--backend", "no_such:Backend"], "there is no module no_such"),
+        (["--tcp", "127.0.0.1:0", "--backend", "json:JSONDecoder"], "not a state backend"),
     ],
 )
 def test_wrong_arguments_are_explained(tmp_path, capsys, monkeypatch, arguments, told):
@@ -284,7 +287,7 @@ def test_a_sidecar_serves_tcp_with_a_token_from_a_file(tmp_path):
 
 
 def test_the_group_serves_tcp_when_asked(tmp_path, small):
-    with ServerGroup(1, tmp_path, options=small, tcp_host="127.0.0.1") as group:
+    with ServerGroup(1, tmp_path, backend=small, tcp_host="127.0.0.1") as group:
         (address,) = group.tcp_addresses
         with StateClient.connect(address, group.token) as client:
             assert client.ping() == group.pids[0]

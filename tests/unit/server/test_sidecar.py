@@ -21,9 +21,8 @@ import pytest
 from moorage_testing.jobs import wait_until
 
 from moorage_state.errors import LocalDiskError, MoorageError, Retryable, UserError
-from moorage_state.memory import HeapOptions
 from moorage_state.server import StateClient
-from moorage_state.server.sidecar import Sidecar, main, options_for
+from moorage_state.server.sidecar import Sidecar, backend_for, main
 from moorage_state.server.slots import Slot, socket_path
 from moorage_state.server.vitals import Signs
 from moorage_state.server.wire import AnotherServer
@@ -31,9 +30,11 @@ from moorage_state.tuning import DEFAULTS_VARIABLE
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 TOKEN = "secret"  # noqa: S105
-SMALL = (
-    '{"block_cache_bytes": 16777216, "write_buffers_bytes": 16777216, '
-    '"write_buffer_bytes": 1048576}'
+SMALL = json.dumps(
+    {
+        "state.backend.rocksdb.memory.fixed-per-slot": "24mb",
+        "state.backend.rocksdb.writebuffer.size": "1mb",
+    }
 )
 
 
@@ -55,7 +56,7 @@ class Started:
         command = [sys.executable, "-m", "moorage_state.server.sidecar", "--dir", str(volume)]
         command += ["--servers", "2", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--health-port", str(self.port + 2), "--token-file", str(token_file)]
-        self.command = [*command, "--options", SMALL, *arguments]
+        self.command = [*command, "--state-options", SMALL, *arguments]
         self.start()
 
     def start(self):
@@ -371,18 +372,19 @@ def test_a_server_that_is_in_no_place_has_no_socket_on_a_volume(server):
     assert socket_path("v", server) == ""
 
 
-def sidecar_options(*, servers=4, memory=1024, **others):
-    given = {"backend": "rocksdb", "state_options": "{}", "options": "{}", **others}
-    return options_for(argparse.Namespace(servers=servers, memory=memory, **given))
+def sidecar_backend(*, servers=4, memory=1024, **others):
+    given = {"backend": "rocksdb", "state_options": "{}", "code": [], **others}
+    return backend_for(argparse.Namespace(servers=servers, memory=memory, **given))
 
 
-def test_memory_is_shared_among_the_servers_and_explicit_options_win():
-    options = sidecar_options(options='{"compression": "zstd", "block_bytes": 4096}')
+def sidecar_options(**given):
+    return sidecar_backend(**given).tuned
+
+
+def test_memory_is_shared_among_the_servers():
+    options = sidecar_options()
     assert 200 << 20 < options.block_cache_bytes < 256 << 20
     assert 80 << 20 < options.write_buffers_bytes < 100 << 20
-    assert (options.compression, options.block_bytes) == ("zstd", 4096)
-    exact = sidecar_options(options='{"block_cache_bytes": 1048576}')
-    assert exact.block_cache_bytes == 1 << 20
     assert sidecar_options(memory=1, servers=64).block_cache_bytes > 6 << 20
 
 
@@ -402,10 +404,10 @@ def test_what_the_image_says_holds_where_the_manifest_says_nothing(monkeypatch):
 
 
 def test_state_in_memory_is_bounded_by_the_servers_share():
-    assert sidecar_options(backend="hashmap") == HeapOptions(limit_bytes=256 << 20)
+    assert sidecar_backend(backend="hashmap").memory_limit == 256 << 20
     named = {"state.backend.hashmap.memory-limit": "1g"}
-    options = sidecar_options(backend="filesystem", state_options=json.dumps(named))
-    assert options == HeapOptions(limit_bytes=1 << 30)
+    backend = sidecar_backend(backend="filesystem", state_options=json.dumps(named))
+    assert (backend.identifier, backend.memory_limit) == ("hashmap", 1 << 30)
 
 
 @pytest.mark.parametrize(

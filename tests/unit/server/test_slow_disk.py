@@ -6,17 +6,20 @@ import threading
 import pytest
 from moorage_testing.jobs import wait_until
 
+from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.deltas import encode_frame
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import RangeSpec, ServerGroup, Version
 from moorage_state.server.sidecar import Sidecar
 
 KIB, MIB = 1 << 10, 1 << 20
-SMALL = RocksOptions(
-    block_cache_bytes=8 * MIB,
-    write_buffers_bytes=4 * MIB,
-    write_buffer_bytes=512 * KIB,
-    max_write_buffers=2,
+SMALL = EmbeddedRocksDBStateBackend(
+    tuned=RocksOptions(
+        block_cache_bytes=8 * MIB,
+        write_buffers_bytes=4 * MIB,
+        write_buffer_bytes=512 * KIB,
+        max_write_buffers=2,
+    )
 )
 SLOW = f"""
 import sys
@@ -38,7 +41,7 @@ def sidecar(tmp_path, monkeypatch):
     (tmp_path / "site" / "sitecustomize.py").write_text(SLOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     one = Sidecar(
-        lambda seconds: ServerGroup(1, tmp_path / "volume", options=SMALL, start_timeout=seconds),
+        lambda seconds: ServerGroup(1, tmp_path / "volume", backend=SMALL, start_timeout=seconds),
         hung_seconds=2.0,
     )
     thread = threading.Thread(target=one.work)

@@ -6,20 +6,23 @@ import signal
 import pytest
 
 from moorage_state import failpoints
+from moorage_state.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from moorage_state.errors import Retryable, StateTooLarge
-from moorage_state.memory import HeapOptions
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import RangeHost, RestoreBase, ServerGroup
 
 MIB = 1 << 20
-ROCKS = RocksOptions(
-    block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=4 * MIB
+HEAP = HashMapStateBackend()
+ROCKS = EmbeddedRocksDBStateBackend(
+    tuned=RocksOptions(
+        block_cache_bytes=16 * MIB, write_buffers_bytes=16 * MIB, write_buffer_bytes=4 * MIB
+    )
 )
 
 
 @pytest.fixture(scope="session")
 def small():
-    return HeapOptions(limit_bytes=MIB)
+    return HashMapStateBackend(memory_limit=MIB)
 
 
 @pytest.fixture
@@ -52,15 +55,15 @@ def test_a_refused_attempt_leaves_nothing_that_could_be_committed(op, key, tmp_p
 def test_a_restore_that_does_not_fit_is_refused(op, drive, key, tmp_path):
     op.epoch({key(group, 1): bytes(10_000) for group in range(64)})
     op.checkpoint(1)
-    with RangeHost(tmp_path / "tiny", HeapOptions(limit_bytes=100_000)) as other:
+    with RangeHost(tmp_path / "tiny", HashMapStateBackend(memory_limit=100_000)) as other:
         moved = drive(other, run="f2r0")
         with pytest.raises(StateTooLarge):
             moved.open(op.base)
         assert other.stats() == []
 
 
-@pytest.mark.parametrize("there", [HeapOptions(), ROCKS], ids=["to hashmap", "to rocksdb"])
-@pytest.mark.parametrize("here", [HeapOptions(), ROCKS], ids=["from hashmap", "from rocksdb"])
+@pytest.mark.parametrize("there", [HEAP, ROCKS], ids=["to hashmap", "to rocksdb"])
+@pytest.mark.parametrize("here", [HEAP, ROCKS], ids=["from hashmap", "from rocksdb"])
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_a_checkpoint_of_either_backend_restores_into_either(
     drive, key, tmp_path, here, there, parallelism
@@ -107,7 +110,7 @@ def test_a_server_killed_while_it_uploads_comes_back_from_deltas(
     drive, key, tmp_path, monkeypatch, place
 ):
     monkeypatch.setenv("MOORAGE_FAILPOINT", f"{place}:kill:1")
-    with ServerGroup(1, tmp_path / "servers", options=HeapOptions()) as group:
+    with ServerGroup(1, tmp_path / "servers", backend=HashMapStateBackend()) as group:
         monkeypatch.delenv("MOORAGE_FAILPOINT")
         client = group.connect(0)
         op = drive(client)
@@ -127,7 +130,7 @@ def test_a_server_killed_while_it_uploads_comes_back_from_deltas(
 def test_a_server_killed_between_checkpoints_has_its_last_copy_and_the_deltas_since(
     drive, key, tmp_path
 ):
-    with ServerGroup(1, tmp_path / "servers", options=HeapOptions()) as group:
+    with ServerGroup(1, tmp_path / "servers", backend=HashMapStateBackend()) as group:
         client = group.connect(0)
         op = drive(client)
         op.open()

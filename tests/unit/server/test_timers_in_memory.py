@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.deltas import Frame
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, timer_entry
-from moorage_state.rocks import Database, ProcessMemory
+from moorage_state.memory.heap_timers import HeapTimers
+from moorage_state.rocks import Database
 from moorage_state.server import RangeHost
 from moorage_state.server.databases import Databases
-from moorage_state.server.heap_timers import HeapTimers
 from moorage_state.tuning import parse_options
 
 MIB = 1 << 20
@@ -21,12 +22,13 @@ SETTINGS = {"state.backend.rocksdb.timer-service.factory": "HEAP"}
 @pytest.fixture(scope="session")
 def small():
     options = parse_options("rocksdb", SETTINGS).rocks_options()
-    return replace(
+    tuned = replace(
         options,
         block_cache_bytes=16 * MIB,
         write_buffers_bytes=16 * MIB,
         write_buffer_bytes=4 * MIB,
     )
+    return EmbeddedRocksDBStateBackend(tuned=tuned)
 
 
 def timers(op, kind):
@@ -86,13 +88,13 @@ def test_looking_for_timers_does_not_touch_the_database(tmp_path, small, monkeyp
 
 def test_timers_are_in_the_database_too(tmp_path, small):
     entries = random_timers(random.Random(1), range(9), 50)
-    database = HeapTimers(Database(tmp_path / "db", small, ProcessMemory(small)))
+    database = HeapTimers(Database(tmp_path / "db", small.tuned, small.process_memory()))
     database.apply([Frame([], entries, [b""] * len(entries))], (b"\xff\xffversion", b"1"))
     assert database.get_many(entries) == [b""] * len(entries)
     assert database.checkpoint(tmp_path / "copy") is None
     database.delete_range(b"", b"\xff")
     assert database.properties()["heap-timers"] == 0
     database.close()
-    again = HeapTimers(Database(tmp_path / "copy", small, ProcessMemory(small)))
+    again = HeapTimers(Database(tmp_path / "copy", small.tuned, small.process_memory()))
     assert again.properties()["heap-timers"] == len(set(entries))
     again.close()

@@ -246,7 +246,7 @@ def test_a_server_killed_while_it_uploads_loses_nothing_and_leaves_only_garbage(
     drive, key, small, tmp_path, monkeypatch, place, nth
 ):
     monkeypatch.setenv("MOORAGE_FAILPOINT", f"{place}:kill:{nth}")
-    with ServerGroup(1, tmp_path / "servers", options=small) as group:
+    with ServerGroup(1, tmp_path / "servers", backend=small) as group:
         monkeypatch.delenv("MOORAGE_FAILPOINT")
         client = group.connect(0)
         part = drive(client)

@@ -8,26 +8,25 @@ What these set is ignored: a timer that always sets the next one would never let
 
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from moorage_state.backends.api import (
-    Environment,
-    KeyedStateBackend,
-    StateBackend,
-)
+from moorage_state.backends.api import Environment, KeyedStateBackend
 from moorage_state.backends.handles import KeyedStateHandle
+from moorage_state.backends.hashmap import HashMapStateBackend
 from moorage_state.backends.keyed import DatabaseKeyedStateBackend
 from moorage_state.backends.keying import KeyLocator, Located
+from moorage_state.backends.rocksdb import EmbeddedRocksDBStateBackend
+from moorage_state.backends.state_backend import StateBackend
 from moorage_state.backends.storage import CheckpointStreamFactory
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
+from moorage_state.database import RangeDatabase
 from moorage_state.errors import UserError
 from moorage_state.keyed.timers import MAX_TIME, TimeDomain
 from moorage_state.keygroups import SPARK_XXHASH64, KeyGroupRange
-from moorage_state.memory import HeapOptions
 from moorage_state.server.databases import Databases
 
 __all__ = ["BatchExecutionStateBackend", "BatchKeyedStateBackend", "sort_key"]
@@ -166,9 +165,48 @@ class BatchKeyedStateBackend(DatabaseKeyedStateBackend):
 
 @dataclass(frozen=True, slots=True)
 class BatchExecutionStateBackend(StateBackend):
-    """State of bounded jobs, whose input is sorted by key; takes no snapshots."""
+    """State of bounded jobs, whose input is sorted by key; takes no snapshots.
+
+    Attributes:
+        databases: the backend of the state servers, where nothing is kept.
+    """
 
     identifier: ClassVar[str] = "batch"
+
+    databases: EmbeddedRocksDBStateBackend = field(default_factory=EmbeddedRocksDBStateBackend)
+
+    @property
+    def delegated_state_backend(self) -> StateBackend:
+        """See `DelegatingStateBackend`."""
+        return self.databases
+
+    def open_database(
+        self,
+        path: Path,
+        memory: Any,
+        groups: tuple[int, int] | None = None,
+        *,
+        read_only: bool = False,
+    ) -> RangeDatabase:
+        """See `StateBackend`."""
+        return self.databases.open_database(path, memory, groups, read_only=read_only)
+
+    def process_memory(self) -> Any:
+        """See `StateBackend`."""
+        return self.databases.process_memory()
+
+    def configure(self, configuration: Mapping[str, str]) -> StateBackend:
+        """See `StateBackend`: the settings are those of the databases."""
+        return replace(self, databases=self.databases.configure(configuration))
+
+    def for_servers(self, servers: int, memory: int | None) -> StateBackend:
+        """See `StateBackend`."""
+        return replace(self, databases=self.databases.for_servers(servers, memory))
+
+    @property
+    def working_directory(self) -> Path | None:
+        """See `StateBackend`."""
+        return self.databases.working_directory
 
     def create_keyed_state_backend(
         self,
@@ -198,7 +236,7 @@ class BatchExecutionStateBackend(StateBackend):
             tuple(key_types),
             number_of_key_groups,
             key_group_range,
-            databases=Databases(HeapOptions()),
+            databases=Databases(HashMapStateBackend()),
             directory=environment.local_dir or Path(tempfile.gettempdir()) / "moorage-batch",
         )
 

@@ -1,22 +1,15 @@
 """The factory of state in memory."""
 
-import tempfile
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from moorage_state.backends.api import (
-    Environment,
-    KeyedStateBackend,
-    StateBackend,
-)
-from moorage_state.backends.configuration import ASYNCHRONOUS, Configuration
-from moorage_state.backends.handles import KeyedStateHandle
-from moorage_state.backends.keyed import DatabaseKeyedStateBackend
-from moorage_state.keygroups import KeyGroupRange
-from moorage_state.memory import HeapOptions
-from moorage_state.server.databases import Databases
+from moorage_state.backends.state_backend import StateBackend
+from moorage_state.errors import IllegalConfigurationError
+from moorage_state.memory import HeapBudget, MemoryDatabase
+from moorage_state.tuning import HEAP_LIMIT, parse_options
 
 __all__ = ["HashMapStateBackend"]
 
@@ -28,39 +21,58 @@ class HashMapStateBackend(StateBackend):
     Attributes:
         asynchronous_snapshots: whether snapshots are written beside the processing of records;
             False only to look for faults. None to take `state.backend.async`.
+        memory_limit: bytes of state that one state server may keep, 0 for any; None to take
+            `state.backend.hashmap.memory-limit`, or else a server's share of its machine.
     """
 
     identifier: ClassVar[str] = "hashmap"
 
     asynchronous_snapshots: bool | None = None
+    memory_limit: int | None = None
 
-    def configure(self, configuration: Configuration) -> StateBackend:
+    def __post_init__(self) -> None:
+        if self.memory_limit is not None and self.memory_limit < 0:
+            raise IllegalConfigurationError(
+                f"limit of state in memory is below zero: memory_limit={self.memory_limit}; use 0 "
+                f"for no limit"
+            )
+
+    def configure(self, configuration: Mapping[str, str]) -> "HashMapStateBackend":
         """See `ConfigurableStateBackend`."""
-        if self.asynchronous_snapshots is not None:
-            return self
-        return replace(self, asynchronous_snapshots=configuration.get_option(ASYNCHRONOUS))
+        from moorage_state.backends.configuration import ASYNCHRONOUS, Configuration
 
-    def create_keyed_state_backend(
-        self,
-        environment: Environment,
-        job_id: str,
-        operator_identifier: str,
-        key_types: Sequence[str],
-        number_of_key_groups: int,
-        key_group_range: KeyGroupRange,
-        *,
-        restore: Iterable[KeyedStateHandle] = (),
-    ) -> KeyedStateBackend:
-        """See `StateBackend`."""
-        return DatabaseKeyedStateBackend(
-            environment,
-            job_id,
-            operator_identifier,
-            tuple(key_types),
-            number_of_key_groups,
-            key_group_range,
-            databases=Databases(HeapOptions()),
-            directory=environment.local_dir or Path(tempfile.gettempdir()) / "moorage-hashmap",
-            asynchronous=self.asynchronous_snapshots is not False,
-            restore=restore,
+        config = Configuration(configuration)
+        limits = {key: text for key, text in config.items() if key == HEAP_LIMIT}
+        limit = parse_options("hashmap", limits).heap_limit or None
+        mode = self.asynchronous_snapshots
+        return replace(
+            self,
+            asynchronous_snapshots=config.get_option(ASYNCHRONOUS) if mode is None else mode,
+            memory_limit=limit if self.memory_limit is None else self.memory_limit,
         )
+
+    def for_servers(self, servers: int, memory: int | None) -> "HashMapStateBackend":
+        """See `StateBackend`: where nobody said how much, half of the machine's memory."""
+        if self.memory_limit is not None:
+            return self
+        half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        return replace(self, memory_limit=(memory or half) // servers)
+
+    def process_memory(self) -> HeapBudget:
+        """The bytes of state in this process."""
+        return HeapBudget(self.memory_limit or 0)
+
+    def open_database(
+        self,
+        path: Path,
+        memory: Any,
+        groups: tuple[int, int] | None = None,
+        *,
+        read_only: bool = False,
+    ) -> MemoryDatabase:
+        """See `StateBackend`; the file of a working copy goes when it was read."""
+        budget = HeapBudget() if read_only else memory
+        return MemoryDatabase(path, budget, groups, consume=not read_only)
+
+    def _snapshot_ways(self) -> dict[str, bool]:
+        return {"asynchronous": self.asynchronous_snapshots is not False}

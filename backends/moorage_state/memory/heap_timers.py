@@ -12,7 +12,8 @@ from pathlib import Path
 from moorage_state.database import PendingCopy, RangeCursor, RangeDatabase, RangeView
 from moorage_state.deltas import Frame
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS
-from moorage_state.memory import HeapBudget, MemoryDatabase
+from moorage_state.memory.database import MemoryDatabase
+from moorage_state.memory.limits import HeapBudget
 
 __all__ = ["HeapTimers"]
 
