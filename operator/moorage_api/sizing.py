@@ -1,7 +1,7 @@
-"""How the memory of pods is divided: JVM heap, what the JVM needs besides, Python, RocksDB.
+"""How large pods are: their memory, divided among JVM, Python and RocksDB, and their disks.
 
 One place for the numbers, since the builders of pods use them and the judges of manifests say when
-a pod is too small for them. All sizes are whole MiB; pure arithmetic.
+a pod is too small for them. Memory is in whole MiB; pure arithmetic.
 """
 
 from dataclasses import dataclass
@@ -9,11 +9,13 @@ from decimal import Decimal
 
 from moorage_api.compute import Driver, Executor
 from moorage_api.quantities import Quantity
+from moorage_api.state import LocalVolume
 
 __all__ = [
     "JvmMemory",
     "SidecarMemory",
     "driver_memory",
+    "empty_dir_size",
     "executor_count",
     "executor_memory",
     "least_driver_memory",
@@ -42,6 +44,9 @@ _PARENT = 64
 _SERVER = 256
 _LEAST_CACHE = 64
 _USUAL_CACHE = 256
+
+# Of a volume on the node's own disk: without a bound one job fills it for all.
+_EMPTY_DIR = Quantity("10Gi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,11 @@ def sidecar_memory(executor: Executor) -> SidecarMemory:
     limit = _mib(given) if given else _PARENT + cores * (_SERVER + _USUAL_CACHE)
     spare = max(limit - _PARENT - cores * _SERVER, 0)
     return SidecarMemory(limit, max(spare * 4 // 5, cores * _LEAST_CACHE // 2))
+
+
+def empty_dir_size(local: LocalVolume) -> Quantity:
+    """How large an executor's EmptyDir may get: the kubelet evicts one that grows larger."""
+    return local.size or _EMPTY_DIR
 
 
 def executor_count(executor: Executor, parallelism: int) -> int:

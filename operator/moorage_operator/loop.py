@@ -34,6 +34,7 @@ from moorage_operator.ports import (
     Cluster,
     ClusterError,
     DriverClient,
+    Forbidden,
     Lineages,
     Object,
     Ref,
@@ -270,7 +271,13 @@ class Reconciler:
                 return await self._gone(ref)
             memory.begin(body["metadata"]["uid"])
             one_pass = self._job if ref.kind == "StatefulSparkJob" else self._snapshot
-            done = await one_pass(ref, body, memory)
+            try:
+                done = await one_pass(ref, body, memory)
+            except Forbidden:
+                # Roles of a namespace that is deleted go in any order with what they are for.
+                if not await self._observer.is_let_go(body):
+                    raise
+                return await self._let_go(ref, body)
             if done is not None:
                 return done
         return Pass(changed=True, again_after=0.0)
@@ -310,8 +317,7 @@ class Reconciler:
         world = await self._observer.snapshot(body, self._actor.store_tasks_of(memory.uid))
         if world is None:
             if await self._observer.is_let_go(body):
-                subject = Subject(ref.kind, body, meta_of(body), job=None)
-                return Pass(await self._actor.carry_out(SetFinalizer(present=False), subject), 0.0)
+                return await self._let_go(ref, body)
             return Pass(changed=False, again_after=_LONGEST_WAIT, problem=left_alone)
         plan = self._decide_snapshot(world)
         old = world.snapshot.status
@@ -329,6 +335,11 @@ class Reconciler:
         subject = Subject.of_snapshot(body, world)
         written = Written.WRITTEN if labelled else written
         return await self._finish(body, memory, subject, plan, written)
+
+    async def _let_go(self, ref: Ref, body: Object) -> Pass:
+        subject = Subject(ref.kind, body, meta_of(body), job=None)
+        changed = await self._actor.carry_out(SetFinalizer(present=False), subject)
+        return Pass(changed, _LONGEST_WAIT)
 
     async def _finish(
         self,

@@ -471,7 +471,7 @@ class Observer:
         return await self._store_tasks(refs, {left_store_task(world.meta.uid, one).id})
 
     async def is_let_go(self, body: Object) -> bool:
-        """Whether nobody can want more of an object whose status cannot be read: it goes."""
+        """Whether the object goes with its namespace, so that nobody can want more of it."""
         meta = meta_of(body)
         return meta.deleted_at is not None and await self._terminating(meta.namespace)
 

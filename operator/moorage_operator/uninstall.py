@@ -58,22 +58,37 @@ async def let_go(
 ) -> list[Leftover]:
     """Every job and snapshot, after the operator's finalizer was taken off if that is wanted.
 
+    A namespace that is gone, or closed to us, keeps none of the others from being seen to.
+
     Raises:
-        ClusterError: the API server refused, or does not answer.
+        ClusterError: the API server refused, or does not answer; all else is done.
     """
-    found = []
+    found, failed = list[Leftover](), list[ClusterError]()
     for namespace in namespaces:
         for kind in KINDS:
-            for body in await _listed(cluster, kind, namespace):
-                held = FINALIZER in _finalizers(body)
-                if held and release and not await _release(cluster, kind, body):
-                    continue
-                meta = body["metadata"]
-                going = bool(meta.get("deletionTimestamp"))
-                if going and release and _finalizers(body) == [FINALIZER]:
-                    continue
-                where = (kind, meta["namespace"], meta["name"])
-                found.append(Leftover(*where, held and not release, going))
+            try:
+                found += await _seen_to(cluster, kind, namespace, release=release)
+            except ClusterError as error:
+                failed.append(error)
+    if failed:
+        raise failed[0]
+    return found
+
+
+async def _seen_to(
+    cluster: Cluster, kind: Kind, namespace: str | None, *, release: bool
+) -> list[Leftover]:
+    found = []
+    for body in await _listed(cluster, kind, namespace):
+        held = FINALIZER in _finalizers(body)
+        if held and release and not await _release(cluster, kind, body):
+            continue
+        meta = body["metadata"]
+        going = bool(meta.get("deletionTimestamp"))
+        if going and release and _finalizers(body) == [FINALIZER]:
+            continue
+        where = (kind, meta["namespace"], meta["name"])
+        found.append(Leftover(*where, held and not release, going))
     return found
 
 

@@ -46,6 +46,7 @@ class WorkQueue:
         chance: spreads what would fall together.
         pace: seconds from the beginning of a pass to that of the next of the same object, where
             it is an event that asks for it: many at once, such as those of all its pods, are one.
+            After a pass that changed nothing no other comes sooner, whatever asks for it.
     """
 
     handle: Callable[[Ref], Awaitable[Pass]]
@@ -169,7 +170,8 @@ class WorkQueue:
             return 0.0 if entry.in_a_row < _BUSY_LIMIT else _BUSY_WAIT
         if done.again_after is None:
             return None
-        return max(done.again_after, 0.05)
+        # What changed nothing changes nothing a moment later either, whatever it asks for.
+        return max(done.again_after, self.pace, 0.05)
 
     def _plan(self, ref: Ref, entry: _Entry, wait: float | None) -> None:
         if entry.again and not entry.bugs:

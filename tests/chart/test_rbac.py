@@ -148,6 +148,30 @@ def test_without_cluster_scoped_rights_there_is_nothing_outside_of_namespaces(re
     assert set(operators(rendered["namespaced"])) == {"jobs-a", "jobs-b", NAMESPACE}
 
 
+WATCHED_TWO = ("--set", "watchNamespaces={jobs-a,jobs-b}")
+
+
+def test_an_operator_of_some_namespaces_may_let_go_in_one_whose_roles_went_first(template):
+    (role,) = [
+        role
+        for role in operators(template(*WATCHED_TWO))[""]
+        if role["metadata"]["name"].endswith("-let-go")
+    ]
+    kinds = ("statefulsparkjobs", "statefulsparksnapshots")
+    wanted = {("moorage.dev", kind, verb) for kind in kinds for verb in ("get", "list", "patch")}
+    assert allowed([role]) == wanted | {("", "namespaces", "get")}
+    (names,) = [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule]
+    assert names == ["jobs-a", "jobs-b"]
+
+
+def test_a_release_goes_though_one_of_its_namespaces_is_gone(template):
+    """Nothing of its hook has to be made in them."""
+    objects = template(*WATCHED_TWO)
+    (job,) = of_kind(objects, "Job")
+    account = job["spec"]["template"]["spec"]["serviceAccountName"]
+    assert {where for where, _ in bound(objects, account, NAMESPACE)} == {"", NAMESPACE}
+
+
 @pytest.mark.parametrize(
     ("case", "namespaces"), [("default", [""]), ("namespaced", ["jobs-a", "jobs-b"])]
 )

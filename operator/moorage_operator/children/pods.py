@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from moorage_api import JobSpec, LocalVolume, Quantity
+from moorage_api import JobSpec, LocalVolume
 from moorage_api.driver import (
     CONFIG_DIR,
     ENDPOINT_PORT,
@@ -39,7 +39,7 @@ from moorage_api.reserved import (
     TOKEN_DIR,
     TOKEN_VOLUME,
 )
-from moorage_api.sizing import driver_memory, sidecar_memory
+from moorage_api.sizing import driver_memory, empty_dir_size, sidecar_memory
 from moorage_operator.children.names import (
     REVISION_ANNOTATION,
     config_map_name,
@@ -177,9 +177,6 @@ def tls_mounts(spec: JobSpec) -> list[dict[str, Any]]:
 
 _CLAIM = f"spark.kubernetes.executor.volumes.persistentVolumeClaim.{LOCAL_VOLUME}"
 
-_DEFAULT_SIZE = Quantity("10Gi")
-"""Of a volume on the node's own disk: without a bound one job fills it for all."""
-
 
 def local_volumes(meta: Meta, local: LocalVolume, attempt: int) -> list[dict[str, Any]]:
     """The volume as the executor's template carries it; none where Spark adds it (ReusedPVC)."""
@@ -221,11 +218,7 @@ def local_settings(local: LocalVolume) -> dict[str, str]:
 
 def local_requests(local: LocalVolume) -> dict[str, str]:
     """What the node must have room for, so that the scheduler does not fill its disk twice."""
-    return {"ephemeral-storage": _size(local)} if local.type == "EmptyDir" else {}
-
-
-def _size(local: LocalVolume) -> str:
-    return str(local.size or _DEFAULT_SIZE)
+    return {"ephemeral-storage": str(empty_dir_size(local))} if local.type == "EmptyDir" else {}
 
 
 def _source(meta: Meta, local: LocalVolume, attempt: int) -> dict[str, Any]:
@@ -234,7 +227,7 @@ def _source(meta: Meta, local: LocalVolume, attempt: int) -> dict[str, Any]:
         return {"hostPath": {"path": local.path, "type": "Directory"}}
     if local.type == "EphemeralPVC":
         return {"ephemeral": {"volumeClaimTemplate": _claim(meta, local, attempt)}}
-    return {"emptyDir": {"sizeLimit": _size(local)}}
+    return {"emptyDir": {"sizeLimit": str(empty_dir_size(local))}}
 
 
 def _claim(meta: Meta, local: LocalVolume, attempt: int) -> dict[str, Any]:

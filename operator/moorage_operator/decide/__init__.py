@@ -31,7 +31,7 @@ from moorage_operator.decide.phase import message, phase
 from moorage_operator.decide.specs import desired, is_valid, policy, renew_rejection
 from moorage_operator.decide.start import fencing, starting, verifying
 from moorage_operator.decide.stop import snapshotting, stopping
-from moorage_operator.decide.validate import tell_ignored_annotations, validate
+from moorage_operator.decide.validate import tell_ignored_annotations, validate, warn_of_eviction
 from moorage_operator.decide.view import hold_back, show_pods
 from moorage_operator.plan import Event, Plan, SetFinalizer, SetPodMonitor
 from moorage_operator.snapshots.triggers import stale, wanted
@@ -57,6 +57,9 @@ def decide_job(world: JobWorld) -> Plan:
     draft = Draft(world, world.status, again=world.config.resync)
     if isinstance(world.drivers, Unreadable):
         draft.wake(world.config.busy_resync)
+        if world.meta.deleted_at is not None and world.namespace_terminating:
+            # The right to list pods may have gone first; the namespace takes those along.
+            draft.do(SetFinalizer(present=False))
         _say_blind(draft, world.drivers)
         return draft.plan()
     foreign = rebuild(draft)
@@ -162,4 +165,5 @@ def _describe(draft: Draft) -> None:
     draft.put(conditions=conditions(draft))
     tell_condition_changes(draft, before, draft.status.conditions)
     tell_ignored_annotations(draft)
+    warn_of_eviction(draft)
     hold_back(draft)

@@ -33,6 +33,12 @@ _REFUSES = (
 )
 """Of a driver that answers, and does not believe who asks."""
 
+_MAY_NOT_ASK = (
+    "the operator may not read the Secret with the driver's token, so that it cannot ask the "
+    "driver; name the namespace in the chart's value jobs.namespaces"
+)
+"""With stores.readSecrets=false it has rights there alone."""
+
 UNTRUSTED = "EndpointUntrusted"
 """Why a driver that answers could not be read: its certificate is not believed."""
 
@@ -92,12 +98,14 @@ def _unheard(draft: Draft, text: str) -> Trouble:
 
 
 def estranged(draft: Draft) -> str:
-    """Why a driver that answers and the operator do not believe each other; empty if they do."""
+    """Why operator and driver are at odds, whatever the network does; empty if they are not."""
     report = draft.world.report
     if not isinstance(report, Unreadable):
         return ""
     if report.reason == UNTRUSTED:
         return report.message
+    if report.reason == "Forbidden":
+        return f"{_MAY_NOT_ASK}: {report.message}"
     return _REFUSES if report.reason == "EndpointRefused" else ""
 
 

@@ -8,12 +8,16 @@ from collections.abc import Iterator
 
 from moorage_api import JobSpec, Problem
 from moorage_api.problems import field_name
+from moorage_api.sizing import empty_dir_size
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.restore_point import Obstacle, is_path_absent, moved, named_snapshot
-from moorage_operator.decide.specs import name_of_newest
+from moorage_operator.decide.specs import name_of_newest, running_spec
 from moorage_state.tuning import judge_options
 
 __all__ = ["tell_ignored_annotations", "validate"]
+
+_FULL = 0.8
+"""Of a volume: RocksDB needs room for what it compacts."""
 
 _SNAPSHOT = "spec.restore.snapshotName"
 _ACKNOWLEDGE = "spec.restore.acknowledgeStateLoss"
@@ -127,6 +131,26 @@ def _fixed(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
 _DOMAIN = "moorage.dev/"
 _ORDERS = ("savepoint", "checkpoint", "restart", "adopt-lineage")
 _SWITCHES = ("paused", "skip-final-savepoint")
+
+
+def warn_of_eviction(draft: Draft) -> None:
+    """Tell before the kubelet evicts executors for the size of their state, again and again.
+
+    One that an older operator made may be larger than what its successor is given.
+    """
+    spec, report = running_spec(draft), draft.report
+    if spec is None or report is None or spec.state.local.type != "EmptyDir":
+        return
+    limit = empty_dir_size(spec.state.local)
+    share = report.state_bytes / max(report.executors_ready, 1)
+    if share < _FULL * float(limit.value):
+        return
+    text = (
+        f"an executor keeps about {share / 2**30:.1f} GiB of state on an EmptyDir of {limit}, and "
+        "is evicted when it is larger than that, at the latest from the next start on; set "
+        "spec.state.local.size, or take more executors"
+    )
+    draft.tell("Warning", "LocalVolumeFull", text, f"{draft.meta.uid}-{draft.attempt.number}")
 
 
 def tell_ignored_annotations(draft: Draft) -> None:

@@ -3,7 +3,8 @@
 from datetime import timedelta
 
 import pytest
-from moorage_testing.worlds import Stage, checkpoint
+from moorage_testing.world_parts import CHECKPOINTS
+from moorage_testing.worlds import Stage, checkpoint, job_spec
 
 
 @pytest.fixture
@@ -82,3 +83,25 @@ def test_of_failures_in_a_row_the_first_few_are_told_and_then_whenever_they_have
     running.say(consecutive_failed_checkpoints=0)
     running.settle()
     assert running.status.snapshots.consecutive_failures == 0
+
+
+@pytest.mark.parametrize(
+    ("local", "gib", "warned"),
+    [
+        (None, 15, False),
+        (None, 17, True),
+        ({"type": "EmptyDir", "size": "20Gi"}, 17, False),
+        ({"type": "EmptyDir", "size": "4Gi"}, 7, True),
+        ({"type": "EphemeralPVC", "size": "4Gi"}, 7, False),
+    ],
+)
+def test_a_job_whose_executors_would_be_evicted_for_their_state_is_told_before(local, gib, warned):
+    """An unsized EmptyDir has 10Gi, also where an older operator gave it as much as there was."""
+    state = {"checkpointDir": CHECKPOINTS, **({"local": local} if local else {})}
+    stage = Stage(spec=job_spec(state=state, upgrade={"mode": "LastCheckpoint"}))
+    stage.run()
+    stage.say(state_bytes=gib * 2**30, executors_ready=2, executors_desired=2)
+    stage.settle()
+    assert bool(stage.told("LocalVolumeFull")) == warned
+    if warned:
+        assert "spec.state.local.size" in stage.told("LocalVolumeFull")[0].message

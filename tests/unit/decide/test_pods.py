@@ -326,6 +326,7 @@ def test_a_pod_that_stays_though_it_was_deleted_by_force_is_named():
     [
         ("EndpointRefused", "unauthorized: the token is wrong", "moorage.dev/restart"),
         ("EndpointUntrusted", "certificate has expired; renew it", "certificate has expired"),
+        ("Forbidden", "secrets clicks-1-tokens is forbidden", "jobs.namespaces"),
     ],
 )
 def test_a_driver_that_the_operator_is_at_odds_with_is_left_alone_and_the_way_out_is_said(

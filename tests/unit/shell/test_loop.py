@@ -6,6 +6,7 @@ from moorage_testing.kube import MemoryCluster, OperatorKilled
 from moorage_api.driver import StartOrder
 from moorage_api.status import JobStatus, read_status
 from moorage_operator import loop
+from moorage_operator.decide import decide_job
 from moorage_operator.plan import (
     DeletePod,
     Event,
@@ -543,3 +544,35 @@ async def test_a_snapshot_with_a_status_that_nobody_can_read_goes_with_its_names
     await shell.reconciler.reconcile(ref)
     gone = shell.api.get("StatefulSparkSnapshot", "here", "clicks-a") is None
     assert gone == terminating
+
+
+@pytest.mark.parametrize("terminating", [True, False])
+@pytest.mark.parametrize("kind", ["Pod", "ControllerRevision"])
+async def test_a_job_goes_with_its_namespace_though_rights_in_it_went_first(
+    shell, kind, terminating
+):
+    """A Role is deleted with its namespace, in any order with what it is for."""
+    shell.decide = decide_job
+    shell.make_job(meta={"finalizers": ["moorage.dev/operator"]})
+    shell.api.set_status("StatefulSparkJob", "here", "clicks", attempt={"revision": "clicks-1"})
+    shell.api.delete("StatefulSparkJob", "here", "clicks")
+    if terminating:
+        shell.api.delete("Namespace", "", "here")
+    for verb in ("get", "list"):
+        shell.cluster.fail(Forbidden("no such right"), verb=verb, kind=kind, times=-1)
+    shell.cluster.fail(Forbidden("no such right"), verb="replace_status", times=-1)
+    await shell.reconcile()
+    assert (shell.job() is None) == terminating
+
+
+async def test_what_goes_with_its_namespace_and_others_hold_is_not_looked_at_all_the_time(shell):
+    meta = {"finalizers": ["moorage.dev/operator", "theirs.example/x"]}
+    shell.make_job(meta=meta)
+    shell.api.delete("StatefulSparkJob", "here", "clicks")
+    shell.api.delete("Namespace", "", "here")
+    shell.cluster.fail(Forbidden("no"), verb="get", kind="ControllerRevision", times=-1)
+    shell.api.set_status("StatefulSparkJob", "here", "clicks", attempt={"revision": "clicks-1"})
+    assert (await shell.reconcile()).changed
+    done = await shell.reconcile()
+    assert not done.changed
+    assert done.again_after == 60.0

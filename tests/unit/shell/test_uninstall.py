@@ -84,5 +84,13 @@ async def test_a_refusal_is_no_success(cluster):
         await let_go(cluster, (None,), release=True)
 
 
+async def test_a_namespace_that_is_closed_keeps_no_other_from_being_seen_to(cluster):
+    cluster.fail(Forbidden("no such right"), verb="list", kind="StatefulSparkJob", times=1)
+    with pytest.raises(Forbidden, match="no such right"):
+        await let_go(cluster, ("gone", "streams-b"), release=True)
+    assert _held(cluster, "StatefulSparkJob", "streams-b") == []
+    assert _held(cluster, "StatefulSparkSnapshot", "streams-b") == [OTHER]
+
+
 def test_where_nothing_is_left_that_is_said():
     assert report([], release=True) == "nothing of Moorage is left: no job and no snapshot"

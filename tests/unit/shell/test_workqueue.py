@@ -189,6 +189,16 @@ async def test_an_object_that_time_does_not_change_is_looked_at_again_only_when_
     assert hands.begun == [A, A]
 
 
+async def test_what_changed_nothing_is_not_repeated_sooner_than_the_pace(queue, hands):
+    """Whatever it asks for: else an object that others hold would be looked at all the time."""
+    queue.pace = 0.1
+    hands.answers[A] = [Pass(changed=False, again_after=0.0)] * 3
+    begun = asyncio.get_running_loop().time()
+    queue.wake(A)
+    await until(lambda: hands.begun == [A, A, A])
+    assert asyncio.get_running_loop().time() - begun >= 0.19
+
+
 async def test_a_bug_about_one_object_does_not_stop_the_others(queue, hands, caplog):
     hands.answers[A] = [RuntimeError("bug")]
     queue.wake(A)
