@@ -25,8 +25,12 @@ class NoServer:
     def __init__(self):
         self.prepared = []
 
+    def range(self, lease):
+        self.lease = lease
+        return self
+
     def prepare(self, *arguments):
-        self.prepared.append(arguments)
+        self.prepared.append((self.lease, *arguments))
         return Prepared("empty", 0, 0)
 
 
@@ -75,7 +79,7 @@ def test_nothing_is_read_and_what_is_written_is_dropped(bound, server):
     assert bound.next_timer(0, 3) is None
     bound.stage(b"not even a frame")
     assert bound.prepare() == "empty"
-    assert server.prepared == [("op", 0, "f1r0", 1, "attempt", "", 0)]
+    assert server.prepared == [(Lease("op", 0, "f1r0"), 1, "attempt", "", 0)]
 
 
 @pytest.fixture

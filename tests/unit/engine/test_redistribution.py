@@ -77,9 +77,9 @@ class Life:
 
     def work(self, work, bound, leased, subtask):
         store = KeyedStateStore(bound, self.epoch + 1)
-        peers = [(leased.start, lambda: bound)]
+        peers = [(leased.lease.start, lambda: bound)]
         states = RangeOperatorStates(
-            bound, store, leased.start, self.epoch + 1, self.schemas, peers
+            bound, store, leased.lease.start, self.epoch + 1, self.schemas, peers
         )
         found = work(states, subtask)
         states.flush()

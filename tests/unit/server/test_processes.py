@@ -329,7 +329,7 @@ def test_a_peer_that_does_not_know_the_token_is_not_trusted(tmp_path, wanted, ki
 
     def pretend(listener):
         connection = Connection(listener.accept()[0])
-        connection.socket.sendall(b"MOORSTA\2" + bytes(32) + b"\x01x")
+        connection.socket.sendall(b"MOORSTA\3" + bytes(32) + b"\x01x")
         connection.receive_hello()
         connection.send_result(bytes(32))
         connection.close()

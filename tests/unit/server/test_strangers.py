@@ -168,7 +168,7 @@ def test_a_client_waits_for_a_dripping_server_no_longer_than_a_handshake_may_tak
         def drip():
             connected, _ = listener.accept()
             with connected, contextlib.suppress(OSError):
-                connected.sendall(b"MOORSTA\2" + bytes(32) + b"\xff")
+                connected.sendall(b"MOORSTA\3" + bytes(32) + b"\xff")
                 while not over.wait(0.02):
                     connected.sendall(b"x")
 
