@@ -271,6 +271,11 @@ class Checkpoint(Model):
     retain: CheckpointRetention = CheckpointRetention()
     """Which are kept."""
 
+    externalized_checkpoint_retention: (
+        Literal["RetainOnCancellation", "DeleteOnCancellation", "NoExternalizedCheckpoints"] | None
+    ) = None
+    """What becomes of them when the job ends for good; not given, they stay at every end."""
+
     def _rules(self) -> Iterator[Violation]:
         if self.interval is not None and self.cron is not None:
             yield Violation(("cron", "interval"), "is given beside interval", "keep one of them")

@@ -1,27 +1,30 @@
 """What the coordinator wants done. The driver does it, in order, and answers where it says so."""
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from moorage_state.coordinator.messages import CheckpointMetrics, SharedStateKey, TaskId
-from moorage_state.coordinator.pending import CompletedCheckpoint, PendingCheckpoint
+from moorage_state.coordinator.checkpoint import (
+    CheckpointFuture,
+    CompletedCheckpoint,
+    PendingCheckpoint,
+    TaskId,
+)
+from moorage_state.coordinator.failures import CheckpointException
 from moorage_state.coordinator.properties import (
     CheckpointMetaData,
     CheckpointOptions,
     CheckpointProperties,
 )
-from moorage_state.coordinator.reasons import CheckpointException
 
 __all__ = [
-    "DiscardCheckpoint",
-    "DiscardState",
     "Effect",
     "FailJob",
     "FinalizeCheckpoint",
     "NotifyCheckpointAborted",
     "NotifyCheckpointComplete",
-    "NotifyCheckpointSubsumed",
+    "Outbox",
     "ScheduleAt",
     "ToleranceExceeded",
     "TriggerTasks",
@@ -62,8 +65,6 @@ class FinalizeCheckpoint:
     properties: CheckpointProperties
     external_location: str | None
     states: Mapping[TaskId, Any]
-    shared: Mapping[TaskId, Mapping[SharedStateKey, Any]]
-    metrics: Mapping[TaskId, CheckpointMetrics]
     _pending: PendingCheckpoint = field(repr=False, compare=False)
 
     def completed(
@@ -89,14 +90,6 @@ class NotifyCheckpointComplete:
 
 
 @dataclass(frozen=True, slots=True)
-class NotifyCheckpointSubsumed:
-    """Tell tasks that this one and all before it are no longer retained."""
-
-    checkpoint_id: int
-    tasks: tuple[TaskId, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class NotifyCheckpointAborted:
     """Tell tasks to give up a checkpoint, whatever they have done for it."""
 
@@ -104,28 +97,6 @@ class NotifyCheckpointAborted:
     latest_completed_id: int
     timestamp: float
     tasks: tuple[TaskId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DiscardCheckpoint:
-    """Delete what belongs to a checkpoint alone. Answer `discarded`, failed or not.
-
-    Attributes:
-        completed: the checkpoint that was subsumed or ended with the job; None for one that never
-            completed.
-        handles: of one that never completed: what tasks had uploaded for it.
-    """
-
-    checkpoint_id: int
-    completed: CompletedCheckpoint | None = None
-    handles: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DiscardState:
-    """Delete files that came too late or that nothing references any more. No answer."""
-
-    handles: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +127,46 @@ Effect = (
     TriggerTasks
     | FinalizeCheckpoint
     | NotifyCheckpointComplete
-    | NotifyCheckpointSubsumed
     | NotifyCheckpointAborted
-    | DiscardCheckpoint
-    | DiscardState
     | FailJob
     | ToleranceExceeded
     | ScheduleAt
 )
+
+
+class Outbox:
+    """Effects that wait to be drained, and futures that wait for the call to be over."""
+
+    def __init__(self) -> None:
+        self._effects: list[Effect] = []
+        self._ends: deque[tuple[CheckpointFuture, CompletedCheckpoint | CheckpointException]] = (
+            deque()
+        )
+        self._wake: float | None = None
+
+    def emit(self, effect: Effect) -> None:
+        """Have something done."""
+        self._effects.append(effect)
+
+    def end(
+        self, future: CheckpointFuture, result: CompletedCheckpoint | CheckpointException
+    ) -> None:
+        """Complete a future once the coordinator is at rest."""
+        self._ends.append((future, result))
+
+    def settle(self, wake: float | None) -> None:
+        """The coordinator is at rest: say when it wants to be woken, then tell who waits.
+
+        A listener may call the coordinator again; what comes of it is told in the same order.
+        """
+        if wake != self._wake:
+            self._wake = wake
+            self._effects.append(ScheduleAt(wake))
+        while self._ends:
+            future, result = self._ends.popleft()
+            future.complete(result)
+
+    def drain(self) -> list[Effect]:
+        """Return the effects so far and forget them."""
+        effects, self._effects = self._effects, []
+        return effects

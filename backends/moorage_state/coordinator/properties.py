@@ -1,20 +1,29 @@
-"""What a checkpoint is: its type, who deletes it when, and what tasks are told of it."""
+"""What a checkpoint is, when a job takes them, and when they go.
+
+Types, retention and what tasks are told of a checkpoint; and the settings of a coordinator.
+"""
 
 from dataclasses import dataclass
 from enum import Enum
 
-from moorage_state.errors import Bug
+from moorage_state.errors import Bug, UserError
 
 __all__ = [
+    "CheckpointConfig",
     "CheckpointMetaData",
     "CheckpointOptions",
     "CheckpointProperties",
     "CheckpointRetentionPolicy",
     "CheckpointType",
-    "ClaimMode",
+    "CheckpointingMode",
     "JobStatus",
     "SavepointFormat",
+    "ToleranceAction",
 ]
+
+# Flink's MINIMAL_CHECKPOINT_TIME: below it a job would do nothing else.
+SHORTEST_SECONDS = 0.01
+_LONGEST_PAUSE_SECONDS = 365 * 24 * 3600.0
 
 
 class CheckpointType(Enum):
@@ -66,19 +75,6 @@ class SavepointFormat(Enum):
     """The backend's own files."""
 
 
-class ClaimMode(Enum):
-    """Who owns the snapshot that a job was restored from."""
-
-    CLAIM = "claim"
-    """The job: it is deleted once nothing needs it."""
-
-    NO_CLAIM = "no_claim"
-    """A person: it is never deleted, and the first checkpoint references none of its files."""
-
-    LEGACY = "legacy"
-    """A person: it is never deleted, but checkpoints may reference its files for ever."""
-
-
 class JobStatus(Enum):
     """How a job ended, as far as its checkpoints are concerned."""
 
@@ -100,6 +96,13 @@ class CheckpointRetentionPolicy(Enum):
     RETAIN_ON_FAILURE = "retain_on_failure"
     RETAIN_ON_CANCELLATION = "retain_on_cancellation"
 
+    def discards(self, status: JobStatus) -> bool:
+        """Whether they are deleted when the job ends so.
+
+        Suspended it has not ended: whoever goes on with it needs them.
+        """
+        return status.is_globally_terminal and status in _DISCARDED_AT[self]
+
 
 _DISCARDED_AT = {
     CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION: frozenset(JobStatus),
@@ -110,35 +113,33 @@ _DISCARDED_AT = {
 
 @dataclass(frozen=True, slots=True)
 class CheckpointProperties:
-    """What is taken and who deletes it when.
+    """What is taken, and what becomes of it.
 
     Attributes:
         checkpoint_type: what is taken.
         forced: starts though the most allowed are pending, and is not subsumed while pending.
-        discard_on_subsumed: deleted when newer ones took its place.
-        discarded_at: the ends of the job at which it is deleted.
-        unclaimed: a restored snapshot that belongs to somebody else.
+        retention: when the job deletes it at its end; None for never.
+        unclaimed: a restored snapshot whose files are somebody else's: none is referenced.
         format: of a savepoint's files.
     """
 
     checkpoint_type: CheckpointType = CheckpointType.CHECKPOINT
     forced: bool = False
-    discard_on_subsumed: bool = True
-    discarded_at: frozenset[JobStatus] = frozenset()
+    retention: CheckpointRetentionPolicy | None = None
     unclaimed: bool = False
     format: SavepointFormat = SavepointFormat.NATIVE
 
     @classmethod
-    def for_checkpoint(cls, policy: CheckpointRetentionPolicy) -> "CheckpointProperties":
-        """A checkpoint that the job owns."""
-        return cls(discarded_at=_DISCARDED_AT[policy])
+    def for_checkpoint(cls, policy: CheckpointRetentionPolicy | None) -> "CheckpointProperties":
+        """A checkpoint that the job owns; without a policy it is kept at every end."""
+        return cls(retention=policy)
 
     @classmethod
     def for_savepoint(
         cls, *, forced: bool = True, savepoint_format: SavepointFormat = SavepointFormat.CANONICAL
     ) -> "CheckpointProperties":
         """A savepoint; only a person deletes it."""
-        return cls(CheckpointType.SAVEPOINT, forced, False, format=savepoint_format)
+        return cls(CheckpointType.SAVEPOINT, forced, format=savepoint_format)
 
     @classmethod
     def for_sync_savepoint(
@@ -150,12 +151,12 @@ class CheckpointProperties:
     ) -> "CheckpointProperties":
         """The savepoint of a job that stops: drained and ended, or suspended."""
         kind = CheckpointType.SAVEPOINT_TERMINATE if terminate else CheckpointType.SAVEPOINT_SUSPEND
-        return cls(kind, forced, False, format=savepoint_format)
+        return cls(kind, forced, format=savepoint_format)
 
     @classmethod
     def for_unclaimed_snapshot(cls) -> "CheckpointProperties":
-        """A snapshot restored without a claim; nothing is triggered with these."""
-        return cls(CheckpointType.SAVEPOINT, False, False, unclaimed=True)
+        """A snapshot that lies elsewhere and was restored; nothing is triggered with these."""
+        return cls(CheckpointType.SAVEPOINT, unclaimed=True)
 
     @property
     def is_savepoint(self) -> bool:
@@ -168,18 +169,13 @@ class CheckpointProperties:
         return self.checkpoint_type.is_synchronous
 
     @property
-    def is_unclaimed(self) -> bool:
-        """Whether it is a restored snapshot that belongs to somebody else."""
-        return self.unclaimed
-
-    @property
     def is_recovery_point(self) -> bool:
         """Whether the job itself may come back from it: not from a plain savepoint."""
         return not self.is_savepoint or self.is_synchronous
 
     def discard_on(self, status: JobStatus) -> bool:
         """Whether it is deleted when the job ends so."""
-        return status in self.discarded_at
+        return self.retention is not None and self.retention.discards(status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +218,80 @@ class CheckpointOptions:
     def __post_init__(self) -> None:
         if self.target_location is not None and not self.checkpoint_type.is_savepoint:
             raise Bug(f"only savepoints have a place of their own: got={self.target_location}")
+
+
+class CheckpointingMode(Enum):
+    """Whether inputs are aligned."""
+
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+
+
+class ToleranceAction(Enum):
+    """What follows when more checkpoints in a row failed than are tolerated."""
+
+    DEGRADE = "degrade"
+    """The job runs on and says so."""
+
+    FAIL_JOB = "fail_job"
+    """The job fails (Flink's rule)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointConfig:
+    """When checkpoints are taken and what their failures lead to. Times are seconds.
+
+    Attributes:
+        interval: between the starts of two; None if there is no schedule, or cron decides.
+        timeout: how long one may take from its trigger on, the wait for a boundary included.
+        max_concurrent: how many may be pending; forced ones come on top.
+        min_pause: the least time from a completion to the next periodic start.
+        tolerable_failures: how many in a row are borne; None for any number.
+        aligned_timeout: how long a trigger may wait for a boundary; None for up to `timeout`.
+        retention: what becomes of retained checkpoints when the job ends; None: they stay.
+        on_tolerance_exceeded: what follows one failure too many.
+        coalesce_periodic: a periodic request that finds one of its kind waiting is left out, where
+            Flink queues it.
+    """
+
+    interval: float | None = None
+    timeout: float = 600.0
+    max_concurrent: int = 1
+    min_pause: float = 0.0
+    tolerable_failures: int | None = 0
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    retention: CheckpointRetentionPolicy | None = (
+        CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION
+    )
+    on_tolerance_exceeded: ToleranceAction = ToleranceAction.FAIL_JOB
+    aligned_timeout: float | None = None
+    coalesce_periodic: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("interval", "timeout"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds >= SHORTEST_SECONDS:
+                raise UserError(
+                    f"a checkpoint's {name} is 10 ms at least: {name}={seconds}; give more seconds"
+                )
+        if self.max_concurrent < 1:
+            raise UserError(f"one checkpoint at least: max_concurrent={self.max_concurrent}")
+        if not self.min_pause >= 0:
+            raise UserError(f"a pause cannot be below 0: min_pause={self.min_pause}")
+        if self.aligned_timeout is not None and not self.aligned_timeout > 0:
+            raise UserError(f"alignment needs time: aligned_timeout={self.aligned_timeout}")
+
+    @property
+    def pause(self) -> float:
+        """`min_pause`, at most a year."""
+        return min(self.min_pause, _LONGEST_PAUSE_SECONDS)
+
+    @property
+    def effective_interval(self) -> float | None:
+        """`interval`, at least the pause: more often makes no sense."""
+        return None if self.interval is None else max(self.interval, self.pause)
+
+    @property
+    def properties(self) -> CheckpointProperties:
+        """Of the checkpoints that the job takes by itself."""
+        return CheckpointProperties.for_checkpoint(self.retention)

@@ -193,7 +193,7 @@ class CheckpointStore:
     def retire(
         self,
         writer: LogWriter,
-        keep: int,
+        keep: int | None,
         *,
         pinned: Collection[int] = (),
         pending: Iterable[RangeHandle] = (),
@@ -222,7 +222,7 @@ class CheckpointStore:
         self,
         writer: LogWriter,
         entries: Sequence[Entry],
-        keep: int,
+        keep: int | None,
         pinned: Collection[int],
         pending: Iterable[RangeHandle],
     ) -> Retirement:

@@ -28,7 +28,7 @@ class Retirement:
 def victims(
     entries: Sequence[Entry],
     manifests: Mapping[int, Manifest],
-    keep: int,
+    keep: int | None,
     *,
     pinned: Collection[int] = (),
     pending: Iterable[RangeHandle] = (),
@@ -47,11 +47,11 @@ def victims(
         manifests: by checkpoint id, those that could be read: of all retained checkpoints, and of
             retired ones whose objects are still to be deleted. A victim without its manifest is
             retired and its objects are left for a sweep.
-        keep: at least 1.
+        keep: at least 1; None for none but the pinned ones, which is for the end of a job.
         pinned: checkpoints that a running checkpoint builds on.
         pending: handles of checkpoints that are not complete yet.
     """
-    kept = _kept(entries, max(keep, 1), pinned)
+    kept = _kept(entries, keep, pinned)
     if any(checkpoint_id not in manifests for checkpoint_id in kept):
         return Retirement()
     ids = tuple(c.checkpoint_id for c in reversed(retained(entries)) if c.checkpoint_id not in kept)
@@ -62,8 +62,11 @@ def victims(
     return Retirement(ids, (*sorted(files - live), *last))
 
 
-def _kept(entries: Sequence[Entry], keep: int, pinned: Collection[int]) -> frozenset[int]:
+def _kept(entries: Sequence[Entry], keep: int | None, pinned: Collection[int]) -> frozenset[int]:
     existing = [checkpoint.checkpoint_id for checkpoint in retained(entries)]
+    if keep is None:
+        return frozenset(pinned).intersection(existing)
+    keep = max(keep, 1)
     timeline = [
         point.checkpoint.checkpoint_id
         for point in restore_points(entries)

@@ -26,6 +26,7 @@ from moorage.driver.coordination import (
 from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.manifests import Boundary, ManifestMaker, handles_of
 from moorage.driver.output import OutputKeeper
+from moorage.driver.refusals import RestorePointIncompatible, RestorePointNotFound
 from moorage.driver.requesters import Place, Requesters
 from moorage.driver.requests import CheckpointRequest, Request, SavepointRequest
 from moorage.driver.settings import JobSettings
@@ -39,8 +40,8 @@ from moorage.driver.watching import CheckpointWatch, Unwatched
 from moorage.engine.fleet import FleetUpload, RangeFleet
 from moorage_state.coordinator import (
     CheckpointFailureReason,
+    CompletedCheckpointStore,
     CountingIdCounter,
-    DiscardCheckpoint,
     Effect,
     FailJob,
     FinalizeCheckpoint,
@@ -57,9 +58,16 @@ from moorage_state.errors import (
     MoorageError,
     Retryable,
     StaleLease,
+    UserError,
     VersionGone,
 )
-from moorage_state.snapshots import CheckpointStore, LogWriter, Manifest, UnderWay
+from moorage_state.snapshots import (
+    CheckpointStore,
+    LogWriter,
+    Manifest,
+    RangeHandle,
+    UnderWay,
+)
 
 __all__ = ["Boundary", "CheckpointReport", "Checkpointer"]
 
@@ -80,9 +88,8 @@ class Checkpointer:
 
     Args:
         run: the number of the run under the writer's fence.
-        base: the checkpoint of this lineage that the run was restored from, if any: what it holds
-            is not uploaded again.
-        epoch: the epoch the run begins after.
+        completed: the checkpoints of the lineage, and what the run begins from.
+        housekeeper: lets old ones go.
         output: publishes what a completed checkpoint covers.
         tell: takes sentences for people.
         watch: hears what becomes of checkpoints and savepoints.
@@ -97,9 +104,9 @@ class Checkpointer:
         writer: LogWriter,
         fleet: RangeFleet,
         run: int,
-        base: Manifest | None,
         *,
-        epoch: int,
+        completed: CompletedCheckpointStore,
+        housekeeper: Housekeeper,
         output: OutputKeeper,
         tell: Callable[[str], None] = _log.warning,
         watch: CheckpointWatch | None = None,
@@ -118,13 +125,8 @@ class Checkpointer:
         manifests = ManifestMaker(settings, graph, writer, run)
         self._snapshots = SnapshotWriter(graph, store, writer, fleet, manifests, clock)
         self._background = Background()
-        self._housekeeper = Housekeeper(
-            store, writer, output, self._background, run, settings.retain, clock, self._unfinished
-        )
-        self._base = handles_of(base) if base is not None else {}
-        self._base_id = base.checkpoint_id if base is not None else 0
-        # After a restore from elsewhere this lineage has no checkpoint of that epoch yet.
-        self._covered_epoch = epoch if base is not None or epoch == 0 else epoch - 1
+        self._base: Mapping[str, list[RangeHandle]] = {}
+        self._covered_epoch = 0
         self._staged: list[Staged] = []
         self._done: list[int] = []
         self._works: dict[int, Work] = {}
@@ -133,10 +135,44 @@ class Checkpointer:
         self.broken = False
         self._requesters = Requesters(settings, writer, self._watch)
         self._ids = CountingIdCounter(store.next_id(writer.entries))
-        self._coordinator = new_coordinator(settings, graph, writer, self._ids, self._watch, clock)
-        self.go_on()
+        self._coordinator = new_coordinator(
+            settings, graph, writer.lineage, completed, self._ids, self._watch, clock
+        )
+        self._completed_store = completed
+        self._housekeeper = housekeeper
+        housekeeper.serve(run, self._background, self._unfinished)
 
     # -- from the run ----------------------------------------------------------------------
+
+    def restore(self, *, must_exist: bool) -> Manifest | None:
+        """What the run begins from; None for nothing.
+
+        Args:
+            must_exist: to begin with nothing would lose state.
+
+        Raises:
+            RestorePointNotFound: there is nothing, and must be.
+            RestorePointIncompatible: it has state that the job has no operator for.
+        """
+        policy = self._settings.restore
+        try:
+            found = self._coordinator.restore_latest_checkpointed_state(
+                error_if_no_checkpoint=must_exist,
+                all_or_nothing_state=not policy.allow_non_restored,
+            )
+        except UserError as error:
+            if self._completed_store.latest is None:
+                raise RestorePointNotFound(*error.args) from error
+            raise RestorePointIncompatible(*error.args) from error
+        if found is None:
+            return None
+        manifest: Manifest = found.payload
+        if self._coordinator.base_id:
+            self._base, self._covered_epoch = handles_of(manifest), manifest.epoch
+        else:
+            # After a restore from elsewhere this lineage has no checkpoint of that epoch yet.
+            self._covered_epoch = max(0, manifest.epoch - 1)
+        return manifest
 
     def staged(self, epoch: int, committables: Mapping[str, list[Committable]]) -> None:
         """Take note of what a committed epoch staged; the next checkpoint covers it."""
@@ -263,7 +299,7 @@ class Checkpointer:
     def _unfinished(self) -> UnderWay:
         """What is being taken, and the bases of that and of the next; any thread may ask."""
         works = list(self._works.values())  # in one step, and before the base that follows them
-        bases = {self._base_id, *(work.base_id for work in works)} - {0}
+        bases = {self._coordinator.base_id, *(work.base_id for work in works)} - {0}
         return UnderWay(tuple(work.checkpoint_id for work in works), tuple(bases))
 
     # -- effects ---------------------------------------------------------------------------
@@ -288,10 +324,6 @@ class Checkpointer:
                 self._completed(effect.checkpoint_id)
             case NotifyCheckpointAborted():
                 self._aborted(effect.checkpoint_id)
-            case DiscardCheckpoint():
-                # What may be deleted is for the log to say: see `Housekeeper`.
-                self._aborted(effect.checkpoint_id)
-                self._coordinator.discarded(effect.checkpoint_id)
             case ToleranceExceeded():
                 self._tell(f"more checkpoints failed in a row than are tolerated: {effect.cause}")
             case FailJob():
@@ -299,7 +331,7 @@ class Checkpointer:
                     raise underneath(effect.cause)
                 self._tell(f"the job goes on without its savepoint: {effect.cause}")
             case _:
-                pass  # times, and files that came too late: the sweep finds those
+                pass  # times: `poll` comes often enough
 
     def _begin_savepoint(
         self, request: SavepointRequest, at: Callable[[], Boundary], result: Place | BaseException
@@ -319,7 +351,7 @@ class Checkpointer:
     def _trigger(self, effect: TriggerTasks, at: Callable[[], Boundary]) -> None:
         """The synchronous part, then the upload in a thread."""
         checkpoint_id, started = effect.checkpoint_id, self._clock()
-        incremental = self._settings.incremental and effect.options.checkpoint_type.shares_files
+        base_id = effect.base_id if self._settings.incremental else 0
         reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
         try:
             boundary = at()
@@ -341,8 +373,8 @@ class Checkpointer:
             boundary,
             pause,
             started,
-            self._base_id if incremental else 0,
-            self._base if incremental else {},
+            base_id,
+            self._base if base_id else {},
             attempt=self._requesters.attempt_at(effect.options.target_location),
             staged=list(self._staged),
         )
@@ -362,7 +394,7 @@ class Checkpointer:
             decline(self._coordinator, job, work.checkpoint_id, error)
             return
         work.uploaded = result
-        acknowledge(self._coordinator, job, work, result, self._clock() - work.started)
+        acknowledge(self._coordinator, job, work, result)
 
     def _begin_finalizing(self, effect: FinalizeCheckpoint) -> None:
         work = self._works[effect.checkpoint_id]
@@ -425,7 +457,8 @@ class Checkpointer:
         self._staged = [staged for staged in self._staged if staged.epoch > report.epoch]
         self._done = [e for e in self._done if self._works] + [report.epoch]
         self._fleet.complete(checkpoint_id, report.epoch, work.uploaded.handles)
-        self._base, self._base_id = work.uploaded.handles, checkpoint_id
+        if checkpoint_id == self._coordinator.base_id:
+            self._base = work.uploaded.handles
         if work.unpublished is not None:
             raise work.unpublished
         self._housekeeper.after(report)

@@ -8,12 +8,14 @@ from pyspark.sql import SparkSession
 
 from moorage.api.graph import JobGraph
 from moorage.driver.environment import Environment
+from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.output import OutputKeeper
 from moorage.driver.reporter import Reporter
 from moorage.driver.requests import Requests
 from moorage.driver.settings import JobSettings
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.plan import EpochPlanner
+from moorage_state.coordinator import CompletedCheckpointStore
 from moorage_state.snapshots import CheckpointStore, LogWriter
 
 __all__ = ["DriverContext"]
@@ -37,6 +39,8 @@ class DriverContext:
     requests: Requests
     environment: Environment
     output: OutputKeeper
+    completed: CompletedCheckpointStore
+    housekeeper: Housekeeper
 
     @property
     def input_uids(self) -> list[str]:

@@ -11,7 +11,7 @@ from moorage.api.graph import JobGraph
 from moorage.driver.requests import SavepointRequest
 from moorage.driver.settings import JobSettings
 from moorage.driver.snapshot_writer import Work
-from moorage.driver.watching import CheckpointWatch, WatchedStats
+from moorage.driver.watching import CheckpointWatch, WatchedCheckpoints
 from moorage.engine.fleet import FleetUpload
 from moorage_api.cron import next_tick
 from moorage_state.coordinator import (
@@ -21,8 +21,6 @@ from moorage_state.coordinator import (
     CheckpointFailureManager,
     CheckpointFailureReason,
     CheckpointFuture,
-    CheckpointMetrics,
-    CheckpointRetentionPolicy,
     CompletedCheckpointStore,
     CountingIdCounter,
     DeclineCheckpoint,
@@ -31,7 +29,6 @@ from moorage_state.coordinator import (
     ToleranceAction,
 )
 from moorage_state.errors import MoorageError, ServerGone, StaleLease, VersionGone
-from moorage_state.snapshots import LogWriter
 
 __all__ = [
     "DRIVER_TASK",
@@ -53,7 +50,8 @@ DRIVER_TASK = TaskId("", 0)
 def new_coordinator(
     settings: JobSettings,
     graph: JobGraph,
-    writer: LogWriter,
+    lineage: str,
+    completed: CompletedCheckpointStore,
     ids: CountingIdCounter,
     watch: CheckpointWatch,
     clock: Callable[[], float],
@@ -61,6 +59,7 @@ def new_coordinator(
     """The coordinator; its scheduler is not started.
 
     Args:
+        completed: the checkpoints of the lineage, and what the run begins from.
         ids: counts from above all ids that were ever used in the lineage.
         clock: seconds on a clock that only goes forward.
     """
@@ -68,18 +67,18 @@ def new_coordinator(
         TaskId(operator.uid, i) for operator in graph.operators for i in range(settings.parallelism)
     ]
     return CheckpointCoordinator(
-        writer.lineage,
+        lineage,
         checkpoint_config(settings),
         tasks,
         tasks,
         tasks,
         ids,
-        CompletedCheckpointStore(settings.retain),
+        completed,
         CheckpointFailureManager(settings.tolerable_failures),
         clock,
         wall_clock=time.time,
         next_time=calendar_of(settings),
-        stats=WatchedStats(watch),
+        tracker=WatchedCheckpoints(watch),
     )
 
 
@@ -107,7 +106,7 @@ def checkpoint_config(settings: JobSettings) -> CheckpointConfig:
         max_concurrent=settings.max_concurrent,
         min_pause=settings.min_pause_seconds,
         tolerable_failures=settings.tolerable_failures,
-        retention=CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION,
+        retention=settings.retention,
         on_tolerance_exceeded=(
             ToleranceAction.FAIL_JOB if settings.fail_on_tolerance else ToleranceAction.DEGRADE
         ),
@@ -128,24 +127,20 @@ def trigger_savepoint(
 
 
 def acknowledge(
-    coordinator: CheckpointCoordinator, job: str, work: Work, result: FleetUpload, seconds: float
+    coordinator: CheckpointCoordinator, job: str, work: Work, result: FleetUpload
 ) -> None:
     """Every range acknowledges its part, and the driver the whole.
 
     Args:
         job: the lineage.
-        seconds: since the trigger.
     """
     for uid, handles in result.handles.items():
         for i, handle in enumerate(sorted(handles, key=lambda handle: handle.start)):
-            metrics = CheckpointMetrics(work.pause_seconds, seconds, full_size=handle.bytes_total)
-            task = TaskId(uid, i)
             coordinator.receive_acknowledge_message(
-                AcknowledgeCheckpoint(job, task, work.checkpoint_id, metrics, handle)
+                AcknowledgeCheckpoint(job, TaskId(uid, i), work.checkpoint_id, handle)
             )
-    metrics = CheckpointMetrics(async_duration=seconds, size=result.bytes_written)
     coordinator.receive_acknowledge_message(
-        AcknowledgeCheckpoint(job, DRIVER_TASK, work.checkpoint_id, metrics)
+        AcknowledgeCheckpoint(job, DRIVER_TASK, work.checkpoint_id)
     )
 
 

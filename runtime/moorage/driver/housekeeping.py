@@ -5,6 +5,8 @@ epochs, one chore at a time; only what the chore may rely on is looked up under 
 """
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +15,10 @@ from moorage.driver.background import Background
 from moorage.driver.output import OutputKeeper
 from moorage.driver.savepoints import ClaimedSavepoints
 from moorage.driver.snapshot_writer import CheckpointReport
+from moorage_state.coordinator import CompletedCheckpointStore
 from moorage_state.errors import Fenced, MoorageError, Retryable, StoreDenied
-from moorage_state.snapshots import CheckpointStore, Entry, LogWriter, Swept, UnderWay, sweep
+from moorage_state.snapshots import Entry, LogWriter, Swept, UnderWay, sweep
+from moorage_state.stores import ObjectStore
 
 __all__ = ["Housekeeper"]
 
@@ -30,54 +34,75 @@ class _Moment:
     """What was so at one moment under the epoch lock: whatever begins later builds on that.
 
     Attributes:
+        run: the number of the run.
         newest: the checkpoint that completed last.
         entries: the log, with an entry in doubt.
         pinned: the bases of what is under way, and of what begins next.
     """
 
+    run: int
     newest: CheckpointReport
     entries: Sequence[Entry]
     pinned: Collection[int]
 
 
 class Housekeeper:
-    """Keeps a lineage's directory in order, for one run.
+    """Keeps a lineage's directory in order for as long as the driver lives, run after run.
+
+    A chore may outlive the run that began it: a store that hangs is not waited for. So a sweep asks
+    what is under way of the run that is on by then, and the next restore point is chosen only when
+    no retirement is at work (`wait`).
 
     Args:
-        run: the number of the run under the writer's fence.
-        retain: how many checkpoints are kept.
+        objects: the checkpoint directory.
+        retain: how many checkpoints a claimed savepoint is kept beside.
         clock: seconds on a clock that only goes forward.
-        under_way: tells which checkpoints are being taken, from any thread.
     """
 
     def __init__(
         self,
-        store: CheckpointStore,
+        objects: ObjectStore,
         writer: LogWriter,
+        completed: CompletedCheckpointStore,
         output: OutputKeeper,
-        background: Background,
-        run: int,
         retain: int,
-        clock: Callable[[], float],
-        under_way: Callable[[], UnderWay],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
+        self._objects = objects
         self._writer = writer
+        self._completed = completed
         self._output = output
-        self._background = background
-        self._run = run
-        self._retain = retain
         self._clock = clock
-        self._under_way = under_way
         self._claimed = ClaimedSavepoints(writer, retain)
         self._next_sweep = clock()
+        self._run = 0
+        self._background = Background()
+        self._under_way: Callable[[], UnderWay] = UnderWay
         self._newest: CheckpointReport | None = None
         self._busy = False
+        self._at_rest = threading.Event()
+        self._at_rest.set()
+
+    def serve(self, run: int, background: Background, under_way: Callable[[], UnderWay]) -> None:
+        """Another run begins.
+
+        Args:
+            run: its number under the writer's fence.
+            background: takes the results of chores under its epoch lock.
+            under_way: tells which checkpoints are being taken, from any thread.
+        """
+        self._run, self._background, self._under_way = run, background, under_way
+        # Of a chore that the run before began nobody takes the result.
+        self._newest, self._busy = None, False
 
     @property
     def busy(self) -> bool:
         """Whether old checkpoints are being let go; a sweep does not count."""
         return self._busy
+
+    def wait(self) -> None:
+        """Wait until no retirement is at work, of whichever run; its store's time limits end it."""
+        self._at_rest.wait()
 
     def after(self, newest: CheckpointReport) -> None:
         """Let go of old checkpoints; what cannot be deleted now is taken up the next time."""
@@ -93,13 +118,20 @@ class Housekeeper:
                 self._sweep()
             return
         self._busy = True
-        moment = _Moment(newest, self._writer.possible_entries, self._under_way().pinned)
+        # Here and not in the thread: a run that ends now is followed by one that waits.
+        self._at_rest.clear()
+        pinned = self._under_way().pinned
+        moment = _Moment(self._run, newest, self._writer.possible_entries, pinned)
         self._background.run("housekeeping", partial(self._tidy, moment), self._tidied)
 
     def _tidy(self, moment: _Moment) -> None:
-        self._store.retire(self._writer, self._retain, pinned=moment.pinned, entries=moment.entries)
-        self._claimed.release()
-        self._output.retire(self._run, moment.newest.checkpoint_id, moment.newest.epoch)
+        try:
+            self._completed.subsume(moment.pinned, moment.entries)
+            self._claimed.release()
+        finally:
+            self._at_rest.set()
+        # The next run waits for this one by itself, where it takes sinks back.
+        self._output.retire(moment.run, moment.newest.checkpoint_id, moment.newest.epoch)
 
     def _tidied(self, result: BaseException | None) -> None:
         self._busy = False
@@ -112,8 +144,12 @@ class Housekeeper:
     def _sweep(self) -> None:
         """Delete, beside the epochs, what crashes and aborted uploads have left for a day."""
         self._next_sweep = self._clock() + _SWEEP_SECONDS
-        action = partial(sweep, self._store.objects, self._writer, under_way=self._under_way)
+        # Asked when the sweep gets to it, of the run that is on by then.
+        action = partial(sweep, self._objects, self._writer, under_way=self._unfinished)
         self._background.run("sweep", action, self._swept, awaited=False)
+
+    def _unfinished(self) -> UnderWay:
+        return self._under_way()
 
     def _swept(self, result: Swept | BaseException) -> None:
         if isinstance(result, Fenced) or not isinstance(result, (Swept, MoorageError)):

@@ -36,6 +36,7 @@ from moorage_state.snapshots import (
     manifest_digest,
     manifest_key,
     restore_point,
+    retained,
     verify_files,
 )
 from moorage_state.snapshots.savepoints import MANIFEST_KEY, SavepointStore
@@ -88,11 +89,6 @@ class Choice:
         if self.address:
             return self.address
         return checkpoint_path(self.manifest.checkpoint_id) if self.manifest else None
-
-    @property
-    def base(self) -> Manifest | None:
-        """The checkpoint whose files the next one may reference: only one of this lineage."""
-        return None if self.address else self.manifest
 
 
 def choose(
@@ -158,7 +154,7 @@ def _named(
     store: CheckpointStore, entries: Sequence[Entry], policy: RestorePolicy, settings: JobSettings
 ) -> Choice:
     if policy.mode == "Empty":
-        if restore_point(entries) is not None and not policy.acknowledge_state_loss:
+        if not policy.acknowledge_state_loss and _has_state(entries):
             raise UserError(
                 f"restore.mode is Empty, but the lineage has state: "
                 f"checkpointDir={settings.checkpoint_dir}; to drop it set "
@@ -181,6 +177,15 @@ def _named(
         found = store.load_id(entries, checkpoint_id)
     _check_digest(settings, path=policy.path, digest=_digest_of(store.objects, found))
     return Choice(renamed(found, policy.uid_mapping), explicit=True)
+
+
+def _has_state(entries: Sequence[Entry]) -> bool:
+    if retained(entries):
+        return True
+    try:
+        return restore_point(entries) is not None
+    except UserError:
+        return False  # all of it was retired: nothing is left to lose
 
 
 def _name_in(directory: str, path: str) -> str:
@@ -342,14 +347,6 @@ def check_fits(manifest: Manifest, graph: JobGraph, settings: JobSettings) -> No
         RestorePointIncompatible: naming what differs and what to do.
     """
     check_settings(manifest, settings)
-    uids = {o.uid for o in graph.operators}
-    gone = sorted(set(manifest.operators) - uids)
-    if gone and not settings.restore.allow_non_restored:
-        raise RestorePointIncompatible(
-            f"the checkpoint has state of operators that the job no longer has: uids={gone} "
-            f"job={sorted(uids)}; keep the uid, or set restore.allowNonRestoredState: true to "
-            f"leave that state behind"
-        )
     for operator in graph.operators:
         stored = manifest.operators.get(operator.uid)
         if stored is not None and stored.key_types != list(operator.key_types):

@@ -16,6 +16,7 @@ from moorage.api.streams import StreamEnvironment
 from moorage.driver.context import DriverContext
 from moorage.driver.control import ControlServer, control_path
 from moorage.driver.environment import RangesMove, StoppedWaiting
+from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.job_file import build_graph, check_folders, check_job_file
 from moorage.driver.lineage import hold_lineage
 from moorage.driver.local import LocalEnvironment
@@ -28,12 +29,13 @@ from moorage.driver.settings import JobSettings
 from moorage.driver.stream_run import StreamRun
 from moorage.driver.tuning import spare_byte_counts
 from moorage.driver.types import Outcome, Progress, RunOptions, RunResult
-from moorage.driver.wishes import let_go
+from moorage.driver.wishes import let_go, let_go_of_checkpoints
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.plan import EpochPlanner
 from moorage.engine.servers import ExecutorLost
 from moorage.engine.task_failures import UserFunctionError
 from moorage_api import StatefulSparkJob
+from moorage_state.coordinator import CompletedCheckpointStore, JobStatus
 from moorage_state.errors import (
     CorruptState,
     MoorageError,
@@ -108,6 +110,7 @@ def run_job(
             except (OSError, UserError) as error:
                 reporter.message(f"savepoints cannot be asked for: {error}")
         run: StreamRun | None = None
+        context: DriverContext | None = None
         try:
             context = stack.enter_context(_context(settings, options, writer, store, reporter))
         except StoppedWaiting:
@@ -117,6 +120,7 @@ def run_job(
                 outcome, run = _drive(context, choice)
             except BaseException as error:
                 options.ended(error)
+                _failed(context, options, error)
                 raise
         last = run.checkpointer.last if run is not None else None
         result = RunResult(
@@ -129,7 +133,23 @@ def run_job(
             odd=reporter.progress.odd,
         )
         options.ended(result)
+        _ended_well(context, outcome)
     return result
+
+
+def _ended_well(context: DriverContext | None, outcome: Outcome) -> None:
+    """A job that was told to stop goes on with the next start; one whose input ended does not."""
+    if context is not None and outcome is Outcome.FINISHED:
+        let_go_of_checkpoints(context, JobStatus.FINISHED)
+
+
+def _failed(context: DriverContext, options: RunOptions, error: BaseException) -> None:
+    """Only the job's own fault ends it for good: the next start may be luckier after others.
+
+    On a cluster not even that, for the operator starts the driver again.
+    """
+    if isinstance(error, UserFunctionError) and options.orders is None:
+        let_go_of_checkpoints(context, JobStatus.FAILED)
 
 
 def _drive(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun | None]:
@@ -153,12 +173,14 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun | 
     """
     rewinds = _Rewinds()
     number = 0
+    must_restore = context.settings.restore.mode == "Path"
     while True:
         if choice.manifest is not None:
             check_fits(choice.manifest, context.graph, context.settings)
+        context.completed.begin_from(choice.manifest, choice.path or "", own=not choice.address)
         run: StreamRun | None = None
         try:
-            run = StreamRun(context, number, choice)
+            run = StreamRun(context, number, choice, must_restore=must_restore)
             return _drive_run(run), run
         except RangesMove:
             if context.stop.is_set():
@@ -174,6 +196,8 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun | 
             _wait(context, rewinds, error)
             if run is not None:  # else the choice was not followed yet: the same once more
                 choice = _choose_again(context, "sizes")
+        completed = run is not None and run.checkpointer.last is not None
+        must_restore = must_restore or completed or context.completed.latest is not None
         number += 1
 
 
@@ -267,6 +291,8 @@ def _drive_run(run: StreamRun) -> Outcome:
 
 def _choose_again(context: DriverContext, verify: Verify) -> Choice:
     """The restore point of the next run; what a person chose was followed already."""
+    # A retirement that the run before began may be about to delete what would be chosen.
+    context.housekeeper.wait()
     context.writer.settle()
     context.writer.refresh()
     policy = replace(context.settings.restore, mode="Latest", explicit=False)
@@ -307,6 +333,8 @@ def _context(
             platform.servers, uids, parallelism, max_parallelism, settings.checkpoint_dir
         )
         stack.callback(fleet.close)
+        completed = CompletedCheckpointStore(writer, store, settings.retain, settings.retention)
+        output = OutputKeeper(graph, store, writer, KnownSavepoints(writer))
         yield DriverContext(
             settings=settings,
             spark=platform.spark,
@@ -329,7 +357,9 @@ def _context(
             stop=options.stop,
             requests=options.requests,
             environment=environment,
-            output=OutputKeeper(graph, store, writer, KnownSavepoints(writer)),
+            output=output,
+            completed=completed,
+            housekeeper=Housekeeper(store.objects, writer, completed, output, settings.retain),
         )
 
 

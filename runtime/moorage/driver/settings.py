@@ -14,6 +14,7 @@ from moorage.driver.types import Orders
 from moorage_api import StatefulSparkJob
 from moorage_api.state import S3
 from moorage_state.backends import StateBackend
+from moorage_state.coordinator import CheckpointRetentionPolicy
 from moorage_state.errors import IllegalConfigurationError, UserError
 from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
@@ -77,6 +78,7 @@ class JobSettings:
     min_pause_seconds: float
     timeout_seconds: float
     retain: int
+    retention: CheckpointRetentionPolicy | None
     incremental: bool
     max_concurrent: int
     tolerable_failures: int
@@ -140,6 +142,7 @@ class JobSettings:
             min_pause_seconds=spec.checkpoint.min_pause.seconds,
             timeout_seconds=spec.checkpoint.timeout.seconds,
             retain=spec.checkpoint.retain.count,
+            retention=_retention(spec.checkpoint.externalized_checkpoint_retention),
             incremental=spec.checkpoint.incremental,
             max_concurrent=spec.checkpoint.max_concurrent,
             tolerable_failures=spec.checkpoint.tolerable_failures,
@@ -193,6 +196,18 @@ def _backend(job: StatefulSparkJob, code: Sequence[Path]) -> StateBackend:
             f"or hashmap"
         )
     return found
+
+
+_RETENTION = {
+    "NoExternalizedCheckpoints": CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION,
+    "DeleteOnCancellation": CheckpointRetentionPolicy.RETAIN_ON_FAILURE,
+    "RetainOnCancellation": CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION,
+}
+
+
+def _retention(named: str | None) -> CheckpointRetentionPolicy | None:
+    """Flink's policy under the name that people give it; none keeps checkpoints at every end."""
+    return _RETENTION[named] if named is not None else None
 
 
 def _address(url: str, s3: S3, job_dir: Path) -> str:

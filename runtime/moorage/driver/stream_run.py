@@ -47,7 +47,7 @@ from moorage_state.errors import (
     MoorageError,
     UserError,
 )
-from moorage_state.snapshots import run_token
+from moorage_state.snapshots import Manifest, run_token
 
 __all__ = ["DriverContext", "StreamRun"]
 
@@ -63,9 +63,17 @@ class _Halted(Exception):
 
 
 class StreamRun:
-    """One run; used once."""
+    """One run; used once.
 
-    def __init__(self, context: DriverContext, number: int, choice: Choice) -> None:
+    Args:
+        number: of the run under the writer's fence.
+        choice: what `context.completed` was told to begin from, and how it was chosen.
+        must_restore: to begin with nothing would lose state.
+    """
+
+    def __init__(
+        self, context: DriverContext, number: int, choice: Choice, *, must_restore: bool = False
+    ) -> None:
         self._c = context
         self._choice = choice
         self._number = number
@@ -83,7 +91,6 @@ class StreamRun:
         self._counted = counting_consumers(context.graph)
         self._last_look = time.monotonic()
         self._output = context.output
-        self._runner = self._restore()
         self._checkpointer = Checkpointer(
             context.settings,
             context.graph,
@@ -91,12 +98,14 @@ class StreamRun:
             context.writer,
             context.fleet,
             number,
-            choice.base,
-            epoch=choice.manifest.epoch if choice.manifest else 0,
+            completed=context.completed,
+            housekeeper=context.housekeeper,
             output=self._output,
             tell=context.reporter.message,
             watch=context.reporter,
         )
+        self._runner = self._restore(self._checkpointer.restore(must_exist=must_restore))
+        self._checkpointer.go_on()
         self._runner.operator_states.next_checkpoint_id = lambda: self._checkpointer.next_id
         self._wishes = Wishes(context, self._checkpointer, self._boundary, self._last_checkpoint)
         self._bound = (
@@ -156,9 +165,9 @@ class StreamRun:
 
     # -- starting --------------------------------------------------------------------------
 
-    def _restore(self) -> EpochRunner:
+    def _restore(self, manifest: Manifest | None) -> EpochRunner:
         """Open all ranges at the restore point, take back later output, lay Spark's log."""
-        c, manifest = self._c, self._choice.manifest
+        c = self._c
         c.reporter.phase("restoring" if manifest else "starting")
         for sentence in self._output.admit(manifest):
             c.reporter.message(sentence)

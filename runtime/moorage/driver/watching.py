@@ -1,6 +1,6 @@
 """What becomes of checkpoints, told to whoever shows it.
 
-The coordinator counts everything that happens to a checkpoint; this passes it on as it happens.
+The coordinator tells what happens to each checkpoint; this passes it on in the words of people.
 Called by the checkpointer.
 """
 
@@ -10,12 +10,11 @@ from moorage.driver.snapshot_writer import CheckpointReport
 from moorage.driver.views import FailureView, SavepointView
 from moorage_state.coordinator import (
     CheckpointException,
-    CheckpointStatsTracker,
     CompletedCheckpoint,
     PendingCheckpoint,
 )
 
-__all__ = ["CheckpointWatch", "Unwatched", "WatchedStats"]
+__all__ = ["CheckpointWatch", "Unwatched", "WatchedCheckpoints"]
 
 
 class CheckpointWatch(Protocol):
@@ -60,16 +59,14 @@ class Unwatched:
         """See `CheckpointWatch`."""
 
 
-class WatchedStats(CheckpointStatsTracker):
-    """The coordinator's statistics, passed on."""
+class WatchedCheckpoints:
+    """The coordinator's `CheckpointTracker`."""
 
     def __init__(self, watch: CheckpointWatch) -> None:
-        super().__init__()
         self._watch = watch
 
     def pending(self, checkpoint: PendingCheckpoint) -> None:
         """A checkpoint was begun."""
-        super().pending(checkpoint)
         self._watch.began(
             checkpoint.checkpoint_id,
             checkpoint.timestamp,
@@ -78,11 +75,9 @@ class WatchedStats(CheckpointStatsTracker):
 
     def completed(self, checkpoint: CompletedCheckpoint) -> None:
         """A checkpoint exists."""
-        super().completed(checkpoint)
         self._watch.completed(checkpoint.payload, savepoint=checkpoint.properties.is_savepoint)
 
     def failed(self, checkpoint_id: int | None, failure: CheckpointException, at: float) -> None:
         """A checkpoint failed; without an id, before it was begun."""
-        super().failed(checkpoint_id, failure, at)
         view = FailureView(failure.reason.name, str(failure))
         self._watch.failed(checkpoint_id, view, at, counts=failure.reason.counts)

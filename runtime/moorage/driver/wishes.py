@@ -20,10 +20,11 @@ from moorage.driver.requests import (
     StopRequest,
 )
 from moorage.driver.views import SavepointView
+from moorage_state.coordinator import JobStatus
 from moorage_state.errors import Bug, Fenced, MoorageError, StoreUnavailable, UserError
 from moorage_state.snapshots import Released
 
-__all__ = ["JobStopping", "Wishes", "let_go"]
+__all__ = ["JobStopping", "Wishes", "let_go", "let_go_of_checkpoints"]
 
 
 class JobStopping(UserError):
@@ -175,6 +176,8 @@ def let_go(context: DriverContext, request: StopRequest, result: Stopped) -> Non
         Fenced: another driver took over; nothing was released.
     """
     request.granted = result
+    if request.release:
+        let_go_of_checkpoints(context, JobStatus.CANCELED)
     try:
         if request.release:
             _release(context, request)
@@ -182,6 +185,29 @@ def let_go(context: DriverContext, request: StopRequest, result: Stopped) -> Non
     except StoreUnavailable as error:
         request.answer(error)
     request.answer(result)
+
+
+def let_go_of_checkpoints(context: DriverContext, status: JobStatus) -> None:
+    """The job has ended for good: delete the checkpoints that are not to outlive such an end.
+
+    What fails is told and changes nothing of the end.
+
+    Raises:
+        Fenced: another driver took over; it goes on with them.
+    """
+    context.housekeeper.wait()
+    try:
+        count = context.completed.shutdown(status)
+    except Fenced:
+        raise
+    except MoorageError as error:
+        context.reporter.message(f"checkpoints of the ended job could not be deleted: {error}")
+        return
+    if count:
+        context.reporter.message(
+            f"the job is {status.value}: its checkpoints were deleted, as "
+            f"checkpoint.externalizedCheckpointRetention says: checkpoints={count}"
+        )
 
 
 def _release(context: DriverContext, request: StopRequest) -> None:

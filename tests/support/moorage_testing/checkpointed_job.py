@@ -6,14 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from moorage.driver.checkpointer import Checkpointer
+from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.manifests import Boundary
 from moorage.driver.reporter import Reporter
 from moorage.driver.requests import SavepointRequest
 from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import FleetUpload
-from moorage_state.errors import (
-    MoorageError,
-)
+from moorage_state.coordinator import CompletedCheckpointStore
+from moorage_state.errors import MoorageError
 from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
@@ -126,28 +126,44 @@ class Job:
             "incremental": True,
             "in_one_epoch": False,
             "retain": 2,
+            "retention": None,
             "parallelism": 1,
             "max_parallelism": 128,
             "key_hash": "spark-xxhash64",
-            "restore": SimpleNamespace(uid_mapping={}),
+            "restore": SimpleNamespace(uid_mapping={}, allow_non_restored=False),
             "savepoint_dir": "memory://",
             "savepoint_url": lambda name: f"memory://{name}",
         }
         operator = SimpleNamespace(uid="count", key_types=("bigint",))
+        chosen = {**settings, **changes}
+        checkpoints = CheckpointStore(self.objects)
+        self.completed = CompletedCheckpointStore(
+            self.writer, checkpoints, chosen["retain"], chosen["retention"]
+        )
+        self.housekeeper = Housekeeper(
+            self.objects,
+            self.writer,
+            self.completed,
+            self.output,  # type: ignore[arg-type]  # a stand-in
+            chosen["retain"],
+            lambda: self.now,
+        )
         self.checkpointer = Checkpointer(
-            SimpleNamespace(**{**settings, **changes}),  # type: ignore[arg-type]  # a stand-in
+            SimpleNamespace(**chosen),  # type: ignore[arg-type]  # a stand-in
             SimpleNamespace(operators=[operator], sinks=[]),  # type: ignore[arg-type]  # a stand-in
-            CheckpointStore(self.objects),
+            checkpoints,
             self.writer,
             self.fleet,  # type: ignore[arg-type]  # a stand-in
             0,
-            None,
-            epoch=0,
+            completed=self.completed,
+            housekeeper=self.housekeeper,
             output=self.output,  # type: ignore[arg-type]  # a stand-in
             tell=self.said.append,
             watch=self.reporter,
             clock=lambda: self.now,
         )
+        self.checkpointer.restore(must_exist=False)
+        self.checkpointer.go_on()
 
     def boundary(self) -> Boundary:
         return Boundary(self.epoch, {}, Watermarks({}, {}), {})

@@ -1,6 +1,8 @@
-"""A coordinator with a clock of its own and a driver that does what a test says."""
+"""A coordinator with a clock of its own, a real lineage, and a driver that does what it is told."""
 
 import random
+from datetime import UTC, datetime
+from itertools import count
 
 import pytest
 
@@ -10,20 +12,101 @@ from moorage_state.coordinator import (
     CheckpointCoordinator,
     CheckpointFailureManager,
     CheckpointFailureReason,
-    CheckpointMetrics,
-    CheckpointProperties,
-    CheckpointRetentionPolicy,
-    CompletedCheckpoint,
     CompletedCheckpointStore,
     CountingIdCounter,
     DeclineCheckpoint,
     FinalizeCheckpoint,
     TaskId,
 )
+from moorage_state.snapshots import (
+    CheckpointStore,
+    LogWriter,
+    Manifest,
+    OperatorState,
+    Owner,
+    RangeHandle,
+    Run,
+)
+from moorage_state.stores import MemoryStore
 
 JOB = "flights"
 TASKS = (TaskId("count", 0), TaskId("count", 1))
 WALL = 1_000_000.0
+_NAMES = count()
+
+
+class Lineage:
+    """A checkpoint directory and this driver's hold on it."""
+
+    def __init__(self):
+        self.objects = MemoryStore(f"coordinator-{next(_NAMES)}")
+        self.log = LogWriter.claim(self.objects, Owner("c", "n", JOB, "u"), "test")
+        self.log.append(Run(self.log.fence, 0))
+        self.checkpoints = CheckpointStore(self.objects)
+
+    def manifest(self, checkpoint_id, *uids):
+        handles = {
+            uid: [
+                RangeHandle(
+                    uid=uid,
+                    start=start,
+                    end=start + 63,
+                    epoch=1,
+                    digest="d",
+                    backend_uuid="b",
+                    files=[],
+                    bytes_total=0,
+                )
+                for start in (0, 64)
+            ]
+            for uid in uids
+        }
+        return Manifest(
+            lineage=self.log.lineage,
+            checkpoint_id=checkpoint_id,
+            epoch=checkpoint_id,
+            fence=self.log.fence,
+            run=0,
+            created_at=datetime.fromtimestamp(WALL, UTC),
+            job_name=JOB,
+            moorage_version="0",
+            max_parallelism=128,
+            operators={
+                uid: OperatorState(parallelism=2, key_types=["string"], states=[], subtasks=found)
+                for uid, found in handles.items()
+            },
+            source={},
+            watermarks={},
+            sinks={},
+        )
+
+    def complete(self, checkpoint_id, *uids):
+        """Let a checkpoint exist; returns its manifest."""
+        manifest = self.manifest(checkpoint_id, *uids)
+        self.checkpoints.complete(self.log, manifest, datetime.fromtimestamp(WALL, UTC))
+        return manifest
+
+
+class Tracker:
+    """Remembers what became of each checkpoint."""
+
+    def __init__(self):
+        self.completed_ids = []
+        self.failed_ids = []
+        self.refused = 0
+
+    def pending(self, checkpoint):
+        pass
+
+    def completed(self, checkpoint):
+        self.completed_ids.append(checkpoint.checkpoint_id)
+
+    def failed(self, checkpoint_id, _failure, at):
+        assert at > WALL
+        if checkpoint_id is None:
+            self.refused += 1
+        else:
+            self.failed_ids.append(checkpoint_id)
 
 
 class Harness:
@@ -38,14 +121,17 @@ class Harness:
         ids=None,
         next_time=None,
         ready=lambda: None,
-        recovered=(),
         **config,
     ):
         self.now = 100.0
         self.tasks = tasks
         self.effects = []
         self.config = CheckpointConfig(tolerable_failures=tolerable, **config)
-        self.store = CompletedCheckpointStore(retain, recovered=recovered)
+        self.lineage = Lineage()
+        self.store = CompletedCheckpointStore(
+            self.lineage.log, self.lineage.checkpoints, retain, self.config.retention
+        )
+        self.tracker = Tracker()
         self.failures = CheckpointFailureManager(tolerable)
         self.coordinator = CheckpointCoordinator(
             JOB,
@@ -60,6 +146,7 @@ class Harness:
             wall_clock=lambda: WALL + self.now,
             next_time=next_time,
             ready=ready,
+            tracker=self.tracker,
             rng=random.Random(1),
         )
 
@@ -81,15 +168,13 @@ class Harness:
         self.drain()
         self.effects = []
 
-    def ack(self, checkpoint_id, task=TASKS[0], state="", shared=None, metrics=None):
+    def ack(self, checkpoint_id, task=TASKS[0], state=""):
         return self.coordinator.receive_acknowledge_message(
             AcknowledgeCheckpoint(
                 JOB,
                 task,
                 checkpoint_id,
-                metrics or CheckpointMetrics(),
                 state or f"{task.operator}-{task.subtask}@{checkpoint_id}",
-                shared or {},
             )
         )
 
@@ -111,6 +196,8 @@ class Harness:
 
     def finalize(self, checkpoint_id):
         asked = [e for e in self.all(FinalizeCheckpoint) if e.checkpoint_id == checkpoint_id]
+        if not asked[-1].properties.is_savepoint:
+            self.lineage.complete(checkpoint_id)
         self.coordinator.finalized(
             checkpoint_id, asked[-1].completed(WALL + self.now, f"chk-{checkpoint_id}")
         )
@@ -125,33 +212,14 @@ class Harness:
         self.finish(checkpoint_id)
         return checkpoint_id
 
-    def clean(self):
-        """Answer every deletion that was asked for."""
-        from moorage_state.coordinator import DiscardCheckpoint
-
-        for effect in self.all(DiscardCheckpoint):
-            self.coordinator.discarded(effect.checkpoint_id)
+    def restores(self, manifest, *, own=True, error=True, all_or_nothing=True):
+        """Begin from a manifest, as the driver does."""
+        self.store.begin_from(manifest, "chk-1" if own else "file:///elsewhere", own=own)
+        return self.coordinator.restore_latest_checkpointed_state(error, all_or_nothing)
 
     def wait(self, seconds):
         self.now += seconds
         return self.coordinator.on_time(self.now)
-
-
-def new_completed(checkpoint_id, properties=None, **fields):
-    """A completed checkpoint that some driver left."""
-    own = CheckpointProperties.for_checkpoint(
-        CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION
-    )
-    states = {task: f"s{task.subtask}" for task in TASKS}
-    return CompletedCheckpoint(
-        JOB,
-        checkpoint_id,
-        WALL,
-        WALL + 1,
-        properties or own,
-        f"chk-{checkpoint_id}",
-        **{"states": states, **fields},
-    )
 
 
 @pytest.fixture
@@ -161,12 +229,12 @@ def make():
 
 
 @pytest.fixture
-def completed():
-    """Build a completed checkpoint."""
-    return new_completed
-
-
-@pytest.fixture
 def tasks():
     """The tasks of the job."""
     return TASKS
+
+
+@pytest.fixture
+def lineage():
+    """A lineage without checkpoints."""
+    return Lineage()

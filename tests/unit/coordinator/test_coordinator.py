@@ -8,29 +8,23 @@ from moorage_state.coordinator import (
     CheckpointFailureReason,
     CheckpointProperties,
     CheckpointType,
-    ClaimMode,
     CountingIdCounter,
-    DiscardCheckpoint,
-    DiscardState,
     FailJob,
     FinalizeCheckpoint,
     JobStatus,
     MessageOutcome,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
-    NotifyCheckpointSubsumed,
     ScheduleAt,
-    SharedStateKey,
     TaskId,
     ToleranceAction,
     ToleranceExceeded,
     TriggerTasks,
 )
-from moorage_state.errors import Bug, Fenced, StoreUnavailable, UserError
+from moorage_state.errors import Bug, UserError
 
 Reason = CheckpointFailureReason
 SAVEPOINT = CheckpointProperties.for_savepoint()
-KEY = SharedStateKey("db", "1.sst")
 
 
 # A checkpoint's way.
@@ -45,7 +39,7 @@ def test_a_checkpoint_is_triggered_acknowledged_finalized_and_told(make):
     kinds = [type(effect) for effect in h.effects if not isinstance(effect, ScheduleAt)]
     assert kinds == [TriggerTasks, FinalizeCheckpoint, NotifyCheckpointComplete]
     assert future.result().states == {task: f"count-{task.subtask}@1" for task in h.tasks}
-    assert h.store.latest is future.result()
+    assert h.store.latest_id == 1
 
 
 def test_one_missing_acknowledgement_holds_it_back(make):
@@ -150,7 +144,7 @@ def test_a_plain_savepoint_subsumes_nothing_is_not_retained_and_not_told(make):
     h.finish(2)
     assert future.result().checkpoint_id == 2
     assert h.coordinator.pending_ids == (1,)
-    assert h.store.latest is None
+    assert h.store.latest_id == 0
     assert not h.all(NotifyCheckpointComplete)
 
 
@@ -165,17 +159,6 @@ def test_checkpoints_are_finalized_one_at_a_time_in_the_order_they_were_acknowle
     assert h.ids(FinalizeCheckpoint) == [2, 1]
 
 
-def test_too_many_deletions_hold_the_next_one_back_until_they_are_answered(make):
-    h = make()
-    for _ in range(3):
-        h.checkpoint()
-    h.coordinator.trigger_checkpoint()
-    assert h.ids(DiscardCheckpoint) == [1, 2]
-    assert h.ids(TriggerTasks) == [1, 2, 3]
-    h.coordinator.discarded(1)
-    assert h.ids(TriggerTasks) == [1, 2, 3, 4]
-
-
 # Messages that nobody waits for.
 
 
@@ -184,59 +167,36 @@ def test_a_task_counts_once(make):
     h.begin()
     h.ack(1)
     assert h.ack(1, state="again") is MessageOutcome.DUPLICATE
-    assert not h.all(DiscardState)
+    h.ack(1, h.tasks[1])
+    assert h.all(FinalizeCheckpoint)[0].states[h.tasks[0]] != "again"
 
 
-def test_the_handle_of_an_unknown_task_is_discarded_and_the_checkpoint_goes_on(make):
+def test_an_unknown_task_changes_nothing_and_the_checkpoint_goes_on(make):
     h = make()
     h.begin()
-    outcome = h.ack(1, TaskId("count", 9), "stray")
-    assert outcome is MessageOutcome.UNKNOWN_TASK
-    assert outcome.reason is Reason.UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE
-    assert h.all(DiscardState) == [DiscardState(("stray",))]
+    assert h.ack(1, TaskId("count", 9), "stray") is MessageOutcome.UNKNOWN_TASK
     assert h.coordinator.pending_ids == (1,)
 
 
-def test_the_handle_that_comes_after_the_failure_is_discarded(make):
+def test_what_comes_after_the_failure_comes_late(make):
     h = make(timeout=60)
     h.begin()
     h.wait(60)
     assert h.ack(1, state="late") is MessageOutcome.LATE
-    assert h.all(DiscardState) == [DiscardState(("late",))]
-
-
-def test_of_a_failed_savepoint_all_that_comes_late_is_discarded(make):
-    h = make()
-    h.begin(SAVEPOINT)
-    h.decline(1)
-    h.ack(1, state="late", shared={KEY: "file"})
-    assert h.all(DiscardState) == [DiscardState(("late", "file"))]
-
-
-def test_a_shared_file_that_comes_late_is_kept_for_as_long_as_it_may_be_used(make):
-    h = make()
-    h.begin()
-    h.decline(1)
-    h.ack(1, state="late", shared={KEY: "file"})
-    assert h.all(DiscardState) == [DiscardState(("late",))]
-    h.checkpoint()
-    assert h.all(DiscardState)[1:] == [DiscardState(("file",))]
 
 
 @pytest.mark.parametrize("properties", [None, SAVEPOINT])
-def test_nothing_is_discarded_that_comes_after_the_completion(make, properties):
+def test_what_comes_after_the_completion_comes_late(make, properties):
     h = make()
     h.checkpoint(properties)
     assert h.ack(1, state="again") is MessageOutcome.LATE
     assert h.decline(1) is MessageOutcome.LATE
-    assert not h.all(DiscardState)
 
 
-def test_nothing_is_discarded_of_a_checkpoint_that_nobody_remembers(make):
+def test_a_checkpoint_that_nobody_remembers_is_unknown(make):
     h = make()
     assert h.ack(77) is MessageOutcome.UNKNOWN_CHECKPOINT
     assert h.decline(77) is MessageOutcome.UNKNOWN_CHECKPOINT
-    assert not h.all(DiscardState)
 
 
 def test_a_message_of_another_job_is_not_taken(make):
@@ -244,7 +204,7 @@ def test_a_message_of_another_job_is_not_taken(make):
     h.begin()
     message = AcknowledgeCheckpoint("other", h.tasks[0], 1, state="x")
     assert h.coordinator.receive_acknowledge_message(message) is MessageOutcome.WRONG_JOB
-    assert not h.all(DiscardState)
+    assert len(h.coordinator._life.pending[1].states) == 0
 
 
 def test_a_decline_of_a_task_that_is_not_the_jobs_aborts_nothing(make):
@@ -263,14 +223,6 @@ def test_a_decline_while_it_is_finalized_comes_too_late(make):
     assert h.store.latest_id == 1
 
 
-def test_a_reference_to_an_unknown_file_is_refused_and_leaves_the_checkpoint_as_it_was(make):
-    h = make()
-    h.begin()
-    with pytest.raises(Bug, match=r"1\.sst"):
-        h.ack(1, shared={KEY: None})
-    assert h.ack(1) is MessageOutcome.ACCEPTED
-
-
 @pytest.mark.parametrize("answer", ["triggered", "trigger_failed"])
 def test_the_answer_to_a_trigger_that_was_aborted_is_ignored(make, answer):
     h = make(timeout=60)
@@ -284,7 +236,7 @@ def test_the_answer_to_a_trigger_that_was_aborted_is_ignored(make, answer):
 # Failures.
 
 
-def test_a_failed_checkpoint_is_told_and_what_was_uploaded_is_discarded(make):
+def test_a_failed_checkpoint_is_told(make):
     h = make(retain=2)
     h.checkpoint()
     h.begin()
@@ -292,7 +244,6 @@ def test_a_failed_checkpoint_is_told_and_what_was_uploaded_is_discarded(make):
     h.decline(2, task=h.tasks[1])
     (told,) = h.all(NotifyCheckpointAborted)
     assert (told.checkpoint_id, told.latest_completed_id, told.tasks) == (2, 1, h.tasks)
-    assert h.all(DiscardCheckpoint) == [DiscardCheckpoint(2, handles=("half",))]
 
 
 def test_a_lost_task_fails_only_what_it_has_not_acknowledged(make):
@@ -309,7 +260,6 @@ def test_one_failure_too_many_fails_the_job(make):
     for _ in range(2):
         checkpoint_id, _ = h.begin()
         h.decline(checkpoint_id)
-        h.clean()
     assert [effect.cause.reason for effect in h.all(FailJob)] == [Reason.CHECKPOINT_DECLINED]
 
 
@@ -329,41 +279,10 @@ def test_a_declined_savepoint_of_a_stop_fails_the_job_even_so(make):
     assert len(h.all(FailJob)) == 1
 
 
-@pytest.mark.parametrize(
-    ("error", "uncertain", "deletes"),
-    [
-        (OSError("full"), False, True),
-        (OSError("full"), True, False),
-        (StoreUnavailable("down"), False, False),
-        (Fenced("newer"), False, False),
-    ],
-)
-def test_a_finalization_that_may_have_succeeded_deletes_nothing(make, error, uncertain, deletes):
-    h = make()
-    h.begin()
-    h.ack_all(1)
-    h.coordinator.finalize_failed(1, error, uncertain=uncertain)
-    assert bool(h.all(DiscardCheckpoint)) == deletes
-
-
-def test_the_files_of_one_that_may_exist_stay_until_a_newer_one_completes(make):
-    h = make()
-    h.begin()
-    for task in h.tasks:
-        h.ack(1, task, shared={KEY: "one"})
-    h.coordinator.finalize_failed(1, StoreUnavailable("down"))
-    h.begin()
-    h.ack(2, shared={KEY: "two"})
-    h.ack(2, h.tasks[1])
-    assert not h.all(DiscardState)
-    h.finalize(2)
-    assert h.all(DiscardState) == [DiscardState(("one",))]
-
-
-def test_an_answer_to_a_finalization_that_was_not_asked_for_is_a_bug(make, completed):
+def test_an_answer_to_a_finalization_that_was_not_asked_for_is_a_bug(make):
     h = make()
     with pytest.raises(Bug, match="checkpoint=1"):
-        h.coordinator.finalized(1, completed(1))
+        h.coordinator.finalize_failed(1, OSError("full"))
 
 
 # Time.
@@ -493,7 +412,7 @@ def test_a_stopped_scheduler_aborts_what_is_pending_and_queued(make):
     assert h.coordinator.next_wake is None
 
 
-def test_the_savepoint_of_a_stop_ends_the_others_and_is_retained_and_told(make):
+def test_the_savepoint_of_a_stop_ends_the_others_and_is_told(make):
     h = make(interval=60)
     h.coordinator.start_checkpoint_scheduler()
     _, other = h.begin()
@@ -501,7 +420,7 @@ def test_the_savepoint_of_a_stop_ends_the_others_and_is_retained_and_told(make):
     h.coordinator.triggered(2)
     h.finish(2)
     assert other.exception().reason is Reason.CHECKPOINT_COORDINATOR_SUSPEND
-    assert h.store.latest is future.result()
+    assert future.result().checkpoint_id == 2
     assert h.ids(NotifyCheckpointComplete) == [2]
     assert not h.coordinator.is_periodic_checkpointing_started
 
@@ -535,17 +454,8 @@ def test_an_ended_coordinator_takes_no_messages_and_no_requests(make, status):
         h.coordinator.start_checkpoint_scheduler()
 
 
-def test_a_suspended_coordinator_deletes_nothing(make):
-    h = make()
-    h.checkpoint()
-    h.begin()
-    h.ack(2)
-    h.coordinator.suspend()
-    assert not h.all(DiscardCheckpoint)
-
-
-@pytest.mark.parametrize(("status", "gone"), [(JobStatus.CANCELED, [1]), (JobStatus.SUSPENDED, [])])
-def test_a_finalization_that_ends_after_the_job_still_completes(make, status, gone):
+@pytest.mark.parametrize("status", [JobStatus.CANCELED, JobStatus.SUSPENDED])
+def test_a_finalization_that_ends_after_the_job_still_completes(make, status):
     h = make()
     _, future = h.begin()
     h.ack_all(1)
@@ -553,7 +463,7 @@ def test_a_finalization_that_ends_after_the_job_still_completes(make, status, go
     assert not future.done
     h.finalize(1)
     assert future.result().checkpoint_id == 1
-    assert h.ids(DiscardCheckpoint) == gone
+    assert not h.all(NotifyCheckpointComplete)
 
 
 def test_a_finalization_that_fails_after_the_job_ended_fails_for_that_reason(make):
@@ -568,85 +478,54 @@ def test_a_finalization_that_fails_after_the_job_ended_fails_for_that_reason(mak
 # Restoring.
 
 
-def test_without_a_checkpoint_there_is_nothing_to_restore_or_an_error(make):
+def test_what_a_run_begins_from_is_restored_and_built_on(make):
     h = make()
-    assert h.coordinator.restore_latest_checkpointed_state(False, False) is None
-    with pytest.raises(UserError, match="no completed checkpoint"):
-        h.coordinator.restore_latest_checkpointed_state(True, False)
-
-
-def test_the_latest_checkpoint_is_restored(make):
-    h = make(retain=2)
-    h.checkpoint()
-    h.checkpoint()
-    assert h.coordinator.restore_latest_checkpointed_state(True, True).checkpoint_id == 2
-    assert h.coordinator.stats.last_restored.checkpoint_id == 2
-
-
-def test_state_of_an_operator_that_is_gone_must_be_given_up_in_words(make, completed):
-    stray = completed(1, states={TaskId("old", 0): "s"})
-    h = make(recovered=[stray])
-    with pytest.raises(UserError, match="operators=old"):
-        h.coordinator.restore_latest_checkpointed_state(True, False)
-    restored = h.coordinator.restore_latest_checkpointed_state(
-        True, False, allow_non_restored_state=True
-    )
-    assert restored is stray
-
-
-def test_all_or_nothing_refuses_another_parallelism(make, completed):
-    h = make(recovered=[completed(1, states={TaskId("count", 0): "s"})])
-    assert h.coordinator.restore_latest_checkpointed_state(True, False)
-    with pytest.raises(UserError, match="subtasks=2 with_state=1"):
-        h.coordinator.restore_latest_checkpointed_state(True, True)
-
-
-@pytest.mark.parametrize(
-    ("mode", "kind", "base"),
-    [
-        (ClaimMode.NO_CLAIM, CheckpointType.FULL_CHECKPOINT, 0),
-        (ClaimMode.CLAIM, CheckpointType.CHECKPOINT, 40),
-        (ClaimMode.LEGACY, CheckpointType.CHECKPOINT, 40),
-    ],
-)
-def test_a_restored_savepoint_says_what_the_first_checkpoint_may_reference(
-    make, completed, mode, kind, base
-):
-    h = make()
-    h.coordinator.restore_savepoint(completed(40, SAVEPOINT), mode)
+    manifest = h.lineage.complete(7, "count")
+    restored = h.restores(manifest)
+    assert (restored.checkpoint_id, restored.payload) == (7, manifest)
+    assert restored.states[TaskId("count", 1)].start == 64
     h.begin()
-    (trigger,) = h.all(TriggerTasks)
-    assert trigger.checkpoint_id == 41
-    assert (trigger.options.checkpoint_type, trigger.base_id) == (kind, base)
+    assert h.all(TriggerTasks)[-1].base_id == 7
 
 
-def test_after_the_first_full_checkpoint_they_build_on_each_other(make, completed):
+@pytest.mark.parametrize("error", [True, False])
+def test_an_empty_start_is_an_error_only_where_a_checkpoint_must_be(make, error):
     h = make()
-    h.coordinator.restore_savepoint(completed(40, SAVEPOINT), ClaimMode.NO_CLAIM)
-    h.checkpoint()
-    h.checkpoint()
-    types = [effect.options.checkpoint_type for effect in h.all(TriggerTasks)]
-    assert types == [CheckpointType.FULL_CHECKPOINT, CheckpointType.CHECKPOINT]
+    h.store.begin_from(None)
+    if not error:
+        assert h.coordinator.restore_latest_checkpointed_state(error, True) is None
+        return
+    with pytest.raises(UserError, match="no completed checkpoint to restore"):
+        h.coordinator.restore_latest_checkpointed_state(error, True)
 
 
-@pytest.mark.parametrize(
-    ("mode", "discards"),
-    [(ClaimMode.NO_CLAIM, []), (ClaimMode.CLAIM, [40]), (ClaimMode.LEGACY, [])],
-)
-def test_only_a_claimed_snapshot_is_deleted_when_newer_ones_take_its_place(
-    make, completed, mode, discards
+@pytest.mark.parametrize("all_or_nothing", [True, False])
+def test_state_of_an_operator_that_is_gone_is_left_only_if_not_all_must_be_taken(
+    make, all_or_nothing
 ):
     h = make()
-    h.coordinator.restore_savepoint(completed(40, SAVEPOINT), mode)
+    manifest = h.lineage.complete(7, "count", "old")
+    if not all_or_nothing:
+        assert h.restores(manifest, all_or_nothing=False).operators == {"count", "old"}
+        return
+    with pytest.raises(UserError, match=r"uids=\['old'\] job=\['count'\]"):
+        h.restores(manifest, all_or_nothing=True)
+
+
+def test_nothing_references_files_of_what_lies_elsewhere_until_a_checkpoint_is_complete(make):
+    h = make(ids=CountingIdCounter(8))
+    h.restores(h.lineage.manifest(7, "count"), own=False)
     h.checkpoint()
-    assert h.ids(DiscardCheckpoint) == discards
-    assert h.ids(NotifyCheckpointSubsumed) == discards
+    h.checkpoint()
+    told = [(one.options.checkpoint_type, one.base_id) for one in h.all(TriggerTasks)]
+    assert told == [(CheckpointType.FULL_CHECKPOINT, 0), (CheckpointType.CHECKPOINT, 8)]
 
 
-def test_ids_never_go_back(make, completed):
-    h = make(ids=CountingIdCounter(100))
-    h.coordinator.restore_savepoint(completed(40, SAVEPOINT), ClaimMode.NO_CLAIM)
-    assert h.checkpoint() == 100
+def test_an_ended_coordinator_restores_nothing(make):
+    h = make()
+    h.coordinator.suspend()
+    with pytest.raises(Bug, match="has ended"):
+        h.coordinator.restore_latest_checkpointed_state(False, True)
 
 
 def test_a_result_is_not_there_before_it_is(make):

@@ -16,7 +16,7 @@ PLAIN = CheckpointProperties()
 FORCED = CheckpointProperties(forced=True)
 SAVEPOINT = CheckpointProperties.for_savepoint(forced=False)
 FORCED_SAVEPOINT = CheckpointProperties.for_savepoint()
-IDLE = Load(now=0.0, is_triggering=False, pending=0, cleaning=0, last_completion=-inf)
+IDLE = Load(now=0.0, is_triggering=False, pending=0, last_completion=-inf)
 BUSY = IDLE._replace(is_triggering=True)
 
 
@@ -91,18 +91,13 @@ def test_the_queue_holds_a_thousand():
     ("load", "properties", "starts"),
     [
         (BUSY, FORCED_SAVEPOINT, False),
-        (IDLE._replace(cleaning=2), PLAIN, True),
-        (IDLE._replace(cleaning=3), PLAIN, False),
-        (IDLE._replace(cleaning=3), FORCED_SAVEPOINT, False),
         (IDLE._replace(pending=1), PLAIN, True),
         (IDLE._replace(pending=2), PLAIN, False),
         (IDLE._replace(pending=2), SAVEPOINT, False),
         (IDLE._replace(pending=9), FORCED, True),
     ],
 )
-def test_a_start_needs_no_trigger_under_way_few_deletions_and_room_or_force(
-    load, properties, starts
-):
+def test_a_start_needs_no_trigger_under_way_and_room_or_force(load, properties, starts):
     decision = filled(max_concurrent=2).submit(request(1, properties), load)
     assert (decision.start is not None) == starts
     assert not decision.rejected

@@ -7,14 +7,12 @@ from moorage_state.coordinator import (
     CheckpointFailureManager,
     CheckpointFailureReason,
     CheckpointProperties,
-    TaskId,
 )
 from moorage_state.errors import UserError
 
 PLAIN = CheckpointProperties()
 SAVEPOINT = CheckpointProperties.for_savepoint()
 STOP = CheckpointProperties.for_sync_savepoint(terminate=False)
-TASK = TaskId("count", 0)
 EXPIRED = CheckpointException(CheckpointFailureReason.CHECKPOINT_EXPIRED)
 DECLINED = CheckpointException(CheckpointFailureReason.CHECKPOINT_DECLINED)
 NOT_READY = CheckpointException(CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_NOT_READY)
@@ -56,7 +54,7 @@ def test_a_failure_older_than_the_last_success_is_ignored():
 def test_a_checkpoint_counts_once():
     manager = CheckpointFailureManager(5)
     for _ in range(3):
-        manager.failed(PLAIN, DECLINED, 1, TASK)
+        manager.failed(PLAIN, DECLINED, 1, on_task=True)
     assert manager.count == 1
 
 
@@ -76,16 +74,16 @@ def test_a_savepoint_that_fails_in_the_coordinator_never_counts(properties, fail
 
 
 def test_a_savepoint_that_a_task_declines_counts():
-    assert CheckpointFailureManager().failed(SAVEPOINT, DECLINED, 1, TASK).exceeded
+    assert CheckpointFailureManager().failed(SAVEPOINT, DECLINED, 1, on_task=True).exceeded
 
 
 @pytest.mark.parametrize("failure", [DECLINED, NOT_READY])
 def test_the_savepoint_of_a_stop_that_fails_on_a_task_fails_the_job_whatever_is_tolerated(failure):
-    assert CheckpointFailureManager(None).failed(STOP, failure, 1, TASK).must_fail
+    assert CheckpointFailureManager(None).failed(STOP, failure, 1, on_task=True).must_fail
 
 
 def test_a_pre_flight_failure_is_never_a_tasks():
-    assert not CheckpointFailureManager().failed(STOP, IO, 1, TASK).must_fail
+    assert not CheckpointFailureManager().failed(STOP, IO, 1, on_task=True).must_fail
 
 
 def test_any_number_may_be_tolerated():

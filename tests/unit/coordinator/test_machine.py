@@ -20,14 +20,11 @@ from moorage_state.coordinator import (
     CheckpointFailureReason,
     CheckpointProperties,
     CheckpointRetentionPolicy,
-    DiscardCheckpoint,
-    DiscardState,
     FailJob,
     FinalizeCheckpoint,
     JobStatus,
     MessageOutcome,
     NotifyCheckpointComplete,
-    SharedStateKey,
     TriggerTasks,
 )
 from moorage_state.errors import Fenced, StoreUnavailable, UserError
@@ -53,7 +50,6 @@ DECLINES = [
     CheckpointFailureReason.TASK_CHECKPOINT_FAILURE,
 ]
 FINALIZE_ERRORS = [StoreUnavailable("down"), Fenced("newer"), UserError("no"), OSError("full")]
-FILES = [SharedStateKey("db", name) for name in "abc"]
 PICK = st.integers(0, 1000)
 
 
@@ -129,18 +125,14 @@ class Machine(RuleBasedStateMachine):
             retention=POLICY,
         )
         self.oracle = Oracle(tolerable)
+        self.retain = retain
         self.numbers = count()
         self.asked = []  # futures of requests that this driver made
         self.answers = {}  # by future, how often it ended
         self.started = {}  # by id, the properties
         self.base = {}  # by id, what tasks may reference
         self.failed = set()
-        self.subsumed = set()
-        self.exists = {}  # by id, the handles of what completed, and was not let go since
-        self.in_doubt = {}
-        self.doubted = set()
-        self.discarded = set()
-        self.cleaning = []
+        self.completed = []  # ids of checkpoints, in the order in which they completed
         self.finalizing: Any = None
         self.last_completion = None
         self.on_task = False
@@ -157,10 +149,6 @@ class Machine(RuleBasedStateMachine):
                 case FinalizeCheckpoint():
                     assert self.finalizing is None, "two finalizations at once"
                     self.finalizing = effect
-                case DiscardCheckpoint():
-                    self.sees_discard(effect)
-                case DiscardState():
-                    self.discards(effect.handles)
                 case NotifyCheckpointComplete(checkpoint_id=checkpoint_id):
                     assert checkpoint_id in self.started
                 case FailJob():
@@ -176,13 +164,8 @@ class Machine(RuleBasedStateMachine):
             pause = self.last_completion + self.h.config.min_pause
             assert self.h.now >= pause, "a periodic checkpoint within the pause"
         self.started[checkpoint_id] = pending.properties
-        self.base[checkpoint_id] = {
-            (task, key): handle
-            for one in self.h.store.checkpoints
-            if one.checkpoint_id == effect.base_id
-            for task, files in one.shared.items()
-            for key, handle in files.items()
-        }
+        self.base[checkpoint_id] = effect.base_id
+        assert effect.base_id == (0 if pending.properties.is_savepoint else self.newest)
         pending.future.add_done_callback(
             lambda future: self.sees_end(checkpoint_id, pending.properties, future)
         )
@@ -192,23 +175,6 @@ class Machine(RuleBasedStateMachine):
         if error is not None:
             self.failed.add(checkpoint_id)
         self.oracle.ended(checkpoint_id, properties, error, on_task=self.on_task)
-
-    def sees_discard(self, effect):
-        self.cleaning.append(effect.checkpoint_id)
-        assert self.status is not JobStatus.SUSPENDED, "it is another driver's now"
-        if effect.completed is None:
-            assert effect.checkpoint_id not in self.exists
-            assert effect.checkpoint_id not in self.in_doubt
-            self.discards(effect.handles)
-            return
-        retained = {one.checkpoint_id for one in self.h.store.checkpoints}
-        assert effect.checkpoint_id not in retained
-        assert not effect.completed.properties.is_savepoint, "a person's savepoint"
-        self.exists.pop(effect.checkpoint_id)
-        self.discards(effect.completed.states.values())
-
-    def discards(self, handles):
-        self.discarded.update(handles)
 
     def call(self, action, *args, on_task=False, **kwargs):
         """Call the coordinator and see what comes of it."""
@@ -225,6 +191,16 @@ class Machine(RuleBasedStateMachine):
     @property
     def alive(self):
         return self.status is None
+
+    @property
+    def newest(self):
+        return max(self.completed, default=0)
+
+    @property
+    def bases(self):
+        """What the driver keeps from deletion: the bases of what is under way and of the next."""
+        bases = {self.base[one] for one in self.h.coordinator.pending_ids if one in self.base}
+        return bases.union({self.h.coordinator.base_id}) - {0}
 
     # What can happen.
 
@@ -291,46 +267,38 @@ class Machine(RuleBasedStateMachine):
         self.call(self.h.coordinator.trigger_failed, self.any_started(pick), error=OSError("x"))
 
     @precondition(lambda self: self.started)
-    @rule(pick=PICK, task=st.integers(0, 1), files=st.sets(st.sampled_from(FILES)))
-    def a_task_acknowledges_whatever_it_was(self, pick, task, files):
-        self.acknowledges(self.any_started(pick), task, files)
+    @rule(pick=PICK, task=st.integers(0, 1))
+    def a_task_acknowledges_whatever_it_was(self, pick, task):
+        self.acknowledges(self.any_started(pick), task)
 
-    @rule(kind=st.sampled_from(sorted(KINDS)), files=st.sets(st.sampled_from(FILES)))
-    def a_checkpoint_goes_through(self, kind, files):
+    @rule(kind=st.sampled_from(sorted(KINDS)))
+    def a_checkpoint_goes_through(self, kind):
         self.ask(KINDS[kind])
-        self.all_goes_on(files)
+        self.all_goes_on()
 
-    @rule(files=st.sets(st.sampled_from(FILES)))
-    def all_goes_on(self, files):
+    @rule()
+    def all_goes_on(self):
         self.the_boundary_comes()
-        self.all_tasks_acknowledge(files)
+        self.all_tasks_acknowledge()
         while self.finalizing is not None:
             self.it_is_in_the_log()
 
-    @rule(files=st.sets(st.sampled_from(FILES)))
-    def all_tasks_acknowledge(self, files):
+    @rule()
+    def all_tasks_acknowledge(self):
         for checkpoint_id in self.h.coordinator.pending_ids:
             for task in range(2):
-                self.acknowledges(checkpoint_id, task, files)
+                self.acknowledges(checkpoint_id, task)
 
-    def acknowledges(self, checkpoint_id, index, files):
-        task = self.h.tasks[index]
-        own = [SharedStateKey(f"{index}", key.file_id) for key in files]
-        shared = {
-            key: None if (task, key) in self.base[checkpoint_id] else f"f{next(self.numbers)}"
-            for key in own
-        }
-        state = f"s{next(self.numbers)}"
+    def acknowledges(self, checkpoint_id, index):
         was_pending = checkpoint_id in self.h.coordinator.pending_ids
-        outcome = self.call(self.h.ack, checkpoint_id, task, state, shared)
+        state = f"s{next(self.numbers)}"
+        outcome = self.call(self.h.ack, checkpoint_id, self.h.tasks[index], state)
         if not self.alive:
             assert outcome is MessageOutcome.SHUT_DOWN
         elif was_pending:
             assert outcome in (MessageOutcome.ACCEPTED, MessageOutcome.DUPLICATE)
         else:
             assert outcome is MessageOutcome.LATE
-        if outcome is MessageOutcome.LATE:
-            assert (state in self.discarded) == (checkpoint_id in self.failed - self.doubted)
 
     @rule(pick=PICK, task=st.integers(0, 1), reason=st.sampled_from(DECLINES))
     def a_task_declines(self, pick, task, reason):
@@ -347,39 +315,25 @@ class Machine(RuleBasedStateMachine):
     def it_is_in_the_log(self):
         effect, self.finalizing = self.finalizing, None
         completed = effect.completed(self.h.now, f"chk-{effect.checkpoint_id}")
-        handles = set(completed.states.values())
-        handles.update(h for files in completed.shared.values() for h in files.values())
-        self.exists[effect.checkpoint_id] = handles - {None}
-        if completed.properties.is_recovery_point:
-            older = [one for one in self.in_doubt if one < effect.checkpoint_id]
-            for one in older:
-                del self.in_doubt[one]
-        before = {one.checkpoint_id for one in self.h.store.checkpoints}
+        if not effect.properties.is_savepoint:
+            self.h.lineage.complete(effect.checkpoint_id)
+            self.completed.append(effect.checkpoint_id)
         self.last_completion = self.h.now
         self.call(self.h.coordinator.finalized, effect.checkpoint_id, completed)
-        after = {one.checkpoint_id for one in self.h.store.checkpoints}
-        self.subsumed |= {*before, effect.checkpoint_id} - after
-        if self.alive:
-            assert len(after) <= max(2, self.h.store._num_retained)
 
     @precondition(lambda self: self.finalizing is not None)
-    @rule(error=st.sampled_from(FINALIZE_ERRORS), uncertain=st.booleans())
-    def it_cannot_be_written(self, error, uncertain):
+    @rule(error=st.sampled_from(FINALIZE_ERRORS))
+    def it_cannot_be_written(self, error):
         effect, self.finalizing = self.finalizing, None
-        if uncertain or isinstance(error, StoreUnavailable | Fenced):
-            handles = {*effect.states.values()}
-            handles.update(h for files in effect.shared.values() for h in files.values())
-            self.in_doubt[effect.checkpoint_id] = handles - {None}
-            self.doubted.add(effect.checkpoint_id)
-        self.call(
-            self.h.coordinator.finalize_failed, effect.checkpoint_id, error, uncertain=uncertain
-        )
+        self.call(self.h.coordinator.finalize_failed, effect.checkpoint_id, error)
 
-    @precondition(lambda self: self.cleaning)
-    @rule(leave=st.integers(0, 1))
-    def files_are_deleted(self, leave):
-        while len(self.cleaning) > leave:
-            self.call(self.h.coordinator.discarded, self.cleaning.pop())
+    @precondition(lambda self: self.completed)
+    @rule()
+    def old_ones_are_let_go(self):
+        kept = {*self.completed[-self.retain :], *self.bases}
+        before = {one.checkpoint_id for one in self.h.store.checkpoints}
+        gone = set(self.h.store.subsume(pinned=self.bases).checkpoint_ids)
+        assert gone == before - kept
 
     @precondition(lambda self: self.alive)
     @rule()
@@ -408,20 +362,11 @@ class Machine(RuleBasedStateMachine):
             assert self.oracle.job_failures == 0
 
     @invariant()
-    def nothing_is_discarded_that_a_checkpoint_needs(self):
-        if not hasattr(self, "h"):
-            return
-        needed = {
-            handle for one in self.h.store.checkpoints for handle in self.exists[one.checkpoint_id]
-        }
-        for checkpoint_id, handles in self.exists.items():
-            if self.started[checkpoint_id].is_savepoint:
-                needed |= handles
-        needed |= {handle for handles in self.in_doubt.values() for handle in handles}
-        for pending in self.h.coordinator._life.pending.values():
-            needed.update(pending.states.values())
-            needed.update(h for files in pending.shared.values() for h in files.values())
-        assert not needed & self.discarded
+    def the_log_has_all_that_is_built_on(self):
+        if hasattr(self, "h"):
+            assert self.bases <= {one.checkpoint_id for one in self.h.store.checkpoints}
+            if self.completed:
+                assert self.h.store.latest_id == self.completed[-1]
 
     @invariant()
     def a_future_ends_once(self):
@@ -438,9 +383,8 @@ class Machine(RuleBasedStateMachine):
         assert all(n == 1 for n in self.answers.values())
         assert not self.h.coordinator.pending_ids
         assert self.h.coordinator.next_wake is None
-        counts = self.h.coordinator.stats.counts
-        assert counts.in_progress == 0
-        assert counts.completed + len(self.failed) == len(self.started)
+        ended = self.h.tracker.completed_ids + self.h.tracker.failed_ids
+        assert sorted(ended) == sorted(self.started)
 
 
 @pytest.fixture
@@ -463,9 +407,6 @@ def walk(machine, seed, steps):
     """A long way through the same rules: progress is likelier than trouble."""
     rng = random.Random(seed)
 
-    def files():
-        return {key for key in FILES if rng.random() < 0.5}
-
     def pick():
         return rng.randrange(1000)
 
@@ -482,10 +423,10 @@ def walk(machine, seed, steps):
     likely = [
         lambda: one.asks(rng.choice(kinds)),
         one.the_boundary_comes,
-        lambda: one.a_task_acknowledges_whatever_it_was(pick(), rng.randrange(2), files()),
-        lambda: one.all_tasks_acknowledge(files()),
+        lambda: one.a_task_acknowledges_whatever_it_was(pick(), rng.randrange(2)),
+        one.all_tasks_acknowledge,
         lambda: one.finalizing and one.it_is_in_the_log(),
-        lambda: one.cleaning and one.files_are_deleted(0),
+        lambda: one.completed and one.old_ones_are_let_go(),
         one.the_alarm_rings,
         lambda: one.time_passes(rng.choice([0.5, 3.0])),
     ]
@@ -493,7 +434,7 @@ def walk(machine, seed, steps):
         lambda: one.time_passes(31.0),
         lambda: one.a_task_declines(pick(), rng.randrange(2), rng.choice(DECLINES)),
         lambda: one.a_task_is_lost(rng.randrange(2)),
-        lambda: one.finalizing and one.it_cannot_be_written(rng.choice(FINALIZE_ERRORS), False),
+        lambda: one.finalizing and one.it_cannot_be_written(rng.choice(FINALIZE_ERRORS)),
         lambda: one.a_trigger_fails(pick()),
         one.the_scheduler_starts,
         one.the_scheduler_stops,
@@ -503,10 +444,10 @@ def walk(machine, seed, steps):
     for _ in range(steps):
         rng.choice(rare if rng.random() < 0.05 else likely)()
         one.the_failures_in_a_row_are_those_of_the_rules()
-        one.nothing_is_discarded_that_a_checkpoint_needs()
+        one.the_log_has_all_that_is_built_on()
         one.a_future_ends_once()
     one.teardown()
-    return len(one.exists) + len(one.subsumed)
+    return len(one.completed)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -23,10 +23,20 @@ from moorage.driver.types import CheckpointView, Outcome
 from moorage.driver.views import ExecutorsView, SavepointView
 from moorage.driver.wishes import Wishes
 from moorage.engine.event_time import Watermarks
+from moorage_state.coordinator import CheckpointRetentionPolicy, CompletedCheckpointStore
 from moorage_state.errors import Fenced, MoorageError, Retryable, StoreUnavailable, UserError
-from moorage_state.snapshots import LineageLog, LogWriter, Owner, Released
+from moorage_state.snapshots import (
+    Checkpoint,
+    CheckpointStore,
+    LineageLog,
+    LogWriter,
+    Owner,
+    Released,
+    Retire,
+)
 from moorage_state.stores import MemoryStore
 
+from .test_restore_orders import manifest as new_manifest
 from .test_savepoints import NOW
 
 LAST = CheckpointView(7, 41, NOW, 10, 10, 0.1)
@@ -144,7 +154,7 @@ class Query:
 class Running:
     """A run whose stream does nothing."""
 
-    def __init__(self, looks: int = 50) -> None:
+    def __init__(self, looks: int = 50, retention: CheckpointRetentionPolicy | None = None) -> None:
         self.store = MemoryStore(f"asked-{id(self)}")
         self.writer = LogWriter.claim(self.store, Owner("c", "n", "j", "u"), "test")
         self.requests, self.environment = Requests(), Environment()
@@ -163,6 +173,10 @@ class Running:
             stop=self.stop,
             requests=self.requests,
             environment=self.environment,
+            completed=CompletedCheckpointStore(
+                self.writer, CheckpointStore(self.store), retention=retention
+            ),
+            housekeeper=SimpleNamespace(wait=lambda: None),
         )
         run._lock = threading.RLock()
         run._failure = None
@@ -235,6 +249,19 @@ def test_the_release_is_the_last_thing_in_the_log(running):
     assert running.entries()[-1] == Released(1, "asked to stop: request=r-1")
     assert request.wait(0).released
     assert running.reports.was_released
+
+
+@pytest.mark.parametrize("policy", CheckpointRetentionPolicy)
+def test_a_job_that_is_cancelled_keeps_its_checkpoints_only_if_they_are_to_outlive_that(policy):
+    running = Running(retention=policy)
+    made = new_manifest(running.writer, 1)
+    CheckpointStore(running.store).complete(running.writer, made, NOW)
+    running.ask(StopRequest(release=True, request_id="r-1"))
+    running.drive()
+    kept = policy is CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION
+    kinds = [type(entry) for entry in running.entries()]
+    assert kinds[-2:] == ([Checkpoint, Released] if kept else [Retire, Released])
+    assert bool([info.key for info in running.store.list("chk-")]) == kept
 
 
 def test_a_release_that_may_not_be_written_is_a_failure_and_the_job_has_ended(running, monkeypatch):

@@ -381,3 +381,13 @@ def test_an_operator_under_another_uid_keeps_its_watermark(started):
     made = changed(manifest(started, 1), operators={"old": state}, watermarks=watermarks)
     again = renamed(made, {"old": "new", "clicks": "other"})
     assert dict(again.watermarks) == {"clicks": 900, "new": 700, "": 700}
+
+
+def test_a_lineage_whose_job_ended_and_kept_nothing_begins_empty_only_if_that_is_asked_for(lineage):
+    writer = lineage.claim()
+    lineage.checkpoints(writer, 1, 2)
+    lineage.store.retire(writer, keep=None)
+    with pytest.raises(RestorePointNotFound, match="every checkpoint of this lineage was retired"):
+        lineage.choose(writer, ORDERS)
+    chosen = lineage.choose(writer, replace(ORDERS, mode="Empty", order_id="o-1"))
+    assert (chosen.manifest, chosen.explicit) == (None, True)

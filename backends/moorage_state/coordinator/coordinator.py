@@ -1,38 +1,49 @@
 """The coordinator itself: what requests, messages, answers and time do to checkpoints.
 
-What can be decided without the others is in the modules beside: the queue, the counter of
-failures, the schedule, and in `lifecycle` all that follows a trigger.
+What can be decided without the others is in the modules beside: when one begins in `trigger`, all
+that follows in `lifecycle`, and which failures count in `failures`.
 """
 
-from dataclasses import replace
+import random
+from collections.abc import Callable, Iterable
 
-from moorage_state.coordinator.assembly import CoordinatorParts
-from moorage_state.coordinator.future import CheckpointFuture
-from moorage_state.coordinator.messages import (
+from moorage_state.coordinator.checkpoint import (
     AcknowledgeCheckpoint,
+    CheckpointFuture,
+    CompletedCheckpoint,
     DeclineCheckpoint,
     MessageOutcome,
+    PendingCheckpoint,
+    Phase,
     TaskId,
 )
-from moorage_state.coordinator.pending import CompletedCheckpoint, PendingCheckpoint, Phase
-from moorage_state.coordinator.properties import (
-    CheckpointProperties,
-    ClaimMode,
-    JobStatus,
-    SavepointFormat,
-)
-from moorage_state.coordinator.reasons import (
+from moorage_state.coordinator.completed import CompletedCheckpointStore
+from moorage_state.coordinator.effects import Effect
+from moorage_state.coordinator.failures import (
     CheckpointException,
+    CheckpointFailureManager,
     CheckpointFailureReason,
     reason_of,
 )
-from moorage_state.coordinator.restore import check_mapping, claimed_properties
-from moorage_state.errors import Bug, Fenced, StoreUnavailable, UserError
+from moorage_state.coordinator.lifecycle import CheckpointTracker, Lifecycle, Untracked
+from moorage_state.coordinator.properties import (
+    CheckpointConfig,
+    CheckpointProperties,
+    JobStatus,
+    SavepointFormat,
+)
+from moorage_state.coordinator.trigger import (
+    CheckpointIdCounter,
+    Launcher,
+    PeriodicTrigger,
+    TriggerRequest,
+)
+from moorage_state.errors import Bug, UserError
 
 __all__ = ["CheckpointCoordinator"]
 
 
-class CheckpointCoordinator(CoordinatorParts):
+class CheckpointCoordinator:
     """Coordinates the checkpoints of one run of a job. See the package for how to use it.
 
     Not for several threads at once: the driver calls it under a lock of its own.
@@ -44,12 +55,116 @@ class CheckpointCoordinator(CoordinatorParts):
         tasks_to_commit_to: who hears that it is complete, aborted or subsumed.
         clock: seconds on a clock that only goes forward.
         wall_clock: seconds since 1970, for timestamps and calendars; `clock` if not given.
-        stats: where everything is counted.
+        tracker: hears of each checkpoint.
         next_time: the first time of a calendar after a given one, both in seconds since 1970; it
             takes the place of the interval.
         ready: called before a checkpoint begins; a reason it returns turns the request away.
         rng: where the delay of the first periodic checkpoint comes from.
     """
+
+    def __init__(  # noqa: PLR0917 - the signature that people know
+        self,
+        job_id: str,
+        config: CheckpointConfig,
+        tasks_to_trigger: Iterable[TaskId],
+        tasks_to_wait_for: Iterable[TaskId],
+        tasks_to_commit_to: Iterable[TaskId],
+        id_counter: CheckpointIdCounter,
+        completed_store: CompletedCheckpointStore,
+        failure_manager: CheckpointFailureManager,
+        clock: Callable[[], float],
+        *,
+        wall_clock: Callable[[], float] | None = None,
+        tracker: CheckpointTracker | None = None,
+        next_time: Callable[[float], float] | None = None,
+        ready: Callable[[], CheckpointFailureReason | None] = lambda: None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._job_id = job_id
+        self._config = config
+        self._to_trigger = tuple(tasks_to_trigger)
+        self._to_wait_for = frozenset(tasks_to_wait_for)
+        self._clock = clock
+        self._wall_clock = wall_clock or clock
+        self._store = completed_store
+        self._life = Lifecycle(
+            tuple(tasks_to_commit_to),
+            completed_store,
+            failure_manager,
+            tracker or Untracked(),
+            config.on_tolerance_exceeded,
+            self._wall_clock,
+        )
+        self._periodic = PeriodicTrigger(
+            config,
+            clock,
+            self._wall_clock,
+            next_time,
+            rng or random.Random(),  # noqa: S311 - it spreads load
+        )
+        self._launcher = Launcher(
+            job_id,
+            config,
+            self._to_trigger,
+            self._to_wait_for,
+            id_counter,
+            self._life,
+            self._periodic,
+            clock,
+            self._wall_clock,
+            ready,
+        )
+
+    # What it looks like from outside.
+
+    @property
+    def pending_ids(self) -> tuple[int, ...]:
+        """The checkpoints that have not ended, oldest first."""
+        return tuple(self._life.pending)
+
+    @property
+    def is_triggering(self) -> bool:
+        """Whether a trigger waits for its boundary."""
+        return self._life.triggering is not None
+
+    @property
+    def queued(self) -> tuple[TriggerRequest, ...]:
+        """The requests that wait, the next one first."""
+        return self._launcher.queued
+
+    @property
+    def base_id(self) -> int:
+        """The checkpoint whose files the next one may reference; 0 for none. For any thread."""
+        return self._life.base_id
+
+    @property
+    def missed_ticks(self) -> int:
+        """How many periodic checkpoints were left out, as the one before took too long."""
+        return self._periodic.missed
+
+    @property
+    def is_periodic_checkpointing_started(self) -> bool:
+        """Whether periodic checkpoints are taken."""
+        return self._periodic.is_running
+
+    @property
+    def is_shut_down(self) -> bool:
+        """Whether it has ended; the answer to a finalization is still taken."""
+        return self._life.ended is not None
+
+    @property
+    def next_wake(self) -> float | None:
+        """When `on_time` should be called, on the coordinator's clock."""
+        if self._life.ended is not None:
+            return None
+        wakes = [_limit(one) for one in self._life.pending.values() if one.is_abortable]
+        if self._periodic.due is not None:
+            wakes.append(self._periodic.due)
+        return min(wakes, default=None)
+
+    def drain(self) -> list[Effect]:
+        """Return what is to be done, in this order, and forget it."""
+        return self._life.outbox.drain()
 
     # Beginning.
 
@@ -164,11 +279,7 @@ class CheckpointCoordinator(CoordinatorParts):
     # Messages of tasks.
 
     def receive_acknowledge_message(self, message: AcknowledgeCheckpoint) -> MessageOutcome:
-        """A task's part is durable.
-
-        Raises:
-            Bug: it references a shared file that is not known.
-        """
+        """A task's part is durable."""
         if self._life.ended is not None:
             return MessageOutcome.SHUT_DOWN
         if message.job_id != self._job_id:
@@ -190,9 +301,7 @@ class CheckpointCoordinator(CoordinatorParts):
             return MessageOutcome.UNKNOWN_TASK
         if not checkpoint.is_abortable:
             return MessageOutcome.DUPLICATE
-        if message.metrics is not None:
-            self.stats.subtask(message.checkpoint_id, message.task, message.metrics)
-        self._life.abort(checkpoint, message.exception, message.task)
+        self._life.abort(checkpoint, message.exception, on_task=True)
         self._proceed()
         return MessageOutcome.ACCEPTED
 
@@ -227,28 +336,16 @@ class CheckpointCoordinator(CoordinatorParts):
             self._launcher.force_full = False
         self._proceed()
 
-    def finalize_failed(
-        self, checkpoint_id: int, error: BaseException, *, uncertain: bool = False
-    ) -> None:
-        """The manifest or the log's entry could not be written.
-
-        Args:
-            uncertain: it may be in the log all the same, so nothing of it is deleted. Always so
-                if the store did not answer or another writer took over.
+    def finalize_failed(self, checkpoint_id: int, error: BaseException) -> None:
+        """The manifest or the log's entry could not be written, as far as is known.
 
         Raises:
             Bug: it was not asked for.
         """
         checkpoint = self._life.take_finalizing(checkpoint_id)
         reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
-        may_exist = uncertain or isinstance(error, (StoreUnavailable, Fenced))
         exception = CheckpointException(reason, f"{reason.message}: {error}", error)
-        self._life.fail_finalization(checkpoint, exception, may_exist=may_exist)
-        self._proceed()
-
-    def discarded(self, checkpoint_id: int) -> None:
-        """The files of a checkpoint are deleted, or cannot be: the next may begin."""
-        self._life.cleaning.discard(checkpoint_id)
+        self._life.fail_finalization(checkpoint, exception)
         self._proceed()
 
     def on_time(self, now: float) -> float | None:
@@ -264,17 +361,23 @@ class CheckpointCoordinator(CoordinatorParts):
     # Ending.
 
     def shutdown(self, status: JobStatus) -> None:
-        """The job reached its end: nothing more begins, and retained checkpoints go as agreed.
+        """The job reached its end, or another driver goes on with it: nothing more begins.
 
-        A finalization under way goes on: answer it.
+        A finalization under way goes on: answer it. What becomes of the retained checkpoints then
+        is for `CompletedCheckpointStore.shutdown`.
         """
         reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
         if not status.is_globally_terminal:
             reason = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND
-        self._end(status, reason)
+        if self._life.ended is None:
+            self._periodic.stop()
+            exception = CheckpointException(reason, f"{reason.message}: status={status.value}")
+            self._launcher.abort_queue(exception)
+            self._life.end(exception)
+        self._settle()
 
     def suspend(self) -> None:
-        """Another driver goes on with the job: nothing more begins and nothing is deleted."""
+        """Another driver, or another run, goes on with the job."""
         self.shutdown(JobStatus.SUSPENDED)
 
     # Restoring.
@@ -283,17 +386,21 @@ class CheckpointCoordinator(CoordinatorParts):
         self,
         error_if_no_checkpoint: bool,  # noqa: FBT001 - the signature that people know
         all_or_nothing_state: bool,  # noqa: FBT001
-        *,
-        allow_non_restored_state: bool = False,
     ) -> CompletedCheckpoint | None:
-        """Return the checkpoint to restore; None if there is none.
+        """Return what the run begins from, None for nothing; later checkpoints build on it.
+
+        Args:
+            error_if_no_checkpoint: to begin with nothing would lose state.
+            all_or_nothing_state: all state of the checkpoint must belong to operators of the job;
+                else that of operators which are gone is left behind (Flink's allowNonRestoredState
+                is the opposite).
 
         Raises:
-            UserError: there is none and that is an error, or it does not fit (`check_mapping`).
+            UserError: there is none and that is an error, or it has state that must not be left.
             Bug: the coordinator has ended.
         """
         self._check_alive()
-        latest = self.store.latest
+        latest = self._store.latest
         if latest is None:
             if error_if_no_checkpoint:
                 raise UserError(
@@ -301,46 +408,18 @@ class CheckpointCoordinator(CoordinatorParts):
                     f"or say that the job may start empty"
                 )
             return None
-        check_mapping(
-            latest,
-            self._to_wait_for,
-            all_or_nothing_state=all_or_nothing_state,
-            allow_non_restored_state=allow_non_restored_state,
-        )
-        self._launcher.force_full = latest.properties.is_unclaimed
-        self.stats.restored(latest, self._wall_clock())
+        own = {task.operator for task in self._to_wait_for}
+        gone = sorted(latest.operators - own)
+        if gone and all_or_nothing_state:
+            raise UserError(
+                f"the checkpoint has state of operators that the job no longer has: uids={gone} "
+                f"job={sorted(filter(None, own))}; keep the uid, or set "
+                f"restore.allowNonRestoredState: true to leave that state behind"
+            )
+        unclaimed = latest.properties.unclaimed
+        self._launcher.force_full = unclaimed
+        self._life.base_id = 0 if unclaimed else latest.checkpoint_id
         return latest
-
-    def restore_savepoint(
-        self,
-        snapshot: CompletedCheckpoint,
-        mode: ClaimMode,
-        *,
-        allow_non_restored_state: bool = False,
-    ) -> CompletedCheckpoint:
-        """Start from a savepoint, or from another job's checkpoint, and say whose it is now.
-
-        Ids go on above its own.
-
-        Raises:
-            UserError: it does not fit.
-            Bug: the coordinator has ended, or retains a checkpoint that is newer.
-        """
-        self._check_alive()
-        properties = claimed_properties(mode, self._config.properties)
-        restored = replace(snapshot, properties=properties)
-        check_mapping(
-            restored,
-            self._to_wait_for,
-            all_or_nothing_state=False,
-            allow_non_restored_state=allow_non_restored_state,
-        )
-        self._life.apply(self.store.restored(restored, mode))
-        self._launcher.continue_above(snapshot.checkpoint_id)
-        self._launcher.force_full = restored.properties.is_unclaimed
-        self.stats.restored(restored, self._wall_clock())
-        self._settle()
-        return restored
 
     # Underneath.
 
@@ -381,14 +460,6 @@ class CheckpointCoordinator(CoordinatorParts):
         self._launcher.abort_queue(exception)
         self._life.abort_all(exception)
 
-    def _end(self, status: JobStatus, reason: CheckpointFailureReason) -> None:
-        if self._life.ended is None:
-            self._periodic.stop()
-            exception = CheckpointException(reason, f"{reason.message}: status={status.value}")
-            self._launcher.abort_queue(exception)
-            self._life.end(status, exception)
-        self._settle()
-
     def _go_on_after(self, future: CheckpointFuture) -> None:
         if future.exception() is not None and self._life.ended is None:
             self.start_checkpoint_scheduler()
@@ -396,3 +467,10 @@ class CheckpointCoordinator(CoordinatorParts):
     def _check_alive(self) -> None:
         if self._life.ended is not None:
             raise Bug(f"the coordinator has ended: {self._life.ended}")
+
+
+def _limit(checkpoint: PendingCheckpoint) -> float:
+    """When a checkpoint is given up."""
+    if checkpoint.phase is Phase.TRIGGERING:
+        return min(checkpoint.deadline, checkpoint.boundary_deadline)
+    return checkpoint.deadline

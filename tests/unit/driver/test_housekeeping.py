@@ -1,0 +1,101 @@
+"""Chores that outlive the run that began them."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from moorage_testing.jobs import wait_until
+
+from moorage.driver.background import Background
+from moorage.driver.runner import _choose_again
+from moorage.driver.settings import RestorePolicy
+from moorage_state.snapshots import CheckpointStore, UnderWay
+
+WAITS = 20.0
+
+
+class HangingStore:
+    """Deletions, or listings below `shared/`, that hang until the test lets them go on."""
+
+    def __init__(self, job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hung, self.go_on = threading.Event(), threading.Event()
+        self._job, self._patch = job, monkeypatch
+
+    def hang(self, operation: str, when: str = "") -> None:
+        real = getattr(self._job.objects, operation)
+
+        def hangs(first: Any, *rest: Any) -> Any:
+            if not when or str(first).startswith(when):
+                self.hung.set()
+                assert self.go_on.wait(WAITS)
+            return real(first, *rest)
+
+        self._patch.setattr(self._job.objects, operation, hangs)
+
+
+@pytest.fixture
+def job(make_job):
+    return make_job(retain=1)
+
+
+@pytest.fixture
+def store(job, monkeypatch):
+    store = HangingStore(job, monkeypatch)
+    yield store
+    store.go_on.set()
+
+
+def checkpoint(job):
+    job.commit("a")
+    job.due()
+    return job.settle()
+
+
+def test_the_next_restore_point_is_chosen_when_nothing_is_being_retired(job, store, monkeypatch):
+    checkpoint(job)
+    real = job.writer.append
+
+    def slowly(entry: Any) -> int:
+        # The entry by which checkpoint 1 does not exist any more.
+        if type(entry).__name__ == "Retire":
+            store.hung.set()
+            assert store.go_on.wait(WAITS)
+        return real(entry)
+
+    monkeypatch.setattr(job.writer, "append", slowly)
+    checkpoint(job)
+    assert store.hung.wait(WAITS)
+    policy = RestorePolicy()
+    context: Any = SimpleNamespace(
+        housekeeper=job.housekeeper,
+        writer=job.writer,
+        store=CheckpointStore(job.objects),
+        settings=SimpleNamespace(restore=policy),
+        reporter=SimpleNamespace(messages=lambda _texts: None),
+    )
+    monkeypatch.setattr("moorage.driver.runner.replace", lambda one, **_changes: one)
+    chosen: list[Any] = []
+    thread = threading.Thread(target=lambda: chosen.append(_choose_again(context, "sizes")))
+    thread.start()
+    thread.join(0.2)
+    assert not chosen
+    store.go_on.set()
+    thread.join(WAITS)
+    assert chosen[0].path == "chk-2"
+
+
+def test_a_sweep_asks_what_is_under_way_of_the_run_that_is_on_by_then(job, store):
+    store.hang("list", "shared/")
+    checkpoint(job)
+    wait_until(lambda: (job.poll(), store.hung.is_set())[1], WAITS, "the sweep to list")
+    asked = threading.Event()
+
+    def under_way() -> UnderWay:
+        asked.set()
+        return UnderWay()
+
+    job.checkpointer.abandon()
+    job.housekeeper.serve(1, Background(), under_way)
+    store.go_on.set()
+    assert asked.wait(WAITS)
