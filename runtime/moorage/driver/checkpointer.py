@@ -14,9 +14,11 @@ from functools import partial
 
 from moorage.api.graph import JobGraph
 from moorage.api.sinks import Committable
-from moorage.driver.asked import underneath
 from moorage.driver.background import Background
+from moorage.driver.checkpoint_requests import Place, Requesters, underneath
 from moorage.driver.coordination import (
+    CheckpointWatch,
+    Unwatched,
     acknowledge,
     decline,
     new_coordinator,
@@ -27,7 +29,6 @@ from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.manifests import Boundary, ManifestMaker, handles_of
 from moorage.driver.output import OutputKeeper
 from moorage.driver.refusals import RestorePointIncompatible, RestorePointNotFound
-from moorage.driver.requesters import Place, Requesters
 from moorage.driver.requests import CheckpointRequest, Request, SavepointRequest
 from moorage.driver.settings import JobSettings
 from moorage.driver.snapshot_writer import (
@@ -36,7 +37,6 @@ from moorage.driver.snapshot_writer import (
     Staged,
     Work,
 )
-from moorage.driver.watching import CheckpointWatch, Unwatched
 from moorage.engine.fleet import FleetUpload, RangeFleet
 from moorage_state.coordinator import (
     CheckpointFailureReason,

@@ -1,29 +1,33 @@
-"""A coordinator for one run of a job: which tasks take part in its checkpoints, and when.
+"""The coordinator of one run: which tasks take part in its checkpoints, and who hears of them.
 
-Called by the checkpointer, which speaks to it for all of its tasks.
+Called by the checkpointer, which speaks to the coordinator for all of its tasks.
 """
 
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Protocol
 
 from moorage.api.graph import JobGraph
 from moorage.driver.requests import SavepointRequest
 from moorage.driver.settings import JobSettings
-from moorage.driver.snapshot_writer import Work
-from moorage.driver.watching import CheckpointWatch, WatchedCheckpoints
+from moorage.driver.snapshot_writer import CheckpointReport, Work
+from moorage.driver.views import FailureView, SavepointView
 from moorage.engine.fleet import FleetUpload
 from moorage_api.cron import next_tick
 from moorage_state.coordinator import (
     AcknowledgeCheckpoint,
     CheckpointConfig,
     CheckpointCoordinator,
+    CheckpointException,
     CheckpointFailureManager,
     CheckpointFailureReason,
     CheckpointFuture,
+    CompletedCheckpoint,
     CompletedCheckpointStore,
     CountingIdCounter,
     DeclineCheckpoint,
+    PendingCheckpoint,
     SavepointFormat,
     TaskId,
     ToleranceAction,
@@ -32,6 +36,9 @@ from moorage_state.errors import MoorageError, ServerGone, StaleLease, VersionGo
 
 __all__ = [
     "DRIVER_TASK",
+    "CheckpointWatch",
+    "Unwatched",
+    "WatchedCheckpoints",
     "acknowledge",
     "calendar_of",
     "checkpoint_config",
@@ -45,6 +52,72 @@ _YEAR_SECONDS = 365 * 86_400.0
 
 DRIVER_TASK = TaskId("", 0)
 """Stands for the driver, so that a job without state has a task to wait for as well."""
+
+
+class CheckpointWatch(Protocol):
+    """Hears of checkpoints and savepoints; see `moorage.driver.reporter.Reporter`."""
+
+    def began(self, checkpoint_id: int, triggered_at: float, *, savepoint: bool) -> None:
+        """One was triggered, at a time in seconds since 1970."""
+
+    def completed(self, report: CheckpointReport, *, savepoint: bool) -> None:
+        """It exists."""
+
+    def failed(
+        self, checkpoint_id: int | None, failure: FailureView, at: float, *, counts: bool
+    ) -> None:
+        """It failed, perhaps before it had an id; `counts` as one more failure in a row."""
+
+    def savepoint(self, view: SavepointView) -> None:
+        """The newest savepoint."""
+
+    def storage(self, error: str) -> None:
+        """Why the store cannot be used at the moment."""
+
+
+class Unwatched:
+    """Nobody listens."""
+
+    def began(self, checkpoint_id: int, triggered_at: float, *, savepoint: bool) -> None:
+        """See `CheckpointWatch`."""
+
+    def completed(self, report: CheckpointReport, *, savepoint: bool) -> None:
+        """See `CheckpointWatch`."""
+
+    def failed(
+        self, checkpoint_id: int | None, failure: FailureView, at: float, *, counts: bool
+    ) -> None:
+        """See `CheckpointWatch`."""
+
+    def savepoint(self, view: SavepointView) -> None:
+        """See `CheckpointWatch`."""
+
+    def storage(self, error: str) -> None:
+        """See `CheckpointWatch`."""
+
+
+class WatchedCheckpoints:
+    """The coordinator's `CheckpointTracker`."""
+
+    def __init__(self, watch: CheckpointWatch) -> None:
+        self._watch = watch
+
+    def pending(self, checkpoint: PendingCheckpoint) -> None:
+        """A checkpoint was begun."""
+        self._watch.began(
+            checkpoint.checkpoint_id,
+            checkpoint.timestamp,
+            savepoint=checkpoint.properties.is_savepoint,
+        )
+
+    def completed(self, checkpoint: CompletedCheckpoint) -> None:
+        """A checkpoint exists."""
+        self._watch.completed(checkpoint.payload, savepoint=checkpoint.properties.is_savepoint)
+
+    def failed(self, checkpoint_id: int | None, failure: CheckpointException, at: float) -> None:
+        """A checkpoint failed; without an id, before it was begun."""
+        view = FailureView(failure.reason.name, str(failure))
+        self._watch.failed(checkpoint_id, view, at, counts=failure.reason.counts)
 
 
 def new_coordinator(

@@ -1,4 +1,4 @@
-"""Holding a job's lineage: the lock on its checkpoint directory, then the fence.
+"""Holding a job's lineage: its directory, the lock on it, then the fence.
 
 Decides what a directory that cannot be used is called. Called by `run_job` as the first thing: no
 restore point is chosen before the fence is claimed, so that the choice cannot move.
@@ -9,8 +9,9 @@ import datetime
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
 
-from moorage.driver.directories import make_directory
 from moorage.driver.refusals import (
     AdoptRequired,
     DirectoryConflict,
@@ -32,7 +33,10 @@ from moorage_state.snapshots import (
 )
 from moorage_state.stores import open_store
 
-__all__ = ["hold_lineage"]
+__all__ = [
+    "hold_lineage",
+    "make_directory",
+]
 
 
 @contextlib.contextmanager
@@ -95,3 +99,40 @@ def _refusal(error: UserError) -> StoreRefused:
             return StoreAccessRefused(*error.args)
         case _:
             return StoreRefused(*error.args)
+
+
+def make_directory(field: str, url: str) -> None:
+    """Make the directory at a `file://` address; others are left alone.
+
+    An unmounted volume must not be taken for an empty store. So the last part of a path is made,
+    and all that is missing directly below a mount point: there the volume is, with nothing on it.
+
+    Args:
+        field: which of the manifest's directories it is, for the error.
+
+    Raises:
+        StoreRefused: the folder it is in does not exist and is on no volume of its own, or the
+            directory cannot be made there.
+    """
+    if not url.startswith("file://"):
+        return
+    directory = Path(unquote(url.removeprefix("file://")))
+    try:
+        directory.mkdir(exist_ok=True, parents=_is_on_empty_volume(directory))
+    except FileNotFoundError as exc:
+        raise StoreRefused(
+            f"the folder of the directory does not exist: {field}={url}; mount or make "
+            f"{directory.parent}: where no volume is mounted only the last part of the path is "
+            f"made for you, so that an unmounted volume is not taken for an empty store"
+        ) from exc
+    except OSError as exc:
+        raise StoreRefused(
+            f"cannot use the directory: {field}={url} error={exc.strerror}; name a directory that "
+            f"you may write to"
+        ) from exc
+
+
+def _is_on_empty_volume(directory: Path) -> bool:
+    """Whether the first folder above that exists is where a volume is mounted; `/` is none."""
+    there = next(folder for folder in directory.parents if folder.exists())
+    return there != Path("/") and os.path.ismount(there)

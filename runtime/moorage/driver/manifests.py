@@ -1,12 +1,12 @@
-"""From a boundary and the handles of all ranges to the manifest of a checkpoint or savepoint.
+"""What a manifest records of a job beside its state, and what a run takes over from one.
 
-Decides what is recorded beside the state. Called by the checkpointer when all ranges are uploaded.
+Called by the checkpointer when all ranges are uploaded, and by the run when it begins.
 """
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 from msgspec.structs import replace
@@ -14,16 +14,50 @@ from msgspec.structs import replace
 from moorage import __version__
 from moorage.api.graph import JobGraph
 from moorage.api.sinks import Committable
-from moorage.driver.operator_states import operator_metas
-from moorage.driver.restore import STATELESS, UID_MAPPING, VALUE_TIMES
 from moorage.driver.settings import JobSettings
-from moorage.driver.versions import SPARK_VERSION
-from moorage.engine.event_time import Watermarks
+from moorage.engine.event_time import JobClocks, Watermarks
+from moorage.engine.operator_states import OperatorStates
 from moorage_state.keyed.store import StateSchema
 from moorage_state.operator_state import OperatorStateSchema
-from moorage_state.snapshots import LogWriter, Manifest, OperatorState, RangeHandle, StateMeta
+from moorage_state.snapshots import (
+    LogWriter,
+    Manifest,
+    OperatorState,
+    OperatorStateMeta,
+    RangeHandle,
+    StateMeta,
+)
 
-__all__ = ["Boundary", "ManifestMaker", "handles_of", "state_metas"]
+if TYPE_CHECKING:  # the context holds what makes manifests, which asks here
+    pass
+
+__all__ = [
+    "SPARK_VERSION",
+    "STATELESS",
+    "UID_MAPPING",
+    "VALUE_TIMES",
+    "Boundary",
+    "ManifestMaker",
+    "handles_of",
+    "known_schemas",
+    "operator_metas",
+    "operator_schemas",
+    "operator_sides",
+    "state_metas",
+    "watermarks_at",
+]
+
+STATELESS = "stateless"
+"""In a manifest's extra: it was written by a run that keeps no state."""
+
+UID_MAPPING = "uid_mapping"
+"""Where a manifest keeps the mapping that its operators' uids were read with."""
+
+VALUE_TIMES = "value_times"
+"""Where a manifest keeps event times by the values of a column; not there where none counts so."""
+
+SPARK_VERSION = "spark_version"
+"""In a manifest's extra: the Spark that wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +169,63 @@ def state_metas(schemas: tuple[StateSchema, ...]) -> list[StateMeta]:
         )
         for s in schemas
     ]
+
+
+def operator_metas(schemas: Iterable[OperatorStateSchema]) -> list[OperatorStateMeta]:
+    """Operator states as a manifest records them."""
+    return [
+        OperatorStateMeta(name=s.name, mode=s.mode, type=s.type, key_type=s.key_type or None)
+        for s in schemas
+    ]
+
+
+def operator_sides(manifest: Manifest | None) -> OperatorStates:
+    """What a run that begins with this manifest knows of operator state; None begins empty."""
+    if manifest is None:
+        return OperatorStates()
+    schemas = {uid: operator_schemas(state) for uid, state in manifest.operators.items()}
+    return OperatorStates(
+        {uid: known for uid, known in schemas.items() if known},
+        frozenset(manifest.operators),
+        manifest.checkpoint_id,
+    )
+
+
+def operator_schemas(state: OperatorState) -> tuple[OperatorStateSchema, ...]:
+    """Operator states of one operator, as the checkpoint recorded them."""
+    return tuple(
+        OperatorStateSchema(s.name, s.mode, s.type, s.key_type or "") for s in state.operator_states
+    )
+
+
+def watermarks_at(clocks: JobClocks, manifest: Manifest | None) -> Watermarks:
+    """The job's watermarks as the manifest has them; none yet without one."""
+    if manifest is None:
+        return Watermarks.at_first(clocks)
+    stored = {uid: t for uid, t in manifest.watermarks.items() if t is not None}
+    values = manifest.extra.get(VALUE_TIMES, {})
+    return Watermarks.from_json(clocks, stored, manifest.idle_inputs, manifest.operators, values)
+
+
+def known_schemas(manifest: Manifest) -> dict[str, tuple[StateSchema, ...]]:
+    """State schemas by operator uid, as the checkpoint recorded them."""
+    return {uid: _state_schemas(state) for uid, state in manifest.operators.items()}
+
+
+def _state_schemas(state: OperatorState) -> tuple[StateSchema, ...]:
+    # Canonical files hold values of the last type only.
+    native = any(handle.format == "native" for handle in state.subtasks)
+    return tuple(
+        StateSchema(
+            s.name,
+            s.kind,
+            s.type,
+            s.key_type or "",
+            tuple(s.earlier) if native else (),
+            s.ttl_ms,
+            tuple(s.namespace_types),
+            s.indexed_ms,
+            s.cleanup_in_full_snapshot,
+        )
+        for s in state.states
+    )

@@ -22,14 +22,14 @@ from moorage.driver.lineage import hold_lineage
 from moorage.driver.local import LocalEnvironment
 from moorage.driver.output import OutputKeeper
 from moorage.driver.reporter import Reporter, view_of
+from moorage.driver.request_handler import let_go, let_go_of_checkpoints
 from moorage.driver.requests import Stopped
-from moorage.driver.restore import Choice, adopting, check_fits, check_settings, choose
+from moorage.driver.restore_point import Choice, adopting, check_fits, check_settings, choose
 from moorage.driver.savepoints import KnownSavepoints
 from moorage.driver.settings import JobSettings
 from moorage.driver.stream_run import StreamRun
 from moorage.driver.tuning import spare_byte_counts
 from moorage.driver.types import Outcome, Progress, RunOptions, RunResult
-from moorage.driver.wishes import let_go, let_go_of_checkpoints
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.plan import EpochPlanner
 from moorage.engine.servers import ExecutorLost

@@ -1,31 +1,37 @@
 """The Spark session of a job: what the engine requires of it, wherever it runs.
 
 Decides the Spark settings that the engine relies on; the job's own come first and cannot undo
-them. Called once per process: a process has one Spark context.
+them. Settings with secrets travel to Spark's JVM in a file, as it shows its arguments to everybody.
+The JVM is deaf to signals that are meant for this process: the last checkpoint needs it; it ends
+when our end of its stdin closes, which we take with us however we end. Called once per process: a
+process has one Spark context.
 """
 
 import logging
 import os
 import re
+import shlex
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
 import pyspark
-from pyspark import SparkContext
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from moorage.class_archive import sharing_options
 from moorage.driver.environment import SparkNotStarted
-from moorage.driver.gateway import start_jvm
-from moorage.driver.hidden_conf import hidden, out_of_sight
 from moorage.driver.settings import JobSettings
 from moorage.driver.tuning import COMPILER
 from moorage.engine import worker_daemon
 from moorage.engine.placement import required_conf
-from moorage.engine.worker_daemon import DAEMON_MODULE
-from moorage.redaction import SPARK_REDACTION
+from moorage.engine.worker_daemon import DAEMON_MODULE, SAFE_PATH
+from moorage.redaction import SPARK_REDACTION, has_credentials, is_secret
 from moorage_state.errors import UserError
 from moorage_state.import_path import python_path
 
@@ -33,8 +39,12 @@ __all__ = [
     "check_spark_version",
     "end_session",
     "engine_conf",
+    "hidden",
     "java_options",
     "local_session",
+    "out_of_sight",
+    "properties",
+    "start_jvm",
     "start_session",
     "worker_path",
 ]
@@ -180,3 +190,88 @@ def worker_path(settings: JobSettings) -> str:
     """What workers need to import: what the driver sees, the job's directory, its pyFiles."""
     own = [str(settings.main_file.parent), *map(str, settings.py_files)]
     return python_path([*own, *sys.path])
+
+
+_OURS = ("HUP", "INT", "TERM")
+
+
+def start_jvm(conf: Mapping[str, str]) -> None:
+    """Start the JVM with these settings on its command line, if this process has none yet.
+
+    Raises:
+        PySparkRuntimeError: it ended before it could be reached.
+    """
+    if SparkContext._gateway is not None:
+        return
+    settings = SparkConf(loadDefaults=False)
+    settings.setAll(list(conf.items()))
+    # Workers must not import from the directory we are in, which may be a job's.
+    safe = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = safe or "1"
+    try:
+        gateway = launch_gateway(  # type: ignore[no-untyped-call]  # PySpark has no types here
+            settings, {"start_new_session": True}
+        )
+    finally:
+        if safe is None:
+            del os.environ[SAFE_PATH]
+    SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
+    misc = gateway.jvm.sun.misc
+    try:
+        for name in _OURS:
+            misc.Signal.handle(misc.Signal(name), misc.SignalHandler.SIG_IGN)
+    except Py4JError as error:  # -Xrs, say: then the JVM leaves signals as they are
+        _log.info("jvm_takes_signals: %s", error)
+
+
+_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+_SHELL = "pyspark-shell"
+_ESCAPED = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+
+
+def hidden(conf: Mapping[str, str]) -> dict[str, str]:
+    """The settings that must not stand on a command line."""
+    return {key: value for key, value in conf.items() if is_secret(key) or has_credentials(value)}
+
+
+@contextmanager
+def out_of_sight(conf: Mapping[str, str]) -> Iterator[None]:
+    """A JVM that is started within gets these settings from a file that nobody else can read."""
+    if not conf:
+        yield
+        return
+    before = os.environ.get(_ARGUMENTS)
+    # Readable for this user alone, and gone as soon as the JVM has it.
+    with tempfile.TemporaryDirectory(prefix="moorage-") as folder:
+        file = Path(folder) / "spark.properties"
+        file.touch(mode=0o600)
+        file.write_text(properties(conf), encoding="ascii")
+        arguments = f"--load-spark-defaults --properties-file {shlex.quote(str(file))}"
+        os.environ[_ARGUMENTS] = f"{arguments} {before or _SHELL}"
+        try:
+            yield
+        finally:
+            if before is None:
+                os.environ.pop(_ARGUMENTS, None)
+            else:
+                os.environ[_ARGUMENTS] = before
+
+
+def properties(conf: Mapping[str, str]) -> str:
+    """The settings as a file of Java properties, in ASCII."""
+    return "".join(f"{_escaped(key, key=True)}={_escaped(value)}\n" for key, value in conf.items())
+
+
+def _escaped(text: str, *, key: bool = False) -> str:
+    return "".join(_character(one, key=key) for one in text)
+
+
+def _character(one: str, *, key: bool) -> str:
+    if one in _ESCAPED:
+        return _ESCAPED[one]
+    if one == " " or (key and one in "=:#!"):
+        return f"\\{one}"
+    if " " < one <= "~":
+        return one
+    units = one.encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from moorage.api.graph import JobGraph
 from moorage.api.sinks import Committable
-from moorage.driver.manifests import Boundary, ManifestMaker, state_metas
-from moorage.driver.operator_states import operator_metas
+from moorage.driver.manifests import Boundary, ManifestMaker, operator_metas, state_metas
 from moorage.driver.views import CheckpointView, SavepointView
 from moorage.engine.fleet import FleetUpload, RangeFleet, SavedOperator
 from moorage_state.coordinator import CheckpointOptions, SavepointFormat

@@ -1,7 +1,7 @@
 """One run of the stream: from a restore point to the next stop, finish or rewind.
 
 Decides what happens at each epoch boundary. Spark calls back with every micro-batch; the thread
-that waits for the query looks after checkpoints, ticks and the wish to stop. Both work under one
+that waits for the query looks after checkpoints, ticks and the request to stop. Both work under one
 lock, so that a boundary is a boundary. Called by `run_job`, once per run token.
 """
 
@@ -15,13 +15,13 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from moorage.driver.bound import FileBound
 from moorage.driver.checkpointer import Boundary, Checkpointer, CheckpointReport
 from moorage.driver.context import DriverContext
 from moorage.driver.environment import RangesMove
-from moorage.driver.liveness import Liveness
-from moorage.driver.operator_states import deal_out, operator_sides
+from moorage.driver.manifests import known_schemas, operator_schemas, operator_sides, watermarks_at
+from moorage.driver.progress import FileBound, Liveness
 from moorage.driver.query import (
+    Ticking,
     counting_consumers,
     end,
     error_of,
@@ -30,14 +30,13 @@ from moorage.driver.query import (
     start_query,
 )
 from moorage.driver.refusals import RestorePointCorrupt, RestorePointIncompatible
-from moorage.driver.restore import Choice, known_schemas
-from moorage.driver.starting import record_run, watermarks_at
-from moorage.driver.ticking import Ticking
+from moorage.driver.request_handler import RequestHandler
+from moorage.driver.restore_point import Choice
 from moorage.driver.types import Outcome
 from moorage.driver.views import OddRows
-from moorage.driver.wishes import Wishes
 from moorage.engine.acks import OddCounts
 from moorage.engine.epoch import EpochRunner, RunIdentity
+from moorage.engine.operator_states import OperatorMove, redistribute
 from moorage.engine.sparklog import SparkLog, capture, lay
 from moorage.engine.task_failures import SparkEnded, failure_of
 from moorage_state.errors import (
@@ -47,7 +46,7 @@ from moorage_state.errors import (
     MoorageError,
     UserError,
 )
-from moorage_state.snapshots import Manifest, run_token
+from moorage_state.snapshots import Manifest, Run, run_token
 
 __all__ = ["DriverContext", "StreamRun"]
 
@@ -107,7 +106,9 @@ class StreamRun:
         self._runner = self._restore(self._checkpointer.restore(must_exist=must_restore))
         self._checkpointer.go_on()
         self._runner.operator_states.next_checkpoint_id = lambda: self._checkpointer.next_id
-        self._wishes = Wishes(context, self._checkpointer, self._boundary, self._last_checkpoint)
+        self._handler = RequestHandler(
+            context, self._checkpointer, self._boundary, self._last_checkpoint
+        )
         self._bound = (
             FileBound(context.graph, self._spark_dir) if context.settings.bounded else None
         )
@@ -137,8 +138,8 @@ class StreamRun:
             job_ends = outcome is not None or self._c.stop.is_set()
             self._end_query()
             self._checkpointer.abandon(job_ends=job_ends)
-            self._wishes.hand_back(job_ends=job_ends)
-        self._wishes.let_go()
+            self._handler.hand_back(job_ends=job_ends)
+        self._handler.let_go()
         return outcome
 
     def _until_end(self) -> Outcome:
@@ -148,12 +149,12 @@ class StreamRun:
                 return self._stop()
             if (request := self._c.requests.stop_at_once) is not None:
                 self._halted = True
-                self._wishes.stop_at_once(request)
+                self._handler.stop_at_once(request)
                 return Outcome.STOPPED
             with self._liveness.watching(self._lock, query):
                 self._between_epochs()
                 self._tick_when_idle()
-                if self._failure is None and self._wishes.stopped():
+                if self._failure is None and self._handler.stopped():
                     self._halted = True
                     return Outcome.STOPPED
                 if self._ranges_should_move() and self._ended_for_a_move():
@@ -179,8 +180,8 @@ class StreamRun:
             c.fleet.open(self._run, epoch, handles, checkpoint_id, self._choice.store_url)
         except CorruptState as error:
             raise RestorePointCorrupt(error.message, error.path, error.advice) from error
-        epoch = deal_out(c, manifest)
-        record_run(c, self._number, self._choice)
+        epoch = _deal_out(c, manifest)
+        _record_run(c, self._number, self._choice)
         for sentence in self._output.restore(self._number, manifest):
             c.reporter.message(sentence)
         if manifest is not None:
@@ -285,7 +286,7 @@ class StreamRun:
         try:
             self._report(self._checkpointer.poll(self._runner.epoch, self._boundary))
             while (request := self._c.requests.take_one()) is not None:
-                self._wishes.take_up(request)
+                self._handler.take_up(request)
             self._look_at_executors()
         except MoorageError as error:
             self._failure = error
@@ -370,7 +371,7 @@ class StreamRun:
                 raise
             self._c.reporter.phase("running", f"subtasks stay where they are for now: {error}")
             self._checkpointer.go_on()
-            self._wishes.hand_back(job_ends=False)
+            self._handler.hand_back(job_ends=False)
             return False
         self._halted = True
         return True
@@ -400,4 +401,43 @@ def _odd(counts: OddCounts) -> OddRows:
         null_keys=counts.null_keys,
         null_rows=counts.null_rows,
         bad_times=counts.bad_times + counts.bad_broadcasts,
+    )
+
+
+def _record_run(context: DriverContext, number: int, choice: Choice) -> None:
+    """Say in the log that this run begins, and from what: it holds after a crash, too."""
+    policy = context.settings.restore
+    followed = choice.explicit and not policy.explicit
+    order_id = policy.order_id if followed else ""
+    nonce = policy.nonce + 1 if followed and not order_id else 0
+    manifest, own = choice.manifest, 0
+    if choice.address and manifest is not None and manifest.lineage == context.writer.lineage:
+        own = manifest.checkpoint_id
+    fence = context.writer.fence
+    claimed = choice.digest if policy.claim and choice.explicit else ""
+    explicit = choice.explicit
+    context.writer.append(Run(fence, number, choice.path, explicit, nonce, own, claimed, order_id))
+
+
+def _deal_out(context: DriverContext, manifest: Manifest | None) -> int:
+    """Give the subtasks of this run their operator state, where they are others than before.
+
+    Returns the epoch after which the run begins.
+    """
+    if manifest is None:
+        return 0
+    settings, uids = context.settings, [operator.uid for operator in context.graph.operators]
+    moves = {
+        uid: OperatorMove(operator_schemas(state), state.operator_state_owners)
+        for uid, state in manifest.operators.items()
+        if uid in uids
+    }
+    return redistribute(
+        context.fleet,
+        context.token,
+        uids,
+        settings.parallelism,
+        settings.max_parallelism,
+        moves=moves,
+        epoch=manifest.epoch,
     )

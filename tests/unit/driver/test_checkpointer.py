@@ -7,7 +7,7 @@ import pytest
 from moorage_testing.checkpointed_job import OWNER
 from moorage_testing.jobs import wait_until
 
-from moorage.driver.asked import stopped
+from moorage.driver.checkpoint_requests import stopped
 from moorage.driver.requests import SavepointRequest
 from moorage.engine.fleet import FleetUpload
 from moorage_state.errors import (

@@ -6,7 +6,7 @@ import pyspark
 import pytest
 
 from moorage.driver.refusals import RestorePointIncompatible
-from moorage.driver.versions import check_spark
+from moorage.driver.restore_point import check_spark
 from moorage.engine.event_time import Watermarks
 from moorage_state.snapshots import Manifest, OperatorState, RangeHandle
 

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from moorage.driver.starting import watermarks_at
+from moorage.driver.manifests import watermarks_at
 from moorage.engine.event_time import InputClock, JobClocks, Watermarks
 from moorage_state.snapshots import decode_manifest, encode_manifest
 

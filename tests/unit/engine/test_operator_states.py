@@ -16,7 +16,7 @@ from moorage import (
     MapStateDescriptor,
 )
 from moorage.api.graph import JobGraph, OperatorNode
-from moorage.driver.operator_states import operator_metas, operator_sides
+from moorage.driver.manifests import operator_metas, operator_sides
 from moorage.engine.acks import Ack, EpochOutcome
 from moorage.engine.operator_states import OperatorStates
 from moorage_state.errors import UserError

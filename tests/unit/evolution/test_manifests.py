@@ -6,7 +6,7 @@ from datetime import UTC
 import pytest
 
 from moorage.driver.manifests import state_metas
-from moorage.driver.restore import known_schemas
+from moorage.driver.restore_point import known_schemas
 from moorage_state.keyed.store import StateSchema
 from moorage_state.snapshots import (
     Manifest,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from moorage.driver.hidden_conf import hidden, out_of_sight, properties
+from moorage.driver.session import hidden, out_of_sight, properties
 
 VARIABLE = "PYSPARK_SUBMIT_ARGS"
 

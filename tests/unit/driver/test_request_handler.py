@@ -8,6 +8,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from moorage.driver.environment import RangesMove, SparkEnded
+from moorage.driver.query import Ticking
+from moorage.driver.request_handler import RequestHandler
 from moorage.driver.requests import (
     CheckpointRequest,
     Request,
@@ -18,10 +20,8 @@ from moorage.driver.requests import (
     StopRequest,
 )
 from moorage.driver.stream_run import StreamRun
-from moorage.driver.ticking import Ticking
 from moorage.driver.types import CheckpointView, Outcome
 from moorage.driver.views import ExecutorsView, SavepointView
-from moorage.driver.wishes import Wishes
 from moorage.engine.event_time import Watermarks
 from moorage_state.coordinator import CheckpointRetentionPolicy, CompletedCheckpointStore
 from moorage_state.errors import Fenced, MoorageError, Retryable, StoreUnavailable, UserError
@@ -36,7 +36,7 @@ from moorage_state.snapshots import (
 )
 from moorage_state.stores import MemoryStore
 
-from .test_restore_orders import manifest as new_manifest
+from .test_restore_point import manifest as new_manifest
 from .test_savepoints import NOW
 
 LAST = CheckpointView(7, 41, NOW, 10, 10, 0.1)
@@ -193,7 +193,9 @@ class Running:
             run=lambda _frame: None,
         )
         run._checkpointer = self.checkpoints
-        run._wishes = Wishes(run._c, run._checkpointer, run._boundary, run._last_checkpoint)
+        run._handler = RequestHandler(
+            run._c, run._checkpointer, run._boundary, run._last_checkpoint
+        )
         run._start_query = lambda: self.query
         self.run: StreamRun = run
 

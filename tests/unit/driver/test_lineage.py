@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from moorage.driver.directories import make_directory
+from moorage.driver.lineage import make_directory
 from moorage.driver.types import StoreRefused
 
 VOLUME = Path("/dev/shm")

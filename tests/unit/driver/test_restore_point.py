@@ -22,7 +22,7 @@ from moorage.driver.refusals import (
     StoreRefused,
 )
 from moorage.driver.reporter import Reporter
-from moorage.driver.restore import Choice, adopting, check_fits, choose, renamed
+from moorage.driver.restore_point import Choice, adopting, check_fits, choose, renamed
 from moorage.driver.runner import run_job
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders, Progress, RunOptions

@@ -1,13 +1,14 @@
 """What a run does of what it is asked for: checkpoints, savepoints, to stop, to rescale.
 
-Decides what follows when a wish cannot be granted, and what becomes of those that are not granted
-yet when the run ends. Called by the run: at epoch boundaries, under its lock, and at its end.
+Decides what follows when a request cannot be granted, and what becomes of those that are not
+granted yet when the run ends. Called by the run: at epoch boundaries, under its lock, and at its
+end.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from moorage.driver.asked import stopped
+from moorage.driver.checkpoint_requests import stopped
 from moorage.driver.checkpointer import Boundary, Checkpointer
 from moorage.driver.context import DriverContext
 from moorage.driver.requests import (
@@ -24,7 +25,7 @@ from moorage_state.coordinator import JobStatus
 from moorage_state.errors import Bug, Fenced, MoorageError, StoreUnavailable, UserError
 from moorage_state.snapshots import Released
 
-__all__ = ["JobStopping", "Wishes", "let_go", "let_go_of_checkpoints"]
+__all__ = ["JobStopping", "RequestHandler", "let_go", "let_go_of_checkpoints"]
 
 
 class JobStopping(UserError):
@@ -33,8 +34,8 @@ class JobStopping(UserError):
     code = "job_stopping"
 
 
-class Wishes:
-    """The wishes of one run.
+class RequestHandler:
+    """Handles the requests of one run.
 
     Args:
         at: what a checkpoint that begins now holds.

@@ -9,18 +9,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from moorage.driver.asked import answer_of, underneath, was_suspended
-from moorage.driver.directories import make_directory
-from moorage.driver.requests import Request, SavepointRequest
+from moorage.driver.coordination import CheckpointWatch
+from moorage.driver.lineage import make_directory
+from moorage.driver.requests import JobStopped, Request, SavepointRequest
 from moorage.driver.settings import JobSettings
-from moorage.driver.snapshot_writer import Work, savepoint_view
-from moorage.driver.views import SavepointView
-from moorage.driver.watching import CheckpointWatch
-from moorage_state.coordinator import CheckpointFuture
+from moorage.driver.snapshot_writer import CheckpointReport, Work, savepoint_view, view_of
+from moorage.driver.views import CheckpointView, SavepointView
+from moorage_state.coordinator import CheckpointFailureReason, CheckpointFuture
 from moorage_state.errors import Bug, Fenced, MoorageError, Retryable, StoreDenied, StoreUnavailable
 from moorage_state.snapshots import LogWriter, SavepointStore
 
-__all__ = ["Place", "Requesters"]
+__all__ = [
+    "Place",
+    "Requesters",
+    "answer_of",
+    "stopped",
+    "underneath",
+    "was_suspended",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +127,7 @@ class Requesters:
     def survivable(self, work: Work, error: BaseException) -> MoorageError:
         """The error, if the job can go on after it; else it is raised.
 
-        A savepoint is a person's wish: whatever goes wrong with it, the job runs on, unless
+        A savepoint is what a person asked for: whatever goes wrong with it, the job runs on, unless
         another driver took over.
         """
         known = isinstance(error, MoorageError) and not isinstance(error, (Fenced, Bug))
@@ -140,3 +146,72 @@ class Requesters:
         return self._last_error or Retryable(
             "the last checkpoint did not complete; the next run continues from the one before"
         )
+
+
+_SUSPENDED = (
+    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
+    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
+)
+
+
+_OF_A_PART = (
+    CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+    CheckpointFailureReason.TASK_FAILURE,
+    CheckpointFailureReason.UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE,
+)
+"""A decline carries its text alone; the error is known here."""
+
+
+def was_suspended(future: CheckpointFuture) -> bool:
+    """Whether it failed for no fault of its own: the run ends, or the job stops."""
+    error = future.exception()
+    return error is not None and error.reason in _SUSPENDED
+
+
+def answer_of(
+    request: Request, future: CheckpointFuture, last_error: MoorageError | None
+) -> CheckpointView | SavepointView | MoorageError:
+    """What the requester is told.
+
+    Args:
+        last_error: the latest that made a part of a checkpoint fail.
+    """
+    error = future.exception()
+    if error is None:
+        done = future.result()
+        return _view(request, done.external_pointer, done.payload)
+    return (last_error if error.reason in _OF_A_PART else None) or underneath(error)
+
+
+def underneath(error: BaseException) -> MoorageError:
+    """The error that a person should see."""
+    cause = getattr(error, "cause", None)
+    found = cause if isinstance(cause, MoorageError) else error
+    return found if isinstance(found, MoorageError) else Bug(f"{type(error).__name__}: {error}")
+
+
+def _view(request: Request, url: str, report: CheckpointReport) -> CheckpointView | SavepointView:
+    if not isinstance(request, SavepointRequest):
+        return view_of(report)
+    return SavepointView(
+        name=request.name,
+        url=url,
+        checkpoint_id=report.checkpoint_id,
+        epoch=report.epoch,
+        bytes_total=report.bytes_total,
+        duration_seconds=report.seconds,
+        manifest_digest=report.digest,
+        max_parallelism=report.max_parallelism,
+        completed_at=report.completed_at,
+    )
+
+
+def stopped(request: Request) -> JobStopped:
+    """What a requester is told when the job ends before it is done."""
+    if not isinstance(request, SavepointRequest):
+        kind = request.kind.lower()
+        return JobStopped(f"the job was stopped before what was asked for was done: kind={kind}")
+    return JobStopped(
+        f"the job was stopped before the savepoint was complete: name={request.name}; to end a job "
+        f"with one use --stop"
+    )

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pyspark
 from msgspec.structs import replace
 
 from moorage.api.graph import JobGraph
+from moorage.driver.manifests import SPARK_VERSION, STATELESS, UID_MAPPING
 from moorage.driver.refusals import (
     RestorePointChanged,
     RestorePointCorrupt,
@@ -19,10 +21,8 @@ from moorage.driver.refusals import (
     RestorePointNotFound,
 )
 from moorage.driver.settings import JobSettings, RestorePolicy
-from moorage.driver.versions import check_spark
 from moorage.state.locating import locate
 from moorage_state.errors import CorruptState, NewerFormat, StoreDenied, UserError
-from moorage_state.keyed.store import StateSchema
 from moorage_state.keygroups import resolved_max_parallelism
 from moorage_state.snapshots import (
     CheckpointStore,
@@ -43,26 +43,14 @@ from moorage_state.snapshots.savepoints import MANIFEST_KEY, SavepointStore
 from moorage_state.stores import ObjectStore, open_store
 
 __all__ = [
-    "UID_MAPPING",
-    "VALUE_TIMES",
     "Choice",
     "adopting",
     "check_fits",
     "check_settings",
+    "check_spark",
     "choose",
-    "known_schemas",
     "renamed",
 ]
-
-
-STATELESS = "stateless"
-"""In a manifest's extra: it was written by a run that keeps no state."""
-
-UID_MAPPING = "uid_mapping"
-"""Where a manifest keeps the mapping that its operators' uids were read with."""
-
-VALUE_TIMES = "value_times"
-"""Where a manifest keeps event times by the values of a column; not there where none counts so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,25 +360,30 @@ def _check_batch(manifest: Manifest, settings: JobSettings) -> None:
         )
 
 
-def known_schemas(manifest: Manifest) -> dict[str, tuple[StateSchema, ...]]:
-    """State schemas by operator uid, as the checkpoint recorded them."""
-    return {uid: _schemas(state) for uid, state in manifest.operators.items()}
+def check_spark(manifest: Manifest, version: str = pyspark.__version__) -> None:
+    """Refuse native files that another minor version of Spark wrote.
 
+    Only a canonical savepoint, which everything reads, carries a job from one to another. A
+    manifest that names no version is taken: nothing is known against it.
 
-def _schemas(state: OperatorState) -> tuple[StateSchema, ...]:
-    # Canonical files hold values of the last type only.
-    native = any(handle.format == "native" for handle in state.subtasks)
-    return tuple(
-        StateSchema(
-            s.name,
-            s.kind,
-            s.type,
-            s.key_type or "",
-            tuple(s.earlier) if native else (),
-            s.ttl_ms,
-            tuple(s.namespace_types),
-            s.indexed_ms,
-            s.cleanup_in_full_snapshot,
-        )
-        for s in state.states
+    Args:
+        manifest: of the restore point.
+        version: of the Spark that is to go on.
+
+    Raises:
+        RestorePointIncompatible: naming both versions and what to do.
+    """
+    wrote = str(manifest.extra.get(SPARK_VERSION, ""))
+    handles = [one for state in manifest.operators.values() for one in state.subtasks]
+    native = any(handle.format == "native" for handle in handles)
+    if not native or not wrote or _minor(wrote) == _minor(version):
+        return
+    raise RestorePointIncompatible(
+        f"the restore point has native files of another Spark: checkpoint={manifest.checkpoint_id} "
+        f"written_by={wrote} this={version}; take a canonical savepoint with the version that "
+        "wrote it (an upgrade with upgrade.mode Savepoint does), and restore from that"
     )
+
+
+def _minor(version: str) -> tuple[str, ...]:
+    return tuple(version.split(".")[:2])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from moorage.driver import liveness
-from moorage.driver.liveness import Liveness
+from moorage.driver.progress import Liveness
 from moorage.driver.reporter import Reporter
 
 
