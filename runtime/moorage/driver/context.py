@@ -23,7 +23,12 @@ __all__ = ["DriverContext"]
 
 @dataclass(frozen=True, slots=True)
 class DriverContext:
-    """What lasts for the whole process, across runs."""
+    """What lasts for the whole process, across runs.
+
+    Attributes:
+        scratch: of this process.
+        directories: on this machine, without which nothing works; scratch is one.
+    """
 
     settings: JobSettings
     spark: SparkSession
@@ -40,6 +45,7 @@ class DriverContext:
     environment: Environment
     output: OutputKeeper
     completed: CompletedCheckpointStore
+    directories: tuple[Path, ...]
     housekeeper: Housekeeper
 
     @property

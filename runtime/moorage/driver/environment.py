@@ -58,6 +58,7 @@ class Platform:
     Attributes:
         token: what clients of the servers must know.
         scratch: a directory of this process.
+        state_dir: where state servers on this machine keep their databases; None for elsewhere.
     """
 
     spark: SparkSession
@@ -65,6 +66,7 @@ class Platform:
     token: str
     placement: Placement
     scratch: Path
+    state_dir: Path | None = None
 
 
 class Environment(Protocol):

@@ -64,7 +64,7 @@ class LocalEnvironment:
                 stack.callback(servers.close)
                 spark = local_session(settings, cores, scratch.path)
             stack.callback(end_session, spark)
-            yield Platform(spark, servers, servers.token, LocalPlacement(), scratch.path)
+            yield Platform(spark, servers, servers.token, LocalPlacement(), scratch.path, local_dir)
 
     def scale(self, executors: int) -> None:
         """See `Environment.scale`."""

@@ -7,7 +7,7 @@ command line, by the entry point of a driver in a cluster, and by tests.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,6 +38,8 @@ from moorage_api import StatefulSparkJob
 from moorage_state.coordinator import CompletedCheckpointStore, JobStatus
 from moorage_state.errors import (
     CorruptState,
+    Fenced,
+    LocalDiskError,
     MoorageError,
     Retryable,
     StaleLease,
@@ -180,8 +182,9 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun | 
         context.completed.begin_from(choice.manifest, choice.path or "", own=not choice.address)
         run: StreamRun | None = None
         try:
-            run = StreamRun(context, number, choice, must_restore=must_restore)
-            return _drive_run(run), run
+            with _needing(context.directories):
+                run = StreamRun(context, number, choice, must_restore=must_restore)
+                return _drive_run(run), run
         except RangesMove:
             if context.stop.is_set():
                 return Outcome.STOPPED, run
@@ -289,6 +292,28 @@ def _drive_run(run: StreamRun) -> Outcome:
         raise
 
 
+@contextlib.contextmanager
+def _needing(directories: Sequence[Path]) -> Iterator[None]:
+    """Name what failed if something removed one of these: Spark and the servers only see effects.
+
+    Raises:
+        LocalDiskError: one is gone.
+    """
+    before = [one for one in directories if one.is_dir()]
+    try:
+        yield
+    except Fenced:
+        raise
+    except Exception as error:
+        gone = next((one for one in before if not one.is_dir()), None)
+        if gone is None:
+            raise
+        raise LocalDiskError(
+            f"a working directory was removed while the job ran: path={gone}; keep cleaners of "
+            f"temporary files away from it, or name another place with --local-dir"
+        ) from error
+
+
 def _choose_again(context: DriverContext, verify: Verify) -> Choice:
     """The restore point of the next run; what a person chose was followed already."""
     # A retirement that the run before began may be about to delete what would be chosen.
@@ -359,6 +384,9 @@ def _context(
             environment=environment,
             output=output,
             completed=completed,
+            directories=tuple(
+                one for one in (platform.scratch, platform.state_dir) if one is not None
+            ),
             housekeeper=Housekeeper(store.objects, writer, completed, output, settings.retain),
         )
 

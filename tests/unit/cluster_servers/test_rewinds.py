@@ -39,11 +39,12 @@ def waits():
 def drive(monkeypatch):
     """`drive(*ends)`: runs end in this way, one after the other, with or without a checkpoint."""
 
-    def go(*ends, stop=None, requests=None):
-        left = list(ends)
+    def go(*ends, stop=None, requests=None, asked=None):
+        left, asked = list(ends), [] if asked is None else asked
 
         class Run:
-            def __init__(self, *_):
+            def __init__(self, *_, must_restore):
+                asked.append(must_restore)
                 if isinstance(left[0], StoppedWaiting | NoExecutors):
                     raise left.pop(0)
                 end, checkpoint = left.pop(0)
@@ -56,7 +57,7 @@ def drive(monkeypatch):
 
         monkeypatch.setattr(runner, "StreamRun", Run)
         told: list[str] = []
-        choice: Any = SimpleNamespace(manifest=None, explicit=False, path="")
+        choice: Any = SimpleNamespace(manifest=None, explicit=False, path="", address="")
         reporter: Any = SimpleNamespace(
             message=told.append, phase=lambda phase, message="": told.extend([phase, message])
         )
@@ -64,13 +65,24 @@ def drive(monkeypatch):
         reporter.progress = Progress()
         requests = requests or Requests()
         context: Any = SimpleNamespace(
-            reporter=reporter, stop=stop or threading.Event(), requests=requests
+            reporter=reporter,
+            stop=stop or threading.Event(),
+            requests=requests,
+            settings=SimpleNamespace(restore=SimpleNamespace(mode="Latest")),
+            completed=SimpleNamespace(begin_from=lambda *_, **__: None, latest=None),
+            directories=(),
         )
         outcome, run = runner._drive(context, choice)
         assert not left
         return outcome, run, told
 
     return go
+
+
+def test_after_its_first_checkpoint_no_run_may_begin_with_nothing(drive):
+    asked: list[bool] = []
+    drive((LOST, None), (LOST, "chk"), (LOST, None), (Outcome.FINISHED, None), asked=asked)
+    assert asked == [False, False, True, True]
 
 
 def test_lost_executors_never_end_a_job_that_makes_progress(drive):

@@ -5,8 +5,7 @@ from datetime import UTC
 
 import pytest
 
-from moorage.driver.manifests import state_metas
-from moorage.driver.restore_point import known_schemas
+from moorage.driver.manifests import known_schemas, state_metas
 from moorage_state.keyed.store import StateSchema
 from moorage_state.snapshots import (
     Manifest,
