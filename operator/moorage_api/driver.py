@@ -139,9 +139,10 @@ class StartOrder(Model):
     adopt_lineage: str = ""
     """The lineage that this object may take over from an owner of another uid."""
 
-    # A namespace that is deleted looks at what is left after half of its pods' longest grace and a
-    # second more, and deletes nothing but pods before: with this it is gone within a minute.
-    grace_seconds: Annotated[float, Field(gt=0)] = 80.0
+    # A namespace that is deleted deletes nothing but its pods while there are any. It begins after
+    # 5 s, looks again after 5 s, then after half of their longest grace and a second, and after 5 s
+    # once more for what had finalizers: with this it is gone within a minute.
+    grace_seconds: Annotated[float, Field(gt=0)] = 60.0
     """How long a last checkpoint may take after SIGTERM."""
 
 

@@ -331,9 +331,9 @@ def _scheme(spec: JobSpec) -> str:
     return "HTTPS" if spec.tls_secret else "HTTP"
 
 
-_UPLOAD_SECONDS = 40
-# Spark's stop hook hands over shuffle files first; only then the sidecar is told to end.
-_HOOK_SECONDS = 45
+_UPLOAD_SECONDS = 30
+# Spark's stop hook (decom.sh) hands over shuffle files first; only then the sidecar is told to end.
+_HOOK_SECONDS = 35
 # No longer than a driver's: see StartOrder.grace_seconds.
 _GRACE_SECONDS = _HOOK_SECONDS + _UPLOAD_SECONDS + 5
 _MILLICORES_PER_SERVER = 100

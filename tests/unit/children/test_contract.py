@@ -2,6 +2,8 @@
 
 import base64
 import json
+import re
+from pathlib import Path
 
 import yaml
 from hypothesis import given, settings
@@ -292,6 +294,25 @@ def test_a_longer_last_checkpoint_has_a_longer_grace_period(meta, spec, order):
     patient = order.model_copy(update={"grace_seconds": 300.5})
     pod = driver_pod(meta, spec(), REVISION, patient)
     assert pod["spec"]["terminationGracePeriodSeconds"] > 300.5
+
+
+def test_a_namespace_that_is_deleted_need_not_wait_a_minute_for_pods_that_take_long(
+    meta, spec, order
+):
+    """By the times of the controller of namespaces, each of whose passes takes a second or two."""
+    pods = (driver_pod(meta, spec(), REVISION, order), executor_template(meta, spec(), REVISION, 7))
+    grace = max(pod["spec"]["terminationGracePeriodSeconds"] for pod in pods)
+    begins = looks_again = looks_after_the_finalizers = 5
+    assert begins + looks_again + (grace / 2 + 1) + looks_after_the_finalizers + 4 * 2 <= 60
+
+
+def test_an_executors_stop_hook_leaves_the_sidecar_the_time_that_it_is_told_of(meta, spec):
+    template = executor_template(meta, spec(), REVISION, 7)["spec"]
+    hook = Path(__file__).parents[3] / "runtime" / "image" / "decom.sh"
+    (seconds,) = re.findall(r'"\$seconds" -lt (\d+) ', hook.read_text())
+    command = by(template["initContainers"], "name")["state-server"]["command"]
+    uploads = int(command[command.index("--grace") + 1])
+    assert int(seconds) + uploads < template["terminationGracePeriodSeconds"]
 
 
 def test_what_a_template_says_of_local_storage_is_all_that_is_said():
