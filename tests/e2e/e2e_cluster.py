@@ -160,11 +160,6 @@ class Namespace:
             self.delete("Pod", pod, "v1", grace_period_seconds=0)
         return killed
 
-    def checkpoint_id(self, name: str = "ticker") -> int:
-        """The newest completed checkpoint, 0 if there is none."""
-        newest = self.status(name).get("snapshots", {}).get("lastCheckpoint") or {}
-        return int(newest.get("id", 0))
-
     # -- programs
 
     def run_in(self, pod: str, container: str, *command: str) -> str:

@@ -27,6 +27,11 @@ def an_executor(ticker):
 
 def test_a_job_is_ready_and_completes_checkpoints(ticker):
     ticker.wait_checkpoints(2)
+    wait_until(
+        lambda: ticker.namespace.status()["snapshots"].get("lastCheckpoint") is not None,
+        120,
+        "the status says so",
+    )
     status = ticker.namespace.status()
     assert status["phase"] in ("Running", "Stable")
     assert status["snapshots"]["lastCheckpoint"]["path"].startswith(ticker.root)
