@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from moorage_state.backends import Environment
 from moorage_state.keygroups import KeyGroupRange
+from moorage_state.state_backends import Environment
 
 __all__ = ["keyed_backend"]
 

@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import rocksdict
 
 from benchmarks.backends import keyed_backend
-from moorage_state.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from moorage_state.descriptors import (
     AggregateFunction,
     AggregatingStateDescriptor,
@@ -37,6 +36,7 @@ from moorage_state.descriptors import (
 )
 from moorage_state.rocks import ProcessMemory, RocksOptions
 from moorage_state.rocks.options import to_options
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 
 GOAL = 2.0
 KINDS = ("value", "struct", "list", "map", "reducing", "aggregating")

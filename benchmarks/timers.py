@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.backends import keyed_backend
-from moorage_state.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 
 SPAN_MS = 10_000_000
 MOST_DRIFT = 2.0

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from moorage_state.backends import StateBackend
 from moorage_state.deltas import Frame
 from moorage_state.errors import Bug, CorruptState, LocalDiskError, Retryable
+from moorage_state.state_backends import StateBackend
 
 FILE = "state.sqlite"
 TABLE = "CREATE TABLE IF NOT EXISTS state (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID"

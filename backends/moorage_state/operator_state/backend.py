@@ -8,7 +8,6 @@ that its asynchronous part sees nothing of what is written meanwhile. Called by
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from moorage_state.backends.futures import Cancellation, SnapshotFuture
 from moorage_state.operator_state.schemas import OperatorStateSchema
 from moorage_state.operator_state.snapshots import (
     OperatorSnapshotResult,
@@ -21,9 +20,10 @@ from moorage_state.operator_state.snapshots import (
 )
 from moorage_state.operator_state.states import ListChange, OperatorListState
 from moorage_state.operator_state.store import OperatorStateStore
+from moorage_state.state_backends.futures import Cancellation, SnapshotFuture
 
 if TYPE_CHECKING:
-    from moorage_state.backends.storage import CheckpointStreamFactory
+    from moorage_state.state_backends.storage import CheckpointStreamFactory
 
 __all__ = ["DefaultOperatorStateBackend"]
 

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from moorage_state.backends.streams import StreamStateHandle
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.formats import require_known_format
 from moorage_state.operator_state.redistribution import Run, broadcast, even_split, union
 from moorage_state.operator_state.schemas import OperatorStateSchema, require_same
+from moorage_state.state_backends.streams import StreamStateHandle
 
 __all__ = [
     "OPERATOR_STREAM_FORMAT",

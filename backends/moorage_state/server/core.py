@@ -15,8 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from moorage_state.backends.rocksdb import EmbeddedRocksDBStateBackend
-from moorage_state.backends.state_backend import StateBackend
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import MoorageError, StaleLease
 from moorage_state.server.api import (
@@ -38,6 +36,8 @@ from moorage_state.server.restore import Restored, Restorer
 from moorage_state.server.saving import copy_native, export
 from moorage_state.server.spool import DeltaSpool
 from moorage_state.server.uploading import UploadPart, upload
+from moorage_state.state_backends.rocksdb import EmbeddedRocksDBStateBackend
+from moorage_state.state_backends.state_backend import StateBackend
 from moorage_state.stores import open_store
 
 __all__ = ["RangeHost"]

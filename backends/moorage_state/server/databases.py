@@ -8,11 +8,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from moorage_state.backends.state_backend import StateBackend, received_backend
 from moorage_state.database import RangeDatabase
 from moorage_state.errors import UserError
 from moorage_state.memory import SNAPSHOT_FILE
 from moorage_state.snapshots import RangeHandle
+from moorage_state.state_backends.state_backend import StateBackend, received_backend
 
 __all__ = ["Databases", "owner_of"]
 

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Self
 
 import moorage_state
-from moorage_state.backends.rocksdb import EmbeddedRocksDBStateBackend
-from moorage_state.backends.state_backend import StateBackend, backend_flags
 from moorage_state.errors import Retryable
 from moorage_state.import_path import python_path
 from moorage_state.server.addresses import join_address
 from moorage_state.server.client import StateClient
 from moorage_state.server.tls import TlsFiles
+from moorage_state.state_backends.rocksdb import EmbeddedRocksDBStateBackend
+from moorage_state.state_backends.state_backend import StateBackend, backend_flags
 
 __all__ = ["ServerGroup"]
 

@@ -23,7 +23,6 @@ from typing import Any
 
 import msgspec
 
-from moorage_state.backends import StateBackend, job_backend
 from moorage_state.errors import MoorageError, Retryable, UserError
 from moorage_state.import_path import after_standard_library
 from moorage_state.server.addresses import EVERYWHERE, listen
@@ -33,6 +32,7 @@ from moorage_state.server.process import MAX_SOCKET_PATH, end_signals
 from moorage_state.server.slots import Slot
 from moorage_state.server.tls import certificates, tls_files
 from moorage_state.server.vitals import HangJudge, Signs, signs_of
+from moorage_state.state_backends import StateBackend, job_backend
 from moorage_state.tuning import default_options
 
 __all__ = ["Sidecar", "backend_for", "main"]

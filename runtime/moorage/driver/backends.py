@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from moorage_state.backends import StateBackend, judge_job_backend
 from moorage_state.import_path import after_standard_library
+from moorage_state.state_backends import StateBackend, judge_job_backend
 from moorage_state.tuning import Refusal, default_options
 
 __all__ = ["chosen_backend", "judge_backend"]

@@ -21,10 +21,10 @@ from moorage.driver.views import ExecutorsView
 from moorage.engine.placement import LocalPlacement
 from moorage.engine.range_access import ServerDoor
 from moorage.engine.servers import ServerConnection
-from moorage_state.backends import StateBackend
 from moorage_state.errors import LocalDiskError, MoorageError, UserError
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
+from moorage_state.state_backends import StateBackend
 
 __all__ = ["LocalEnvironment", "LocalServers", "Scratch"]
 

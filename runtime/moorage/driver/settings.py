@@ -13,9 +13,9 @@ from moorage.driver.backends import chosen_backend
 from moorage.driver.types import Orders
 from moorage_api import StatefulSparkJob
 from moorage_api.state import S3
-from moorage_state.backends import StateBackend
 from moorage_state.coordinator import CheckpointRetentionPolicy
 from moorage_state.errors import IllegalConfigurationError, UserError
+from moorage_state.state_backends import StateBackend
 from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from moorage.state.locating import Snapshot, locate
-from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.canonical import (
     LAST_ACCESS,
     SIDE_KINDS,
@@ -38,6 +37,7 @@ from moorage_state.server.databases import Databases, owner_of
 from moorage_state.server.fetching import fetch_all
 from moorage_state.server.marker import read_marker
 from moorage_state.snapshots import RangeHandle
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 from moorage_state.stores import open_store
 from moorage_state.tuning import RocksOptions
 

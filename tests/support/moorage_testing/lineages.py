@@ -5,7 +5,6 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
-from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.canonical import key_groups
 from moorage_state.deltas import encode_frame
 from moorage_state.descriptors import (
@@ -35,6 +34,7 @@ from moorage_state.snapshots import (
     Run,
     StateMeta,
 )
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 from moorage_state.stores import open_store
 
 __all__ = ["APART", "INLINE", "PACKED", "START", "SmallJob", "build"]

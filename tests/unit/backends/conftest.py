@@ -6,7 +6,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from moorage_state.backends import (
+from moorage_state.coordinator import CheckpointOptions
+from moorage_state.keygroups import KeyGroupRange, owner, range_of
+from moorage_state.state_backends import (
     BatchExecutionStateBackend,
     CheckpointStorageLocation,
     DriverCheckpointStorage,
@@ -15,8 +17,6 @@ from moorage_state.backends import (
     FilesystemCheckpointStorage,
     HashMapStateBackend,
 )
-from moorage_state.coordinator import CheckpointOptions
-from moorage_state.keygroups import KeyGroupRange, owner, range_of
 
 # A busy machine is no failure.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from moorage_state.backends import HashMapStateBackend, load_state_backend
 from moorage_state.descriptors import ValueStateDescriptor
 from moorage_state.keygroups import KeyGroupRange
+from moorage_state.state_backends import HashMapStateBackend, load_state_backend
 
 PAGE = (Path(__file__).parents[3] / "docs" / "state-backends.md").read_text()
 

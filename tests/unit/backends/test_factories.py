@@ -7,7 +7,11 @@ import types
 
 import pytest
 
-from moorage_state.backends import (
+from moorage_state.coordinator import CheckpointingMode, CheckpointRetentionPolicy
+from moorage_state.descriptors import ListStateDescriptor, ValueStateDescriptor
+from moorage_state.errors import IllegalConfigurationError, UserError
+from moorage_state.keygroups import KeyGroupRange, range_of
+from moorage_state.state_backends import (
     BatchExecutionStateBackend,
     ConfigurableStateBackend,
     Configuration,
@@ -23,11 +27,7 @@ from moorage_state.backends import (
     load_state_backend,
     register_factory,
 )
-from moorage_state.backends.registry import known_identifiers
-from moorage_state.coordinator import CheckpointingMode, CheckpointRetentionPolicy
-from moorage_state.descriptors import ListStateDescriptor, ValueStateDescriptor
-from moorage_state.errors import IllegalConfigurationError, UserError
-from moorage_state.keygroups import KeyGroupRange, range_of
+from moorage_state.state_backends.registry import known_identifiers
 
 EVERY = [
     HashMapStateBackend(),
@@ -279,7 +279,7 @@ def test_a_factorys_own_refusal_passes_through():
 
 
 def test_a_registered_factory_is_known_by_its_identifier(monkeypatch):
-    from moorage_state.backends import registry
+    from moorage_state.state_backends import registry
 
     monkeypatch.setattr(registry, "_factories", dict(registry._factories))
     factory = CountingFactory()
@@ -413,3 +413,12 @@ def test_key_groups_outside_of_the_operators_are_refused(backend, tmp_path):
             KeyGroupRange(0, 7),
         )
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_the_name_that_the_package_had_gives_what_the_package_has():
+    import moorage_state.backends as former
+    from moorage_state import state_backends
+
+    assert all(getattr(former, name) is getattr(state_backends, name) for name in former.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        former.nothing  # noqa: B018

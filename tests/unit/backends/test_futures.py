@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from moorage_state.backends.futures import FutureState, SnapshotCanceled, SnapshotFuture
 from moorage_state.errors import StoreUnavailable
+from moorage_state.state_backends.futures import FutureState, SnapshotCanceled, SnapshotFuture
 
 
 def made_of(thing):

@@ -12,13 +12,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from moorage_state.backends import (
-    DriverCheckpointStorage,
-    HashMapStateBackend,
-    KeyedStateHandle,
-    heap_stream,
-)
-from moorage_state.backends.streams import StreamStateHandle
 from moorage_state.deltas import (
     DELTA_FORMAT_VERSION,
     DeltaHeader,
@@ -37,6 +30,13 @@ from moorage_state.keyed.store import StateSchema
 from moorage_state.keyed.timers import TimeDomain
 from moorage_state.operator_state.backend import DefaultOperatorStateBackend
 from moorage_state.operator_state.snapshots import OPERATOR_STREAM_FORMAT
+from moorage_state.state_backends import (
+    DriverCheckpointStorage,
+    HashMapStateBackend,
+    KeyedStateHandle,
+    heap_stream,
+)
+from moorage_state.state_backends.streams import StreamStateHandle
 from moorage_state.timetolive import StateTtlConfig
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -6,11 +6,6 @@ from itertools import islice
 import msgspec
 import pytest
 
-from moorage_state.backends import (
-    DriverCheckpointStorage,
-    EmbeddedRocksDBStateBackend,
-    FilesystemCheckpointStorage,
-)
 from moorage_state.codecs import StateTypeError
 from moorage_state.descriptors import (
     ListStateDescriptor,
@@ -20,6 +15,11 @@ from moorage_state.descriptors import (
 )
 from moorage_state.errors import Bug, CorruptState, IllegalConfigurationError, UserError
 from moorage_state.keyed.timers import TimeDomain
+from moorage_state.state_backends import (
+    DriverCheckpointStorage,
+    EmbeddedRocksDBStateBackend,
+    FilesystemCheckpointStorage,
+)
 from moorage_state.timetolive import StateTtlConfig
 
 from .conftest import CHECKPOINT, SAVEPOINT
@@ -223,8 +223,8 @@ def test_a_canonical_handle_that_lacks_a_states_file_is_refused(op):
 
 @pytest.mark.parametrize("operator", ["", "x" * 300, "../x", "a\0b", "a/b"])
 def test_an_operator_that_no_snapshot_could_be_named_by_is_refused(backend, operator, tmp_path):
-    from moorage_state.backends import Environment
     from moorage_state.keygroups import KeyGroupRange
+    from moorage_state.state_backends import Environment
 
     with pytest.raises(UserError, match="operator identifier cannot name state"):
         backend.create_keyed_state_backend(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from moorage_state.backends import EmbeddedRocksDBStateBackend, Environment
 from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor
 from moorage_state.keygroups import KeyGroupRange
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend, Environment
 
 LIST = ListStateDescriptor("items", "long")
 MAP = MapStateDescriptor("entries", "string", "binary")

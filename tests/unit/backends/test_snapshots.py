@@ -7,14 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from moorage_state.backends import (
-    DriverCheckpointStorage,
-    EmbeddedRocksDBStateBackend,
-    FilesystemCheckpointStorage,
-    HashMapStateBackend,
-    SnapshotCanceled,
-    StateSizeExceeded,
-)
 from moorage_state.coordinator import CheckpointOptions, CheckpointType
 from moorage_state.descriptors import (
     AggregateFunction,
@@ -25,6 +17,14 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.errors import CorruptState, StoreUnavailable, UserError
+from moorage_state.state_backends import (
+    DriverCheckpointStorage,
+    EmbeddedRocksDBStateBackend,
+    FilesystemCheckpointStorage,
+    HashMapStateBackend,
+    SnapshotCanceled,
+    StateSizeExceeded,
+)
 from moorage_state.stores import LocalStore, open_store
 
 NATIVE_SAVEPOINT = CheckpointOptions(CheckpointType.SAVEPOINT)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from moorage_state.backends import (
+from moorage_state.errors import CorruptState, ObjectNotFound, UserError
+from moorage_state.state_backends import (
     CheckpointScope,
     DriverCheckpointStorage,
     FilesystemCheckpointStorage,
@@ -14,7 +15,6 @@ from moorage_state.backends import (
     StateSizeExceeded,
     resolve_checkpoint,
 )
-from moorage_state.errors import CorruptState, ObjectNotFound, UserError
 from moorage_state.stores import LocalStore
 
 

@@ -5,13 +5,17 @@ import random
 import numpy as np
 import pytest
 
-from moorage_state.backends import BatchExecutionStateBackend, EmbeddedRocksDBStateBackend, sort_key
-from moorage_state.backends.storage import DriverCheckpointStorage
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
 from moorage_state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keyed.timers import TimeDomain
+from moorage_state.state_backends import (
+    BatchExecutionStateBackend,
+    EmbeddedRocksDBStateBackend,
+    sort_key,
+)
+from moorage_state.state_backends.storage import DriverCheckpointStorage
 
 from .conftest import SAVEPOINT
 

@@ -7,8 +7,6 @@ import pytest
 from benchmarks import state
 from benchmarks.state import KINDS, WAYS, measured, of_backend, of_dict, of_rocksdict
 
-from moorage_state.backends import HashMapStateBackend
-from moorage_state.backends.api import Environment
 from moorage_state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -17,6 +15,8 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.keygroups import KeyGroupRange
+from moorage_state.state_backends import HashMapStateBackend
+from moorage_state.state_backends.api import Environment
 
 GIVEN = [(key, n) for n in range(1, 10) for key in (3, 5, 3)]
 

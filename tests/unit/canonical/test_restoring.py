@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.canonical import CanonicalSpec, export_range, handle_of, upload_files
 from moorage_state.errors import CorruptState
 from moorage_state.keygroups import range_of
@@ -22,6 +21,7 @@ from moorage_state.server import (
     Version,
 )
 from moorage_state.snapshots import RangeHandle
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 from moorage_state.stores import LocalStore
 
 Make = Callable[..., Database]

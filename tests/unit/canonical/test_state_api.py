@@ -15,7 +15,6 @@ import moorage.state.locating
 import moorage.state.reading
 from moorage import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from moorage.state import OperatorTables, list_states, locate, read, write_savepoint
-from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.canonical import CanonicalSpec
 from moorage_state.deltas import Frame, encode_frame
 from moorage_state.errors import CorruptState, StoreUnavailable, UserError
@@ -39,6 +38,7 @@ from moorage_state.snapshots import (
     SavepointStore,
     StateMeta,
 )
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 from moorage_state.stores import LocalStore, ObjectStore
 
 SEEN = ValueStateDescriptor("seen", "bigint")

@@ -9,10 +9,10 @@ import pytest
 
 from moorage.cluster.servers import ClusterServers, Patience, ServerPlace
 from moorage.engine.placement import LiveExecutor
-from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import ServerGroup
 from moorage_state.server.slots import Slot
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 
 MIB = 1 << 20
 SMALL = EmbeddedRocksDBStateBackend(

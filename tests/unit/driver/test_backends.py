@@ -20,7 +20,7 @@ NOWHERE: dict[str, str] = {}
 def factories(tmp_path):
     """A module of the job's own with factories; it is forgotten afterwards."""
     code = """
-        from moorage_state.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
+        from moorage_state.state_backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 
         class OnHeap:
             def create_from_config(self, config):

@@ -6,11 +6,11 @@ import pytest
 
 from moorage.driver.local import LocalServers
 from moorage.engine.fleet import RangeFleet
-from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.deltas import encode_frame
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import ServerGroup
 from moorage_state.snapshots import MAX_INLINE_BYTES, worn_packs
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 from moorage_state.stores import open_store
 
 MIB = 1 << 20

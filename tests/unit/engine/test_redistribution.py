@@ -11,7 +11,6 @@ from moorage.driver.local import LocalServers
 from moorage.engine.fleet import RangeFleet, SavedOperator
 from moorage.engine.operator_states import OperatorMove, redistribute
 from moorage.engine.range_access import BoundRange, connect_to
-from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor
 from moorage_state.errors import Retryable
 from moorage_state.keyed import KeyedStateStore
@@ -20,6 +19,7 @@ from moorage_state.operator_state import RangeOperatorStates
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import ServerGroup
 from moorage_state.snapshots import OperatorStateMeta
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 
 GROUPS = 12
 MIB = 1 << 20

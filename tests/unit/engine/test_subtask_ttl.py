@@ -14,9 +14,9 @@ from moorage import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.rocks import RocksOptions
 from moorage_state.server.group import ServerGroup
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 
 MINUTE = 60_000
 NOW = 1_700_000_000_000

@@ -12,13 +12,13 @@ from moorage_testing.black_hole import BlackHole
 from moorage.driver.background import Background
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.range_access import ServerDoor
-from moorage_state.backends import HashMapStateBackend
 from moorage_state.deltas import encode_frame
 from moorage_state.errors import Retryable, ServerGone
 from moorage_state.server import Lease, RangeHost, RangeSpec
 from moorage_state.server.client import StateClient
 from moorage_state.server.service import Service
 from moorage_state.server.wire import Connection
+from moorage_state.state_backends import HashMapStateBackend
 
 HOSTS = 8
 TOKEN = "secret"  # noqa: S105

@@ -5,9 +5,9 @@ import random
 import pytest
 from sqlite_backend import SqliteStateBackend
 
-from moorage_state.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from moorage_state.deltas import Frame
 from moorage_state.errors import Bug, CorruptState, Retryable
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from moorage_state.tuning import RocksOptions
 
 MIB = 1 << 20

@@ -6,7 +6,6 @@ import tracemalloc
 
 import pytest
 
-from moorage_state.backends import HashMapStateBackend
 from moorage_state.deltas import Frame
 from moorage_state.errors import (
     Bug,
@@ -19,6 +18,7 @@ from moorage_state.errors import (
 )
 from moorage_state.memory import SNAPSHOT_FILE, HeapBudget, MemoryDatabase
 from moorage_state.memory.limits import ENTRY_BYTES
+from moorage_state.state_backends import HashMapStateBackend
 
 
 def go_on():

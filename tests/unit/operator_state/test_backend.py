@@ -7,12 +7,12 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from moorage_state.backends.futures import SnapshotCanceled
-from moorage_state.backends.storage import CheckpointStreamFactory
 from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor
 from moorage_state.errors import CorruptState, NewerFormat, UserError
 from moorage_state.operator_state.backend import DefaultOperatorStateBackend
 from moorage_state.operator_state.snapshots import reassign
+from moorage_state.state_backends.futures import SnapshotCanceled
+from moorage_state.state_backends.storage import CheckpointStreamFactory
 
 BUFFER = ListStateDescriptor("buffer", "string")
 OFFSETS = ListStateDescriptor("offsets", "long")

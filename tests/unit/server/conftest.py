@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from moorage_state.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend, StateBackend
 from moorage_state.deltas import encode_frame
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import (
@@ -24,6 +23,11 @@ from moorage_state.server import (
     Version,
 )
 from moorage_state.snapshots import FileRef, RangeHandle
+from moorage_state.state_backends import (
+    EmbeddedRocksDBStateBackend,
+    HashMapStateBackend,
+    StateBackend,
+)
 
 MIB = 1 << 20
 SMALL = EmbeddedRocksDBStateBackend(

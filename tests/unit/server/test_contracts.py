@@ -10,8 +10,8 @@ from moorage_testing.contract_machine import machine_over
 from moorage_testing.served_harness import ServedHarness
 from moorage_testing.state_contract import StateHarness
 
-from moorage_state.backends import HashMapStateBackend, StateBackend
 from moorage_state.server import RangeHost
+from moorage_state.state_backends import HashMapStateBackend, StateBackend
 
 # A busy machine is no failure.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

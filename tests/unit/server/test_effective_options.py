@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.deltas import Frame
 from moorage_state.rocks import Database, ProcessMemory, RocksOptions
 from moorage_state.server import RangeHost, RestoreBase
 from moorage_state.server.databases import Databases
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 
 MIB = 1 << 20
 TUNED = RocksOptions(

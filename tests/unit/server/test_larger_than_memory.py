@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.deltas import encode_frame
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import ServerGroup
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 
 MIB = 1 << 20
 VALUE = 4000

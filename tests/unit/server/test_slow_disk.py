@@ -6,11 +6,11 @@ import threading
 import pytest
 from moorage_testing.jobs import wait_until
 
-from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.deltas import encode_frame
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import RangeSpec, ServerGroup, Version
 from moorage_state.server.sidecar import Sidecar
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 
 KIB, MIB = 1 << 10, 1 << 20
 SMALL = EmbeddedRocksDBStateBackend(

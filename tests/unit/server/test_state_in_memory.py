@@ -6,10 +6,10 @@ import signal
 import pytest
 
 from moorage_state import failpoints
-from moorage_state.backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from moorage_state.errors import Retryable, StateTooLarge
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import RangeHost, RestoreBase, ServerGroup
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 
 MIB = 1 << 20
 HEAP = HashMapStateBackend()

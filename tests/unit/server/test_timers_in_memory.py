@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from moorage_state.backends import EmbeddedRocksDBStateBackend
 from moorage_state.deltas import Frame
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, timer_entry
 from moorage_state.memory.heap_timers import HeapTimers
 from moorage_state.rocks import Database
 from moorage_state.server import RangeHost
 from moorage_state.server.databases import Databases
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 from moorage_state.tuning import parse_options
 
 MIB = 1 << 20

@@ -13,14 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from moorage_state.backends.api import Environment, KeyedStateBackend
-from moorage_state.backends.handles import KeyedStateHandle
-from moorage_state.backends.hashmap import HashMapStateBackend
-from moorage_state.backends.keyed import DatabaseKeyedStateBackend
-from moorage_state.backends.keying import KeyLocator, Located
-from moorage_state.backends.rocksdb import EmbeddedRocksDBStateBackend
-from moorage_state.backends.state_backend import StateBackend
-from moorage_state.backends.storage import CheckpointStreamFactory
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
 from moorage_state.database import RangeDatabase
@@ -28,6 +20,14 @@ from moorage_state.errors import UserError
 from moorage_state.keyed.timers import MAX_TIME, TimeDomain
 from moorage_state.keygroups import SPARK_XXHASH64, KeyGroupRange
 from moorage_state.server.databases import Databases
+from moorage_state.state_backends.api import Environment, KeyedStateBackend
+from moorage_state.state_backends.handles import KeyedStateHandle
+from moorage_state.state_backends.hashmap import HashMapStateBackend
+from moorage_state.state_backends.keyed import DatabaseKeyedStateBackend
+from moorage_state.state_backends.keying import KeyLocator, Located
+from moorage_state.state_backends.rocksdb import EmbeddedRocksDBStateBackend
+from moorage_state.state_backends.state_backend import StateBackend
+from moorage_state.state_backends.storage import CheckpointStreamFactory
 
 __all__ = ["BatchExecutionStateBackend", "BatchKeyedStateBackend", "sort_key"]
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from moorage_state.backends.storage import (
+from moorage_state.coordinator import CheckpointConfig, CheckpointingMode, CheckpointRetentionPolicy
+from moorage_state.errors import IllegalConfigurationError, UserError
+from moorage_state.state_backends.storage import (
     DEFAULT_INLINE_BYTES,
     DEFAULT_MAX_STATE_BYTES,
     MAX_STATE_SIZE_KEY,
 )
-from moorage_state.coordinator import CheckpointConfig, CheckpointingMode, CheckpointRetentionPolicy
-from moorage_state.errors import IllegalConfigurationError, UserError
 
 __all__ = [
     "ASYNCHRONOUS",

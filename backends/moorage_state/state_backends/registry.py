@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from moorage_state.backends.configuration import (
+from moorage_state.errors import IllegalConfigurationError, MoorageError
+from moorage_state.state_backends.configuration import (
     CHECKPOINT_STORAGE,
     CHECKPOINTS_DIR,
     INLINE_THRESHOLD,
@@ -20,19 +21,18 @@ from moorage_state.backends.configuration import (
     STATE_BACKEND,
     Configuration,
 )
-from moorage_state.backends.state_backend import (
+from moorage_state.state_backends.state_backend import (
     BUILT_IN,
     IDENTIFIER,
     StateBackend,
     backend_flags,
     import_named,
 )
-from moorage_state.backends.storage import (
+from moorage_state.state_backends.storage import (
     CheckpointStorage,
     DriverCheckpointStorage,
     FilesystemCheckpointStorage,
 )
-from moorage_state.errors import IllegalConfigurationError, MoorageError
 from moorage_state.tuning import Refusal, judge_options
 
 __all__ = [

@@ -15,14 +15,6 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from moorage_state.backends.futures import Cancellation
-from moorage_state.backends.handles import (
-    KeyedStateHandle,
-    SnapshotResult,
-    metas_of,
-    shared_keys,
-)
-from moorage_state.backends.storage import CheckpointStreamFactory
 from moorage_state.canonical import CanonicalSpec
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
@@ -36,6 +28,14 @@ from moorage_state.server.directory import disk_errors
 from moorage_state.server.saving import copy_native, export
 from moorage_state.server.uploading import CheckpointNames, UploadPart, upload
 from moorage_state.snapshots import FileRef, RangeHandle
+from moorage_state.state_backends.futures import Cancellation
+from moorage_state.state_backends.handles import (
+    KeyedStateHandle,
+    SnapshotResult,
+    metas_of,
+    shared_keys,
+)
+from moorage_state.state_backends.storage import CheckpointStreamFactory
 from moorage_state.stores import MemoryStore, ObjectInfo, ObjectStore, open_store
 from moorage_state.stores.addresses import child
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from moorage_state.backends.state_backend import StateBackend
 from moorage_state.database import RangeDatabase
 from moorage_state.errors import IllegalConfigurationError
 from moorage_state.memory import HeapTimers
+from moorage_state.state_backends.state_backend import StateBackend
 from moorage_state.tuning import RocksOptions, parse_options
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
 
     def configure(self, configuration: Mapping[str, str]) -> "EmbeddedRocksDBStateBackend":
         """See `ConfigurableStateBackend`."""
-        from moorage_state.backends.configuration import (
+        from moorage_state.state_backends.configuration import (
             INCREMENTAL,
             ROCKSDB_LOCALDIR,
             ROCKSDB_PREFIX,

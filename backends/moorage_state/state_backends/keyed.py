@@ -14,27 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from moorage_state.backends.api import Environment, KeyedStateBackend
-from moorage_state.backends.futures import SnapshotFuture, SnapshotsUnderway
-from moorage_state.backends.handles import (
-    KeyedStateHandle,
-    KnownStates,
-    SnapshotResult,
-    known_states,
-    select_handles,
-)
-from moorage_state.backends.heap_stream import frames_of_stream
-from moorage_state.backends.keying import (
-    KeyLocator,
-    Located,
-    disposed,
-    require_namespace,
-    require_operator,
-)
-from moorage_state.backends.record_store import RecentWrites, RecordStore
-from moorage_state.backends.saving import RUN, Saver, Take
-from moorage_state.backends.storage import CheckpointStreamFactory
-from moorage_state.backends.timers import StoredTimers
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.errors import Bug, LocalDiskError
 from moorage_state.keyed.timers import TIMERS_STATE, KeyTimers, TimeDomain
@@ -46,6 +25,27 @@ from moorage_state.server.databases import Databases
 from moorage_state.server.directory import RangeDirectory
 from moorage_state.server.marker import write_marker
 from moorage_state.server.restore import Restored, Restorer
+from moorage_state.state_backends.api import Environment, KeyedStateBackend
+from moorage_state.state_backends.futures import SnapshotFuture, SnapshotsUnderway
+from moorage_state.state_backends.handles import (
+    KeyedStateHandle,
+    KnownStates,
+    SnapshotResult,
+    known_states,
+    select_handles,
+)
+from moorage_state.state_backends.heap_stream import frames_of_stream
+from moorage_state.state_backends.keying import (
+    KeyLocator,
+    Located,
+    disposed,
+    require_namespace,
+    require_operator,
+)
+from moorage_state.state_backends.record_store import RecentWrites, RecordStore
+from moorage_state.state_backends.saving import RUN, Saver, Take
+from moorage_state.state_backends.storage import CheckpointStreamFactory
+from moorage_state.state_backends.timers import StoredTimers
 
 __all__ = ["DatabaseKeyedStateBackend"]
 

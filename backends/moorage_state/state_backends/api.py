@@ -14,11 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from moorage_state.backends.configuration import Configuration
-from moorage_state.backends.futures import SnapshotFuture
-from moorage_state.backends.handles import SnapshotResult
-from moorage_state.backends.state_backend import StateBackend
-from moorage_state.backends.storage import CheckpointStreamFactory
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.descriptors import (
     AggregatingStateDescriptor,
@@ -31,6 +26,11 @@ from moorage_state.descriptors import (
 )
 from moorage_state.keyed.timers import TimeDomain
 from moorage_state.keygroups import SPARK_XXHASH64, KeyGroupRange
+from moorage_state.state_backends.configuration import Configuration
+from moorage_state.state_backends.futures import SnapshotFuture
+from moorage_state.state_backends.handles import SnapshotResult
+from moorage_state.state_backends.state_backend import StateBackend
+from moorage_state.state_backends.storage import CheckpointStreamFactory
 
 __all__ = [
     "VOID_NAMESPACE",

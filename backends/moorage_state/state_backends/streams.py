@@ -17,7 +17,6 @@ from typing import Any, BinaryIO, Self
 
 import msgspec
 
-from moorage_state.backends.futures import SnapshotCanceled
 from moorage_state.errors import (
     CorruptState,
     LocalDiskError,
@@ -25,6 +24,7 @@ from moorage_state.errors import (
     StoreUnavailable,
     UserError,
 )
+from moorage_state.state_backends.futures import SnapshotCanceled
 from moorage_state.stores import ObjectStore, open_store
 
 __all__ = [

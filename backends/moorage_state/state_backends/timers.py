@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
-from moorage_state.backends.keying import KeyLocator, Located
-from moorage_state.backends.record_store import RecordStore
 from moorage_state.keyed.timers import (
     MAX_TIME,
     MIN_TIME,
@@ -24,6 +22,8 @@ from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, timer_entry, timer_parts
 from moorage_state.server import scans
 from moorage_state.server.api import RangeSpec
+from moorage_state.state_backends.keying import KeyLocator, Located
+from moorage_state.state_backends.record_store import RecordStore
 
 __all__ = ["StoredTimers"]
 

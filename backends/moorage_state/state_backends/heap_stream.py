@@ -23,8 +23,6 @@ from typing import Any, Literal
 import msgspec
 import xxhash
 
-from moorage_state.backends.handles import KeyedStateHandle
-from moorage_state.backends.streams import StreamStateHandle
 from moorage_state.deltas import Frame
 from moorage_state.errors import CorruptState
 from moorage_state.evolution import mark_of
@@ -40,6 +38,8 @@ from moorage_state.keylayout import (
     state_id,
     timer_entry,
 )
+from moorage_state.state_backends.handles import KeyedStateHandle
+from moorage_state.state_backends.streams import StreamStateHandle
 
 __all__ = ["FORMAT", "HeapMeta", "HeapReader", "frames_of_stream"]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from moorage_state.backends.state_backend import StateBackend
 from moorage_state.errors import IllegalConfigurationError
 from moorage_state.memory import HeapBudget, MemoryDatabase
+from moorage_state.state_backends.state_backend import StateBackend
 from moorage_state.tuning import HEAP_LIMIT, parse_options
 
 __all__ = ["HashMapStateBackend"]
@@ -39,7 +39,7 @@ class HashMapStateBackend(StateBackend):
 
     def configure(self, configuration: Mapping[str, str]) -> "HashMapStateBackend":
         """See `ConfigurableStateBackend`."""
-        from moorage_state.backends.configuration import ASYNCHRONOUS, Configuration
+        from moorage_state.state_backends.configuration import ASYNCHRONOUS, Configuration
 
         config = Configuration(configuration)
         limits = {key: text for key, text in config.items() if key == HEAP_LIMIT}

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, Final, Literal
 
-from moorage_state.backends.streams import (
+from moorage_state.errors import AlreadyExists, IllegalConfigurationError, UserError
+from moorage_state.state_backends.streams import (
     CheckpointOutputStream,
     StateSizeExceeded,
 )
-from moorage_state.errors import AlreadyExists, IllegalConfigurationError, UserError
 from moorage_state.stores import MemoryStore, ObjectStore, check_key, open_store
 from moorage_state.stores.addresses import address, child, parent_and_name
 

@@ -22,11 +22,15 @@ from moorage_state.import_path import after_standard_library
 from moorage_state.keygroups import KeyGroupRange
 
 if TYPE_CHECKING:  # a server starts without them in a third of the time
-    from moorage_state.backends.api import Environment, KeyedStateBackend, OperatorStateBackend
-    from moorage_state.backends.handles import KeyedStateHandle
-    from moorage_state.backends.storage import CheckpointStorageLocation
     from moorage_state.coordinator.properties import SavepointFormat
     from moorage_state.server.databases import Databases
+    from moorage_state.state_backends.api import (
+        Environment,
+        KeyedStateBackend,
+        OperatorStateBackend,
+    )
+    from moorage_state.state_backends.handles import KeyedStateHandle
+    from moorage_state.state_backends.storage import CheckpointStorageLocation
 
 __all__ = [
     "BUILT_IN",
@@ -42,9 +46,9 @@ IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 """What handles can name."""
 
 BUILT_IN = {
-    "rocksdb": "moorage_state.backends.rocksdb:EmbeddedRocksDBStateBackend",
-    "hashmap": "moorage_state.backends.hashmap:HashMapStateBackend",
-    "batch": "moorage_state.backends.batch:BatchExecutionStateBackend",
+    "rocksdb": "moorage_state.state_backends.rocksdb:EmbeddedRocksDBStateBackend",
+    "hashmap": "moorage_state.state_backends.hashmap:HashMapStateBackend",
+    "batch": "moorage_state.state_backends.batch:BatchExecutionStateBackend",
 }
 """The backends that every process has, by their identifiers."""
 
@@ -144,7 +148,7 @@ class StateBackend(ABC):
             UserError: the handles are of another backend's own format, or of other keys.
             CorruptState: stored bytes are not what was written.
         """
-        from moorage_state.backends.keyed import DatabaseKeyedStateBackend
+        from moorage_state.state_backends.keyed import DatabaseKeyedStateBackend
 
         usual = environment.local_dir or Path(tempfile.gettempdir()) / f"moorage-{self.identifier}"
         return DatabaseKeyedStateBackend(
@@ -189,7 +193,7 @@ class StateBackend(ABC):
 
     def resolve_checkpoint(self, pointer: str) -> "CheckpointStorageLocation":
         """The place of the snapshot at `pointer`; raises `UserError` where there is none."""
-        from moorage_state.backends.storage import resolve_checkpoint
+        from moorage_state.state_backends.storage import resolve_checkpoint
 
         return resolve_checkpoint(pointer)
 
@@ -279,7 +283,7 @@ def received_backend(name: str, options: str, code: Sequence[str] = ()) -> State
     if not (isinstance(cls, type) and issubclass(cls, StateBackend)):
         raise IllegalConfigurationError(
             f"not a state backend: backend={name} type={type(cls).__name__}; name a subclass of "
-            f"moorage_state.backends.StateBackend"
+            f"moorage_state.state_backends.StateBackend"
         )
     try:
         known = set(getattr(cls, "__dataclass_fields__", ()))

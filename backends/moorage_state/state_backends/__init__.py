@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from moorage_state.backends.api import (
+    from moorage_state.state_backends.api import (
         VOID_NAMESPACE,
         ConfigurableStateBackend,
         DelegatingStateBackend,
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
         KeyedTimers,
         OperatorStateBackend,
     )
-    from moorage_state.backends.batch import BatchExecutionStateBackend, sort_key
-    from moorage_state.backends.configuration import Configuration, checkpoint_config
-    from moorage_state.backends.futures import SnapshotCanceled, SnapshotFuture
-    from moorage_state.backends.handles import KeyedStateHandle, SnapshotResult
-    from moorage_state.backends.hashmap import HashMapStateBackend
-    from moorage_state.backends.registry import (
+    from moorage_state.state_backends.batch import BatchExecutionStateBackend, sort_key
+    from moorage_state.state_backends.configuration import Configuration, checkpoint_config
+    from moorage_state.state_backends.futures import SnapshotCanceled, SnapshotFuture
+    from moorage_state.state_backends.handles import KeyedStateHandle, SnapshotResult
+    from moorage_state.state_backends.hashmap import HashMapStateBackend
+    from moorage_state.state_backends.registry import (
         LoadedBackend,
         StateBackendFactory,
         job_backend,
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
         load_state_backend,
         register_factory,
     )
-    from moorage_state.backends.rocksdb import EmbeddedRocksDBStateBackend
-    from moorage_state.backends.state_backend import StateBackend
-    from moorage_state.backends.storage import (
+    from moorage_state.state_backends.rocksdb import EmbeddedRocksDBStateBackend
+    from moorage_state.state_backends.state_backend import StateBackend
+    from moorage_state.state_backends.storage import (
         CheckpointScope,
         CheckpointStorage,
         CheckpointStorageAccess,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         FilesystemCheckpointStorage,
         resolve_checkpoint,
     )
-    from moorage_state.backends.streams import (
+    from moorage_state.state_backends.streams import (
         CheckpointOutputStream,
         StateSizeExceeded,
         StreamStateHandle,
