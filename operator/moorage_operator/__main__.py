@@ -13,8 +13,6 @@ from kubernetes.aio.config import ConfigException
 from moorage_operator.app import serve
 from moorage_operator.settings import SettingsError, read_settings
 
-__all__ = ["JsonLines", "main", "set_up_logs"]
-
 _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _LONGEST = 8192
 # Each request of these is a line at info.

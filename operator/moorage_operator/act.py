@@ -53,8 +53,6 @@ from moorage_operator.snapshots.naming import (
 from moorage_operator.store_access import store_refs, store_task_refs
 from moorage_operator.world import JobWorld, Meta, Revision, SnapshotWorld
 
-__all__ = ["Actor", "Subject"]
-
 _MOST = 32
 """How many store tasks and requests of one object are remembered."""
 

@@ -41,8 +41,6 @@ from moorage_operator.watches import Wakeups, Watching
 from moorage_operator.workqueue import WorkQueue
 from moorage_operator.world import Config
 
-__all__ = ["App", "LeadershipLost", "SystemClock", "serve"]
-
 _log = logging.getLogger("moorage.operator")
 
 _Result = TypeVar("_Result")
@@ -98,6 +96,7 @@ class App:
         if self.leader is not None:
             await self.leader.acquire()
         async with asyncio.TaskGroup() as group:
+            # Renewing begins first: the first lists may take longer than the Lease lasts.
             if self.leader is not None:
                 group.create_task(self._hold(self.leader))
             await self.prime()

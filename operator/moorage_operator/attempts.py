@@ -31,8 +31,6 @@ from moorage_operator.ports import (
 from moorage_operator.tokens import Tokens
 from moorage_operator.world import JobWorld, Meta, Revision
 
-__all__ = ["Attempts"]
-
 _log = logging.getLogger("moorage.operator")
 
 _EVERY = timedelta(minutes=1)
@@ -68,6 +66,7 @@ class Attempts:
         spec = refreshed(revision.spec, newest) if newest is not None else revision.spec
         await self._must_still_be_wanted(effect, meta)
         await self._must_be_alone(effect.order.attempt, meta)
+        # The ConfigMap owns the Secret, so that one comes first; the pod mounts both, and is last.
         front, config, pod = bodies(meta, spec, effect.revision, effect.order)
         await self._keep(front, meta)
         made = await self._keep(config, meta)

@@ -14,8 +14,6 @@ from moorage_operator.objects import JudgedSpecs
 from moorage_operator.podviews import moment
 from moorage_operator.ports import Object
 
-__all__ = ["Directories"]
-
 _LATEST = datetime.max.replace(tzinfo=UTC)
 _PROVEN, _AT_HOME, _MOVED = range(3)
 

@@ -20,8 +20,6 @@ from moorage_operator.ports import (
     EndpointUntrusted,
 )
 
-__all__ = ["HttpDrivers"]
-
 _View = TypeVar("_View", bound=BaseModel)
 
 _LARGEST = 256 * 1024

@@ -16,8 +16,6 @@ from typing import Any
 
 from moorage_operator.ports import AlreadyExists, Cluster, ClusterError, Conflict, Object
 
-__all__ = ["Leader", "LeaseTimes"]
-
 _log = logging.getLogger("moorage.operator")
 
 _LAST_WORD = 5.0
@@ -129,6 +127,7 @@ class Leader:
 
     async def step(self) -> bool:
         """Try once to take or renew; say whether this process leads."""
+        # From before the request was sent: when the server took it, nobody here can know.
         begun = self._tick()
         try:
             taken = await self._try()

@@ -44,8 +44,6 @@ from moorage_operator.recorder import Written, tell, write_status
 from moorage_operator.tokens import Authorities, Tokens
 from moorage_operator.world import Config, JobWorld, SnapshotWorld
 
-__all__ = ["Memory", "Pass", "Reconciler", "Setback"]
-
 _MOST_EVENTS = 64
 _FIRST_SETBACK = 2.0
 _LONGEST_SETBACK = 60.0
@@ -131,6 +129,7 @@ class Memory:
 
 _log = logging.getLogger("moorage.operator")
 
+# An object that changes under so many passes in a row has its turn again after the others.
 _WHOLE_PASSES = 4
 _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 60.0
@@ -289,6 +288,7 @@ class Reconciler:
         if world.operator_too_old:
             return await self._hands_off(body, memory, world, plan)
         status = plan.status
+        # Before anything is done: who goes on from here, should we die, knows only what is written.
         written, body = await write_status(self._cluster, body, world.status, status)
         if written not in _GOES_ON:
             return await self._overtaken(ref, written, body)

@@ -21,8 +21,6 @@ from prometheus_client.registry import Collector
 from moorage_api.status import JobStatus, Phase
 from moorage_operator.ports import Object, Ref, Telemetry
 
-__all__ = ["OperatorMetrics", "health_server"]
-
 _PHASES = get_args(Phase)
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _KINDS = {"StatefulSparkJob": "job", "StatefulSparkSnapshot": "snapshot"}

@@ -24,21 +24,6 @@ from moorage_operator.podviews import moment
 from moorage_operator.ports import Object
 from moorage_operator.world import Meta, Revision, SnapshotView
 
-__all__ = [
-    "HASH_ANNOTATION",
-    "Judged",
-    "JudgedSpecs",
-    "is_newer",
-    "job_name_of",
-    "meta_of",
-    "read_job_spec",
-    "read_job_status",
-    "read_revision",
-    "read_snapshot",
-    "revision_body",
-    "same_hash",
-]
-
 
 def meta_of(body: Object) -> Meta:
     """The metadata that decisions look at."""

@@ -59,8 +59,6 @@ from moorage_operator.world import (
     Unreadable,
 )
 
-__all__ = ["Need", "Observer", "needs"]
-
 _STOPPING = ("Snapshotting", "Stopping")
 _BEFORE_A_START = ("Fencing", "Starting")
 _LIFTED_BY_STORE = ("AdoptRequired", "CheckpointDirConflict")

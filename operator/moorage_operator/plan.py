@@ -12,27 +12,6 @@ from moorage_api.driver import CheckpointBody, RescaleBody, SavepointBody, Start
 from moorage_api.snapshot import SnapshotStatus
 from moorage_api.status import JobStatus
 
-__all__ = [
-    "ASIDE",
-    "ActionFailed",
-    "AskDriver",
-    "DeleteObject",
-    "DeletePod",
-    "Effect",
-    "Event",
-    "KeepSnapshot",
-    "Plan",
-    "RunStoreTask",
-    "SaveRevision",
-    "SetFinalizer",
-    "SetPodMonitor",
-    "SnapshotPlan",
-    "StartDriver",
-    "StoreTask",
-    "TidyAttempt",
-    "TidyRevisions",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class SaveRevision:

@@ -16,8 +16,6 @@ from moorage_operator.children import names
 from moorage_operator.ports import Object
 from moorage_operator.world import ContainerEnd, PodView
 
-__all__ = ["driver_end", "moment", "pod_view"]
-
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 _LONGEST = 8192
 

@@ -17,28 +17,6 @@ from moorage_api.status import JobStatus
 from moorage_operator.plan import StoreTask
 from moorage_operator.world import Meta, StoreTaskView, StoreView, Unreadable
 
-__all__ = [
-    "AlreadyExists",
-    "ApiUnavailable",
-    "Clock",
-    "Cluster",
-    "ClusterError",
-    "Conflict",
-    "DriverClient",
-    "DriverTarget",
-    "EndpointRefused",
-    "EndpointUnreachable",
-    "Forbidden",
-    "Invalid",
-    "JobRefs",
-    "Kind",
-    "Lineages",
-    "NotFound",
-    "Object",
-    "Ref",
-    "Telemetry",
-]
-
 Object = dict[str, Any]
 """A Kubernetes object as plain JSON data."""
 

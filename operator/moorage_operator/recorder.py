@@ -16,8 +16,6 @@ from moorage_api.driver import Report
 from moorage_operator.plan import Event
 from moorage_operator.ports import AlreadyExists, Cluster, Conflict, Forbidden, NotFound, Object
 
-__all__ = ["STATUS_BUDGET", "Written", "event_body", "fitted", "tell", "write_status"]
-
 STATUS_BUDGET = 32_768
 """Bytes of JSON that a status may have."""
 

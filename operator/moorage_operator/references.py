@@ -12,8 +12,6 @@ from moorage_operator.objects import job_name_of
 from moorage_operator.ports import Cluster, Forbidden
 from moorage_operator.world import Meta
 
-__all__ = ["fact_problems"]
-
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 

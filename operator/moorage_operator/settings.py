@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-__all__ = ["Settings", "SettingsError", "read_settings"]
-
 _PREFIX = "MOORAGE_"
 # What others put into a pod's environment under our prefix, each read elsewhere or by nobody.
 _NOT_OURS = ("MOORAGE_POD_", "MOORAGE_SERVICE_", "MOORAGE_PORT", "MOORAGE_OPERATOR_")

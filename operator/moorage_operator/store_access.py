@@ -7,8 +7,6 @@ from moorage_api.snapshot import StoreAccess
 from moorage_operator.ports import JobRefs
 from moorage_operator.world import JobWorld, Meta, SnapshotWorld
 
-__all__ = ["access_of", "last_end", "store_refs", "store_task_refs"]
-
 _BEFORE_THE_END = ("Preflight", "Snapshotting", "Stopping")
 
 

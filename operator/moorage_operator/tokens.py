@@ -12,8 +12,6 @@ from moorage_operator.objects import is_controlled_by
 from moorage_operator.ports import AlreadyExists, Cluster, Object
 from moorage_operator.world import Meta
 
-__all__ = ["AttemptTokens", "Authorities", "Tokens"]
-
 
 def _new_token() -> str:
     return secrets.token_urlsafe(32)
@@ -73,6 +71,7 @@ class Tokens:
         Raises:
             ClusterError: the API server refused, or another object's Secret has the name.
         """
+        # What is remembered is of the attempt before.
         self.drop(meta.uid)
         name = names.token_secret_name(meta.name, attempt)
         found = await self._cluster.get("Secret", meta.namespace, name)

@@ -27,8 +27,6 @@ from moorage_operator.ports import (
 from moorage_operator.settings import Settings, SettingsError, read_settings
 from moorage_operator.world import Config
 
-__all__ = ["Leftover", "let_go", "main", "report"]
-
 KINDS: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot")
 FINALIZER = Config(cluster_id="").finalizer
 _PATIENCE = 120.0

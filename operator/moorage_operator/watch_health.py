@@ -12,8 +12,6 @@ from typing import Any
 
 from moorage_operator.ports import Kind
 
-__all__ = ["PATIENCE", "Canary", "Namespace", "WatchedNamespaces"]
-
 _log = logging.getLogger("moorage.operator")
 
 Namespace = str | None

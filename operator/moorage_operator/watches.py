@@ -28,8 +28,6 @@ from moorage_operator.objects import job_name_of
 from moorage_operator.ports import Kind, Ref
 from moorage_operator.watch_health import Namespace
 
-__all__ = ["Wakeups", "Watching"]
-
 _GROUP = ("moorage.dev", "v1alpha1")
 _KINDS: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot", "Pod")
 _TOLD_EVERY = 0.05

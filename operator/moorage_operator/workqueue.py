@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from moorage_operator.loop import Pass
 from moorage_operator.ports import Ref
 
-__all__ = ["WorkQueue"]
-
 _log = logging.getLogger("moorage.operator")
 
 _PACE = 1.0
+# After so many passes in a row that changed something there is a pause: a decision that never comes
+# to rest must not keep a worker from the other objects.
 _BUSY_LIMIT = 10
 _BUSY_WAIT = 1.0
 _BUG_WAITS = (1.0, 5.0, 30.0, 120.0)

@@ -15,21 +15,6 @@ from moorage_api.driver import DriverEnd, DriverState
 from moorage_api.snapshot import SnapshotSpec, SnapshotStatus
 from moorage_api.status import JobStatus
 
-__all__ = [
-    "Config",
-    "ContainerEnd",
-    "JobWorld",
-    "LogPoint",
-    "Meta",
-    "PodView",
-    "Revision",
-    "SnapshotView",
-    "SnapshotWorld",
-    "StoreTaskView",
-    "StoreView",
-    "Unreadable",
-]
-
 _LONGEST_VALUE = 256
 _MARK = 32
 

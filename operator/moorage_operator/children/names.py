@@ -10,24 +10,6 @@ from typing import Any
 from moorage_api.job import API_VERSION, KIND
 from moorage_operator.world import Meta
 
-__all__ = [
-    "ATTEMPT_LABEL",
-    "JOB_LABEL",
-    "JOB_UID_LABEL",
-    "REVISION_ANNOTATION",
-    "ROLE_LABEL",
-    "config_map_name",
-    "driver_pod_name",
-    "executor_prefix",
-    "labels",
-    "older_secret_name",
-    "owner_reference",
-    "scrape_secret_name",
-    "selector",
-    "service_name",
-    "token_secret_name",
-]
-
 JOB_LABEL = "moorage.dev/job"
 JOB_UID_LABEL = "moorage.dev/job-uid"
 ROLE_LABEL = "moorage.dev/role"

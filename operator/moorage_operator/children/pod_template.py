@@ -10,8 +10,6 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["merged_pod"]
-
 Object = dict[str, Any]
 
 # Of a pod's spec; a template's values are dropped, not merged.

@@ -53,25 +53,6 @@ from moorage_operator.children.pod_template import merged_pod
 from moorage_operator.children.secrets import SPARK_SECRET_KEY
 from moorage_operator.world import Meta
 
-__all__ = [
-    "TLS_KEYS",
-    "container_security",
-    "driver_pod",
-    "environment",
-    "executor_template",
-    "local_mounts",
-    "local_requests",
-    "local_settings",
-    "local_volumes",
-    "pod_security",
-    "scrape_mount",
-    "scrape_volume",
-    "tls_mounts",
-    "tls_volumes",
-    "token_mount",
-    "token_volume",
-]
-
 TLS_KEYS = ("ca.crt", "tls.crt", "tls.key")
 
 _DOWNWARD = {

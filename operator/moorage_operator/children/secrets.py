@@ -27,8 +27,6 @@ from moorage_operator.children.names import (
 )
 from moorage_operator.world import Meta
 
-__all__ = ["SPARK_SECRET_KEY", "config_owner", "derived", "scrape_secret", "token_secret"]
-
 SPARK_SECRET_KEY = "spark"  # noqa: S105  where it lies in the Secret
 
 _SERVERS, _SPARK = "moorage state servers 1", "moorage spark 1"

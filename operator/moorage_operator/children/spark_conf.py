@@ -12,8 +12,6 @@ from moorage_operator.children.names import driver_pod_name, executor_prefix, la
 from moorage_operator.children.pods import local_settings
 from moorage_operator.world import Meta
 
-__all__ = ["spark_settings"]
-
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 

@@ -63,6 +63,7 @@ def decide_job(world: JobWorld) -> Plan:
         _say_blind(draft, world.drivers)
         return draft.plan()
     foreign = rebuild(draft)
+    # Rejected or not, and right or wrong, decides which spec all that follows goes by.
     renew_rejection(draft)
     validate(draft)
     if not foreign:
@@ -97,6 +98,7 @@ def _act(draft: Draft) -> None:
         return
     if draft.is_paused:
         return
+    # Whatever else is under way: a stray claims the lineage from the driver that runs.
     drop_strays(draft)
     if draft.config.finalizer not in draft.meta.finalizers:
         draft.do(SetFinalizer(present=True))
@@ -112,7 +114,7 @@ def _work(draft: Draft) -> None:
     operation = draft.status.operation
     if operation is not None:
         _STEPS[operation.step](draft)
-    elif was_blocked and not draft.lives and desired(draft) == "Running":
+    elif was_blocked and not draft.is_active and desired(draft) == "Running":
         bring_up(draft)
     else:
         idle(draft)

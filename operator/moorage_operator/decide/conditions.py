@@ -17,17 +17,6 @@ from moorage_operator.decide.phase import PAUSED, is_suspended, slow_start, stuc
 from moorage_operator.decide.specs import is_new_nonce, newest_name, policy, running_spec
 from moorage_operator.world import StoreView, Unreadable
 
-__all__ = [
-    "ACTION_FAILED",
-    "EXECUTORS_MISSING",
-    "PODS_UNREADABLE",
-    "TYPES",
-    "WITHOUT_EFFECT",
-    "blind",
-    "conditions",
-    "tell_condition_changes",
-]
-
 ACTION_FAILED = "ActionFailed"
 """What is to be done fails again and again, such as a pod that a quota refuses."""
 
@@ -78,7 +67,7 @@ def _condition(draft: Draft, kind: str, say: Callable[[Draft], _Said]) -> Condit
 
 
 def _ready(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
-    if not draft.lives:
+    if not draft.is_active:
         return _Said("False", *_why_nothing_runs(draft))
     if draft.attempt.running_since is None:
         return _starting(draft)
@@ -166,7 +155,7 @@ def _degraded(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     found = trouble(draft)
     if found is not None:
         return _Said("True", found.reason, found.message)
-    if draft.lives and draft.attempt.running_since is not None:
+    if draft.is_active and draft.attempt.running_since is not None:
         executors = status.executors
         if executors.ready < executors.desired:
             held = stuck_executor(draft)
@@ -202,12 +191,12 @@ def _reconciled(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
         return _Said("False", status.blocked_reason, status.message)
     if status.operation is not None:
         return _Said("False", "OperationUnderWay", f"{status.operation.type} is under way")
-    current = draft.attempt.revision == newest and not (draft.lives and is_new_nonce(draft))
+    current = draft.attempt.revision == newest and not (draft.is_active and is_new_nonce(draft))
     if is_suspended(draft) or current:
         return _Said("True", "UpToDate")
     if draft.is_paused:
         return _Said("False", "Paused", PAUSED)
-    sought = is_new_nonce(draft) and draft.lives
+    sought = is_new_nonce(draft) and draft.is_active
     text = "what spec.restore names is looked for in the store" if sought else "another one runs"
     return _Said("False", "Waiting", text)
 
@@ -245,7 +234,7 @@ def _storage(draft: Draft) -> _Said:
 
 def _checkpointing(draft: Draft) -> _Said:
     snapshots, attempt = draft.status.snapshots, draft.attempt
-    if not draft.lives or attempt.running_since is None:
+    if not draft.is_active or attempt.running_since is None:
         return _Said("Unknown", "NotRunning")
     due = checkpoint_due(draft)
     if due is not None and draft.now >= due:
@@ -263,9 +252,9 @@ def _checkpointing(draft: Draft) -> _Said:
 
 
 def _stable(draft: Draft) -> _Said:
-    if draft.lives and draft.attempt.stable_since is not None:
+    if draft.is_active and draft.attempt.stable_since is not None:
         return _Said("True", "Stable")
-    if not draft.lives or draft.attempt.running_since is None:
+    if not draft.is_active or draft.attempt.running_since is None:
         return _Said("False", "NotRunning")
     spec = policy(draft)
     after = spec.upgrade.rollback.stable_after if spec is not None else None

@@ -27,8 +27,6 @@ from moorage_operator.decide.stop import (
 from moorage_operator.plan import RunStoreTask, SetFinalizer, StoreTask
 from moorage_operator.world import StoreView
 
-__all__ = ["delete"]
-
 _SAVEPOINT_TRIES = 2
 _FIRST_RETRY = 5.0
 _FINAL_FAILED = "FinalSnapshotFailed"
@@ -90,7 +88,7 @@ def _has_ended(view: RequestView) -> bool:
 
 def _mode(draft: Draft, rules: Deletion) -> StopMode:
     """What can be taken at the end: nothing of a job that does not run."""
-    if not draft.lives or draft.attempt.running_since is None:
+    if not draft.is_active or draft.attempt.running_since is None:
         return "None"
     spec = running_spec(draft)
     if rules.final_snapshot == "Savepoint" and spec is not None and not spec.state.savepoint_dir:

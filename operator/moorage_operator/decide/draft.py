@@ -15,8 +15,7 @@ from moorage_operator.children.names import driver_pod_name
 from moorage_operator.plan import ASIDE, Effect, Event, Plan
 from moorage_operator.world import Config, JobWorld, Meta, PodView, Unreadable
 
-__all__ = ["Draft", "began_running", "here", "later"]
-
+# Never at once: what is waited for cannot have come in the moment of the decision.
 _SOONEST = 0.2
 
 
@@ -90,7 +89,7 @@ class Draft:
         return report
 
     @property
-    def lives(self) -> bool:
+    def is_active(self) -> bool:
         """Whether there is a current attempt that has not ended, as far as anybody knows."""
         return self.attempt.number > 0 and not self.attempt.outcome
 
@@ -99,7 +98,7 @@ class Draft:
         """Whether there is no driver to be stopped, and none that could be waited for."""
         if self.attempt.number == 0:
             return True
-        return self.lives and self.pod is None and not self.attempt.driver_uid
+        return self.is_active and self.pod is None and not self.attempt.driver_uid
 
     @property
     def is_paused(self) -> bool:

@@ -11,8 +11,6 @@ from moorage_operator.decide.specs import lost_patience
 from moorage_operator.plan import DeletePod
 from moorage_operator.world import PodView, Unreadable
 
-__all__ = ["cleared", "drop_strays", "remove", "strangers"]
-
 
 def cleared(draft: Draft) -> bool:
     """Whether no pod of any attempt can still run; asks for the end of those that can."""

@@ -13,15 +13,6 @@ from moorage_operator.decide.draft import Draft, here, later
 from moorage_operator.decide.specs import policy, running_spec
 from moorage_operator.world import PodView, StoreView, Unreadable
 
-__all__ = [
-    "UNTRUSTED",
-    "Trouble",
-    "checkpoint_due",
-    "estranged",
-    "is_ready",
-    "trouble",
-]
-
 _OPAQUE = ("restoring", "rewinding", "checkpointing", "stopping")
 """Phases in which a driver shows no signs until they are over."""
 _OPAQUE_FACTOR = 4
@@ -62,7 +53,7 @@ def trouble(draft: Draft) -> Trouble | None:
     A job is slow while anything in it moves, and hangs when nothing has for too long.
     """
     spec = policy(draft)
-    if spec is None or not draft.lives or draft.attempt.running_since is None:
+    if spec is None or not draft.is_active or draft.attempt.running_since is None:
         return None
     rules, report = spec.failure_policy.health, draft.report
     if report is not None and report.storage_error:

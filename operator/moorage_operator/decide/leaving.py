@@ -13,8 +13,6 @@ from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.restore_point import Obstacle
 from moorage_operator.plan import RunStoreTask, StoreTask
 
-__all__ = ["being_released", "left_store_task", "note_left", "release_left", "release_rest"]
-
 _MOST = 4
 _TRIES = 6
 _FIRST_WAIT = 10.0

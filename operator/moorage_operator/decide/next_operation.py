@@ -26,16 +26,6 @@ from moorage_operator.decide.stop import RESTART, StopMode, begin_stop
 from moorage_operator.plan import DeletePod, RunStoreTask, TidyAttempt
 from moorage_operator.world import StoreTaskView
 
-__all__ = [
-    "bring_up",
-    "change_of",
-    "follow_edit",
-    "follow_rescale",
-    "follow_restart",
-    "idle",
-    "tell_edit",
-]
-
 
 def change_of(draft: Draft) -> Change | None:
     """What the newest spec changes of the one that runs; None if either is not known."""
@@ -164,7 +154,7 @@ def idle(draft: Draft) -> None:
     """Decide what to begin, if anything."""
     if draft.status.finished_at is not None:
         _finished(draft)
-    elif draft.lives:
+    elif draft.is_active:
         _running(draft)
     else:
         _resting(draft)

@@ -22,15 +22,13 @@ from moorage_operator.decide.specs import lost_patience
 from moorage_operator.decide.view import show_report
 from moorage_operator.world import LogPoint, PodView, StoreView
 
-__all__ = ["REBUILT", "adopt_pod", "note_savepoint", "observe_attempt", "rebuild"]
-
 _CLOCKS_APART = timedelta(minutes=15)
 """More than nodes' clocks differ by."""
 
 
 def observe_attempt(draft: Draft) -> None:
     """Take what was seen of the current attempt into the status."""
-    if not draft.lives:
+    if not draft.is_active:
         return
     pod = draft.pod
     if pod is None:
@@ -43,7 +41,7 @@ def observe_attempt(draft: Draft) -> None:
         _node(draft, pod)
     if draft.report is not None:
         show_report(draft, draft.report)
-    elif draft.lives:
+    elif draft.is_active:
         _look_at_store(draft)
 
 

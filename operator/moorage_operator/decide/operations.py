@@ -10,8 +10,6 @@ from moorage_operator.decide.restore_point import Obstacle, named_snapshot
 from moorage_operator.decide.specs import desired, is_valid, keep_revision, target
 from moorage_operator.world import StoreView
 
-__all__ = ["FAILED", "begin", "block", "clear_block", "end", "leave_block"]
-
 FAILED = "MaxRestartsExceeded"
 """The reason of a block that is shown as phase Failed."""
 

@@ -9,8 +9,6 @@ from moorage_operator.decide.operations import FAILED
 from moorage_operator.decide.specs import desired
 from moorage_operator.world import PodView, Unreadable
 
-__all__ = ["PAUSED", "is_suspended", "message", "phase", "slow_start", "stuck", "stuck_executor"]
-
 PAUSED = (
     "the annotation moorage.dev/paused is true, so that the operator looks on and does nothing; "
     "take it off to let it go on"
@@ -47,7 +45,7 @@ def phase(draft: Draft) -> Phase:  # noqa: PLR0911  one line a phase
         return "Suspended"
     if status.attempt.number == 0:
         return "Created"
-    if not draft.lives:
+    if not draft.is_active:
         return "Recovering"
     return "Stable" if status.attempt.stable_since is not None else "Running"
 
@@ -55,13 +53,13 @@ def phase(draft: Draft) -> Phase:  # noqa: PLR0911  one line a phase
 def is_suspended(draft: Draft) -> bool:
     """Whether nothing runs because nothing is to run."""
     status = draft.status
-    idle = status.operation is None and not draft.lives and status.finished_at is None
+    idle = status.operation is None and not draft.is_active and status.finished_at is None
     return idle and desired(draft) == "Suspended" and not status.blocked_reason
 
 
 def stuck(draft: Draft) -> tuple[str, str] | None:
     """Why a driver's pod does not start, as the kubelet or the scheduler says; None if it does."""
-    return _held(draft.pod) if draft.lives and draft.pod is not None else None
+    return _held(draft.pod) if draft.is_active and draft.pod is not None else None
 
 
 def stuck_executor(draft: Draft) -> tuple[str, str] | None:
@@ -74,7 +72,7 @@ def slow_start(draft: Draft) -> str:
 
     An image may be large; but a volume that cannot be mounted shows in the pod's events alone.
     """
-    own = (draft.pod,) if draft.lives and draft.pod is not None else ()
+    own = (draft.pod,) if draft.is_active and draft.pod is not None else ()
     for pod in (*own, *_executors(draft)):
         since = pod.created_at
         if pod.phase != "Pending" or not pod.node or since is None or draft.now < since + _SLOW:
@@ -109,7 +107,7 @@ def message(draft: Draft) -> str:  # noqa: PLR0911  one line a case
 
 def _executors(draft: Draft) -> list[PodView]:
     pods = draft.world.executors
-    if isinstance(pods, Unreadable) or not draft.lives:
+    if isinstance(pods, Unreadable) or not draft.is_active:
         return []
     return sorted((pod for pod in pods if pod.deleted_at is None), key=lambda pod: pod.name)
 

@@ -21,8 +21,6 @@ from moorage_operator.decide.operations import FAILED, begin, block
 from moorage_operator.decide.specs import desired, is_new_nonce, newest_name, policy
 from moorage_operator.world import PodView, StoreView
 
-__all__ = ["End", "FailureKind", "after_end", "backoff", "finish", "judge", "kind_of", "restart"]
-
 Outcome = Literal["Finished", "Stopped", "Failed"]
 _SHOWN = 600
 
@@ -357,7 +355,7 @@ def _refuse(draft: Draft, reason: str, message: str, cause: str) -> None:
 
 def _close(draft: Draft, reason: str) -> None:
     """A driver that is given up while it lives has ended as far as the job is concerned."""
-    if not draft.lives:
+    if not draft.is_active:
         return
     pod = draft.pod
     draft.put_attempt(

@@ -18,8 +18,6 @@ from moorage_operator.decide.stop import begin_stop, request_view
 from moorage_operator.plan import AskDriver
 from moorage_operator.world import Unreadable
 
-__all__ = ["begin_rescale", "is_interrupted", "rescaling", "take_back"]
-
 _LIVE = frozenset({"spec.executor.instances"})
 """What a driver changes without a restart."""
 _WEAK = ("Ignore", "Live")
@@ -61,7 +59,7 @@ def rescaling(draft: Draft) -> None:
 
 def is_interrupted(draft: Draft) -> bool:
     """Whether something else is asked for by now."""
-    if not draft.lives or draft.is_unmade:
+    if not draft.is_active or draft.is_unmade:
         return False
     if desired(draft) == "Suspended" or is_new_nonce(draft):
         return True

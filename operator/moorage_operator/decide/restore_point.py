@@ -16,17 +16,6 @@ from moorage_operator.decide.specs import is_new_nonce, policy
 from moorage_operator.plan import StoreTask
 from moorage_operator.world import SnapshotView, StoreView, Unreadable
 
-__all__ = [
-    "Obstacle",
-    "first_order",
-    "is_path_absent",
-    "moved",
-    "named_snapshot",
-    "next_restore",
-    "obstacle",
-    "path_store_task",
-]
-
 LATEST = RestorePoint(mode="Latest")
 _BY_SPEC = "nonce-"
 

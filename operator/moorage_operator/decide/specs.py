@@ -13,23 +13,6 @@ from moorage_operator.decide.draft import Draft
 from moorage_operator.plan import SaveRevision
 from moorage_operator.world import Revision
 
-__all__ = [
-    "deletion",
-    "desired",
-    "give_up",
-    "is_new_nonce",
-    "is_valid",
-    "keep_revision",
-    "lost_patience",
-    "name_of_newest",
-    "newest_name",
-    "policy",
-    "renew_rejection",
-    "revision_name",
-    "running_spec",
-    "target",
-]
-
 _HASH = 10
 _NODE_LOST = timedelta(minutes=2)
 

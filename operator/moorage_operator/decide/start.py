@@ -30,8 +30,6 @@ from moorage_operator.decide.view import fresh_view
 from moorage_operator.plan import StartDriver, TidyAttempt, TidyRevisions
 from moorage_operator.world import StoreView
 
-__all__ = ["fencing", "starting", "verifying"]
-
 
 def fencing(draft: Draft) -> None:
     """Wait until nothing of earlier attempts is left, then start, or rest."""
@@ -86,7 +84,7 @@ def verifying(draft: Draft) -> None:
 
 def _close_attempt(draft: Draft) -> None:
     """An attempt whose pod is gone, or was never made, is over."""
-    if draft.lives:
+    if draft.is_active:
         draft.put_attempt(
             outcome="Stopped",
             outcome_reason="Superseded",

@@ -27,21 +27,6 @@ from moorage_operator.plan import AskDriver, KeepSnapshot
 from moorage_operator.snapshots.naming import object_names, same_place, savepoint_path
 from moorage_operator.world import LogPoint, StoreView, Unreadable
 
-__all__ = [
-    "RESTART",
-    "StopMode",
-    "age_of_checkpoint",
-    "aim",
-    "ask",
-    "begin_stop",
-    "completed",
-    "keep_snapshot",
-    "request_view",
-    "retry",
-    "snapshotting",
-    "stopping",
-]
-
 StopMode = Literal["Checkpoint", "Savepoint", "None"]
 """What `POST /stop` is told to take before the end."""
 
@@ -49,6 +34,7 @@ RESTART = "RestartRequested"
 _TRIES = 3
 _FIRST_RETRY = 10.0
 _WAIT = timedelta(minutes=1)
+# For a store that cannot be read: after that the savepoint counts as not taken.
 _STORE_PATIENCE = timedelta(minutes=1)
 _LONGEST_NAME = 63
 

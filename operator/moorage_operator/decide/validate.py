@@ -14,8 +14,6 @@ from moorage_operator.decide.restore_point import Obstacle, is_path_absent, move
 from moorage_operator.decide.specs import name_of_newest, running_spec
 from moorage_state.tuning import judge_options
 
-__all__ = ["tell_ignored_annotations", "validate"]
-
 _FULL = 0.8
 """Of a volume: RocksDB needs room for what it compacts."""
 

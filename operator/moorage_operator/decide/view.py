@@ -15,8 +15,6 @@ from moorage_operator.decide.draft import Draft, began_running, here, later
 from moorage_operator.decide.specs import policy, running_spec
 from moorage_operator.world import Unreadable
 
-__all__ = ["fresh_view", "hold_back", "is_worse", "show_pods", "show_report"]
-
 _SHOWN_EVERY = timedelta(seconds=60)
 _FEW = 8
 
@@ -99,7 +97,7 @@ def show_report(draft: Draft, report: DriverState) -> None:
 def show_pods(draft: Draft) -> None:
     """Show executors; where there is no driver, that nothing runs."""
     report = draft.report
-    if not draft.lives and draft.status.job.state:
+    if not draft.is_active and draft.status.job.state:
         draft.put(job=draft.status.job.model_copy(update={"state": ""}))
     ready, failed = 0, 0
     if isinstance(draft.world.executors, Unreadable):
@@ -110,7 +108,7 @@ def show_pods(draft: Draft) -> None:
         ended = pod.ended.finished_at if pod.ended is not None else None
         failed += pod.phase == "Failed" and (ended is None or ended + window > draft.now)
     desired = report.executors_desired if report is not None else 0
-    if report is None and draft.lives:
+    if report is None and draft.is_active:
         desired = draft.status.executors.desired
     shown = report.executors_ready if report is not None else ready
     draft.put(

@@ -19,8 +19,6 @@ from kubernetes.aio.config import load_incluster_config, load_kube_config
 from moorage_operator.kube.rest import MANAGER, Resource, cluster_error, encoded, resource_of
 from moorage_operator.ports import ApiUnavailable, Kind, NotFound, Object
 
-__all__ = ["KubeCluster", "configuration"]
-
 Objects = list[Object]
 """As annotations in a class that has a method `list` must write it."""
 

@@ -19,8 +19,6 @@ from moorage_operator.ports import (
     NotFound,
 )
 
-__all__ = ["MANAGER", "RESOURCES", "Resource", "cluster_error", "encoded", "resource_of"]
-
 MANAGER = "moorage-operator"
 """The field manager of everything that the operator applies."""
 

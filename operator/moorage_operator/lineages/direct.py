@@ -43,8 +43,6 @@ from moorage_state.stores import (
     open_store,
 )
 
-__all__ = ["CredentialsMissing", "DirectLineages", "Limited", "credentials_of", "opener"]
-
 T = TypeVar("T")
 
 _RETRIES = Retries(attempts=4, first_pause=0.2, longest_pause=2.0, deadline=15.0)
@@ -395,6 +393,7 @@ class DirectLineages:
     ) -> Answer:
         """The places are taken as long as the thread is, also when nobody waits for it any more."""
         with contextlib.ExitStack() as places:
+            # The server's place first: who waits for a slow server holds none that others need.
             for place in (self._lane(job), self._threads):
                 await place.acquire()
                 places.callback(place.release)

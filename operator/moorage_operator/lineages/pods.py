@@ -35,16 +35,6 @@ from moorage_operator.ports import (
 from moorage_operator.world import StoreTaskView, StoreView, Unreadable
 from moorage_state.snapshots.store_tasks import Answer, Request, decode_answer, encode_request
 
-__all__ = [
-    "STORE_TASK_ENV",
-    "STORE_TASK_ROLE",
-    "PodAnswer",
-    "PodLineages",
-    "pod_answer",
-    "pod_name",
-    "store_task_pod",
-]
-
 # In pods a store task keeps the name that it had once, `errand`: pods of an operator before this
 # one are found again by it, charts let their role through, and images of every release know the
 # module and the variable.

@@ -11,8 +11,6 @@ from moorage_operator.world import LogPoint, StoreTaskView, StoreView, Unreadabl
 from moorage_state.snapshots import Owner
 from moorage_state.snapshots.store_tasks import Answer, Request
 
-__all__ = ["INSPECT", "PENDING", "request_of", "store_task_view", "store_view"]
-
 INSPECT = StoreTask("inspect", "Inspect")
 PENDING = StoreTaskView("Pending")
 

@@ -40,8 +40,7 @@ def _step(world: SnapshotWorld) -> Step:
     if to_hold != (world.config.finalizer in meta.finalizers):
         # Before anything is written that would have to be deleted; and an object whose end needs
         # nothing done must not wait for an operator.
-        let_be = to_hold and world.namespace_terminating
-        return Step(status, () if let_be else (SetFinalizer(present=to_hold),))
+        return Step(status, (SetFinalizer(present=to_hold),))
     if meta.labels.get(JOB_LABEL) != world.snapshot.spec.job_ref.name and not world.problems:
         # The label is how its siblings find it.
         return Step(status)

@@ -21,8 +21,6 @@ from moorage_operator.snapshots.step import Step, changed, pause, waiting
 from moorage_operator.store_access import store_task_refs
 from moorage_operator.world import SnapshotWorld, StoreTaskView
 
-__all__ = ["deleting"]
-
 KIND = "delete"
 _LONGEST_PAUSE = 300.0
 _KEEP = "to let the object go and keep its data set spec.deletionPolicy: Retain"

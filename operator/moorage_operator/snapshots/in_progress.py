@@ -26,8 +26,6 @@ from moorage_operator.snapshots.store_work import begin_verifying
 from moorage_operator.store_access import access_of
 from moorage_operator.world import JobFacts, SnapshotWorld, Unreadable
 
-__all__ = ["answer_of", "answered", "in_progress", "is_overdue", "of_operation"]
-
 _ENDED = ("driver_ending", "fenced")
 """Codes of a driver that gives no more answers; what it had begun may be complete."""
 

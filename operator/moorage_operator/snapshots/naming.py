@@ -14,36 +14,6 @@ from moorage_operator.world import SnapshotView
 from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
 
-__all__ = [
-    "COPY",
-    "JOB_LABEL",
-    "STATE_LABEL",
-    "TRIGGER_ANNOTATION",
-    "TRIGGER_LABEL",
-    "TYPE_LABEL",
-    "attempt_of",
-    "data_go_too",
-    "directory_name",
-    "is_copied",
-    "is_directory_name",
-    "is_follower",
-    "is_imported",
-    "is_periodic",
-    "next_store_task",
-    "number_of",
-    "object_name",
-    "object_names",
-    "order",
-    "periodic_name",
-    "reach",
-    "request_id",
-    "same_place",
-    "savepoint_path",
-    "second_name",
-    "trigger_id",
-    "trigger_of",
-]
-
 JOB_LABEL = "moorage.dev/job"
 TYPE_LABEL = "moorage.dev/type"
 TRIGGER_LABEL = "moorage.dev/trigger"

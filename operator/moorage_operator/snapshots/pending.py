@@ -41,16 +41,6 @@ from moorage_operator.snapshots.store_work import begin_copying, begin_verifying
 from moorage_operator.store_access import access_of
 from moorage_operator.world import JobFacts, SnapshotView, SnapshotWorld, Unreadable
 
-__all__ = [
-    "NotReady",
-    "driver_is_gone",
-    "is_under_way",
-    "pending",
-    "request_to_driver",
-    "successor",
-    "why_not_ready",
-]
-
 _HOLDING = ("Upgrade", "Rescale", "Rollback", "Redeploy")
 _RUNNING = ("running", "checkpointing")
 

@@ -14,8 +14,6 @@ from moorage_api.status import JobStatus, RestorePoint
 from moorage_operator.snapshots.naming import is_imported, order, reach, same_place, trigger_of
 from moorage_operator.world import JobFacts, SnapshotView
 
-__all__ = ["uses", "victims"]
-
 
 def uses(snapshot: SnapshotView, job: JobFacts | None) -> tuple[str, ...]:
     """Say for what the snapshot is needed, in words for people; empty if for nothing.

@@ -24,23 +24,6 @@ from moorage_operator.snapshots.naming import (
 from moorage_operator.snapshots.retention import uses
 from moorage_operator.world import SnapshotView, SnapshotWorld
 
-__all__ = [
-    "Step",
-    "changed",
-    "event_name",
-    "failed",
-    "finished",
-    "is_final",
-    "no_place",
-    "of_checkpoint",
-    "of_savepoint",
-    "of_verified",
-    "pause",
-    "plan_of",
-    "void",
-    "waiting",
-]
-
 COMPLETE, VERIFIED, IN_USE, FAILED = "Complete", "Verified", "InUse", "Failed"
 
 

@@ -33,8 +33,6 @@ from moorage_operator.snapshots.step import (
 from moorage_operator.store_access import access_of, store_task_refs
 from moorage_operator.world import JobFacts, SnapshotWorld, StoreTaskView
 
-__all__ = ["begin_copying", "begin_verifying", "copying", "verifying"]
-
 _VERIFY = "verify"
 _LONGEST_PAUSE = 300.0
 _WAIT_FOR_A_PERSON = ("store_denied", "credentials_missing")

@@ -26,8 +26,6 @@ from moorage_operator.snapshots.naming import (
 from moorage_operator.snapshots.retention import uses, victims
 from moorage_operator.world import JobFacts, JobWorld, SnapshotView, Unreadable
 
-__all__ = ["Wanted", "stale", "wanted"]
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:

@@ -15,16 +15,26 @@ from moorage_operator.world import StoreView, Unreadable
 TWO = "registry.example/clicks:2"
 
 
+UPGRADE = {"image": TWO}
+SUSPEND = {"desiredState": "Suspended"}
+
+
 def _stage(**spec):
     stage = Stage(spec=job_spec(**spec))
     stage.run()
     return stage
 
 
-def test_an_upgrade_takes_a_savepoint_keeps_it_as_an_object_and_starts_from_it():
-    stage = _stage()
-    stage.edit(image=TWO)
+def _edited(edit, **spec):
+    """A job that runs, after an edit that was taken up."""
+    stage = _stage(**spec)
+    stage.edit(**edit)
     stage.settle()
+    return stage
+
+
+def test_an_upgrade_takes_a_savepoint_keeps_it_as_an_object_and_starts_from_it():
+    stage = _edited(UPGRADE)
     assert (stage.status.phase, stage.status.operation.step) == ("Upgrading", "Snapshotting")
     (kept,) = [e for e in stage.effects if isinstance(e, KeepSnapshot)]
     assert (kept.trigger, kept.spec["deletionPolicy"]) == ("Upgrade", "Delete")
@@ -38,9 +48,7 @@ def test_an_upgrade_takes_a_savepoint_keeps_it_as_an_object_and_starts_from_it()
 
 
 def test_after_it_ran_a_failure_goes_on_from_the_newest_checkpoint_and_not_the_savepoint():
-    stage = _stage()
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE)
     stage.stop_as_asked()
     stage.run()
     stage.end("Failed", "user_function")
@@ -50,9 +58,7 @@ def test_after_it_ran_a_failure_goes_on_from_the_newest_checkpoint_and_not_the_s
 
 
 def test_a_new_version_that_never_ran_goes_on_from_the_same_savepoint():
-    stage = _stage()
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE)
     stage.stop_as_asked()
     stage.settle()
     stage.end("Failed", "user_function")
@@ -64,18 +70,14 @@ def test_a_new_version_that_never_ran_goes_on_from_the_same_savepoint():
 
 
 def test_scenario_19_a_savepoint_is_used_even_if_the_job_then_failed_to_stop():
-    stage = _stage()
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE)
     stage.end("Failed", "internal", savepoint=stage.savepoint())
     stage.run()
     assert stage.orders[-1].restore.mode == "Path"
 
 
 def test_a_driver_that_hangs_after_its_savepoint_is_ended_by_its_pod():
-    stage = _stage()
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE)
     stage.answer("Completed", savepoint=stage.savepoint())
     stage.settle()
     assert stage.status.operation.step == "Stopping"
@@ -87,9 +89,7 @@ def test_a_driver_that_hangs_after_its_savepoint_is_ended_by_its_pod():
 
 
 def test_scenario_10_a_failed_savepoint_is_tried_again_under_another_name_then_given_up():
-    stage = _stage()
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE)
     names = []
     for _ in range(3):
         names.append(list(stage.asked.values())[-1].name)
@@ -114,9 +114,7 @@ def _fail_savepoints(stage, times=3):
 
 
 def test_scenario_55_fallback_wait_keeps_the_old_version_running():
-    stage = _stage(upgrade={"fallback": "Wait"})
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE, upgrade={"fallback": "Wait"})
     _fail_savepoints(stage, 6)
     assert stage.started() == [1]
     assert stage.status.operation.type == "Upgrade"
@@ -127,9 +125,7 @@ def test_scenario_55_fallback_wait_keeps_the_old_version_running():
 
 
 def test_scenario_55_fallback_fail_gives_the_edit_up_and_says_so():
-    stage = _stage(upgrade={"fallback": "Fail"})
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE, upgrade={"fallback": "Fail"})
     _fail_savepoints(stage)
     assert stage.status.operation is None
     assert stage.condition("Reconciled") == "False/Rejected"
@@ -158,9 +154,7 @@ def test_scenario_55_a_driver_that_dies_instead_of_a_savepoint_is_brought_back_a
 
 
 def test_scenario_55_a_driver_that_dies_instead_of_a_savepoint_falls_back_to_its_checkpoint():
-    stage = _stage()
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE)
     stage.end_pod(137)
     stage.run()
     assert stage.orders[-1].restore.mode == "Latest"
@@ -169,9 +163,7 @@ def test_scenario_55_a_driver_that_dies_instead_of_a_savepoint_falls_back_to_its
 
 
 def test_an_unreadable_store_is_waited_for_before_the_savepoint_is_given_up():
-    stage = _stage()
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE)
     stage.store = Unreadable("StoreUnavailable", "timeout")
     stage.end_pod(137)
     stage.wait(10)
@@ -181,9 +173,7 @@ def test_an_unreadable_store_is_waited_for_before_the_savepoint_is_given_up():
 
 
 def test_scenario_24_an_upgrade_waits_for_a_store_that_is_away_and_the_job_runs_on():
-    stage = _stage()
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE)
     stage.say(storage_error="no route to the store")
     for _ in range(40):
         stage.fail_request()
@@ -235,18 +225,14 @@ def test_upgrade_mode_last_checkpoint_renews_an_old_one_first(age, mode):
 
 
 def test_stateless_without_acknowledgement_is_refused_and_nothing_stops():
-    stage = _stage(upgrade={"mode": "Stateless"})
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE, upgrade={"mode": "Stateless"})
     assert not stage.asked
     assert stage.status.phase == "Running"
     assert "acknowledgeStateLoss" in stage.status.message
 
 
 def test_stateless_with_acknowledgement_starts_empty_once():
-    stage = _stage(upgrade={"mode": "Stateless"}, restore={"acknowledgeStateLoss": True})
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE, upgrade={"mode": "Stateless"}, restore={"acknowledgeStateLoss": True})
     stage.stop_as_asked()
     stage.run()
     assert stage.orders[-1].restore.mode == "Empty"
@@ -257,27 +243,21 @@ def test_stateless_with_acknowledgement_starts_empty_once():
 
 
 def test_the_job_that_finishes_instead_of_stopping_starts_the_new_version_from_its_end():
-    stage = _stage()
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE)
     stage.end("Finished")
     stage.run()
     assert stage.started() == [1, 2]
 
 
 def test_the_job_that_finishes_instead_of_being_suspended_has_finished():
-    stage = _stage()
-    stage.edit(desiredState="Suspended")
-    stage.settle()
+    stage = _edited(SUSPEND)
     stage.end("Finished")
     stage.settle()
     assert stage.status.phase == "Finished"
 
 
 def test_a_rescale_by_the_scale_subresource_goes_through_a_checkpoint():
-    stage = _stage()
-    stage.edit(scaling={"parallelism": 4, "maxParallelism": 16})
-    stage.settle()
+    stage = _edited({"scaling": {"parallelism": 4, "maxParallelism": 16}})
     assert stage.status.phase == "Rescaling"
     assert list(stage.asked.values())[-1].mode == "Checkpoint"
     stage.stop_as_asked()
@@ -301,9 +281,7 @@ def test_scenario_52_the_latest_of_two_rescales_wins_and_the_same_value_is_nothi
 
 
 def test_suspend_and_resume_go_through_a_savepoint():
-    stage = _stage()
-    stage.edit(desiredState="Suspended")
-    stage.settle()
+    stage = _edited(SUSPEND)
     assert stage.status.phase == "Suspending"
     stage.stop_as_asked()
     stage.settle()
@@ -322,9 +300,7 @@ def test_suspend_and_resume_go_through_a_savepoint():
 
 
 def test_a_suspended_job_takes_an_edit_along_when_it_resumes():
-    stage = _stage()
-    stage.edit(desiredState="Suspended")
-    stage.settle()
+    stage = _edited(SUSPEND)
     stage.stop_as_asked()
     stage.settle()
     stage.edit(image=TWO)
@@ -359,9 +335,7 @@ def test_a_job_that_is_suspended_from_the_start_starts_nothing_until_it_is_to_ru
 
 
 def test_a_suspend_that_is_taken_back_too_late_brings_the_job_back():
-    stage = _stage()
-    stage.edit(desiredState="Suspended")
-    stage.settle()
+    stage = _edited(SUSPEND)
     stage.edit(desiredState="Running")
     stage.settle()
     stage.stop_as_asked()
@@ -370,9 +344,7 @@ def test_a_suspend_that_is_taken_back_too_late_brings_the_job_back():
 
 
 def test_suspending_a_job_that_restores_ends_it_and_keeps_where_it_was_to_begin():
-    stage = _stage()
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE)
     stage.stop_as_asked()
     stage.settle()
     stage.edit(desiredState="Suspended")
@@ -399,9 +371,7 @@ def test_scenario_29_a_named_snapshot_that_is_missing_blocks_the_first_start_unt
 
 
 def test_scenario_29_a_redeploy_from_a_missing_snapshot_leaves_the_job_running():
-    stage = _stage()
-    stage.edit(restore={"mode": "Snapshot", "snapshotName": "clicks-a", "nonce": 1})
-    stage.settle()
+    stage = _edited({"restore": {"mode": "Snapshot", "snapshotName": "clicks-a", "nonce": 1}})
     assert stage.status.phase == "Running"
     assert "spec.restore.snapshotName" in stage.status.message
     stage.add_snapshot("clicks-a")
@@ -413,9 +383,7 @@ def test_scenario_29_a_redeploy_from_a_missing_snapshot_leaves_the_job_running()
 
 
 def test_scenario_37_a_nonce_is_followed_once():
-    stage = _stage()
-    stage.edit(restore={"mode": "Path", "path": "s3://other/point", "nonce": 1})
-    stage.settle()
+    stage = _edited({"restore": {"mode": "Path", "path": "s3://other/point", "nonce": 1}})
     stage.stop_as_asked()
     stage.run()
     assert stage.orders[-1].restore.path == "s3://other/point"
@@ -567,9 +535,7 @@ def test_a_redeploy_to_nothing_needs_an_acknowledgement_before_anything_is_stopp
 
 
 def test_a_wrong_edit_during_a_redeploy_does_not_lose_what_was_to_be_restored():
-    stage = _stage()
-    stage.edit(restore={"mode": "Path", "path": "s3://other/point", "nonce": 1})
-    stage.settle()
+    stage = _edited({"restore": {"mode": "Path", "path": "s3://other/point", "nonce": 1}})
     stage.edit_badly()
     stage.stop_as_asked()
     stage.run()
@@ -588,9 +554,7 @@ def test_a_driver_that_holds_the_lineage_and_never_runs_ends_blocked():
 
 def test_an_edit_that_was_given_up_stays_given_up_by_whatever_hash_it_is_known(monkeypatch):
     """Another release of the operator hashes otherwise; nobody has edited the object."""
-    stage = _stage(upgrade={"fallback": "Fail"})
-    stage.edit(image=TWO)
-    stage.settle()
+    stage = _edited(UPGRADE, upgrade={"fallback": "Fail"})
     _fail_savepoints(stage)
     assert stage.condition("Reconciled") == "False/Rejected"
     stage.edit(ttlAfterFinished="9h")
