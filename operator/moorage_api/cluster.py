@@ -84,9 +84,6 @@ def env_problem(field: str, name: str, *, credentials: bool) -> Problem | None:
 
 def _backend(job: StatefulSparkJob) -> Iterator[Problem]:
     state = job.spec.state
-    if "." in state.backend:
-        reason = f"names a factory, {state.backend}: state servers start without the job's code"
-        yield Problem("spec.state.backend", reason, "name the backend that it makes: rocksdb, say")
     if _LOCAL_DIR in state.options:
         field = field_name(("spec", "state", "options", _LOCAL_DIR))
         reason = "has no meaning on a cluster, where working state lies on the volume state.local"

@@ -40,7 +40,7 @@ _Positive = Annotated[Duration, at_least(Duration("1ms"))]
 _Count = Annotated[int, Field(ge=1, le=10_000)]
 _NameOrNone = Annotated[str, Field(pattern=rf"^({OBJECT_NAME[1:-1]})?$", max_length=253)]
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_BACKEND = rf"^({'|'.join(BACKENDS)}|({_NAME}[.])+{_NAME})$"
+_BACKEND = rf"^({'|'.join(BACKENDS)}|{_NAME}([.]{_NAME})*[.:]{_NAME})$"
 _ENDPOINT = r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?$"
 
 
@@ -51,7 +51,7 @@ def _backend(text: str) -> str:
             "{reason}",
             {
                 "reason": f"is not a state backend: {text[:80]!r}",
-                "fix": f"use one of {', '.join(BACKENDS)}, or a factory's full name a.module.Class",
+                "fix": f"use one of {', '.join(BACKENDS)}, or module:Class of one of your own",
                 "choices": BACKENDS,
                 "given": text,
             },
@@ -183,7 +183,7 @@ class State(Model):
     )
 
     backend: Backend = "rocksdb"
-    """The state backend: a known name, or the full name of a factory class."""
+    """The state backend: a known name, or module:Class of a StateBackend or a factory of them."""
 
     options: _Options = Field(default_factory=dict)
     """Settings of the backend, by their names in its documentation; values in quotes."""
@@ -206,6 +206,11 @@ class State(Model):
 
     local: LocalVolume = LocalVolume()
     """The volume with the working databases."""
+
+    @property
+    def names_own_backend(self) -> bool:
+        """Whether the backend is a class that the job or its image brings."""
+        return self.backend not in BACKENDS
 
     def _rules(self) -> Iterator[Violation]:
         if self.savepoint_dir is not None and _overlap(self.checkpoint_dir, self.savepoint_dir):

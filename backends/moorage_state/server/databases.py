@@ -14,7 +14,7 @@ from moorage_state.memory import SNAPSHOT_FILE
 from moorage_state.snapshots import RangeHandle
 from moorage_state.state_backends.state_backend import StateBackend, received_backend
 
-__all__ = ["Databases", "owner_of"]
+__all__ = ["Databases", "check_owner", "owner_of"]
 
 _AT_HAND = ("rocksdb", "hashmap")
 """Their handles bear no name: they are as old as the format, and told apart by their files."""
@@ -25,6 +25,25 @@ def owner_of(handle: RangeHandle) -> str:
     if isinstance(handle.backend, str):
         return handle.backend
     return "hashmap" if any(ref.name == SNAPSHOT_FILE for ref in handle.files) else "rocksdb"
+
+
+def check_owner(owner: str, reader: str, where: str) -> None:
+    """Refuse files that no code at hand has written; of the built-in backends it always is.
+
+    Args:
+        owner: the identifier of the backend whose files they are.
+        reader: that of the backend which is to go on with them.
+        where: names them in the error.
+
+    Raises:
+        UserError: saying how to go on.
+    """
+    if owner not in (reader, *_AT_HAND):
+        raise UserError(
+            f"files of another state backend cannot be opened: written_by={owner} "
+            f"opened_by={reader} {where}; start the job with {owner} once more, take a canonical "
+            f"savepoint, and restore from that"
+        )
 
 
 class Databases:
@@ -68,15 +87,8 @@ class Databases:
         return backend.open_database(path, self._shared(backend), groups, read_only=True)
 
     def _owner(self, owner: str, path: Path) -> StateBackend:
-        if owner == self.owner:
-            return self.backend
-        if owner in _AT_HAND:
-            return received_backend(owner, "{}")
-        raise UserError(
-            f"files of another state backend cannot be opened: written_by={owner} "
-            f"opened_by={self.owner} path={path}; start the job with {owner} once more, take a "
-            f"canonical savepoint, and restore from that"
-        )
+        check_owner(owner, self.owner, f"path={path}")
+        return self.backend if owner == self.owner else received_backend(owner, "{}")
 
     def _shared(self, backend: StateBackend) -> Any:
         """Made when it is needed: memory has no use for a block cache."""

@@ -8,6 +8,7 @@ databases goes by `state.local.type`.
 import json
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from moorage_api import JobSpec, LocalVolume
@@ -418,6 +419,12 @@ def _sidecar_command(meta: Meta, spec: JobSpec) -> list[str]:
         options["--tls-dir"] = TLS_DIR
         options["--tls-name"] = certificate_name(meta.name, meta.namespace)
     words = [word for option in options.items() for word in option]
+    if spec.state.names_own_backend:
+        # Where the driver looks for it: beside the job file, and in what the job brings.
+        application = spec.application
+        folder = PurePosixPath(application.main_file.removeprefix("local://")).parent
+        names = [str(folder), *(name.removeprefix("local://") for name in application.py_files)]
+        words += [word for name in names for word in ("--code", name)]
     return ["tini", "-s", "--", "python", "-m", "moorage_state.server.sidecar", *words]
 
 

@@ -48,9 +48,9 @@ def _found(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
 
 def _state_options(spec: JobSpec) -> Iterator[Problem]:
     """What state servers would refuse when they start."""
-    backend = spec.state.backend
-    known = backend if "." not in backend and backend != "forst" else "rocksdb"
-    judged = judge_options(known, spec.state.options)
+    # What a backend of the job's own is told, it judges itself, in the driver.
+    own = "state.backend." if spec.state.names_own_backend else ""
+    judged = judge_options("rocksdb", spec.state.options, own=own)
     if isinstance(judged, list):
         for one in judged:
             field = ("spec", "state", "options", *filter(None, [one.key]))

@@ -21,6 +21,7 @@ from moorage_api import (
 )
 from moorage_api.problems import field_name
 from moorage_state.errors import IllegalConfigurationError
+from moorage_state.tuning import judge_options
 
 __all__ = ["PLACES", "Place", "checked_job"]
 
@@ -111,9 +112,10 @@ def _backend(job: StatefulSparkJob, folder: Path) -> Iterator[Problem]:
 
 
 def _cluster_options(job: StatefulSparkJob) -> Iterator[Problem]:
-    backend = job.spec.state.backend
-    if backend != "forst" and "." not in backend:
-        yield from _options(judge_backend(backend, job.spec.state.options, environ={}))
+    # A backend of the job's own is in the image, and is asked there what it is told.
+    state = job.spec.state
+    own = "state.backend." if state.names_own_backend else ""
+    yield from _options(judge_options("rocksdb", state.options, own=own))
 
 
 def _options(judged: object) -> Iterator[Problem]:

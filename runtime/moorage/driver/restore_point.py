@@ -24,6 +24,7 @@ from moorage.driver.settings import JobSettings, RestorePolicy
 from moorage.state.locating import locate
 from moorage_state.errors import CorruptState, NewerFormat, StoreDenied, UserError
 from moorage_state.keygroups import resolved_max_parallelism
+from moorage_state.server.databases import Databases, check_owner, owner_of
 from moorage_state.snapshots import (
     CheckpointStore,
     Entry,
@@ -325,6 +326,7 @@ def check_settings(manifest: Manifest, settings: JobSettings) -> None:
             f"job={settings.key_hash}; set scaling.keyHash back"
         )
     _check_batch(manifest, settings)
+    _check_backend(manifest, settings)
     check_spark(manifest)
 
 
@@ -358,6 +360,19 @@ def _check_batch(manifest: Manifest, settings: JobSettings) -> None:
             f"the restore point is of the backend batch, which keeps no state: "
             f"checkpoint={manifest.checkpoint_id}; name another state.checkpointDir"
         )
+
+
+def _check_backend(manifest: Manifest, settings: JobSettings) -> None:
+    """Said before servers start to restore, which would find it out one by one."""
+    reader = Databases(settings.backend).owner
+    for handle in manifest.handles:
+        if handle.format != "native":
+            continue
+        where = f"checkpoint={manifest.checkpoint_id} uid={handle.uid}"
+        try:
+            check_owner(owner_of(handle), reader, where)
+        except UserError as error:
+            raise RestorePointIncompatible(str(error)) from error
 
 
 def check_spark(manifest: Manifest, version: str = pyspark.__version__) -> None:

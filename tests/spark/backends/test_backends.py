@@ -1,6 +1,8 @@
 """The same job over every state backend, in processes of its own."""
 
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +151,89 @@ def test_state_in_memory_survives_the_death_of_its_job(changed):
 
 def test_batch_refuses_a_restore_point_with_state(changed):
     assert "the backend batch reads no state" in changed.refusal
+
+
+STRANGER = {"backend": "sqlite_backend:SqliteStateBackend"}
+BACKENDS = Path(__file__).parents[3] / "examples" / "backends"
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A job over a backend that it brings: killed, rescaled, and brought to RocksDB.
+
+    Attributes:
+        files: the names of the files of state at the kill, and at another parallelism.
+        subtasks: how many handles there were then.
+        refusal: what a start with RocksDB over its last checkpoint said.
+        answer: the rows of both sinks in the end, over RocksDB.
+        truth: what they ought to be.
+    """
+
+    files: list[set[str]]
+    subtasks: int
+    refusal: str
+    answer: tuple[list, list]
+    truth: tuple[list, list]
+
+
+@pytest.fixture(scope="module")
+def visited(tmp_path_factory):
+    base = tmp_path_factory.mktemp("visited")
+    write_events(base, files=30, rows=300, keys=KEYS)
+    place = {
+        "checkpointDir": f"file://{base}/job/checkpoints",
+        "savepointDir": f"file://{base}/job/savepoints",
+    }
+    application = {
+        "mainFile": f"local://{TOTALS}",
+        "args": [str(base / "job")],
+        "pyFiles": [f"local://{BACKENDS}"],
+    }
+    common = {"application": application, "epoch": {"interval": "500ms"}}
+    own = common | {"state": place | STRANGER}
+    home = JobHome.make(base / "job", TOTALS, base / "in", **own)
+    try:
+        files = [run_and_kill(home, 2)]
+        home.write_manifest(TOTALS, **own, scaling={"parallelism": 3})
+        process = home.start()
+        home.wait_for_checkpoints(len(home.completed()) + 1)
+        command = [sys.executable, "-m", "moorage.cli", "savepoint", "job.yaml", "over", "--stop"]
+        address = subprocess.run(
+            command, cwd=home.path, capture_output=True, text=True, timeout=120, check=True
+        ).stdout.strip()
+        assert process.wait(120) == 0, home.log()
+        handles = newest_manifest(home.checkpoints).operators["totals"].subtasks
+        files.append({ref.name for handle in handles for ref in handle.files})
+        rocksdb = common | {"state": place | {"backend": "rocksdb"}}
+        home.write_manifest(TOTALS, **rocksdb)
+        refusal = home.run(expect=2)
+        home.run("--restore", address)
+        answer = rows(home.out), rows(home.path / "counts")
+        return Visit(files, len(handles), refusal, answer, truth(base / "in"))
+    finally:
+        home.end()
+
+
+def test_a_backend_that_a_job_brings_keeps_its_state_in_its_own_files(visited):
+    assert visited.files == [{"state.sqlite"}, {"state.sqlite"}]
+    assert visited.subtasks == 3
+
+
+def test_a_job_with_a_backend_of_its_own_is_killed_rescaled_and_brought_to_rocksdb(visited):
+    assert visited.answer == visited.truth
+
+
+def test_the_checkpoint_of_a_backend_of_ones_own_is_not_opened_by_rocksdb(visited):
+    assert "written_by=sqlite opened_by=rocksdb" in visited.refusal
+    assert "take a canonical savepoint, and restore from that" in visited.refusal
+
+
+def test_a_backend_that_is_not_there_is_named_before_anything_starts(job):
+    home = job("absent", state={"backend": "no_such_module:Backend"})
+    log = home.run(expect=2)
+    assert "spec.state.backend (line " in log
+    assert "there is no module no_such_module" in log
+    assert not home.checkpoints.exists()
 
 
 def test_a_wrong_option_is_told_before_anything_starts(job):

@@ -201,6 +201,24 @@ def test_the_executor_template_is_read_as_it_was_made(meta, spec, order):
         assert f'"{value}"' in text
 
 
+def test_state_servers_of_a_backend_of_the_jobs_own_find_it_where_the_driver_does(
+    meta, spec, order
+):
+    wanted = spec(
+        {
+            "state.backend": "own_backends:Mine",
+            "application.mainFile": "local:///app/jobs/job.py",
+            "application.pyFiles": ["local:///app/lib.zip"],
+        }
+    )
+    (sidecar,) = executor_template(meta, wanted, REVISION, order.attempt)["spec"]["initContainers"]
+    command = " ".join(sidecar["command"])
+    assert "--backend own_backends:Mine" in command
+    assert command.endswith("--code /app/jobs --code /app/lib.zip")
+    usual = executor_template(meta, spec({}), REVISION, order.attempt)["spec"]["initContainers"]
+    assert "--code" not in usual[0]["command"]
+
+
 def test_the_secrets_of_an_attempt_are_told_apart_and_derived_one_way(meta):
     secret = token_secret(meta, 3, TOKEN, config_owner(meta, 3, "u"))["stringData"]
     assert secret["control"] == TOKEN

@@ -410,14 +410,26 @@ def test_state_in_memory_is_bounded_by_the_servers_share():
     assert (backend.identifier, backend.memory_limit) == ("hashmap", 1 << 30)
 
 
+def test_a_backend_of_the_jobs_own_is_found_in_its_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_backend_here.py").write_text(
+        "from sqlite_backend import SqliteStateBackend\n"
+        "class Larger(SqliteStateBackend):\n"
+        "    identifier = 'larger'\n"
+    )
+    named = json.dumps({"state.backend.larger.cache-kib": "99"})
+    given = {"backend": "own_backend_here:Larger", "state_options": named}
+    assert sidecar_backend(code=[tmp_path], **given).cache_kib == 99
+    sys.modules.pop("own_backend_here")
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"options": '{"blockCache": 1}'}, "not known"),
-        ({"options": "["}, "not understood"),
-        ({"options": '{"block_bytes": "x"}'}, "not understood"),
+        ({"state_options": "["}, "not understood"),
         ({"state_options": '{"state.backend.rocksdb.x": "1"}'}, "not known"),
-        ({"backend": "forst"}, "no state backend"),
+        ({"backend": "forst"}, "no such state backend"),
+        ({"backend": "no_such:Backend"}, "there is no module no_such"),
     ],
 )
 def test_options_that_are_none_are_refused(given, told):

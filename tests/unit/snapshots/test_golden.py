@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 import moorage_state.snapshots
 from moorage_state.errors import NewerFormat
+from moorage_state.server.databases import owner_of
 from moorage_state.snapshots import (
     Checkpoint,
     Entry,
@@ -93,6 +94,26 @@ def test_a_manifest_is_written_and_read_as_in_the_golden_file(
     data = golden("MANIFEST-v1", encode_manifest(manifest))
     assert encode_manifest(manifest) == data
     assert decode_manifest(data, "golden") == manifest
+
+
+def test_a_manifest_of_a_named_backend_is_written_and_read_as_in_the_golden_file(
+    new_manifest: Callable[..., Manifest],
+) -> None:
+    """Of one that not every release has; the built-in ones are told apart by names of files."""
+    manifest = new_manifest(7, ("a", "b"), created_at=AT)
+    counts = manifest.operators["counts"]
+    named = [replace(handle, backend="sqlite") for handle in counts.subtasks]
+    manifest = replace(manifest, operators={"counts": replace(counts, subtasks=named)})
+    data = golden("MANIFEST-v1-named-backend", encode_manifest(manifest))
+    assert encode_manifest(manifest) == data
+    assert decode_manifest(data, "golden") == manifest
+    old = decode_manifest((GOLDEN / "MANIFEST-v1").read_bytes(), "golden")
+    assert [owner_of(handle) for handle in (*manifest.handles, *old.handles)] == [
+        "sqlite",
+        "sqlite",
+        "rocksdb",
+        "rocksdb",
+    ]
 
 
 def test_all_public_names_are_exported_and_sorted() -> None:
