@@ -16,8 +16,6 @@ if TYPE_CHECKING:
         ConfigurableStateBackend,
         DelegatingStateBackend,
         Environment,
-        KeyedStateBackend,
-        KeyedTimers,
         OperatorStateBackend,
     )
     from moorage_state.state_backends.batch import BatchExecutionStateBackend, sort_key
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from moorage_state.state_backends.futures import SnapshotCanceled, SnapshotFuture
     from moorage_state.state_backends.handles import KeyedStateHandle, SnapshotResult
     from moorage_state.state_backends.hashmap import HashMapStateBackend
+    from moorage_state.state_backends.keyed import KeyedStateBackend
     from moorage_state.state_backends.registry import (
         LoadedBackend,
         StateBackendFactory,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from moorage_state.state_backends.rocksdb import EmbeddedRocksDBStateBackend
     from moorage_state.state_backends.state_backend import StateBackend
     from moorage_state.state_backends.storage import (
-        CheckpointScope,
         CheckpointStorage,
         CheckpointStorageAccess,
         CheckpointStorageLocation,
@@ -50,12 +48,12 @@ if TYPE_CHECKING:
         StateSizeExceeded,
         StreamStateHandle,
     )
+    from moorage_state.state_backends.timers import KeyedTimers
 
 __all__ = [
     "VOID_NAMESPACE",
     "BatchExecutionStateBackend",
     "CheckpointOutputStream",
-    "CheckpointScope",
     "CheckpointStorage",
     "CheckpointStorageAccess",
     "CheckpointStorageLocation",
@@ -95,8 +93,6 @@ _MODULES = {
         "ConfigurableStateBackend",
         "DelegatingStateBackend",
         "Environment",
-        "KeyedStateBackend",
-        "KeyedTimers",
         "OperatorStateBackend",
     ),
     "batch": ("BatchExecutionStateBackend", "sort_key"),
@@ -104,6 +100,7 @@ _MODULES = {
     "futures": ("SnapshotCanceled", "SnapshotFuture"),
     "handles": ("KeyedStateHandle", "SnapshotResult"),
     "hashmap": ("HashMapStateBackend",),
+    "keyed": ("KeyedStateBackend",),
     "registry": (
         "LoadedBackend",
         "StateBackendFactory",
@@ -115,7 +112,6 @@ _MODULES = {
     "rocksdb": ("EmbeddedRocksDBStateBackend",),
     "state_backend": ("StateBackend",),
     "storage": (
-        "CheckpointScope",
         "CheckpointStorage",
         "CheckpointStorageAccess",
         "CheckpointStorageLocation",
@@ -125,6 +121,7 @@ _MODULES = {
         "resolve_checkpoint",
     ),
     "streams": ("CheckpointOutputStream", "StateSizeExceeded", "StreamStateHandle"),
+    "timers": ("KeyedTimers",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -20,10 +20,10 @@ from moorage_state.errors import UserError
 from moorage_state.keyed.timers import MAX_TIME, TimeDomain
 from moorage_state.keygroups import SPARK_XXHASH64, KeyGroupRange
 from moorage_state.server.databases import Databases
-from moorage_state.state_backends.api import Environment, KeyedStateBackend
+from moorage_state.state_backends.api import Environment
 from moorage_state.state_backends.handles import KeyedStateHandle
 from moorage_state.state_backends.hashmap import HashMapStateBackend
-from moorage_state.state_backends.keyed import DatabaseKeyedStateBackend
+from moorage_state.state_backends.keyed import KeyedStateBackend
 from moorage_state.state_backends.keying import KeyLocator, Located
 from moorage_state.state_backends.rocksdb import EmbeddedRocksDBStateBackend
 from moorage_state.state_backends.state_backend import StateBackend
@@ -48,7 +48,7 @@ def sort_key(
     return lambda key: locator.find(key).prefix
 
 
-class BatchKeyedStateBackend(DatabaseKeyedStateBackend):
+class BatchKeyedStateBackend(KeyedStateBackend):
     """See `KeyedStateBackend`; holds the current key's state alone."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

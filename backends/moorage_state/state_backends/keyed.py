@@ -8,13 +8,22 @@ afterwards.
 
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from moorage_state.coordinator import CheckpointOptions
+from moorage_state.descriptors import (
+    AggregatingStateDescriptor,
+    FoldingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+    require_descriptor,
+)
 from moorage_state.errors import Bug, LocalDiskError
 from moorage_state.keyed.timers import TIMERS_STATE, KeyTimers, TimeDomain
 from moorage_state.keygroups import KeyGroupRange
@@ -25,7 +34,7 @@ from moorage_state.server.databases import Databases
 from moorage_state.server.directory import RangeDirectory
 from moorage_state.server.marker import write_marker
 from moorage_state.server.restore import Restored, Restorer
-from moorage_state.state_backends.api import Environment, KeyedStateBackend
+from moorage_state.state_backends.api import VOID_NAMESPACE, Environment
 from moorage_state.state_backends.futures import SnapshotFuture, SnapshotsUnderway
 from moorage_state.state_backends.handles import (
     KeyedStateHandle,
@@ -45,9 +54,9 @@ from moorage_state.state_backends.keying import (
 from moorage_state.state_backends.record_store import RecentWrites, RecordStore
 from moorage_state.state_backends.saving import RUN, Saver, Take
 from moorage_state.state_backends.storage import CheckpointStreamFactory
-from moorage_state.state_backends.timers import StoredTimers
+from moorage_state.state_backends.timers import KeyedTimers
 
-__all__ = ["DatabaseKeyedStateBackend"]
+__all__ = ["VOID_NAMESPACE", "KeyedStateBackend"]
 
 _KEY_AT = 7
 _ID_BYTES = 4
@@ -55,8 +64,10 @@ _PAGE_ENTRIES = 10_000
 _PAGE_BYTES = 8 << 20
 
 
-class DatabaseKeyedStateBackend(KeyedStateBackend):
-    """See `KeyedStateBackend`.
+class KeyedStateBackend:
+    """The keyed state of one subtask: the key groups of one range. Belongs to one thread.
+
+    Only what `snapshot` returns may be used from another one.
 
     Args:
         databases: opens the database, with the memory that all subtasks of the process share.
@@ -108,7 +119,7 @@ class DatabaseKeyedStateBackend(KeyedStateBackend):
         self._home = directory / name
         spec = RangeSpec(operator, key_group_range.start, key_group_range.end)
         self._directory = RangeDirectory(self._home, spec)
-        self._timers: dict[TimeDomain, StoredTimers] = {}
+        self._timers: dict[TimeDomain, KeyedTimers] = {}
         self._underway: SnapshotsUnderway[SnapshotResult] = SnapshotsUnderway()
         self._takes = 0
         known = known_states(given)
@@ -182,25 +193,26 @@ class DatabaseKeyedStateBackend(KeyedStateBackend):
     # -- keys ------------------------------------------------------------------------------
 
     def set_current_key(self, key: Any) -> None:
-        """See `KeyedStateBackend`.
+        """Make `key` the one that states and timers speak of: a value, or a tuple for several.
 
         Raises:
-            StateTypeError: also when what the key before it was given is not of a declared type.
+            StateTypeError: it is not of the declared types.
+            UserError: its key group is not in this range.
         """
         self.enter(self._locator.find(key))
 
     @property
     def current_key(self) -> Any:
-        """See `KeyedStateBackend`."""
+        """The key that was set last, None before the first."""
         return self._located.key if self._located is not None else None
 
     @property
     def has_current_key(self) -> bool:
-        """See `KeyedStateBackend`."""
+        """Whether a key was set."""
         return self._located is not None
 
     def get_keys(self, state_name: str, namespace: Any = None) -> Iterator[Any]:
-        """See `KeyedStateBackend`."""
+        """All keys that have something in this state and namespace; in no promised order."""
         self._check_usable()
         schema = next((s for s in self._store.schemas if s.name == state_name), None)
         if schema is None:
@@ -234,34 +246,65 @@ class DatabaseKeyedStateBackend(KeyedStateBackend):
     # -- states ----------------------------------------------------------------------------
 
     def get_or_create_keyed_state(self, descriptor: Any) -> Any:
-        """See `KeyedStateBackend`."""
+        """The handle of a state of any kind; the same one for every call.
+
+        Raises:
+            UserError: the name is taken by another kind or type, here or in what was restored.
+        """
         self._check_usable()
         return self._store.state(descriptor)
 
     def get_partitioned_state(
         self, namespace: Any, namespace_type: str | None, descriptor: Any
     ) -> Any:
-        """See `KeyedStateBackend`."""
+        """The handle of a state that a key has once for each namespace, for this one.
+
+        Ask again when the key or the namespace changes. `namespace_type` is the DDL type of the
+        namespaces; both are None for a state without.
+        """
         self._check_usable()
         require_namespace(descriptor.name, namespace, namespace_type)
         if namespace_type is None:
             return self._store.state(descriptor)
         return self._store.get_partitioned_state(namespace, (namespace_type,), descriptor)
 
+    def apply_to_all_keys(
+        self,
+        namespace: Any,
+        namespace_type: str | None,
+        descriptor: Any,
+        function: Callable[[Any, Any], None],
+    ) -> None:
+        """Call `function(key, state)` for every key that has something in this state.
+
+        The function may change the state of its key. The current key is the same afterwards.
+        """
+        before, had = self.current_key, self.has_current_key
+        self.get_partitioned_state(namespace, namespace_type, descriptor)
+        for key in list(self.get_keys(descriptor.name, namespace)):
+            self.set_current_key(key)
+            function(key, self.get_partitioned_state(namespace, namespace_type, descriptor))
+        if had:
+            self.set_current_key(before)
+
     def merge_namespaces(
         self, target: Any, sources: Iterable[Any], namespace_type: str, descriptor: Any
     ) -> None:
-        """See `KeyedStateBackend`."""
+        """Make what the current key has in `sources` part of what it has in `target`.
+
+        Raises:
+            TypeError: states of this kind cannot be merged; only list, reducing, aggregating.
+        """
         self._check_usable()
         state = self._store.namespaced_state(descriptor, (namespace_type,))
         state.merge_namespaces(target, list(sources))
 
-    def timers(self, domain: TimeDomain = TimeDomain.EVENT_TIME) -> StoredTimers:
-        """See `KeyedStateBackend`."""
+    def timers(self, domain: TimeDomain = TimeDomain.EVENT_TIME) -> KeyedTimers:
+        """The timers of one domain; the same object for every call."""
         self._check_usable()
         found = self._timers.get(domain)
         if found is None:
-            found = self._timers[domain] = StoredTimers(
+            found = self._timers[domain] = KeyedTimers(
                 domain,
                 self._of_key,
                 self._store,
@@ -274,7 +317,7 @@ class DatabaseKeyedStateBackend(KeyedStateBackend):
         return found
 
     def num_key_value_state_entries(self) -> int:
-        """See `KeyedStateBackend`; of lists and maps their elements and entries count."""
+        """How many entries there are in all states; for tests and metrics."""
         self._settle()
         timers, count = state_id(TIMERS_STATE), 0
         own = self.key_group_range
@@ -288,6 +331,38 @@ class DatabaseKeyedStateBackend(KeyedStateBackend):
                     count += sum(not _is_of(key, timers) for key in keys)
         return count + sum(len(self.timers(domain)) for domain in TimeDomain)
 
+    # -- the names of a KeyedStateStore ----------------------------------------------------
+
+    def get_state(self, descriptor: Any) -> Any:
+        """One value per key."""
+        require_descriptor(descriptor, ValueStateDescriptor)
+        return self.get_or_create_keyed_state(descriptor)
+
+    def get_list_state(self, descriptor: Any) -> Any:
+        """A list per key."""
+        require_descriptor(descriptor, ListStateDescriptor)
+        return self.get_or_create_keyed_state(descriptor)
+
+    def get_map_state(self, descriptor: Any) -> Any:
+        """A map per key."""
+        require_descriptor(descriptor, MapStateDescriptor)
+        return self.get_or_create_keyed_state(descriptor)
+
+    def get_reducing_state(self, descriptor: Any) -> Any:
+        """One value per key, to which values are added by a reduce function."""
+        require_descriptor(descriptor, ReducingStateDescriptor)
+        return self.get_or_create_keyed_state(descriptor)
+
+    def get_aggregating_state(self, descriptor: Any) -> Any:
+        """One accumulator per key, to which values are added by an aggregate function."""
+        require_descriptor(descriptor, AggregatingStateDescriptor)
+        return self.get_or_create_keyed_state(descriptor)
+
+    def get_folding_state(self, descriptor: Any) -> Any:
+        """Deprecated; see `get_aggregating_state`."""
+        require_descriptor(descriptor, FoldingStateDescriptor)
+        return self.get_or_create_keyed_state(descriptor)
+
     # -- snapshots -------------------------------------------------------------------------
 
     def snapshot(
@@ -297,7 +372,14 @@ class DatabaseKeyedStateBackend(KeyedStateBackend):
         stream_factory: CheckpointStreamFactory,
         options: CheckpointOptions,
     ) -> SnapshotFuture[SnapshotResult]:
-        """See `KeyedStateBackend`."""
+        """Take the state as it is now.
+
+        The synchronous part is over when this returns: whatever is written from then on is not in
+        the snapshot. The future's `run` does the rest, in any thread.
+
+        Raises:
+            UserError: this backend takes no snapshots.
+        """
         self._check_usable()
         self._store.leave()
         self._store.move_time()
@@ -319,16 +401,16 @@ class DatabaseKeyedStateBackend(KeyedStateBackend):
         return future
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """See `KeyedStateBackend`: its files need not be uploaded again."""
+        """A snapshot counts; later ones may build on it. Unknown ids are passed over."""
         self._saver.completed(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """See `KeyedStateBackend`."""
+        """A snapshot will never count: what is left of it here may go."""
         self._underway.cancel(checkpoint_id)
         self._saver.aborted(checkpoint_id)
 
     def dispose(self) -> None:
-        """See `KeyedStateBackend`; the working files are deleted."""
+        """Let go of everything; snapshots that are not through are canceled. Idempotent."""
         if self._disposed:
             return
         self._disposed = True

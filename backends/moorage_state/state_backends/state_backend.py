@@ -24,12 +24,9 @@ from moorage_state.keygroups import KeyGroupRange
 if TYPE_CHECKING:  # a server starts without them in a third of the time
     from moorage_state.coordinator.properties import SavepointFormat
     from moorage_state.server.databases import Databases
-    from moorage_state.state_backends.api import (
-        Environment,
-        KeyedStateBackend,
-        OperatorStateBackend,
-    )
+    from moorage_state.state_backends.api import Environment, OperatorStateBackend
     from moorage_state.state_backends.handles import KeyedStateHandle
+    from moorage_state.state_backends.keyed import KeyedStateBackend
     from moorage_state.state_backends.storage import CheckpointStorageLocation
 
 __all__ = [
@@ -148,10 +145,10 @@ class StateBackend(ABC):
             UserError: the handles are of another backend's own format, or of other keys.
             CorruptState: stored bytes are not what was written.
         """
-        from moorage_state.state_backends.keyed import DatabaseKeyedStateBackend
+        from moorage_state.state_backends.keyed import KeyedStateBackend
 
         usual = environment.local_dir or Path(tempfile.gettempdir()) / f"moorage-{self.identifier}"
-        return DatabaseKeyedStateBackend(
+        return KeyedStateBackend(
             environment,
             job_id,
             operator_identifier,

@@ -15,7 +15,6 @@ import secrets
 import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from enum import Enum
 from typing import ClassVar, Final, Literal
 
 from moorage_state.errors import AlreadyExists, IllegalConfigurationError, UserError
@@ -30,7 +29,6 @@ __all__ = [
     "DEFAULT_INLINE_BYTES",
     "DEFAULT_MAX_STATE_BYTES",
     "MAX_STATE_SIZE_KEY",
-    "CheckpointScope",
     "CheckpointStorage",
     "CheckpointStorageAccess",
     "CheckpointStorageLocation",
@@ -47,16 +45,6 @@ MAX_STATE_SIZE_KEY = "state.checkpoint-storage.driver.max-state-size"
 _METADATA: Final = "_metadata"
 _MANIFEST: Final = "MANIFEST"
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-
-
-class CheckpointScope(Enum):
-    """What an object belongs to."""
-
-    EXCLUSIVE = "exclusive"
-    """One checkpoint, with which it is deleted."""
-
-    SHARED = "shared"
-    """Any checkpoint that references it."""
 
 
 class CheckpointStreamFactory:
@@ -88,14 +76,11 @@ class CheckpointStreamFactory:
         """Where objects go."""
         return open_store(self.store_url, create=True)
 
-    def create_checkpoint_state_output_stream(
-        self, scope: CheckpointScope = CheckpointScope.EXCLUSIVE
-    ) -> CheckpointOutputStream:
+    def create_checkpoint_state_output_stream(self) -> CheckpointOutputStream:
         """A new stream; close it, or ask it for its handle."""
         if self.inline_bytes is None:
             return CheckpointOutputStream(account=self.account)
-        folder = self.prefix if scope is CheckpointScope.EXCLUSIVE else "shared/"
-        key = check_key(f"{folder}{secrets.token_hex(16)}")
+        key = check_key(f"{self.prefix}{secrets.token_hex(16)}")
         return CheckpointOutputStream(self.store, key, self.inline_bytes)
 
     def account(self, size: int) -> None:
@@ -201,15 +186,6 @@ class CheckpointStorageAccess:
     savepoint_directory: str | None
     inline_bytes: int | None
     max_state_bytes: int | None
-    durable: bool
-
-    def supports_highly_available_storage(self) -> bool:
-        """Whether checkpoints outlive the driver."""
-        return self.durable
-
-    def has_default_savepoint_location(self) -> bool:
-        """Whether a savepoint needs no place to be named."""
-        return self.savepoint_directory is not None
 
     def location_for_checkpoint(self, checkpoint_id: int) -> CheckpointStorageLocation:
         """The place of a checkpoint; `checkpoint_id` is from 1."""
@@ -281,7 +257,7 @@ class DriverCheckpointStorage(CheckpointStorage):
         """See `CheckpointStorage`."""
         url = f"memory://driver-{_checked(job_id)}"
         return CheckpointStorageAccess(
-            job_id, url, self.savepoint_directory, None, self.max_state_bytes, durable=False
+            job_id, url, self.savepoint_directory, None, self.max_state_bytes
         )
 
     @staticmethod
@@ -330,7 +306,7 @@ class FilesystemCheckpointStorage(CheckpointStorage):
             # A store in memory has no folders.
             url = address(self.directory)
         return CheckpointStorageAccess(
-            job_id, url, self.savepoint_directory, self.inline_bytes, None, durable=True
+            job_id, url, self.savepoint_directory, self.inline_bytes, None
         )
 
 

@@ -6,7 +6,6 @@ no format.
 """
 
 import hashlib
-import io
 import os
 import tempfile
 import threading
@@ -82,10 +81,6 @@ class StreamStateHandle(msgspec.Struct, frozen=True, kw_only=True):
         if len(found) != end - offset or (whole and _digest(found) != self.sha256):
             raise CorruptState("state is not what was written", self.place, _ADVICE)
         return found
-
-    def open(self) -> BinaryIO:
-        """All bytes as a stream; see `read`."""
-        return io.BytesIO(self.read())
 
     @property
     def place(self) -> str:

@@ -25,7 +25,7 @@ from moorage_state.server.api import RangeSpec
 from moorage_state.state_backends.keying import KeyLocator, Located
 from moorage_state.state_backends.record_store import RecordStore
 
-__all__ = ["StoredTimers"]
+__all__ = ["KeyedTimers"]
 
 _INDEX = {TimeDomain.EVENT_TIME: EVENT_TIMERS, TimeDomain.PROCESSING_TIME: PROCESSING_TIMERS}
 _PAGE = 256
@@ -42,8 +42,10 @@ class _Round:
     queue: list[tuple[int, int, bytes]] = field(default_factory=list)
 
 
-class StoredTimers:
-    """Timers of one domain; see `KeyedTimers`.
+class KeyedTimers:
+    """Timers of one time domain, one for each key and time; found in the order of time.
+
+    Times are milliseconds since 1970 UTC, any 64-bit integer.
 
     Of each key group it remembers a time before which nothing is set. A search that began with the
     first entry would pass over all that ever fired, which RocksDB goes on keeping for a while.
@@ -84,7 +86,7 @@ class StoredTimers:
         self._held_to = NOTHING_HELD
 
     def register(self, time_ms: int) -> None:
-        """See `KeyedTimers`."""
+        """Set a timer of the current key; setting one that is set changes nothing."""
         time_ms, located = timer_time(time_ms), self._required()
         if self.ignored is not None:
             self.ignored(time_ms)
@@ -100,18 +102,23 @@ class StoredTimers:
                     heappush(one.queue, (time_ms, group, located.raw))
 
     def delete(self, time_ms: int) -> None:
-        """See `KeyedTimers`."""
+        """Delete a timer of the current key, if it is set."""
         self._required()
         self._of_key.delete(timer_time(time_ms), self._domain)
 
     def peek(self) -> int | None:
-        """See `KeyedTimers`."""
+        """The earliest time of any key, None where no timer is set."""
         self._settle()
         firsts = [self._first(group) for group in self._groups]
         return min((first for first in firsts if first is not None), default=None)
 
     def fire_due(self, up_to_ms: int, on_timer: Callable[[int, Any], None]) -> int:
-        """See `KeyedTimers`; a page of each key group is held at a time."""
+        """Take every timer that is due at `up_to_ms`, by time, and call `on_timer(time, key)`.
+
+        The timer's key is the current one then. What is set meanwhile and is due fires too, but for
+        a timer of processing time that is not later than the one that fires: it waits for the next
+        call. The key that was current before is current again afterwards. Returns how many fired.
+        """
         before, held_before = self._current(), self._held_to
         self._settle()
         firing = _Round(up_to_ms)

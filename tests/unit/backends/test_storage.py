@@ -7,7 +7,6 @@ import pytest
 
 from moorage_state.errors import CorruptState, ObjectNotFound, UserError
 from moorage_state.state_backends import (
-    CheckpointScope,
     DriverCheckpointStorage,
     FilesystemCheckpointStorage,
     HashMapStateBackend,
@@ -46,7 +45,7 @@ def test_few_bytes_stay_in_the_handle_and_more_go_into_an_object(factory, tmp_pa
             stream.write(memoryview(text)[4:])
             assert stream.tell() == len(text)
             handle = stream.close_and_get_handle()
-        assert handle.read() == handle.open().read() == text
+        assert handle.read() == text
         assert (handle.read(2, 3), handle.size) == (text[2:5], len(text))
         assert len(files(tmp_path)) == there
     assert files(tmp_path)[0].startswith("ck/job/chk-3/")
@@ -55,13 +54,6 @@ def test_few_bytes_stay_in_the_handle_and_more_go_into_an_object(factory, tmp_pa
     assert files(tmp_path) == []
     with pytest.raises(ObjectNotFound):
         handle.read()
-
-
-def test_what_may_be_shared_lies_apart_from_the_checkpoint(factory, tmp_path):
-    with factory.create_checkpoint_state_output_stream(CheckpointScope.SHARED) as stream:
-        stream.write(bytes(100))
-        stream.close_and_get_handle()
-    assert files(tmp_path)[0].startswith("ck/job/shared/")
 
 
 def test_an_empty_stream_has_no_handle(factory, driver):
@@ -184,7 +176,6 @@ def test_disposing_deletes_what_is_the_snapshots_own(storage, tmp_path):
 
 def test_savepoints_go_into_directories_of_their_own(storage, tmp_path):
     access = storage.create_access("job")
-    assert access.has_default_savepoint_location()
     one, other = access.location_for_savepoint(), access.location_for_savepoint()
     assert one.pointer != other.pointer
     assert one.pointer.startswith(f"file://{tmp_path}/sp/savepoint-job-")
@@ -192,12 +183,6 @@ def test_savepoints_go_into_directories_of_their_own(storage, tmp_path):
     assert mine.pointer.startswith(f"file://{tmp_path}/mine/savepoint-job-")
     with pytest.raises(UserError, match=r"setting=state\.savepoints\.dir"):
         DriverCheckpointStorage().create_access("job").location_for_savepoint()
-
-
-def test_what_outlives_the_driver_says_so(storage):
-    assert storage.create_access("job").supports_highly_available_storage()
-    driver = DriverCheckpointStorage().create_access("job")
-    assert not driver.supports_highly_available_storage()
 
 
 def test_a_job_id_that_is_no_name_is_refused(storage):
