@@ -45,6 +45,7 @@ check: $(STAMP) ## formatting, lint, types, import contracts, generated files
 	$(BIN)/python scripts/crds.py --check
 	$(BIN)/python scripts/scenarios.py --check
 	$(BIN)/python scripts/chart_docs.py --check
+	$(BIN)/python scripts/architecture.py --check
 
 format: $(STAMP) ## format the code and write the generated files
 	$(BIN)/ruff format .
@@ -53,6 +54,7 @@ format: $(STAMP) ## format the code and write the generated files
 	$(BIN)/python scripts/crds.py
 	$(BIN)/python scripts/scenarios.py
 	$(BIN)/python scripts/chart_docs.py
+	$(BIN)/python scripts/architecture.py
 
 bench: $(STAMP) ## measure against Spark's own stateful operators
 	$(BIN)/python -m benchmarks $(ARGS)
