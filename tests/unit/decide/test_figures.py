@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from moorage_testing.world_parts import CHECKPOINTS
+from moorage_testing.world_parts import CHECKPOINTS, store_of
 from moorage_testing.worlds import Stage, checkpoint, job_spec
 
 
@@ -105,3 +105,14 @@ def test_a_job_whose_executors_would_be_evicted_for_their_state_is_told_before(l
     assert bool(stage.told("LocalVolumeFull")) == warned
     if warned:
         assert "spec.state.local.size" in stage.told("LocalVolumeFull")[0].message
+
+
+def test_a_driver_that_ends_without_a_word_leaves_its_newest_checkpoint_in_the_status(running):
+    running.go_on(1)
+    newest = running.report.last_checkpoint.id
+    assert running.status.snapshots.last_checkpoint.id < newest
+    running.store = store_of(running.uid, newest)
+    running.end_pod(137, "OOMKilled")
+    running.pass_()
+    assert running.status.attempt.outcome == "Failed"
+    assert running.status.snapshots.last_checkpoint.id == newest
