@@ -16,7 +16,7 @@ from benchmarks.params import BY_COLUMN
 from benchmarks.request import Request
 from benchmarks.window import Batch
 from moorage.driver.runner import run_job
-from moorage.driver.types import Progress, RunOptions
+from moorage.driver.types import JobProgress, RunOptions
 from moorage_api import load_manifest
 
 __all__ = ["run"]
@@ -82,7 +82,7 @@ class _Watcher:
         self._rows = 0
         self._since = time.monotonic()
 
-    def report(self, progress: Progress) -> None:
+    def report(self, progress: JobProgress) -> None:
         """Called by the driver, in turn, at every epoch and whenever something else changes.
 
         Raises:
@@ -99,7 +99,7 @@ class _Watcher:
         if self.meter.full:
             self._options.stop.set()
 
-    def _between_epochs(self, progress: Progress) -> None:
+    def _between_epochs(self, progress: JobProgress) -> None:
         if self._epoch == 0:
             self._since = time.monotonic()
         last = progress.last_checkpoint

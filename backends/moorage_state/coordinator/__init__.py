@@ -26,7 +26,7 @@ must not know what lies in a state handle, how a manifest is written, or what an
                 case FailJob(cause=e): stop(e)
                 case other: tell(other)                        # notifications
         # from tasks: receive_acknowledge_message, receive_decline_message, task_failed
-    completed.shutdown(JobStatus.FINISHED)      # deletes what must not outlive such an end
+    completed.shutdown(JobEnd.FINISHED)      # deletes what must not outlive such an end
 
 Three effects want an answer: `TriggerTasks`, `FinalizeCheckpoint`, and `ScheduleAt`, whose answer
 is `on_time`. An effect for a checkpoint that a later one aborts may be left out; its answer is then
@@ -72,7 +72,7 @@ from moorage_state.coordinator.properties import (
     CheckpointProperties,
     CheckpointRetentionPolicy,
     CheckpointType,
-    JobStatus,
+    JobEnd,
     SavepointFormat,
     ToleranceAction,
 )
@@ -110,7 +110,7 @@ __all__ = [
     "Effect",
     "FailJob",
     "FinalizeCheckpoint",
-    "JobStatus",
+    "JobEnd",
     "Load",
     "MessageOutcome",
     "NotifyCheckpointAborted",

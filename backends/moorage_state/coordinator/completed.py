@@ -12,7 +12,7 @@ from moorage_state.coordinator.checkpoint import CompletedCheckpoint, TaskId
 from moorage_state.coordinator.properties import (
     CheckpointProperties,
     CheckpointRetentionPolicy,
-    JobStatus,
+    JobEnd,
 )
 from moorage_state.errors import UserError
 from moorage_state.snapshots import (
@@ -113,7 +113,7 @@ class CompletedCheckpointStore:
         """
         return self._store.retire(self._log, self._max_retained, pinned=pinned, entries=entries)
 
-    def shutdown(self, status: JobStatus) -> int:
+    def shutdown(self, status: JobEnd) -> int:
         """The job has ended: delete its checkpoints if they are not to outlive such an end.
 
         Savepoints stay; so does the log, by which nobody takes the directory for a new one. Called

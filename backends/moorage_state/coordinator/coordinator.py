@@ -29,7 +29,7 @@ from moorage_state.coordinator.lifecycle import CheckpointTracker, Lifecycle, Un
 from moorage_state.coordinator.properties import (
     CheckpointConfig,
     CheckpointProperties,
-    JobStatus,
+    JobEnd,
     SavepointFormat,
 )
 from moorage_state.coordinator.trigger import (
@@ -360,7 +360,7 @@ class CheckpointCoordinator:
 
     # Ending.
 
-    def shutdown(self, status: JobStatus) -> None:
+    def shutdown(self, status: JobEnd) -> None:
         """The job reached its end, or another driver goes on with it: nothing more begins.
 
         A finalization under way goes on: answer it. What becomes of the retained checkpoints then
@@ -378,7 +378,7 @@ class CheckpointCoordinator:
 
     def suspend(self) -> None:
         """Another driver, or another run, goes on with the job."""
-        self.shutdown(JobStatus.SUSPENDED)
+        self.shutdown(JobEnd.SUSPENDED)
 
     # Restoring.
 

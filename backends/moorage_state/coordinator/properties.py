@@ -16,7 +16,7 @@ __all__ = [
     "CheckpointRetentionPolicy",
     "CheckpointType",
     "CheckpointingMode",
-    "JobStatus",
+    "JobEnd",
     "SavepointFormat",
     "ToleranceAction",
 ]
@@ -75,7 +75,7 @@ class SavepointFormat(Enum):
     """The backend's own files."""
 
 
-class JobStatus(Enum):
+class JobEnd(Enum):
     """How a job ended, as far as its checkpoints are concerned."""
 
     FINISHED = "finished"
@@ -86,7 +86,7 @@ class JobStatus(Enum):
     @property
     def is_globally_terminal(self) -> bool:
         """Whether no other driver will go on with the job; only then is anything deleted."""
-        return self is not JobStatus.SUSPENDED
+        return self is not JobEnd.SUSPENDED
 
 
 class CheckpointRetentionPolicy(Enum):
@@ -96,7 +96,7 @@ class CheckpointRetentionPolicy(Enum):
     RETAIN_ON_FAILURE = "retain_on_failure"
     RETAIN_ON_CANCELLATION = "retain_on_cancellation"
 
-    def discards(self, status: JobStatus) -> bool:
+    def discards(self, status: JobEnd) -> bool:
         """Whether they are deleted when the job ends so.
 
         Suspended it has not ended: whoever goes on with it needs them.
@@ -105,9 +105,9 @@ class CheckpointRetentionPolicy(Enum):
 
 
 _DISCARDED_AT = {
-    CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION: frozenset(JobStatus),
-    CheckpointRetentionPolicy.RETAIN_ON_FAILURE: frozenset(JobStatus) - {JobStatus.FAILED},
-    CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION: frozenset({JobStatus.FINISHED}),
+    CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION: frozenset(JobEnd),
+    CheckpointRetentionPolicy.RETAIN_ON_FAILURE: frozenset(JobEnd) - {JobEnd.FAILED},
+    CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION: frozenset({JobEnd.FINISHED}),
 }
 
 
@@ -173,7 +173,7 @@ class CheckpointProperties:
         """Whether the job itself may come back from it: not from a plain savepoint."""
         return not self.is_savepoint or self.is_synchronous
 
-    def discard_on(self, status: JobStatus) -> bool:
+    def discard_on(self, status: JobEnd) -> bool:
         """Whether it is deleted when the job ends so."""
         return self.retention is not None and self.retention.discards(status)
 

@@ -144,7 +144,7 @@ def _ended(draft: Draft, end: End, said: DriverEnd | None, at: datetime | None) 
     if said is not None:
         _take_last_words(draft, said)
     if said is None or said.last_checkpoint is None:
-        # What the status shows may be a minute old, and a snapshot of type Checkpoint is made of it.
+        # The status may be a minute old, and a snapshot of type Checkpoint is made of it.
         _look_at_store(draft)
     attempt = draft.attempt
     draft.put_attempt(

@@ -31,7 +31,7 @@ from moorage.cli.progress import Display, open_display, rows_text
 from moorage.cli.snapshots import snapshots
 from moorage.cli.state import state
 from moorage.cli.store import store
-from moorage.driver.types import Outcome, Progress, RunOptions, RunResult
+from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.redaction import redact
 from moorage_api import (
     ManifestError,
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 Runner = Callable[
-    [StatefulSparkJob, Path, RunOptions, Callable[[Progress], None]],
+    [StatefulSparkJob, Path, RunOptions, Callable[[JobProgress], None]],
     RunResult,
 ]
 # SIGHUP: the terminal was closed; SIGTERM: a shutdown, `kill`, `docker stop`.
@@ -333,7 +333,7 @@ def _summary(job: StatefulSparkJob, result: RunResult) -> str:
         f"{job.name} {result.outcome.value}: {rows} in {result.seconds:.1f} s, "
         f"epoch {result.epoch}, {where} in {job.spec.state.checkpoint_dir}"
     )
-    if result.outcome is Outcome.STOPPED:
+    if result.outcome is RunOutcome.STOPPED:
         kept = checkpoint is not None or result.restored_from
         text += "; the same command " + ("goes on from there" if kept else "begins with the start")
     return text

@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from moorage.driver.types import CheckpointView, Progress
+from moorage.driver.types import CheckpointView, JobProgress
 from moorage.driver.views import OddRows
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
 _BAR_WIDTH = 40
 
 
-def has_begun(progress: Progress) -> bool:
+def has_begun(progress: JobProgress) -> bool:
     """Whether there is a run to show; until then messages say what goes on, and zeros say nothing.
 
     There is none while Spark starts, and of a job that had finished before.
@@ -45,7 +45,7 @@ def has_begun(progress: Progress) -> bool:
     return progress.phase not in {"starting", "finished"} or progress.epochs > 0
 
 
-def plain_line(progress: Progress, now: datetime) -> str:
+def plain_line(progress: JobProgress, now: datetime) -> str:
     """Return one line without control characters."""
     parts = [f"{progress.phase}: epoch {progress.epoch}", _rows(progress)]
     if progress.bound is not None:
@@ -62,7 +62,7 @@ def plain_line(progress: Progress, now: datetime) -> str:
     return ", ".join(parts)
 
 
-def live_view(progress: Progress, now: datetime) -> RenderableType:
+def live_view(progress: JobProgress, now: datetime) -> RenderableType:
     """Return the view for a terminal: a bar where the input is bounded, and a table."""
     if not has_begun(progress):
         return Group()
@@ -89,7 +89,7 @@ def live_view(progress: Progress, now: datetime) -> RenderableType:
     return table
 
 
-def _rows(progress: Progress) -> str:
+def _rows(progress: JobProgress) -> str:
     return rows_text(progress.rows_total, progress.odd)
 
 
@@ -98,7 +98,7 @@ def rows_text(total: int, odd: OddRows) -> str:
     return f"{total:,} rows ({odd})" if str(odd) else f"{total:,} rows"
 
 
-def _behind(progress: Progress) -> str:
+def _behind(progress: JobProgress) -> str:
     return f"processing time stands still: clock {_age(progress.clock_behind_seconds)} behind"
 
 
@@ -151,7 +151,7 @@ class Display(Protocol):
         traceback: TracebackType | None,
     ) -> None: ...
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: JobProgress) -> None:
         """Show `progress`, now or at the next occasion."""
 
     def say(self, text: str) -> None:
@@ -181,7 +181,7 @@ class PlainDisplay:
         self._now = now
         self._last_line = -math.inf
         self._last_message = ""
-        self._waiting: Progress | None = None
+        self._waiting: JobProgress | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -197,7 +197,7 @@ class PlainDisplay:
             self.say(plain_line(self._waiting, self._now()))
             self._waiting = None
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: JobProgress) -> None:
         """Show `progress`."""
         if progress.message and progress.message != self._last_message:
             self.say(progress.message)
@@ -225,7 +225,7 @@ class LiveDisplay:
     ) -> None:
         self._console = console
         self._now = now
-        self._progress = Progress()
+        self._progress = JobProgress()
         self._last_message = ""
         # The age of a checkpoint grows between reports: the view is made anew at each refresh.
         self._live = Live(
@@ -249,7 +249,7 @@ class LiveDisplay:
         with suppress(OSError, ValueError):
             self._live.stop()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: JobProgress) -> None:
         """Show `progress`."""
         if progress.message and progress.message != self._last_message:
             self.say(progress.message)

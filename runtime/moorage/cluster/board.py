@@ -15,8 +15,8 @@ from typing import Any
 
 import pyspark
 
-from moorage.driver.requests import Request, Requests, Stopped, StopRequest
-from moorage.driver.types import Progress
+from moorage.driver.requests import JobRequest, Requests, Stopped, StopRequest
+from moorage.driver.types import JobProgress
 from moorage.driver.views import CheckpointRecord, CheckpointView, FailureView, SavepointView
 from moorage_api.driver import (
     DRIVER_FORMAT,
@@ -91,7 +91,7 @@ class Board:
         self._clock = clock
         self._wall_clock = wall_clock
         self._lock = threading.Lock()
-        self._progress = Progress()
+        self._progress = JobProgress()
         self._recent: deque[CommittedEpoch] = deque(maxlen=_MAX_EPOCHS)
         self._running_since: datetime | None = None
         self._running_from = 0.0
@@ -100,7 +100,7 @@ class Board:
         self._epoch_began: tuple[float, datetime] | None = None
         self._storage = ""
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: JobProgress) -> None:
         """The driver's listener."""
         with self._lock:
             before, self._progress = self._progress, progress
@@ -127,7 +127,7 @@ class Board:
         self._storage = error
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> JobProgress:
         """The newest."""
         return self._progress
 
@@ -178,7 +178,7 @@ class Board:
         records = [self._record(record) for record in self.progress.checkpoints]
         return {"format": DRIVER_FORMAT, "checkpoints": records}
 
-    def request(self, request: Request) -> RequestView:
+    def request(self, request: JobRequest) -> RequestView:
         """How far a request is."""
         state, result, error = request.state, request.result, request.error
         view = RequestView(request_id=request.request_id, kind=request.kind, state=state)

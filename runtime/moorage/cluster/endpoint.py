@@ -33,7 +33,7 @@ from moorage.cluster.orders import MIN_TOKEN
 from moorage.driver.requests import (
     CheckpointRequest,
     JobEnding,
-    Request,
+    JobRequest,
     RequestConflict,
     Requests,
     RescaleRequest,
@@ -374,7 +374,7 @@ class Endpoint:
             METRICS_PATH: self._scrape,
         }
 
-    def _orders(self) -> Mapping[str, Callable[[bytes], Request]]:
+    def _orders(self) -> Mapping[str, Callable[[bytes], JobRequest]]:
         return {
             CHECKPOINTS_PATH: _checkpoint,
             SAVEPOINTS_PATH: _savepoint,
@@ -416,7 +416,7 @@ class Endpoint:
             raise _Refused(404, "request_not_found", message)
         return _json(self._board.request(found).to_json())
 
-    def _ask(self, request: Request) -> web.Response:
+    def _ask(self, request: JobRequest) -> web.Response:
         try:
             known = self._requests.ask(request)
         except RequestConflict as error:
@@ -436,18 +436,18 @@ def _is(sent: bytes, token: str) -> bool:
     return len(token) >= MIN_TOKEN and hmac.compare_digest(sent, f"Bearer {token}".encode())
 
 
-def _checkpoint(data: bytes) -> Request:
+def _checkpoint(data: bytes) -> JobRequest:
     return CheckpointRequest(request_id=_parsed(CheckpointBody, data).request_id)
 
 
-def _savepoint(data: bytes) -> Request:
+def _savepoint(data: bytes) -> JobRequest:
     body = _parsed(SavepointBody, data)
     return SavepointRequest(
         body.name, body.format, attempt=body.attempt or "", request_id=body.request_id
     )
 
 
-def _stop(data: bytes) -> Request:
+def _stop(data: bytes) -> JobRequest:
     body = _parsed(StopBody, data)
     savepoint: SavepointRequest | None = None
     if body.mode == "Savepoint":
@@ -459,7 +459,7 @@ def _stop(data: bytes) -> Request:
     return StopRequest(body.mode, savepoint, body.release, request_id=body.request_id)
 
 
-def _rescale(data: bytes) -> Request:
+def _rescale(data: bytes) -> JobRequest:
     body = _parsed(RescaleBody, data)
     if body.parallelism is None and body.executors is None:
         raise _bad("parallelism: is missing, and so is executors")

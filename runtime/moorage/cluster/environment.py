@@ -126,7 +126,7 @@ def _addresses(pod: Pod) -> dict[str, str]:
 
 
 class ClusterEnvironment:
-    """See `moorage.driver.environment.Environment`.
+    """See `moorage.driver.environment.JobEnvironment`.
 
     Args:
         ordered: Spark settings that the operator decides; `spark.master` may be one of them.
@@ -166,7 +166,7 @@ class ClusterEnvironment:
         options: RunOptions,
         tell: Callable[[str], None],
     ) -> Iterator[Platform]:
-        """See `Environment.open`."""
+        """See `JobEnvironment.open`."""
         scratch = Scratch(settings.checkpoint_dir, options.local_dir)
         with contextlib.ExitStack() as stack:
             stack.callback(scratch.remove)
@@ -191,13 +191,13 @@ class ClusterEnvironment:
             yield Platform(spark, servers, self._token, placement, scratch.path)
 
     def scale(self, executors: int) -> None:
-        """See `Environment.scale`."""
+        """See `JobEnvironment.scale`."""
         if self._executors is None:
             raise UserError("the job has not begun: ask again when it runs")
         self._executors.scale(executors)
 
     def executors(self) -> ExecutorsView:
-        """See `Environment.executors`."""
+        """See `JobEnvironment.executors`."""
         return self._executors.view() if self._executors else ExecutorsView()
 
     def _session(self, settings: JobSettings) -> SparkSession:

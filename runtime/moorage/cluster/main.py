@@ -26,7 +26,7 @@ from moorage.cluster.metrics import DriverMetrics
 from moorage.cluster.orders import Mounted, OrdersRefused, Places, read_orders
 from moorage.cluster.termination import Termination
 from moorage.driver.requests import Requests
-from moorage.driver.types import Outcome, Progress, RunOptions, RunResult
+from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.redaction import RedactingFormatter, Redactor
 from moorage_api import StatefulSparkJob
 from moorage_api.driver import DriverEnd
@@ -34,7 +34,7 @@ from moorage_state.errors import Fenced, MoorageError, StoreDenied, StoreUnavail
 from moorage_state.snapshots import LogWriter
 
 if TYPE_CHECKING:
-    from moorage.driver.environment import Environment
+    from moorage.driver.environment import JobEnvironment
 
 __all__ = [
     "DriverProcess",
@@ -45,7 +45,7 @@ __all__ = [
 SECONDS = 10.0
 _log = logging.getLogger("moorage.driver")
 Runner = Callable[
-    [StatefulSparkJob, Path, RunOptions, Callable[[Progress], None]],
+    [StatefulSparkJob, Path, RunOptions, Callable[[JobProgress], None]],
     RunResult,
 ]
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -225,7 +225,7 @@ class DriverProcess:
             result = error
         self._events.put(_Ended(result))
 
-    def _heard(self, progress: Progress) -> None:
+    def _heard(self, progress: JobProgress) -> None:
         before = self.board.progress
         self.board(progress)
         if progress.phase != before.phase:
@@ -335,7 +335,7 @@ class DriverProcess:
         if isinstance(result, BaseException):
             text = str(result) or type(result).__name__
             return end.model_copy(update={"code": error_code(result), "message": text})
-        outcome = "Finished" if result.outcome is Outcome.FINISHED else "Stopped"
+        outcome = "Finished" if result.outcome is RunOutcome.FINISHED else "Stopped"
         return end.model_copy(update={"outcome": outcome})
 
 
@@ -390,7 +390,7 @@ def _not_begun(termination: Termination, attempt: int, error: BaseException) -> 
     return exit_code(error)
 
 
-def _environment(mounted: Mounted, places: Places) -> "Environment | None":
+def _environment(mounted: Mounted, places: Places) -> "JobEnvironment | None":
     """Where the job runs: on executors, or (None) in this process."""
     if places.local:
         return None

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from moorage.driver.types import (
     CheckpointView,
-    Outcome,
-    Progress,
+    JobProgress,
     RunOptions,
+    RunOutcome,
     RunResult,
     StoreRefused,
 )
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckpointView",
-    "Outcome",
-    "Progress",
+    "JobProgress",
     "RunOptions",
+    "RunOutcome",
     "RunResult",
     "StoreRefused",
     "run_job",

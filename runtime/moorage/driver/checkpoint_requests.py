@@ -11,7 +11,7 @@ from functools import partial
 
 from moorage.driver.coordination import CheckpointWatch
 from moorage.driver.lineage import make_directory
-from moorage.driver.requests import JobStopped, Request, SavepointRequest
+from moorage.driver.requests import JobRequest, JobStopped, SavepointRequest
 from moorage.driver.settings import JobSettings
 from moorage.driver.snapshot_writer import CheckpointReport, Work, savepoint_view, view_of
 from moorage.driver.views import CheckpointView, SavepointView
@@ -50,9 +50,9 @@ class Requesters:
         self._settings = settings
         self._writer = writer
         self._watch = watch
-        self._suspended: list[Request] = []
+        self._suspended: list[JobRequest] = []
         self._attempts: dict[str, str] = {}
-        self._placing: list[Request] = []
+        self._placing: list[JobRequest] = []
         self._last_error: MoorageError | None = None
 
     @property
@@ -98,7 +98,7 @@ class Requesters:
         """The id of the request for the savepoint there; empty for a checkpoint."""
         return self._attempts.get(location or "", "")
 
-    def answer(self, request: Request, future: CheckpointFuture) -> None:
+    def answer(self, request: JobRequest, future: CheckpointFuture) -> None:
         """Tell who asked how it ended; what was given up with the run is kept for the next."""
         if was_suspended(future):
             self._suspended.append(request)
@@ -108,7 +108,7 @@ class Requesters:
             self._watch.savepoint(answer)
         request.answer(answer)
 
-    def take_suspended(self) -> list[Request]:
+    def take_suspended(self) -> list[JobRequest]:
         """What was asked for and given up, for no fault of its own: the run ends, or the job."""
         suspended, self._suspended, self._placing = self._suspended + self._placing, [], []
         return suspended
@@ -169,7 +169,7 @@ def was_suspended(future: CheckpointFuture) -> bool:
 
 
 def answer_of(
-    request: Request, future: CheckpointFuture, last_error: MoorageError | None
+    request: JobRequest, future: CheckpointFuture, last_error: MoorageError | None
 ) -> CheckpointView | SavepointView | MoorageError:
     """What the requester is told.
 
@@ -190,7 +190,9 @@ def underneath(error: BaseException) -> MoorageError:
     return found if isinstance(found, MoorageError) else Bug(f"{type(error).__name__}: {error}")
 
 
-def _view(request: Request, url: str, report: CheckpointReport) -> CheckpointView | SavepointView:
+def _view(
+    request: JobRequest, url: str, report: CheckpointReport
+) -> CheckpointView | SavepointView:
     if not isinstance(request, SavepointRequest):
         return view_of(report)
     return SavepointView(
@@ -206,7 +208,7 @@ def _view(request: Request, url: str, report: CheckpointReport) -> CheckpointVie
     )
 
 
-def stopped(request: Request) -> JobStopped:
+def stopped(request: JobRequest) -> JobStopped:
     """What a requester is told when the job ends before it is done."""
     if not isinstance(request, SavepointRequest):
         kind = request.kind.lower()

@@ -29,7 +29,7 @@ from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.manifests import Boundary, ManifestMaker, handles_of
 from moorage.driver.output import OutputKeeper
 from moorage.driver.refusals import RestorePointIncompatible, RestorePointNotFound
-from moorage.driver.requests import CheckpointRequest, Request, SavepointRequest
+from moorage.driver.requests import CheckpointRequest, JobRequest, SavepointRequest
 from moorage.driver.settings import JobSettings
 from moorage.driver.snapshot_writer import (
     CheckpointReport,
@@ -276,7 +276,7 @@ class Checkpointer:
         with suppress(Exception):
             self._background.take()
 
-    def take_suspended(self) -> list[Request]:
+    def take_suspended(self) -> list[JobRequest]:
         """What was asked for and given up, for no fault of its own: the run ends, or the job."""
         return self._requesters.take_suspended()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from moorage.api.graph import JobGraph
-from moorage.driver.environment import Environment
+from moorage.driver.environment import JobEnvironment
 from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.output import OutputKeeper
 from moorage.driver.reporter import Reporter
@@ -42,7 +42,7 @@ class DriverContext:
     reporter: Reporter
     stop: threading.Event
     requests: Requests
-    environment: Environment
+    environment: JobEnvironment
     output: OutputKeeper
     completed: CompletedCheckpointStore
     directories: tuple[Path, ...]

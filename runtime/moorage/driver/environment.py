@@ -21,7 +21,7 @@ from moorage.engine.task_failures import SparkEnded
 from moorage_state.errors import MoorageError
 
 __all__ = [
-    "Environment",
+    "JobEnvironment",
     "NoExecutors",
     "Platform",
     "RangesMove",
@@ -69,7 +69,7 @@ class Platform:
     state_dir: Path | None = None
 
 
-class Environment(Protocol):
+class JobEnvironment(Protocol):
     """A place that jobs run in; used for one job."""
 
     def open(

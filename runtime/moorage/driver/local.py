@@ -34,7 +34,7 @@ _SHORT = 80
 
 
 class LocalEnvironment:
-    """See `moorage.driver.environment.Environment`."""
+    """See `moorage.driver.environment.JobEnvironment`."""
 
     @contextlib.contextmanager
     def open(
@@ -44,7 +44,7 @@ class LocalEnvironment:
         options: RunOptions,
         tell: Callable[[str], None],
     ) -> Iterator[Platform]:
-        """See `Environment.open`."""
+        """See `JobEnvironment.open`."""
         cores = options.cores or min(settings.parallelism, os.cpu_count() or 1)
         servers_wanted = min(settings.parallelism, cores)
         scratch = Scratch(settings.checkpoint_dir, options.local_dir)
@@ -67,14 +67,14 @@ class LocalEnvironment:
             yield Platform(spark, servers, servers.token, LocalPlacement(), scratch.path, local_dir)
 
     def scale(self, executors: int) -> None:
-        """See `Environment.scale`."""
+        """See `JobEnvironment.scale`."""
         raise UserError(
             f"there are no executors on this machine: executors={executors}; set --cores, or run "
             f"the job on a cluster"
         )
 
     def executors(self) -> ExecutorsView:
-        """See `Environment.executors`: there are none."""
+        """See `JobEnvironment.executors`: there are none."""
         return ExecutorsView()
 
 

@@ -1,7 +1,7 @@
 """Progress of a run, gathered for whoever watches it.
 
-Turns epochs, checkpoints and phases into `Progress` values and hands each to the listener. Called
-by the driver from the thread that runs epochs and from the one that waits for them.
+Turns epochs, checkpoints and phases into `JobProgress` values and hands each to the listener.
+Called by the driver from the thread that runs epochs and from the one that waits for them.
 """
 
 import logging
@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from moorage.driver.snapshot_writer import CheckpointReport, view_of
-from moorage.driver.types import Progress
+from moorage.driver.types import JobProgress
 from moorage.driver.views import (
     CheckpointRecord,
     CheckpointView,
@@ -45,10 +45,10 @@ _NO_FAILURES = frozenset({
 
 
 class Reporter:
-    """The latest `Progress`, and the way to a new one."""
+    """The latest `JobProgress`, and the way to a new one."""
 
     def __init__(
-        self, listener: Callable[[Progress], None], clock: Callable[[], float] = time.monotonic
+        self, listener: Callable[[JobProgress], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._listener = listener
         self._clock = clock
@@ -56,7 +56,7 @@ class Reporter:
         self._recent: deque[tuple[float, int]] = deque([(clock(), 0)])
         self._restoring: float | None = None
         self._told_of_clock = False
-        self.progress = Progress()
+        self.progress = JobProgress()
 
     # -- the run ---------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from moorage.driver.checkpointer import Boundary, Checkpointer
 from moorage.driver.context import DriverContext
 from moorage.driver.requests import (
     CheckpointRequest,
-    Request,
+    JobRequest,
     RescaleRequest,
     RestartNeeded,
     SavepointRequest,
@@ -21,7 +21,7 @@ from moorage.driver.requests import (
     StopRequest,
 )
 from moorage.driver.views import SavepointView
-from moorage_state.coordinator import JobStatus
+from moorage_state.coordinator import JobEnd
 from moorage_state.errors import Bug, Fenced, MoorageError, StoreUnavailable, UserError
 from moorage_state.snapshots import Released
 
@@ -56,7 +56,7 @@ class RequestHandler:
         self._stop: StopRequest | None = None
         self._granted: tuple[StopRequest, Stopped] | None = None
 
-    def take_up(self, request: Request) -> None:
+    def take_up(self, request: JobRequest) -> None:
         """At a boundary: begin what is asked for; a stop waits for `stopped`."""
         if self._c.settings.in_one_epoch and _wants_state(request):
             request.answer(
@@ -164,7 +164,7 @@ class RequestHandler:
         return request.wait()
 
 
-def _wants_state(request: Request) -> bool:
+def _wants_state(request: JobRequest) -> bool:
     if isinstance(request, StopRequest):
         return request.savepoint is not None
     return isinstance(request, (SavepointRequest, CheckpointRequest))
@@ -178,7 +178,7 @@ def let_go(context: DriverContext, request: StopRequest, result: Stopped) -> Non
     """
     request.granted = result
     if request.release:
-        let_go_of_checkpoints(context, JobStatus.CANCELED)
+        let_go_of_checkpoints(context, JobEnd.CANCELED)
     try:
         if request.release:
             _release(context, request)
@@ -188,7 +188,7 @@ def let_go(context: DriverContext, request: StopRequest, result: Stopped) -> Non
     request.answer(result)
 
 
-def let_go_of_checkpoints(context: DriverContext, status: JobStatus) -> None:
+def let_go_of_checkpoints(context: DriverContext, status: JobEnd) -> None:
     """The job has ended for good: delete the checkpoints that are not to outlive such an end.
 
     What fails is told and changes nothing of the end.

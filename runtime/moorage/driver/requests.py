@@ -19,8 +19,8 @@ from moorage_state.errors import MoorageError, Retryable, UserError
 __all__ = [
     "CheckpointRequest",
     "JobEnding",
+    "JobRequest",
     "JobStopped",
-    "Request",
     "RequestConflict",
     "RequestKind",
     "RequestState",
@@ -91,11 +91,11 @@ class Stopped:
 
 Answer = CheckpointView | SavepointView | Stopped | None
 _T = TypeVar("_T")
-_R = TypeVar("_R", bound="Request")
+_R = TypeVar("_R", bound="JobRequest")
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class JobRequest:
     """Something that somebody waits for; may be looked at from any thread.
 
     Attributes:
@@ -146,7 +146,7 @@ class Request:
 
 
 @dataclass(slots=True, eq=False)
-class CheckpointRequest(Request):
+class CheckpointRequest(JobRequest):
     """A checkpoint now, beside the periodic ones."""
 
     kind = "Checkpoint"
@@ -161,7 +161,7 @@ class CheckpointRequest(Request):
 
 
 @dataclass(slots=True, eq=False)
-class SavepointRequest(Request):
+class SavepointRequest(JobRequest):
     """One savepoint that somebody waits for.
 
     Attributes:
@@ -180,7 +180,7 @@ class SavepointRequest(Request):
     attempt: str = ""
 
     def content(self) -> tuple[object, ...]:
-        """See `Request.content`."""
+        """See `JobRequest.content`."""
         return (self.kind, self.name, self.format, self.stop, self.attempt)
 
     @property
@@ -198,7 +198,7 @@ class SavepointRequest(Request):
 
 
 @dataclass(slots=True, eq=False)
-class StopRequest(Request):
+class StopRequest(JobRequest):
     """The end of the job.
 
     Attributes:
@@ -216,7 +216,7 @@ class StopRequest(Request):
     granted: Stopped | None = field(default=None, init=False)
 
     def content(self) -> tuple[object, ...]:
-        """See `Request.content`."""
+        """See `JobRequest.content`."""
         inner = self.savepoint.content() if self.savepoint else ()
         return (self.kind, self.mode, inner, self.release)
 
@@ -230,7 +230,7 @@ class StopRequest(Request):
 
 
 @dataclass(slots=True, eq=False)
-class RescaleRequest(Request):
+class RescaleRequest(JobRequest):
     """Another size.
 
     Attributes:
@@ -244,7 +244,7 @@ class RescaleRequest(Request):
     executors: int | None = None
 
     def content(self) -> tuple[object, ...]:
-        """See `Request.content`."""
+        """See `JobRequest.content`."""
         return (self.kind, self.parallelism, self.executors)
 
 
@@ -255,13 +255,13 @@ class Requests:
     """
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        self._known: dict[str, Request] = {}
+        self._waiting: queue.SimpleQueue[JobRequest] = queue.SimpleQueue()
+        self._known: dict[str, JobRequest] = {}
         self._lock = threading.Lock()
         self._ended = ""
         self._at_once: StopRequest | None = None
 
-    def ask(self, request: Request) -> Request:
+    def ask(self, request: JobRequest) -> JobRequest:
         """Put in a request, or find the one that was put in with its id before.
 
         Raises:
@@ -298,7 +298,7 @@ class Requests:
             request.answer(error)
         return request
 
-    def put_back(self, request: Request) -> None:
+    def put_back(self, request: JobRequest) -> None:
         """It was taken and could not be carried out: it waits again."""
         request.running(under_way=False)
         with self._lock:
@@ -307,23 +307,23 @@ class Requests:
                 return
         request.answer(JobEnding(self._ended))
 
-    def take_one(self) -> Request | None:
+    def take_one(self) -> JobRequest | None:
         """The one that waits longest, or None."""
         try:
             return self._waiting.get_nowait()
         except queue.Empty:
             return None
 
-    def take(self) -> list[Request]:
+    def take(self) -> list[JobRequest]:
         """All that wait, in their order."""
         return list(iter(self.take_one, None))
 
-    def get(self, request_id: str) -> Request | None:
+    def get(self, request_id: str) -> JobRequest | None:
         """The request with this id, if it is remembered."""
         with self._lock:
             return self._known.get(request_id)
 
-    def latest(self) -> list[Request]:
+    def latest(self) -> list[JobRequest]:
         """Those that are remembered, newest last."""
         with self._lock:
             return list(self._known.values())
@@ -374,7 +374,7 @@ def check_name(name: str) -> None:
         )
 
 
-def _check(request: Request) -> None:
+def _check(request: JobRequest) -> None:
     match request:
         case SavepointRequest(name=name) | StopRequest(savepoint=SavepointRequest(name=name)):
             check_name(name)
@@ -382,7 +382,7 @@ def _check(request: Request) -> None:
             pass
 
 
-def _same(known: Request, asked: Request) -> Request:
+def _same(known: JobRequest, asked: JobRequest) -> JobRequest:
     if known.content() != asked.content():
         raise RequestConflict(
             f"another request has this id: request={asked.request_id} kind={known.kind}; use a new "

@@ -29,13 +29,13 @@ from moorage.driver.savepoints import KnownSavepoints
 from moorage.driver.settings import JobSettings
 from moorage.driver.stream_run import StreamRun
 from moorage.driver.tuning import spare_byte_counts
-from moorage.driver.types import Outcome, Progress, RunOptions, RunResult
+from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.plan import EpochPlanner
 from moorage.engine.servers import ExecutorLost
 from moorage.engine.task_failures import UserFunctionError
 from moorage_api import StatefulSparkJob
-from moorage_state.coordinator import CompletedCheckpointStore, JobStatus
+from moorage_state.coordinator import CompletedCheckpointStore, JobEnd
 from moorage_state.errors import (
     CorruptState,
     Fenced,
@@ -62,7 +62,7 @@ def run_job(
     job: StatefulSparkJob,
     job_dir: Path,
     options: RunOptions,
-    listener: Callable[[Progress], None],
+    listener: Callable[[JobProgress], None],
 ) -> RunResult:
     """Run `job`, whose manifest lies in `job_dir`, until its input ends or it is told to stop.
 
@@ -93,7 +93,7 @@ def run_job(
             reporter.restored(choice.path, choice.manifest)
             reporter.phase("finished")
             return RunResult(
-                outcome=Outcome.FINISHED,
+                outcome=RunOutcome.FINISHED,
                 epoch=reporter.progress.epoch,
                 rows_total=0,
                 seconds=time.monotonic() - started,
@@ -116,7 +116,7 @@ def run_job(
         try:
             context = stack.enter_context(_context(settings, options, writer, store, reporter))
         except StoppedWaiting:
-            outcome = Outcome.STOPPED
+            outcome = RunOutcome.STOPPED
         else:
             try:
                 outcome, run = _drive(context, choice)
@@ -139,10 +139,10 @@ def run_job(
     return result
 
 
-def _ended_well(context: DriverContext | None, outcome: Outcome) -> None:
+def _ended_well(context: DriverContext | None, outcome: RunOutcome) -> None:
     """A job that was told to stop goes on with the next start; one whose input ended does not."""
-    if context is not None and outcome is Outcome.FINISHED:
-        let_go_of_checkpoints(context, JobStatus.FINISHED)
+    if context is not None and outcome is RunOutcome.FINISHED:
+        let_go_of_checkpoints(context, JobEnd.FINISHED)
 
 
 def _failed(context: DriverContext, options: RunOptions, error: BaseException) -> None:
@@ -151,10 +151,10 @@ def _failed(context: DriverContext, options: RunOptions, error: BaseException) -
     On a cluster not even that, for the operator starts the driver again.
     """
     if isinstance(error, UserFunctionError) and options.orders is None:
-        let_go_of_checkpoints(context, JobStatus.FAILED)
+        let_go_of_checkpoints(context, JobEnd.FAILED)
 
 
-def _drive(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun | None]:
+def _drive(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun | None]:
     """Run after run, until one ends well or nobody wants another one.
 
     Returns no run if the job was told to stop while there was none.
@@ -163,10 +163,10 @@ def _drive(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun |
         return _runs(context, choice)
     except StoppedWaiting:
         _answer_at_once(context)
-        return Outcome.STOPPED, None
+        return RunOutcome.STOPPED, None
 
 
-def _runs(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun | None]:
+def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun | None]:
     """Run after run until one ends well: a run that loses its local state is followed by another.
 
     Rewinds that come without a checkpoint in between are counted and end the job; executors that
@@ -187,7 +187,7 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[Outcome, StreamRun | 
                 return _drive_run(run), run
         except RangesMove:
             if context.stop.is_set():
-                return Outcome.STOPPED, run
+                return RunOutcome.STOPPED, run
             context.reporter.message("subtasks move to other executors")
             rewinds, choice = _Rewinds(), _choose_again(context, "sizes")
         except CorruptState as error:
@@ -282,7 +282,7 @@ def _wait(context: DriverContext, rewinds: _Rewinds, error: MoorageError) -> Non
         pause -= _POLL_SECONDS
 
 
-def _drive_run(run: StreamRun) -> Outcome:
+def _drive_run(run: StreamRun) -> RunOutcome:
     """What was wrong with rows is the job's failure, not the manifest's."""
     try:
         return run.drive()

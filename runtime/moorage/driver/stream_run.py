@@ -32,7 +32,7 @@ from moorage.driver.query import (
 from moorage.driver.refusals import RestorePointCorrupt, RestorePointIncompatible
 from moorage.driver.request_handler import RequestHandler
 from moorage.driver.restore_point import Choice
-from moorage.driver.types import Outcome
+from moorage.driver.types import RunOutcome
 from moorage.driver.views import OddRows
 from moorage.engine.acks import OddCounts
 from moorage.engine.epoch import EpochRunner, RunIdentity
@@ -120,7 +120,7 @@ class StreamRun:
         """The run's checkpoints."""
         return self._checkpointer
 
-    def drive(self) -> Outcome:
+    def drive(self) -> RunOutcome:
         """Run until the input ends or somebody asks to stop.
 
         Raises:
@@ -130,7 +130,7 @@ class StreamRun:
         """
         self._c.reporter.phase("running")
         self._query = self._start_query()
-        outcome: Outcome | None = None
+        outcome: RunOutcome | None = None
         try:
             outcome = self._until_end()
         finally:
@@ -142,7 +142,7 @@ class StreamRun:
         self._handler.let_go()
         return outcome
 
-    def _until_end(self) -> Outcome:
+    def _until_end(self) -> RunOutcome:
         query = self._query
         while query is not None and self._failure is None and is_active(query):
             if self._c.stop.wait(_POLL_SECONDS):
@@ -150,13 +150,13 @@ class StreamRun:
             if (request := self._c.requests.stop_at_once) is not None:
                 self._halted = True
                 self._handler.stop_at_once(request)
-                return Outcome.STOPPED
+                return RunOutcome.STOPPED
             with self._liveness.watching(self._lock, query):
                 self._between_epochs()
                 self._tick_when_idle()
                 if self._failure is None and self._handler.stopped():
                     self._halted = True
-                    return Outcome.STOPPED
+                    return RunOutcome.STOPPED
                 if self._ranges_should_move() and self._ended_for_a_move():
                     raise RangesMove
         self._raise_failure()
@@ -333,16 +333,16 @@ class StreamRun:
 
     # -- ending ----------------------------------------------------------------------------
 
-    def _stop(self) -> Outcome:
+    def _stop(self) -> RunOutcome:
         """Asked to stop: let the epoch end, take a last checkpoint."""
         self._c.reporter.phase("stopping")
         with self._lock:
             self._halted = True
             self._raise_failure()
             self._last_checkpoint(finished=False)
-        return Outcome.STOPPED
+        return RunOutcome.STOPPED
 
-    def _finish(self) -> Outcome:
+    def _finish(self) -> RunOutcome:
         """The input is used up: fire all timers, take the checkpoint that publishes the rest."""
         with self._lock:
             self._halted = True
@@ -353,7 +353,7 @@ class StreamRun:
                 self._raise_failure()
             self._last_checkpoint(finished=True)
         self._c.reporter.phase("finished")
-        return Outcome.FINISHED
+        return RunOutcome.FINISHED
 
     def _ranges_should_move(self) -> bool:
         # Ranges that hold nothing are as well where they are.

@@ -24,15 +24,15 @@ from moorage.driver.views import (
 )
 
 if TYPE_CHECKING:
-    from moorage.driver.environment import Environment
+    from moorage.driver.environment import JobEnvironment
     from moorage_state.snapshots import LogWriter
 
 __all__ = [
     "CheckpointView",
+    "JobProgress",
     "Orders",
-    "Outcome",
-    "Progress",
     "RunOptions",
+    "RunOutcome",
     "RunResult",
     "StoreRefused",
 ]
@@ -72,8 +72,8 @@ class RunOptions:
         local_dir: where working databases and Spark's scratch go; a temporary directory if None.
         cores: how many cores Spark may use; as many as subtasks and the machine allow if None.
         stop: set from outside, at any time and from any thread: take a last checkpoint and return
-            with `Outcome.STOPPED`. `run_job` is called outside the main thread, so it can install
-            no signal handler and needs none: this event is how Ctrl-C and SIGTERM arrive.
+            with `RunOutcome.STOPPED`. `run_job` is called outside the main thread, so it can
+            install no signal handler and needs none: this event is how Ctrl-C and SIGTERM arrive.
         control: let `moorage savepoint` reach the job through a socket of this user.
         requests: where savepoints and more are asked for, from any thread.
         orders: an operator's; None on a person's machine. With orders the run takes the
@@ -94,7 +94,7 @@ class RunOptions:
     stop: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
     requests: Requests = field(default_factory=Requests, compare=False, repr=False)
     orders: Orders | None = None
-    environment: "Environment | None" = field(default=None, compare=False, repr=False)
+    environment: "JobEnvironment | None" = field(default=None, compare=False, repr=False)
     claimed: Callable[["LogWriter"], object] | None = field(default=None, compare=False, repr=False)
     fenced: Callable[[str], object] | None = field(default=None, compare=False, repr=False)
     ended: Callable[["RunResult | BaseException"], object] = field(
@@ -103,7 +103,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """Where a run is. The driver reports one after every epoch and whenever something changes.
 
     Attributes:
@@ -179,7 +179,7 @@ class Progress:
     moves: int = 0
 
 
-class Outcome(Enum):
+class RunOutcome(Enum):
     """Why a run ended well."""
 
     FINISHED = "finished"
@@ -204,7 +204,7 @@ class RunResult:
         already: the job had finished before, and nothing was run.
     """
 
-    outcome: Outcome
+    outcome: RunOutcome
     epoch: int
     rows_total: int
     seconds: float

@@ -26,7 +26,7 @@ from moorage_testing.tls import mount
 from moorage.cluster.environment import ClusterEnvironment
 from moorage.cluster.servers import Patience
 from moorage.driver.runner import run_job
-from moorage.driver.types import Progress, RunOptions
+from moorage.driver.types import JobProgress, RunOptions
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.placement import AnchoredPlacement, LiveExecutor
 from moorage_api import StatefulSparkJob
@@ -55,7 +55,7 @@ class World:
     sidecars: Sidecars
     environment: ClusterEnvironment
     stop: threading.Event = field(default_factory=threading.Event)
-    progress: Progress = field(default_factory=Progress)
+    progress: JobProgress = field(default_factory=JobProgress)
     messages: list[str] = field(default_factory=list)
     opened: list[dict] = field(default_factory=list)
     placements: list[AnchoredPlacement] = field(default_factory=list)

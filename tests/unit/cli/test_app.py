@@ -9,7 +9,7 @@ import pytest
 
 from moorage.cli.app import run_session
 from moorage.cli.progress import PlainDisplay
-from moorage.driver.types import CheckpointView, Outcome, Progress, RunOptions, RunResult
+from moorage.driver.types import CheckpointView, JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.driver.views import OddRows
 from moorage_api import load_manifest
 from moorage_state.errors import CorruptState, UserError
@@ -26,13 +26,13 @@ class Recorder:
 
     def __call__(self, job, job_dir, options, listener):
         self.calls.append((job, job_dir, options))
-        listener(Progress(epoch=1, phase="running"))
+        listener(JobProgress(epoch=1, phase="running"))
         if isinstance(self.end, Exception):
             raise self.end
         return self.end
 
 
-FINISHED = RunResult(Outcome.FINISHED, epoch=12, rows_total=336_776, seconds=41.26)
+FINISHED = RunResult(RunOutcome.FINISHED, epoch=12, rows_total=336_776, seconds=41.26)
 
 
 def test_a_run_that_finishes_says_so_and_succeeds(moorage, job_file):
@@ -182,8 +182,8 @@ def test_the_version_alone_is_printed_for_programs(moorage):
 
 def test_a_job_that_had_finished_says_so_and_shows_no_zeros(moorage, job_file):
     def runner(_job, _job_dir, _options, listener):
-        listener(Progress(epoch=9, phase="finished", restored_from="chk-3"))
-        return RunResult(Outcome.FINISHED, 9, 0, 0.1, restored_from="chk-3", already=True)
+        listener(JobProgress(epoch=9, phase="finished", restored_from="chk-3"))
+        return RunResult(RunOutcome.FINISHED, 9, 0, 0.1, restored_from="chk-3", already=True)
 
     status, out, err = moorage("run", job_file, runner=runner)
     assert status == 0
@@ -233,9 +233,9 @@ def test_a_checkpoint_is_named_in_the_summary(moorage, job_file):
     from datetime import UTC, datetime
 
     view = CheckpointView(9, 12, datetime(2026, 11, 20, tzinfo=UTC), 1, 1, 0.1)
-    stopped = RunResult(Outcome.STOPPED, 12, 100, 2.0, last_checkpoint=view)
+    stopped = RunResult(RunOutcome.STOPPED, 12, 100, 2.0, last_checkpoint=view)
     _, out, _ = moorage("run", job_file, runner=Recorder(stopped))
     assert "checkpoint 9 in file://./state; the same command goes on from there" in out
-    at_once = RunResult(Outcome.STOPPED, 0, 0, 2.0)
+    at_once = RunResult(RunOutcome.STOPPED, 0, 0, 2.0)
     _, out, _ = moorage("run", job_file, runner=Recorder(at_once))
     assert "no checkpoint in file://./state; the same command begins with the start" in out

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from moorage.cli.progress import LiveDisplay, PlainDisplay, live_view, open_display, plain_line
-from moorage.driver.types import CheckpointView, Progress
+from moorage.driver.types import CheckpointView, JobProgress
 from moorage.driver.views import OddRows
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC)
@@ -24,7 +24,7 @@ def checkpoint(age_seconds=3):
     )
 
 
-RUNNING = Progress(
+RUNNING = JobProgress(
     epoch=42,
     rows_total=1_234_567,
     rows_per_second=98_765.4,
@@ -58,7 +58,7 @@ def test_a_line_says_what_is_odd_about_rows_where_anything_is():
 
 
 def test_a_run_that_has_just_begun_has_a_line_too():
-    assert plain_line(Progress(phase="running"), NOW) == (
+    assert plain_line(JobProgress(phase="running"), NOW) == (
         "running: epoch 0, 0 rows, 0 rows/s, state 0 B, checkpoint none yet"
     )
 
@@ -66,11 +66,11 @@ def test_a_run_that_has_just_begun_has_a_line_too():
 def test_nothing_but_messages_is_shown_before_there_is_a_run():
     stream = io.StringIO()
     with PlainDisplay(stream) as display:
-        display(Progress(message="starting empty"))
+        display(JobProgress(message="starting empty"))
     assert stream.getvalue() == "starting empty\n"
     terminal = io.StringIO()
     with LiveDisplay(Console(file=terminal, width=100, force_terminal=True)) as display:
-        display(Progress(message="starting empty"))
+        display(JobProgress(message="starting empty"))
     assert "starting empty" in terminal.getvalue()
     assert "phase" not in terminal.getvalue()
 
@@ -86,19 +86,19 @@ def test_nothing_but_messages_is_shown_before_there_is_a_run():
     ],
 )
 def test_a_share_is_rounded_down_so_that_all_means_all(bound, shown):
-    assert f", {shown}," in plain_line(Progress(bound=bound), NOW)
+    assert f", {shown}," in plain_line(JobProgress(bound=bound), NOW)
 
 
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(0, "0s"), (59, "59s"), (61, "1m01s"), (3660, "1h01m"), (-5, "0s")]
 )
 def test_the_age_of_a_checkpoint_is_short_and_never_negative(seconds, shown):
-    line = plain_line(Progress(last_checkpoint=checkpoint(seconds)), NOW)
+    line = plain_line(JobProgress(last_checkpoint=checkpoint(seconds)), NOW)
     assert f"checkpoint 7 ({shown} ago" in line
 
 
 def test_a_rate_that_is_no_number_is_not_shown_as_one():
-    assert ", - rows/s" in plain_line(Progress(rows_per_second=float("nan")), NOW)
+    assert ", - rows/s" in plain_line(JobProgress(rows_per_second=float("nan")), NOW)
 
 
 def render(progress):
@@ -117,7 +117,7 @@ def test_the_view_shows_a_bar_where_the_input_is_bounded():
 
 
 def test_the_view_shows_no_bar_where_the_input_has_no_end():
-    text = render(Progress(phase="running"))
+    text = render(JobProgress(phase="running"))
     assert "━" not in text
     assert "%" not in text
     assert "none yet" in text
@@ -139,7 +139,7 @@ def test_plain_progress_is_at_most_one_line_a_second_and_the_last_is_never_lost(
     stream, clock = io.StringIO(), Clock()
     with PlainDisplay(stream, monotonic=clock, now=lambda: NOW) as display:
         for epoch in range(1, 31):
-            display(Progress(epoch=epoch, phase="running"))
+            display(JobProgress(epoch=epoch, phase="running"))
             clock.seconds += 0.125
     epochs = [int(line.split("epoch ")[1].split(",")[0]) for line in lines_of(stream)]
     assert epochs == [1, 9, 17, 25, 30]
@@ -148,9 +148,9 @@ def test_plain_progress_is_at_most_one_line_a_second_and_the_last_is_never_lost(
 def test_a_message_is_shown_at_once_and_only_once():
     stream, clock = io.StringIO(), Clock()
     with PlainDisplay(stream, monotonic=clock, now=lambda: NOW) as display:
-        display(Progress(epoch=1))
-        display(Progress(epoch=2, message="checkpoint 6 is damaged"))
-        display(Progress(epoch=3, message="checkpoint 6 is damaged"))
+        display(JobProgress(epoch=1))
+        display(JobProgress(epoch=2, message="checkpoint 6 is damaged"))
+        display(JobProgress(epoch=3, message="checkpoint 6 is damaged"))
     assert [line for line in lines_of(stream) if "damaged" in line] == ["checkpoint 6 is damaged"]
 
 
@@ -160,7 +160,7 @@ def test_a_reader_that_went_away_does_not_stop_the_job():
             raise BrokenPipeError
 
     with PlainDisplay(Gone(), now=lambda: NOW) as display:
-        display(Progress(message="hello"))
+        display(JobProgress(message="hello"))
 
 
 def test_a_stream_that_is_no_terminal_gets_lines():
@@ -183,7 +183,7 @@ def test_the_live_view_ends_with_the_last_report_and_keeps_messages():
     console = Console(file=stream, width=100, force_terminal=True, color_system=None)
     with LiveDisplay(console, now=lambda: NOW) as display:
         threads = [
-            threading.Thread(target=display, args=(Progress(epoch=n, message="look here"),))
+            threading.Thread(target=display, args=(JobProgress(epoch=n, message="look here"),))
             for n in range(8)
         ]
         for thread in threads:

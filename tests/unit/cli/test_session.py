@@ -20,13 +20,13 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 import moorage.cli.app as app
-from moorage.driver.types import Outcome, Progress, RunResult
+from moorage.driver.types import RunOutcome, JobProgress, RunResult
 
 def runner(job, job_dir, options, listener):
-    listener(Progress(epoch=1, phase="running"))
+    listener(JobProgress(epoch=1, phase="running"))
     while True:
         if options.stop.wait(0.02) and {listens}:
-            return RunResult(Outcome.STOPPED, epoch=3, rows_total=9, seconds=0.1)
+            return RunResult(RunOutcome.STOPPED, epoch=3, rows_total=9, seconds=0.1)
 
 app._driver = lambda: runner
 sys.exit(app.run_app())

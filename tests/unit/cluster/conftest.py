@@ -15,7 +15,7 @@ from moorage.cluster.endpoint import Endpoint
 from moorage.cluster.metrics import DriverMetrics
 from moorage.cluster.orders import Places
 from moorage.driver.requests import Requests
-from moorage.driver.types import Progress
+from moorage.driver.types import JobProgress
 from moorage.redaction import Redactor
 
 TOKEN = "a-token-of-twenty-chars"  # noqa: S105
@@ -33,7 +33,7 @@ class Played:
 
     def say(self, **fields: Any) -> None:
         """The driver's progress."""
-        self.board(Progress(**fields))
+        self.board(JobProgress(**fields))
 
     def call(
         self,

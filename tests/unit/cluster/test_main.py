@@ -23,7 +23,7 @@ from moorage.cluster.orders import read_orders
 from moorage.cluster.termination import Termination
 from moorage.driver.refusals import AdoptRequired, RestorePointCorrupt, RestorePointNotFound
 from moorage.driver.requests import CheckpointRequest, JobEnding, Stopped, StopRequest
-from moorage.driver.types import CheckpointView, Outcome, Progress, RunOptions, RunResult
+from moorage.driver.types import CheckpointView, JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.driver.views import SavepointView
 from moorage.engine.task_failures import UserFunctionError
 from moorage.redaction import Redactor
@@ -34,10 +34,10 @@ from moorage_state.stores import MemoryStore
 
 from .conftest import AT, TOKEN, mounted_files
 
-DONE = RunResult(Outcome.FINISHED, 41, 10, 1.0)
-STOPPED = RunResult(Outcome.STOPPED, 41, 10, 1.0)
+DONE = RunResult(RunOutcome.FINISHED, 41, 10, 1.0)
+STOPPED = RunResult(RunOutcome.STOPPED, 41, 10, 1.0)
 LOCAL_DISK = ("Failed", "local_disk_error")
-Play = Callable[[RunOptions, Callable[[Progress], None]], RunResult]
+Play = Callable[[RunOptions, Callable[[JobProgress], None]], RunResult]
 
 
 class DriverAttempt:
@@ -99,13 +99,13 @@ def gate() -> Iterator[threading.Event]:
 
 
 def test_a_finished_job_says_what_it_did(attempt):
-    def play(options: RunOptions, listen: Callable[[Progress], None]) -> RunResult:
+    def play(options: RunOptions, listen: Callable[[JobProgress], None]) -> RunResult:
         assert options.orders is not None
         assert options.environment is None
         view = CheckpointView(7, 41, AT, 10, 10, 0.1)
-        listen(Progress(phase="running", lineage="lin", fence=2, epoch=41))
+        listen(JobProgress(phase="running", lineage="lin", fence=2, epoch=41))
         listen(
-            Progress(
+            JobProgress(
                 phase="finished",
                 lineage="lin",
                 fence=2,
@@ -280,9 +280,9 @@ def test_who_still_waits_is_told_that_the_driver_has_ended(attempt, gate):
 def test_the_end_names_the_savepoint_that_the_job_was_stopped_with(attempt):
     savepoint = SavepointView("last", "s3://sp/last", 8, 41, 99, 1.5, "sha256:abc", 128, AT)
 
-    def play(options: RunOptions, listen: Callable[[Progress], None]) -> RunResult:
+    def play(options: RunOptions, listen: Callable[[JobProgress], None]) -> RunResult:
         request = options.requests.ask(StopRequest(release=True))
-        listen(Progress(released=True))
+        listen(JobProgress(released=True))
         request.answer(Stopped(None, savepoint, released=True))
         return STOPPED
 

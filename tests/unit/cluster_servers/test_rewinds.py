@@ -10,7 +10,7 @@ import pytest
 from moorage.driver import runner
 from moorage.driver.environment import NoExecutors, RangesMove, SparkEnded, StoppedWaiting
 from moorage.driver.requests import Requests, StopRequest
-from moorage.driver.types import Outcome, Progress
+from moorage.driver.types import JobProgress, RunOutcome
 from moorage.engine.servers import ExecutorLost
 from moorage_state.errors import VersionGone
 
@@ -51,7 +51,7 @@ def drive(monkeypatch):
                 self.end, self.checkpointer = end, SimpleNamespace(last=checkpoint)
 
             def drive(self):
-                if isinstance(self.end, Outcome):
+                if isinstance(self.end, RunOutcome):
                     return self.end
                 raise self.end
 
@@ -62,7 +62,7 @@ def drive(monkeypatch):
             message=told.append, phase=lambda phase, message="": told.extend([phase, message])
         )
         monkeypatch.setattr(runner, "_choose_again", lambda *_: choice)
-        reporter.progress = Progress()
+        reporter.progress = JobProgress()
         requests = requests or Requests()
         context: Any = SimpleNamespace(
             reporter=reporter,
@@ -81,13 +81,13 @@ def drive(monkeypatch):
 
 def test_after_its_first_checkpoint_no_run_may_begin_with_nothing(drive):
     asked: list[bool] = []
-    drive((LOST, None), (LOST, "chk"), (LOST, None), (Outcome.FINISHED, None), asked=asked)
+    drive((LOST, None), (LOST, "chk"), (LOST, None), (RunOutcome.FINISHED, None), asked=asked)
     assert asked == [False, False, True, True]
 
 
 def test_lost_executors_never_end_a_job_that_makes_progress(drive):
-    outcome, _, told = drive(*[(LOST, "chk")] * 12, (Outcome.FINISHED, None))
-    assert outcome is Outcome.FINISHED
+    outcome, _, told = drive(*[(LOST, "chk")] * 12, (RunOutcome.FINISHED, None))
+    assert outcome is RunOutcome.FINISHED
     assert told.count("rewinding") == 12
 
 
@@ -100,8 +100,8 @@ def test_lost_executors_never_end_a_job_that_makes_none_but_it_waits_longer_and_
     drive, waits
 ):
     ends = [(LOST, None)] * 12
-    outcome, _, told = drive(*ends, (Outcome.FINISHED, None), stop=waits.event())
-    assert outcome is Outcome.FINISHED
+    outcome, _, told = drive(*ends, (RunOutcome.FINISHED, None), stop=waits.event())
+    assert outcome is RunOutcome.FINISHED
     assert pauses(told) == [5, 10, 20, 40, 80, 160, 300, 300, 300]
     assert sum(waits) == sum(pauses(told))
     assert "executors were lost 4 times without a checkpoint in between" in "".join(told)
@@ -110,7 +110,7 @@ def test_lost_executors_never_end_a_job_that_makes_none_but_it_waits_longer_and_
 
 def test_after_a_checkpoint_lost_executors_are_made_good_at_once_again(drive, waits):
     ends = [(LOST, None)] * 4 + [(LOST, "chk")] + [(LOST, None)] * 3
-    _, _, told = drive(*ends, (Outcome.FINISHED, None), stop=waits.event())
+    _, _, told = drive(*ends, (RunOutcome.FINISHED, None), stop=waits.event())
     assert (pauses(told), sum(waits)) == ([5], 5)
 
 
@@ -129,23 +129,23 @@ def test_a_job_that_is_to_stop_at_once_does_not_wait_for_another_run(drive, wait
     requests = Requests()
     request = requests.ask(StopRequest("None"))
     outcome, _, _ = drive(*[(LOST, None)] * 4, stop=waits.event(), requests=requests)
-    assert (outcome, request.state, waits) == (Outcome.STOPPED, "Completed", [])
+    assert (outcome, request.state, waits) == (RunOutcome.STOPPED, "Completed", [])
 
 
 def test_progress_forgives_what_came_before_it(drive):
     ends = [(LOST, None)] * 3 + [(LOST, "chk")] + [(GONE, None)] * 3
-    assert drive(*ends, (Outcome.STOPPED, None))[0] is Outcome.STOPPED
+    assert drive(*ends, (RunOutcome.STOPPED, None))[0] is RunOutcome.STOPPED
 
 
 def test_moves_are_no_rewinds(drive):
     ends = [(RangesMove(), "chk")] * 9
-    outcome, _, told = drive(*ends, (Outcome.FINISHED, None))
-    assert outcome is Outcome.FINISHED
+    outcome, _, told = drive(*ends, (RunOutcome.FINISHED, None))
+    assert outcome is RunOutcome.FINISHED
     assert told == ["subtasks move to other executors"] * 9
 
 
 def test_a_job_that_is_stopped_while_it_waits_for_executors_has_stopped(drive):
-    assert drive((LOST, "chk"), StoppedWaiting())[:2] == (Outcome.STOPPED, None)
+    assert drive((LOST, "chk"), StoppedWaiting())[:2] == (RunOutcome.STOPPED, None)
 
 
 @pytest.mark.parametrize("error", [NoExecutors("none came"), SparkEnded("too many failed")])
@@ -159,11 +159,11 @@ def test_a_job_that_was_told_to_stop_begins_no_other_run(drive):
     stop.set()
     with pytest.raises(ExecutorLost):  # not "stopped": the last checkpoint is not there
         drive((LOST, "chk"), stop=stop)
-    assert drive((RangesMove(), "chk"), stop=stop)[0] is Outcome.STOPPED
+    assert drive((RangesMove(), "chk"), stop=stop)[0] is RunOutcome.STOPPED
 
 
 def test_a_stop_at_once_is_answered_though_no_run_began(drive):
     requests = Requests()
     request = requests.ask(StopRequest("None"))
-    assert drive(StoppedWaiting(), requests=requests)[0] is Outcome.STOPPED
+    assert drive(StoppedWaiting(), requests=requests)[0] is RunOutcome.STOPPED
     assert request.state == "Completed"

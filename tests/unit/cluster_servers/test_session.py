@@ -6,7 +6,7 @@ import pytest
 
 from moorage.cluster.environment import ClusterEnvironment, Pod, cluster_conf
 from moorage.driver import session
-from moorage.driver.environment import Environment, SparkNotStarted
+from moorage.driver.environment import JobEnvironment, SparkNotStarted
 from moorage.driver.local import LocalEnvironment
 from moorage_state.errors import UserError
 from moorage_state.import_path import standard_library
@@ -125,10 +125,10 @@ def test_no_token_shows_in_an_environments_text():
 
 
 def test_what_has_no_executors_says_so_when_it_is_scaled():
-    local: Environment = LocalEnvironment()
+    local: JobEnvironment = LocalEnvironment()
     with pytest.raises(UserError, match="no executors on this machine"):
         local.scale(3)
-    cluster: Environment = ClusterEnvironment({}, "token")
+    cluster: JobEnvironment = ClusterEnvironment({}, "token")
     with pytest.raises(UserError, match="has not begun"):
         cluster.scale(3)
     assert (local.executors().desired, cluster.executors().desired) == (0, 0)

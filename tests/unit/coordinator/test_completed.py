@@ -6,7 +6,7 @@ from moorage_state.coordinator import (
     CheckpointProperties,
     CheckpointRetentionPolicy,
     CompletedCheckpointStore,
-    JobStatus,
+    JobEnd,
 )
 from moorage_state.errors import Fenced, UserError
 from moorage_state.snapshots import LogWriter, Owner, Retire, retained
@@ -63,7 +63,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("policy", ENDS)
-@pytest.mark.parametrize("status", JobStatus)
+@pytest.mark.parametrize("status", JobEnd)
 def test_the_end_of_the_job_discards_what_was_agreed(lineage, policy, status):
     store = store_of(lineage, retention=policy)
     lineage.complete(1, "count")
@@ -76,7 +76,7 @@ def test_the_end_of_the_job_discards_what_was_agreed(lineage, policy, status):
     assert bool(left) != discards
 
 
-@pytest.mark.parametrize("status", JobStatus)
+@pytest.mark.parametrize("status", JobEnd)
 @pytest.mark.parametrize(
     "properties",
     [
@@ -94,5 +94,5 @@ def test_another_driver_that_took_over_keeps_its_checkpoints(lineage):
     lineage.complete(1)
     LogWriter.claim(lineage.objects, Owner("c", "n", "flights", "u"), "successor")
     with pytest.raises(Fenced):
-        store.shutdown(JobStatus.FINISHED)
+        store.shutdown(JobEnd.FINISHED)
     assert [info.key for info in lineage.objects.list("chk-")]

@@ -11,7 +11,7 @@ from moorage_state.coordinator import (
     CountingIdCounter,
     FailJob,
     FinalizeCheckpoint,
-    JobStatus,
+    JobEnd,
     MessageOutcome,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
@@ -441,7 +441,7 @@ def test_a_stop_whose_savepoint_fails_lets_periodic_checkpoints_go_on(make):
     assert h.coordinator.is_periodic_checkpointing_started
 
 
-@pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.SUSPENDED])
+@pytest.mark.parametrize("status", [JobEnd.FINISHED, JobEnd.SUSPENDED])
 def test_an_ended_coordinator_takes_no_messages_and_no_requests(make, status):
     h = make(interval=60)
     h.begin()
@@ -454,7 +454,7 @@ def test_an_ended_coordinator_takes_no_messages_and_no_requests(make, status):
         h.coordinator.start_checkpoint_scheduler()
 
 
-@pytest.mark.parametrize("status", [JobStatus.CANCELED, JobStatus.SUSPENDED])
+@pytest.mark.parametrize("status", [JobEnd.CANCELED, JobEnd.SUSPENDED])
 def test_a_finalization_that_ends_after_the_job_still_completes(make, status):
     h = make()
     _, future = h.begin()
@@ -470,7 +470,7 @@ def test_a_finalization_that_fails_after_the_job_ended_fails_for_that_reason(mak
     h = make()
     _, future = h.begin()
     h.ack_all(1)
-    h.coordinator.shutdown(JobStatus.FAILED)
+    h.coordinator.shutdown(JobEnd.FAILED)
     h.coordinator.finalize_failed(1, OSError("full"))
     assert future.exception().reason is Reason.CHECKPOINT_COORDINATOR_SHUTDOWN
 

@@ -22,7 +22,7 @@ from moorage_state.coordinator import (
     CheckpointRetentionPolicy,
     FailJob,
     FinalizeCheckpoint,
-    JobStatus,
+    JobEnd,
     MessageOutcome,
     NotifyCheckpointComplete,
     TriggerTasks,
@@ -345,7 +345,7 @@ class Machine(RuleBasedStateMachine):
         self.call(self.h.coordinator.stop_checkpoint_scheduler)
 
     @precondition(lambda self: self.alive and len(self.started) > 8)
-    @rule(status=st.sampled_from(JobStatus))
+    @rule(status=st.sampled_from(JobEnd))
     def the_job_ends(self, status):
         self.status = status
         self.call(self.h.coordinator.shutdown, status)
@@ -377,7 +377,7 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "h"):
             return
         if self.alive:
-            self.the_job_ends(JobStatus.FAILED)
+            self.the_job_ends(JobEnd.FAILED)
         if self.finalizing is not None:
             self.it_is_in_the_log()
         assert all(n == 1 for n in self.answers.values())

@@ -10,7 +10,7 @@ from moorage_state.coordinator import (
     CheckpointException,
     CheckpointFailureReason,
     CheckpointProperties,
-    JobStatus,
+    JobEnd,
     reason_of,
 )
 from moorage_state.errors import (
@@ -167,7 +167,7 @@ def a_query_that_ended_before_the_boundary(make):
 def the_end_of_the_job(make):
     h = make(tolerable=9)
     _, future = h.begin()
-    h.coordinator.shutdown(JobStatus.CANCELED)
+    h.coordinator.shutdown(JobEnd.CANCELED)
     return h, future
 
 

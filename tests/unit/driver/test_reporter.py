@@ -5,18 +5,18 @@ import logging
 import pytest
 
 from moorage.driver.reporter import Reporter
-from moorage.driver.types import Progress
+from moorage.driver.types import JobProgress
 
 DAY_MS = 24 * 3600 * 1000
 
 
 @pytest.fixture
-def heard() -> list[Progress]:
+def heard() -> list[JobProgress]:
     return []
 
 
 @pytest.fixture
-def reporter(heard: list[Progress]) -> Reporter:
+def reporter(heard: list[JobProgress]) -> Reporter:
     return Reporter(heard.append)
 
 
@@ -25,7 +25,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_it_is_told_once_with_how_far_and_the_gap_goes_on_to_be_shown(
-    reporter: Reporter, heard: list[Progress], caplog: pytest.LogCaptureFixture
+    reporter: Reporter, heard: list[JobProgress], caplog: pytest.LogCaptureFixture
 ) -> None:
     for behind_ms in range(DAY_MS + 5_000, DAY_MS, -100):
         reporter.clock(behind_ms)

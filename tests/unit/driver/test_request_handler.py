@@ -12,7 +12,7 @@ from moorage.driver.query import Ticking
 from moorage.driver.request_handler import RequestHandler
 from moorage.driver.requests import (
     CheckpointRequest,
-    Request,
+    JobRequest,
     Requests,
     RescaleRequest,
     SavepointRequest,
@@ -20,7 +20,7 @@ from moorage.driver.requests import (
     StopRequest,
 )
 from moorage.driver.stream_run import StreamRun
-from moorage.driver.types import CheckpointView, Outcome
+from moorage.driver.types import CheckpointView, RunOutcome
 from moorage.driver.views import ExecutorsView, SavepointView
 from moorage.engine.event_time import Watermarks
 from moorage_state.coordinator import CheckpointRetentionPolicy, CompletedCheckpointStore
@@ -50,7 +50,7 @@ class Checkpoints:
         self.did: list[str] = []
         self.finish_error: MoorageError | None = None
         self.savepoint_answer: Any = VIEW
-        self.suspended: list[Request] = []
+        self.suspended: list[JobRequest] = []
         self.broken = False
         self.takes_savepoint = False
         self.last = None
@@ -90,7 +90,7 @@ class Checkpoints:
     def abandon(self, *, job_ends: bool = False) -> None:
         self.job_ends = job_ends
 
-    def take_suspended(self) -> list[Request]:
+    def take_suspended(self) -> list[JobRequest]:
         suspended, self.suspended = self.suspended, []
         return suspended
 
@@ -199,7 +199,7 @@ class Running:
         run._start_query = lambda: self.query
         self.run: StreamRun = run
 
-    def drive(self) -> Outcome:
+    def drive(self) -> RunOutcome:
         return self.run.drive()
 
     def wants_to_move(self, *, busy: bool) -> bool:
@@ -224,7 +224,7 @@ def running():
 
 def test_a_stop_takes_a_last_checkpoint_and_ends(running):
     request = running.ask(StopRequest())
-    assert running.drive() is Outcome.STOPPED
+    assert running.drive() is RunOutcome.STOPPED
     assert running.checkpoints.did == ["finish"]
     assert (request.wait(0).checkpoint, request.wait(0).savepoint) == (LAST, None)
     assert running.checkpoints.job_ends
@@ -240,7 +240,7 @@ def test_a_run_without_input_tells_of_a_clock_that_went_back(running):
 
 def test_a_stop_with_a_savepoint_publishes_first(running):
     request = running.ask(StopRequest("Savepoint", SavepointRequest("last", stop=True)))
-    assert running.drive() is Outcome.STOPPED
+    assert running.drive() is RunOutcome.STOPPED
     assert running.checkpoints.did == ["finish", "savepoint last"]
     assert request.wait(0).savepoint == VIEW
 
@@ -272,7 +272,7 @@ def test_a_release_that_may_not_be_written_is_a_failure_and_the_job_has_ended(ru
 
     monkeypatch.setattr(running.writer, "append", away)
     request = running.ask(StopRequest("Savepoint", SavepointRequest("last", stop=True), True))
-    assert running.drive() is Outcome.STOPPED
+    assert running.drive() is RunOutcome.STOPPED
     with pytest.raises(StoreUnavailable):
         request.wait(0)
     assert request.granted == Stopped(LAST, VIEW)  # the savepoint is there all the same
@@ -301,7 +301,7 @@ def test_a_stop_at_once_takes_nothing_and_waits_for_no_epoch(running):
     thread = threading.Thread(target=epoch)
     thread.start()
     held.wait(20)
-    assert running.drive() is Outcome.STOPPED
+    assert running.drive() is RunOutcome.STOPPED
     done.set()
     thread.join()
     assert running.checkpoints.did == []
@@ -315,7 +315,7 @@ def test_a_stop_whose_checkpoint_fails_lets_the_job_go_on(running, savepoint):
     request = running.ask(StopRequest("Savepoint" if savepoint else "Checkpoint", savepoint))
     again = running.ask(StopRequest(request_id="again"))
     running.run._c.settings.bounded = True  # it goes on until its input ends
-    assert running.drive() is Outcome.FINISHED
+    assert running.drive() is RunOutcome.FINISHED
     with pytest.raises(UserError, match="stopped already"):
         again.wait(0)
     with pytest.raises(Retryable, match="away"):
@@ -329,7 +329,7 @@ def test_a_signal_during_a_stop_with_a_savepoint_gives_the_savepoint_up(running)
     request = running.ask(StopRequest("Savepoint", SavepointRequest("last", stop=True)))
     # The signal comes while the savepoint is on its way.
     running.checkpoints.wait = lambda *_args, **_kwargs: (running.stop.set(), [])[1]
-    assert running.drive() is Outcome.STOPPED
+    assert running.drive() is RunOutcome.STOPPED
     with pytest.raises(UserError, match="before the savepoint was complete"):
         request.wait(0)
 
@@ -359,7 +359,7 @@ def test_what_was_asked_for_outlives_a_move_of_ranges(running):
 def test_ranges_wait_with_their_move_for_a_savepoint_that_is_being_taken(running):
     running.moves = running.checkpoints.takes_savepoint = True
     running.run._c.settings.bounded = True
-    assert running.drive() is Outcome.FINISHED
+    assert running.drive() is RunOutcome.FINISHED
     running.query = Query(50)
     running.checkpoints.takes_savepoint = False
     with pytest.raises(RangesMove):
@@ -387,7 +387,7 @@ def test_a_query_that_nobody_answers_for_means_that_spark_has_ended(running, mon
 def test_a_stop_at_once_is_not_taken_up_at_a_boundary_as_another_stop(running):
     request = running.ask(StopRequest("None"))
     running.run._between_epochs()
-    assert running.drive() is Outcome.STOPPED
+    assert running.drive() is RunOutcome.STOPPED
     assert running.checkpoints.did == []
     assert request.state == "Completed"
 
@@ -402,5 +402,5 @@ def test_what_was_asked_for_and_not_done_is_answered_when_the_job_ends(running):
 
 def test_a_savepoint_of_the_command_line_may_end_the_job(running):
     request = running.ask(SavepointRequest("last", stop=True))
-    assert running.drive() is Outcome.STOPPED
+    assert running.drive() is RunOutcome.STOPPED
     assert request.wait(0) == VIEW

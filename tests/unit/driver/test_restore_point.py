@@ -25,7 +25,7 @@ from moorage.driver.reporter import Reporter
 from moorage.driver.restore_point import Choice, adopting, check_fits, choose, renamed
 from moorage.driver.runner import run_job
 from moorage.driver.settings import JobSettings
-from moorage.driver.types import Orders, Progress, RunOptions
+from moorage.driver.types import JobProgress, Orders, RunOptions
 from moorage_api import StatefulSparkJob
 from moorage_state.errors import StoreDenied, UserError
 from moorage_state.snapshots import (
@@ -325,7 +325,7 @@ def test_another_cluster_is_another_job(lineage, started):
 
 def test_an_operators_driver_takes_the_directory_from_a_living_one(lineage):
     settings, options = lineage.settings(), RunOptions(orders=ORDERS)
-    said: list[Progress] = []
+    said: list[JobProgress] = []
     with contextlib.ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(hold_lineage(settings, options, Reporter(said.append)))

@@ -8,7 +8,7 @@ import pytest
 from moorage.driver.environment import SparkEnded
 from moorage.driver.runner import _ended_well, _failed
 from moorage.driver.settings import JobSettings
-from moorage.driver.types import Orders, Outcome, RunOptions
+from moorage.driver.types import Orders, RunOptions, RunOutcome
 from moorage.engine.task_failures import UserFunctionError
 from moorage_api import StatefulSparkJob
 from moorage_state.coordinator import CheckpointRetentionPolicy, CompletedCheckpointStore
@@ -84,7 +84,7 @@ def ended(make_job):
 @pytest.mark.parametrize("policy", CheckpointRetentionPolicy)
 def test_a_job_whose_input_ended_leaves_none(ended, policy):
     job = ended(policy)
-    _ended_well(job.context, Outcome.FINISHED)
+    _ended_well(job.context, RunOutcome.FINISHED)
     assert job.left == 0
     (said,) = job.said
     assert "as checkpoint.externalizedCheckpointRetention says: checkpoints=2" in said
@@ -93,7 +93,7 @@ def test_a_job_whose_input_ended_leaves_none(ended, policy):
 @pytest.mark.parametrize("policy", CheckpointRetentionPolicy)
 def test_a_job_that_was_told_to_stop_goes_on_from_them(ended, policy):
     job = ended(policy)
-    _ended_well(job.context, Outcome.STOPPED)
+    _ended_well(job.context, RunOutcome.STOPPED)
     assert (job.left, job.said) == (2, [])
 
 
@@ -133,6 +133,6 @@ def test_a_store_that_is_down_changes_nothing_of_how_the_job_ended(ended, monkey
         raise StoreUnavailable("away")
 
     monkeypatch.setattr(job.log, "append", away)
-    _ended_well(job.context, Outcome.FINISHED)
+    _ended_well(job.context, RunOutcome.FINISHED)
     assert job.left == 2
     assert job.said == ["checkpoints of the ended job could not be deleted: away"]

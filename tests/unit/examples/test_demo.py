@@ -10,7 +10,7 @@ from rich.console import Console
 
 from moorage.cli.app import _summary
 from moorage.cli.progress import plain_line
-from moorage.driver.types import Outcome, Progress, RunResult
+from moorage.driver.types import JobProgress, RunOutcome, RunResult
 from moorage_api import load_manifest
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +35,7 @@ def shown(*renderables):
 
 
 def test_progress_is_read_from_what_moorage_run_prints(process):
-    progress = Progress(
+    progress = JobProgress(
         phase="running", epoch=12, rows_total=75_000, bound=(84, 366), restored_from="chk-3"
     )
     line = process.parse_line(plain_line(progress, NOW))
@@ -44,14 +44,14 @@ def test_progress_is_read_from_what_moorage_run_prints(process):
 
 
 def test_progress_without_a_bound_and_a_restore_is_read(process):
-    line = process.parse_line(plain_line(Progress(phase="starting"), NOW))
+    line = process.parse_line(plain_line(JobProgress(phase="starting"), NOW))
     assert (line.phase, line.epoch, line.rows, line.percent) == ("starting", 0, 0, 0)
     assert line.restored_from is None
 
 
 def test_the_line_that_sums_up_is_read(process):
     job = load_manifest(ROOT / "examples" / "flights" / "job.yaml")
-    result = RunResult(Outcome.FINISHED, epoch=55, rows_total=328_521, seconds=41.5)
+    result = RunResult(RunOutcome.FINISHED, epoch=55, rows_total=328_521, seconds=41.5)
     line = process.parse_line(_summary(job, result))
     assert (line.phase, line.epoch, line.rows, line.percent) == ("finished", 55, 328_521, 100)
 
