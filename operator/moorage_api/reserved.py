@@ -130,6 +130,7 @@ CLUSTER_SPARK_CONF: dict[str, str] = {
     "spark.kubernetes.executor.podTemplateContainerName": _FIXED,
     "spark.kubernetes.executor.podTemplateFile": _TEMPLATE,
     "spark.kubernetes.executor.request.cores": "use executor.cpuRequest",
+    "spark.kubernetes.executor.terminationGracePeriodSeconds": _TEMPLATE,
     "spark.kubernetes.memoryOverheadFactor": _MEMORY,
     "spark.network.crypto.enabled": _FIXED,
     "spark.task.cpus": _FIXED,

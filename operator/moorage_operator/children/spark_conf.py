@@ -9,7 +9,7 @@ from moorage_api.driver import CONFIG_DIR, SPARK_SECRET_FILE, StartOrder
 from moorage_api.reserved import BLOCK_MANAGER_PORT, DRIVER_PORT, EXECUTOR_CONTAINER
 from moorage_api.sizing import driver_memory, executor_count, executor_memory
 from moorage_operator.children.names import driver_pod_name, executor_prefix, labels
-from moorage_operator.children.pods import local_settings
+from moorage_operator.children.pods import executor_template, local_settings
 from moorage_operator.world import Meta
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -54,6 +54,7 @@ def _pods(meta: Meta, spec: JobSpec, order: StartOrder) -> dict[str, str]:
         f"spark.kubernetes.executor.label.{name}": value
         for name, value in labels(meta, "executor", order.attempt).items()
     }
+    template = executor_template(meta, spec, "", order.attempt)["spec"]
     return {
         **marks,
         "spark.kubernetes.container.image": spec.image or "",
@@ -65,6 +66,10 @@ def _pods(meta: Meta, spec: JobSpec, order: StartOrder) -> dict[str, str]:
         "spark.kubernetes.executor.podNamePrefix": executor_prefix(meta.name, order.attempt),
         "spark.kubernetes.executor.podTemplateContainerName": EXECUTOR_CONTAINER,
         "spark.kubernetes.executor.podTemplateFile": f"{CONFIG_DIR}/executor.yaml",
+        # Else Spark has 30 s take the place of what the template says.
+        "spark.kubernetes.executor.terminationGracePeriodSeconds": (
+            f"{template['terminationGracePeriodSeconds']}s"
+        ),
         "spark.kubernetes.namespace": meta.namespace,
     }
 

@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -331,6 +332,17 @@ def test_an_executors_stop_hook_leaves_the_sidecar_the_time_that_it_is_told_of(m
     command = by(template["initContainers"], "name")["state-server"]["command"]
     uploads = int(command[command.index("--grace") + 1])
     assert int(seconds) + uploads < template["terminationGracePeriodSeconds"]
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [(None, 70), (10, 70), (300, 300)])
+def test_executors_have_the_time_to_end_that_their_template_says(meta, spec, order, asked, seconds):
+    """Spark puts a setting of its own, 30 s by default, in the place of the template's."""
+    changes = {} if asked is None else {"spec": {"terminationGracePeriodSeconds": asked}}
+    job = spec({"executor.podTemplate": changes})
+    conf = spark_settings(meta, job, order)
+    assert conf["spark.kubernetes.executor.terminationGracePeriodSeconds"] == f"{seconds}s"
+    template = executor_template(meta, job, REVISION, order.attempt)
+    assert template["spec"]["terminationGracePeriodSeconds"] == seconds
 
 
 def test_what_a_template_says_of_local_storage_is_all_that_is_said():
