@@ -23,8 +23,8 @@ from moorage_state.server.api import (
     Version,
 )
 from moorage_state.server.client import StateClient
-from moorage_state.server.core import RangeHost
 from moorage_state.server.group import ServerGroup
+from moorage_state.server.host import RangeHost
 
 __all__ = [
     "EVENT_TIMER_KIND",

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from moorage_state.errors import CorruptState, ObjectNotFound
 from moorage_state.progress import carried
-from moorage_state.server.checkpointing import is_right
 from moorage_state.server.directory import disk_errors, link_or_copy
+from moorage_state.server.local_snapshots import is_right
 from moorage_state.snapshots import FileRef
 from moorage_state.stores import ObjectStore
 

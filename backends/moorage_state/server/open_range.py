@@ -40,8 +40,8 @@ from moorage_state.server.api import (
     SnapshotSync,
     Version,
 )
-from moorage_state.server.checkpointing import Snapshots
 from moorage_state.server.directory import RangeDirectory
+from moorage_state.server.local_snapshots import Snapshots
 from moorage_state.server.marker import write_marker
 from moorage_state.server.restore import Restored
 from moorage_state.server.spool import DeltaSpool

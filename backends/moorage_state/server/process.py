@@ -22,7 +22,7 @@ from pathlib import Path
 
 from moorage_state.errors import MoorageError, UserError
 from moorage_state.server.addresses import EVERYWHERE, join_address, listen, split_address
-from moorage_state.server.core import RangeHost
+from moorage_state.server.host import RangeHost
 from moorage_state.server.service import Service
 from moorage_state.server.tls import Certificates, tls_files
 from moorage_state.state_backends.state_backend import received_backend

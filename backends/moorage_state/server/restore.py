@@ -20,10 +20,10 @@ from moorage_state.errors import Bug, CorruptState
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.progress import advance
 from moorage_state.server.api import RangeSpec, RestoreBase, Version
-from moorage_state.server.checkpointing import FileHashes
 from moorage_state.server.databases import Databases, owner_of
 from moorage_state.server.directory import RangeDirectory, disk_errors
 from moorage_state.server.fetching import fetch_all, is_whole, link_all
+from moorage_state.server.local_snapshots import FileHashes
 from moorage_state.server.marker import METADATA, Marker, read_marker, write_marker
 from moorage_state.snapshots import RangeHandle
 from moorage_state.stores import ObjectStore, open_store

@@ -1,10 +1,13 @@
 """Serves a `RangeHost` on listening sockets, one thread a connection.
 
 Decides when an error ends a connection and when only a call. Called by `process`. Threads are
-daemons: the end of the process never waits for them. Who has not shown yet that it knows the token
-stays in the listener's lobby, so that strangers hold only so many threads, and each only so long.
+daemons: the end of the process never waits for them.
+
+Who has not shown yet that it knows the token stays in the listener's `Lobby`, so that strangers
+hold only so many threads, and each only so long. The `Pulse` tells clients that long calls get on.
 """
 
+import contextlib
 import errno
 import logging
 import secrets
@@ -12,13 +15,14 @@ import socket
 import ssl
 import threading
 import time
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from moorage_state.errors import MoorageError, UserError, error_to_wire
+from moorage_state.progress import Progress, carrying
 from moorage_state.server.api import StateApi
-from moorage_state.server.lobby import Lobby
-from moorage_state.server.pulse import Pulse
 from moorage_state.server.tls import Certificates
 from moorage_state.server.wire import (
     NONCE_BYTES,
@@ -28,7 +32,123 @@ from moorage_state.server.wire import (
     as_moorage_error,
 )
 
-__all__ = ["Service"]
+__all__ = ["Lobby", "Pulse", "Service"]
+
+
+class Lobby:
+    """Connections of one listener that are not trusted yet.
+
+    Args:
+        most: how many there may be at a time.
+        seconds: that each has, from `enter` to `leave`.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._places = threading.Semaphore(most)
+        self._changed = threading.Condition()
+        # In the order of coming, so that the first one is the oldest.
+        self._since: dict[socket.socket, float] = {}
+        threading.Thread(target=self._watch, name="lobby", daemon=True).start()
+
+    def enter(self, connected: socket.socket) -> None:
+        """Take a connection in; waits until the oldest has made room, if there is none."""
+        if not self._places.acquire(blocking=False):
+            with self._changed:
+                oldest = next(iter(self._since), None)
+                if oldest is not None:
+                    _hang_up(oldest)
+            # Whoever was hung up on, or has ended by itself, comes out: never more than `most`.
+            self._places.acquire()
+        with self._changed:
+            self._since[connected] = self._clock()
+            self._changed.notify()
+
+    def leave(self, connected: socket.socket) -> None:
+        """It is trusted, or over; idempotent."""
+        with self._changed:
+            inside = self._since.pop(connected, None) is not None
+        if inside:
+            self._places.release()
+
+    def _watch(self) -> None:
+        with self._changed:
+            while True:
+                now = self._clock()
+                for connected, since in self._since.items():
+                    if now - since >= self._seconds:
+                        _hang_up(connected)
+                first = next((s for s in self._since.values() if now - s < self._seconds), None)
+                self._changed.wait(None if first is None else first + self._seconds - now)
+
+
+def _hang_up(connected: socket.socket) -> None:
+    # It may have ended by itself. A TLS socket waits for nobody here either.
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+
+_PULSE_SECONDS = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call at work; nothing is sent for it without the lock, or when it is `over`."""
+
+    connection: Connection
+    progress: Progress = field(default_factory=Progress)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    over: bool = False
+
+
+class Pulse:
+    """The calls of a server that are at work.
+
+    Args:
+        seconds: from one look at them to the next.
+        sleep: waits for seconds.
+    """
+
+    def __init__(
+        self, seconds: float = _PULSE_SECONDS, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        self._seconds = seconds
+        self._sleep = sleep
+        self._calls: dict[int, _Call] = {}
+
+    def start(self) -> None:
+        """Look after calls in the background for as long as the process lives."""
+        threading.Thread(target=self._run, name="pulse", daemon=True).start()
+
+    @contextmanager
+    def of(self, connection: Connection) -> Iterator[None]:
+        """Within the block a call of this connection is at work; nothing is sent after it."""
+        call = _Call(connection)
+        self._calls[id(call)] = call
+        try:
+            with carrying(call.progress):
+                yield
+        finally:
+            with call.lock:
+                call.over = True
+            del self._calls[id(call)]
+
+    def beat(self) -> None:
+        """Tell the clients of all calls that have got on since the last time."""
+        for call in list(self._calls.values()):
+            with call.lock, suppress(OSError):  # who has gone is missed by nobody
+                if not call.over and call.progress.moved():
+                    call.connection.send_progress()
+
+    def _run(self) -> None:
+        while True:
+            self._sleep(self._seconds)
+            self.beat()
+
 
 _log = logging.getLogger(__name__)
 _HANDSHAKE_SECONDS = 10.0

@@ -27,8 +27,8 @@ from moorage_state.errors import MoorageError, Retryable, UserError
 from moorage_state.import_path import after_standard_library
 from moorage_state.server.addresses import EVERYWHERE, listen
 from moorage_state.server.group import ServerGroup
-from moorage_state.server.lobby import Lobby
 from moorage_state.server.process import MAX_SOCKET_PATH, end_signals
+from moorage_state.server.service import Lobby
 from moorage_state.server.slots import Slot
 from moorage_state.server.tls import certificates, tls_files
 from moorage_state.server.vitals import HangJudge, Signs, signs_of

@@ -22,9 +22,9 @@ from moorage_state.snapshots.entries import (
     decode_record,
     encode_record,
 )
-from moorage_state.snapshots.heartbeat import LOCK_KEY, HeartbeatLock
 from moorage_state.snapshots.history import (
     RestorePoint,
+    Retirement,
     ancestors,
     current_fence,
     current_owner,
@@ -33,6 +33,7 @@ from moorage_state.snapshots.history import (
     restore_point,
     restore_points,
     retained,
+    victims,
 )
 from moorage_state.snapshots.layout import (
     checkpoint_id_of,
@@ -46,7 +47,6 @@ from moorage_state.snapshots.layout import (
     shared_key,
     shared_pack_key,
 )
-from moorage_state.snapshots.locking import DirectoryLock, LockHolder
 from moorage_state.snapshots.log import AdoptionNeeded, LineageLog, LogWriter, NotOwner
 from moorage_state.snapshots.manifest import (
     MANIFEST_FORMAT,
@@ -61,10 +61,16 @@ from moorage_state.snapshots.manifest import (
     encode_manifest,
     manifest_digest,
     object_keys,
+    worn_packs,
 )
-from moorage_state.snapshots.packs import worn_packs
-from moorage_state.snapshots.retention import Retirement, victims
-from moorage_state.snapshots.run_lock import RunLock, acquire_lock
+from moorage_state.snapshots.run_lock import (
+    LOCK_KEY,
+    DirectoryLock,
+    HeartbeatLock,
+    LockHolder,
+    RunLock,
+    acquire_lock,
+)
 from moorage_state.snapshots.savepoints import SavepointConflict, SavepointStore, savepoint_key
 from moorage_state.snapshots.sweep import AGE_FLOOR, Swept, UnderWay, find_garbage, garbage, sweep
 

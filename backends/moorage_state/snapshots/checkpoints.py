@@ -22,7 +22,13 @@ from moorage_state.errors import (
     UserError,
 )
 from moorage_state.snapshots.entries import Checkpoint, Entry, Retire
-from moorage_state.snapshots.history import next_checkpoint_id, restore_points, retained
+from moorage_state.snapshots.history import (
+    Retirement,
+    next_checkpoint_id,
+    restore_points,
+    retained,
+    victims,
+)
 from moorage_state.snapshots.layout import (
     checkpoint_id_of,
     checkpoint_path,
@@ -38,7 +44,6 @@ from moorage_state.snapshots.manifest import (
     encode_manifest,
     manifest_digest,
 )
-from moorage_state.snapshots.retention import Retirement, victims
 from moorage_state.stores import ObjectStore, not_deleted
 
 __all__ = [

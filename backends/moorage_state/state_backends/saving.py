@@ -22,11 +22,10 @@ from moorage_state.errors import MoorageError
 from moorage_state.keyed.store import StateSchema
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.server.api import Uploaded, UploadLimits
-from moorage_state.server.checkpointing import Snapshots
 from moorage_state.server.databases import Databases
 from moorage_state.server.directory import disk_errors
-from moorage_state.server.saving import copy_native, export
-from moorage_state.server.uploading import CheckpointNames, UploadPart, upload
+from moorage_state.server.local_snapshots import Snapshots
+from moorage_state.server.uploads import CheckpointNames, UploadPart, copy_native, export, upload
 from moorage_state.snapshots import FileRef, RangeHandle
 from moorage_state.state_backends.futures import Cancellation
 from moorage_state.state_backends.handles import (

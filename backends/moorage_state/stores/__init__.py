@@ -5,6 +5,7 @@ Decides how bytes get durable under a key, and what a failure of the storage mea
 the bytes are, nor any state backend, Spark or Kubernetes.
 """
 
+from moorage_state.stores.addresses import open_store, store_url
 from moorage_state.stores.base import (
     ObjectInfo,
     ObjectStore,
@@ -17,7 +18,6 @@ from moorage_state.stores.memory import MemoryStore
 from moorage_state.stores.retries import Retries
 from moorage_state.stores.s3 import S3Address, S3Credentials, S3Store
 from moorage_state.stores.transfers import in_parallel
-from moorage_state.stores.urls import open_store, store_url
 
 __all__ = [
     "LocalStore",

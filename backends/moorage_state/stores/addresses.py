@@ -1,14 +1,31 @@
-"""Addresses of stores as text: what a person typed, its last segment, and what lies below it.
+"""Addresses of stores: what a person typed, what lies below it, and the store at one.
 
-Pure. An `s3://` address may end in options (`?endpoint=..`), which belong to the address and not to
-its last segment: they stay at the end, whatever is added or taken away before them.
+An `s3://` address may end in options (`?endpoint=..`), which belong to the address and not to its
+last segment: they stay at the end, whatever is added or taken away before them.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote
 
-__all__ = ["address", "child", "parent_and_name", "same_or_below"]
+from moorage_state.errors import ObjectNotFound, StoreDenied, UserError
+from moorage_state.stores.base import ObjectStore
+from moorage_state.stores.local import LocalStore
+from moorage_state.stores.memory import MemoryStore
+from moorage_state.stores.s3 import S3Address, S3Store
+
+__all__ = [
+    "Opener",
+    "address",
+    "bytes_of",
+    "child",
+    "open_store",
+    "opened",
+    "parent_and_name",
+    "same_or_below",
+    "store_url",
+]
 
 
 def address(text: str | Path) -> str:
@@ -56,3 +73,90 @@ def _split(url: str) -> tuple[str, str]:
         return url, ""
     place, mark, options = url.partition("?")
     return place, mark + options
+
+
+_SUPPORTED = (
+    "use file:///absolute/path (a directory), s3://bucket/prefix, or memory://name "
+    "(this process only)"
+)
+
+
+def open_store(url: str, *, create: bool = False) -> ObjectStore:
+    """Return the store at `url`: `file:///path`, `s3://bucket/prefix?...` or `memory://name`.
+
+    With `create`, a missing directory is made. Without, it is a UserError, so that an unmounted
+    volume never passes for an empty store. A bucket is never made; that it is missing shows at the
+    first use. Raises UserError for any other address.
+    """
+    scheme, separator, rest = url.partition("://")
+    if scheme == "s3" and separator:
+        return S3Store.at(url)
+    if scheme in {"s3a", "s3n"} and separator:
+        raise UserError(f"store address has the scheme {scheme}://, which is Hadoop's; write s3://")
+    if not separator or scheme not in {"file", "memory"}:
+        # An address of another kind may carry a password.
+        shown = url if "@" not in url else f"{scheme}://..."
+        raise UserError(f"store address is not supported: url={shown!r}; {_SUPPORTED}")
+    if scheme == "memory":
+        if not rest or "/" in rest:
+            raise UserError(f"memory store needs a plain name: url={url!r}; {_SUPPORTED}")
+        return MemoryStore.named(rest)
+    path = unquote(rest)
+    if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
+        raise UserError(f"store address needs an absolute path: url={url!r}; {_SUPPORTED}")
+    return LocalStore(Path(path), create=create)
+
+
+def store_url(
+    directory: str,
+    endpoint: str | None = None,
+    region: str | None = None,
+    *,
+    path_style: bool = False,
+) -> str:
+    """Return the whole address of a directory of a manifest, with how S3 is reached.
+
+    The address is all that another process needs besides credentials. What `directory` itself
+    says of endpoint and region wins. Addresses other than `s3://` come back as they are.
+    """
+    if not directory.startswith("s3://"):
+        return directory
+    own = S3Address.parse(directory)
+    return S3Address(
+        own.bucket,
+        own.prefix,
+        own.endpoint or (endpoint.rstrip("/") if endpoint else None),
+        own.region or region,
+        own.path_style or path_style,
+    ).url
+
+
+Opener = Callable[[str], ObjectStore]
+"""From an address to the store, with the right credentials. Raises as `open_store` does."""
+
+
+def opened(open_: Opener, url: str) -> ObjectStore | None:
+    """Return the store at `url`; None for a directory that is not there, beside others that are.
+
+    Raises:
+        StoreDenied: not even the folder that the directory should be in is there: a volume may
+            not be mounted. That must not pass for an empty store.
+        UserError: the address is not supported.
+        StoreUnavailable: the store does not answer.
+    """
+    try:
+        return open_(url)
+    except UserError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        if Path(unquote(url.removeprefix("file://"))).parent.is_dir():
+            return None
+        raise StoreDenied(str(error)) from error
+
+
+def bytes_of(store: ObjectStore, key: str) -> bytes | None:
+    """Return the object, or None if the store says that there is none."""
+    try:
+        return store.get(key)
+    except ObjectNotFound:
+        return None

@@ -9,7 +9,9 @@ space until `sweep_temporaries` and nothing else.
 
 import errno
 import os
-from collections.abc import Collection, Iterator, Sequence
+import uuid
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +23,7 @@ from moorage_state.errors import (
     LocalDiskError,
     MoorageError,
     ObjectNotFound,
+    StoreDenied,
     StoreUnavailable,
     UserError,
 )
@@ -33,10 +36,129 @@ from moorage_state.stores.base import (
     delete_each,
     short_object,
 )
-from moorage_state.stores.oserrors import store_error
-from moorage_state.stores.placing import TEMPORARY, Place, place_file, present_time
 
-__all__ = ["LocalStore"]
+__all__ = ["TEMPORARY", "LocalStore", "Place", "place_file", "present_time", "store_error"]
+
+_ADVICE = {
+    errno.EACCES: "give this user read and write permission on it",
+    errno.EPERM: "give this user permission, or use a file system with hard links",
+    errno.EROFS: "mount the file system writable",
+    errno.ENOTDIR: "a file is in the place of a directory: move it away",
+    errno.EISDIR: "a directory is in the place of a file: move it away",
+    errno.ELOOP: "remove the circular symbolic links",
+    errno.ENAMETOOLONG: "use a shorter directory or operator uid",
+    errno.EOPNOTSUPP: "use a file system with hard links",
+    errno.EXDEV: "keep the whole store directory on one file system",
+}
+"""Failures that stay until a person acts."""
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def store_error(action: str, path: Path, error: OSError) -> MoorageError:
+    """Return the error to raise `from` an OSError that a store met; never means 'not found'.
+
+    StoreDenied when only a person can help, otherwise StoreUnavailable.
+    """
+    name = errno.errorcode.get(error.errno or 0, "unknown")
+    where = f"cannot {action}: path={path} error={name} ({error.strerror})"
+    if error.errno in _ADVICE:
+        return StoreDenied(f"{where}; {_ADVICE[error.errno]}")
+    if error.errno in _FULL:
+        return StoreUnavailable(f"{where}; free space on the volume of the store")
+    return StoreUnavailable(f"{where}; check the volume of the store")
+
+
+Place = Callable[[Path, Path], None]
+"""Gives the first file the name of the second: `os.replace`, or `os.link`, which never replaces."""
+
+TEMPORARY = ".tmp"
+"""The directory below the root for files that are still being written."""
+
+_ATTEMPTS = 20
+"""How often a directory that a concurrent delete emptied and removed is made anew."""
+
+
+def place_file(root: Path, target: Path, chunks: Iterable[bytes], place: Place) -> None:
+    """Write a new file below `root` and let `place` name it `target`.
+
+    When this returns, the bytes, the name and the directories down from the root are synced. The
+    root itself is never made. Raises OSError, FileExistsError only where `place` does.
+    """
+    temporary = _temporary(root)
+    try:
+        _make_folders(root, temporary.parent)
+        with temporary.open("xb") as file:
+            file.writelines(chunks)
+            file.flush()
+            os.fsync(file.fileno())
+        _name(root, temporary, target, place)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    for folder in target.parents:
+        with suppress(FileNotFoundError):  # deleted again by somebody: nothing to keep
+            _sync(folder)
+        if folder == root:
+            break
+
+
+def present_time(root: Path) -> float:
+    """Return the seconds since 1970 that a file written now below `root` is dated with."""
+    temporary = _temporary(root)
+    try:
+        _make_folders(root, temporary.parent)
+        with temporary.open("xb") as file:
+            return os.fstat(file.fileno()).st_mtime
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _temporary(root: Path) -> Path:
+    return root / TEMPORARY / f"{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def _name(root: Path, temporary: Path, target: Path, place: Place) -> None:
+    for attempt in range(_ATTEMPTS):
+        _make_folders(root, target.parent)
+        try:
+            place(temporary, target)
+        except FileNotFoundError:
+            if attempt == _ATTEMPTS - 1 or not temporary.exists():
+                raise
+        else:
+            return
+
+
+def _make_folders(root: Path, folder: Path) -> None:
+    """Make the directories from below the root down to `folder`.
+
+    When a concurrent delete removes one of them meanwhile, some are missing afterwards.
+    """
+    missing: deque[Path] = deque()
+    while folder != root and not folder.is_dir():
+        missing.appendleft(folder)
+        folder = folder.parent
+    for path in missing:
+        try:
+            path.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            return
+        except FileExistsError as error:
+            if path.is_file():
+                text = os.strerror(errno.ENOTDIR)
+                raise NotADirectoryError(errno.ENOTDIR, text, str(path)) from error
+            return
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 _CHUNK_BYTES = 1 << 20
 _SEND_BYTES = 1 << 30

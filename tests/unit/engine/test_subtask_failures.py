@@ -27,7 +27,7 @@ from moorage_state.errors import (
 )
 from moorage_state.server.api import Lease, RangeSpec, Version
 from moorage_state.server.client import StateClient
-from moorage_state.server.core import RangeHost
+from moorage_state.server.host import RangeHost
 
 
 class Echo(KeyedProcessFunction):

@@ -39,7 +39,7 @@ from moorage_state.snapshots.store_tasks import (
     run_store_task,
 )
 from moorage_state.stores import Retries, S3Address, S3Credentials, S3Store, open_store
-from moorage_state.stores.s3.connection import connection_to
+from moorage_state.stores.s3.calls import connection_to
 
 
 def store_task(kind, **fields):

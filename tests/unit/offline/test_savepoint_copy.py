@@ -9,7 +9,7 @@ from moorage.offline.lookup import find
 from moorage.offline.savepoint_copy import copy
 from moorage.offline.verification import verify
 from moorage_state.errors import CorruptState, LocalDiskError, StoreUnavailable, UserError
-from moorage_state.snapshots import copying
+from moorage_state.snapshots import savepoints
 from moorage_state.stores import LocalStore, MemoryStore
 
 
@@ -90,7 +90,7 @@ def test_a_copy_that_was_cut_off_is_no_savepoint_and_goes_on_where_it_stopped(
         puts.append(key)
         put_file(self, key, path)
 
-    monkeypatch.setattr(copying, "_THREADS", 1)
+    monkeypatch.setattr(savepoints, "_THREADS", 1)
     with monkeypatch.context() as patch:
         patch.setattr(LocalStore, "put_file", failing)
         with pytest.raises(StoreUnavailable):

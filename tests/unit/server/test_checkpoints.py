@@ -15,7 +15,7 @@ from moorage_state.errors import (
     VersionGone,
 )
 from moorage_state.server import RangeHost, RestoreBase, Version
-from moorage_state.server.uploading import UploadPart, upload
+from moorage_state.server.uploads import UploadPart, upload
 from moorage_state.stores import MemoryStore, open_store
 
 only_rocksdb = pytest.mark.parametrize("small", ["rocksdb"], indirect=True)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage_state.server import UploadLimits
-from moorage_state.server.packing import LocalFile, plan_upload
+from moorage_state.server.uploads import LocalFile, plan_upload
 from moorage_state.snapshots import MAX_INLINE_BYTES, FileRef
 
 KB = 1000

@@ -15,9 +15,13 @@ from moorage_testing.faulty_store import Fault, FaultyStore
 
 from moorage_state.errors import StoreUnavailable, UserError
 from moorage_state.snapshots import LockHolder
-from moorage_state.snapshots.heartbeat import LOCK_KEY, HeartbeatLock, Pace
-from moorage_state.snapshots.locking import DirectoryLock
-from moorage_state.snapshots.run_lock import acquire_lock
+from moorage_state.snapshots.run_lock import (
+    LOCK_KEY,
+    DirectoryLock,
+    HeartbeatLock,
+    Pace,
+    acquire_lock,
+)
 from moorage_state.stores import LocalStore, MemoryStore, S3Store
 
 QUICK = Pace(beat=0.01, patience=5.0, look=0.005)

@@ -29,8 +29,7 @@ from moorage_state.errors import (
     UserError,
 )
 from moorage_state.stores import Retries, S3Address, S3Store, open_store, store_url
-from moorage_state.stores.s3.connection import connection_to
-from moorage_state.stores.s3.failures import failure_of
+from moorage_state.stores.s3.calls import connection_to, failure_of
 from moorage_state.stores.s3.uploads import Source, part_size, put_source
 
 MIB = 1 << 20

@@ -4,6 +4,7 @@ Decides nothing about a job: each reads or does one thing and says what it found
 running one (in the operator's process, and `python -m moorage.errand`) call `run_store_task`.
 """
 
+from moorage_state.snapshots.store_tasks.dispatch import run_store_task
 from moorage_state.snapshots.store_tasks.messages import (
     ANSWER_BYTES,
     STORE_TASK_FORMAT,
@@ -15,8 +16,7 @@ from moorage_state.snapshots.store_tasks.messages import (
     encode_answer,
     encode_request,
 )
-from moorage_state.snapshots.store_tasks.places import Opener
-from moorage_state.snapshots.store_tasks.running import run_store_task
+from moorage_state.stores.addresses import Opener
 
 __all__ = [
     "ANSWER_BYTES",

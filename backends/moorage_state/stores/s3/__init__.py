@@ -1,8 +1,7 @@
 """The store in a bucket: `s3://` addresses, for AWS, SeaweedFS, MinIO, Ceph and their like.
 
-One module for each concern: `address` (what is where), `connection` (clients, once per process),
-`failures` (what an error means), `calls` (one request, tried again where that helps), `uploads`,
-`downloads`, `creation` (create once) and `store`, which puts them together. Everything that is
+One module for each concern: `address` (what is where), `calls` (clients, requests, and what an
+error means), `uploads`, `downloads`, and `store`, which puts them together. Everything that is
 tried again is tried again by `moorage_state.stores.retries`; boto3's own retries are off.
 """
 

@@ -20,8 +20,7 @@ from typing import Any
 from moorage_state.errors import CorruptState, LocalDiskError, StoreUnavailable, UserError
 from moorage_state.progress import advance
 from moorage_state.stores.base import check_slice, short_object
-from moorage_state.stores.s3.calls import Attempt, Calls
-from moorage_state.stores.s3.failures import status_of
+from moorage_state.stores.s3.calls import Attempt, Calls, status_of
 from moorage_state.stores.s3.uploads import PARALLEL_FROM, WINDOW, part_size
 from moorage_state.stores.transfers import run_windowed
 

@@ -1,24 +1,36 @@
-"""The store in a bucket."""
+"""The store in a bucket, with its listings and deletions.
+
+A listing is in the order of the keys, whatever order the server has. AWS lists in the order of the
+keys' bytes. Servers that keep folders list a folder's content before a neighbour such as
+`folder-1`, although `-` sorts before `/`. From those a listing is read to its end and sorted; that
+holds some 300 bytes for each key in memory. Up to a thousand objects are deleted in one request,
+each with an answer of its own.
+"""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from moorage_state.errors import MoorageError, ObjectNotFound, UserError
-from moorage_state.stores.base import ObjectInfo, check_prefix
-from moorage_state.stores.retries import Retries
+from moorage_state.errors import MoorageError, ObjectNotFound, StoreUnavailable, UserError
+from moorage_state.stores.base import ObjectInfo, check_key, check_prefix
+from moorage_state.stores.retries import Failure, Retries
 from moorage_state.stores.s3.address import S3Address, S3Credentials
-from moorage_state.stores.s3.calls import Attempt, Calls
-from moorage_state.stores.s3.creation import create_once
-from moorage_state.stores.s3.deletions import delete_objects, delete_one
+from moorage_state.stores.s3.calls import Attempt, Calls, code_of, failure_of
 from moorage_state.stores.s3.downloads import download, read
-from moorage_state.stores.s3.listing import list_objects
-from moorage_state.stores.s3.uploads import bytes_source, file_source, put_source, sweep_uploads
+from moorage_state.stores.s3.uploads import (
+    bytes_source,
+    create_once,
+    file_source,
+    put_source,
+    sweep_uploads,
+)
+from moorage_state.stores.transfers import in_parallel
 
-__all__ = ["S3Store"]
+__all__ = ["S3Store", "delete_objects", "delete_one", "list_objects"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +140,169 @@ class S3Store:
     @property
     def _calls(self) -> Calls:
         return Calls(self.address, self.retries, self.credentials)
+
+
+def list_objects(calls: Calls, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+    """Yield the objects. See `ObjectStore.list`."""
+    found = (
+        info
+        for info in _objects(calls, prefix, start_after)
+        if info.key > start_after and info.key.startswith(prefix)
+    )
+    if calls.address.is_aws:
+        return found
+    return _sorted(found)
+
+
+def _sorted(found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+    yield from sorted(found, key=lambda info: info.key.encode())
+
+
+def _objects(calls: Calls, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+    root = f"{calls.address.prefix}/" if calls.address.prefix else ""
+    query: dict[str, str] = {"Prefix": root + prefix}
+    if early := _earlier_in_any_order(prefix, start_after):
+        query["StartAfter"] = root + early
+    while True:
+        page = calls.run("list", None, partial(_page, query))
+        for item in page.get("Contents", []):
+            key = item["Key"].removeprefix(root)
+            if _is_ours(key):
+                yield ObjectInfo(key, item["Size"], item["LastModified"].astimezone(UTC))
+        if not page.get("IsTruncated"):
+            return
+        query = {"Prefix": root + prefix, "ContinuationToken": page["NextContinuationToken"]}
+
+
+def _page(query: dict[str, str], attempt: Attempt) -> dict[str, Any]:
+    page: dict[str, Any] = attempt.client.list_objects_v2(Bucket=attempt.bucket, **query)
+    return page
+
+
+def _earlier_in_any_order(prefix: str, start_after: str) -> str:
+    """Return a start that skips nothing after `start_after`, in either order; empty for none.
+
+    Within one folder the orders differ only where a name goes on with a character that sorts
+    before `/`; so the start is cut before the first of those. It loses one more character, because
+    servers skip the whole folder whose name is the start.
+    """
+    folder = prefix.rpartition("/")[0]
+    folder = f"{folder}/" if folder else ""
+    if not start_after.startswith(folder):
+        return ""
+    name = start_after.removeprefix(folder)
+    cut = next((at for at, letter in enumerate(name) if letter <= "/"), len(name))
+    return folder + name[: cut - 1] if cut > 1 else ""
+
+
+def _is_ours(key: str) -> bool:
+    """Whether a store could have written it: consoles put markers such as `folder/`."""
+    try:
+        check_key(key)
+    except UserError:
+        return False
+    return True
+
+
+_MOST_KEYS = 1000
+"""More in one request are refused."""
+
+_UNKNOWN_REQUEST = frozenset({"NotImplemented", "MethodNotAllowed", "MissingContentMD5"})
+"""What servers answer that do not know the request, or not with the checksums of today."""
+
+_WINDOW = 8
+
+
+class _SomeLeft(StoreUnavailable):
+    """Some of the objects may go at another attempt."""
+
+
+def delete_one(calls: Calls, key: str) -> None:
+    """Remove the object; succeeds when there is none."""
+
+    def remove(attempt: Attempt) -> None:
+        attempt.client.delete_object(**attempt.target)
+
+    calls.address.object_key(key)
+    try:
+        calls.run("delete", key, remove)
+    except ObjectNotFound:
+        return
+
+
+def delete_objects(calls: Calls, keys: Collection[str]) -> dict[str, MoorageError]:
+    """Remove the objects. See `ObjectStore.delete_many`."""
+    places = {calls.address.object_key(check_key(key)): key for key in keys}
+    wanted, failed = list(places), dict[str, MoorageError]()
+    for start in range(0, len(wanted), _MOST_KEYS):
+        batch = _Batch(calls, {p: places[p] for p in wanted[start : start + _MOST_KEYS]})
+        failed |= batch.delete()
+    return failed
+
+
+class _Batch:
+    """The objects of one request, and over its attempts what is left of them."""
+
+    def __init__(self, calls: Calls, places: dict[str, str]) -> None:
+        self._calls = calls
+        self._left = places
+        self._failed: dict[str, MoorageError] = {}
+
+    def delete(self) -> dict[str, MoorageError]:
+        """Remove them; returns the errors of those that may still be there, by key."""
+        try:
+            self._calls.run("delete objects", None, self._attempt)
+        except _SomeLeft:
+            return self._failed
+        except MoorageError as error:
+            cause = error.__cause__
+            if not isinstance(cause, Exception) or code_of(cause) not in _UNKNOWN_REQUEST:
+                raise
+            return self._one_by_one()
+        return self._failed
+
+    def _attempt(self, attempt: Attempt) -> None:
+        reply = attempt.client.delete_objects(
+            Bucket=attempt.bucket,
+            Delete={"Objects": [{"Key": place} for place in self._left], "Quiet": True},
+        )
+        failures = self._failures(reply)
+        for key in self._left.values():
+            self._failed.pop(key, None)
+        self._failed |= {self._left[place]: failure.error for place, failure in failures.items()}
+        self._left = {p: self._left[p] for p, failure in failures.items() if failure.again}
+        if self._left:
+            raise _SomeLeft(f"some objects were not deleted: count={len(self._left)}")
+
+    def _failures(self, reply: dict[str, Any]) -> dict[str, Failure]:
+        from botocore.exceptions import ClientError
+
+        failures = {}
+        for answer in reply.get("Errors", []):
+            place, code = answer.get("Key", ""), answer.get("Code", "")
+            if place in self._left and code != "NoSuchKey":
+                status = {"HTTPStatusCode": 403 if code == "AccessDenied" else 200}
+                told = ClientError(
+                    {"Error": {"Code": code}, "ResponseMetadata": status}, "DeleteObjects"
+                )
+                key = self._left[place]
+                failures[place] = failure_of(told, "delete", self._calls.address, key)
+        return failures
+
+    def _one_by_one(self) -> dict[str, MoorageError]:
+        self._calls.connection.tell_once(
+            "s3_store_deletes_singly",
+            "the server does not delete several objects in one request: each takes its own",
+        )
+        keys = list(self._left.values())
+        answers = in_parallel((partial(_error_of, self._calls, key) for key in keys), _WINDOW)
+        found = {key: error for key, error in zip(keys, answers, strict=True) if error is not None}
+        return self._failed | found
+
+
+def _error_of(calls: Calls, key: str) -> MoorageError | None:
+    try:
+        delete_one(calls, key)
+    except MoorageError as error:
+        return error
+    return None

@@ -6,13 +6,10 @@ from typing import Any
 from moorage_state.errors import Bug, MoorageError, Retryable
 from moorage_state.snapshots.entries import Owner
 from moorage_state.snapshots.log import Clock, utc_now
-from moorage_state.snapshots.store_tasks.copying import copy
-from moorage_state.snapshots.store_tasks.deleting import delete
-from moorage_state.snapshots.store_tasks.inspecting import inspect
-from moorage_state.snapshots.store_tasks.lineage import delete_lineage, release
+from moorage_state.snapshots.store_tasks.lineage_tasks import delete_lineage, inspect, release
 from moorage_state.snapshots.store_tasks.messages import Answer, Request
-from moorage_state.snapshots.store_tasks.places import Opener
-from moorage_state.snapshots.store_tasks.verifying import verify
+from moorage_state.snapshots.store_tasks.snapshot_tasks import copy, delete, verify
+from moorage_state.stores.addresses import Opener
 
 __all__ = ["run_store_task"]
 
