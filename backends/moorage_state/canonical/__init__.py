@@ -10,13 +10,13 @@ from moorage_state.canonical.export import (
     export_range,
     export_snapshot,
     handle_of,
+    scan_rows,
     upload_files,
 )
 from moorage_state.canonical.hashing import key_groups, spark_xxhash64
 from moorage_state.canonical.layout import file_name, key_columns, namespace_columns, schema_of
 from moorage_state.canonical.reading import CanonicalFile, frames_of
 from moorage_state.canonical.rows import RowBuffer, RowReader, stored_id
-from moorage_state.canonical.scanning import scan_rows
 from moorage_state.canonicalspec import (
     CANONICAL_FORMAT,
     EVENT_TIME,

@@ -3,6 +3,9 @@
 Decides how the bytes behind a key and a state's id become columns, and that the way back gives the
 same bytes. A key's packed timers become one row each; their index by time is not exported but made
 again. Called by export and import for every entry. Knows neither files nor databases.
+
+Operator and raw state are rows without key columns, named and kept apart from keyed ones;
+namespaces and stamps are columns beside the values (`Namespaces`, `Stamps`).
 """
 
 import struct
@@ -15,11 +18,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from moorage_state.canonical.layout import schema_of
-from moorage_state.canonical.places import Namespaces, Stamps
-from moorage_state.canonical.sides import is_raw, side_prefixes
+from moorage_state.canonical.layout import namespace_columns, schema_of
 from moorage_state.canonicalspec import (
     EVENT_TIME,
+    LAST_ACCESS,
     LIST_KINDS,
     OPERATOR_STATE_PREFIX,
     PROCESSING_TIME,
@@ -31,20 +33,154 @@ from moorage_state.codecs import Encode, opaque_encoder
 from moorage_state.columnar.arrow import from_arrow, to_arrow
 from moorage_state.errors import CorruptState
 from moorage_state.evolution import mark_of, reader_of
+from moorage_state.keyed.expiry import NEVER, due_time, has_expired, split_stamp, stamp_bytes
+from moorage_state.keyed.namespaces import namespace_bytes, namespace_codec, split_namespace
 from moorage_state.keyed.timers import TIMERS_STATE, pack_timers, unpack_timers
 from moorage_state.keylayout import (
     EVENT_TIMERS,
     PROCESSING_TIMERS,
     decode_time,
     encode_time,
+    expiry_entry,
     key_prefix,
     state_id,
     timer_entry,
 )
 from moorage_state.keys import KeyCodec
+from moorage_state.operator_state.layout import (
+    OPERATOR_STATE,
+    RAW_KEYED_STATE,
+    operator_prefix,
+    raw_prefix,
+)
 from moorage_state.types import parse_type
 
-__all__ = ["Entries", "RowBuffer", "RowReader", "stored_id"]
+__all__ = [
+    "SIDE_ENTRIES",
+    "Entries",
+    "Namespaces",
+    "RowBuffer",
+    "RowReader",
+    "Stamps",
+    "is_raw",
+    "side_parts",
+    "side_place",
+    "side_prefixes",
+    "stored_id",
+]
+
+SIDE_ENTRIES = frozenset({OPERATOR_STATE, RAW_KEYED_STATE})
+"""The kinds of stored keys that belong to no key."""
+
+
+def is_raw(meta: FileMeta) -> bool:
+    """Whether the state's values are a user's own bytes, which are stored as they are."""
+    return meta.kind in {"raw", "raw_keyed"}
+
+
+_ID_AT = 3
+_REST_AT = _ID_AT + 4
+
+
+def side_place(meta: FileMeta, sid: bytes) -> bytes:
+    """What the stored keys of the state have behind their key group, up to their position."""
+    kind = RAW_KEYED_STATE if meta.kind == "raw_keyed" else OPERATOR_STATE
+    return bytes([kind]) + sid
+
+
+def side_parts(stored: bytes) -> tuple[bytes, bytes]:
+    """What `side_place` gives for the state of a stored key, and the position in it."""
+    at = _ID_AT if stored[2] == RAW_KEYED_STATE else _REST_AT
+    return stored[2:at], stored[at:]
+
+
+def side_prefixes(meta: FileMeta, groups: Iterable[int]) -> Iterator[bytes]:
+    """What the stored keys of rows with these key groups start with."""
+    make = raw_prefix if meta.kind == "raw_keyed" else operator_prefix
+    return map(make, groups)
+
+
+Stored = tuple[bytes, bytes, bytes]
+"""A key, what follows the state's id in the stored key, and the value."""
+
+
+class Namespaces:
+    """The namespaces of one state."""
+
+    def __init__(self, meta: FileMeta) -> None:
+        self._columns = namespace_columns(meta)
+        self._types = [parse_type(ddl) for ddl in meta.namespace_types]
+        self._codec = namespace_codec(meta.namespace_types) if self._columns else None
+
+    def split(self, rests: Sequence[bytes]) -> tuple[list[pa.Array], Sequence[bytes]]:
+        """The columns, and what follows the namespace in each stored key.
+
+        Raises:
+            ValueError: when a stored key has no namespace.
+        """
+        if self._codec is None:
+            return [], rests
+        pairs = [split_namespace(rest) for rest in rests]
+        known = {raw: self._codec.decode(raw) for raw in dict.fromkeys(raw for raw, _ in pairs)}
+        by_column = zip(*(known[raw] for raw, _ in pairs), strict=True)
+        columns = [to_arrow(t, found) for t, found in zip(self._types, by_column, strict=True)]
+        return columns, [rest for _, rest in pairs]
+
+    def of_rows(self, batch: pa.RecordBatch) -> list[bytes]:
+        """What each row has behind its state's id."""
+        if self._codec is None:
+            return [b""] * batch.num_rows
+        columns = [
+            from_arrow(t, batch.column(name))
+            for t, name in zip(self._types, self._columns, strict=True)
+        ]
+        rows: Iterator[tuple[Any, ...]] = zip(*columns, strict=True)
+        return [namespace_bytes(self._codec, row) for row in rows]
+
+
+class Stamps:
+    """The stamps of one state's values."""
+
+    def __init__(self, meta: FileMeta) -> None:
+        self._meta = meta
+        self._ttl_ms = meta.ttl_ms or 0
+
+    def split(self, entries: Sequence[Stored]) -> tuple[list[int], list[Stored]]:
+        """When each entry was last used, and the entries without stamps.
+
+        Those that have expired only where they are not to be left out. What was written while the
+        state had no time to live begins its time now.
+        """
+        now_ms, ttl_ms = self._meta.now_ms, self._ttl_ms
+        over_at = now_ms if self._meta.leaves_out_expired else 0
+        times: list[int] = []
+        kept: list[Stored] = []
+        for key, rest, raw in entries:
+            stamp, value = split_stamp(raw)
+            if over_at and has_expired(stamp, ttl_ms, over_at):
+                continue
+            times.append(now_ms if stamp == NEVER and now_ms and ttl_ms else stamp)
+            kept.append((key, rest, value))
+        return times, kept
+
+    @staticmethod
+    def put_back(batch: pa.RecordBatch, values: Sequence[bytes]) -> list[bytes]:
+        """The values of the rows as they are stored."""
+        times = batch.column(LAST_ACCESS).to_pylist()
+        return [stamp_bytes(time) + value for time, value in zip(times, values, strict=True)]
+
+    def index(self, keys: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
+        """The entries of the index that a sweep follows, for stored keys and values."""
+        if not self._ttl_ms:
+            return []
+        cut = -_POSITION_BYTES if self._meta.kind == "list" else None
+        found: dict[bytes, None] = {}
+        for key, value in zip(keys, values, strict=True):
+            stamp, _ = split_stamp(value)
+            if stamp != NEVER:
+                found[expiry_entry(key[:cut], due_time(stamp, self._ttl_ms))] = None
+        return list(found)
+
 
 Entries = tuple[list[bytes], list[bytes]]
 """Stored keys and their values."""

@@ -6,7 +6,7 @@ called when a state is registered, for every value of a state whose type changed
 that reads stored values: never for a state whose type is still its first.
 """
 
-from moorage_state.evolution.compatibility import Compatibility, Outcome, compare
+from moorage_state.evolution.compatibility import Compatibility, Outcome, compare, migration
 from moorage_state.evolution.generations import (
     MAX_GENERATIONS,
     StateMigrationError,
@@ -18,7 +18,6 @@ from moorage_state.evolution.generations import (
     reader_of,
     writer_of,
 )
-from moorage_state.evolution.migration import migration
 
 __all__ = [
     "MAX_GENERATIONS",

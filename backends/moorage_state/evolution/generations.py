@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 from moorage_state.codecs import Decode, Encode, decoder, encoder, opaque_decoder
 from moorage_state.errors import UserError
-from moorage_state.evolution.compatibility import Outcome, compare
-from moorage_state.evolution.migration import migration
+from moorage_state.evolution.compatibility import Outcome, compare, migration
 from moorage_state.types import StateType, parse_type
 
 __all__ = [

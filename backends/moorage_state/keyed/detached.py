@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from moorage_state.keyed import api
-from moorage_state.keyed.cells import OverCell
+from moorage_state.keyed.value_states import OverCell
 
 if TYPE_CHECKING:
-    from moorage_state.keyed.codec import StateCodec
     from moorage_state.keyed.lists import ListState
     from moorage_state.keyed.maps import MapState
-    from moorage_state.keyed.values import ValueState
+    from moorage_state.keyed.schema import StateCodec
+    from moorage_state.keyed.value_states import ValueState
 
 __all__ = ["DetachedListState", "DetachedMapState", "DetachedValueState"]
 

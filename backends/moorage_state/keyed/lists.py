@@ -13,8 +13,8 @@ from moorage_state.keyed.scanning import Entry, pages, scan_chunk
 from moorage_state.keylayout import encode_time, prefix_end
 
 if TYPE_CHECKING:
-    from moorage_state.keyed.codec import StateCodec
     from moorage_state.keyed.expiry import Expiry
+    from moorage_state.keyed.schema import StateCodec
     from moorage_state.keyed.store import KeyedStateStore
 
 __all__ = ["ExpiringListState", "ListState"]

@@ -16,8 +16,8 @@ from moorage_state.keys import KeyCodec, column_encoder
 
 if TYPE_CHECKING:
     from moorage_state.descriptors import MapStateDescriptor
-    from moorage_state.keyed.codec import StateCodec
     from moorage_state.keyed.expiry import Expiry
+    from moorage_state.keyed.schema import StateCodec
     from moorage_state.keyed.store import KeyedStateStore
 
 __all__ = ["ExpiringMapState", "MapState"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from moorage_state.codecs import StateTypeError, checker
 from moorage_state.keyed import api
 from moorage_state.keyed.detached import DetachedValueState
-from moorage_state.keyed.values import ValueState
+from moorage_state.keyed.value_states import ValueState
 from moorage_state.keylayout import KEYED_STATE
 from moorage_state.keys import KeyCodec
 

@@ -16,14 +16,6 @@ from moorage_state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from moorage_state.keyed.codec import RAW, StateCodec
-from moorage_state.keyed.combining import (
-    AggregatingState,
-    FoldingState,
-    ReducingState,
-    folding_function,
-    reducer,
-)
 from moorage_state.keyed.detached import (
     DetachedListState,
     DetachedMapState,
@@ -33,7 +25,17 @@ from moorage_state.keyed.expiry import Expiry
 from moorage_state.keyed.lists import ExpiringListState, ListState
 from moorage_state.keyed.maps import ExpiringMapState, MapState
 from moorage_state.keyed.scanning import fetch_values
-from moorage_state.keyed.values import DefaultedValueState, ExpiringValueState, ValueState
+from moorage_state.keyed.schema import RAW, StateCodec
+from moorage_state.keyed.value_states import (
+    AggregatingState,
+    DefaultedValueState,
+    ExpiringValueState,
+    FoldingState,
+    ReducingState,
+    ValueState,
+    folding_function,
+    reducer,
+)
 
 if TYPE_CHECKING:
     from moorage_state.keyed.store import KeyedStateStore

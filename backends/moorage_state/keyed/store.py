@@ -21,14 +21,14 @@ from moorage_state.descriptors import (
 )
 from moorage_state.errors import UserError
 from moorage_state.keyed.access import RangeAccess
-from moorage_state.keyed.codec import StateCodec, codec_of
-from moorage_state.keyed.expiry import Expiry
-from moorage_state.keyed.indexing import lacks_entries, mark_all
+from moorage_state.keyed.expiry import Expiry, lacks_entries, mark_all, sweep
 from moorage_state.keyed.namespaces import NamespacedState, keys_of, namespace_codec
 from moorage_state.keyed.scanning import Values, fetch_values
 from moorage_state.keyed.schema import (
+    StateCodec,
     StateSchema,
     Unstored,
+    codec_of,
     continued,
     merged_schema,
     require_same,
@@ -46,7 +46,6 @@ from moorage_state.keyed.states import (
     is_plain_value,
     make_handle,
 )
-from moorage_state.keyed.sweeping import sweep
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import state_id
 

@@ -4,7 +4,7 @@ A copy of RocksDB's files is there when the snapshot is taken (they are hard-lin
 in memory is written by whoever needs it first, beside running epochs.
 
 Decides which local copies stay: the newest completed one, later ones, and those that are being
-uploaded. Called by `OpenRange`, `take` under the range's lock; and by `uploading` beside running
+uploaded. Called by `OpenRange`, `take` under the range's lock; and by `uploads` beside running
 epochs.
 """
 

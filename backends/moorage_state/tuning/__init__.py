@@ -5,9 +5,14 @@ nor where anything runs; names are those of Flink, and the table in `names` is t
 they are read.
 """
 
-from moorage_state.tuning.defaults import DEFAULTS_VARIABLE, default_options
 from moorage_state.tuning.names import HEAP_LIMIT, KNOWN_KEYS, Refusal, judge_options, parse_options
-from moorage_state.tuning.resolved import BackendOptions, Kind, kind_of_backend
+from moorage_state.tuning.resolved import (
+    DEFAULTS_VARIABLE,
+    BackendOptions,
+    Kind,
+    default_options,
+    kind_of_backend,
+)
 from moorage_state.tuning.rocks import RocksOptions
 
 __all__ = [

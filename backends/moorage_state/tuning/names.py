@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from moorage_state.errors import IllegalConfigurationError
-from moorage_state.tuning import values
+from moorage_state.tuning import value_kinds
 from moorage_state.tuning.resolved import BackendOptions, kind_of_backend
 
 __all__ = [
@@ -41,7 +41,7 @@ class _Setting:
     parse: Callable[[str], Any]
 
 
-_size = values.size(_KIB)
+_size = value_kinds.size(_KIB)
 _PROFILES = {
     name: name
     for name in (
@@ -53,30 +53,34 @@ _PROFILES = {
 }
 
 _TABLE: dict[str, _Setting] = {
-    "state.backend.rocksdb.localdir": _Setting("local_dir", values.directory),
+    "state.backend.rocksdb.localdir": _Setting("local_dir", value_kinds.directory),
     "state.backend.rocksdb.timer-service.factory": _Setting(
-        "rocks.heap_timers", values.choice(ROCKSDB=False, HEAP=True)
+        "rocks.heap_timers", value_kinds.choice(ROCKSDB=False, HEAP=True)
     ),
-    "state.backend.rocksdb.predefined-options": _Setting("profile", values.choice(**_PROFILES)),
-    "state.backend.rocksdb.memory.managed": _Setting("rocks.shared_memory", values.boolean),
-    "state.backend.rocksdb.memory.fixed-per-slot": _Setting("per_slot", values.size(8 << 20)),
-    "state.backend.rocksdb.memory.fixed-per-tm": _Setting("per_host", values.size(8 << 20)),
-    "state.backend.rocksdb.memory.write-buffer-ratio": _Setting("write_ratio", values.ratio),
+    "state.backend.rocksdb.predefined-options": _Setting(
+        "profile", value_kinds.choice(**_PROFILES)
+    ),
+    "state.backend.rocksdb.memory.managed": _Setting("rocks.shared_memory", value_kinds.boolean),
+    "state.backend.rocksdb.memory.fixed-per-slot": _Setting("per_slot", value_kinds.size(8 << 20)),
+    "state.backend.rocksdb.memory.fixed-per-tm": _Setting("per_host", value_kinds.size(8 << 20)),
+    "state.backend.rocksdb.memory.write-buffer-ratio": _Setting("write_ratio", value_kinds.ratio),
     "state.backend.rocksdb.memory.partitioned-index-filters": _Setting(
-        "rocks.partitioned_index_filters", values.boolean
+        "rocks.partitioned_index_filters", value_kinds.boolean
     ),
-    "state.backend.rocksdb.block.cache-size": _Setting("rocks.block_cache_bytes", values.size(0)),
+    "state.backend.rocksdb.block.cache-size": _Setting(
+        "rocks.block_cache_bytes", value_kinds.size(0)
+    ),
     "state.backend.rocksdb.block.blocksize": _Setting("rocks.block_bytes", _size),
     "state.backend.rocksdb.block.metadata-blocksize": _Setting("rocks.metadata_block_bytes", _size),
     "state.backend.rocksdb.writebuffer.size": _Setting("rocks.write_buffer_bytes", _size),
     "state.backend.rocksdb.writebuffer.count": _Setting(
-        "rocks.max_write_buffers", values.whole(2, 64)
+        "rocks.max_write_buffers", value_kinds.whole(2, 64)
     ),
     "state.backend.rocksdb.compaction.style": _Setting(
-        "rocks.compaction", values.choice(LEVEL="level", UNIVERSAL="universal", NONE="none")
+        "rocks.compaction", value_kinds.choice(LEVEL="level", UNIVERSAL="universal", NONE="none")
     ),
     "state.backend.rocksdb.compaction.level.use-dynamic-size": _Setting(
-        "rocks.level_dynamic_size", values.boolean
+        "rocks.level_dynamic_size", value_kinds.boolean
     ),
     "state.backend.rocksdb.compaction.level.target-file-size-base": _Setting(
         "rocks.target_file_bytes", _size
@@ -85,18 +89,20 @@ _TABLE: dict[str, _Setting] = {
         "rocks.level_base_bytes", _size
     ),
     "state.backend.rocksdb.compression.per.level": _Setting(
-        "rocks.compression_per_level", values.compressions
+        "rocks.compression_per_level", value_kinds.compressions
     ),
-    "state.backend.rocksdb.use-bloom-filter": _Setting("bloom", values.boolean),
-    "state.backend.rocksdb.bloom-filter.bits-per-key": _Setting("bloom_bits", values.whole(1, 100)),
+    "state.backend.rocksdb.use-bloom-filter": _Setting("bloom", value_kinds.boolean),
+    "state.backend.rocksdb.bloom-filter.bits-per-key": _Setting(
+        "bloom_bits", value_kinds.whole(1, 100)
+    ),
     "state.backend.rocksdb.files.open": _Setting(
-        "rocks.max_open_files", values.whole(-1, 1_000_000)
+        "rocks.max_open_files", value_kinds.whole(-1, 1_000_000)
     ),
-    "state.backend.rocksdb.thread.num": _Setting("rocks.background_jobs", values.whole(1, 64)),
+    "state.backend.rocksdb.thread.num": _Setting("rocks.background_jobs", value_kinds.whole(1, 64)),
     "state.backend.rocksdb.log.max-file-size": _Setting("rocks.log_bytes", _size),
-    "state.backend.rocksdb.log.file-num": _Setting("rocks.log_files", values.whole(1, 1000)),
-    "state.backend.rocksdb.log.dir": _Setting("rocks.log_dir", values.directory),
-    HEAP_LIMIT: _Setting("heap_limit", values.size(1 << 20)),
+    "state.backend.rocksdb.log.file-num": _Setting("rocks.log_files", value_kinds.whole(1, 1000)),
+    "state.backend.rocksdb.log.dir": _Setting("rocks.log_dir", value_kinds.directory),
+    HEAP_LIMIT: _Setting("heap_limit", value_kinds.size(1 << 20)),
 }
 
 KNOWN_KEYS = tuple(_TABLE)
@@ -222,7 +228,7 @@ def judge_options(
             continue
         try:
             value = setting.parse(text)
-        except values.Refused as refusal:
+        except value_kinds.Refused as refusal:
             refused.append(Refusal(key, "has a wrong value", f"write {refusal}", text))
             continue
         group, _, name = setting.field.rpartition(".")

@@ -31,7 +31,7 @@ from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.errors import Bug, MoorageError
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.access import RangeAccess
-from moorage_state.keyed.visiting import KeyVisits
+from moorage_state.keyed.visits import KeyVisits
 from moorage_state.keygroups import range_of
 from moorage_state.keys import KeyCodec
 from moorage_state.operator_state import OperatorStateSchema, RangeOperatorStates, RawStates

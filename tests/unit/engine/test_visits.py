@@ -23,7 +23,7 @@ from moorage import (
 from moorage.engine.outputs import FLUSH_ROWS
 from moorage.engine.subtask_plan import OperatorStatePlan
 from moorage.engine.task_failures import SubtaskFailure
-from moorage_state.keyed import overlay, visiting
+from moorage_state.keyed import visits
 
 RULES = MapStateDescriptor("rules", "string", "long")
 COUNT = ValueStateDescriptor("count", "long")
@@ -199,7 +199,7 @@ def test_an_attempt_that_is_not_committed_changes_nothing_and_another_is_the_sam
 def test_more_keys_than_a_page_are_visited_once_each_and_output_leaves_in_batches(
     epoch, operator, mixed, monkeypatch
 ):
-    monkeypatch.setattr(visiting, "_KEYS", 100)
+    monkeypatch.setattr(visits, "_KEYS", 100)
     many = FLUSH_ROWS + 500
     epoch([], *[(f"k{n}", 1) for n in range(many)])
     rows = [mixed([("add", 1), ("look", 0), ("look", 0)], ("k7", 5))]
@@ -355,7 +355,7 @@ def test_the_temporary_database_lies_where_spark_has_its_temporary_files(
         return mkstemp(**options)
 
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"/nowhere,{tmp_path}")
-    monkeypatch.setattr(overlay, "mkstemp", opening)
+    monkeypatch.setattr(visits, "mkstemp", opening)
     epoch([], ("a", 1))
     epoch([("add", 1)])
     assert opened == ["/nowhere", str(tmp_path)]
@@ -364,14 +364,14 @@ def test_the_temporary_database_lies_where_spark_has_its_temporary_files(
 
 def test_the_temporary_database_is_closed_when_the_subtask_ends(epoch, monkeypatch):
     closed = []
-    close = overlay.Overlay.close
+    close = visits.Overlay.close
 
     def closing(self):
         if self._database is not None:
             closed.append(self)
         close(self)
 
-    monkeypatch.setattr(overlay.Overlay, "close", closing)
+    monkeypatch.setattr(visits.Overlay, "close", closing)
     epoch([], ("a", 1))
     epoch([("look", 0)])
     assert closed == [], "who only looks needs none"
@@ -380,7 +380,7 @@ def test_the_temporary_database_is_closed_when_the_subtask_ends(epoch, monkeypat
 
 
 def test_without_room_for_what_visits_change_the_epoch_fails_as_a_full_disk(epoch, monkeypatch):
-    monkeypatch.setattr(overlay, "_SETUP", overlay._SETUP + "PRAGMA max_page_count = 8;")
+    monkeypatch.setattr(visits, "_SETUP", visits._SETUP + "PRAGMA max_page_count = 8;")
     epoch([], *[(f"k{n}", 1) for n in range(2000)])
     with pytest.raises(SubtaskFailure, match=r"local_disk_error.*no room .*full.*give it more"):
         epoch([("add", 1)])

@@ -10,7 +10,7 @@ from moorage.engine.columns import BROADCAST, GROUP_COLUMN, KIND_COLUMN, START
 from moorage.engine.range_access import LeasedRange, ServerDoor
 from moorage.engine.subtask_plan import OperatorStatePlan
 from moorage.engine.task_failures import SubtaskFailure
-from moorage_state.keyed import visiting
+from moorage_state.keyed import visits
 from moorage_state.server import RangeSpec, RestoreBase, UploadLimits, UploadRequest, Version
 
 RULES = MapStateDescriptor("rules", "string", "long")
@@ -60,7 +60,7 @@ class Adds(KeyedBroadcastProcessFunction):
 @pytest.fixture(autouse=True)
 def page_of_one_key(monkeypatch):
     """A subtask asks the server again for each key that it visits."""
-    monkeypatch.setattr(visiting, "_KEYS", 1)
+    monkeypatch.setattr(visits, "_KEYS", 1)
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from moorage_state.deltas import encode_frame
 from moorage_state.errors import LocalDiskError
-from moorage_state.keyed import overlay as overlay_module
+from moorage_state.keyed import visits
 from moorage_state.keyed.access import Scan
-from moorage_state.keyed.overlay import Overlay
+from moorage_state.keyed.visits import Overlay
 
 PREFIXES = [bytes([n]) for n in (1, 2, 0xFF)]
 KEYS = [prefix + bytes([n]) for prefix in PREFIXES[:2] for n in range(7)] + [b"\xfe\xff\x00"]
@@ -82,7 +82,7 @@ def test_what_is_not_recorded_is_only_passed_on(new_access, recording):
 
 
 def test_what_was_changed_is_read_in_pages_of_bounded_bytes(new_access, monkeypatch):
-    monkeypatch.setattr(overlay_module, "_PAGE_BYTES", 1000)
+    monkeypatch.setattr(visits, "_PAGE_BYTES", 1000)
     overlay = Overlay(new_access({}), [gettempdir()])
     overlay.recording = True
     keys = [prefix + bytes([n]) for prefix in (b"\x01", b"\x02", b"\x03") for n in range(9)]

@@ -14,7 +14,7 @@ from moorage_state.descriptors import (
     ReducingStateDescriptor,
 )
 from moorage_state.keyed import KeyedStateStore
-from moorage_state.keyed.combining import reduced_by_key, reducer
+from moorage_state.keyed.value_states import reduced_by_key, reducer
 
 NAMES = ("sum", "min", "max")
 numbers = st.lists(
