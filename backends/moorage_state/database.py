@@ -8,11 +8,22 @@ behaviour.
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from moorage_state.deltas import Frame
 
-__all__ = ["PendingCopy", "RangeCursor", "RangeDatabase", "RangeView"]
+__all__ = ["PendingCopy", "RangeCursor", "RangeDatabase", "RangeView", "Scan"]
+
+
+class Scan(NamedTuple):
+    """Entries under a prefix in key order; not `complete` where a limit cut them off.
+
+    The rest begins after the last key.
+    """
+
+    keys: list[bytes]
+    values: list[bytes]
+    complete: bool
 
 
 class RangeCursor(Protocol):

@@ -6,7 +6,7 @@ called when a state is registered, for every value of a state whose type changed
 that reads stored values: never for a state whose type is still its first.
 """
 
-from moorage_state.evolution.compatibility import Compatibility, Outcome, compare, migration
+from moorage_state.evolution.compatibility import Compatibility, SchemaOutcome, compare, migration
 from moorage_state.evolution.generations import (
     MAX_GENERATIONS,
     StateMigrationError,
@@ -22,7 +22,7 @@ from moorage_state.evolution.generations import (
 __all__ = [
     "MAX_GENERATIONS",
     "Compatibility",
-    "Outcome",
+    "SchemaOutcome",
     "StateMigrationError",
     "ValueCodec",
     "compare",

@@ -28,13 +28,13 @@ from typing import Any, NamedTuple
 from moorage_state.codecs import decimal_fitter
 from moorage_state.types import StateType, parse_type
 
-__all__ = ["Compatibility", "Outcome", "Problem", "compare", "migration"]
+__all__ = ["Compatibility", "SchemaOutcome", "SchemaProblem", "compare", "migration"]
 
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 _EXACT_BITS = {"float": 24, "double": 53}
 
 
-class Outcome(StrEnum):
+class SchemaOutcome(StrEnum):
     """What a change of type asks for."""
 
     AS_IS = "compatible as is"
@@ -43,7 +43,7 @@ class Outcome(StrEnum):
     INCOMPATIBLE = "incompatible"
 
 
-class Problem(NamedTuple):
+class SchemaProblem(NamedTuple):
     """Why one place in a type cannot change so.
 
     Attributes:
@@ -68,8 +68,8 @@ class Problem(NamedTuple):
 class Compatibility:
     """The outcome of a comparison; `problems` are not empty where it is INCOMPATIBLE."""
 
-    outcome: Outcome
-    problems: tuple[Problem, ...] = ()
+    outcome: SchemaOutcome
+    problems: tuple[SchemaProblem, ...] = ()
 
 
 def compare(written: str, declared: str) -> Compatibility:
@@ -80,16 +80,16 @@ def compare(written: str, declared: str) -> Compatibility:
     """
     old, new = parse_type(written), parse_type(declared)
     found = tuple(_changes(old, new, ""))
-    problems = tuple(change for change in found if isinstance(change, Problem))
+    problems = tuple(change for change in found if isinstance(change, SchemaProblem))
     if problems:
-        return Compatibility(Outcome.INCOMPATIBLE, problems)
-    for outcome in (Outcome.MIGRATION, Outcome.RECONFIGURED):
+        return Compatibility(SchemaOutcome.INCOMPATIBLE, problems)
+    for outcome in (SchemaOutcome.MIGRATION, SchemaOutcome.RECONFIGURED):
         if outcome in found:
             return Compatibility(outcome)
-    return Compatibility(Outcome.AS_IS)
+    return Compatibility(SchemaOutcome.AS_IS)
 
 
-_Changes = Iterator[Outcome | Problem]
+_Changes = Iterator[SchemaOutcome | SchemaProblem]
 
 
 def _changes(old: StateType, new: StateType, where: str) -> _Changes:
@@ -116,23 +116,23 @@ def _struct(old: StateType, new: StateType, where: str) -> _Changes:
             f"{list(new.fields)}), and a new name is another field; keep the names, or give the "
             f"new state another name"
         )
-        yield Problem(where, "struct", "struct", advice)
+        yield SchemaProblem(where, "struct", "struct", advice)
         return
     if old.fields != new.fields:
-        yield Outcome.MIGRATION
+        yield SchemaOutcome.MIGRATION
     for name in kept:
         yield from _changes(theirs[name], mine[name], f"{where}.{name}" if where else name)
     before = dict(zip(old.fields, old.defaults, strict=True))
     after = dict(zip(new.fields, new.defaults, strict=True))
     # By spelling, for True is not the default 1.
     if any(repr(before[name]) != repr(after[name]) for name in kept):
-        yield Outcome.RECONFIGURED
+        yield SchemaOutcome.RECONFIGURED
 
 
 def _map(old: StateType, new: StateType, where: str) -> _Changes:
     if old.children[0] != new.children[0]:
         advice = "the key of a map never changes; add a map of another name and fill it"
-        yield Problem(f"{where}{{key}}", old.children[0].ddl, new.children[0].ddl, advice)
+        yield SchemaProblem(f"{where}{{key}}", old.children[0].ddl, new.children[0].ddl, advice)
     yield from _changes(old.children[1], new.children[1], f"{where}{{}}")
 
 
@@ -144,9 +144,9 @@ def _decimal(old: StateType, new: StateType, where: str) -> _Changes:
             f"digits would be lost; it needs at least {whole} digits before the point and {scale} "
             f"behind it"
         )
-        yield Problem(where, old.ddl, new.ddl, advice)
+        yield SchemaProblem(where, old.ddl, new.ddl, advice)
     elif longer != scale:
-        yield Outcome.MIGRATION
+        yield SchemaOutcome.MIGRATION
 
 
 def _scalar(old: StateType, new: StateType, where: str) -> _Changes:
@@ -155,14 +155,14 @@ def _scalar(old: StateType, new: StateType, where: str) -> _Changes:
     if (old.name, new.name) == ("float", "double"):
         return
     if old.bits is not None and old.bits - 1 <= _EXACT_BITS.get(new.name, 0):
-        yield Outcome.MIGRATION
+        yield SchemaOutcome.MIGRATION
         return
     if old.bits is not None and new.name == "decimal":
         precision, scale = new.params
         if precision - scale >= _DIGITS[old.name]:
-            yield Outcome.MIGRATION
+            yield SchemaOutcome.MIGRATION
             return
-    yield Problem(where, old.ddl, new.ddl, _advice(old, new))
+    yield SchemaProblem(where, old.ddl, new.ddl, _advice(old, new))
 
 
 def _advice(old: StateType, new: StateType) -> str:

@@ -8,8 +8,8 @@ Layout of a stored value::
 0xc1 begins neither MessagePack nor a pickle. So a state whose type has never changed pays nothing,
 and one that has changed pays two bytes a value. The manifest keeps the types of all generations of
 a state; a canonical snapshot holds values of the last type only, and what is restored from one
-begins at generation 0 again. A change that leaves the bytes as they are (`Outcome.AS_IS`) makes no
-generation.
+begins at generation 0 again. A change that leaves the bytes as they are (`SchemaOutcome.AS_IS`)
+makes no generation.
 
 A value goes through every generation between its own and the last, so that it is the same whether
 or not it was rewritten on the way: a field that was dropped and came back begins with its default.
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from moorage_state.codecs import Decode, Encode, decoder, encoder, opaque_decoder
 from moorage_state.errors import UserError
-from moorage_state.evolution.compatibility import Outcome, compare, migration
+from moorage_state.evolution.compatibility import SchemaOutcome, compare, migration
 from moorage_state.types import StateType, parse_type
 
 __all__ = [
@@ -131,16 +131,16 @@ def declared_over(
         StateMigrationError: values cannot be read as `declared`, or there were too many changes.
     """
     found = compare(written, declared)
-    if found.outcome is Outcome.INCOMPATIBLE:
+    if found.outcome is SchemaOutcome.INCOMPATIBLE:
         problems = "; ".join(str(problem) for problem in found.problems)
         raise StateMigrationError(
             f"a state cannot be read with the type it is declared with now: state={state} "
             f"{problems}; or give the new state another name"
         )
-    if found.outcome is Outcome.RECONFIGURED:
+    if found.outcome is SchemaOutcome.RECONFIGURED:
         # What a value lacks is filled with the default of the time when the field came.
         return _with_defaults(parse_type(declared), parse_type(written)).ddl, earlier
-    if found.outcome is Outcome.AS_IS:
+    if found.outcome is SchemaOutcome.AS_IS:
         return declared, earlier
     if len(earlier) >= MAX_GENERATIONS:
         raise StateMigrationError(
@@ -167,9 +167,9 @@ def later_of(
     types = [*second[1], second[0]]
     at = len(first[1])
     # The type of a generation may have been widened in place.
-    if compare(first[0], types[at]).outcome is Outcome.AS_IS:
+    if compare(first[0], types[at]).outcome is SchemaOutcome.AS_IS:
         return second
-    if at == len(types) - 1 and compare(types[at], first[0]).outcome is Outcome.AS_IS:
+    if at == len(types) - 1 and compare(types[at], first[0]).outcome is SchemaOutcome.AS_IS:
         return first
     raise StateMigrationError(
         f"subtasks declare one state with different types: state={state} types={first[0]} and "

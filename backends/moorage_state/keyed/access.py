@@ -1,18 +1,11 @@
 """What the keyed state store asks of a range: batched reads at one version, and staged writes."""
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from moorage_state.database import Scan
 from moorage_state.keylayout import EVENT_TIMERS
 
 __all__ = ["RangeAccess", "Scan"]
-
-
-class Scan(NamedTuple):
-    """Entries under one prefix in key order; `complete` is False when a limit cut them off."""
-
-    keys: list[bytes]
-    values: list[bytes]
-    complete: bool
 
 
 class RangeAccess(Protocol):

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from moorage_state.database import Scan
 from moorage_state.descriptors import StateKind
-from moorage_state.keyed.access import Scan
 from moorage_state.keyed.scanning import pages
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.keygroups import KeyGroupRange
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from moorage_state.keyed.store import KeyedStateStore
+    from moorage_state.keyed.store import KeyedStateStore, StateSchema
     from moorage_state.timetolive import StateTtlConfig
 
 
@@ -154,10 +154,6 @@ class Expiry:
         """Spare the sweep a look at `cell`, which is removed; `before` as for `note`."""
         if self._indexed and before is not None and before != NEVER:
             self._store.write(expiry_entry(cell, due_time(before, self.ttl_ms)), None)
-
-
-if TYPE_CHECKING:
-    from moorage_state.keyed.store import KeyedStateStore
 
 
 _INDEX_PAGE = 512
@@ -260,10 +256,6 @@ def _note(store: "KeyedStateStore", states: Mapping[bytes, StateSchema], page: S
         noted[expiry_entry(place, due_time(stamp_ms, ttl_ms))] = None
     for entry in noted:
         store.write(entry, b"")
-
-
-if TYPE_CHECKING:
-    from moorage_state.keyed.store import KeyedStateStore, StateSchema
 
 
 _SWEEP_PAGE = 4096

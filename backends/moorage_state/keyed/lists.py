@@ -6,8 +6,8 @@ An element's place is `epoch (8) | ordinal (4)` behind the state's id. Called by
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from moorage_state.database import Scan
 from moorage_state.keyed import api
-from moorage_state.keyed.access import Scan
 from moorage_state.keyed.expiry import NEVER, split_stamp, stamp_bytes
 from moorage_state.keyed.scanning import Entry, pages, scan_chunk
 from moorage_state.keylayout import encode_time, prefix_end

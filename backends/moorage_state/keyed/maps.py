@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from moorage_state.codecs import checker, plain_type
+from moorage_state.database import Scan
 from moorage_state.keyed import api
-from moorage_state.keyed.access import Scan
 from moorage_state.keyed.expiry import split_stamp
 from moorage_state.keyed.scanning import Entry, pages, scan_chunk
 from moorage_state.keylayout import prefix_end

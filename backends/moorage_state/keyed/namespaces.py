@@ -17,7 +17,7 @@ from moorage_state.keylayout import KEYED_STATE
 from moorage_state.keys import KeyCodec
 
 if TYPE_CHECKING:
-    from moorage_state.keyed.access import Scan
+    from moorage_state.database import Scan
     from moorage_state.keyed.store import KeyedStateStore
 
 __all__ = [

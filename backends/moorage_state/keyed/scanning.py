@@ -7,7 +7,7 @@ read. Called by the state handles; everything here reads the version that the ep
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from moorage_state.keyed.access import Scan
+from moorage_state.database import Scan
 
 if TYPE_CHECKING:
     from moorage_state.keyed.store import KeyedStateStore

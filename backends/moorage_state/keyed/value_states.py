@@ -63,7 +63,7 @@ class OverCell:
 
 
 if TYPE_CHECKING:
-    from moorage_state.codecs import Decode
+    from moorage_state.codecs import Decode, Settle
     from moorage_state.keyed.expiry import Expiry
     from moorage_state.keyed.scanning import Values
     from moorage_state.keyed.schema import StateCodec
@@ -275,11 +275,6 @@ class DefaultedValueState(OverCell, api.ValueState):
             StateTypeError: see `ValueState.update`.
         """
         self.cell.update(value)
-
-
-if TYPE_CHECKING:
-    from moorage_state.codecs import Settle
-    from moorage_state.keyed.value_states import ValueState
 
 
 Reducer = Callable[[Any, Any], Any]

@@ -17,10 +17,11 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import Any
 
+from moorage_state.database import Scan
 from moorage_state.deltas import Frame, decode_frame
 from moorage_state.descriptors import StateDescriptor
 from moorage_state.errors import LocalDiskError
-from moorage_state.keyed.access import RangeAccess, Scan
+from moorage_state.keyed.access import RangeAccess
 from moorage_state.keyed.store import KeyedStateStore
 from moorage_state.keylayout import EVENT_TIMERS, prefix_end
 

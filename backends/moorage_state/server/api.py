@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from moorage_state.canonicalspec import CanonicalSpec
+from moorage_state.database import Scan
 from moorage_state.snapshots import MAX_INLINE_BYTES, FileRef, RangeHandle
 
 __all__ = [
@@ -98,14 +99,6 @@ class Prepared:
     digest: str
     operations: int
     bytes: int
-
-
-class Scan(NamedTuple):
-    """Entries under one prefix; when not `complete`, go on with `scan_from` after the last key."""
-
-    keys: list[bytes]
-    values: list[bytes]
-    complete: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from moorage_state.errors import ServerGone, UserError, error_from_wire
 from moorage_state.server.addresses import split_address
 from moorage_state.server.api import Lease, RangeApi, StateApi
 from moorage_state.server.tls import TlsFiles, certificates
-from moorage_state.server.wire import OPERATIONS, Connection, Operation, greet_server
+from moorage_state.server.wire import OPERATIONS, Connection, RemoteOperation, greet_server
 
 __all__ = ["StateClient"]
 
@@ -129,7 +129,7 @@ class StateClient(StateApi):
         """The range, to call; whether it is there says only the answer to a call."""
         return cast("RangeApi", _RemoteRange(self._send, lease))
 
-    def _send(self, operation: Operation, arguments: tuple[Any, ...]) -> Any:
+    def _send(self, operation: RemoteOperation, arguments: tuple[Any, ...]) -> Any:
         with self._lock:
             if self._broken:
                 raise ServerGone(
@@ -156,7 +156,7 @@ class StateClient(StateApi):
         self._broken = self._broken or str(problem) or type(problem).__name__
         self._connection.close()
 
-    def _reply(self, operation: Operation) -> tuple[dict[str, Any] | None, bytearray]:
+    def _reply(self, operation: RemoteOperation) -> tuple[dict[str, Any] | None, bytearray]:
         if operation.name not in _LONG_OPERATIONS:
             return self._connection.receive_reply()
         self._connection.socket.settimeout(self._store_timeout)
@@ -166,7 +166,7 @@ class StateClient(StateApi):
             self._connection.socket.settimeout(self._timeout)
 
 
-def _remote(operation: Operation) -> Callable[..., Any]:
+def _remote(operation: RemoteOperation) -> Callable[..., Any]:
     """What sends one operation, as a method of the class that has it."""
     if operation.of_range:
 

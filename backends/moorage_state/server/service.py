@@ -27,7 +27,7 @@ from moorage_state.server.tls import Certificates
 from moorage_state.server.wire import (
     NONCE_BYTES,
     Connection,
-    Operation,
+    RemoteOperation,
     accept_peer,
     as_moorage_error,
 )
@@ -283,7 +283,7 @@ class Service:
 
     def _call(
         self,
-        operation: Operation,
+        operation: RemoteOperation,
         arguments: tuple[Any, ...],
         staged: dict[_AttemptKey, MoorageError],
     ) -> object:

@@ -46,7 +46,7 @@ __all__ = [
     "PROTOCOL_VERSION",
     "AnotherServer",
     "Connection",
-    "Operation",
+    "RemoteOperation",
     "accept_peer",
     "as_moorage_error",
     "greet_server",
@@ -98,7 +98,7 @@ class _Hello(msgspec.Struct, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class RemoteOperation:
     """How one method of `StateApi` or `RangeApi` crosses the wire.
 
     Attributes:
@@ -148,7 +148,7 @@ class Operation:
         return getattr(host, self.name)(*arguments)
 
 
-def _operation(api: type, name: str) -> Operation:
+def _operation(api: type, name: str) -> RemoteOperation:
     method = getattr(api, name)
     hints = get_type_hints(method)
     parameters = list(inspect.signature(method).parameters.values())[1:]
@@ -160,7 +160,7 @@ def _operation(api: type, name: str) -> Operation:
     decode_bulk: Callable[[bytearray], Any] = _as_it_is
     if bulk is not None and name != "stage":
         decode_bulk = msgspec.msgpack.Decoder(hints[bulk]).decode
-    return Operation(
+    return RemoteOperation(
         name=name,
         of_range=of_range,
         count=len(types),
@@ -216,7 +216,7 @@ class Connection:
         """
         self._deadline = None if seconds is None else time.monotonic() + seconds
 
-    def send_request(self, operation: Operation, arguments: tuple[Any, ...]) -> None:
+    def send_request(self, operation: RemoteOperation, arguments: tuple[Any, ...]) -> None:
         """Send a call."""
         if not operation.has_reply and self._remote and not self._staging:
             # Calls without replies may fill the peer's buffers while its disk is slow, for longer
@@ -225,7 +225,7 @@ class Connection:
             _bound_unacknowledged(self.socket, 0)
         self._send(*operation.encode_request(arguments))
 
-    def receive_request(self) -> tuple[Operation, msgspec.Raw, bytearray]:
+    def receive_request(self) -> tuple[RemoteOperation, msgspec.Raw, bytearray]:
         """The next call: its operation, arguments and payload.
 
         Raises:

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from moorage_state.codecs import StateTypeError
-from moorage_state.database import RangeDatabase
+from moorage_state.database import RangeDatabase, Scan
 from moorage_state.deltas import Frame
 from moorage_state.descriptors import StateDescriptor
 from moorage_state.errors import Bug
-from moorage_state.keyed.access import Scan
 from moorage_state.keyed.expiry import Expiry, stamp_bytes
 from moorage_state.keyed.store import KeyedStateStore, NoKey, StateHandleBase, StateSchema
 from moorage_state.keyed.timers import MIN_TIME

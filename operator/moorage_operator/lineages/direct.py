@@ -32,7 +32,7 @@ from moorage_operator.plan import StoreTask
 from moorage_operator.ports import Clock, Cluster, ClusterError, JobRefs
 from moorage_operator.world import StoreTaskView, StoreView, Unreadable
 from moorage_state.errors import MoorageError, StoreDenied, StoreUnavailable
-from moorage_state.snapshots.store_tasks import Answer, Request, run_store_task
+from moorage_state.snapshots.store_tasks import Answer, StoreTaskRequest, run_store_task
 from moorage_state.stores import (
     ObjectInfo,
     ObjectStore,
@@ -306,7 +306,7 @@ class DirectLineages:
             look.task = asyncio.create_task(self._look(job, request, look))
         return look.failure
 
-    async def _look(self, job: JobRefs, request: Request, look: _Look) -> Answer:
+    async def _look(self, job: JobRefs, request: StoreTaskRequest, look: _Look) -> Answer:
         try:
             return await self._answer(job, request, self._inspect_seconds)
         except Exception as error:  # noqa: BLE001  whatever it is, it is told as what it prevents
@@ -371,7 +371,7 @@ class DirectLineages:
             if look.ended is None or now - look.ended < _KEPT
         }
 
-    async def _answer(self, job: JobRefs, request: Request, seconds: float) -> Answer:
+    async def _answer(self, job: JobRefs, request: StoreTaskRequest, seconds: float) -> Answer:
         """Run it in a thread; whatever goes wrong is an answer too."""
         try:
             credentials = await credentials_of(self._cluster, job)
@@ -389,7 +389,7 @@ class DirectLineages:
             return _failure(request, "store_unavailable", text, retryable=True)
 
     async def _in_thread(
-        self, job: JobRefs, request: Request, open_: Callable[[str], ObjectStore]
+        self, job: JobRefs, request: StoreTaskRequest, open_: Callable[[str], ObjectStore]
     ) -> Answer:
         """The places are taken as long as the thread is, also when nobody waits for it any more."""
         with contextlib.ExitStack() as places:
@@ -440,5 +440,5 @@ def _key(job: JobRefs, what: str) -> tuple[str, str, str, str]:
     return job.meta.namespace, job.meta.name, job.meta.uid, what
 
 
-def _failure(request: Request, code: str, message: str, *, retryable: bool) -> Answer:
+def _failure(request: StoreTaskRequest, code: str, message: str, *, retryable: bool) -> Answer:
     return Answer(id=request.id, state="Failed", code=code, message=message, retryable=retryable)

@@ -33,7 +33,12 @@ from moorage_operator.ports import (
     Object,
 )
 from moorage_operator.world import StoreTaskView, StoreView, Unreadable
-from moorage_state.snapshots.store_tasks import Answer, Request, decode_answer, encode_request
+from moorage_state.snapshots.store_tasks import (
+    Answer,
+    StoreTaskRequest,
+    decode_answer,
+    encode_request,
+)
 
 # In pods a store task keeps the name that it had once, `errand`: pods of an operator before this
 # one are found again by it, charts let their role through, and images of every release know the
@@ -77,7 +82,7 @@ def pod_name(job: str, task_id: str) -> str:
     return f"{job}-errand-{hashlib.sha256(task_id.encode()).hexdigest()[:10]}"
 
 
-def store_task_pod(job: JobRefs, request: Request, seconds: int) -> Object:
+def store_task_pod(job: JobRefs, request: StoreTaskRequest, seconds: int) -> Object:
     """The pod that runs the store task, under the job's account, where its drivers run too.
 
     Args:
@@ -109,7 +114,7 @@ def store_task_pod(job: JobRefs, request: Request, seconds: int) -> Object:
     return merged_pod(ours, _template(spec.driver.pod_template))
 
 
-def _container(spec: JobSpec, request: Request) -> Object:
+def _container(spec: JobSpec, request: StoreTaskRequest) -> Object:
     order = {"name": STORE_TASK_ENV, "value": encode_request(request)}
     return {
         "name": _CONTAINER,

@@ -9,7 +9,7 @@ from moorage_operator.ports import JobRefs
 from moorage_operator.snapshots.naming import reach
 from moorage_operator.world import LogPoint, StoreTaskView, StoreView, Unreadable
 from moorage_state.snapshots import Owner
-from moorage_state.snapshots.store_tasks import Answer, Request
+from moorage_state.snapshots.store_tasks import Answer, StoreTaskRequest
 
 INSPECT = StoreTask("inspect", "Inspect")
 PENDING = StoreTaskView("Pending")
@@ -25,10 +25,10 @@ _REASONS = {
 }
 
 
-def request_of(job: JobRefs, store_task: StoreTask, cluster_id: str) -> Request:
+def request_of(job: JobRefs, store_task: StoreTask, cluster_id: str) -> StoreTaskRequest:
     """The request of a store task for a job."""
     meta, spec = job.meta, job.spec
-    return Request(
+    return StoreTaskRequest(
         id=store_task.id,
         kind=store_task.kind,
         checkpoint_dir=reach(spec.state.checkpoint_dir, spec),

@@ -7,7 +7,7 @@ decides by which way a task reaches that server.
 from dataclasses import dataclass
 from pathlib import Path
 
-from moorage_state.keyed.access import Scan
+from moorage_state.database import Scan
 from moorage_state.keylayout import EVENT_TIMERS
 from moorage_state.server.api import Lease, StateApi, Version
 from moorage_state.server.client import StateClient
@@ -89,12 +89,11 @@ class BoundRange:
 
     def scan_many(self, prefixes: list[bytes], limit_entries: int, limit_bytes: int) -> list[Scan]:
         """See `RangeAccess`."""
-        scans = self._range.scan_many(self._version, prefixes, limit_entries, limit_bytes)
-        return [Scan(*scan) for scan in scans]
+        return self._range.scan_many(self._version, prefixes, limit_entries, limit_bytes)
 
     def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:
         """See `RangeAccess`."""
-        return Scan(*self._range.scan_from(self._version, prefix, after, limit))
+        return self._range.scan_from(self._version, prefix, after, limit)
 
     def due_timers(
         self, up_to_ms: int, limit: int, after: bytes, kind: int = EVENT_TIMERS

@@ -25,8 +25,8 @@ from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunct
 from moorage.engine.outputs import OutputBuffer
 from moorage.engine.range_access import BoundRange
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
+from moorage_state.database import Scan
 from moorage_state.keyed import KeyTimers, TimeDomain
-from moorage_state.keyed.access import Scan
 from moorage_state.keyed.timers import NOTHING_HELD
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, key_prefix, timer_parts
 

@@ -1,7 +1,7 @@
 """A range without a server: a dict that takes staged frames as the state server does."""
 
+from moorage_state.database import Scan
 from moorage_state.deltas import decode_frame
-from moorage_state.keyed.access import Scan
 from moorage_state.keylayout import EVENT_TIMERS, timer_parts
 
 __all__ = ["FakeRange"]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from moorage_state.canonical import key_groups
+from moorage_state.database import Scan
 from moorage_state.deltas import encode_frame
 from moorage_state.descriptors import (
     ListStateDescriptor,
@@ -13,7 +14,6 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.keyed import KeyedStateStore, KeyTimers
-from moorage_state.keyed.access import Scan
 from moorage_state.keylayout import key_prefix
 from moorage_state.keys import KeyCodec
 from moorage_state.rocks import RocksOptions

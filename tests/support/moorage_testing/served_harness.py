@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from moorage.engine.range_access import BoundRange, LeasedRange, ServerDoor
-from moorage_state.keyed.access import Scan
+from moorage_state.database import Scan
 from moorage_state.keygroups import range_of
 from moorage_state.keylayout import EVENT_TIMERS
 from moorage_state.server import (

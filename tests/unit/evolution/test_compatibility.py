@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 
 from moorage_state.evolution import (
     MAX_GENERATIONS,
-    Outcome,
+    SchemaOutcome,
     StateMigrationError,
     compare,
     declared_over,
     later_of,
 )
 
-AS_IS, MIGRATION = Outcome.AS_IS, Outcome.MIGRATION
-RECONFIGURED, INCOMPATIBLE = Outcome.RECONFIGURED, Outcome.INCOMPATIBLE
+AS_IS, MIGRATION = SchemaOutcome.AS_IS, SchemaOutcome.MIGRATION
+RECONFIGURED, INCOMPATIBLE = SchemaOutcome.RECONFIGURED, SchemaOutcome.INCOMPATIBLE
 
 
 @pytest.mark.parametrize(

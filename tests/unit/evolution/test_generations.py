@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from moorage_state.codecs import decoder, encoder
 from moorage_state.evolution import (
-    Outcome,
+    SchemaOutcome,
     ValueCodec,
     compare,
     declared_over,
@@ -73,7 +73,7 @@ def test_a_decimal_within_a_struct_gets_the_digits_of_the_new_type():
     ],
 )
 def test_a_value_of_the_type_before_is_read_as_the_type_now(before, value, now, expected):
-    assert compare(before, now).outcome is Outcome.MIGRATION
+    assert compare(before, now).outcome is SchemaOutcome.MIGRATION
     found = reader_of(now, (before,))(written(before, value))
     assert found == expected
     assert repr(found) == repr(decoder(now)(encoder(now)(expected)))
@@ -163,7 +163,7 @@ def values_of(ddl):
 @given(st.data())
 def test_numbers_change_their_type_without_losing_anything(data):
     before, now = data.draw(st.sampled_from(NUMBERS)), data.draw(st.sampled_from(NUMBERS))
-    if compare(before, now).outcome is Outcome.INCOMPATIBLE:
+    if compare(before, now).outcome is SchemaOutcome.INCOMPATIBLE:
         return
     value = data.draw(values_of(before))
     stored = decoder(before)(encoder(before)(value))

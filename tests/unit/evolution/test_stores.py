@@ -14,6 +14,7 @@ from moorage_state.canonical import RowBuffer
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.codecs import encoder
 from moorage_state.columnar import ColumnCodec
+from moorage_state.database import Scan
 from moorage_state.deltas import decode_frame
 from moorage_state.descriptors import (
     ListStateDescriptor,
@@ -24,7 +25,6 @@ from moorage_state.descriptors import (
 from moorage_state.errors import UserError
 from moorage_state.evolution import StateMigrationError
 from moorage_state.keyed import KeyedStateStore
-from moorage_state.keyed.access import Scan
 from moorage_state.keyed.store import StateSchema, merged_schema
 from moorage_state.keylayout import key_prefix, state_id
 from moorage_state.snapshots import StateMeta

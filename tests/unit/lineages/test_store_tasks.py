@@ -31,7 +31,7 @@ from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
 from moorage_state.snapshots.store_tasks import (
     ANSWER_BYTES,
     Answer,
-    Request,
+    StoreTaskRequest,
     decode_answer,
     decode_request,
     encode_answer,
@@ -43,7 +43,7 @@ from moorage_state.stores.s3.calls import connection_to
 
 
 def store_task(kind, **fields):
-    return Request(id="e-1", kind=kind, **fields)
+    return StoreTaskRequest(id="e-1", kind=kind, **fields)
 
 
 def run(kind, open_=open_store, **fields):

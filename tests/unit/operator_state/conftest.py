@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from moorage_state.database import Scan
 from moorage_state.deltas import decode_frame, encode_frame
-from moorage_state.keyed.access import Scan
 from moorage_state.keygroups import KeyGroupRange, range_of
 from moorage_state.operator_state import (
     Mover,

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage_state.database import Scan
 from moorage_state.deltas import encode_frame
 from moorage_state.errors import LocalDiskError
 from moorage_state.keyed import visits
-from moorage_state.keyed.access import Scan
 from moorage_state.keyed.visits import Overlay
 
 PREFIXES = [bytes([n]) for n in (1, 2, 0xFF)]

@@ -7,7 +7,7 @@ from moorage_state.errors import Bug, MoorageError, Retryable
 from moorage_state.snapshots.entries import Owner
 from moorage_state.snapshots.log import Clock, utc_now
 from moorage_state.snapshots.store_tasks.lineage_tasks import delete_lineage, inspect, release
-from moorage_state.snapshots.store_tasks.messages import Answer, Request
+from moorage_state.snapshots.store_tasks.messages import Answer, StoreTaskRequest
 from moorage_state.snapshots.store_tasks.snapshot_tasks import copy, delete, verify
 from moorage_state.stores.addresses import Opener
 
@@ -16,7 +16,7 @@ __all__ = ["run_store_task"]
 _log = logging.getLogger(__name__)
 
 
-def run_store_task(request: Request, open_: Opener, *, clock: Clock = utc_now) -> Answer:
+def run_store_task(request: StoreTaskRequest, open_: Opener, *, clock: Clock = utc_now) -> Answer:
     """Do what is asked and return what came of it; it may be asked again at any time.
 
     Args:
@@ -34,7 +34,7 @@ def run_store_task(request: Request, open_: Opener, *, clock: Clock = utc_now) -
     return Answer(id=request.id, state="Completed", result=result)
 
 
-def _result(request: Request, open_: Opener, clock: Clock) -> dict[str, Any]:
+def _result(request: StoreTaskRequest, open_: Opener, clock: Clock) -> dict[str, Any]:
     match request.kind:
         case "Inspect":
             return inspect(open_, request.checkpoint_dir, clock())
@@ -50,11 +50,11 @@ def _result(request: Request, open_: Opener, clock: Clock) -> dict[str, Any]:
             return delete_lineage(open_, request.checkpoint_dir, _owner(request), request.id)
 
 
-def _owner(request: Request) -> Owner:
+def _owner(request: StoreTaskRequest) -> Owner:
     if request.owner is None:
         raise Bug(f"store task without an owner: id={request.id} kind={request.kind}")
     return request.owner
 
 
-def _failed(request: Request, code: str, message: str, *, retryable: bool) -> Answer:
+def _failed(request: StoreTaskRequest, code: str, message: str, *, retryable: bool) -> Answer:
     return Answer(id=request.id, state="Failed", code=code, message=message, retryable=retryable)

@@ -16,8 +16,8 @@ __all__ = [
     "ANSWER_BYTES",
     "STORE_TASK_FORMAT",
     "Answer",
-    "Request",
     "StoreTaskKind",
+    "StoreTaskRequest",
     "decode_answer",
     "decode_request",
     "encode_answer",
@@ -34,7 +34,7 @@ _MESSAGE_BYTES = 1000
 StoreTaskKind = Literal["Inspect", "Verify", "Copy", "Delete", "Release", "DeleteLineage"]
 
 
-class Request(
+class StoreTaskRequest(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
     """One store task.
@@ -82,15 +82,15 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     retryable: bool = False
 
 
-def encode_request(request: Request) -> str:
+def encode_request(request: StoreTaskRequest) -> str:
     """Return the request as one line."""
     return msgspec.json.encode(request).decode()
 
 
-def decode_request(text: str) -> Request:
+def decode_request(text: str) -> StoreTaskRequest:
     """Return the request in `text`. Raises UserError if it is none, or of a newer format."""
     try:
-        request = decode_document(text.encode(), Request, "store task", "request")
+        request = decode_document(text.encode(), StoreTaskRequest, "store task", "request")
     except msgspec.DecodeError as error:
         raise UserError(f"not a store task: problem={error}; use one moorage everywhere") from error
     if request.format > STORE_TASK_FORMAT:

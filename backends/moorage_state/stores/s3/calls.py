@@ -35,8 +35,8 @@ __all__ = [
     "Attempt",
     "Calls",
     "Client",
-    "Connection",
     "Final",
+    "S3Connection",
     "code_of",
     "connection_to",
     "failure_of",
@@ -223,7 +223,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Connection:
+class S3Connection:
     """What the stores of one server share within a process.
 
     Attributes:
@@ -261,20 +261,20 @@ class _Connections:
 
     def forget(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[_Server, Connection] = {}
+        self._open: dict[_Server, S3Connection] = {}
 
     def get(
         self,
         address: S3Address,
         credentials: S3Credentials | None,
         make: Callable[[S3Address, S3Credentials | None], Client],
-    ) -> Connection:
+    ) -> S3Connection:
         server = (address.endpoint, address.region, address.path_style, credentials)
         with self._lock:
             found = self._open.pop(server, None)
             if found is None:
                 pool = ThreadPoolExecutor(TRANSFER_THREADS, "s3")
-                found = Connection(make(address, credentials), pool)
+                found = S3Connection(make(address, credentials), pool)
             self._open[server] = found
             if credentials is not None:
                 self._drop_oldest()
@@ -291,7 +291,7 @@ _connections = _Connections()
 os.register_at_fork(after_in_child=_connections.forget)
 
 
-def connection_to(address: S3Address, credentials: S3Credentials | None = None) -> Connection:
+def connection_to(address: S3Address, credentials: S3Credentials | None = None) -> S3Connection:
     """Return the connection of this process to the server of `address`.
 
     Without `credentials` boto3 finds them in its usual places.
@@ -369,7 +369,7 @@ class Attempt:
         number: which attempt it is, from 1.
     """
 
-    connection: Connection
+    connection: S3Connection
     bucket: str
     key: str
     number: int
@@ -400,7 +400,7 @@ class Calls:
     credentials: S3Credentials | None = None
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> S3Connection:
         """The connection. Raises what boto3 raises when it finds no region or a broken profile."""
         return connection_to(self.address, self.credentials)
 
@@ -453,7 +453,7 @@ class Calls:
         """Return the same with few attempts: for tidying up, of which nothing depends."""
         return replace(self, retries=replace(self.retries, attempts=3, deadline=10.0))
 
-    def _check_bucket(self, connection: Connection) -> None:
+    def _check_bucket(self, connection: S3Connection) -> None:
         try:
             connection.client.head_bucket(Bucket=self.address.bucket)
         except Exception as error:

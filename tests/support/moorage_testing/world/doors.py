@@ -10,7 +10,7 @@ from moorage_operator.lineages.requests import INSPECT, request_of, store_task_v
 from moorage_operator.plan import StoreTask
 from moorage_operator.ports import DriverTarget, JobRefs
 from moorage_operator.world import StoreTaskView, StoreView, Unreadable
-from moorage_state.snapshots.store_tasks import Answer, Request, run_store_task
+from moorage_state.snapshots.store_tasks import Answer, StoreTaskRequest, run_store_task
 from moorage_state.stores import ObjectStore
 from moorage_testing.kube import CrashPoints
 from moorage_testing.world.buckets import Buckets
@@ -70,7 +70,7 @@ class CountedLineages:
         self._points.check()
         return self._known.get((job.meta.uid, task_id))
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: StoreTaskRequest) -> Answer:
         return run_store_task(request, self._open, clock=self._now)
 
     def _open(self, url: str) -> ObjectStore:
