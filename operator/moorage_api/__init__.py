@@ -10,20 +10,28 @@ from moorage_api.cluster import cluster_problems
 from moorage_api.compute import (
     Application,
     Autoscaler,
-    Driver,
+    DriverSpec,
     EnvVar,
-    Epoch,
-    Executor,
+    EpochSpec,
+    ExecutorSpec,
     Resources,
     Scaling,
-    Sidecar,
+    SidecarSpec,
 )
 from moorage_api.job import API_VERSION, KIND, JobSpec, ObjectMeta, StatefulSparkJob
 from moorage_api.lifecycle import Deletion, FailurePolicy, Observability, Upgrade
 from moorage_api.manifest import Check, load_manifest, parse_manifest
 from moorage_api.problems import ManifestError, Problem
 from moorage_api.quantities import Duration, Quantity
-from moorage_api.state import S3, Checkpoint, LocalVolume, Restore, Savepoint, Schedule, State
+from moorage_api.state import (
+    S3,
+    CheckpointSpec,
+    LocalVolume,
+    Restore,
+    SavepointSpec,
+    Schedule,
+    StateSpec,
+)
 from moorage_api.unsupported import LocalRunReport, local_run_report
 
 __all__ = [
@@ -33,13 +41,13 @@ __all__ = [
     "Application",
     "Autoscaler",
     "Check",
-    "Checkpoint",
+    "CheckpointSpec",
     "Deletion",
-    "Driver",
+    "DriverSpec",
     "Duration",
     "EnvVar",
-    "Epoch",
-    "Executor",
+    "EpochSpec",
+    "ExecutorSpec",
     "FailurePolicy",
     "JobSpec",
     "LocalRunReport",
@@ -51,11 +59,11 @@ __all__ = [
     "Quantity",
     "Resources",
     "Restore",
-    "Savepoint",
+    "SavepointSpec",
     "Scaling",
     "Schedule",
-    "Sidecar",
-    "State",
+    "SidecarSpec",
+    "StateSpec",
     "StatefulSparkJob",
     "Upgrade",
     "cluster_problems",

@@ -21,8 +21,8 @@ from moorage_api.quantities import Duration, Quantity
 
 __all__ = [
     "KINDS",
-    "Change",
     "ChangeKind",
+    "SpecChange",
     "classify",
     "declared",
     "is_same_job",
@@ -44,7 +44,7 @@ _UNHASHED = ("Ignore", "Live")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SpecChange:
     """The difference between two specs.
 
     Attributes:
@@ -56,7 +56,7 @@ class Change:
     fields: tuple[str, ...]
 
 
-def classify(old: JobSpec, new: JobSpec) -> Change:
+def classify(old: JobSpec, new: JobSpec) -> SpecChange:
     """Say what it means to go from `old` to `new`.
 
     Values count, not spellings: `1Gi` and `1024Mi` are no change, nor is a default written out.
@@ -64,7 +64,7 @@ def classify(old: JobSpec, new: JobSpec) -> Change:
     differences = list(_differences(old, new, "spec", "Upgrade"))
     kinds = [kind for _, kind in differences]
     strongest = max(kinds, key=_ORDER.index, default=_ORDER[0])
-    return Change(strongest, tuple(field for field, _ in differences))
+    return SpecChange(strongest, tuple(field for field, _ in differences))
 
 
 def is_same_job(old: JobSpec, new: JobSpec) -> bool:

@@ -13,13 +13,13 @@ from moorage_api.quantities import Duration, Quantity, at_least
 __all__ = [
     "Application",
     "Autoscaler",
-    "Driver",
+    "DriverSpec",
     "EnvVar",
-    "Epoch",
-    "Executor",
+    "EpochSpec",
+    "ExecutorSpec",
     "Resources",
     "Scaling",
-    "Sidecar",
+    "SidecarSpec",
 ]
 
 MAX_PARALLELISM_LIMIT = 32768
@@ -186,7 +186,7 @@ class Scaling(Model):
             )
 
 
-class Epoch(Model):
+class EpochSpec(Model):
     """How the stream is cut into epochs (micro-batches)."""
 
     interval: Annotated[Duration, at_least(Duration("0s"))] = Duration("1s")
@@ -228,14 +228,14 @@ class Resources(Model):
                 )
 
 
-class Sidecar(Model):
+class SidecarSpec(Model):
     """The state server's container, beside each executor."""
 
     resources: Resources = Resources()
     """Its CPU and memory; RocksDB's cache and write buffers are sized from the memory limit."""
 
 
-class Driver(Model):
+class DriverSpec(Model):
     """The driver's pod."""
 
     cores: _Cores = 1
@@ -251,7 +251,7 @@ class Driver(Model):
     """A pod that ours is merged into, containers by name."""
 
 
-class Executor(Model):
+class ExecutorSpec(Model):
     """The executors' pods."""
 
     instances: Annotated[Annotated[int, Field(ge=1, le=10_000)] | None, OnChange("Rescale")] = None
@@ -269,5 +269,5 @@ class Executor(Model):
     pod_template: RawMapping = Field(default_factory=dict)
     """A pod that ours is merged into, containers by name."""
 
-    sidecar: Sidecar = Sidecar()
+    sidecar: SidecarSpec = SidecarSpec()
     """The state server's container."""

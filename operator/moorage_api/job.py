@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from moorage_api.compute import Application, Driver, Epoch, Executor, Scaling
+from moorage_api.compute import Application, DriverSpec, EpochSpec, ExecutorSpec, Scaling
 from moorage_api.lifecycle import Deletion, FailurePolicy, Observability, Upgrade
 from moorage_api.model import (
     Cel,
@@ -26,7 +26,7 @@ from moorage_api.reserved import (
     DENIED_SPARK_CONF,
     SPARK_KEY_PATTERN,
 )
-from moorage_api.state import Checkpoint, Restore, Savepoint, State
+from moorage_api.state import CheckpointSpec, Restore, SavepointSpec, StateSpec
 
 __all__ = [
     "API_VERSION",
@@ -218,13 +218,13 @@ class JobSpec(Model):
     scaling: Scaling
     """How many subtasks share the keys."""
 
-    epoch: Epoch = Epoch()
+    epoch: EpochSpec = EpochSpec()
     """How the stream is cut into epochs."""
 
-    driver: Driver = Driver()
+    driver: DriverSpec = DriverSpec()
     """The driver's pod."""
 
-    executor: Executor = Executor()
+    executor: ExecutorSpec = ExecutorSpec()
     """The executors' pods."""
 
     service_account_name: Annotated[str, Field(pattern=OBJECT_NAME, max_length=253)] = "spark"
@@ -233,13 +233,13 @@ class JobSpec(Model):
     security: Security | None = None
     """Protection from others in the network of the pods."""
 
-    state: State
+    state: StateSpec
     """The state, and the directories that are the truth about it."""
 
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: CheckpointSpec = CheckpointSpec()
     """When checkpoints are taken."""
 
-    savepoint: Annotated[Savepoint, OnChange("Live")] = Savepoint()
+    savepoint: Annotated[SavepointSpec, OnChange("Live")] = SavepointSpec()
     """Periodic savepoints."""
 
     restore: Annotated[Restore, OnChange("Ignore")] = Restore()

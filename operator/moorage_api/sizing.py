@@ -7,7 +7,7 @@ a pod is too small for them. Memory is in whole MiB; pure arithmetic.
 from dataclasses import dataclass
 from decimal import Decimal
 
-from moorage_api.compute import Driver, Executor
+from moorage_api.compute import DriverSpec, ExecutorSpec
 from moorage_api.quantities import Quantity
 from moorage_api.state import LocalVolume
 
@@ -75,7 +75,7 @@ class SidecarMemory:
     databases: int
 
 
-def driver_memory(driver: Driver) -> JvmMemory:
+def driver_memory(driver: DriverSpec) -> JvmMemory:
     """Divide the driver's memory."""
     total = _mib(driver.memory)
     share = min(total * _BESIDES_PERCENT // 100, _DRIVER_BESIDES_MOST)
@@ -83,14 +83,14 @@ def driver_memory(driver: Driver) -> JvmMemory:
     return _divided(total, besides)
 
 
-def executor_memory(executor: Executor) -> JvmMemory:
+def executor_memory(executor: ExecutorSpec) -> JvmMemory:
     """Divide an executor's memory; a Python worker for each core lives beside the heap."""
     total = _mib(executor.memory)
     besides = max(total * _BESIDES_PERCENT // 100, _workers(executor))
     return _divided(total, besides)
 
 
-def sidecar_memory(executor: Executor) -> SidecarMemory:
+def sidecar_memory(executor: ExecutorSpec) -> SidecarMemory:
     """Divide the sidecar's memory limit among its servers, one for each core.
 
     Without a limit (nor a request) it gets half a gigabyte for each server. Four fifths of what is
@@ -108,7 +108,7 @@ def empty_dir_size(local: LocalVolume) -> Quantity:
     return local.size or _EMPTY_DIR
 
 
-def executor_count(executor: Executor, parallelism: int) -> int:
+def executor_count(executor: ExecutorSpec, parallelism: int) -> int:
     """How many executors a parallelism needs, unless the spec says it."""
     return executor.instances or -(-parallelism // executor.cores)
 
@@ -118,12 +118,12 @@ def least_driver_memory() -> Quantity:
     return _quantity(_LEAST_HEAP + _JVM_BESIDES + _DRIVER_PYTHON)
 
 
-def least_executor_memory(executor: Executor) -> Quantity:
+def least_executor_memory(executor: ExecutorSpec) -> Quantity:
     """The least memory of an executor's pod with so many cores."""
     return _quantity(_LEAST_HEAP + _workers(executor))
 
 
-def least_sidecar_memory(executor: Executor) -> Quantity:
+def least_sidecar_memory(executor: ExecutorSpec) -> Quantity:
     """The least memory limit of the sidecar beside so many cores."""
     return _quantity(_PARENT + executor.cores * (_SERVER + _LEAST_CACHE))
 
@@ -134,7 +134,7 @@ def _divided(total: int, besides: int) -> JvmMemory:
     return JvmMemory(heap, max(total - heap, 0))
 
 
-def _workers(executor: Executor) -> int:
+def _workers(executor: ExecutorSpec) -> int:
     return _JVM_BESIDES + executor.cores * _WORKER_PYTHON
 
 

@@ -20,15 +20,15 @@ from moorage_api.quantities import Duration, Quantity, at_least
 
 __all__ = [
     "S3",
-    "Checkpoint",
     "CheckpointRetention",
+    "CheckpointSpec",
     "LocalVolume",
     "Restore",
-    "Savepoint",
     "SavepointRetention",
+    "SavepointSpec",
     "Schedule",
     "SecretRef",
-    "State",
+    "StateSpec",
 ]
 
 DEFAULT_CHECKPOINT_INTERVAL = Duration("60s")
@@ -152,7 +152,7 @@ class LocalVolume(Model):
             yield Violation(("path", "type"), "is missing, and type is HostPath", "add a path")
 
 
-class State(Model):
+class StateSpec(Model):
     """The state of the job, and the directories that are the truth about it."""
 
     cel: ClassVar[tuple[Cel, ...]] = (
@@ -232,7 +232,7 @@ class CheckpointRetention(Model):
     """How many of the newest."""
 
 
-class Checkpoint(Model):
+class CheckpointSpec(Model):
     """When checkpoints are taken, and what is done when they fail."""
 
     # Neither has a default: a stored one would make the other one impossible to add.
@@ -316,7 +316,7 @@ class SavepointRetention(Model):
     """How long."""
 
 
-class Savepoint(Model):
+class SavepointSpec(Model):
     """Periodic savepoints."""
 
     schedule: Schedule | None = None

@@ -19,13 +19,13 @@ __all__ = [
     "JobStatus",
     "JobView",
     "Leaving",
-    "Operation",
+    "OperationStatus",
     "OperationStep",
     "OperationType",
     "Phase",
     "Reconciliation",
     "Restarts",
-    "RestorePoint",
+    "RestorePointStatus",
     "ScalingStatus",
     "SnapshotsStatus",
     "Triggers",
@@ -74,7 +74,7 @@ class Condition(Report):
     last_transition_time: Moment
 
 
-class RestorePoint(Report):
+class RestorePointStatus(Report):
     """What the next start begins from, once that is decided."""
 
     mode: Literal["Latest", "Path", "Empty"]
@@ -86,7 +86,7 @@ class RestorePoint(Report):
     completed_at: Moment | None = None
 
 
-class Operation(Report):
+class OperationStatus(Report):
     """What is being done to the job, and how far it has come; written before each step is acted on.
 
     The order of steps is that of `OperationStep`; a type skips what it does not need.
@@ -108,7 +108,7 @@ class Operation(Report):
     """When it is asked again, after a snapshot that failed."""
     mode_used: Literal["", "Savepoint", "LastCheckpoint", "Stateless"] = ""
     """How state is really carried over, after fallbacks."""
-    restore_point: RestorePoint | None = None
+    restore_point: RestorePointStatus | None = None
     """Decided before Starting."""
     started_at: Moment
     step_started_at: Moment
@@ -128,7 +128,7 @@ class AttemptStatus(Report):
     """0 before the first."""
     revision: str = ""
     """The ControllerRevision that it runs."""
-    restore_point: RestorePoint | None = None
+    restore_point: RestorePointStatus | None = None
     """What it was told to begin from."""
     adopt_lineage: str = ""
     """The lineage that it was allowed to take over."""
@@ -269,7 +269,7 @@ class JobStatus(Report):
     lineage_owner_uid: str = ""
     """The object that this status was written for: a restored backup has another uid."""
     reconciliation: Reconciliation = Reconciliation()
-    operation: Operation | None = None
+    operation: OperationStatus | None = None
     operation_counter: int = 0
     attempt: AttemptStatus = AttemptStatus()
     job: JobView = JobView()
@@ -277,7 +277,7 @@ class JobStatus(Report):
     scaling: ScalingStatus = ScalingStatus()
     snapshots: SnapshotsStatus = SnapshotsStatus()
     restarts: Restarts = Restarts()
-    next_restore: RestorePoint | None = None
+    next_restore: RestorePointStatus | None = None
     """What the next start begins from, where the end of the last driver decided that."""
     leaving: Items[Leaving] = ()
     """Lineages that the job has left; at most 4."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from moorage_api.compute import Driver, Executor
+from moorage_api.compute import DriverSpec, ExecutorSpec
 from moorage_api.driver import CONFIG_DIR
 from moorage_api.job import StatefulSparkJob
 from moorage_api.problems import Problem, field_name
@@ -149,7 +149,7 @@ def template_problems(job: StatefulSparkJob) -> Iterator[Problem]:
         ("driver", DRIVER_CONTAINER, None),
         ("executor", EXECUTOR_CONTAINER, SIDECAR_CONTAINER),
     ):
-        part: Driver | Executor = getattr(job.spec, name)
+        part: DriverSpec | ExecutorSpec = getattr(job.spec, name)
         cpu = part.cpu_request or Quantity(str(part.cores))
         at = ("spec", name, "podTemplate")
         yield from _pod(_Pod(at, part.pod_template, main, sidecar, cpu, credentials))

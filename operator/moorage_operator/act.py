@@ -30,7 +30,6 @@ from moorage_operator.plan import (
     TidyRevisions,
 )
 from moorage_operator.ports import (
-    AlreadyExists,
     ApiUnavailable,
     Cluster,
     ClusterError,
@@ -41,6 +40,7 @@ from moorage_operator.ports import (
     JobRefs,
     Kind,
     Lineages,
+    NameTaken,
     NotFound,
     Object,
 )
@@ -182,7 +182,7 @@ class Actor:
         body = revision_body(meta, effect.name, effect.number, effect.spec_hash, subject.spec)
         try:
             await self.cluster.create(body)
-        except AlreadyExists:
+        except NameTaken:
             return await self._renumber(effect, meta)
         return True
 
@@ -285,7 +285,7 @@ class Actor:
         for name in (effect.name, second):
             try:
                 await self.cluster.create(_snapshot_body(effect, name, job))
-            except AlreadyExists:
+            except NameTaken:
                 if await self._is_mine(name, job):
                     return False
             else:

@@ -33,7 +33,7 @@ from moorage_operator.lineages.direct import DirectLineages
 from moorage_operator.lineages.pods import PodLineages
 from moorage_operator.loop import Reconciler
 from moorage_operator.metrics import OperatorMetrics, health_server
-from moorage_operator.ports import Clock, Cluster, ClusterError, JobRefs, Kind, Ref
+from moorage_operator.ports import Cluster, ClusterError, JobRefs, Kind, Ref, WallClock
 from moorage_operator.settings import Settings, SettingsError
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.watch_health import Canary, Namespace, WatchedNamespaces
@@ -61,7 +61,7 @@ class SystemClock:
     """The machine's time."""
 
     def now(self) -> datetime:
-        """See `Clock.now`."""
+        """See `WallClock.now`."""
         return datetime.now(UTC)
 
 
@@ -295,7 +295,7 @@ async def build(
         stop_timeout=settings.stop_timeout,
     )
     leader = _leader(settings, cluster) if settings.leader_election else None
-    clock: Clock = SystemClock()
+    clock: WallClock = SystemClock()
     drivers = HttpDrivers()
     stack.push_async_callback(drivers.close)
     lineages = _lineages(
@@ -329,7 +329,7 @@ async def build(
 def _lineages(
     settings: Settings,
     cluster: Cluster,
-    clock: Clock,
+    clock: WallClock,
     cluster_id: str,
     stack: AsyncExitStack,
     answered: Callable[[JobRefs], None],

@@ -19,14 +19,14 @@ from moorage_operator.objects import is_controlled_by
 from moorage_operator.plan import ActionFailed, DeletePod, SetPodMonitor, StartDriver, TidyAttempt
 from moorage_operator.podviews import pod_view
 from moorage_operator.ports import (
-    AlreadyExists,
-    Clock,
     Cluster,
     ClusterError,
     Conflict,
     Kind,
+    NameTaken,
     NotFound,
     Object,
+    WallClock,
 )
 from moorage_operator.tokens import Tokens
 from moorage_operator.world import JobWorld, Meta, Revision
@@ -42,7 +42,7 @@ class Attempts:
 
     cluster: Cluster
     tokens: Tokens
-    clock: Clock
+    clock: WallClock
     _looked_after: dict[str, datetime] = field(default_factory=dict)
 
     async def start(
@@ -195,7 +195,7 @@ class Attempts:
         name = body["metadata"]["name"]
         try:
             await self.cluster.create(body)
-        except AlreadyExists as error:
+        except NameTaken as error:
             found = await self.cluster.get("Pod", meta.namespace, name)
             if found is None:
                 raise ActionFailed(f"a pod of this name was just deleted: pod={name}") from error

@@ -51,7 +51,7 @@ class _Seen:
     home: tuple[str, ...]
 
 
-class Directories:
+class CheckpointDirectories:
     """An index of all jobs' checkpointDirs; a directory inside another one counts as the same.
 
     Only specs that the models accept count: of a job whose newest spec is wrong, the one before.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from moorage_operator.ports import AlreadyExists, Cluster, ClusterError, Conflict, Object
+from moorage_operator.ports import Cluster, ClusterError, Conflict, NameTaken, Object
 
 _log = logging.getLogger("moorage.operator")
 
@@ -178,7 +178,7 @@ class Leader:
         self._may_hold = True
         try:
             await self._cluster.create({**kind, "metadata": meta, "spec": spec})
-        except AlreadyExists:
+        except NameTaken:
             return False
         return True
 

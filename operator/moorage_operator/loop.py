@@ -16,7 +16,7 @@ from datetime import datetime
 from moorage_operator.act import Actor, Subject
 from moorage_operator.attempts import Attempts
 from moorage_operator.children import names
-from moorage_operator.directories import Directories
+from moorage_operator.directories import CheckpointDirectories
 from moorage_operator.objects import JudgedSpecs, meta_of, read_snapshot
 from moorage_operator.observe import Observer
 from moorage_operator.plan import (
@@ -30,7 +30,6 @@ from moorage_operator.plan import (
 )
 from moorage_operator.ports import (
     ApiUnavailable,
-    Clock,
     Cluster,
     ClusterError,
     DriverClient,
@@ -39,6 +38,7 @@ from moorage_operator.ports import (
     Object,
     Ref,
     Telemetry,
+    WallClock,
 )
 from moorage_operator.recorder import Written, tell, write_status
 from moorage_operator.tokens import Authorities, Tokens
@@ -180,7 +180,7 @@ class Reconciler:
         cluster: Cluster,
         drivers: DriverClient,
         lineages: Lineages,
-        clock: Clock,
+        clock: WallClock,
         config: Config,
         decide_job: Callable[[JobWorld], Plan],
         decide_snapshot: Callable[[SnapshotWorld], SnapshotPlan],
@@ -197,7 +197,7 @@ class Reconciler:
         self._chance = chance or random.Random()  # noqa: S311  spreads waits, guards nothing
         self._memory: dict[Ref, Memory] = {}
         self.specs = JudgedSpecs()
-        self.directories = Directories(self.specs)
+        self.directories = CheckpointDirectories(self.specs)
         self._tokens = Tokens(cluster)
         self._attempts = Attempts(cluster, self._tokens, clock)
         self._observer = Observer(

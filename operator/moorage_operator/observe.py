@@ -16,7 +16,7 @@ from moorage_api.status import JobStatus
 from moorage_operator.children import names
 from moorage_operator.decide.health import UNTRUSTED
 from moorage_operator.decide.leaving import left_store_task
-from moorage_operator.directories import Directories
+from moorage_operator.directories import CheckpointDirectories
 from moorage_operator.objects import (
     JudgedSpecs,
     is_controlled_by,
@@ -29,7 +29,6 @@ from moorage_operator.objects import (
 )
 from moorage_operator.podviews import pod_view
 from moorage_operator.ports import (
-    Clock,
     Cluster,
     ClusterError,
     DriverClient,
@@ -41,6 +40,7 @@ from moorage_operator.ports import (
     JobRefs,
     Lineages,
     Object,
+    WallClock,
 )
 from moorage_operator.references import fact_problems
 from moorage_operator.store_access import last_end, store_refs, store_task_refs
@@ -169,12 +169,12 @@ class Observer:
     cluster: Cluster
     drivers: DriverClient
     lineages: Lineages
-    clock: Clock
+    clock: WallClock
     config: Config
     tokens: Tokens
     authorities: Authorities
     specs: JudgedSpecs
-    directories: Directories
+    directories: CheckpointDirectories
     report_timeout: float = 3.0
     _failing: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _revisions: dict[tuple[str, str], Revision] = field(default_factory=dict)

@@ -66,7 +66,7 @@ class Conflict(ClusterError):
     """The object has changed, or another uid has its name, or another manager owns a field."""
 
 
-class AlreadyExists(ClusterError):
+class NameTaken(ClusterError):
     """An object of this name exists, or is still being deleted."""
 
 
@@ -105,7 +105,7 @@ class Cluster(Protocol):
         """Server-side apply, forced, under the operator's own field manager."""
 
     async def create(self, body: Object) -> Object:
-        """Create it. Raises AlreadyExists."""
+        """Create it. Raises NameTaken."""
 
     async def replace_status(self, body: Object) -> Object:
         """PUT /status; the body carries the resourceVersion it rests on. Raises Conflict."""
@@ -200,7 +200,7 @@ class Lineages(Protocol):
         """How a store task stands that was begun; None if nobody knows of it any more."""
 
 
-class Clock(Protocol):
+class WallClock(Protocol):
     """Time."""
 
     def now(self) -> datetime:

@@ -14,7 +14,7 @@ from typing import Any
 
 from moorage_api.driver import Report
 from moorage_operator.plan import Event
-from moorage_operator.ports import AlreadyExists, Cluster, Conflict, Forbidden, NotFound, Object
+from moorage_operator.ports import Cluster, Conflict, Forbidden, NameTaken, NotFound, Object
 
 STATUS_BUDGET = 32_768
 """Bytes of JSON that a status may have."""
@@ -119,7 +119,7 @@ async def tell(cluster: Cluster, about: Object, events: Iterable[Event], now: da
     for event in events:
         try:
             await cluster.create(event_body(about, event, now))
-        except AlreadyExists:
+        except NameTaken:
             continue
         except Forbidden as error:
             # In a namespace that goes away nobody reads them.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from moorage_operator.children import names
 from moorage_operator.children.secrets import config_owner, scrape_secret, token_secret
 from moorage_operator.objects import is_controlled_by
-from moorage_operator.ports import AlreadyExists, Cluster, Object
+from moorage_operator.ports import Cluster, NameTaken, Object
 from moorage_operator.world import Meta
 
 
@@ -80,7 +80,7 @@ class Tokens:
             found = await self._cluster.create(token_secret(meta, attempt, self._make(), owner))
         owners = [one.get("uid") for one in found["metadata"].get("ownerReferences") or ()]
         if config_uid not in owners or not _value(found, "control"):
-            raise AlreadyExists(
+            raise NameTaken(
                 f"the Secret is another object's: name={name}; it goes with its owner, "
                 "else delete it"
             )

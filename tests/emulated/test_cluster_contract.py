@@ -2,7 +2,7 @@
 
 import pytest
 
-from moorage_operator.ports import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from moorage_operator.ports import Conflict, Forbidden, Invalid, NameTaken, NotFound
 
 JOB, POD, MAP, REVISION = "StatefulSparkJob", "Pod", "ConfigMap", "ControllerRevision"
 
@@ -63,14 +63,14 @@ async def test_a_created_object_has_identity(cluster, namespace, a_job):
 
 async def test_a_second_creation_already_exists(cluster, namespace):
     await cluster.create(config_map(namespace))
-    with pytest.raises(AlreadyExists, match="settings"):
+    with pytest.raises(NameTaken, match="settings"):
         await cluster.create(config_map(namespace))
 
 
 async def test_a_name_whose_object_is_being_deleted_already_exists(cluster, namespace, a_job):
     made = await cluster.create(a_job(namespace, finalizers=["moorage.dev/operator"]))
     await cluster.delete(JOB, namespace, "clicks", uid=made["metadata"]["uid"])
-    with pytest.raises(AlreadyExists, match="object is being deleted"):
+    with pytest.raises(NameTaken, match="object is being deleted"):
         await cluster.create(a_job(namespace))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from moorage_api import Problem
 from moorage_api.driver import DriverState
-from moorage_api.status import AttemptStatus, JobStatus, Operation, OperationStep
+from moorage_api.status import AttemptStatus, JobStatus, OperationStatus, OperationStep
 from moorage_operator.children.names import driver_pod_name
 from moorage_operator.plan import ASIDE, Effect, Event, Plan
 from moorage_operator.world import Config, JobWorld, Meta, PodView, Unreadable
@@ -58,7 +58,7 @@ class Draft:
         return self.status.attempt
 
     @property
-    def operation(self) -> Operation:
+    def operation(self) -> OperationStatus:
         """The one under way; only where there is one."""
         operation = self.status.operation
         if operation is None:

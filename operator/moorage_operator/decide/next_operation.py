@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from moorage_api.changes import Change, classify
+from moorage_api.changes import SpecChange, classify
 from moorage_api.lifecycle import Upgrade
 from moorage_api.status import OperationType
 from moorage_operator.decide.draft import Draft, here
@@ -27,7 +27,7 @@ from moorage_operator.plan import DeletePod, RunStoreTask, TidyAttempt
 from moorage_operator.world import StoreTaskView
 
 
-def change_of(draft: Draft) -> Change | None:
+def change_of(draft: Draft) -> SpecChange | None:
     """What the newest spec changes of the one that runs; None if either is not known."""
     known = draft.world.revisions.get(draft.attempt.revision)
     if known is None or not is_valid(draft) or draft.world.spec is None:

@@ -12,7 +12,7 @@ from moorage_api.status import (
     AttemptStatus,
     JobStatus,
     Reconciliation,
-    RestorePoint,
+    RestorePointStatus,
     SnapshotsStatus,
 )
 from moorage_operator.decide.draft import Draft
@@ -52,7 +52,7 @@ def adopt_pod(draft: Draft, pod: PodView) -> None:
 
 def note_savepoint(draft: Draft, savepoint: SavepointInfo, order_id: str) -> None:
     """The stream was stopped with this savepoint: the next start goes on from it."""
-    point = RestorePoint(
+    point = RestorePointStatus(
         mode="Path",
         path=savepoint.path,
         digest=savepoint.manifest_digest,

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from moorage_api.status import Operation, OperationStep, OperationType
+from moorage_api.status import OperationStatus, OperationStep, OperationType
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import strangers
 from moorage_operator.decide.restore_point import Obstacle, named_snapshot
@@ -25,7 +25,7 @@ def begin(
 ) -> None:
     """Begin an operation in place of the one under way, if there is one."""
     counter = draft.status.operation_counter + 1
-    operation = Operation(
+    operation = OperationStatus(
         id=f"{draft.meta.generation}-{counter}",
         type=kind,
         step=step,

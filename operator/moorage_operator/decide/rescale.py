@@ -7,7 +7,7 @@ checkpoint and a restart. Until it is done, the attempt counts as one of the old
 
 from datetime import timedelta
 
-from moorage_api.changes import Change, declared
+from moorage_api.changes import SpecChange, declared
 from moorage_api.driver import RESCALE_PATH, RescaleBody
 from moorage_api.sizing import executor_count
 from moorage_operator.decide.draft import Draft
@@ -23,7 +23,7 @@ _LIVE = frozenset({"spec.executor.instances"})
 _WEAK = ("Ignore", "Live")
 
 
-def begin_rescale(draft: Draft, change: Change) -> None:
+def begin_rescale(draft: Draft, change: SpecChange) -> None:
     """Begin to go to another width: in place where that can be, else by a restart."""
     text = f"changed: {', '.join(change.fields)}"
     spec = policy(draft)
@@ -73,7 +73,7 @@ def take_back(draft: Draft) -> None:
     _begin_in_place(draft, "spec.executor.instances was set back")
 
 
-def _is_live(change: Change) -> bool:
+def _is_live(change: SpecChange) -> bool:
     kinds = dict(declared())
     fields = {field for field in change.fields if kinds.get(field) not in _WEAK}
     return bool(fields) and fields <= _LIVE

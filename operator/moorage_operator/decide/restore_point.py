@@ -9,14 +9,14 @@ import hashlib
 from dataclasses import dataclass
 
 from moorage_api import JobSpec
-from moorage_api.status import RestorePoint
+from moorage_api.status import RestorePointStatus
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import strangers
 from moorage_operator.decide.specs import is_new_nonce, policy
 from moorage_operator.plan import StoreTask
 from moorage_operator.world import SnapshotView, StoreView, Unreadable
 
-LATEST = RestorePoint(mode="Latest")
+LATEST = RestorePointStatus(mode="Latest")
 _BY_SPEC = "nonce-"
 
 
@@ -69,7 +69,7 @@ def moved(old: JobSpec, new: JobSpec) -> bool:
     return old.state.checkpoint_dir.rstrip("/") != new.state.checkpoint_dir.rstrip("/")
 
 
-def next_restore(draft: Draft) -> RestorePoint | Obstacle:
+def next_restore(draft: Draft) -> RestorePointStatus | Obstacle:
     """What the next start begins from.
 
     An order of spec.restore is followed once: its id is kept in the lineage's log, and a start that
@@ -140,18 +140,18 @@ def _followed(draft: Draft) -> bool:
     return inherited and spec is not None and spec.restore.nonce <= done
 
 
-def _by_spec(draft: Draft, spec: JobSpec) -> RestorePoint | Obstacle:
+def _by_spec(draft: Draft, spec: JobSpec) -> RestorePointStatus | Obstacle:
     restore, order = spec.restore, first_order(spec)
     if restore.mode == "Latest":
-        return RestorePoint(mode="Latest", order_id=order)
+        return RestorePointStatus(mode="Latest", order_id=order)
     if restore.mode == "Path":
-        return RestorePoint(mode="Path", path=restore.path, order_id=order)
+        return RestorePointStatus(mode="Path", path=restore.path, order_id=order)
     if restore.mode == "Empty":
         return _empty(draft, spec, order)
     found = named_snapshot(draft, spec)
     if isinstance(found, Obstacle):
         return found
-    return RestorePoint(
+    return RestorePointStatus(
         mode="Path",
         path=found.status.path,
         digest=found.status.manifest_digest,
@@ -161,8 +161,8 @@ def _by_spec(draft: Draft, spec: JobSpec) -> RestorePoint | Obstacle:
     )
 
 
-def _empty(draft: Draft, spec: JobSpec, order: str) -> RestorePoint | Obstacle:
-    point = RestorePoint(mode="Empty", order_id=order)
+def _empty(draft: Draft, spec: JobSpec, order: str) -> RestorePointStatus | Obstacle:
+    point = RestorePointStatus(mode="Empty", order_id=order)
     if spec.restore.acknowledge_state_loss:
         return point
     store = draft.world.store
@@ -183,9 +183,9 @@ def _empty(draft: Draft, spec: JobSpec, order: str) -> RestorePoint | Obstacle:
     return Obstacle("StateLossNotAcknowledged", text)
 
 
-def _stateless(spec: JobSpec, order: str) -> RestorePoint | Obstacle:
+def _stateless(spec: JobSpec, order: str) -> RestorePointStatus | Obstacle:
     if spec.restore.acknowledge_state_loss:
-        return RestorePoint(mode="Empty", order_id=order)
+        return RestorePointStatus(mode="Empty", order_id=order)
     text = (
         "spec.upgrade.mode is Stateless, and spec.restore.acknowledgeStateLoss is false; "
         "set it to true to leave the state behind, or choose another mode"

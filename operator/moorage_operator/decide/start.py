@@ -7,7 +7,7 @@ makes the same pod again. What a start begins from is decided once, with the num
 from datetime import datetime, timedelta
 
 from moorage_api.driver import RestoreOrder, StartOrder
-from moorage_api.status import AttemptStatus, RestorePoint
+from moorage_api.status import AttemptStatus, RestorePointStatus
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import cleared
 from moorage_operator.decide.health import is_ready
@@ -180,7 +180,7 @@ def _stay(draft: Draft, hindrance: Obstacle) -> None:
         block(draft, hindrance.reason, hindrance.message)
 
 
-def _count_up(draft: Draft, revision: str, point: RestorePoint) -> None:
+def _count_up(draft: Draft, revision: str, point: RestorePointStatus) -> None:
     """Write the next attempt, and have it made."""
     number = _next_number(draft)
     note_left(draft, revision)
@@ -216,7 +216,7 @@ def _next_number(draft: Draft) -> int:
     return max([draft.attempt.number, *(pod.attempt for pod in draft.drivers)]) + 1
 
 
-def _from(point: RestorePoint) -> str:
+def _from(point: RestorePointStatus) -> str:
     if point.mode == "Path":
         return point.path
     return "the newest checkpoint" if point.mode == "Latest" else "nothing"
@@ -235,7 +235,7 @@ def _is_outdated(draft: Draft) -> bool:
 
 def _order(draft: Draft) -> StartOrder:
     attempt = draft.attempt
-    point = attempt.restore_point or RestorePoint(mode="Latest")
+    point = attempt.restore_point or RestorePointStatus(mode="Latest")
     restore = RestoreOrder(
         mode=point.mode, path=point.path, digest=point.digest, order_id=point.order_id
     )

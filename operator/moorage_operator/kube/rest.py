@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from moorage_operator.ports import (
-    AlreadyExists,
     ApiUnavailable,
     ClusterError,
     Conflict,
     Forbidden,
     Invalid,
     Kind,
+    NameTaken,
     NotFound,
 )
 
@@ -136,7 +136,7 @@ def cluster_error(
     if code in {404, 410}:
         return NotFound(message, reason)
     if code == 409:
-        return (AlreadyExists if reason == "AlreadyExists" else Conflict)(message, reason)
+        return (NameTaken if reason == "AlreadyExists" else Conflict)(message, reason)
     if code in {401, 403}:
         return Forbidden(message, _TERMINATING if _terminating(status) else reason)
     if code in {400, 413, 415, 422}:

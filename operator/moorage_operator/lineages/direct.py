@@ -29,7 +29,7 @@ from moorage_operator.lineages.requests import (
     store_view,
 )
 from moorage_operator.plan import StoreTask
-from moorage_operator.ports import Clock, Cluster, ClusterError, JobRefs
+from moorage_operator.ports import Cluster, ClusterError, JobRefs, WallClock
 from moorage_operator.world import StoreTaskView, StoreView, Unreadable
 from moorage_state.errors import MoorageError, StoreDenied, StoreUnavailable
 from moorage_state.snapshots.store_tasks import Answer, StoreTaskRequest, run_store_task
@@ -259,7 +259,7 @@ class DirectLineages:
     def __init__(
         self,
         cluster: Cluster,
-        clock: Clock,
+        clock: WallClock,
         cluster_id: str,
         *,
         own_chain: bool = False,

@@ -24,13 +24,13 @@ from moorage_operator.lineages.requests import (
 from moorage_operator.plan import StoreTask
 from moorage_operator.podviews import moment, pod_view
 from moorage_operator.ports import (
-    AlreadyExists,
-    Clock,
     Cluster,
     ClusterError,
     Conflict,
     JobRefs,
+    NameTaken,
     Object,
+    WallClock,
 )
 from moorage_operator.world import StoreTaskView, StoreView, Unreadable
 from moorage_state.snapshots.store_tasks import (
@@ -226,7 +226,7 @@ class PodLineages:
     """
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, cluster_id: str, *, seconds: int = 600
+        self, cluster: Cluster, clock: WallClock, cluster_id: str, *, seconds: int = 600
     ) -> None:
         self._cluster = cluster
         self._clock = clock
@@ -328,7 +328,7 @@ class PodLineages:
         )
         try:
             await self._cluster.create(body)
-        except AlreadyExists:
+        except NameTaken:
             # Of another process, or the one before it is still going: the next look tells.
             return
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from moorage_api import JobSpec
 from moorage_api.driver import CheckpointInfo, SavepointInfo
 from moorage_api.state import SavepointRetention
-from moorage_api.status import JobStatus, RestorePoint
+from moorage_api.status import JobStatus, RestorePointStatus
 from moorage_operator.snapshots.naming import is_imported, order, reach, same_place, trigger_of
 from moorage_operator.world import JobFacts, SnapshotView
 
@@ -95,7 +95,7 @@ def _is_newer(savepoint: SavepointInfo, checkpoint: CheckpointInfo | None) -> bo
     return checkpoint is None or savepoint.checkpoint_id >= checkpoint.id
 
 
-def _is(snapshot: SnapshotView, point: RestorePoint | None) -> bool:
+def _is(snapshot: SnapshotView, point: RestorePointStatus | None) -> bool:
     return point is not None and same_place(point.path, snapshot.status.path)
 
 

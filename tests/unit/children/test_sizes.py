@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moorage_testing.attempts import META, ORDER, SMALL
 
-from moorage_api import Driver, Executor, JobSpec, Quantity, StatefulSparkJob, cluster_problems
+from moorage_api import (
+    DriverSpec,
+    ExecutorSpec,
+    JobSpec,
+    Quantity,
+    StatefulSparkJob,
+    cluster_problems,
+)
 from moorage_api.sizing import (
     driver_memory,
     executor_count,
@@ -32,7 +39,7 @@ def mib(quantity):
 @given(ABOVE)
 def test_a_driver_has_all_its_memory_and_a_heap_that_spark_starts_with(above):
     total = mib(least_driver_memory()) + above
-    memory = driver_memory(Driver(memory=Quantity(f"{total}Mi")))
+    memory = driver_memory(DriverSpec(memory=Quantity(f"{total}Mi")))
     assert memory.total == total
     assert memory.heap >= 450
     assert memory.besides >= 640
@@ -40,8 +47,8 @@ def test_a_driver_has_all_its_memory_and_a_heap_that_spark_starts_with(above):
 
 @given(CORES, ABOVE)
 def test_an_executor_has_all_its_memory_and_room_for_a_python_worker_a_core(cores, above):
-    total = mib(least_executor_memory(Executor(cores=cores))) + above
-    memory = executor_memory(Executor(cores=cores, memory=Quantity(f"{total}Mi")))
+    total = mib(least_executor_memory(ExecutorSpec(cores=cores))) + above
+    memory = executor_memory(ExecutorSpec(cores=cores, memory=Quantity(f"{total}Mi")))
     assert memory.total == total
     assert memory.heap >= 450
     assert memory.besides >= 384 + 256 * cores
@@ -49,9 +56,9 @@ def test_an_executor_has_all_its_memory_and_room_for_a_python_worker_a_core(core
 
 @given(CORES, ABOVE)
 def test_a_sidecar_keeps_room_for_its_processes_beside_the_databases(cores, above):
-    least = mib(least_sidecar_memory(Executor(cores=cores)))
+    least = mib(least_sidecar_memory(ExecutorSpec(cores=cores)))
     resources = {"limits": {"memory": f"{least + above}Mi"}}
-    executor = Executor.model_validate({"cores": cores, "sidecar": {"resources": resources}})
+    executor = ExecutorSpec.model_validate({"cores": cores, "sidecar": {"resources": resources}})
     memory = sidecar_memory(executor)
     assert memory.limit == least + above
     assert memory.databases >= 32 * cores
@@ -59,18 +66,18 @@ def test_a_sidecar_keeps_room_for_its_processes_beside_the_databases(cores, abov
 
 
 def test_the_sizes_that_nobody_gives_are_large_enough():
-    assert driver_memory(Driver()).total == 2048
-    assert executor_memory(Executor()).total == 4096
+    assert driver_memory(DriverSpec()).total == 2048
+    assert executor_memory(ExecutorSpec()).total == 4096
     for cores in (1, 2, 16):
-        executor = Executor(cores=cores)
+        executor = ExecutorSpec(cores=cores)
         assert sidecar_memory(executor).limit >= mib(least_sidecar_memory(executor))
 
 
 @given(st.integers(1, 1000), CORES)
 def test_there_are_as_many_executors_as_the_parallelism_needs(parallelism, cores):
-    count = executor_count(Executor(cores=cores), parallelism)
+    count = executor_count(ExecutorSpec(cores=cores), parallelism)
     assert count == math.ceil(parallelism / cores)
-    assert executor_count(Executor(cores=cores, instances=3), parallelism) == 3
+    assert executor_count(ExecutorSpec(cores=cores, instances=3), parallelism) == 3
 
 
 LOCAL = [

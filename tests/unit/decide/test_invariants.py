@@ -16,10 +16,10 @@ from moorage_api.status import (
     AttemptStatus,
     JobStatus,
     Leaving,
-    Operation,
+    OperationStatus,
     Reconciliation,
     Restarts,
-    RestorePoint,
+    RestorePointStatus,
 )
 from moorage_operator.decide import decide_job
 from moorage_operator.decide.specs import revision_name
@@ -66,7 +66,7 @@ moments = st.integers(-2000, 2000).map(lambda seconds: START + timedelta(seconds
 maybe = st.none() | moments
 names = st.sampled_from(["", *REVISIONS])
 points = st.none() | st.builds(
-    RestorePoint,
+    RestorePointStatus,
     mode=st.sampled_from(["Latest", "Path"]),
     path=st.just("s3://a/b"),
     order_id=st.sampled_from(["", "nonce-0-aa", "1-1-0a1b2c3d"]),
@@ -86,7 +86,7 @@ attempts = st.builds(
     node_lost_since=maybe,
 )
 operations = st.none() | st.builds(
-    Operation,
+    OperationStatus,
     id=st.just("1-1"),
     type=st.sampled_from(
         ["Deploy", "Upgrade", "Rescale", "Suspend", "Resume", "Recover", "Redeploy", "Delete"]

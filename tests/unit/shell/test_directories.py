@@ -2,7 +2,7 @@
 
 import pytest
 
-from moorage_operator.directories import Directories
+from moorage_operator.directories import CheckpointDirectories
 
 
 def job(
@@ -26,7 +26,7 @@ def job(
 
 
 def index(*jobs):
-    found = Directories()
+    found = CheckpointDirectories()
     for one in jobs:
         found.note(one)
     return found

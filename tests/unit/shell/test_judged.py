@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import moorage_operator.objects
-from moorage_operator.directories import Directories
+from moorage_operator.directories import CheckpointDirectories
 from moorage_operator.objects import JudgedSpecs, read_job_spec
 
 
@@ -39,7 +39,7 @@ async def test_a_whole_list_is_judged_beside_the_loop(judges):
     await specs.learn(bodies)
     assert len(judges) == 70
     assert threading.current_thread() not in judges
-    found = Directories(specs)
+    found = CheckpointDirectories(specs)
     for body in bodies:
         found.note(body)
         assert specs.of(body).spec is not None
