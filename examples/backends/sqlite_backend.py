@@ -61,13 +61,9 @@ class View:
         return self.get_many([key])[0]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        found: dict[bytes, bytes] = {}
         with translated(self.path):
-            for at in range(0, len(keys), 1000):
-                some = keys[at : at + 1000]
-                marks = ",".join("?" * len(some))
-                found.update(self.connection.execute(f"{FIND} IN ({marks})", some))
-        return [found.get(key) for key in keys]
+            rows = [self.connection.execute(f"{FIND} = ?", (key,)).fetchone() for key in keys]
+        return [row[1] if row else None for row in rows]
 
     @contextmanager
     def cursor(self, lower: bytes, upper: bytes) -> Iterator["Cursor"]:
@@ -147,22 +143,19 @@ class SqliteDatabase(View):
         mode = "ro&immutable=1" if read_only else "rwc"
         self._address = f"{(path / FILE).absolute().as_uri()}?mode={mode}"
         # Nothing has to outlive this machine's power: a range comes from its checkpoint.
-        ours = f"PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; {TABLE};"
+        pragmas = f"journal_mode=WAL; PRAGMA synchronous=OFF; PRAGMA cache_size=-{cache_kib}"
         with translated(path):
             path.mkdir(parents=True, exist_ok=True)
-            cache = f"PRAGMA cache_size=-{cache_kib};"
-            super().__init__(path, self._connect(cache if read_only else ours + cache))
+            super().__init__(path, self._connect("" if read_only else f"PRAGMA {pragmas}; {TABLE}"))
 
     def _connect(self, first: str) -> sqlite3.Connection:
         made = sqlite3.connect(self._address, 5.0, 0, None, check_same_thread=False, uri=True)
-        made.executescript(first)
-        return made
+        return made.executescript(first).connection
 
     def _reader(self) -> sqlite3.Connection:
-        """A connection that sees what there is now and nothing later."""
         with translated(self.path):
             self.connection.execute("SELECT 1")  # refused where the database was closed
-            return self._connect("BEGIN; SELECT 1 FROM state LIMIT 1")
+            return self._connect("BEGIN; SELECT 1 FROM state LIMIT 1")  # what there is now
 
     @contextmanager
     def cursor(self, lower: bytes, upper: bytes) -> Iterator[Cursor]:
