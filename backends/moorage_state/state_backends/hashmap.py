@@ -43,7 +43,7 @@ class HashMapStateBackend(StateBackend):
 
         config = Configuration(configuration)
         limits = {key: text for key, text in config.items() if key == HEAP_LIMIT}
-        limit = parse_options("hashmap", limits).heap_limit or None
+        limit = parse_options(limits).heap_limit or None
         mode = self.asynchronous_snapshots
         return replace(
             self,

@@ -185,7 +185,7 @@ def judge_job_backend(
         # Made first: only it knows which settings are its own.
         backend = _made(known, key, config)
         own = "" if backend.identifier in BUILT_IN else f"state.backend.{backend.identifier}."
-    judged = judge_options("rocksdb", options, defaults, own)
+    judged = judge_options(options, defaults, own)
     if isinstance(judged, list):
         return judged
     backend = backend or _made(known, key, config)

@@ -92,7 +92,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         """See `StateBackend`: cache and write buffers are divided."""
         if self.tuned is not None:
             return self
-        asked = parse_options("rocksdb", self.options)
+        asked = parse_options(self.options)
         return replace(self, tuned=asked.rocks_options(servers, memory))
 
     @property
@@ -134,7 +134,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         return True
 
     def _rocks_options(self) -> RocksOptions:
-        return self.tuned or parse_options("rocksdb", self.options).rocks_options()
+        return self.tuned or parse_options(self.options).rocks_options()
 
     def _process_databases(self) -> "Databases":
         """Those of this process with the same options; timers are in memory unless it is said."""

@@ -9,9 +9,7 @@ from moorage_state.tuning.names import HEAP_LIMIT, KNOWN_KEYS, Refusal, judge_op
 from moorage_state.tuning.resolved import (
     DEFAULTS_VARIABLE,
     BackendOptions,
-    Kind,
     default_options,
-    kind_of_backend,
 )
 from moorage_state.tuning.rocks import RocksOptions
 
@@ -20,11 +18,9 @@ __all__ = [
     "HEAP_LIMIT",
     "KNOWN_KEYS",
     "BackendOptions",
-    "Kind",
     "Refusal",
     "RocksOptions",
     "default_options",
     "judge_options",
-    "kind_of_backend",
     "parse_options",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from moorage_state.errors import IllegalConfigurationError
 from moorage_state.tuning import value_kinds
-from moorage_state.tuning.resolved import BackendOptions, kind_of_backend
+from moorage_state.tuning.resolved import BackendOptions
 
 __all__ = [
     "ABSENT_KEYS",
@@ -181,28 +181,26 @@ class Refusal:
 
 
 def parse_options(
-    backend: str, options: Mapping[str, str], defaults: Mapping[str, str] | None = None
+    options: Mapping[str, str], defaults: Mapping[str, str] | None = None
 ) -> BackendOptions:
     """What a job's settings mean.
 
     Settings of a backend that is not used are judged like all others and change nothing.
 
     Args:
-        backend: a name that `kind_of_backend` knows.
         options: the job's own.
         defaults: the cluster's, below the job's own.
 
     Raises:
         IllegalConfigurationError: naming the key, its value and what is allowed.
     """
-    judged = judge_options(backend, options, defaults)
+    judged = judge_options(options, defaults)
     if isinstance(judged, BackendOptions):
         return judged
     raise judged[0].error()
 
 
 def judge_options(
-    backend: str,
     options: Mapping[str, str],
     defaults: Mapping[str, str] | None = None,
     own: str = "",
@@ -211,9 +209,6 @@ def judge_options(
 
     Args:
         own: what the keys begin with that a backend which is none of these judges itself.
-
-    Raises:
-        IllegalConfigurationError: no backend is called so.
     """
     found: dict[str, Any] = {}
     rocks: dict[str, Any] = {}
@@ -233,7 +228,7 @@ def judge_options(
             continue
         group, _, name = setting.field.rpartition(".")
         (rocks if group else found)[name] = value
-    resolved = BackendOptions(kind=kind_of_backend(backend), rocks=rocks, **found)
+    resolved = BackendOptions(rocks=rocks, **found)
     if refused:
         return refused
     try:

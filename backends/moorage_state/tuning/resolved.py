@@ -6,12 +6,12 @@ Decides how a server's memory is divided, and what a profile stands for. Pure.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from moorage_state.errors import IllegalConfigurationError, UserError
 from moorage_state.tuning.rocks import RocksOptions
 
-__all__ = ["DEFAULTS_VARIABLE", "BackendOptions", "Kind", "default_options", "kind_of_backend"]
+__all__ = ["DEFAULTS_VARIABLE", "BackendOptions", "default_options"]
 
 DEFAULTS_VARIABLE = "MOORAGE_STATE_OPTIONS"
 """A JSON object of texts, by the same names as in `spec.state.options`."""
@@ -42,17 +42,7 @@ def _not_defaults(text: str) -> IllegalConfigurationError:
     )
 
 
-Kind = Literal["rocksdb", "hashmap", "batch"]
-
 _MIB = 1 << 20
-_KINDS: dict[str, Kind] = {
-    "rocksdb": "rocksdb",
-    "hashmap": "hashmap",
-    "batch": "batch",
-    # Flink's old names: both kept state on the heap, and differed in where checkpoints went.
-    "jobmanager": "hashmap",
-    "filesystem": "hashmap",
-}
 _OWN_CACHE = 8 * _MIB
 _LEAST_BUFFER = 64 * 1024
 _DISK: dict[str, Any] = {
@@ -79,20 +69,6 @@ _PROFILES: dict[str, dict[str, Any]] = {
 }
 
 
-def kind_of_backend(name: str) -> Kind:
-    """What keeps the state of a job that names this backend.
-
-    Raises:
-        IllegalConfigurationError: no backend is called so.
-    """
-    if name not in _KINDS:
-        raise IllegalConfigurationError(
-            f"no state backend of this name: key=state.backend value={name[:120]!r}; use one of "
-            f"{', '.join(_KINDS)}"
-        )
-    return _KINDS[name]
-
-
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
     """What was asked for; made by `parse_options`.
@@ -109,7 +85,6 @@ class BackendOptions:
         heap_limit: bytes of state in memory of one state server; 0 where nothing was said.
     """
 
-    kind: Kind = "rocksdb"
     rocks: Mapping[str, Any] = field(default_factory=dict)
     profile: str = "DEFAULT"
     per_slot: int = 0
@@ -135,10 +110,6 @@ class BackendOptions:
         buffers = fields.get("write_buffers_bytes", usual.write_buffers_bytes)
         buffer = fields.get("write_buffer_bytes", usual.write_buffer_bytes)
         return RocksOptions(**{**fields, "write_buffers_bytes": max(buffers, buffer)})
-
-    def heap_bytes(self, servers: int = 1, memory: int | None = None) -> int:
-        """What one server may keep in memory; 0 for no limit."""
-        return self.heap_limit or (memory // servers if memory else 0)
 
     def check(self, given: Mapping[str, str]) -> None:
         """Refuse what does not go together.

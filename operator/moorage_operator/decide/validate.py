@@ -50,7 +50,7 @@ def _state_options(spec: JobSpec) -> Iterator[Problem]:
     """What state servers would refuse when they start."""
     # What a backend of the job's own is told, it judges itself, in the driver.
     own = "state.backend." if spec.state.names_own_backend else ""
-    judged = judge_options("rocksdb", spec.state.options, own=own)
+    judged = judge_options(spec.state.options, own=own)
     if isinstance(judged, list):
         for one in judged:
             field = ("spec", "state", "options", *filter(None, [one.key]))

@@ -115,7 +115,7 @@ def _cluster_options(job: StatefulSparkJob) -> Iterator[Problem]:
     # A backend of the job's own is in the image, and is asked there what it is told.
     state = job.spec.state
     own = "state.backend." if state.names_own_backend else ""
-    yield from _options(judge_options("rocksdb", state.options, own=own))
+    yield from _options(judge_options(state.options, own=own))
 
 
 def _options(judged: object) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ def written_options(tmp_path):
     """What RocksDB wrote of a database with these settings, by name."""
 
     def make(settings):
-        options = parse_options("rocksdb", settings).rocks_options()
+        options = parse_options(settings).rocks_options()
         folder = tmp_path / f"db-{len(list(tmp_path.iterdir()))}"
         Database(folder, options, ProcessMemory(options)).close()
         (file,) = folder.glob("OPTIONS-*")
@@ -77,7 +77,7 @@ def test_levels_follow_the_last_one_or_not(written_options, value):
 
 def test_filters_have_the_size_that_was_named(tmp_path):
     def table_bytes(settings):
-        options = parse_options("rocksdb", settings).rocks_options()
+        options = parse_options(settings).rocks_options()
         database = Database(tmp_path / str(settings), options, ProcessMemory(options))
         keys = [n.to_bytes(8, "big") for n in range(40_000)]
         database.apply([Frame([], keys, [b""] * len(keys))])
@@ -108,7 +108,7 @@ def test_the_log_goes_where_it_should(written_options, tmp_path):
 
 def capacity_used(settings, tmp_path, databases=2):
     """Bytes of the shared cache after reading all of some databases."""
-    options = parse_options("rocksdb", settings).rocks_options()
+    options = parse_options(settings).rocks_options()
     memory = ProcessMemory(options)
     opened = [Database(tmp_path / str(n), options, memory) for n in range(databases)]
     for database in opened:

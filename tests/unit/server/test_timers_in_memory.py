@@ -21,7 +21,7 @@ SETTINGS = {"state.backend.rocksdb.timer-service.factory": "HEAP"}
 
 @pytest.fixture(scope="session")
 def small():
-    options = parse_options("rocksdb", SETTINGS).rocks_options()
+    options = parse_options(SETTINGS).rocks_options()
     tuned = replace(
         options,
         block_cache_bytes=16 * MIB,

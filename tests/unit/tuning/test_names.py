@@ -5,7 +5,8 @@ import pickle
 import pytest
 
 from moorage_state.errors import IllegalConfigurationError, UserError
-from moorage_state.tuning import KNOWN_KEYS, RocksOptions, kind_of_backend, parse_options
+from moorage_state.state_backends import HashMapStateBackend
+from moorage_state.tuning import KNOWN_KEYS, RocksOptions, parse_options
 from moorage_state.tuning.names import ABSENT_KEYS
 
 MIB = 1 << 20
@@ -15,7 +16,7 @@ P = "state.backend.rocksdb."
 def rocks(servers=1, memory=None, **options):
     """Of settings spelt as Python allows it: `_` stands for a dot, `__` for a hyphen."""
     named = {P + key.replace("__", "-").replace("_", "."): value for key, value in options.items()}
-    return parse_options("rocksdb", named).rocks_options(servers, memory)
+    return parse_options(named).rocks_options(servers, memory)
 
 
 def test_without_settings_there_are_the_defaults():
@@ -57,7 +58,7 @@ def test_without_settings_there_are_the_defaults():
     ],
 )
 def test_a_setting_reaches_its_field(key, value, field, expected):
-    options = parse_options("rocksdb", {P + key: value}).rocks_options()
+    options = parse_options({P + key: value}).rocks_options()
     assert getattr(options, field) == expected
 
 
@@ -85,24 +86,24 @@ def test_a_setting_reaches_its_field(key, value, field, expected):
 )
 def test_a_wrong_value_is_refused_with_its_key_and_what_is_allowed(key, value, allowed):
     with pytest.raises(IllegalConfigurationError) as caught:
-        parse_options("rocksdb", {P + key: value})
+        parse_options({P + key: value})
     for part in (f"key={P}{key}", f"value={value!r}", allowed):
         assert part in str(caught.value)
 
 
 def test_an_unknown_key_is_refused_with_those_that_are_near():
     with pytest.raises(IllegalConfigurationError) as caught:
-        parse_options("rocksdb", {P + "writebuffer.sise": "64mb"})
+        parse_options({P + "writebuffer.sise": "64mb"})
     assert f"did you mean {P}writebuffer.size" in str(caught.value)
     with pytest.raises(IllegalConfigurationError, match=r"known are state\.backend\.rocksdb"):
-        parse_options("rocksdb", {"colour": "blue"})
+        parse_options({"colour": "blue"})
 
 
 @pytest.mark.parametrize("key", sorted(ABSENT_KEYS))
 def test_a_key_of_flink_that_has_no_place_here_is_refused_with_the_reason(key):
     assert key not in KNOWN_KEYS
     with pytest.raises(IllegalConfigurationError) as caught:
-        parse_options("rocksdb", {key: "1"})
+        parse_options({key: "1"})
     assert f"key={key} value='1': {ABSENT_KEYS[key]}" in str(caught.value)
 
 
@@ -127,10 +128,10 @@ def test_what_is_named_wins_over_the_profile():
 
 def test_the_job_wins_over_the_cluster():
     cluster = {P + "thread.num": "3", P + "files.open": "100"}
-    options = parse_options("rocksdb", {P + "thread.num": "5"}, cluster).rocks_options()
+    options = parse_options({P + "thread.num": "5"}, cluster).rocks_options()
     assert (options.background_jobs, options.max_open_files) == (5, 100)
     with pytest.raises(IllegalConfigurationError, match=r"key=state\.backend\.rocksdb\.thread"):
-        parse_options("rocksdb", {}, {P + "thread.num": "x"})
+        parse_options({}, {P + "thread.num": "x"})
 
 
 def test_memory_is_divided_among_the_servers_of_a_machine():
@@ -156,26 +157,17 @@ def test_unmanaged_databases_have_small_caches_of_their_own():
 
 
 def test_state_in_memory_has_the_servers_share_or_its_own_limit():
-    assert parse_options("hashmap", {}).heap_bytes(4, 400 * MIB) == 100 * MIB
-    assert parse_options("hashmap", {}).heap_bytes() == 0
-    limit = {"state.backend.hashmap.memory-limit": "1gb"}
-    assert parse_options("hashmap", limit).heap_bytes(4, 400 * MIB) == 1024 * MIB
-
-
-def test_old_names_choose_what_they_chose():
-    kinds = {name: kind_of_backend(name) for name in ("jobmanager", "filesystem", "rocksdb")}
-    assert kinds == {"jobmanager": "hashmap", "filesystem": "hashmap", "rocksdb": "rocksdb"}
-    for name in ("forst", "", "RocksDB", "a.b.C"):
-        with pytest.raises(IllegalConfigurationError, match=r"key=state\.backend "):
-            kind_of_backend(name)
+    assert HashMapStateBackend().for_servers(4, 400 * MIB).memory_limit == 100 * MIB
+    limited = HashMapStateBackend().configure({"state.backend.hashmap.memory-limit": "1gb"})
+    assert limited.for_servers(4, 400 * MIB).memory_limit == 1024 * MIB
 
 
 def test_settings_of_another_backend_are_judged_and_change_nothing():
-    assert parse_options("hashmap", {P + "thread.num": "4"}).kind == "hashmap"
+    assert HashMapStateBackend().configure({P + "thread.num": "4"}).memory_limit is None
     with pytest.raises(UserError):
-        parse_options("hashmap", {P + "thread.num": "x"})
+        parse_options({P + "thread.num": "x"})
 
 
 def test_what_was_resolved_travels():
-    made = parse_options("rocksdb", {P + "thread.num": "4"})
+    made = parse_options({P + "thread.num": "4"})
     assert pickle.loads(pickle.dumps(made)) == made
