@@ -166,10 +166,14 @@ class Model:
         return dict(self.numbers)
 
     def timers_register(self, time_ms):
+        new = time_ms not in self.timers
         self.timers.add(time_ms)
+        return new
 
     def timers_delete(self, time_ms):
+        there = time_ms in self.timers
         self.timers.discard(time_ms)
+        return there
 
     def timers_pop_due(self, up_to_ms):
         first = min(self.timers, default=up_to_ms + 1)
