@@ -20,7 +20,7 @@ from moorage.driver.types import RunOptions
 from moorage.driver.views import ExecutorsView
 from moorage.engine.placement import LocalPlacement
 from moorage.engine.range_access import ServerDoor
-from moorage.engine.servers import ServerConnection
+from moorage.engine.state_servers import ServerConnection
 from moorage_state.errors import LocalDiskError, MoorageError, UserError
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
@@ -171,7 +171,7 @@ def _remove_orphans(parent: Path) -> None:
 
 
 class LocalServers:
-    """State servers on this machine, one process each; see `moorage.engine.servers.Servers`."""
+    """State servers on this machine, one process each; see `engine.state_servers.Servers`."""
 
     def __init__(self, group: ServerGroup) -> None:
         self._group = group

@@ -6,7 +6,7 @@ Called by the checkpointer when all ranges are uploaded, and by the run when it 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyspark
 from msgspec.structs import replace
@@ -27,9 +27,6 @@ from moorage_state.snapshots import (
     RangeHandle,
     StateMeta,
 )
-
-if TYPE_CHECKING:  # the context holds what makes manifests, which asks here
-    pass
 
 __all__ = [
     "SPARK_VERSION",

@@ -21,7 +21,7 @@ from moorage.driver.refusals import (
     RestorePointNotFound,
 )
 from moorage.driver.settings import JobSettings, RestorePolicy
-from moorage.state.locating import locate
+from moorage.state.snapshot_path import locate
 from moorage_state.errors import CorruptState, NewerFormat, StoreDenied, UserError
 from moorage_state.keygroups import resolved_max_parallelism
 from moorage_state.server.databases import Databases, check_owner, owner_of

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from moorage.engine.fleet_uploads import FleetUpload, FleetUploads, PlacedRange, SavedOperator
 from moorage.engine.range_access import LeasedRange
-from moorage.engine.servers import ServerConnection, Servers
+from moorage.engine.state_servers import ServerConnection, Servers
 from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
 from moorage_state.keygroups import range_of
 from moorage_state.server.api import (

@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from moorage.engine.servers import ServerConnection, Servers
+from moorage.engine.state_servers import ServerConnection, Servers
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import Retryable
 from moorage_state.server.api import RangeSpec, Uploaded, UploadLimits, UploadRequest

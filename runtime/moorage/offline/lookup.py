@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moorage.state.locating import Snapshot
+from moorage.state.snapshot_path import Snapshot
 from moorage_api import load_manifest
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.snapshots import (

@@ -13,7 +13,7 @@ import pyarrow as pa
 from moorage.offline.difference import StateDifference
 from moorage.offline.lookup import Found
 from moorage.offline.state_queries import whole_name
-from moorage.state.reading import Selection, select, selected_rows
+from moorage.state.reader import Selection, select, selected_rows
 from moorage_state.canonical import RowReader
 from moorage_state.errors import UserError
 

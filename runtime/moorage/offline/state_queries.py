@@ -135,7 +135,7 @@ def get(found: Found, name: str, key: str, map_key: str | None = None) -> KeySta
         UserError: no such state; the key is not of its type; or it is no map.
         CorruptState, StoreUnavailable, LocalDiskError: see `moorage.state.read`.
     """
-    from moorage.state.reading import select, selected_rows
+    from moorage.state.reader import select, selected_rows
 
     uid, state = whole_name(found, name)
     if state.startswith("_") and state != _TIMERS:
@@ -189,7 +189,7 @@ def count(
 
 
 def _count_range(found: Found, handle: Any, tallies: dict[str, "_Tally"]) -> None:
-    from moorage.state.reading import range_rows
+    from moorage.state.reader import range_rows
     from moorage_state.canonical import RowReader
 
     for meta, batch in range_rows(found.snapshot, handle, set(tallies)):

@@ -14,10 +14,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from moorage.state.locating import Snapshot, locate
-    from moorage.state.reading import StateInfo, list_states, read
-    from moorage.state.source import register
-    from moorage.state.writing import OperatorTables, write_savepoint
+    from moorage.state.reader import StateInfo, list_states, read
+    from moorage.state.snapshot_path import Snapshot, locate
+    from moorage.state.spark_source import register
+    from moorage.state.writer import OperatorTables, write_savepoint
 
 __all__ = [
     "OperatorTables",
@@ -31,10 +31,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "moorage.state.locating": ("Snapshot", "locate"),
-    "moorage.state.reading": ("StateInfo", "list_states", "read"),
-    "moorage.state.source": ("register",),
-    "moorage.state.writing": ("OperatorTables", "write_savepoint"),
+    "moorage.state.snapshot_path": ("Snapshot", "locate"),
+    "moorage.state.reader": ("StateInfo", "list_states", "read"),
+    "moorage.state.spark_source": ("register",),
+    "moorage.state.writer": ("OperatorTables", "write_savepoint"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from moorage import StateTtlConfig
 from moorage.state import OperatorTables, read, write_savepoint
-from moorage.state.locating import locate
+from moorage.state.snapshot_path import locate
 from moorage_state.canonical import CanonicalSpec, export_range, frames_of
 from moorage_state.deltas import Frame, decode_frame
 from moorage_state.descriptors import (

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import moorage.state.locating
-import moorage.state.reading
+import moorage.state.reader
+import moorage.state.snapshot_path
 from moorage import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from moorage.state import OperatorTables, list_states, locate, read, write_savepoint
 from moorage_state.canonical import CanonicalSpec
@@ -208,7 +208,7 @@ def test_what_there_is_is_listed(savepoint: str, lineage: Callable[..., Path]) -
 
 
 def test_single_keys_are_looked_up_in_their_ranges_alone(savepoint: str, tmp_path: Path) -> None:
-    selection = moorage.state.reading.select(locate(savepoint), "visits", "seen", ["user-7"])
+    selection = moorage.state.reader.select(locate(savepoint), "visits", "seen", ["user-7"])
     (handle,) = selection.handles
     for other in (tmp_path / "sp-1" / "state" / "visits").iterdir():
         if other.name != f"{handle.start}-{handle.end}":

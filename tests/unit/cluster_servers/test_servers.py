@@ -9,7 +9,7 @@ from moorage.cluster.servers import Patience
 from moorage.driver.environment import NoExecutors, StoppedWaiting
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.range_access import ServerDoor, connect_to
-from moorage.engine.servers import ExecutorLost
+from moorage.engine.state_servers import ExecutorLost
 from moorage_state.deltas import encode_frame
 from moorage_state.server import ServerGroup
 from moorage_state.server.client import StateClient
@@ -180,7 +180,7 @@ def test_a_task_takes_the_socket_of_its_own_executor_only(cluster, monkeypatch):
 def test_another_jobs_server_on_a_shared_volume_is_not_taken_for_ones_own(tmp_path):
     """A sidecar took the slot of one that ended: same path, same identity, another token."""
     with Slot.take(tmp_path) as slot:
-        common: Any = {"options": SMALL, "tcp_host": "127.0.0.1", "socket_dir": slot.run}
+        common: Any = {"backend": SMALL, "tcp_host": "127.0.0.1", "socket_dir": slot.run}
         with ServerGroup(1, slot.state, token="one", identity=slot.identity, **common) as group:  # noqa: S106
             with group.connect(0) as client:
                 server = client.server

@@ -11,7 +11,7 @@ from moorage.offline.lookup import Found
 from moorage.offline.state_queries import count, get, list_states
 from moorage.state import OperatorTables, read, write_savepoint
 from moorage.state import list_states as states_of
-from moorage.state.locating import locate
+from moorage.state.snapshot_path import locate
 from moorage_state.canonical import CanonicalSpec, export_range, handle_of, upload_files
 from moorage_state.deltas import decode_frame
 from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor

@@ -15,8 +15,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from moorage import __version__
-from moorage.state.building import BuiltOperator, OperatorTables, build_operator
-from moorage.state.locating import Snapshot, locate
+from moorage.state.operator_files import BuiltOperator, OperatorTables, build_operator
+from moorage.state.snapshot_path import Snapshot, locate
 from moorage_state.canonical import handle_of, upload_files
 from moorage_state.errors import UserError
 from moorage_state.keygroups import default_max_parallelism, range_of

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from moorage.state.locating import Snapshot, locate
+from moorage.state.snapshot_path import Snapshot, locate
 from moorage_state.canonical import (
     LAST_ACCESS,
     SIDE_KINDS,
@@ -153,7 +153,7 @@ def read(
         StoreUnavailable: the store does not answer.
     """
     if spark is not None and keys is None:
-        from moorage.state.source import frame
+        from moorage.state.spark_source import frame
 
         return frame(spark, path, uid, state)
     selection = select(locate(path), uid, state, keys)

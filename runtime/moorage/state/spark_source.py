@@ -18,8 +18,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from moorage.state.locating import locate
-from moorage.state.reading import Selection, select, selected_rows
+from moorage.state.reader import Selection, select, selected_rows
+from moorage.state.snapshot_path import locate
 from moorage_state.canonical import schema_of
 from moorage_state.errors import UserError
 from moorage_state.snapshots import RangeHandle
