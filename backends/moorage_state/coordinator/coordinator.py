@@ -148,11 +148,6 @@ class CheckpointCoordinator:
         return self._periodic.is_running
 
     @property
-    def is_shut_down(self) -> bool:
-        """Whether it has ended; the answer to a finalization is still taken."""
-        return self._life.ended is not None
-
-    @property
     def next_wake(self) -> float | None:
         """When `on_time` should be called, on the coordinator's clock."""
         if self._life.ended is not None:

@@ -191,16 +191,10 @@ def let_go(context: DriverContext, request: StopRequest, result: Stopped) -> Non
 def let_go_of_checkpoints(context: DriverContext, status: JobEnd) -> None:
     """The job has ended for good: delete the checkpoints that are not to outlive such an end.
 
-    What fails is told and changes nothing of the end.
-
-    Raises:
-        Fenced: another driver took over; it goes on with them.
+    What fails is told and changes nothing of the end: not even that another driver took over.
     """
-    context.housekeeper.wait()
     try:
         count = context.completed.shutdown(status)
-    except Fenced:
-        raise
     except MoorageError as error:
         context.reporter.message(f"checkpoints of the ended job could not be deleted: {error}")
         return

@@ -176,7 +176,6 @@ class Running:
             completed=CompletedCheckpointStore(
                 self.writer, CheckpointStore(self.store), retention=retention
             ),
-            housekeeper=SimpleNamespace(wait=lambda: None),
         )
         run._lock = threading.RLock()
         run._failure = None

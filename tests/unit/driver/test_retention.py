@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from moorage_testing.checkpointed_job import OWNER
 
 from moorage.driver.environment import SparkEnded
 from moorage.driver.runner import _ended_well, _failed
@@ -13,7 +14,7 @@ from moorage.engine.task_failures import UserFunctionError
 from moorage_api import StatefulSparkJob
 from moorage_state.coordinator import CheckpointRetentionPolicy, CompletedCheckpointStore
 from moorage_state.errors import StoreUnavailable
-from moorage_state.snapshots import CheckpointStore, retained
+from moorage_state.snapshots import CheckpointStore, LogWriter, retained
 
 FAULT = UserFunctionError("count raised")
 
@@ -55,7 +56,7 @@ def test_where_the_manifest_does_not_say_they_stay_at_every_end(tmp_path):
 class Ended:
     """A job with two checkpoints, at its end."""
 
-    def __init__(self, job: Any, policy: CheckpointRetentionPolicy) -> None:
+    def __init__(self, job: Any, policy: CheckpointRetentionPolicy | None) -> None:
         for item in "ab":
             job.commit(item)
             job.due()
@@ -67,7 +68,6 @@ class Ended:
         )
         self.context: Any = SimpleNamespace(
             completed=completed,
-            housekeeper=job.housekeeper,
             reporter=SimpleNamespace(message=self.said.append),
         )
 
@@ -136,3 +136,20 @@ def test_a_store_that_is_down_changes_nothing_of_how_the_job_ended(ended, monkey
     _ended_well(job.context, RunOutcome.FINISHED)
     assert job.left == 2
     assert job.said == ["checkpoints of the ended job could not be deleted: away"]
+
+
+def test_a_driver_that_was_replaced_deletes_nothing_and_has_ended_all_the_same(make_job):
+    played = make_job()
+    job = Ended(played, CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION)
+    LogWriter.claim(played.objects, OWNER, "the next")
+    _failed(job.context, RunOptions(), FAULT)
+    assert job.left == 2
+    assert "another writer took over" in job.said[0]
+
+
+def test_without_a_word_in_the_manifest_the_end_asks_nothing_of_the_store(make_job, monkeypatch):
+    played = make_job()
+    job = Ended(played, None)
+    monkeypatch.setattr(CheckpointStore, "retire", None)
+    _ended_well(job.context, RunOutcome.FINISHED)
+    assert (job.left, job.said) == (2, [])
