@@ -233,9 +233,16 @@ def _promoted(world: SnapshotWorld) -> Step | None:
     attempt = job.status.attempt
     if last is None or not attempt.outcome or job.status.operation is not None:
         return None
+    if attempt.outcome == "Finished" and _discards_when_finished(job):
+        return None
     status = of_checkpoint(changed(snapshot.status, started_at=world.now), last)
     text = f"the job is not running; its last checkpoint is {last.path}"
     return finished(world, "DriverReported", status, text)
+
+
+def _discards_when_finished(job: JobFacts) -> bool:
+    """Whether the driver deleted what it had reported: each of these policies says so."""
+    return job.spec is None or job.spec.checkpoint.externalized_checkpoint_retention is not None
 
 
 def _asked(world: SnapshotWorld) -> Step:

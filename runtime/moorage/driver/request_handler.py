@@ -177,7 +177,9 @@ def let_go(context: DriverContext, request: StopRequest, result: Stopped) -> Non
         Fenced: another driver took over; nothing was released.
     """
     request.granted = result
-    if request.release:
+    # A last checkpoint is what is to be left of the job, also where it took a failed savepoint's
+    # place: whoever asks for one wants to come back from it.
+    if request.release and request.mode != "Checkpoint":
         let_go_of_checkpoints(context, JobEnd.CANCELED)
     try:
         if request.release:

@@ -150,7 +150,10 @@ def _failed(context: DriverContext, options: RunOptions, error: BaseException) -
 
     On a cluster not even that, for the operator starts the driver again.
     """
-    if isinstance(error, UserFunctionError) and options.orders is None:
+    # What a run raised as a plain UserError counts as the job's failure as well, and may be an
+    # object that does not belong in the directory: no reason to delete state.
+    own = isinstance(error, UserFunctionError) and type(error.__cause__) is not UserError
+    if own and options.orders is None:
         let_go_of_checkpoints(context, JobEnd.FAILED)
 
 

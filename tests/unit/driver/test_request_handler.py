@@ -257,12 +257,23 @@ def test_a_job_that_is_cancelled_keeps_its_checkpoints_only_if_they_are_to_outli
     running = Running(retention=policy)
     made = new_manifest(running.writer, 1)
     CheckpointStore(running.store).complete(running.writer, made, NOW)
-    running.ask(StopRequest(release=True, request_id="r-1"))
+    last = SavepointRequest("last", stop=True)
+    running.ask(StopRequest("Savepoint", last, release=True, request_id="r-1"))
     running.drive()
     kept = policy is CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION
     kinds = [type(entry) for entry in running.entries()]
     assert kinds[-2:] == ([Checkpoint, Released] if kept else [Retire, Released])
     assert bool([info.key for info in running.store.list("chk-")]) == kept
+
+
+def test_a_job_that_is_cancelled_keeps_the_checkpoint_that_it_was_stopped_with():
+    running = Running(retention=CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION)
+    made = new_manifest(running.writer, 1)
+    CheckpointStore(running.store).complete(running.writer, made, NOW)
+    running.ask(StopRequest("Checkpoint", release=True))
+    running.drive()
+    assert [type(entry) for entry in running.entries()][-2:] == [Checkpoint, Released]
+    assert [info.key for info in running.store.list("chk-")]
 
 
 def test_a_release_that_may_not_be_written_is_a_failure_and_the_job_has_ended(running, monkeypatch):

@@ -7,16 +7,29 @@ import pytest
 from moorage_testing.checkpointed_job import OWNER
 
 from moorage.driver.environment import SparkEnded
-from moorage.driver.runner import _ended_well, _failed
+from moorage.driver.runner import _drive_run, _ended_well, _failed
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders, RunOptions, RunOutcome
 from moorage.engine.task_failures import UserFunctionError
 from moorage_api import StatefulSparkJob
 from moorage_state.coordinator import CheckpointRetentionPolicy, CompletedCheckpointStore
-from moorage_state.errors import StoreUnavailable
+from moorage_state.errors import StoreUnavailable, UserError
 from moorage_state.snapshots import CheckpointStore, LogWriter, retained
 
 FAULT = UserFunctionError("count raised")
+
+
+def refused_by_the_store():
+    """As a run fails that meets what does not belong in its directory."""
+
+    def drive() -> None:
+        raise UserError("unexpected object in the log: path=log/.DS_Store; move it away")
+
+    try:
+        _drive_run(SimpleNamespace(drive=drive))
+    except UserFunctionError as error:
+        return error
+    raise AssertionError
 
 
 def settings_of(tmp_path, checkpoint):
@@ -103,6 +116,7 @@ def test_a_job_that_was_told_to_stop_goes_on_from_them(ended, policy):
         (FAULT, None, 0),
         (SparkEnded("spark is gone"), None, 2),
         (StoreUnavailable("down"), None, 2),
+        (refused_by_the_store(), None, 2),
         # The operator starts it again.
         (FAULT, Orders("prod", "uid-1", "driver"), 2),
     ],

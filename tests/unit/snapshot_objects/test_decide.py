@@ -373,6 +373,22 @@ def test_scenario_15_a_suspended_job_has_the_checkpoint_that_is_asked_for_alread
     assert not plan.effects
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "state"),
+    [({}, "Completed"), ({"externalizedCheckpointRetention": "RetainOnCancellation"}, "Pending")],
+)
+def test_no_snapshot_is_made_of_a_checkpoint_that_went_when_the_job_had_finished(checkpoint, state):
+    last = {"id": 44, "path": "s3://state/clicks/chk-44", "completedAt": NOW}
+    over = job(
+        job_spec(checkpoint=checkpoint),
+        phase="Finished",
+        attempt={"number": 3, "outcome": "Finished"},
+        snapshots={"lastCheckpoint": last},
+    )
+    plan = decide_snapshot(world(snapshot(type="Checkpoint"), job=over, report=None))
+    assert plan.status.state == state
+
+
 def test_a_job_that_is_gone_or_going_is_not_waited_for_for_ever():
     assert decide_snapshot(world(snapshot(age=10), job=None)).status.state == "Pending"
     assert decide_snapshot(world(snapshot(age=700), job=None)).status.state == "Abandoned"
