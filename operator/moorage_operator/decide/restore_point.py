@@ -170,6 +170,9 @@ def _empty(draft: Draft, spec: JobSpec, order: str) -> RestorePointStatus | Obst
     if isinstance(store, Unreadable) and store.reason == "StoreDenied":
         fix = f"set {field} to true if that is meant, or let the operator read the store"
         return Obstacle("StoreDenied", f"whether there is state cannot be read; {fix}")
+    if isinstance(store, Unreadable) and store.reason == "RestorePointRetired":
+        # There is no checkpoint to lose. The driver asks once more, under its fence.
+        return point
     if not isinstance(store, StoreView):
         why = store.message if isinstance(store, Unreadable) else "it is being read"
         text = f"waits for the store to show whether there is state: {why}"

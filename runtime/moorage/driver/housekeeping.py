@@ -122,7 +122,12 @@ class Housekeeper:
         self._at_rest.clear()
         pinned = self._under_way().pinned
         moment = _Moment(self._run, newest, self._writer.possible_entries, pinned)
-        self._background.run("housekeeping", partial(self._tidy, moment), self._tidied)
+        try:
+            self._background.run("housekeeping", partial(self._tidy, moment), self._tidied)
+        except BaseException:
+            # Nobody would set it, and the next run waits for it.
+            self._at_rest.set()
+            raise
 
     def _tidy(self, moment: _Moment) -> None:
         try:

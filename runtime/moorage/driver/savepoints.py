@@ -101,7 +101,8 @@ class ClaimedSavepoints:
                     raise
                 except MoorageError as error:
                     _log.warning("claimed savepoint was not deleted: path=%s: %s", url, error)
-                self._gone.add((url, digest))
+                else:
+                    self._gone.add((url, digest))
 
 
 def _superseded(entries: Sequence[Entry], retain: int) -> list[tuple[str, str]]:

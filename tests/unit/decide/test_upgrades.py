@@ -534,6 +534,13 @@ def test_a_redeploy_to_nothing_needs_an_acknowledgement_before_anything_is_stopp
     assert stage.status.reconciliation.restore_nonce == 0
 
 
+def test_a_job_begins_with_nothing_where_every_checkpoint_was_retired():
+    stage = Stage(spec=job_spec(restore={"mode": "Empty"}))
+    stage.store = Unreadable("RestorePointRetired", "every checkpoint was retired")
+    stage.settle()
+    assert stage.started() == [1]
+
+
 def test_a_wrong_edit_during_a_redeploy_does_not_lose_what_was_to_be_restored():
     stage = _edited({"restore": {"mode": "Path", "path": "s3://other/point", "nonce": 1}})
     stage.edit_badly()

@@ -25,8 +25,9 @@ def refused_by_the_store():
     def drive() -> None:
         raise UserError("unexpected object in the log: path=log/.DS_Store; move it away")
 
+    run: Any = SimpleNamespace(drive=drive)
     try:
-        _drive_run(SimpleNamespace(drive=drive))
+        _drive_run(run)
     except UserFunctionError as error:
         return error
     raise AssertionError

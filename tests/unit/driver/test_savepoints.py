@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from moorage.driver.savepoints import ClaimedSavepoints, KnownSavepoints
+from moorage_state.errors import StoreUnavailable
 from moorage_state.snapshots import (
     Checkpoint,
     FileRef,
@@ -145,6 +146,23 @@ def test_a_claimed_savepoint_goes_when_as_many_checkpoints_followed_as_are_retai
     claimed.release()
     assert objects() == []
     claimed.release()
+
+
+def test_a_claimed_savepoint_that_could_not_be_deleted_is_tried_again(writer, monkeypatch):
+    run(writer, 0, URL, explicit=True, claimed=savepoint(writer))
+    claimed = ClaimedSavepoints(writer, retain=1)
+    checkpoint(writer, 4)
+
+    def away(*_arguments):
+        raise StoreUnavailable("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryStore, "delete_many", away)
+        patch.setattr(MemoryStore, "delete", away)
+        claimed.release()
+    assert len(objects()) == 3
+    claimed.release()
+    assert objects() == []
 
 
 def test_an_unclaimed_one_stays_and_so_does_one_that_a_run_began_from_again(writer):
