@@ -8,6 +8,7 @@ race URL HOLDER ENTRIES   once a line arrives on stdin: claim and append, again 
 
 import random
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -76,8 +77,12 @@ def race(url: str, holder: str, entries: str) -> None:
     appended = fenced = 0
     while len(LineageLog.open(store).read()) < int(entries):
         writer = LogWriter.claim(store, OWNER, holder)
+        # Until it was fenced once with pauses: on a busy machine each could be through before the
+        # other has its turn, and one that never pauses leaves no gap to claim in.
+        pause = 0.0 if fenced else 0.01
         try:
             for run in range(chance.randint(1, 30)):
+                time.sleep(pause)
                 writer.append(Run(writer.fence, run))
                 appended += 1
         except Fenced:
