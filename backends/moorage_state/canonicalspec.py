@@ -109,10 +109,6 @@ class FileMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     now_ms: int = 0
     leaves_out_expired: bool = False
 
-    def with_range(self, start: int, end: int) -> "FileMeta":
-        """The same for another range of key groups."""
-        return msgspec.structs.replace(self, start=start, end=end)
-
 
 class CanonicalSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One range of one operator, and all that its files have to say.

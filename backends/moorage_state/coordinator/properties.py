@@ -55,11 +55,6 @@ class CheckpointType(Enum):
         return self in (CheckpointType.SAVEPOINT_SUSPEND, CheckpointType.SAVEPOINT_TERMINATE)
 
     @property
-    def should_drain(self) -> bool:
-        """Whether event time is moved to its end before the snapshot."""
-        return self is CheckpointType.SAVEPOINT_TERMINATE
-
-    @property
     def shares_files(self) -> bool:
         """Whether it may reference files of older checkpoints."""
         return self is CheckpointType.CHECKPOINT

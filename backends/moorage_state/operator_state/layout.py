@@ -19,7 +19,6 @@ __all__ = [
     "PIECE_BYTES",
     "RAW_KEYED_STATE",
     "element_key",
-    "group_and_kind",
     "operator_prefix",
     "operator_section",
     "piece_key",
@@ -76,8 +75,3 @@ def piece_key(key_group: int, number: int) -> bytes:
 def stream_pieces(stream: bytes) -> list[bytes]:
     """A stream as it is stored; one that is empty is one empty piece, so that it exists."""
     return [stream[at : at + PIECE_BYTES] for at in range(0, max(1, len(stream)), PIECE_BYTES)]
-
-
-def group_and_kind(stored: bytes) -> tuple[int, int]:
-    """The key group and the kind of a stored key."""
-    return int.from_bytes(stored[:2], "big"), stored[2]
