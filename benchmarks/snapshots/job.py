@@ -25,8 +25,7 @@ from benchmarks.snapshots.records import (
 )
 from moorage.driver.local import LocalServers
 from moorage.engine.fleet import RangeFleet
-from moorage.engine.range_access import LeasedRange
-from moorage.engine.state_servers import ServerConnection
+from moorage.engine.range_access import LeasedRange, ServerConnection
 from moorage_state.deltas import encode_frame
 from moorage_state.server.api import Lease, OpenResult, RangeApi, SnapshotSync
 from moorage_state.server.group import ServerGroup

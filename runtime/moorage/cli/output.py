@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import typer
@@ -24,11 +24,12 @@ from moorage.redaction import redact
 from moorage_state.errors import Bug
 
 __all__ = [
-    "JSON_FORMAT",
     "Output",
+    "Where",
     "age_text",
     "complain",
     "one_line",
+    "print_found",
     "print_json",
     "print_pairs",
     "print_table",
@@ -37,24 +38,42 @@ __all__ = [
     "time_text",
 ]
 
-JSON_FORMAT = 1
+_JSON_FORMAT = 1
 
 Output = Annotated[
     Literal["table", "json"],
     typer.Option("--output", "-o", help="Text for people, or one JSON document for programs."),
 ]
 
+Where = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="DIR/chk-N, a savepoint's directory, or DIR or JOB.yaml for the restore point.",
+        show_default=False,
+    ),
+]
+
 _Cell = str | int | None
+_T = TypeVar("_T")
 
 
 def print_json(command: str, fields: object) -> None:
     """Print one document; `fields` is a mapping or a dataclass."""
     plain = msgspec.to_builtins(fields, builtin_types=(datetime,))
-    head = {"format": JSON_FORMAT, "command": command}
+    head = {"format": _JSON_FORMAT, "command": command}
     if clash := head.keys() & plain.keys():
         raise Bug(f"fields of a result hide those of the document: fields={sorted(clash)}")
     document = head | plain
     typer.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def print_found(command: str, found: _T, output: Output, show: Callable[[_T], None]) -> None:
+    """Print a result as JSON, or let `show` print it for people."""
+    if output == "json":
+        print_json(command, found)
+    else:
+        show(found)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> None:

@@ -13,9 +13,11 @@ import typer
 from moorage.cli.exit_codes import ExitCode
 from moorage.cli.output import (
     Output,
+    Where,
     age_text,
     complain,
     one_line,
+    print_found,
     print_json,
     print_pairs,
     print_table,
@@ -50,14 +52,6 @@ Directory = Annotated[
     str,
     typer.Argument(
         metavar="DIR", help="A checkpoint directory (path or URL), or JOB.yaml.", show_default=False
-    ),
-]
-Where = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATH",
-        help="DIR/chk-N, a savepoint's directory, or DIR or JOB.yaml for the restore point.",
-        show_default=False,
     ),
 ]
 Name = Annotated[
@@ -264,13 +258,13 @@ def list_command(
     if savepoints is not None:
         directories = SnapshotDirectories(directories.checkpoints, address(savepoints))
     found = listing.list_snapshots(directories, _now(), history=history)
-    _print("snapshots ls", found, output, show_listing)
+    print_found("snapshots ls", found, output, show_listing)
 
 
 @snapshots.command()
 def show(path: Where, name: Name = None, *, output: Output = "table") -> None:
     """Show one checkpoint or savepoint: operators, states, ranges, inputs, staged output."""
-    _print("snapshots show", description.describe(find(path, name)), output, show_description)
+    print_found("snapshots show", description.describe(find(path, name)), output, show_description)
 
 
 @snapshots.command()
@@ -290,7 +284,7 @@ def verify(
         progress_bar("verifying", "bytes") as bar,
     ):
         verdict = verification.verify(path, name, full=full, progress=bar)
-    _print("snapshots verify", verdict, output, show_verdict)
+    print_found("snapshots verify", verdict, output, show_verdict)
     if verdict.damage:
         raise typer.Exit(ExitCode.CORRUPT)
 
@@ -346,7 +340,7 @@ def gc(
     store = open_store(directories_of(directory).checkpoints)
     with stoppable("what is left is found the next time"):
         found = garbage.collect(store, _now(), age=_age(age), delete=delete, watching=complain)
-    _print("snapshots gc", found, output, show_collected)
+    print_found("snapshots gc", found, output, show_collected)
 
 
 @snapshots.command()
@@ -367,7 +361,7 @@ def copy(
     left = "the copy is not complete; the same command goes on where it stopped"
     with stoppable(left), progress_bar("copying", "bytes") as bar:
         done = savepoint_copy.copy(find(path), target, full=full, progress=bar)
-    _print("snapshots copy", done, output, _show_copied)
+    print_found("snapshots copy", done, output, _show_copied)
 
 
 def _beside(one: Found, before: str, after: str) -> Found:
@@ -398,13 +392,6 @@ def _show_copied(done: savepoint_copy.Copied) -> None:
             "size": size if done.files else "all of it stands in the manifest",
         }
     )
-
-
-def _print(command: str, found: Any, output: Output, show: Any) -> None:
-    if output == "json":
-        print_json(command, found)
-    else:
-        show(found)
 
 
 def _now() -> datetime:

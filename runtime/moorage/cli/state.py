@@ -13,9 +13,10 @@ import typer
 
 from moorage.cli.output import (
     Output,
+    Where,
     complain,
     one_line,
-    print_json,
+    print_found,
     print_pairs,
     print_table,
     progress_bar,
@@ -33,14 +34,6 @@ state = typer.Typer(
     no_args_is_help=True,
 )
 
-Where = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATH",
-        help="DIR/chk-N, a savepoint's directory, or DIR or JOB.yaml for the restore point.",
-        show_default=False,
-    ),
-]
 State = Annotated[
     str,
     typer.Argument(metavar="UID/STATE", help="An operator's state, see ls.", show_default=False),
@@ -53,11 +46,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def list_command(path: Where, *, output: Output = "table") -> None:
     """List the states of all operators, with their types and sizes."""
     rows = state_queries.list_states(find(path))
-    if output == "json":
-        print_json("state ls", {"states": rows})
-        return
-    header = ("STATE", "KIND", "TYPE", "KEY", "FORMAT", "SIZE")
-    print_table(header, [_row(row) for row in rows])
+    print_found("state ls", {"states": rows}, output, _show_states)
 
 
 @state.command()
@@ -82,12 +71,10 @@ def get(
     """
     with stoppable("nothing was changed"):
         found = state_queries.get(find(path), name, key, map_key)
-    if output == "json":
-        print_json("state get", found)
-    elif not found.found:
+    if output == "table" and not found.found:
         complain(f"the key has nothing here: state={name} key={key} key_group={found.key_group}")
     else:
-        _show_value("namespaces" if found.by_namespace else found.kind, found.value)
+        print_found("state get", found, output, _show_value)
 
 
 @state.command()
@@ -108,15 +95,7 @@ def count(
     """Count keys, and values, list elements, map entries or timers, exactly."""
     with stoppable("nothing was changed"), progress_bar("counting", "ranges") as bar:
         found = state_queries.count(find(path), name, by_group=by_group, progress=bar)
-    if output == "json":
-        print_json("state count", {"states": found})
-        return
-    print_table(("STATE", "KEYS", "ROWS"), [(f"{c.uid}/{c.state}", c.keys, c.rows) for c in found])
-    for one in found:
-        if one.groups:
-            typer.echo()
-            header = (f"KEY GROUP OF {one.uid}/{one.state}", "KEYS", "ROWS")
-            print_table(header, [(g.key_group, g.keys, g.rows) for g in one.groups])
+    print_found("state count", {"states": found}, output, _show_counts)
 
 
 @state.command()
@@ -136,10 +115,24 @@ def export(
 
     with stoppable("no file was written"), progress_bar("exporting", "ranges") as bar:
         done = export_state(find(path), name, file, force=force, progress=bar)
-    if output == "json":
-        print_json("state export", done)
-    else:
-        print_pairs({"exported": f"{done.rows:,} rows, {size_text(done.bytes)}", "file": done.file})
+    size = f"{done.rows:,} rows, {size_text(done.bytes)}"
+    pairs = {"exported": size, "file": done.file}
+    print_found("state export", done, output, lambda _: print_pairs(pairs))
+
+
+def _show_states(found: dict[str, list[state_queries.StateRow]]) -> None:
+    header = ("STATE", "KIND", "TYPE", "KEY", "FORMAT", "SIZE")
+    print_table(header, [_row(row) for row in found["states"]])
+
+
+def _show_counts(found: dict[str, list[state_queries.StateCount]]) -> None:
+    counts = found["states"]
+    print_table(("STATE", "KEYS", "ROWS"), [(f"{c.uid}/{c.state}", c.keys, c.rows) for c in counts])
+    for one in counts:
+        if one.groups:
+            typer.echo()
+            header = (f"KEY GROUP OF {one.uid}/{one.state}", "KEYS", "ROWS")
+            print_table(header, [(g.key_group, g.keys, g.rows) for g in one.groups])
 
 
 def _row(row: state_queries.StateRow) -> tuple[str | int | None, ...]:
@@ -148,7 +141,8 @@ def _row(row: state_queries.StateRow) -> tuple[str | int | None, ...]:
     return f"{row.uid}/{row.state}", row.kind, ddl, ", ".join(row.key_types), row.format, size
 
 
-def _show_value(kind: str, value: Any) -> None:
+def _show_value(found: state_queries.KeyState) -> None:
+    kind, value = "namespaces" if found.by_namespace else found.kind, found.value
     if kind == "map":
         print_table(("KEY", "VALUE"), [(_text(e["key"]), _text(e["value"])) for e in value])
     elif kind == "namespaces":

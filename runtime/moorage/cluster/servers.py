@@ -2,7 +2,7 @@
 
 Decides at the beginning of each run which executor has which subtask, and waits for executors
 until there are enough. Within a run nothing moves: a server that died is waited for while its
-volume lives, an executor that is gone ends the run. Implements `engine.state_servers.Servers`.
+volume lives, an executor that is gone ends the run. Implements `engine.range_access.Servers`.
 Knows executors only through `ExecutorPool`, so that it is tested without Spark.
 """
 
@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from moorage.cluster.executors import ExecutorPool
 from moorage.driver.environment import NoExecutors, StoppedWaiting
 from moorage.engine.placement import LiveExecutor, assign
-from moorage.engine.range_access import ServerDoor
-from moorage.engine.state_servers import ExecutorLost, ServerConnection
+from moorage.engine.range_access import ExecutorLost, ServerConnection, ServerDoor
 from moorage_state.errors import MoorageError
 from moorage_state.server.addresses import join_address
 from moorage_state.server.client import StateClient
@@ -81,7 +80,7 @@ class _Server:
 
 
 class ClusterServers:
-    """See `moorage.engine.state_servers.Servers`.
+    """See `moorage.engine.range_access.Servers`.
 
     Args:
         executors: Spark's.

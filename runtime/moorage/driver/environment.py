@@ -16,7 +16,7 @@ from moorage.driver.settings import JobSettings
 from moorage.driver.types import RunOptions
 from moorage.driver.views import ExecutorsView
 from moorage.engine.placement import Placement
-from moorage.engine.state_servers import Servers
+from moorage.engine.range_access import Servers
 from moorage.engine.task_failures import SparkEnded
 from moorage_state.errors import MoorageError
 

@@ -19,8 +19,7 @@ from moorage.driver.settings import JobSettings
 from moorage.driver.types import RunOptions
 from moorage.driver.views import ExecutorsView
 from moorage.engine.placement import LocalPlacement
-from moorage.engine.range_access import ServerDoor
-from moorage.engine.state_servers import ServerConnection
+from moorage.engine.range_access import ServerConnection, ServerDoor
 from moorage_state.errors import LocalDiskError, MoorageError, UserError
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
@@ -171,7 +170,7 @@ def _remove_orphans(parent: Path) -> None:
 
 
 class LocalServers:
-    """State servers on this machine, one process each; see `engine.state_servers.Servers`."""
+    """State servers on this machine, one process each; see `engine.range_access.Servers`."""
 
     def __init__(self, group: ServerGroup) -> None:
         self._group = group

@@ -32,7 +32,7 @@ from moorage.driver.tuning import spare_byte_counts
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.plan import EpochPlanner
-from moorage.engine.state_servers import ExecutorLost
+from moorage.engine.range_access import ExecutorLost
 from moorage.engine.task_failures import UserFunctionError
 from moorage_api import StatefulSparkJob
 from moorage_state.coordinator import CompletedCheckpointStore, JobEnd

@@ -1,21 +1,20 @@
-"""The ranges of a run: where each is served, at which version, and how it is brought back.
+"""The ranges of a run: where each is served, at which version, how it is saved and brought back.
 
-Decides which state server holds which range and keeps, for each range, what is needed to open it
-again: the base checkpoint and the epochs committed since. Called by the epoch runner (commit,
-recover) and the checkpointer (snapshot, upload). Talks to servers only through `StateApi`.
+Decides which state server holds which range, and what an upload may build on; keeps, for each
+range, what is needed to open it again: the base checkpoint and the epochs committed since. Called
+by the epoch runner (commit, recover) and the checkpointer (snapshot, upload).
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from moorage.engine.fleet_uploads import FleetUpload, FleetUploads, PlacedRange, SavedOperator
-from moorage.engine.range_access import LeasedRange
-from moorage.engine.state_servers import ServerConnection, Servers
+from moorage.engine.range_access import LeasedRange, ServerConnection, Servers
+from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
 from moorage_state.keygroups import range_of
 from moorage_state.server.api import (
@@ -25,9 +24,19 @@ from moorage_state.server.api import (
     RangeSpec,
     RangeStats,
     RestoreBase,
+    Uploaded,
+    UploadLimits,
+    UploadRequest,
     Version,
 )
-from moorage_state.snapshots import RangeHandle
+from moorage_state.snapshots import (
+    MAX_INLINE_BYTES,
+    FileRef,
+    OperatorStateMeta,
+    RangeHandle,
+    StateMeta,
+    worn_packs,
+)
 
 __all__ = ["FleetUpload", "RangeFleet", "RangeId", "SavedOperator"]
 
@@ -39,10 +48,34 @@ T = TypeVar("T")
 _NOTHING = Version(0, "")
 _NOWHERE = -1
 _MOST_THREADS = 64
+_SMALL_PACKS_PER_SERVER = 16
 
 _LOOK_SECONDS = 1.0
 _ANSWER_SECONDS = 10.0
 """What a server may take over a question that needs no work, before it is asked anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetUpload:
+    """What a checkpoint wrote: handles by operator uid, and what they cost.
+
+    `bytes_written` counts what went into objects, `bytes_inline` what the manifest will hold.
+    """
+
+    handles: dict[str, list[RangeHandle]]
+    objects: int
+    bytes_written: int
+    bytes_inline: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedOperator:
+    """What the canonical files of an operator declare; `now_ms` is the epoch's processing time."""
+
+    key_types: list[str]
+    states: list[StateMeta]
+    now_ms: int = 0
+    operator_states: Sequence[OperatorStateMeta] = ()
 
 
 @dataclass(slots=True)
@@ -84,7 +117,8 @@ class RangeFleet:
         self._state_bytes = 0
         self._store_url = store_url
         self._base_url = store_url
-        self._uploads = FleetUploads(servers, store_url, max_parallelism)
+        self._uploads = _Uploads(servers)
+        self._max_parallelism = max_parallelism
         self._run = ""
         self._parallelism = parallelism
         self._clients: dict[int, ServerConnection] = {}
@@ -183,12 +217,28 @@ class RangeFleet:
         return max((r.seconds for r in results), default=0.0)
 
     def upload(self, checkpoint_id: int, base: Mapping[str, list[RangeHandle]]) -> FleetUpload:
-        """Bring a snapshot to the store on connections of its own; epochs go on meanwhile.
+        """Bring to the store what a snapshot has and the base lacks; epochs go on meanwhile.
 
         Args:
             base: by operator uid, the handles of a retained checkpoint that was notified.
         """
-        return self._uploads.checkpoint(self._run, checkpoint_id, self._placed(), base)
+        run, ranges = self._run, self._ranges.values()
+        worn = worn_packs(
+            (h for handles in base.values() for h in handles),
+            most_small=_SMALL_PACKS_PER_SERVER * len({item.server for item in ranges}),
+        )
+        by_server: dict[int, list[UploadRequest]] = {}
+        for item in ranges:
+            files = _base_files(item.spec, base.get(item.spec.uid, []), worn)
+            request = UploadRequest(item.spec.uid, item.spec.start, files)
+            by_server.setdefault(item.server, []).append(request)
+
+        def upload(client: ServerConnection, requests: list[UploadRequest]) -> Uploaded:
+            share = MAX_INLINE_BYTES * len(requests) // len(ranges)
+            limits = UploadLimits(inline_total=share)
+            return client.upload_many(run, checkpoint_id, self._store_url, requests, limits)
+
+        return self._uploads.run(checkpoint_id, upload, by_server)
 
     def save(
         self,
@@ -199,16 +249,33 @@ class RangeFleet:
         *,
         canonical: bool,
     ) -> FleetUpload:
-        """Bring a snapshot into a savepoint's own directory; epochs go on meanwhile.
+        """Bring all of a snapshot into a savepoint's own directory; epochs go on meanwhile.
 
         Args:
             epoch: the last epoch it contains.
-            url: the directory.
             operators: by operator uid, what canonical files declare.
         """
-        return self._uploads.savepoint(
-            self._run, checkpoint_id, epoch, url, self._placed(), operators, canonical=canonical
-        )
+        run = self._run
+        by_server: dict[int, list[CanonicalSpec]] = {}
+        for item in self._ranges.values():
+            operator = operators[item.spec.uid]
+            spec = CanonicalSpec(
+                uid=item.spec.uid,
+                start=item.spec.start,
+                end=item.spec.end,
+                epoch=epoch,
+                max_parallelism=self._max_parallelism,
+                key_types=tuple(operator.key_types),
+                states=tuple(operator.states),
+                operator_states=tuple(operator.operator_states),
+                now_ms=operator.now_ms,
+            )
+            by_server.setdefault(item.server, []).append(spec)
+
+        def save(client: ServerConnection, specs: list[CanonicalSpec]) -> Uploaded:
+            return client.save_many(run, checkpoint_id, url, specs, canonical)
+
+        return self._uploads.run(checkpoint_id, save, by_server)
 
     def complete(
         self, checkpoint_id: int, epoch: int, handles: Mapping[str, list[RangeHandle]]
@@ -338,9 +405,6 @@ class RangeFleet:
                 return bool(stats.error) or stats.run != self._run
         return True
 
-    def _placed(self) -> list[PlacedRange]:
-        return [(item.spec, item.server) for item in self._ranges.values()]
-
     def _client(self, item: _Range) -> ServerConnection:
         return self._clients[item.server]
 
@@ -376,3 +440,96 @@ class RangeFleet:
         futures = [self._pool.submit(one_server, group) for group in by_server.values()]
         wait(futures)
         return [result for future in futures for result in future.result()]
+
+
+@dataclass(slots=True, eq=False)
+class _UnderWay:
+    """An upload, and its connection to each server."""
+
+    checkpoint_id: int
+    clients: dict[int, ServerConnection] = field(default_factory=dict)
+    ended: bool = False
+
+
+class _Uploads:
+    """Uploads that are under way, beside the epochs: each on connections of its own."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._lock = threading.Lock()
+        self._under_way: list[_UnderWay] = []
+
+    def end(self, checkpoint_id: int) -> None:
+        """Close the connections of an upload: what waits for it ends with an error."""
+        with self._lock:
+            found = [way for way in self._under_way if way.checkpoint_id == checkpoint_id]
+            for way in found:
+                way.ended = True
+            clients = [client for way in found for client in way.clients.values()]
+        for client in clients:
+            client.close()
+
+    def close_gone(self, gone: Container[int]) -> None:
+        """Close the connections to servers that are gone, of all uploads."""
+        with self._lock:
+            held = [one for way in self._under_way for one in way.clients.items()]
+        for server, client in held:
+            if server in gone:
+                client.close()
+
+    def run(
+        self,
+        checkpoint_id: int,
+        action: Callable[[ServerConnection, list[T]], Uploaded],
+        by_server: Mapping[int, list[T]],
+    ) -> FleetUpload:
+        """Servers side by side, each over a connection of its own; the first error ends all."""
+        way = _UnderWay(checkpoint_id)
+
+        def one_server(server: int, work: list[T]) -> Uploaded:
+            client = self._servers.connect(server)
+            try:
+                with self._lock:
+                    if way.ended:
+                        raise Retryable(f"upload was stopped: checkpoint={checkpoint_id}")
+                    way.clients[server] = client
+                return action(client, work)
+            finally:
+                client.close()
+
+        with self._lock:
+            self._under_way.append(way)
+        try:
+            with ThreadPoolExecutor(max_workers=max(1, len(by_server))) as pool:
+                futures = [pool.submit(one_server, *one) for one in by_server.items()]
+                done, others = wait(futures, return_when=FIRST_EXCEPTION)
+                if others:
+                    self.end(checkpoint_id)
+                    raise next(error for future in done if (error := future.exception()))
+                return _together([future.result() for future in futures])
+        finally:
+            with self._lock:
+                self._under_way.remove(way)
+
+
+def _base_files(spec: RangeSpec, base: list[RangeHandle], worn: frozenset[str]) -> list[FileRef]:
+    """What a range may build on: the shared files of the handles that it can come from."""
+    return [
+        file
+        for handle in base
+        if handle.start <= spec.end and handle.end >= spec.start
+        for file in handle.files
+        if file.shared and file.key and file.key not in worn
+    ]
+
+
+def _together(uploads: list[Uploaded]) -> FleetUpload:
+    handles: dict[str, list[RangeHandle]] = {}
+    for handle in (handle for upload in uploads for handle in upload.handles):
+        handles.setdefault(handle.uid, []).append(handle)
+    return FleetUpload(
+        handles,
+        objects=sum(upload.objects for upload in uploads),
+        bytes_written=sum(upload.bytes_written for upload in uploads),
+        bytes_inline=sum(upload.bytes_inline for upload in uploads),
+    )

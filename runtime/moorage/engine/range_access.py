@@ -1,20 +1,31 @@
-"""A subtask's range as the keyed state store sees it: one version to read, one attempt to write.
+"""How the engine reaches state: the servers of a run, and one range of one of them for a subtask.
 
-Binds the state server's interface to what stays the same for one attempt of one subtask, and
-decides by which way a task reaches that server.
+Decides by which way a task reaches a server, and binds the server's interface to what stays the
+same for one attempt of one subtask. `Servers` are this machine's (`moorage.driver.local`) or a
+cluster's (`moorage.cluster.servers`).
 """
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Protocol
 
 from moorage_state.database import Scan
+from moorage_state.errors import VersionGone
 from moorage_state.keylayout import EVENT_TIMERS
 from moorage_state.server.api import Lease, StateApi, Version
 from moorage_state.server.client import StateClient
 from moorage_state.server.slots import ID_FILE
 from moorage_state.server.tls import TlsFiles
 
-__all__ = ["BoundRange", "LeasedRange", "ServerDoor", "connect_to"]
+__all__ = [
+    "BoundRange",
+    "ExecutorLost",
+    "LeasedRange",
+    "ServerConnection",
+    "ServerDoor",
+    "Servers",
+    "connect_to",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,66 @@ class ServerDoor:
     server: str = ""
     socket: str = ""
     tls: TlsFiles | None = None
+
+
+class ExecutorLost(VersionGone):
+    """An executor is gone and the state on its volume with it; rewind the job."""
+
+    code: ClassVar[str] = "executor_lost"
+
+
+class ServerConnection(StateApi, Protocol):
+    """A connection to a state server."""
+
+    def close(self) -> None:
+        """End the connection."""
+        ...
+
+
+class Servers(Protocol):
+    """State servers on one or several hosts.
+
+    A server has its index for as long as it is known; that of one that is gone is not used again.
+    """
+
+    def place(self, parallelism: int) -> list[int]:
+        """By subtask, the index of the server that has its ranges from now on.
+
+        Called when a run begins, and only then do ranges move. May wait for servers to be there.
+        """
+        ...
+
+    def door(self, index: int) -> ServerDoor:
+        """How tasks find a server."""
+        ...
+
+    def connect(self, index: int) -> ServerConnection:
+        """A new connection to a server."""
+        ...
+
+    def ensure_alive(self) -> list[int]:
+        """Bring back what is dead; returns the indices of the servers that were restarted.
+
+        Raises:
+            ExecutorLost: a server that has ranges is gone with its volume.
+        """
+        ...
+
+    def gone(self) -> frozenset[int]:
+        """Servers that are gone with their hosts: nothing is asked of them any more.
+
+        Raises:
+            MoorageError: nobody knows, since what knows it has ended.
+        """
+        ...
+
+    def wants_to_move(self, *, busy: bool = False) -> bool:
+        """Whether ranges should move: worth a checkpoint, an end of the run and a new one.
+
+        Args:
+            busy: the end of the run would undo something; then only if they must.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import msgspec
+
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.formats import refuse_unknown
 
@@ -37,12 +39,9 @@ __all__ = ["InputLog", "SparkLog", "capture", "lay"]
 _VERSION = "v1"
 _NO_OFFSET = "-"
 _COMPACT = ".compact"
-_FIELDS = ("query_id", "metadata", "batch_id", "header", "previous_header", "inputs")
-_INPUT_FIELDS = ("offset", "previous", "files")
 
 
-@dataclass(frozen=True, slots=True)
-class InputLog:
+class InputLog(msgspec.Struct, frozen=True):
     """Where one input stands.
 
     Attributes:
@@ -53,11 +52,10 @@ class InputLog:
 
     offset: str | None
     previous: str | None
-    files: Mapping[str, str]
+    files: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class SparkLog:
+class SparkLog(msgspec.Struct, frozen=True):
     """All that Spark needs to resume a query after batch N.
 
     Attributes:
@@ -74,25 +72,12 @@ class SparkLog:
     batch_id: int
     header: str
     previous_header: str | None
-    inputs: Mapping[str, InputLog]
+    inputs: dict[str, InputLog]
 
     def to_json(self) -> dict[str, Any]:
         """Return this as plain data that JSON can carry."""
-        return {
-            "query_id": self.query_id,
-            "metadata": self.metadata,
-            "batch_id": self.batch_id,
-            "header": self.header,
-            "previous_header": self.previous_header,
-            "inputs": {
-                uid: {
-                    "offset": entry.offset,
-                    "previous": entry.previous,
-                    "files": dict(entry.files),
-                }
-                for uid, entry in self.inputs.items()
-            },
-        }
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "SparkLog":
@@ -103,23 +88,12 @@ class SparkLog:
             NewerFormat: a newer Moorage wrote it.
         """
         where = "source of the manifest"
-        refuse_unknown("source progress", data, _FIELDS, where)
+        refuse_unknown("source progress", data, cls.__struct_fields__, where)
         try:
             for entry in data["inputs"].values():
-                refuse_unknown("source progress", entry, _INPUT_FIELDS, where)
-            inputs = {
-                uid: InputLog(entry["offset"], entry["previous"], dict(entry["files"]))
-                for uid, entry in data["inputs"].items()
-            }
-            return cls(
-                query_id=data["query_id"],
-                metadata=data["metadata"],
-                batch_id=int(data["batch_id"]),
-                header=data["header"],
-                previous_header=data["previous_header"],
-                inputs=inputs,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+                refuse_unknown("source progress", entry, InputLog.__struct_fields__, where)
+            return msgspec.convert(data, cls)
+        except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
             raise CorruptState(
                 f"source progress cannot be read: error={error!r}",
                 advice="restore another checkpoint",

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from uuid import uuid4
 
 import numpy as np
@@ -120,13 +121,8 @@ def read_header(batches: Iterator[pa.RecordBatch]) -> tuple[Header, Iterator[pa.
             else:
                 acks.append(batch.column(ACK_COLUMN)[i].as_py())
         if count < batch.num_rows:
-            return _header(subtasks, acks), _chain(batch.slice(count), batches)
+            return _header(subtasks, acks), chain((batch.slice(count),), batches)
     return _header(subtasks, acks), iter(())
-
-
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
 
 
 def _header(subtasks: list[int], acks: list[bytes]) -> Header:

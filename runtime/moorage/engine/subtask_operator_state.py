@@ -10,6 +10,7 @@ through before the first keyed one. Called by the subtask of an operator that ha
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from itertools import chain
 from tempfile import gettempdir
 from typing import Any
 
@@ -123,7 +124,7 @@ class SubtaskOperatorState:
             yield from self._process(batch.slice(0, count), reader, sending)
             if count < batch.num_rows:
                 self._visits.end()
-                return _chain(batch.slice(count), batches)
+                return chain((batch.slice(count),), batches)
         self._visits.end()
         return iter(())
 
@@ -203,8 +204,3 @@ def _scratch() -> list[str]:
     with suppress(FileNotFoundError):
         found.append(gettempdir())
     return [directory for directory in found if directory]
-
-
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest

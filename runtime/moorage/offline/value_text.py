@@ -37,7 +37,7 @@ def json_value(parsed: StateType, value: Any) -> Any:
     if parsed.name == "map":
         pairs = value.items() if isinstance(value, Mapping) else value
         kind, inner = parsed.children
-        return {_name(kind, key): json_value(inner, item) for key, item in pairs}
+        return {show_value(kind, key): json_value(inner, item) for key, item in pairs}
     if parsed.name == "struct":
         items = value.values() if isinstance(value, Mapping) else value
         fields = zip(parsed.fields, parsed.children, items, strict=True)
@@ -123,11 +123,6 @@ def _timestamp(text: str) -> datetime.datetime:
     if found.tzinfo is None:
         raise ValueError("a time without a time zone")
     return found.astimezone(datetime.UTC)
-
-
-def _name(parsed: StateType, key: Any) -> str:
-    plain = json_value(parsed, key)
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
 def _scalar(value: Any) -> Any:

@@ -20,12 +20,16 @@ from urllib.parse import quote, unquote
 from moorage.api.sinks import Committable, LiveOutput, SinkOrigin, SinkRestore, SinkRetire
 from moorage.sinks.file_names import (
     BESIDE_SUFFIX,
+    RUN_SUFFIX,
     Age,
-    age_of,
+    is_not_newer,
     lost,
     neighbours_in,
+    newer_run,
+    older_marks,
     origin_of,
     run_age,
+    taken_over,
 )
 from moorage.sinks.metadata_log import MetadataLog, Visible
 from moorage.sinks.records import (
@@ -38,14 +42,13 @@ from moorage.sinks.records import (
     record_name,
 )
 from moorage_state import failpoints
-from moorage_state.errors import CorruptState, Fenced
+from moorage_state.errors import CorruptState
 from moorage_state.stores import ObjectStore, delete_all, open_store
 
 __all__ = ["Bucket", "StoreFolder", "open_output"]
 
 _DATA = "_data/"
 _LOG = "_moorage_log/"
-_RUN_SUFFIX = ".run"
 _SWEEP_EVERY = 16
 """Checkpoints between two listings of all files: what losing attempts left costs space only."""
 
@@ -100,11 +103,6 @@ class _Journal:
     names: frozenset[str]
     records: Records
 
-    def newer_run(self, own: Age) -> str:
-        """The mark of a newer run; "" if there is none."""
-        marks = (n.removesuffix(_RUN_SUFFIX) for n in self.names if n.endswith(_RUN_SUFFIX))
-        return max((m for m in marks if (age_of(m) or own) > own), default="")
-
     def covered(self, outputs: Iterable[LiveOutput]) -> dict[str, Committable]:
         """By name, what is visible at one of these points, or by restoring it."""
         found: dict[str, Committable] = {}
@@ -137,8 +135,7 @@ class Bucket:
         found = neighbours_in(lineage, map(_file_of, self._list.read()))
         if not keep:
             beside = self._journal_names(origin.lineage) if origin is not None else []
-            known = {n.removesuffix(BESIDE_SUFFIX) for n in beside if n.endswith(BESIDE_SUFFIX)}
-            found.require_admissible(f"store={self._store.url}", lineage, origin, known)
+            found.require_admissible(f"store={self._store.url}", lineage, origin, beside)
         for other in found.files:
             self._store.put(f"{self._folder(lineage)}{other}{BESIDE_SUFFIX}", b"")
 
@@ -166,7 +163,9 @@ class Bucket:
 
         def wanted(visible: Visible) -> Visible:
             lines = dict(self._line(item) for item in covered.values())
-            others = {p: v for p, v in visible.items() if not self._older(lineage, p, own)}
+            others = {
+                p: v for p, v in visible.items() if not is_not_newer(lineage, _file_of(p), own)
+            }
             known = {p: visible.get(p, line) for p, line in lines.items()}
             published = {i["file"] for items in journal.records.values() for i in items}
             target = others | known
@@ -180,9 +179,9 @@ class Bucket:
 
     def retire(self, point: SinkRetire) -> None:
         """Forget what no restore can ask for: see `SinkRetire`. May be cut short anywhere."""
-        names = frozenset(self._journal_names(point.lineage))
+        names = self._journal_names(point.lineage)
         due = point.checkpoint_id % _SWEEP_EVERY == 0
-        if _Journal(names, {}).newer_run(run_age(point.run)) or not (due or many(names)):
+        if newer_run(names, run_age(point.run)) or not (due or many(names)):
             return
         failpoints.hit("sink.unread")
         journal = self._journal(point.lineage)
@@ -217,12 +216,10 @@ class Bucket:
     def _mark(self, lineage: str, run: str) -> None:
         """Leave a mark of this run; those of older ones go."""
         folder = self._folder(lineage)
-        self._store.put(f"{folder}{run}{_RUN_SUFFIX}", b"")
+        self._store.put(f"{folder}{run}{RUN_SUFFIX}", b"")
         failpoints.hit("sink.marked")
-        for name in self._journal_names(lineage):
-            age = age_of(name.removesuffix(_RUN_SUFFIX)) if name.endswith(_RUN_SUFFIX) else None
-            if age is not None and age < run_age(run):
-                self._store.delete(folder + name)
+        for name in older_marks(self._journal_names(lineage), run_age(run)):
+            self._store.delete(folder + name)
 
     def _not_replaced(self, lineage: str, own: Age) -> Callable[[], None]:
         """Raises Fenced when a newer run has taken the output over.
@@ -232,12 +229,8 @@ class Bucket:
         """
 
         def check() -> None:
-            names = frozenset(self._journal_names(lineage))
-            if newer := _Journal(names, {}).newer_run(own):
-                raise Fenced(
-                    f"a newer run took over the output: store={self._store.url} run={newer} "
-                    f"own=f{own[0]}r{own[1]}; end this process, the other one goes on"
-                )
+            if newer := newer_run(self._journal_names(lineage), own):
+                raise taken_over(f"store={self._store.url}", newer, f"f{own[0]}r{own[1]}")
 
         return check
 
@@ -264,11 +257,6 @@ class Bucket:
     @staticmethod
     def _folder(lineage: str) -> str:
         return f"{_LOG}{lineage}/"
-
-    def _older(self, lineage: str, path: str, own: Age) -> bool:
-        """Whether a visible file is of this run of the lineage or an older one."""
-        origin = origin_of(lineage, _file_of(path))
-        return origin is not None and origin.run <= own
 
     def _line(self, item: Committable) -> tuple[str, str]:
         """The path of a file as readers know it, and its line in the list."""

@@ -23,12 +23,16 @@ from moorage.api.sinks import (
 )
 from moorage.sinks.file_names import (
     BESIDE_SUFFIX,
+    RUN_SUFFIX,
     Age,
     age_of,
+    is_not_newer,
     lost,
     neighbours_in,
-    origin_of,
+    newer_run,
+    older_marks,
     run_age,
+    taken_over,
 )
 from moorage.sinks.records import (
     Records,
@@ -40,14 +44,13 @@ from moorage.sinks.records import (
     record_name,
 )
 from moorage_state import failpoints
-from moorage_state.errors import CorruptState, Fenced
+from moorage_state.errors import CorruptState
 
 __all__ = ["StagingFolder", "admit", "files", "publish", "restore", "retire"]
 
 _STAGING = "_staging"
 _LOG = "_moorage_log"
 _RETRACTED = "_retracted"
-_RUN_SUFFIX = ".run"
 
 
 class StagingFolder:
@@ -88,8 +91,7 @@ def admit(root: Path, lineage: str, origin: SinkOrigin | None, *, keep: bool) ->
     found = neighbours_in(lineage, files(root))
     if not keep:
         beside = _names(root / _LOG / origin.lineage) if origin is not None else set()
-        known = {n.removesuffix(BESIDE_SUFFIX) for n in beside if n.endswith(BESIDE_SUFFIX)}
-        found.require_admissible(f"directory={root}", lineage, origin, known)
+        found.require_admissible(f"directory={root}", lineage, origin, beside)
     log = root / _LOG / lineage
     for other in found.files:
         log.mkdir(parents=True, exist_ok=True)
@@ -131,7 +133,7 @@ def restore(root: Path, point: SinkRestore) -> list[str]:
     covered = _covered(log, [LiveOutput(point.history, point.committables)])
 
     retracted = root / _RETRACTED / lineage
-    surplus = {name for name in listed - covered if _no_newer(lineage, name, own)}
+    surplus = {name for name in listed - covered if is_not_newer(lineage, name, own)}
     taken = _move(surplus, root, retracted, check)
     failpoints.hit("sink.taken_back")
     if point.history:
@@ -153,7 +155,7 @@ def restore(root: Path, point: SinkRestore) -> list[str]:
 def retire(root: Path, point: SinkRetire) -> None:
     """Forget what no restore can ask for: see `SinkRetire`. May be cut short anywhere."""
     lineage, log_folder = point.lineage, root / _LOG / point.lineage
-    if not root.is_dir() or _newer_run(root, lineage, point.run):
+    if not root.is_dir() or newer_run(_names(log_folder), run_age(point.run)):
         return
     failpoints.hit("sink.unread")
     retracted, staging = root / _RETRACTED / lineage, root / _STAGING / lineage
@@ -161,7 +163,7 @@ def retire(root: Path, point: SinkRetire) -> None:
     # Reading all records takes a while, and most of the time there is nothing to forget.
     log = _read_log(log_folder) if kept or many(names) else {}
     for name in kept - _covered(log, point.live):
-        if _no_newer(lineage, name, run_age(point.run)):
+        if is_not_newer(lineage, name, run_age(point.run)):
             _remove(retracted, name)
     failpoints.hit("sink.forgotten")
     wanted: set[str] = set().union(*(_files(output) for output in point.live))
@@ -243,26 +245,15 @@ def _claim(root: Path, lineage: str, run: str) -> None:
     _require_newest(root, lineage, run)
     folder = root / _LOG / lineage
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{run}{_RUN_SUFFIX}").touch()
+    (folder / f"{run}{RUN_SUFFIX}").touch()
     _sync(folder)
-    for name in _names(folder):
-        age = age_of(name.removesuffix(_RUN_SUFFIX)) if name.endswith(_RUN_SUFFIX) else None
-        if age is not None and age < run_age(run):
-            (folder / name).unlink(missing_ok=True)
+    for name in older_marks(_names(folder), run_age(run)):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _require_newest(root: Path, lineage: str, run: str) -> None:
-    if newer := _newer_run(root, lineage, run):
-        raise Fenced(
-            f"a newer run took over the output: directory={root} run={newer} own={run}; end this "
-            f"process, the other one goes on"
-        )
-
-
-def _newer_run(root: Path, lineage: str, run: str) -> str:
-    """The mark of a newer run than `run`; "" if there is none."""
-    marks = (n.removesuffix(_RUN_SUFFIX) for n in _names(root / _LOG / lineage))
-    return max((m for m in marks if (age_of(m) or (0, 0)) > run_age(run)), default="")
+    if newer := newer_run(_names(root / _LOG / lineage), run_age(run)):
+        raise taken_over(f"directory={root}", newer, run)
 
 
 def _covered(log: Records, outputs: Iterable[LiveOutput]) -> set[str]:
@@ -357,11 +348,6 @@ def _remove(directory: Path, name: str) -> None:
             return
         with contextlib.suppress(OSError):
             folder.rmdir()
-
-
-def _no_newer(lineage: str, name: str, own: Age) -> bool:
-    origin = origin_of(lineage, name)
-    return origin is not None and origin.run <= own
 
 
 def _older_runs(staging: Path, own: Age) -> list[Path]:

@@ -13,27 +13,29 @@ run touches anything.
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 from uuid import uuid4
 
 from moorage.api.sinks import SinkOrigin, SinkRetire, StageId
-from moorage_state.errors import Bug, UserError
+from moorage_state.errors import Bug, Fenced, UserError
 
 __all__ = [
     "BESIDE_SUFFIX",
+    "RUN_SUFFIX",
     "Age",
-    "Neighbours",
-    "Origin",
     "OutputConflict",
     "age_of",
     "file_name",
-    "lineage_of",
+    "is_not_newer",
     "lost",
     "neighbours_in",
+    "newer_run",
+    "older_marks",
     "origin_of",
     "run_age",
+    "taken_over",
 ]
 
 Age = tuple[int, int]
@@ -42,6 +44,7 @@ Age = tuple[int, int]
 _RUN = re.compile(r"f(\d+)r(\d+)")
 _LINEAGE = re.compile(r"part-(.+?)-f\d+r\d+-\d{12}-")
 _ORIGIN = re.compile(r"f(\d+)r(\d+)-(\d{12})-")
+RUN_SUFFIX = ".run"
 BESIDE_SUFFIX = ".beside"
 """Marks in a lineage's folder of records: the named lineage's output belongs beside its own."""
 
@@ -88,6 +91,32 @@ def run_age(token: str) -> Age:
     return age
 
 
+def is_not_newer(lineage: str, file: str, own: Age) -> bool:
+    """Whether a file is of this run of the lineage or an older one."""
+    origin = origin_of(lineage, file)
+    return origin is not None and origin.run <= own
+
+
+def newer_run(marks: Iterable[str], own: Age) -> str:
+    """The newest run that left its mark among these names; "" if none is newer than `own`."""
+    runs = (name.removesuffix(RUN_SUFFIX) for name in marks if name.endswith(RUN_SUFFIX))
+    return max((run for run in runs if (age_of(run) or own) > own), default="")
+
+
+def older_marks(marks: Iterable[str], own: Age) -> list[str]:
+    """The marks of runs before `own`."""
+    runs = ((name, age_of(name.removesuffix(RUN_SUFFIX))) for name in marks)
+    return [name for name, age in runs if name.endswith(RUN_SUFFIX) and age and age < own]
+
+
+def taken_over(where: str, newer: str, own: str) -> Fenced:
+    """What a run is told whose output belongs to a newer one."""
+    return Fenced(
+        f"a newer run took over the output: {where} run={newer} own={own}; end this process, the "
+        f"other one goes on"
+    )
+
+
 def lost(point: SinkRetire, file: str) -> bool:
     """Whether no checkpoint to come can cover a staged file: an attempt that lost made it."""
     origin, own = origin_of(point.lineage, file), run_age(point.run)
@@ -115,18 +144,20 @@ class Neighbours:
     strange: list[str]
 
     def require_admissible(
-        self, where: str, lineage: str, origin: SinkOrigin | None, known: Collection[str]
+        self, where: str, lineage: str, origin: SinkOrigin | None, marks: Iterable[str]
     ) -> None:
         """Refuse what would be there twice.
 
         Args:
             where: names the folder, for people.
             origin: the point that the run begins with; None for nothing.
-            known: lineages whose output was beside that of `origin`'s when that one began.
+            marks: the names in the folder of records of `origin`'s lineage.
 
         Raises:
             OutputConflict: naming a lineage and what to do.
         """
+        # What was beside the origin's output when that one began, is beside ours.
+        known = {n.removesuffix(BESIDE_SUFFIX) for n in marks if n.endswith(BESIDE_SUFFIX)}
         for other, files in sorted(self.files.items()):
             if origin is None or other not in {origin.lineage, *known}:
                 begins = f"begins with a point of {origin.lineage}" if origin else "begins empty"

@@ -1,15 +1,17 @@
 """From a path that a person writes to a manifest and the store of its files.
 
 Decides what a path means: a savepoint's directory, one checkpoint (`<directory>/chk-<id>`), or a
-checkpoint directory, which stands for its newest checkpoint. Called by everything in
-`moorage.state`; reads manifests and logs only.
+checkpoint directory, which stands for its restore point. Called by everything in `moorage.state`,
+by `moorage.offline` and by restores; reads manifests and logs only.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moorage_state.errors import UserError
+from moorage_state.errors import CorruptState, UserError
 from moorage_state.snapshots import (
+    Checkpoint,
     CheckpointStore,
     Entry,
     LineageLog,
@@ -18,12 +20,25 @@ from moorage_state.snapshots import (
     SavepointStore,
     checkpoint_id_of,
     checkpoint_path,
-    restore_points,
+    restore_point,
 )
-from moorage_state.stores import open_store
-from moorage_state.stores.addresses import address, parent_and_name
+from moorage_state.stores import ObjectStore, open_store
+from moorage_state.stores.addresses import address, child, parent_and_name
 
-__all__ = ["Snapshot", "locate"]
+__all__ = [
+    "FORMS",
+    "Found",
+    "Snapshot",
+    "find_checkpoint",
+    "find_savepoint",
+    "find_snapshot",
+    "locate",
+]
+
+FORMS = (
+    "name a checkpoint directory, one checkpoint in it (<directory>/chk-<id>), a savepoint's "
+    "directory, or the job's manifest (job.yaml)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +64,22 @@ class Snapshot:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A snapshot with what lies around it; `entries` and `checkpoint` are of its lineage's log.
+
+    Attributes:
+        store: the objects that the manifest names.
+        entries: empty for a savepoint.
+        checkpoint: None for a savepoint.
+    """
+
+    snapshot: Snapshot
+    store: ObjectStore
+    entries: Sequence[Entry] = ()
+    checkpoint: Checkpoint | None = None
+
+
 def locate(path: str | Path) -> Snapshot:
     """The checkpoint or savepoint at `path`.
 
@@ -57,45 +88,60 @@ def locate(path: str | Path) -> Snapshot:
         CorruptState: its manifest or its lineage's log is damaged.
         StoreUnavailable: the store does not answer.
     """
-    url = address(path)
+    return find_snapshot(address(path)).snapshot
+
+
+def find_snapshot(url: str) -> Found:
+    """What `locate` finds, with what lies around it."""
     directory, name = parent_and_name(url) or ("", "")
     checkpoint_id = checkpoint_id_of(name)
-    if checkpoint_id is not None:
-        found = _checkpoint(directory, checkpoint_id)
-        if found is not None:
-            return found
+    # A copy of a checkpoint may lie in a directory of that name, beside which there is no log.
+    if checkpoint_id is not None and (found := find_checkpoint(directory, checkpoint_id)):
+        return found
     savepoint = SavepointStore(url)
     if savepoint.exists() or savepoint.begun():
-        return Snapshot(url, savepoint.url, savepoint.load())
-    newest = _checkpoint(url, None)
-    if newest is None:
-        raise UserError(
-            f"no savepoint and no checkpoint here: path={url}; name a savepoint's directory, or "
-            f"<checkpoint directory>/chk-<id>"
-        )
-    return newest
+        return find_savepoint(url)
+    if found := find_checkpoint(url, None):
+        return found
+    there = next(iter(savepoint.store.list("")), None)
+    what = "nothing is stored there" if there is None else f"found={there.key}"
+    raise UserError(f"no checkpoint and no savepoint here: path={url} {what}; {FORMS}")
 
 
-def _checkpoint(directory: str, checkpoint_id: int | None) -> Snapshot | None:
-    """A checkpoint of the lineage in `directory`, the newest for None; None if it has no log."""
+def find_checkpoint(directory: str, checkpoint_id: int | None) -> Found | None:
+    """A checkpoint of the lineage in a directory, or its restore point; None without a log."""
     store = open_store(directory)
     entries = [entry for _, entry in LineageLog.open(store).read()]
     if not entries:
         return None
     if checkpoint_id is None:
-        checkpoint_id = _newest(entries, directory)
+        checkpoint_id = _newest(directory, entries)
     manifest = CheckpointStore(store).load_id(entries, checkpoint_id)
-    return Snapshot(f"{store.url}/{checkpoint_path(checkpoint_id)}", store.url, manifest)
+    entry = next(
+        e for e in entries if isinstance(e, Checkpoint) and e.checkpoint_id == checkpoint_id
+    )
+    path = child(directory, checkpoint_path(checkpoint_id))
+    return Found(Snapshot(path, store.url, manifest), store, entries, entry)
 
 
-def _newest(entries: list[Entry], directory: str) -> int:
+def _newest(directory: str, entries: Sequence[Entry]) -> int:
     """What a job would restore now: after a rewind, newer checkpoints no longer count."""
-    points = restore_points(entries)
-    if not points:
-        raise UserError(f"the lineage has no checkpoint yet: path={directory}")
-    if points[0].checkpoint is None:
+    point = restore_point(entries)
+    if point is None:
+        raise UserError(f"the lineage has no checkpoint yet: path={directory}; wait for its first")
+    if point.checkpoint is None:
         raise UserError(
-            f"the lineage went on from a savepoint and has no checkpoint since: path={directory} "
-            f"savepoint={points[0].path}; name the savepoint, or <checkpoint directory>/chk-<id>"
+            f"the lineage starts from a snapshot outside of it: path={directory} "
+            f"restored_from={point.path}; name that one, or a checkpoint chk-<id>"
         )
-    return points[0].checkpoint.checkpoint_id
+    return point.checkpoint.checkpoint_id
+
+
+def find_savepoint(url: str) -> Found:
+    """The savepoint whose directory is at `url`."""
+    savepoint = SavepointStore(url)
+    try:
+        manifest = savepoint.load()
+    except CorruptState as error:
+        raise CorruptState(error.message, error.path, "use another savepoint") from error
+    return Found(Snapshot(url, savepoint.url, manifest), savepoint.store)

@@ -239,7 +239,7 @@ def test_what_is_not_there_is_refused_with_what_is(
 
 def test_a_path_without_state_says_what_to_name(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no savepoint and no checkpoint here"):
+    with pytest.raises(UserError, match="no checkpoint and no savepoint here"):
         read(tmp_path / "empty", "visits", "seen")
     with pytest.raises(UserError, match="does not exist"):
         read(tmp_path / "missing", "visits", "seen")

@@ -11,7 +11,7 @@ from moorage.driver import runner
 from moorage.driver.environment import NoExecutors, RangesMove, SparkEnded, StoppedWaiting
 from moorage.driver.requests import Requests, StopRequest
 from moorage.driver.types import JobProgress, RunOutcome
-from moorage.engine.state_servers import ExecutorLost
+from moorage.engine.range_access import ExecutorLost
 from moorage_state.errors import VersionGone
 
 LOST, GONE = ExecutorLost("executor=1"), VersionGone("a delta")

@@ -8,8 +8,7 @@ import pytest
 from moorage.cluster.servers import Patience
 from moorage.driver.environment import NoExecutors, StoppedWaiting
 from moorage.engine.fleet import RangeFleet
-from moorage.engine.range_access import ServerDoor, connect_to
-from moorage.engine.state_servers import ExecutorLost
+from moorage.engine.range_access import ExecutorLost, ServerDoor, connect_to
 from moorage_state.deltas import encode_frame
 from moorage_state.server import ServerGroup
 from moorage_state.server.client import StateClient

@@ -12,6 +12,7 @@ from moorage.offline.lookup import SnapshotDirectories, find
 from moorage.offline.savepoint_copy import copy
 from moorage.offline.state_queries import get
 from moorage.offline.verification import verify
+from moorage.state import locate
 from moorage_state.errors import UserError
 from moorage_state.stores import LocalStore, S3Store
 from moorage_state.stores.addresses import child
@@ -44,6 +45,11 @@ def test_a_checkpoint_goes_from_a_bucket_to_another_place_and_back(
     assert verify(bucket.url, full=True).damage == ()
     for place in (bucket.url, child(saves, "sp-1"), str(tmp_path / "sp-2")):
         assert get(find(place), "visits/visit", "user-3").value["note"] == "again"
+
+
+def test_a_checkpoint_in_a_bucket_has_an_address_under_which_it_is_found_again(bucket):
+    found = locate(child(bucket.url, "chk-3"))
+    assert locate(found.path) == locate(bucket.url) == found
 
 
 def test_garbage_in_a_bucket_goes_only_by_age_and_while_nobody_holds_the_lock(
