@@ -10,21 +10,6 @@ import msgspec
 from moorage_state.keygroups import SPARK_XXHASH64
 from moorage_state.snapshots import Manifest, OperatorStateMeta, StateMeta
 
-__all__ = [
-    "CANONICAL_FORMAT",
-    "EVENT_TIME",
-    "LAST_ACCESS",
-    "LIST_KINDS",
-    "OPERATOR_STATE_PREFIX",
-    "PROCESSING_TIME",
-    "SIDE_KINDS",
-    "TIMERS",
-    "TIMER_KINDS",
-    "CanonicalSpec",
-    "FileMeta",
-    "spec_of",
-]
-
 CANONICAL_FORMAT = 1
 
 TIMERS = "_timers"

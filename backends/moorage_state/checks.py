@@ -12,18 +12,6 @@ from typing import Any
 
 from moorage_state.types import StateType
 
-__all__ = [
-    "EXACT",
-    "Check",
-    "StateTypeError",
-    "check_of",
-    "decimal_fitter",
-    "limits",
-    "ordered_types",
-    "scalars_check",
-    "scalars_terms",
-]
-
 Check = Callable[[Any], Any]
 
 EXACT: dict[str, type] = {

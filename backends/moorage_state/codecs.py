@@ -17,29 +17,12 @@ from moorage_state.checks import (
     Check,
     StateTypeError,
     check_of,
-    decimal_fitter,
     limits,
     ordered_types,
     scalars_check,
     scalars_terms,
 )
 from moorage_state.types import StateType, parse_type
-
-__all__ = [
-    "Check",
-    "Decode",
-    "Encode",
-    "StateTypeError",
-    "changes_in_place",
-    "checker",
-    "decimal_fitter",
-    "decoder",
-    "encoder",
-    "opaque_decoder",
-    "opaque_encoder",
-    "plain_type",
-    "settler",
-]
 
 Encode = Callable[[Any], bytes]
 Settle = Callable[[Any], Any]

@@ -31,19 +31,6 @@ import xxhash
 from moorage_state.errors import Bug, CorruptState, LocalDiskError
 from moorage_state.formats import require_known_format, unknown_name
 
-__all__ = [
-    "DELTA_FORMAT_VERSION",
-    "DeltaHeader",
-    "DeltaReader",
-    "DeltaSummary",
-    "DeltaWriter",
-    "Frame",
-    "decode_frame",
-    "delta_name",
-    "encode_frame",
-    "parse_delta_name",
-]
-
 DELTA_FORMAT_VERSION = 1
 
 _MAGIC = b"MOORDLT\0"

@@ -33,6 +33,8 @@ StateKind = Literal["value", "list", "map", "reducing", "aggregating"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
+_Reduce = Callable[[Any, Any], Any]
+
 
 def _check_name(name: str) -> None:
     given: Any = name
@@ -148,9 +150,6 @@ class MapStateDescriptor(_Declared):
     def kind(self) -> StateKind:
         """How manifests name this kind of state."""
         return "map"
-
-
-_Reduce = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)

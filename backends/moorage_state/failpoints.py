@@ -15,8 +15,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["PLACES", "hit", "watched"]
-
 PLACES = {
     "upload.before_object": "nothing of this object is in the store",
     "upload.after_object": "the object is in the store, no manifest names it",

@@ -14,15 +14,6 @@ import msgspec
 
 from moorage_state.errors import NewerFormat
 
-__all__ = [
-    "FIRST_FORMAT",
-    "decode_document",
-    "is_optional",
-    "refuse_unknown",
-    "require_known_format",
-    "unknown_name",
-]
-
 T = TypeVar("T")
 
 FIRST_FORMAT = 1

@@ -9,8 +9,6 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 
-__all__ = ["after_standard_library", "python_path", "standard_library", "standard_library_first"]
-
 
 def standard_library() -> list[str]:
     """Its folders, which are the same for all Pythons of this installation."""

@@ -9,18 +9,6 @@ The formulas are Flink's ``KeyGroupRangeAssignment``.
 
 from dataclasses import dataclass
 
-__all__ = [
-    "FLINK_MURMUR",
-    "KEY_HASHES",
-    "MAX_PARALLELISM_LIMIT",
-    "SPARK_XXHASH64",
-    "KeyGroupRange",
-    "default_max_parallelism",
-    "owner",
-    "range_of",
-    "resolved_max_parallelism",
-]
-
 MAX_PARALLELISM_LIMIT = 32768
 """Key groups travel as two bytes and stay below Flink's own limit."""
 

@@ -22,19 +22,6 @@ from moorage_state.keygroups import KEY_HASHES
 from moorage_state.keys import KeyCodec
 from moorage_state.types import parse_type
 
-__all__ = [
-    "boolean_hashes",
-    "bytes_hashes",
-    "check_key_hash",
-    "double_hashes",
-    "flink_groups",
-    "flink_hashes",
-    "groups_of_hashes",
-    "long_hashes",
-    "murmur",
-    "utf8_hashes",
-]
-
 Hashes = NDArray[np.int32]
 Columns = Sequence[Sequence[Any] | NDArray[Any]]
 

@@ -17,26 +17,13 @@ import struct
 
 import xxhash
 
-__all__ = [
-    "EVENT_TIMERS",
-    "EXPIRIES",
-    "KEYED_STATE",
-    "PROCESSING_TIMERS",
-    "decode_time",
-    "encode_time",
-    "expiry_entry",
-    "expiry_parts",
-    "key_prefix",
-    "prefix_end",
-    "state_id",
-    "timer_entry",
-    "timer_parts",
-]
-
 KEYED_STATE = 0x01
 EVENT_TIMERS = 0x02
 PROCESSING_TIMERS = 0x03
 EXPIRIES = 0x04
+
+METADATA = b"\xff\xff"
+"""The least key of the server's own entries: no key group has this number, so all keys are less."""
 
 _EXPIRIES = bytes([EXPIRIES])
 _KEYED_STATE = bytes([KEYED_STATE])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from moorage_state.codecs import decimal_fitter
+from moorage_state.checks import decimal_fitter
 from moorage_state.keylayout import (
     KEYED_STATE,
     decode_time,
@@ -24,13 +24,13 @@ from moorage_state.keylayout import (
 )
 from moorage_state.types import StateType, parse_type
 
-__all__ = ["KeyCodec", "OrderedKeys", "column_encoder"]
-
 _SIGN = 1 << 63
 _U64 = struct.Struct(">Q")
 _LENGTH = struct.Struct(">I")
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
+
+_NUMBER_PREFIX = np.dtype([("group", ">u2"), ("kind", "u1"), ("length", ">u4"), ("key", ">u8")])
 
 
 class OrderedKeys(NamedTuple):
@@ -129,9 +129,6 @@ class KeyCodec:
             parts.append(_LENGTH.pack(len(raw)))
             parts.append(raw)
         return b"".join(parts)
-
-
-_NUMBER_PREFIX = np.dtype([("group", ">u2"), ("kind", "u1"), ("length", ">u4"), ("key", ">u8")])
 
 
 def _ordered_numbers(

@@ -13,8 +13,6 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-__all__ = ["Progress", "advance", "bytes_below", "carried", "carrying", "watching"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -27,8 +27,8 @@ from moorage.driver.local import LocalServers
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.range_access import LeasedRange, ServerConnection
 from moorage_state.deltas import encode_frame
-from moorage_state.server.api import Lease, OpenResult, RangeApi, SnapshotSync
 from moorage_state.server.group import ServerGroup
+from moorage_state.server.operations import Lease, OpenResult, RangeApi, SnapshotSync
 from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,

@@ -151,7 +151,7 @@ def proxy(running_proxy: FaultProxy) -> Iterator[FaultProxy]:
 def one_transfer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a seed means the same faults at the same places whenever it is run."""
     monkeypatch.setattr("moorage_state.server.uploads._UPLOAD_THREADS", 1)
-    monkeypatch.setattr("moorage_state.server.fetching._TRANSFERS", 1)
+    monkeypatch.setattr("moorage_state.server.restore._TRANSFERS", 1)
 
 
 def live(seeds: Iterable[int], server: S3Server, proxy: FaultProxy, home: Path) -> Counter[object]:

@@ -8,7 +8,7 @@ import pytest
 
 from moorage.engine.sparklog import InputLog, SparkLog
 from moorage.sinks import records
-from moorage_state.canonical.layout import read_meta, with_meta
+from moorage_state.canonical.file_schema import read_meta, with_meta
 from moorage_state.canonicalspec import FileMeta
 from moorage_state.deltas import DeltaHeader, DeltaReader, DeltaWriter, encode_frame
 from moorage_state.errors import CorruptState, NewerFormat

@@ -13,8 +13,8 @@ from moorage_state.canonical.export import (
     scan_rows,
     upload_files,
 )
+from moorage_state.canonical.file_schema import file_name, key_columns, namespace_columns, schema_of
 from moorage_state.canonical.hashing import key_groups, spark_xxhash64
-from moorage_state.canonical.layout import file_name, key_columns, namespace_columns, schema_of
 from moorage_state.canonical.reading import CanonicalFile, frames_of
 from moorage_state.canonical.rows import RowBuffer, RowReader, stored_id
 from moorage_state.canonicalspec import (

@@ -21,7 +21,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moorage_state.canonical.layout import file_name, with_meta
+from moorage_state.canonical.file_schema import file_name, with_meta
 from moorage_state.canonical.rows import SIDE_ENTRIES, RowBuffer, side_parts, side_place, stored_id
 from moorage_state.canonicalspec import SIDE_KINDS, TIMERS, CanonicalSpec, FileMeta
 from moorage_state.database import RangeCursor, RangeDatabase, RangeView
@@ -29,16 +29,6 @@ from moorage_state.errors import CorruptState, LocalDiskError, Retryable, StoreU
 from moorage_state.keylayout import EVENT_TIMERS, EXPIRIES, KEYED_STATE, PROCESSING_TIMERS
 from moorage_state.snapshots import FileRef, RangeHandle, savepoint_key
 from moorage_state.stores import ObjectStore, check_key
-
-__all__ = [
-    "SCAN_BYTES",
-    "ExportedFile",
-    "export_range",
-    "export_snapshot",
-    "handle_of",
-    "scan_rows",
-    "upload_files",
-]
 
 SCAN_BYTES = 32 << 20
 """What is held of a key group, at most, before a batch is given out."""
@@ -48,6 +38,8 @@ _ID_BYTES = 4
 _PAGE_ENTRIES = 10_000
 _PAGE_BYTES = 8 << 20
 _ADVICE = "restore an older checkpoint, or a savepoint"
+
+_COMPRESSION_LEVEL = 3
 
 
 def scan_rows(
@@ -178,9 +170,6 @@ class _Scan:
 def _start(group: int) -> bytes:
     """The least key of a key group."""
     return group.to_bytes(2, "big")
-
-
-_COMPRESSION_LEVEL = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,10 @@ from typing import Any
 
 import xxhash
 
-from moorage_state.codecs import decimal_fitter
+from moorage_state.checks import decimal_fitter
 from moorage_state.keygroups import FLINK_MURMUR, SPARK_XXHASH64
 from moorage_state.keyhashes import check_key_hash, flink_groups
 from moorage_state.types import StateType, parse_type
-
-__all__ = ["key_groups", "spark_xxhash64"]
 
 _SEED = 42
 _LONG_DECIMAL_DIGITS = 18

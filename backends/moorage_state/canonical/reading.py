@@ -14,13 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from moorage_state.canonical.layout import file_name, read_meta
+from moorage_state.canonical.file_schema import file_name, read_meta
 from moorage_state.canonical.rows import RowReader
 from moorage_state.canonicalspec import FileMeta
 from moorage_state.deltas import Frame
 from moorage_state.errors import CorruptState
-
-__all__ = ["CanonicalFile", "frames_of"]
 
 _BATCH_ROWS = 20_000
 _ADVICE = "restore this object from a backup, or use another savepoint"

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from moorage_state.canonical.layout import namespace_columns, schema_of
+from moorage_state.canonical.file_schema import namespace_columns, schema_of
 from moorage_state.canonicalspec import (
     EVENT_TIME,
     LAST_ACCESS,
@@ -55,31 +55,36 @@ from moorage_state.operator_state.layout import (
 )
 from moorage_state.types import parse_type
 
-__all__ = [
-    "SIDE_ENTRIES",
-    "Entries",
-    "Namespaces",
-    "RowBuffer",
-    "RowReader",
-    "Stamps",
-    "is_raw",
-    "side_parts",
-    "side_place",
-    "side_prefixes",
-    "stored_id",
-]
-
 SIDE_ENTRIES = frozenset({OPERATOR_STATE, RAW_KEYED_STATE})
 """The kinds of stored keys that belong to no key."""
+
+_ID_AT = 3
+_REST_AT = _ID_AT + 4
+Stored = tuple[bytes, bytes, bytes]
+"""A key, what follows the state's id in the stored key, and the value."""
+
+Entries = tuple[list[bytes], list[bytes]]
+"""Stored keys and their values."""
+
+_ORDINAL_BYTES = 4
+_POSITION_BYTES = 8 + _ORDINAL_BYTES
+_ENTRY_BYTES = 128
+_NOT_OF_THE_TYPE = (
+    msgspec.MsgspecError,
+    pa.ArrowException,
+    struct.error,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+)
+_INDEX_OF = {EVENT_TIME: EVENT_TIMERS, PROCESSING_TIME: PROCESSING_TIMERS}
+_PAGE = 20_000
+_KEY_AT = 7
 
 
 def is_raw(meta: FileMeta) -> bool:
     """Whether the state's values are a user's own bytes, which are stored as they are."""
     return meta.kind in {"raw", "raw_keyed"}
-
-
-_ID_AT = 3
-_REST_AT = _ID_AT + 4
 
 
 def side_place(meta: FileMeta, sid: bytes) -> bytes:
@@ -98,10 +103,6 @@ def side_prefixes(meta: FileMeta, groups: Iterable[int]) -> Iterator[bytes]:
     """What the stored keys of rows with these key groups start with."""
     make = raw_prefix if meta.kind == "raw_keyed" else operator_prefix
     return map(make, groups)
-
-
-Stored = tuple[bytes, bytes, bytes]
-"""A key, what follows the state's id in the stored key, and the value."""
 
 
 class Namespaces:
@@ -180,23 +181,6 @@ class Stamps:
             if stamp != NEVER:
                 found[expiry_entry(key[:cut], due_time(stamp, self._ttl_ms))] = None
         return list(found)
-
-
-Entries = tuple[list[bytes], list[bytes]]
-"""Stored keys and their values."""
-
-_ORDINAL_BYTES = 4
-_POSITION_BYTES = 8 + _ORDINAL_BYTES
-_ENTRY_BYTES = 128
-_NOT_OF_THE_TYPE = (
-    msgspec.MsgspecError,
-    pa.ArrowException,
-    struct.error,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-)
-_INDEX_OF = {EVENT_TIME: EVENT_TIMERS, PROCESSING_TIME: PROCESSING_TIMERS}
 
 
 def stored_id(meta: FileMeta) -> bytes:
@@ -425,10 +409,6 @@ class RowReader:
             if strange := set(kinds) - _INDEX_OF.keys():
                 raise ValueError(f"timers of a kind that this moorage does not know: {strange}")
             yield from zip(self.prefixes(batch), kinds, times, strict=True)
-
-
-_PAGE = 20_000
-_KEY_AT = 7
 
 
 def _encoder(meta: FileMeta, generation: int) -> Encode:

@@ -13,8 +13,6 @@ import pyarrow as pa
 
 from moorage_state.types import StateType
 
-__all__ = ["arrow_type", "from_arrow", "to_arrow"]
-
 _Convert = Callable[[Any], Any]
 
 _SCALARS: dict[str, pa.DataType] = {

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from moorage_state.codecs import StateTypeError, opaque_encoder
+from moorage_state.checks import StateTypeError
+from moorage_state.codecs import opaque_encoder
 from moorage_state.columnar.arrow import arrow_type, from_arrow, to_arrow
 from moorage_state.columnar.columns import (
     Cells,
@@ -30,7 +31,31 @@ from moorage_state.columnar.columns import (
 from moorage_state.evolution import raw_of_latest, reader_of
 from moorage_state.types import StateType, parse_type
 
-__all__ = ["ColumnCodec", "fitted", "is_columnar"]
+_FLAT = {
+    *("tinyint", "smallint", "int", "bigint", "float", "double", "boolean"),
+    *("date", "timestamp", "string", "binary"),
+}
+_SHORT_STRUCT = 0x10
+_UTC = pa.timestamp("us", tz="UTC")
+# What datetime knows: the years 1 to 9999.
+_FIRST_DAY, _LAST_DAY = -719162, 2932896
+
+_DAY_MICROS = 86_400_000_000
+_READERS: dict[str, Callable[[Reader], Cells]] = {
+    "float": Reader.doubles,
+    "double": Reader.doubles,
+    "boolean": Reader.booleans,
+    "date": Reader.dates,
+    "timestamp": Reader.timestamps,
+}
+_PARTS: dict[str, Callable[[NDArray[Any], NDArray[np.bool_]], Part]] = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), integer_part),
+    "float": double_part,
+    "double": double_part,
+    "boolean": boolean_part,
+    "date": date_part,
+    "timestamp": timestamp_part,
+}
 
 
 def fitted(column: pa.Array, parsed: StateType) -> pa.Array:
@@ -98,17 +123,6 @@ def _offsets(lists: pa.Array) -> pa.Array:
     ends = np.concatenate((np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)))
     missing = np.append(~np.asarray(lists.is_valid()), False)
     return pa.array(ends, pa.int32(), mask=missing)
-
-
-_FLAT = {
-    *("tinyint", "smallint", "int", "bigint", "float", "double", "boolean"),
-    *("date", "timestamp", "string", "binary"),
-}
-_SHORT_STRUCT = 0x10
-_UTC = pa.timestamp("us", tz="UTC")
-# What datetime knows: the years 1 to 9999.
-_FIRST_DAY, _LAST_DAY = -719162, 2932896
-_DAY_MICROS = 86_400_000_000
 
 
 def is_columnar(ddl: str) -> bool:
@@ -265,23 +279,6 @@ def _read_field(reader: Reader, parsed: StateType) -> pa.Array:
         return pa.array(cells.values, mask=mask).view(kind)
     values = cells.values if mask is None else np.where(cells.valid, cells.values, 0)
     return pa.array(values, mask=mask).cast(kind)
-
-
-_READERS: dict[str, Callable[[Reader], Cells]] = {
-    "float": Reader.doubles,
-    "double": Reader.doubles,
-    "boolean": Reader.booleans,
-    "date": Reader.dates,
-    "timestamp": Reader.timestamps,
-}
-_PARTS: dict[str, Callable[[NDArray[Any], NDArray[np.bool_]], Part]] = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), integer_part),
-    "float": double_part,
-    "double": double_part,
-    "boolean": boolean_part,
-    "date": date_part,
-    "timestamp": timestamp_part,
-}
 
 
 def _texts(texts: Texts, kind: pa.DataType) -> pa.Array:

@@ -9,19 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Cells",
-    "Part",
-    "Reader",
-    "Texts",
-    "boolean_part",
-    "date_part",
-    "double_part",
-    "integer_part",
-    "joined",
-    "text_part",
-]
-
 _Places = NDArray[np.int64]
 
 _NIL, _FALSE, _TRUE = 0xC0, 0xC2, 0xC3
@@ -34,6 +21,19 @@ _MICROS = 1_000_000
 _NANOS_SHIFT, _NANOS_PER_MICRO = 34, 1000
 _BAD = 0xFF
 
+_SMALL = dict.fromkeys((*range(128), *range(224, 256)), 0)
+_Bytes = NDArray[np.uint8]
+_NIL = 0xC0
+_MANY_LENGTHS = 48
+_UINT32, _UINT34 = 1 << 32, 1 << 34
+# Of each class of numbers, between the borders: how many bytes follow the tag, and the tag.
+_BORDERS = np.array(
+    [-(1 << 31), -(1 << 15), -(1 << 7), -32, 1 << 7, 1 << 8, 1 << 16, 1 << 32], np.int64
+)
+
+_WIDTHS = np.array([8, 4, 2, 1, 0, 1, 2, 4, 8], np.int64)
+_TAGS = np.array([0xD3, 0xD2, 0xD1, 0xD0, 0, 0xCC, 0xCD, 0xCE, 0xCF], np.uint8)
+
 
 def _table(entries: dict[int, int]) -> NDArray[np.uint8]:
     table = np.full(256, _BAD, np.uint8)
@@ -42,7 +42,6 @@ def _table(entries: dict[int, int]) -> NDArray[np.uint8]:
     return table
 
 
-_SMALL = dict.fromkeys((*range(128), *range(224, 256)), 0)
 _INT_WIDTH = _table(
     _SMALL | {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8, _NIL: 0}
 )
@@ -206,15 +205,6 @@ def _as_micros(seconds: NDArray[np.uint64], nanos: NDArray[np.uint64]) -> NDArra
     return made + (nanos // np.uint64(_NANOS_PER_MICRO)).view(np.int64)
 
 
-__all__ += ["timestamp_part"]
-
-_Bytes = NDArray[np.uint8]
-
-_NIL = 0xC0
-_MANY_LENGTHS = 48
-_UINT32, _UINT34 = 1 << 32, 1 << 34
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """One field of all values.
@@ -246,14 +236,6 @@ def integer_part(values: NDArray[Any], valid: NDArray[np.bool_]) -> Part:
     shifts = (64 - 8 * widths).clip(max=63).astype(np.uint64)
     bits = v.view(np.uint64) << shifts
     return _tagged(tags, bits[:, None], widths, valid)
-
-
-# Of each class of numbers, between the borders: how many bytes follow the tag, and the tag.
-_BORDERS = np.array(
-    [-(1 << 31), -(1 << 15), -(1 << 7), -32, 1 << 7, 1 << 8, 1 << 16, 1 << 32], np.int64
-)
-_WIDTHS = np.array([8, 4, 2, 1, 0, 1, 2, 4, 8], np.int64)
-_TAGS = np.array([0xD3, 0xD2, 0xD1, 0xD0, 0, 0xCC, 0xCD, 0xCE, 0xCF], np.uint8)
 
 
 def double_part(values: NDArray[Any], valid: NDArray[np.bool_]) -> Part:

@@ -25,10 +25,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from moorage_state.codecs import decimal_fitter
+from moorage_state.checks import decimal_fitter
 from moorage_state.types import StateType, parse_type
-
-__all__ = ["Compatibility", "SchemaOutcome", "SchemaProblem", "compare", "migration"]
 
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 _EXACT_BITS = {"float": 24, "double": 53}

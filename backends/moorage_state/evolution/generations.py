@@ -24,18 +24,6 @@ from moorage_state.errors import UserError
 from moorage_state.evolution.compatibility import SchemaOutcome, compare, migration
 from moorage_state.types import StateType, parse_type
 
-__all__ = [
-    "MAX_GENERATIONS",
-    "StateMigrationError",
-    "ValueCodec",
-    "declared_over",
-    "later_of",
-    "mark_of",
-    "raw_of_latest",
-    "reader_of",
-    "writer_of",
-]
-
 MAX_GENERATIONS = 255
 """Changes of type between two canonical snapshots that a job restored from."""
 

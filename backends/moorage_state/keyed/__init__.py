@@ -8,9 +8,7 @@ never costs a call into the state server, and a key costs a fraction of one.
 Called by the runtime's subtask; talks to a range only through `RangeAccess`. Knows no Spark.
 """
 
-from moorage_state.keyed.access import RangeAccess
-from moorage_state.keyed.namespaces import NamespacedState
-from moorage_state.keyed.states import (
+from moorage_state.keyed.interfaces import (
     AggregatingState,
     FoldingState,
     ListState,
@@ -18,7 +16,7 @@ from moorage_state.keyed.states import (
     ReducingState,
     ValueState,
 )
-from moorage_state.keyed.store import KeyedStateStore
+from moorage_state.keyed.state_store import KeyedStateStore
 from moorage_state.keyed.timers import KeyTimers, TimeDomain
 
 __all__ = [
@@ -28,8 +26,6 @@ __all__ = [
     "KeyedStateStore",
     "ListState",
     "MapState",
-    "NamespacedState",
-    "RangeAccess",
     "ReducingState",
     "TimeDomain",
     "ValueState",

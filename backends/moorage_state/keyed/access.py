@@ -5,8 +5,6 @@ from typing import Protocol
 from moorage_state.database import Scan
 from moorage_state.keylayout import EVENT_TIMERS
 
-__all__ = ["RangeAccess", "Scan"]
-
 
 class RangeAccess(Protocol):
     """One range at the version an epoch reads, bound to one attempt that stages its writes."""

@@ -9,16 +9,14 @@ those of the bytes (`cell`), which know of no type. Called by user functions.
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from moorage_state.keyed import api
+from moorage_state.keyed import interfaces
 from moorage_state.keyed.value_states import OverCell
 
 if TYPE_CHECKING:
-    from moorage_state.keyed.lists import ListState
-    from moorage_state.keyed.maps import MapState
+    from moorage_state.keyed.lists import StoredListState
+    from moorage_state.keyed.maps import StoredMapState
     from moorage_state.keyed.schema import StateCodec
-    from moorage_state.keyed.value_states import ValueState
-
-__all__ = ["DetachedListState", "DetachedMapState", "DetachedValueState"]
+    from moorage_state.keyed.value_states import StoredValueState
 
 
 class _Detached(OverCell):
@@ -31,12 +29,12 @@ class _Detached(OverCell):
         self._encode, self._decode = codec.encode, codec.decode
 
 
-class DetachedValueState(_Detached, api.ValueState):
+class DetachedValueState(_Detached, interfaces.ValueState):
     """A value; also the cell of a reducing or aggregating state."""
 
     __slots__ = ()
 
-    cell: "ValueState"
+    cell: "StoredValueState"
 
     def value(self) -> Any:
         """The current key's value, or None, for the caller alone."""
@@ -65,12 +63,12 @@ class DetachedValueState(_Detached, api.ValueState):
         self.cell.give(raw)
 
 
-class DetachedListState(_Detached, api.ListState):
+class DetachedListState(_Detached, interfaces.ListState):
     """A list whose elements are the caller's own."""
 
     __slots__ = ()
 
-    cell: "ListState"
+    cell: "StoredListState"
 
     def get(self) -> list[Any]:
         """A new list of new elements, in the order they were added."""
@@ -97,12 +95,12 @@ class DetachedListState(_Detached, api.ListState):
         self.cell.absorb(other.cell)
 
 
-class DetachedMapState(_Detached, api.MapState):
+class DetachedMapState(_Detached, interfaces.MapState):
     """A map whose values are the caller's own."""
 
     __slots__ = ()
 
-    cell: "MapState"
+    cell: "StoredMapState"
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value under `key`, or `default`."""

@@ -41,23 +41,9 @@ from moorage_state.keylayout import (
     expiry_parts,
 )
 
-__all__ = [
-    "NEVER",
-    "Expiry",
-    "due_time",
-    "go_on",
-    "has_expired",
-    "is_mark",
-    "lacks_entries",
-    "mark_all",
-    "split_stamp",
-    "stamp_bytes",
-    "sweep",
-    "swept_as",
-]
-
 if TYPE_CHECKING:
-    from moorage_state.keyed.store import KeyedStateStore, StateSchema
+    from moorage_state.keyed.schema import StateSchema
+    from moorage_state.keyed.state_store import KeyedStateStore
     from moorage_state.timetolive import StateTtlConfig
 
 
@@ -68,6 +54,16 @@ _MARK = b"\xc1\x00"
 _STAMP_BYTES = len(_MARK) + 8
 
 _SPANS = 16
+
+_INDEX_PAGE = 512
+_PAGES = 256
+_NEVER = encode_time(NEVER)
+_CELL_AT = 11
+_KEY_AT = 7
+_ID_BYTES = 4
+_POSITION_BYTES = 12
+_SWEEP_PAGE = 4096
+_NOTHING_YET = Scan([], [], complete=False)
 
 
 def stamp_bytes(stamp_ms: int) -> bytes:
@@ -154,15 +150,6 @@ class Expiry:
         """Spare the sweep a look at `cell`, which is removed; `before` as for `note`."""
         if self._indexed and before is not None and before != NEVER:
             self._store.write(expiry_entry(cell, due_time(before, self.ttl_ms)), None)
-
-
-_INDEX_PAGE = 512
-_PAGES = 256
-_NEVER = encode_time(NEVER)
-_CELL_AT = 11
-_KEY_AT = 7
-_ID_BYTES = 4
-_POSITION_BYTES = 12
 
 
 def is_mark(entry: bytes) -> bool:
@@ -256,10 +243,6 @@ def _note(store: "KeyedStateStore", states: Mapping[bytes, StateSchema], page: S
         noted[expiry_entry(place, due_time(stamp_ms, ttl_ms))] = None
     for entry in noted:
         store.write(entry, b"")
-
-
-_SWEEP_PAGE = 4096
-_NOTHING_YET = Scan([], [], complete=False)
 
 
 def sweep(store: "KeyedStateStore", states: Mapping[bytes, "StateSchema"], limit: int) -> int:

@@ -1,4 +1,4 @@
-"""ListState: elements appended under positions that grow, so that adding reads nothing.
+"""List state: elements appended under positions that grow, so that adding reads nothing.
 
 An element's place is `epoch (8) | ordinal (4)` behind the state's id. Called by user functions.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from moorage_state.database import Scan
-from moorage_state.keyed import api
+from moorage_state.keyed import interfaces
 from moorage_state.keyed.expiry import NEVER, split_stamp, stamp_bytes
 from moorage_state.keyed.scanning import Entry, pages, scan_chunk
 from moorage_state.keylayout import encode_time, prefix_end
@@ -15,15 +15,13 @@ from moorage_state.keylayout import encode_time, prefix_end
 if TYPE_CHECKING:
     from moorage_state.keyed.expiry import Expiry
     from moorage_state.keyed.schema import StateCodec
-    from moorage_state.keyed.store import KeyedStateStore
-
-__all__ = ["ExpiringListState", "ListState"]
+    from moorage_state.keyed.state_store import KeyedStateStore
 
 _ORDINAL_BYTES = 4
 _RELIEF = 1024
 
 
-class ListState(api.ListState):
+class StoredListState(interfaces.ListState):
     """A list per key. Adding reads nothing; an empty list is the same as no list."""
 
     __slots__ = (
@@ -105,7 +103,7 @@ class ListState(api.ListState):
         self._cleared = True
         self._added = []
 
-    def absorb(self, other: "ListState") -> None:
+    def absorb(self, other: "StoredListState") -> None:
         """Take over what the same state has in another namespace, which is cleared."""
         self.add_all(other.get())
         other.clear()
@@ -170,7 +168,7 @@ class ListState(api.ListState):
         yield from map(self._decode, added)
 
 
-class ExpiringListState(ListState):
+class ExpiringListState(StoredListState):
     """A list whose elements each have a time to live."""
 
     __slots__ = ("_expired_to", "_expiry", "_rewritten", "_stamps")

@@ -1,4 +1,4 @@
-"""MapState: entries of a key, each stored by itself, fetched whole where they are few.
+"""Map state: entries of a key, each stored by itself, fetched whole where they are few.
 
 An entry's place is its canonical key behind the state's id. Called by user functions.
 """
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from moorage_state.codecs import checker, plain_type
 from moorage_state.database import Scan
-from moorage_state.keyed import api
+from moorage_state.keyed import interfaces
 from moorage_state.keyed.expiry import split_stamp
 from moorage_state.keyed.scanning import Entry, pages, scan_chunk
 from moorage_state.keylayout import prefix_end
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from moorage_state.descriptors import MapStateDescriptor
     from moorage_state.keyed.expiry import Expiry
     from moorage_state.keyed.schema import StateCodec
-    from moorage_state.keyed.store import KeyedStateStore
-
-__all__ = ["ExpiringMapState", "MapState"]
+    from moorage_state.keyed.state_store import KeyedStateStore
 
 _KNOWN = 10_000
 """How many entries that were looked up one by one are kept."""
@@ -33,7 +31,7 @@ _RESTS = 1024
 _REST_BYTES = 64
 
 
-class MapState(api.MapState):
+class StoredMapState(interfaces.MapState):
     """A map per key, read whole where it is small and entry by entry where it is large.
 
     The order of entries is not part of the contract. A value is never None. Change a value with
@@ -290,7 +288,7 @@ class MapState(api.MapState):
                 yield key, self._decode(change)
 
 
-class ExpiringMapState(MapState):
+class ExpiringMapState(StoredMapState):
     """A map whose entries each have a time to live."""
 
     __slots__ = ("_expired", "_expiry", "_stamps")

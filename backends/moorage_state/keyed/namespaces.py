@@ -9,26 +9,17 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from moorage_state.codecs import StateTypeError, checker
-from moorage_state.keyed import api
+from moorage_state.checks import StateTypeError
+from moorage_state.codecs import checker
+from moorage_state.keyed import interfaces
 from moorage_state.keyed.detached import DetachedValueState
-from moorage_state.keyed.value_states import ValueState
+from moorage_state.keyed.value_states import StoredValueState
 from moorage_state.keylayout import KEYED_STATE
 from moorage_state.keys import KeyCodec
 
 if TYPE_CHECKING:
     from moorage_state.database import Scan
-    from moorage_state.keyed.store import KeyedStateStore
-
-__all__ = [
-    "NamespaceCodec",
-    "NamespacedState",
-    "keys_of",
-    "namespace_bytes",
-    "namespace_codec",
-    "prefixed_with_length",
-    "split_namespace",
-]
+    from moorage_state.keyed.state_store import KeyedStateStore
 
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">HBI")
@@ -165,10 +156,11 @@ class NamespacedState:
             NotImplementedError: where an aggregate function does not say how.
         """
         handle = self.set_current_namespace(target)
-        if not isinstance(handle, api.MergingState):
+        if not isinstance(handle, interfaces.MergingState):
+            kind = "MapState" if isinstance(handle, interfaces.MapState) else "ValueState"
             raise TypeError(
-                f"a {type(handle).__name__} has no way to become one of several; only list, "
-                f"reducing and aggregating states are merged"
+                f"a {kind} has no way to become one of several; only list, reducing and "
+                f"aggregating states are merged"
             )
         mine: Any = handle
         for source in sources:
@@ -202,7 +194,7 @@ class NamespacedState:
 
     def _hand_over(self, handle: Any, cell: bytes) -> None:
         holder = getattr(handle, "cell", handle)
-        if isinstance(holder, (ValueState, DetachedValueState)) and cell in self._fetched:
+        if isinstance(holder, (StoredValueState, DetachedValueState)) and cell in self._fetched:
             holder.give(self._fetched[cell])
 
 

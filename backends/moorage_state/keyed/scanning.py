@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from moorage_state.database import Scan
 
 if TYPE_CHECKING:
-    from moorage_state.keyed.store import KeyedStateStore
-
-__all__ = ["Entry", "Values", "fetch_values", "pages", "scan_chunk"]
+    from moorage_state.keyed.state_store import KeyedStateStore
 
 Entry = tuple[bytes, bytes]
 """A stored key and its value."""

@@ -19,20 +19,6 @@ from moorage_state.evolution import declared_over, later_of, reader_of, writer_o
 from moorage_state.timetolive import StateTtlConfig
 from moorage_state.types import parse_type
 
-__all__ = [
-    "RAW",
-    "StateCodec",
-    "StateSchema",
-    "Unstored",
-    "codec_of",
-    "continued",
-    "merged_schema",
-    "require_same",
-    "require_same_unstored",
-    "schema_of",
-    "unstored_of",
-]
-
 
 class StateCodec(NamedTuple):
     """The codec of one state.

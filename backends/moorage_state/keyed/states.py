@@ -22,35 +22,22 @@ from moorage_state.keyed.detached import (
     DetachedValueState,
 )
 from moorage_state.keyed.expiry import Expiry
-from moorage_state.keyed.lists import ExpiringListState, ListState
-from moorage_state.keyed.maps import ExpiringMapState, MapState
-from moorage_state.keyed.scanning import fetch_values
+from moorage_state.keyed.lists import ExpiringListState, StoredListState
+from moorage_state.keyed.maps import ExpiringMapState, StoredMapState
 from moorage_state.keyed.schema import RAW, StateCodec
 from moorage_state.keyed.value_states import (
-    AggregatingState,
     DefaultedValueState,
     ExpiringValueState,
-    FoldingState,
-    ReducingState,
-    ValueState,
+    StoredAggregatingState,
+    StoredFoldingState,
+    StoredReducingState,
+    StoredValueState,
     folding_function,
     reducer,
 )
 
 if TYPE_CHECKING:
-    from moorage_state.keyed.store import KeyedStateStore
-
-__all__ = [
-    "AggregatingState",
-    "FoldingState",
-    "ListState",
-    "MapState",
-    "ReducingState",
-    "ValueState",
-    "fetch_values",
-    "is_plain_value",
-    "make_handle",
-]
+    from moorage_state.keyed.state_store import KeyedStateStore
 
 
 def make_handle(
@@ -70,12 +57,12 @@ def make_handle(
     else:
         cell = DetachedValueState(_cell(store, sid, descriptor, RAW, expiry), codec)
     if isinstance(descriptor, ReducingStateDescriptor):
-        return ReducingState(cell, reducer(descriptor), descriptor.name)
+        return StoredReducingState(cell, reducer(descriptor), descriptor.name)
     if isinstance(descriptor, AggregatingStateDescriptor):
-        return AggregatingState(cell, descriptor.function, descriptor.name)
+        return StoredAggregatingState(cell, descriptor.function, descriptor.name)
     if isinstance(descriptor, FoldingStateDescriptor):
         function = folding_function(descriptor, codec.settle)
-        return FoldingState(cell, function, descriptor.name)
+        return StoredFoldingState(cell, function, descriptor.name)
     if isinstance(descriptor, ValueStateDescriptor) and descriptor.default is not None:
         return DefaultedValueState(cell, codec.encode(descriptor.default), codec.decode)
     return cell
@@ -85,7 +72,7 @@ def is_plain_value(handle: Any) -> bool:
     """Whether it is that of a value state whose values are stored as they are, unstamped."""
     while type(handle) in (DefaultedValueState, DetachedValueState):
         handle = handle.cell
-    return type(handle) is ValueState
+    return type(handle) is StoredValueState
 
 
 def _cell(
@@ -98,10 +85,10 @@ def _cell(
     """The handle of what is stored for a key: a list, a map, or one value."""
     expiring: tuple[Any, ...] = () if expiry is None else (expiry,)
     if isinstance(descriptor, ListStateDescriptor):
-        list_class: Any = ExpiringListState if expiring else ListState
+        list_class: Any = ExpiringListState if expiring else StoredListState
         return list_class(store, sid, codec, *expiring)
     if isinstance(descriptor, MapStateDescriptor):
-        map_class: Any = ExpiringMapState if expiring else MapState
+        map_class: Any = ExpiringMapState if expiring else StoredMapState
         return map_class(store, sid, codec, descriptor, *expiring)
-    value_class: Any = ExpiringValueState if expiring else ValueState
+    value_class: Any = ExpiringValueState if expiring else StoredValueState
     return value_class(store, sid, codec, *expiring)

@@ -11,24 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from moorage_state.keyed.states import fetch_values
+from moorage_state.keyed.scanning import fetch_values
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, timer_entry
 
 if TYPE_CHECKING:
     from moorage_state.keyed.scanning import Values
-    from moorage_state.keyed.store import KeyedStateStore
-
-__all__ = [
-    "MAX_TIME",
-    "MIN_TIME",
-    "NOTHING_HELD",
-    "TIMERS_STATE",
-    "KeyTimers",
-    "TimeDomain",
-    "pack_timers",
-    "timer_time",
-    "unpack_timers",
-]
+    from moorage_state.keyed.state_store import KeyedStateStore
 
 TIMERS_STATE = "\0timers"
 """The name whose stored id a key's packed timers have; no user's state can be named so."""

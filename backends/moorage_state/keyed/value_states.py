@@ -1,6 +1,6 @@
 """States with one value per key, fetched for a chunk of keys and written once when a key is done.
 
-A ValueState has what it was given. Reducing, aggregating and folding states keep what becomes of
+A value state has what it was given. Reducing, aggregating and folding states keep what becomes of
 all that is added in the cell of a value state, so that a key whose rows add a thousand values is
 read and written once; several values at once are combined among themselves before the cell is
 asked. Called by user functions.
@@ -14,27 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moorage_state.codecs import StateTypeError
+from moorage_state.checks import StateTypeError
 from moorage_state.descriptors import (
     AggregateFunction,
     FoldingStateDescriptor,
     ReducingStateDescriptor,
 )
-from moorage_state.keyed import api
+from moorage_state.keyed import interfaces
 from moorage_state.keyed.expiry import NEVER, split_stamp, stamp_bytes
 
-__all__ = [
-    "AggregatingState",
-    "DefaultedValueState",
-    "ExpiringValueState",
-    "FoldingState",
-    "OverCell",
-    "ReducingState",
-    "ValueState",
-    "folding_function",
-    "reduced_by_key",
-    "reducer",
-]
+Reducer = Callable[[Any, Any], Any]
+_LARGEST = (1 << 63) - 1
 
 
 class OverCell:
@@ -67,10 +57,10 @@ if TYPE_CHECKING:
     from moorage_state.keyed.expiry import Expiry
     from moorage_state.keyed.scanning import Values
     from moorage_state.keyed.schema import StateCodec
-    from moorage_state.keyed.store import KeyedStateStore
+    from moorage_state.keyed.state_store import KeyedStateStore
 
 
-class ValueState(api.ValueState):
+class StoredValueState(interfaces.ValueState):
     """One value per key; None when there is none."""
 
     __slots__ = (
@@ -117,7 +107,7 @@ class ValueState(api.ValueState):
     # As further values are added to it: never one that has expired.
     live = value
 
-    def take_over(self, other: "ValueState") -> None:
+    def take_over(self, other: "StoredValueState") -> None:
         """Make the value of `other` this one's, as old as it is."""
         self.update(other.live())
 
@@ -157,7 +147,7 @@ class ValueState(api.ValueState):
             store.write_cell(store.prefix + self._sid, raw)
 
 
-class ExpiringValueState(ValueState):
+class ExpiringValueState(StoredValueState):
     """A value with a time to live, stamped with when it was last used."""
 
     __slots__ = ("_expired", "_expiry", "_payload", "_renewed", "_stamp", "_taken")
@@ -249,7 +239,7 @@ class ExpiringValueState(ValueState):
             self._expired = payload
 
 
-class DefaultedValueState(OverCell, api.ValueState):
+class DefaultedValueState(OverCell, interfaces.ValueState):
     """A value that reads as a default where nothing is stored; `cell` holds what is.
 
     Attributes:
@@ -277,9 +267,6 @@ class DefaultedValueState(OverCell, api.ValueState):
         self.cell.update(value)
 
 
-Reducer = Callable[[Any, Any], Any]
-
-
 def _least(one: Any, other: Any) -> Any:
     """The least of two values, as Spark has it: NaN, which no comparison finds, is the greatest."""
     return other if other < one or one != one else one  # noqa: PLR0124
@@ -296,7 +283,6 @@ _WHOLE: dict[Reducer, np.ufunc] = {
     _least: np.minimum,
     _greatest: np.maximum,
 }
-_LARGEST = (1 << 63) - 1
 
 
 def reduced_by_key(
@@ -319,7 +305,7 @@ def reduced_by_key(
     return found
 
 
-class _CombiningState(OverCell, api.MergingState):
+class _CombiningState(OverCell, interfaces.MergingState):
     """What is common to them; `cell` holds what came of the values.
 
     Args:
@@ -328,7 +314,7 @@ class _CombiningState(OverCell, api.MergingState):
 
     __slots__ = ("_state",)
 
-    def __init__(self, cell: "ValueState", state: str) -> None:
+    def __init__(self, cell: "StoredValueState", state: str) -> None:
         super().__init__(cell)
         self._state = state
 
@@ -341,12 +327,12 @@ class _CombiningState(OverCell, api.MergingState):
         )
 
 
-class ReducingState(_CombiningState, api.ReducingState):
+class StoredReducingState(_CombiningState, interfaces.ReducingState):
     """One value per key, to which each value that is added is reduced."""
 
     __slots__ = ("_reduce",)
 
-    def __init__(self, cell: "ValueState", function: Reducer, state: str) -> None:
+    def __init__(self, cell: "StoredValueState", function: Reducer, state: str) -> None:
         super().__init__(cell, state)
         self._reduce = function
 
@@ -384,7 +370,7 @@ class ReducingState(_CombiningState, api.ReducingState):
             raise self._nothing("reduce")
         return made
 
-    def absorb(self, other: "ReducingState") -> None:
+    def absorb(self, other: "StoredReducingState") -> None:
         """Take over what the same state has in another namespace, which is cleared."""
         theirs = other.cell.live()
         if theirs is not None:
@@ -395,14 +381,14 @@ class ReducingState(_CombiningState, api.ReducingState):
         other.clear()
 
 
-class AggregatingState(_CombiningState, api.AggregatingState):
+class StoredAggregatingState(_CombiningState, interfaces.AggregatingState):
     """An accumulator per key, into which values are added and out of which a result is made."""
 
     __slots__ = ("_function",)
 
     _adding = "add"
 
-    def __init__(self, cell: "ValueState", function: AggregateFunction, state: str) -> None:
+    def __init__(self, cell: "StoredValueState", function: AggregateFunction, state: str) -> None:
         super().__init__(cell, state)
         self._function = function
 
@@ -446,7 +432,7 @@ class AggregatingState(_CombiningState, api.AggregatingState):
                 raise self._nothing(self._adding)
         self.cell.update(accumulator)
 
-    def absorb(self, other: "AggregatingState") -> None:
+    def absorb(self, other: "StoredAggregatingState") -> None:
         """Take over what the same state has in another namespace, which is cleared."""
         theirs = other.cell.live()
         if theirs is not None:
@@ -461,7 +447,7 @@ class AggregatingState(_CombiningState, api.AggregatingState):
         other.clear()
 
 
-class FoldingState(AggregatingState, api.FoldingState):
+class StoredFoldingState(StoredAggregatingState, interfaces.FoldingState):
     """Deprecated: an aggregating state that folds into an initial value."""
 
     __slots__ = ()

@@ -22,10 +22,8 @@ from moorage_state.deltas import Frame, decode_frame
 from moorage_state.descriptors import StateDescriptor
 from moorage_state.errors import LocalDiskError
 from moorage_state.keyed.access import RangeAccess
-from moorage_state.keyed.store import KeyedStateStore
+from moorage_state.keyed.state_store import KeyedStateStore
 from moorage_state.keylayout import EVENT_TIMERS, prefix_end
-
-__all__ = ["KeyVisits", "Overlay"]
 
 # The transaction never ends: a commit would write to the file what still fits into the cache.
 _SETUP = """
@@ -53,6 +51,9 @@ _TOUCHED = (
 
 _PAGE_BYTES = 8 << 20
 _NOT_YET = Scan([], [], complete=False)
+
+_KEYS = 1024
+_KEY_AT = 7
 
 
 class Overlay:
@@ -226,10 +227,6 @@ def _opened(directories: Sequence[str]) -> sqlite3.Connection:
         f"directories={', '.join(refused) or 'none'}; mount a volume for Spark's local directories "
         f"(spark.local.dir) or set TMPDIR to a directory that can be written"
     )
-
-
-_KEYS = 1024
-_KEY_AT = 7
 
 
 class KeyVisits:

@@ -5,7 +5,11 @@ rescale. Called by tasks and the driver through `StateApi`, in this process or o
 not know Spark, manifests beyond their handles, or what state values mean.
 """
 
-from moorage_state.server.api import (
+from moorage_state.database import Scan
+from moorage_state.server.client import StateClient
+from moorage_state.server.group import ServerGroup
+from moorage_state.server.host import RangeHost
+from moorage_state.server.operations import (
     EVENT_TIMER_KIND,
     Lease,
     OpenResult,
@@ -14,7 +18,6 @@ from moorage_state.server.api import (
     RangeSpec,
     RangeStats,
     RestoreBase,
-    Scan,
     SnapshotSync,
     StateApi,
     Uploaded,
@@ -22,9 +25,6 @@ from moorage_state.server.api import (
     UploadRequest,
     Version,
 )
-from moorage_state.server.client import StateClient
-from moorage_state.server.group import ServerGroup
-from moorage_state.server.host import RangeHost
 
 __all__ = [
     "EVENT_TIMER_KIND",

@@ -6,8 +6,6 @@ An IPv6 host stands in brackets, `[fd00::1]:7790`, as everywhere where a port fo
 
 import socket
 
-__all__ = ["EVERYWHERE", "bracketed", "join_address", "listen", "split_address"]
-
 EVERYWHERE = "*"
 """In place of a host: every address of this machine, of both families."""
 
@@ -32,14 +30,9 @@ def split_address(where: str) -> tuple[str, int] | None:
 
 
 def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
-    """A listening TCP socket.
+    """A listening TCP socket; port 0 is any. Raises OSError.
 
-    Args:
-        host: without brackets; `EVERYWHERE` listens on IPv4 and, where there is any, on IPv6.
-        port: 0 for any.
-
-    Raises:
-        OSError: it cannot be listened on.
+    `EVERYWHERE` for a host listens on IPv4 and, where there is any, on IPv6.
     """
     if host != EVERYWHERE:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

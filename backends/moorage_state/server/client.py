@@ -12,11 +12,9 @@ from typing import Any, Self, cast
 
 from moorage_state.errors import ServerGone, UserError, error_from_wire
 from moorage_state.server.addresses import split_address
-from moorage_state.server.api import Lease, RangeApi, StateApi
+from moorage_state.server.operations import Lease, RangeApi, StateApi
 from moorage_state.server.tls import TlsFiles, certificates
 from moorage_state.server.wire import OPERATIONS, Connection, RemoteOperation, greet_server
-
-__all__ = ["StateClient"]
 
 _CONNECT_SECONDS = 10.0
 _STORE_SECONDS = 300.0
@@ -69,15 +67,13 @@ class StateClient(StateApi):
         store_timeout: float = _STORE_SECONDS,
         tls: TlsFiles | None = None,
     ) -> "StateClient":
-        """Connect to `unix:/path` or `tcp:host:port`.
+        """Connect to `unix:/path` or `tcp:host:port`, as a server or its group tells it.
 
         Args:
-            address: as a server or its group tells it.
             token: the server's shared secret.
-            timeout: seconds that the server may say nothing while a call is at work. As long as the
-                call gets on, the server says so.
+            timeout: seconds that the server may say nothing while a call is at work.
             server: the identity that the server must have; any if empty.
-            store_timeout: the same for calls that move files to or from the store.
+            store_timeout: the same as `timeout`, for calls that move files to or from the store.
             tls: by what a server at a TCP address is known, and we to it; None: in the clear.
 
         Raises:
@@ -89,6 +85,7 @@ class StateClient(StateApi):
         connected = _secured(_connect(address), address, tls)
         try:
             connection = Connection(connected)
+            # The handshake as a whole, so that no stranger holds us up byte by byte.
             connection.limit(_CONNECT_SECONDS)
             identity = greet_server(connection, token, server)
             connection.limit(None)
@@ -118,10 +115,9 @@ class StateClient(StateApi):
         return self._server
 
     def close(self) -> None:
-        """Close the connection; idempotent, and for any thread. The ranges stay open.
-
-        A call that waits for its answer in another thread ends with `ServerGone`.
-        """
+        """Close the connection; idempotent, and for any thread. The ranges stay open."""
+        # First, so that a call which waits in another thread ends with `ServerGone` and this
+        # reason.
         self._broken = self._broken or "the client was closed"
         self._connection.close()
 

@@ -31,8 +31,6 @@ from moorage_state.server.tls import TlsFiles
 from moorage_state.state_backends.rocksdb import EmbeddedRocksDBStateBackend
 from moorage_state.state_backends.state_backend import StateBackend, backend_flags
 
-__all__ = ["ServerGroup"]
-
 _END_SECONDS = 5.0
 _PROBE_SECONDS = 1.0
 _READ_BYTES = 4096
@@ -50,16 +48,12 @@ class _Server:
 
 
 class ServerGroup:
-    """`n` server processes on one local directory; a context manager.
-
-    They end with this process, however it ends.
+    """`n` server processes on one local directory; a context manager. They end with this process.
 
     Args:
-        n: number of servers, about one per core.
         local_dir: shared by all of them; a range may be opened in any one at a time.
         backend: opens the databases; what they share is per server. RocksDB if none is given.
         code: folders and archives in which servers find the backend's module.
-        sync_deltas: see `RangeHost`.
         tcp_host: also listen on this host, or on `addresses.EVERYWHERE`.
         tcp_port: of server 0, the others follow; free ports if 0.
         token: what clients must know; a new one if empty.
@@ -67,12 +61,9 @@ class ServerGroup:
         grace: seconds that an upload in flight has to end when the group is closed.
         socket_dir: where the sockets go, a short path that the caller removes; by default a
             directory of the group's own, which a killed process leaves behind.
-        start_timeout: seconds that the start of a server may take; one that is restarted has twice
-            as many after each start in a row that was too slow.
-        tls: for `tcp_host`; None: in the clear.
+        start_timeout: seconds that the start of a server may take; doubled after each slow one.
 
-    Raises:
-        Retryable: a server did not start; it has told why on stderr.
+    Raises `Retryable` where a server did not start; it has told why on stderr.
     """
 
     def __init__(
@@ -155,19 +146,16 @@ class ServerGroup:
         return StateClient.connect(self._servers[index].addresses[0], self.token, timeout)
 
     def kill(self, index: int, pid: int) -> None:
-        """SIGKILL for a server that does not answer, if it is still this process.
-
-        `ensure_alive` then starts another one.
-        """
+        """SIGKILL for a server that does not answer; `ensure_alive` then starts another one."""
         process = self._servers[index].process
+        # Only the process that was judged: another may have taken its place meanwhile.
         if process.pid == pid and process.poll() is None:
             process.kill()
 
     def ensure_alive(self) -> list[int]:
         """Restart servers that have ended; their indices. Their ranges must be opened again.
 
-        Raises:
-            Retryable: one did not start.
+        Raises `Retryable` where one did not start.
         """
         with self._lock:
             if self._closed:
@@ -191,10 +179,9 @@ class ServerGroup:
                 shutil.rmtree(self._sockets, ignore_errors=True)
 
     def end(self) -> None:
-        """End all servers and wait for that, even while one is being restarted.
-
-        That one may be missed; it ends with this process.
-        """
+        """End all servers and wait for that, even while one is being restarted."""
+        # Without the lock, which a restart holds for minutes; the server that it misses ends with
+        # this process.
         self._closed = True
         _end_all(self._servers, self._grace)
 
@@ -202,6 +189,7 @@ class ServerGroup:
         path = self._sockets / f"{index}.sock"
         # -P: not from the directory we are in, which may be a job's.
         command = [sys.executable, "-P", "-m", "moorage_state.server"]
+        # The token goes over stdin: arguments and environment can be read by others.
         command += ["--dir", str(self._local_dir), "--socket", str(path), "--token-stdin"]
         command += ["--die-with-parent", str(os.getpid())]
         command += self._flags
@@ -213,6 +201,7 @@ class ServerGroup:
             if self._tls is not None:
                 command += ["--tls-dir", self._tls.directory, "--tls-name", self._tls.name]
         # A session of its own: Ctrl-C in the terminal is the parent's to answer.
+        # Exec, never fork: an open database hangs after a fork.
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -258,14 +247,12 @@ class ServerGroup:
 
 
 def _has_ended(server: _Server) -> bool:
-    """Whether the process is gone or going.
-
-    A killed process closes its connections some moments before it can be waited for, and whoever
-    noticed the former asks here at once. A living one greets whoever connects.
-    """
+    """Whether the process is gone or going."""
     if server.process.poll() is not None:
         return True
     with socket.socket(socket.AF_UNIX) as probe:
+        # A killed process closes its connections some moments before it can be waited for, and
+        # whoever noticed the former asks here at once. A living one greets whoever connects.
         probe.settimeout(_PROBE_SECONDS)
         try:
             probe.connect(server.addresses[0].removeprefix("unix:"))

@@ -18,7 +18,10 @@ from typing import Self
 
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import MoorageError, StaleLease
-from moorage_state.server.api import (
+from moorage_state.server.databases import Databases
+from moorage_state.server.local_files import RangeDirectory, adopt, run_order
+from moorage_state.server.open_range import OpenRange
+from moorage_state.server.operations import (
     Lease,
     OpenResult,
     RangeSpec,
@@ -29,9 +32,6 @@ from moorage_state.server.api import (
     UploadRequest,
     Version,
 )
-from moorage_state.server.databases import Databases
-from moorage_state.server.directory import RangeDirectory, adopt, run_order
-from moorage_state.server.open_range import OpenRange
 from moorage_state.server.restore import Restored, Restorer
 from moorage_state.server.spool import DeltaSpool
 from moorage_state.server.uploads import UploadPart, copy_native, export, upload
@@ -39,7 +39,7 @@ from moorage_state.state_backends.rocksdb import EmbeddedRocksDBStateBackend
 from moorage_state.state_backends.state_backend import StateBackend
 from moorage_state.stores import open_store
 
-__all__ = ["Claim", "LeaseTable", "RangeHost"]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -61,8 +61,7 @@ class LeaseTable:
     def claim(self, spec: RangeSpec, run: str) -> tuple[Claim, list[Claim]]:
         """A new claim, and the claims it ends, whose ranges the caller closes.
 
-        Raises:
-            StaleLease: a newer run holds or held some of these key groups.
+        Raises `StaleLease` where a newer run holds or held some of these key groups.
         """
         with self._lock:
             overlapping = [c for c in self._claims.values() if _overlap(c.spec, spec)]
@@ -79,11 +78,7 @@ class LeaseTable:
             return claim, overlapping
 
     def install(self, claim: Claim, opened: OpenRange) -> None:
-        """Make the restored range reachable.
-
-        Raises:
-            StaleLease: another claim was made meanwhile.
-        """
+        """Make the restored range reachable; `StaleLease` if another claim was made meanwhile."""
         with self._lock:
             if self._claims.get((claim.spec.uid, claim.spec.start)) is not claim:
                 raise StaleLease(
@@ -93,15 +88,12 @@ class LeaseTable:
             claim.opened = opened
 
     def get(self, lease: Lease) -> OpenRange:
-        """The open range that the run of `lease` holds.
-
-        Raises:
-            StaleLease: it does not hold it, or must open it first.
-        """
+        """The open range that the run of `lease` holds. Raises `StaleLease` if it does not."""
         uid, start, run = lease
         claim = self._claims.get((uid, start))
         if claim is not None and claim.run == run and claim.opened is not None:
             return claim.opened
+        # No lock here, as every call asks: one look into a dict is whole by itself.
         holder = claim.run if claim is not None else "nobody"
         raise StaleLease(
             f"the range is not open for this run: uid={uid} start={start} run={run} "
@@ -141,9 +133,6 @@ def _is_newer(run: str, than: str) -> bool:
     return left is not None and right is not None and left > right
 
 
-_log = logging.getLogger(__name__)
-
-
 class RangeHost:
     """Implements `StateApi`; see there for what each method does and raises.
 
@@ -153,7 +142,6 @@ class RangeHost:
             RocksDB if none is given.
         sync_deltas: fsync every delta before `prepare` answers. Without it the deltas survive the
             end of the process, not a loss of power (which then rewinds to the last checkpoint).
-        clock: seconds, for measuring only.
     """
 
     def __init__(
@@ -270,11 +258,10 @@ class RangeHost:
         return self._leases.ranges(lambda opened: run in ("", opened.run))
 
     def _live(self, spec: RangeSpec, run: str, goals: list[Version]) -> Version | None:
-        """The version of the range if it works and is at one of `goals`.
-
-        A run and a version name one state, so nothing needs to be restored then.
-        """
+        """The version of the range if it works and is at one of `goals`."""
         opened = self._leases.held(spec, run)
+        # A run and a version name one state, so nothing needs to be restored where they are the
+        # same.
         if opened is None or opened.tip not in goals:
             return None
         try:

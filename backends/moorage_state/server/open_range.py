@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from moorage_state.database import RangeDatabase
+from moorage_state.database import RangeDatabase, Scan
 from moorage_state.deltas import DeltaHeader, DeltaReader, Frame
 from moorage_state.errors import (
     Bug,
@@ -31,22 +31,17 @@ from moorage_state.errors import (
 from moorage_state.keylayout import EXPIRIES
 from moorage_state.progress import advance, bytes_below, watching
 from moorage_state.server import scans
-from moorage_state.server.api import (
+from moorage_state.server.local_files import RangeDirectory, Snapshots
+from moorage_state.server.operations import (
     EVENT_TIMER_KIND,
     Prepared,
     RangeSpec,
     RangeStats,
-    Scan,
     SnapshotSync,
     Version,
 )
-from moorage_state.server.directory import RangeDirectory
-from moorage_state.server.local_snapshots import Snapshots
-from moorage_state.server.marker import write_marker
-from moorage_state.server.restore import Restored
+from moorage_state.server.restore import Restored, write_marker
 from moorage_state.server.spool import DeltaSpool
-
-__all__ = ["OpenRange"]
 
 _log = logging.getLogger(__name__)
 
@@ -58,11 +53,10 @@ _STATS_WAIT_SECONDS = 0.02
 
 
 class OpenRange:
-    """A range held by `run`, at the version that was restored when it is made.
-
-    Implements `RangeApi`; see there for what each method does and raises.
+    """A range held by `run`. Implements `RangeApi`; see there for what each method does and raises.
 
     Args:
+        restored: the database, at the version that it begins with.
         apply_later: has `apply_pending` called in the background.
     """
 
@@ -103,15 +97,13 @@ class OpenRange:
     def check_usable(self) -> None:
         """Raise what put the range out of work, if anything did."""
         if self._failure is not None:
+            # A new one each time: raised again and again, one object would gather every caller's
+            # traceback.
             raise type(self._failure)(*self._failure.args) from self._failure
 
     @contextmanager
     def at(self, version: Version) -> Iterator[RangeDatabase]:
-        """The database at exactly `version`, for the length of the with block.
-
-        Raises:
-            VersionMismatch: the range is at another version.
-        """
+        """The database at exactly `version`, for the with block; `VersionMismatch` at another."""
         with self._working() as database:
             if self._version != version:
                 raise VersionMismatch(
@@ -232,6 +224,7 @@ class OpenRange:
         error = str(self._failure) if self._failure else ""
         if self._lock.acquire(timeout=_STATS_WAIT_SECONDS):
             try:
+                # Under the lock: a database must not be closed while it is asked.
                 self._stats = self._look(error)
             except MoorageError as problem:
                 error = error or str(problem)
@@ -258,6 +251,7 @@ class OpenRange:
         Waits for the request that is at work. Accepted commits stay on disk as deltas.
         """
         with self._state:
+            # Whoever is shut out hears who took the range, not what was wrong with it before.
             if not isinstance(self._failure, StaleLease):
                 self._failure = reason
         self.snapshots.close()
@@ -281,6 +275,8 @@ class OpenRange:
                     self._apply(self._pending[0])
                 yield self._database
             except CorruptState as error:
+                # Another file than the working copy's, such as an object of the store: opening it
+                # again would not help.
                 if error.path != str(self._database.path):
                     self._fail(error)
                     raise
@@ -352,8 +348,11 @@ class OpenRange:
             )
         self._check_new(version.epoch, self._tip)
         self._check_header(version)
+        # Accepted from here on: the delta is on disk, and a reader of this version waits until it
+        # is applied.
         self._tip = version
         self._committed[version.epoch] = version.digest
+        # A driver that repeats a commit repeats one of its last.
         if len(self._committed) > _REMEMBERED_EPOCHS:
             del self._committed[next(iter(self._committed))]
         return True

@@ -27,8 +27,6 @@ from moorage_state.server.service import Service
 from moorage_state.server.tls import Certificates, tls_files
 from moorage_state.state_backends.state_backend import received_backend
 
-__all__ = ["MAX_SOCKET_PATH", "TOKEN_VARIABLE", "end_signals", "main"]
-
 TOKEN_VARIABLE = "MOORAGE_STATE_TOKEN"  # noqa: S105  the name, not the token
 MAX_SOCKET_PATH = 100
 """Bytes; the kernel takes 107 at most."""
@@ -134,9 +132,11 @@ def _listen_unix(path: Path) -> socket.socket:
             f"path of a socket is too long: path={path} limit={MAX_SOCKET_PATH}; use a directory "
             f"under /tmp"
         )
+    # A predecessor that was killed left its own; nobody else serves in this directory.
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
+    # The token protects it all the same; this keeps other users from trying.
     path.chmod(0o600)
     listener.listen(_BACKLOG)
     return listener
@@ -160,12 +160,10 @@ def _address(listener: socket.socket) -> str:
 
 
 def _watch_parent(parent: int, orphaned: threading.Event) -> None:
-    """Have this process end when the parent says so, or is gone, however it ended.
-
-    It says so with a line, or by closing its end of our stdin, which its own end does at once. A
-    process that it forked may have kept that open, which is why the parent is looked at too.
-    (PR_SET_PDEATHSIG would end us with the parent's *thread*.)
-    """
+    """Have this process end when the parent says so, or is gone, however it ended."""
+    # It says so with a line, or by closing its end of our stdin, which its own end does at once. A
+    # process that it forked may have kept that open, which is why the parent is looked at too.
+    # (PR_SET_PDEATHSIG would end us with the parent's *thread*.)
     poller = select.poll()
     poller.register(sys.stdin.fileno(), select.POLLIN)
     while os.getppid() == parent and not poller.poll(_PARENT_LOOK_SECONDS * 1000):
@@ -184,11 +182,9 @@ def _end_by_parent() -> socket.socket:
 
 
 def end_signals(numbers: Collection[signal.Signals] = _END_SIGNALS) -> socket.socket:
-    """A socket that becomes readable at a signal to end.
-
-    Masks and `sigwait` would not do: threads that libraries made at import take signals too, and
-    while nobody waits the default action ends the process with its socket left behind.
-    """
+    """A socket that becomes readable at a signal to end."""
+    # Masks and `sigwait` would not do: threads that libraries made at import take signals too, and
+    # while nobody waits the default action ends the process with its socket left behind.
     readable, writable = socket.socketpair()
     writable.setblocking(False)
     signal.set_wakeup_fd(writable.detach(), warn_on_full_buffer=False)
@@ -200,9 +196,10 @@ def end_signals(numbers: Collection[signal.Signals] = _END_SIGNALS) -> socket.so
 def _wait_for_end(
     end: socket.socket, host: RangeHost, grace: float, orphaned: threading.Event
 ) -> None:
-    """Wait for a signal, and then for uploads; not as an orphan: a successor waits for our port."""
+    """Wait for a signal, and then for uploads."""
     end.recv(1)
     deadline = time.monotonic() + grace
+    # Not as an orphan: a successor waits for our port.
     while time.monotonic() < deadline and host.busy() and not orphaned.is_set():
         time.sleep(_GRACE_LOOK_SECONDS)
 

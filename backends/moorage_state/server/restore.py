@@ -1,48 +1,98 @@
 """From the handles of a checkpoint to an open database that holds exactly one range.
 
-Decides where files come from (the local copy if every byte is right, else the store) and how the
-ranges of another parallelism become this one: the handle with the most key groups is the base,
-what is outside is deleted, the rest is copied in. Canonical files are written into an empty
-database. Called by `RangeHost` when a range is opened,
-under its directory's lock. Knows nothing of leases and deltas.
+Decides where files come from (the local copy if every byte is right, else the store, neighbouring
+slices of an object together) and when they are trusted: only with the size and digest that the
+manifest says. The handle with the most key groups is the base of another parallelism's range: what
+is outside is deleted, the rest copied in. Canonical files go into an empty database. Called by
+`RangeHost` when a range is opened, under its directory's lock. Knows nothing of leases and deltas.
 """
 
+import hashlib
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from moorage_state.database import RangeDatabase
+import msgspec
+
+from moorage_state.database import RangeDatabase, RangeView
 from moorage_state.deltas import Frame
-from moorage_state.errors import Bug, CorruptState
+from moorage_state.errors import Bug, CorruptState, ObjectNotFound
 from moorage_state.keygroups import KeyGroupRange
-from moorage_state.progress import advance
-from moorage_state.server.api import RangeSpec, RestoreBase, Version
+from moorage_state.keylayout import METADATA
+from moorage_state.progress import advance, carried
 from moorage_state.server.databases import Databases, owner_of
-from moorage_state.server.directory import RangeDirectory, disk_errors
-from moorage_state.server.fetching import fetch_all, is_whole, link_all
-from moorage_state.server.local_snapshots import FileHashes
-from moorage_state.server.marker import METADATA, Marker, read_marker, write_marker
-from moorage_state.snapshots import RangeHandle
+from moorage_state.server.local_files import (
+    FileHashes,
+    RangeDirectory,
+    disk_errors,
+    is_right,
+    link_or_copy,
+)
+from moorage_state.server.operations import RangeSpec, RestoreBase, Version
+from moorage_state.snapshots import FileRef, RangeHandle
 from moorage_state.stores import ObjectStore, open_store
 
-__all__ = ["Restored", "Restorer", "Source"]
+Source = Literal["empty", "local", "store"]
 
 _COPY_ENTRIES = 20_000
 _COPY_BYTES = 8 << 20
 _ADVICE = "restore an older checkpoint, or this object from a backup of the store"
+_MARKER_KEY = METADATA + b"version"
+_TRANSFERS = 4
 
-Source = Literal["empty", "local", "store"]
+_JOINED_BYTES = 8 << 20
+"""Slices of one object are fetched together up to this size; it is held in memory."""
+
+_GAP_BYTES = 64 << 10
+"""Unwanted bytes between two slices that are worth less than another request."""
+
+
+class Marker(NamedTuple):
+    """The version that a database holds, and the run in which it got there.
+
+    It is written in the batch that brings the database there. It names the run too, because a
+    digest means something only within the run that made it: a range that its own run opens again
+    continues the chain of deltas, another run begins a new one.
+    """
+
+    epoch: int
+    digest: str
+    run: str
+
+    @property
+    def version(self) -> Version:
+        """The version alone."""
+        return Version(self.epoch, self.digest)
+
+
+_decode = msgspec.msgpack.Decoder(Marker).decode
+
+
+def write_marker(version: Version, run: str) -> tuple[bytes, bytes]:
+    """The entry that records `version` of `run`."""
+    return _MARKER_KEY, msgspec.msgpack.encode(Marker(*version, run))
+
+
+def read_marker(database: RangeView) -> Marker | None:
+    """The marker in `database`, None when it never had one. Raises `CorruptState`."""
+    raw = database.get(_MARKER_KEY)
+    try:
+        return None if raw is None else _decode(raw)
+    except msgspec.MsgspecError as error:
+        raise CorruptState(
+            f"the version marker cannot be read ({error})",
+            str(database.path),
+            "open the range again: it is rebuilt from its last checkpoint",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """An open database, its version, the uuid of its files' names, and their known digests.
-
-    `label` is what handles say of the backend whose files they are.
-    """
+    """An open database, its version, the uuid of its files' names, and their known digests."""
 
     database: RangeDatabase
     version: Version
@@ -50,16 +100,14 @@ class Restored:
     hashes: FileHashes
     source: Source
     bytes_restored: int
+    # What handles say of the backend whose files they are.
     label: str = ""
 
 
 class Restorer:
-    """Opens the database of one range.
+    """Opens the database of one range, whose directory is locked and cleaned.
 
     Args:
-        directory: the range's own directory, locked and cleaned.
-        run: the run that opens it.
-        databases: opens them.
         generations: for a handle of canonical files, by state, what `frames_of` is told.
     """
 
@@ -100,15 +148,19 @@ class Restorer:
             return self.empty(base.epoch)
         if not all(self._is_own(handle) for handle in handles):
             return self._import_all(handles, base, store_url)
+        # Its files are taken as they are, entries of the others are copied one by one.
         largest = max(handles, key=lambda handle: _groups(handle).overlap(self._wanted))
         backend = uuid.uuid4().hex
         work = self._directory.work(backend)
         source = self._bring(largest, base.checkpoint_id, store_url, work)
-        database, marker = self._working(work, largest)
+        groups = (self._wanted.start, self._wanted.end)
+        database, marker = _verified(self._databases.open(work, groups), largest)
         try:
             sources, version = [source], marker.version
             if _groups(largest) != self._wanted or marker.run != self._run:
-                sources += self._add_neighbours(database, largest, handles, base, store_url)
+                self._clip(database, largest)
+                others = [handle for handle in handles if handle is not largest]
+                sources += self._add(database, others, base, store_url)
                 version = self._begin(database, base.epoch)
         except BaseException:
             database.close()
@@ -118,8 +170,8 @@ class Restorer:
             version,
             backend,
             FileHashes(largest.files),
-            "store" if "store" in sources else "local",
-            sum(ref.size for handle in handles for ref in handle.files),
+            _source(sources),
+            _bytes_of(handles),
             self._databases.label,
         )
 
@@ -128,36 +180,23 @@ class Restorer:
     ) -> Restored:
         """Build the database anew, from files of another format than its own."""
         restored = self.empty(base.epoch)
-        sources: list[Source] = []
         try:
-            for number, handle in enumerate(handles):
-                target = self._directory.root / f"import-{number}"
-                sources.append(self._bring(handle, base.checkpoint_id, store_url, target))
-                self._copy_in(restored.database, handle, target)
-                shutil.rmtree(target, ignore_errors=True)
+            sources = self._add(restored.database, handles, base, store_url)
         except BaseException:
             restored.database.close()
             raise
-        return replace(
-            restored,
-            source="store" if "store" in sources else "local",
-            bytes_restored=sum(ref.size for handle in handles for ref in handle.files),
-        )
+        return replace(restored, source=_source(sources), bytes_restored=_bytes_of(handles))
 
-    def _add_neighbours(
+    def _add(
         self,
         database: RangeDatabase,
-        largest: RangeHandle,
         handles: list[RangeHandle],
         base: RestoreBase,
         store_url: str,
     ) -> list[Source]:
-        """Make `database`, which is that of `largest`, hold the wanted key groups and no others."""
-        self._clip(database, largest)
+        """Copy in what `handles` have of this range, one after the other: each takes disk space."""
         sources: list[Source] = []
         for number, handle in enumerate(handles):
-            if handle is largest:
-                continue
             target = self._directory.root / f"import-{number}"
             sources.append(self._bring(handle, base.checkpoint_id, store_url, target))
             self._copy_in(database, handle, target)
@@ -197,6 +236,7 @@ class Restorer:
     ) -> Source:
         """Put the files of `handle` into the new directory `target`."""
         for ref in handle.files:
+            # A manifest is input: a name with a slash could write anywhere.
             if Path(ref.name).name != ref.name:
                 raise CorruptState("handle names a file outside its directory", ref.key, _ADVICE)
         owner = RangeSpec(handle.uid, handle.start, handle.end)
@@ -218,6 +258,7 @@ class Restorer:
         """Fetch into `target`; a database of exactly this range is kept as its local copy too."""
         if self._store is None:
             self._store = open_store(store_url)
+        # Others are read once and thrown away.
         keep = handle.format == "native" and _groups(handle) == self._wanted
         local = self._directory.checkpoint(checkpoint_id)
         arrival = local.with_suffix(".tmp") if keep else target
@@ -235,12 +276,8 @@ class Restorer:
         """Whether a working database can begin with the files of `handle`."""
         return handle.format == "native" and owner_of(handle) == self._databases.owner
 
-    def _working(self, path: Path, handle: RangeHandle) -> tuple[RangeDatabase, Marker]:
-        """Open the database that this range begins with, whose files are those of `handle`."""
-        wanted = self._wanted
-        return _verified(self._databases.open(path, (wanted.start, wanted.end)), handle)
-
     def _clip(self, database: RangeDatabase, handle: RangeHandle) -> None:
+        # Deleted as ranges, which costs nothing until RocksDB compacts.
         if handle.start < self._wanted.start:
             database.delete_range(b"", _lower(self._wanted.start))
         if handle.end > self._wanted.end:
@@ -312,6 +349,14 @@ def _entries(database: RangeDatabase, lower: bytes, upper: bytes) -> Iterator[Fr
             yield Frame([], keys, list(values))
 
 
+def _source(sources: list[Source]) -> Source:
+    return "store" if "store" in sources else "local"
+
+
+def _bytes_of(handles: list[RangeHandle]) -> int:
+    return sum(ref.size for handle in handles for ref in handle.files)
+
+
 def _lower(key_group: int) -> bytes:
     """The least key of a key group."""
     return key_group.to_bytes(2, "big")
@@ -319,3 +364,112 @@ def _lower(key_group: int) -> bytes:
 
 def _groups(handle: RangeHandle) -> KeyGroupRange:
     return KeyGroupRange(handle.start, handle.end)
+
+
+def fetch_all(store: ObjectStore, files: list[FileRef], target: Path) -> None:
+    """Write every file into the directory `target`, which exists, and check its bytes.
+
+    Raises:
+        CorruptState: an object is missing or damaged; names it.
+        StoreUnavailable: the store does not answer.
+        LocalDiskError: the volume is full.
+    """
+    with ThreadPoolExecutor(_TRANSFERS, "download") as pool:
+        pending = [pool.submit(carried(_fetch), store, group, target) for group in _joined(files)]
+        try:
+            for future in pending:
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def is_whole(directory: Path, files: list[FileRef]) -> bool:
+    """Whether every file is there with the right bytes."""
+
+    def is_there(ref: FileRef) -> bool:
+        try:
+            return is_right(directory / ref.name, ref)
+        except OSError:
+            return False
+
+    if not directory.is_dir():
+        return False
+    with ThreadPoolExecutor(_TRANSFERS, "verify") as pool:
+        return all(pool.map(carried(is_there), files))
+
+
+def link_all(source: Path, files: list[FileRef], target: Path) -> None:
+    """Make the directory `target` of the same files as `source`. Raises OSError."""
+    target.mkdir(parents=True)
+    for ref in files:
+        link_or_copy(source / ref.name, target / ref.name)
+
+
+def _joined(files: Iterable[FileRef]) -> list[list[FileRef]]:
+    """Group files that one request brings: neighbouring slices of an object, inline ones alone."""
+    groups: list[list[FileRef]] = []
+    for ref in sorted(files, key=lambda ref: (ref.key, ref.offset)):
+        first, last = (groups[-1][0], groups[-1][-1]) if groups else (None, None)
+        if (
+            first is not None
+            and last is not None
+            and ref.inline is None
+            and ref.key == first.key
+            and ref.offset - (last.offset + last.size) <= _GAP_BYTES
+            and ref.offset + ref.size - first.offset <= _JOINED_BYTES
+        ):
+            groups[-1].append(ref)
+        else:
+            groups.append([ref])
+    return groups
+
+
+def _fetch(store: ObjectStore, group: list[FileRef], target: Path) -> None:
+    first = group[0]
+    if first.inline is not None:
+        _write(store, first, first.inline, target)
+    elif len(group) == 1:
+        _fetch_one(store, first, target / first.name)
+    else:
+        length = max(ref.offset + ref.size for ref in group) - first.offset
+        try:
+            data = store.get(first.key, offset=first.offset, length=length)
+        except ObjectNotFound as error:
+            raise _missing(store, first) from error
+        for ref in group:
+            begin = ref.offset - first.offset
+            _write(store, ref, data[begin : begin + ref.size], target)
+
+
+def _fetch_one(store: ObjectStore, ref: FileRef, path: Path) -> None:
+    try:
+        store.get_to_file(ref.key, path, offset=ref.offset, length=ref.size)
+    except ObjectNotFound as error:
+        raise _missing(store, ref) from error
+    with disk_errors("read a downloaded file", path):
+        size, right = path.stat().st_size, is_right(path, ref)
+    if not right:
+        raise _damaged(store, ref, size)
+
+
+def _write(store: ObjectStore, ref: FileRef, data: bytes, target: Path) -> None:
+    if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.sha256:
+        raise _damaged(store, ref, len(data))
+    with disk_errors("write a file of a checkpoint", target / ref.name):
+        (target / ref.name).write_bytes(data)
+
+
+def _damaged(store: ObjectStore, ref: FileRef, size: int) -> CorruptState:
+    what = "holds other bytes" if size == ref.size else f"has {size} bytes, not {ref.size}"
+    return CorruptState(
+        f"object of a checkpoint is damaged: file={ref.name} {what}", _where(store, ref), _ADVICE
+    )
+
+
+def _missing(store: ObjectStore, ref: FileRef) -> CorruptState:
+    return CorruptState("object of a checkpoint is missing", _where(store, ref), _ADVICE)
+
+
+def _where(store: ObjectStore, ref: FileRef) -> str:
+    return f"{store.url}/{ref.key}" if ref.key else f"{ref.name}, inline in the manifest"

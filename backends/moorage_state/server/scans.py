@@ -1,11 +1,8 @@
 """Scans of a range: entries under prefixes, and timers that are due. Reads only."""
 
-from moorage_state.database import RangeCursor, RangeView
-from moorage_state.keylayout import encode_time, prefix_end, timer_parts
-from moorage_state.server.api import RangeSpec, Scan
-from moorage_state.server.marker import METADATA
-
-__all__ = ["due_timers", "next_timer", "scan_from", "scan_many"]
+from moorage_state.database import RangeCursor, RangeView, Scan
+from moorage_state.keylayout import METADATA, encode_time, prefix_end, timer_parts
+from moorage_state.server.operations import RangeSpec
 
 _KIND_AT = 2
 

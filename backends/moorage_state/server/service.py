@@ -1,10 +1,8 @@
 """Serves a `RangeHost` on listening sockets, one thread a connection.
 
-Decides when an error ends a connection and when only a call. Called by `process`. Threads are
-daemons: the end of the process never waits for them.
-
-Who has not shown yet that it knows the token stays in the listener's `Lobby`, so that strangers
-hold only so many threads, and each only so long. The `Pulse` tells clients that long calls get on.
+Decides when an error ends a connection and when only a call. Called by `process`. Who has not shown
+yet that it knows the token stays in the listener's `Lobby`, so that strangers hold only so many
+threads, and each only so long. The `Pulse` tells clients that long calls get on.
 """
 
 import contextlib
@@ -22,7 +20,7 @@ from typing import Any
 
 from moorage_state.errors import MoorageError, UserError, error_to_wire
 from moorage_state.progress import Progress, carrying
-from moorage_state.server.api import StateApi
+from moorage_state.server.operations import StateApi
 from moorage_state.server.tls import Certificates
 from moorage_state.server.wire import (
     NONCE_BYTES,
@@ -32,17 +30,20 @@ from moorage_state.server.wire import (
     as_moorage_error,
 )
 
-__all__ = ["Lobby", "Pulse", "Service"]
+_PULSE_SECONDS = 5.0
+_log = logging.getLogger(__name__)
+_HANDSHAKE_SECONDS = 10.0
+_MOST_STRANGERS = 64
+"""By listener: a crowd that comes over the network leaves room on the Unix socket."""
+
+_FULL_SECONDS = 0.1
+_CLOSED = (errno.EBADF, errno.EINVAL)
+_ATTEMPT = slice(0, 3)
+_AttemptKey = tuple[Any, ...]
 
 
 class Lobby:
-    """Connections of one listener that are not trusted yet.
-
-    Args:
-        most: how many there may be at a time.
-        seconds: that each has, from `enter` to `leave`.
-        clock: seconds, monotonic.
-    """
+    """Connections of one listener that are not trusted yet: at most `most`, each for `seconds`."""
 
     def __init__(
         self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic
@@ -92,26 +93,19 @@ def _hang_up(connected: socket.socket) -> None:
         socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 
-_PULSE_SECONDS = 5.0
-
-
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call at work; nothing is sent for it without the lock, or when it is `over`."""
+    """A call at work."""
 
     connection: Connection
     progress: Progress = field(default_factory=Progress)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    # Nothing is sent for it without the lock, or when it is over: its reply would come in between.
     over: bool = False
 
 
 class Pulse:
-    """The calls of a server that are at work.
-
-    Args:
-        seconds: from one look at them to the next.
-        sleep: waits for seconds.
-    """
+    """The calls of a server that are at work, looked at every so many `seconds`."""
 
     def __init__(
         self, seconds: float = _PULSE_SECONDS, sleep: Callable[[float], object] = time.sleep
@@ -150,27 +144,13 @@ class Pulse:
             self.beat()
 
 
-_log = logging.getLogger(__name__)
-_HANDSHAKE_SECONDS = 10.0
-_MOST_STRANGERS = 64
-"""By listener: a crowd that comes over the network leaves room on the Unix socket."""
-_FULL_SECONDS = 0.1
-_CLOSED = (errno.EBADF, errno.EINVAL)
-_ATTEMPT = slice(0, 3)
-
-_AttemptKey = tuple[Any, ...]
-
-
 class Service:
     """Answers every connection to the sockets it listens on.
 
     Args:
-        host: does the work.
-        token: what a client must know.
         server: the identity that this server shows.
         strangers: how many connections of a listener may be under handshake.
         seconds: for the whole of a handshake.
-        pulse: tells clients that long calls get on.
         certificates: for TCP; without them, it is in the clear.
     """
 
@@ -196,6 +176,7 @@ class Service:
 
     def listen(self, listener: socket.socket) -> None:
         """Accept connections in the background for as long as the process lives."""
+        # Daemons, as all threads here: the end of the process never waits for them.
         threading.Thread(target=self._accept, args=(listener,), name="accept", daemon=True).start()
 
     def _accept(self, listener: socket.socket) -> None:
@@ -276,6 +257,8 @@ class Service:
             elif arguments is None:
                 raise error from problem
             else:
+                # Nobody waits for a reply to `stage`: its first error is that of the attempt's
+                # `prepare`.
                 staged.setdefault(_attempt(arguments), error)
             return
         if operation.has_reply:
@@ -299,5 +282,6 @@ class Service:
 
 
 def _attempt(arguments: tuple[Any, ...]) -> _AttemptKey:
-    """What names an attempt: lease, epoch and attempt lead in all three operations."""
+    """What names an attempt."""
+    # Lease, epoch and attempt lead in all three operations.
     return arguments[_ATTEMPT]

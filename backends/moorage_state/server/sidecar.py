@@ -35,8 +35,6 @@ from moorage_state.server.vitals import HangJudge, Signs, signs_of
 from moorage_state.state_backends import StateBackend, job_backend
 from moorage_state.tuning import default_options
 
-__all__ = ["Sidecar", "backend_for", "main"]
-
 _log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
@@ -64,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         token = _token(options.token_file)
         backend = backend_for(options)
+        # Sidecars of one node may share the volume.
         with Slot.take(options.dir) as slot:
             _refuse_long_paths(slot)
             return _serve(options, token, backend, slot, end)
@@ -106,11 +105,7 @@ def _positive(text: str) -> int:
 
 
 def backend_for(options: argparse.Namespace) -> StateBackend:
-    """The backend of each server.
-
-    Raises:
-        UserError: there is no such backend, or an option is unknown or has a wrong value.
-    """
+    """The backend of each server. Raises `UserError` for an unknown one, or for a wrong option."""
     try:
         named = msgspec.json.decode(options.state_options, type=dict[str, str])
     except msgspec.MsgspecError as error:
@@ -176,8 +171,6 @@ class Sidecar:
         start: makes the group, whose servers have so many seconds to start; tried again while it
             raises `Retryable`: for a minute, and whenever it took all of these seconds.
         hung_seconds: how long a server may leave pings unanswered while it shows no sign of life.
-        look: at the signs of a process.
-        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -206,6 +199,7 @@ class Sidecar:
             if not self._ending.is_set():
                 self.failure = str(error)
                 _log.error("sidecar.failed error=%s", error)
+                # Ends the main thread's wait, which then tells the failure by the exit code.
                 signal.raise_signal(signal.SIGTERM)
             return
         for index in range(len(group.pids)):
@@ -299,12 +293,7 @@ def _health(
     most: int = _MOST_HTTP,
     seconds: float = _HTTP_SECONDS,
 ) -> ThreadingHTTPServer:
-    """Answer `GET /healthz` in the background.
-
-    Args:
-        most: connections at a time.
-        seconds: for a whole exchange.
-    """
+    """Answer `GET /healthz` in the background, `most` at a time, each for `seconds` in all."""
     lobby = Lobby(most, seconds)
 
     class Handler(BaseHTTPRequestHandler):

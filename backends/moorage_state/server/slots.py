@@ -22,12 +22,11 @@ from types import TracebackType
 from typing import Self
 
 from moorage_state.errors import Retryable
-from moorage_state.server.directory import disk_errors
-
-__all__ = ["ID_FILE", "Slot", "socket_path"]
+from moorage_state.server.local_files import disk_errors
 
 ID_FILE = "ID"
 _RUN = "run"
+# More executors than a node has room for: whoever comes here has leaked sidecars.
 _MOST_SLOTS = 64
 _ID_BYTES = 16
 _IDENTITY = re.compile(r"[0-9a-f]{32}-\d+")
@@ -46,9 +45,7 @@ class Slot:
     def take(cls, volume: Path) -> "Slot":
         """The first slot that nobody holds; made if it was never used.
 
-        Raises:
-            LocalDiskError: the volume cannot be written.
-            Retryable: there are too many sidecars on the volume.
+        Raises `LocalDiskError`, and `Retryable` where there are too many sidecars on the volume.
         """
         for number in range(_MOST_SLOTS):
             root = volume / f"slot-{number}" if number else volume
@@ -108,6 +105,7 @@ def _identity(path: Path, number: int) -> str:
     if path.exists() and _IDENTITY.fullmatch(found := path.read_text().strip()):
         return found
     made = f"{secrets.token_hex(_ID_BYTES)}-{number}"
+    # Whole or not at all: a second of two sidecars would otherwise read half an identity.
     fresh = path.with_suffix(".tmp")
     fresh.write_text(made)
     fresh.replace(path)

@@ -19,29 +19,26 @@ from moorage_state.deltas import (
     parse_delta_name,
 )
 from moorage_state.errors import Bug, MoorageError, Retryable, VersionGone
-from moorage_state.server.api import Prepared, RangeSpec, Version
-from moorage_state.server.directory import disk_errors
-
-__all__ = ["DeltaSpool"]
+from moorage_state.server.local_files import disk_errors
+from moorage_state.server.operations import Prepared, RangeSpec, Version
 
 _ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """One attempt's unfinished delta; `lock` orders frames against abort."""
+    """One attempt's unfinished delta."""
 
     writer: DeltaWriter
+    # Orders frames against abort, which comes on another connection.
     lock: threading.Lock
     closed: bool = False
 
 
 class DeltaSpool:
-    """Delta files in `directory`.
+    """Delta files in `directory`, which exists.
 
     Args:
-        directory: the range's directory for this run; exists.
-        spec: the range.
         run: the run token, written into every header.
         sync: fsync a delta before prepare answers, so that it survives a loss of power.
     """
@@ -60,10 +57,7 @@ class DeltaSpool:
         self._high = (spec.end + 1).to_bytes(2, "big")
 
     def recover(self, committed: Iterable[Version]) -> None:
-        """Take over what an earlier process left: attempts are deleted, deltas kept.
-
-        A delta of an epoch up to the last committed one that is not itself committed is deleted.
-        """
+        """Take over what an earlier process left: attempts are deleted, deltas kept."""
         known = set(committed)
         last = max((version.epoch for version in known), default=-1)
         self._committed |= known
@@ -71,19 +65,19 @@ class DeltaSpool:
             for path in self._directory.iterdir():
                 named = parse_delta_name(path.name)
                 version = Version(*named) if named else None
+                # Prepared and never committed, of an epoch that is over: nobody can ask for it any
+                # more.
                 if version is None or (version.epoch <= last and version not in known):
                     path.unlink(missing_ok=True)
                 else:
                     self._files.add(version)
 
     def stage(self, attempt: str, header: DeltaHeader, frame: bytes, seq: int) -> None:
-        """Append a frame; the first one begins the attempt, at the parent that `header` names.
+        """Append a frame; the first one begins the attempt. After an error the attempt is gone.
 
         Raises:
             Bug: a frame out of order, not a frame, or with keys outside the range.
             LocalDiskError: the volume is full.
-
-        After an error the attempt is gone.
         """
         if seq == 0:
             # The name is used again, so what was prepared under it is not what will be.
@@ -98,17 +92,14 @@ class DeltaSpool:
                 raise
 
     def prepare(self, attempt: str, header: DeltaHeader, frame_count: int) -> Prepared:
-        """Finish an attempt's file and name it by its digest.
-
-        Raises:
-            Retryable: not all frames are here.
-            LocalDiskError: the volume is full; the attempt is gone.
-        """
+        """Finish an attempt's file and name it by its digest; see `RangeApi.prepare`."""
         key = (header.epoch, attempt)
         with self._lock:
             done = self._prepared.get(key)
+        # The reply was lost and the call repeated.
         if done is not None and done[0] == frame_count:
             return done[1]
+        # A key that changed nothing staged no frame: its delta is empty, and begins here.
         current = self._begin(attempt, header, 0 if frame_count == 0 else -1)
         with current.lock:
             try:
@@ -129,6 +120,7 @@ class DeltaSpool:
         with self._lock:
             current = self._attempts.get(key)
             prepared = self._prepared.pop(key, None)
+            # Two attempts of one epoch make the same bytes, and so share one file.
             others = {p.digest for (other, _), (_, p) in self._prepared.items() if other == epoch}
         if current is not None:
             with current.lock:
@@ -137,11 +129,7 @@ class DeltaSpool:
             self._drop({Version(epoch, prepared[1].digest)} - self._committed)
 
     def path(self, version: Version) -> Path:
-        """The file of a finished delta.
-
-        Raises:
-            VersionGone: it is not on this volume.
-        """
+        """The file of a finished delta. Raises `VersionGone` if it is not on this volume."""
         path = self._directory / delta_name(*version)
         if not path.exists():
             raise VersionGone(

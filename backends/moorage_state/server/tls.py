@@ -22,8 +22,6 @@ from typing import Any
 
 from moorage_state.errors import UserError
 
-__all__ = ["BadCertificate", "Certificates", "TlsFiles", "certificates", "tls_files"]
-
 _log = logging.getLogger(__name__)
 
 _NAMES = ("tls.crt", "tls.key", "ca.crt")
@@ -40,23 +38,14 @@ class BadCertificate(UserError):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where a process finds its certificate, the same in every pod of a job.
-
-    Attributes:
-        directory: with the three files.
-        name: the DNS name that every certificate of the job has.
-    """
+    """Where a process finds its certificate, and the DNS name that all of the job's have."""
 
     directory: str
     name: str
 
 
 def tls_files(directory: str, name: str) -> TlsFiles | None:
-    """What two options of a command name; None if neither is given.
-
-    Raises:
-        UserError: one is given without the other.
-    """
+    """What two options of a command name; None if neither is given. Raises `UserError` for one."""
     if bool(directory) != bool(name):
         raise UserError(
             f"options for TLS go together: --tls-dir={directory!r} --tls-name={name!r}; give both "
@@ -84,11 +73,7 @@ class Certificates:
         self._made: _Contexts | None = None
 
     def check(self) -> None:
-        """Raise what a connection would.
-
-        Raises:
-            BadCertificate: naming the files, and what is wrong with them.
-        """
+        """Raise `BadCertificate` as a connection would, naming the files and what is wrong."""
         self._now()
 
     def server(self) -> ssl.SSLContext:
@@ -96,11 +81,7 @@ class Certificates:
         return self._now().server
 
     def accepted(self, connected: socket.socket) -> ssl.SSLSocket:
-        """A connection that was accepted, before its handshake, which shows who the client is.
-
-        Raises:
-            BadCertificate, OSError: there is nothing to shake hands with.
-        """
+        """A connection that was accepted, before its handshake, which shows who the client is."""
         return self._now().mutual.wrap_socket(
             connected, server_side=True, do_handshake_on_connect=False
         )
@@ -108,18 +89,13 @@ class Certificates:
     def connected(self, connection: socket.socket) -> ssl.SSLSocket:
         """A connection that was made, after its handshake.
 
-        Raises:
-            BadCertificate: our own files will not do.
-            OSError: the peer is not believed, or has gone.
+        Raises `BadCertificate` where our own files will not do, OSError where the peer is not
+        believed.
         """
         return self._now().client.wrap_socket(connection, server_hostname=self._files.name)
 
     def refuse_others(self, peer: ssl.SSLSocket) -> None:
-        """After a handshake as a server: the client must have the job's name.
-
-        Raises:
-            UserError: another's certificate, of the same authority.
-        """
+        """After a handshake as a server: `UserError` for a client that has not the job's name."""
         names = [name.lower() for kind, name in _names_of(peer.getpeercert()) if kind == "DNS"]
         wanted = self._files.name
         if wanted not in names and f"*.{wanted.partition('.')[2]}" not in names:
@@ -191,6 +167,7 @@ def _contexts(files: TlsFiles) -> _Contexts:
 def _context(files: TlsFiles, kind: int, *, mutual: bool = False) -> ssl.SSLContext:
     folder = Path(files.directory)
     context = ssl.SSLContext(kind)
+    # Only our own programs meet where both sides show a certificate; others ask the endpoint.
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if mutual else ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(folder / "tls.crt", folder / "tls.key", password=_no_password)
     if mutual:
@@ -204,11 +181,7 @@ def _no_password() -> str:
 
 
 def _shake_hands(made: _Contexts, name: str) -> None:
-    """With ourselves: whatever a peer would find wrong is found here, before there is one.
-
-    Raises:
-        ssl.SSLError: it was.
-    """
+    """With ourselves: whatever a peer would find wrong is found here. Raises `ssl.SSLError`."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = made.mutual.wrap_bio(to_server, to_client, server_side=True)
     client = made.client.wrap_bio(to_client, to_server, server_hostname=name)

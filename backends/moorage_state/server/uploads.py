@@ -2,10 +2,9 @@
 
 Decides what becomes of each file (known already, inline, part of a pack, or an object), what
 happens in which order and what it costs. A file of a checkpoint is skipped only where the base has
-its content, never because the store seems to have it: only a manifest keeps an object alive. All
-names are new, so nothing is written over, and an upload that fails leaves only garbage. Of a
-savepoint nothing outside of its directory is referenced, so that it can be copied elsewhere and
-restored there. Called by `RangeHost`, beside running epochs.
+its content, never because the store seems to have it: only a manifest keeps an object alive. Of a
+savepoint nothing outside of its directory is referenced, so that it can be copied elsewhere. Called
+by `RangeHost`, beside running epochs.
 """
 
 import hashlib
@@ -27,10 +26,9 @@ from moorage_state import failpoints
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import LocalDiskError, Retryable, StoreUnavailable
 from moorage_state.progress import bytes_below, carried, watching
-from moorage_state.server.api import Uploaded, UploadLimits
 from moorage_state.server.databases import Databases
-from moorage_state.server.directory import disk_errors
-from moorage_state.server.local_snapshots import Snapshots, Taken
+from moorage_state.server.local_files import Snapshots, Taken, disk_errors
+from moorage_state.server.operations import Uploaded, UploadLimits
 from moorage_state.snapshots import (
     FileRef,
     RangeHandle,
@@ -42,17 +40,11 @@ from moorage_state.snapshots import (
 )
 from moorage_state.stores import ObjectStore, check_key
 
-__all__ = [
-    "LocalFile",
-    "Names",
-    "Pack",
-    "UploadPart",
-    "UploadPlan",
-    "copy_native",
-    "export",
-    "plan_upload",
-    "upload",
-]
+_UPLOAD_THREADS = 4
+T = TypeVar("T")
+U = TypeVar("U")
+_Place = tuple[str, int]
+"""The key of an object, and an offset in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +134,11 @@ def _known(
 
 
 def _inline(parts: Sequence[Sequence[LocalFile]], limits: UploadLimits) -> frozenset[LocalFile]:
-    """Whole small ranges first, the smallest of them before the others; then small private files.
-
-    A file without bytes is always inline: a slice of a pack cannot be empty.
-    """
+    """What stands in the handles themselves."""
+    # A slice of a pack cannot be empty.
     chosen = {file for part in parts for file in part if not file.size}
     left = limits.inline_total
+    # Whole small ranges first, the smallest before the others; then small private files.
     sized = sorted((sum(file.size for file in part), n) for n, part in enumerate(parts))
     for size, number in sized:
         if size < limits.inline_range and size <= left:
@@ -174,12 +165,6 @@ def _packed(files: Iterable[LocalFile], most: int, *, shared: bool) -> list[Pack
     return [Pack(shared, tuple(group)) for group in groups.values()]
 
 
-_UPLOAD_THREADS = 4
-
-T = TypeVar("T")
-U = TypeVar("U")
-_Place = tuple[str, int]
-"""The key of an object, and an offset in it."""
 _Places = dict[tuple[bool, int, str] | LocalFile, _Place]
 """Where each packed content, and each file that is an object of its own, lies."""
 
@@ -203,8 +188,7 @@ def upload(
 ) -> Uploaded:
     """Bring the snapshots of all `parts` to the store; see `StateApi.upload_many`.
 
-    Args:
-        names: keys of the objects; those of a checkpoint if not given.
+    `names` has the keys of the objects; those of a checkpoint if not given.
     """
     with ExitStack() as stack:
         taken = [stack.enter_context(p.snapshots.uploading(checkpoint_id)) for p in parts]
@@ -437,13 +421,11 @@ def export(
     store: ObjectStore,
     databases: Databases,
 ) -> Uploaded:
-    """The snapshots in the canonical format, one range after the other; see `StateApi.save_many`.
-
-    One after the other, because each is written to the local volume first.
-    """
+    """The snapshots in the canonical format; see `StateApi.save_many`."""
     # Imports Arrow, without which a server starts in a third of the time.
     from moorage_state.canonical import export_snapshot
 
+    # One after the other, because each is written to the local volume first.
     handles: list[RangeHandle] = []
     for snapshots, spec in zip(parts, specs, strict=True):
         scratch = snapshots.scratch(checkpoint_id)

@@ -11,8 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HangJudge", "Signs", "signs_of"]
-
 _TICKS = os.sysconf("SC_CLK_TCK")
 _COUNTED = ("rchar:", "wchar:", "read_bytes:", "write_bytes:")
 _LEAST_CPU = 0.2
@@ -25,12 +23,9 @@ _STATE, _USER, _SYSTEM = 0, 11, 12
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What the kernel knows of a process.
+    """What the kernel knows of a process: bytes read and written, processor time of its threads.
 
-    Attributes:
-        moved: bytes that it has read and written.
-        cpu_seconds: of all its threads.
-        waits_for_disk: whether a thread is in uninterruptible sleep; it could not be killed either.
+    `waits_for_disk`: a thread is in uninterruptible sleep; it could not be killed either.
     """
 
     moved: int
@@ -58,10 +53,7 @@ def signs_of(pid: int) -> Signs:
 class HangJudge:
     """Whether one process hangs, asked again and again while it does not answer.
 
-    Args:
-        patience: seconds without an answer and without a sign.
-        clock: seconds, monotonic.
-        look: see `signs_of`.
+    `patience` is in seconds without an answer and without a sign, by the monotonic `clock`.
     """
 
     def __init__(

@@ -37,20 +37,7 @@ from typing import Any, ClassVar, get_type_hints
 import msgspec
 
 from moorage_state.errors import Bug, MoorageError, Retryable, UserError
-from moorage_state.server.api import Lease, RangeApi, StateApi
-
-__all__ = [
-    "BULK_ARGUMENTS",
-    "NONCE_BYTES",
-    "OPERATIONS",
-    "PROTOCOL_VERSION",
-    "AnotherServer",
-    "Connection",
-    "RemoteOperation",
-    "accept_peer",
-    "as_moorage_error",
-    "greet_server",
-]
+from moorage_state.server.operations import Lease, RangeApi, StateApi
 
 PROTOCOL_VERSION = 3
 
@@ -101,10 +88,8 @@ class _Hello(msgspec.Struct, array_like=True):
 class RemoteOperation:
     """How one method of `StateApi` or `RangeApi` crosses the wire.
 
-    Attributes:
-        of_range: the first argument is the lease of the range whose method it is.
-        count: of all arguments, with the lease.
-        defaults: of those that a caller may leave out, which are the last.
+    `count` is of all arguments, which begin with the lease where the method is `of_range`;
+    `defaults` are of those that a caller may leave out, which are the last.
     """
 
     name: str
@@ -128,11 +113,7 @@ class RemoteOperation:
         return _pack((self.name, small)), _pack(bulk) if self.has_reply else bulk
 
     def arguments_of(self, raw: msgspec.Raw, payload: bytearray) -> tuple[Any, ...]:
-        """The arguments of a call in order.
-
-        Raises:
-            Bug: they are not what the operation takes.
-        """
+        """The arguments of a call in order. Raises `Bug` if the operation takes others."""
         try:
             small = self.decode_arguments(memoryview(raw))
             if self.bulk_at is None:
@@ -206,14 +187,13 @@ class Connection:
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             connected.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         if self._remote:
+            # Requests and replies are whole messages: waiting for more to send only delays them.
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _notice_lost_hosts(connected)
 
     def limit(self, seconds: float | None) -> None:
-        """Give all that is received from here on, taken together, so many seconds; None: no end.
-
-        A socket's own time is for each piece, so that a peer could go on for ever byte by byte.
-        """
+        """Give all that is received from here on, taken together, so many seconds; None: no end."""
+        # A socket's own time is for each piece, so that a peer could go on for ever byte by byte.
         self._deadline = None if seconds is None else time.monotonic() + seconds
 
     def send_request(self, operation: RemoteOperation, arguments: tuple[Any, ...]) -> None:
@@ -226,11 +206,7 @@ class Connection:
         self._send(*operation.encode_request(arguments))
 
     def receive_request(self) -> tuple[RemoteOperation, msgspec.Raw, bytearray]:
-        """The next call: its operation, arguments and payload.
-
-        Raises:
-            Bug: not a request.
-        """
+        """The next call: operation, arguments and payload. Raises `Bug` if it is no request."""
         header, payload = self._receive(_MAX_HEADER, _MAX_PAYLOAD)
         try:
             request = _decode_request(header)
@@ -251,13 +227,12 @@ class Connection:
         self._send(_pack(True), b"")
 
     def receive_reply(self) -> tuple[dict[str, Any] | None, bytearray]:
-        """The error of a call, or None and its encoded result.
-
-        The socket's time is for each message: a call that gets on may take as long as it likes.
-        """
+        """The error of a call, or None and its encoded result."""
         while True:
             header, payload = self._receive(_MAX_HEADER, _MAX_PAYLOAD)
             reply = _decode_reply(header)
+            # A sign of progress is a message as well: a call that gets on may take as long as it
+            # likes.
             if not isinstance(reply, bool):
                 if self._staging:
                     # The peer has read all that was sent before: its silence tells again.
@@ -314,6 +289,7 @@ class Connection:
 
     def _send(self, header: bytes, payload: bytes) -> None:
         lengths = _LENGTHS.pack(len(header), len(payload))
+        # One packet for small ones; a large payload is not copied once more.
         if len(payload) < _SEND_JOINED_BELOW:
             self.socket.sendall(b"".join((lengths, header, payload)))
         else:
@@ -328,12 +304,10 @@ class Connection:
 
 
 def _notice_lost_hosts(connected: socket.socket) -> None:
-    """End the connection when the peer's host has vanished: nothing else would tell for minutes.
-
-    Keepalive asks a host that we wait for; the other bound is for what was sent and never
-    acknowledged. A peer that takes nothing in for that long counts as gone, too.
-    """
+    """End the connection when the peer's host has vanished: nothing else would tell for minutes."""
     seconds = _SILENT_PEER_SECONDS // _PROBES
+    # Keepalive asks a host that we wait for; the other bound is for what was sent and never
+    # acknowledged. A peer that takes nothing in for that long counts as gone, too.
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds)
@@ -348,8 +322,7 @@ def _bound_unacknowledged(connected: socket.socket, seconds: int) -> None:
 def accept_peer(connection: Connection, token: str, nonce: bytes, server: str = "") -> None:
     """The server's side of the handshake; `server` is its identity, 255 ASCII characters at most.
 
-    Raises:
-        UserError: another protocol version, or a wrong token; the client has been told.
+    Raises `UserError` for another protocol version or a wrong token; the client has been told.
     """
     identity = server.encode("ascii")
     greeting = _MAGIC + bytes([PROTOCOL_VERSION]) + nonce + bytes([len(identity)]) + identity
@@ -358,6 +331,7 @@ def accept_peer(connection: Connection, token: str, nonce: bytes, server: str = 
     both, refusal = nonce + theirs + identity, ""
     if protocol != PROTOCOL_VERSION:
         refusal = f"protocol version differs: client={protocol} server={PROTOCOL_VERSION}"
+    # In constant time: how long a wrong proof takes must not tell how much of it was right.
     elif not hmac.compare_digest(proof, _proof(token, _CLIENT, both)):
         refusal = "token is wrong"
     if refusal:
@@ -370,12 +344,10 @@ def accept_peer(connection: Connection, token: str, nonce: bytes, server: str = 
 def greet_server(connection: Connection, token: str, wanted: str = "") -> str:
     """The client's side of the handshake; returns the identity of the server.
 
-    Args:
-        wanted: the identity that it must have; any if empty.
+    `wanted` is the identity that it must have; any if empty.
 
     Raises:
-        AnotherServer: it is not the wanted one. One of its name that refuses, or does not know the
-            token, is another job's: it has the volume now.
+        AnotherServer: it is not the wanted one, or is another job's.
         UserError: the server refuses, does not know the token, or is something else.
     """
     greeting = connection.receive_exactly(len(_MAGIC) + 1)
@@ -408,9 +380,10 @@ def greet_server(connection: Connection, token: str, wanted: str = "") -> str:
 
 
 def _refusal(text: str, wanted: str) -> MoorageError:
-    """One of the wanted name was this job's once; now another job has its place on the volume."""
+    """The error for a peer that refuses, or does not know the token."""
     if not wanted:
         return UserError(text)
+    # One of the wanted name was this job's once; now another job has its place on the volume.
     return AnotherServer(f"another job has the state server's place: wanted={wanted} ({text})")
 
 

@@ -35,18 +35,6 @@ from moorage_state.snapshots.history import (
     retained,
     victims,
 )
-from moorage_state.snapshots.layout import (
-    checkpoint_id_of,
-    checkpoint_path,
-    log_key,
-    manifest_key,
-    pack_size,
-    private_key,
-    private_pack_key,
-    run_token,
-    shared_key,
-    shared_pack_key,
-)
 from moorage_state.snapshots.log import AdoptionNeeded, LineageLog, LogWriter, NotOwner
 from moorage_state.snapshots.manifest import (
     MANIFEST_FORMAT,
@@ -62,6 +50,18 @@ from moorage_state.snapshots.manifest import (
     manifest_digest,
     object_keys,
     worn_packs,
+)
+from moorage_state.snapshots.object_keys import (
+    checkpoint_id_of,
+    checkpoint_path,
+    log_key,
+    manifest_key,
+    pack_size,
+    private_key,
+    private_pack_key,
+    run_token,
+    shared_key,
+    shared_pack_key,
 )
 from moorage_state.snapshots.run_lock import (
     LOCK_KEY,

@@ -29,12 +29,6 @@ from moorage_state.snapshots.history import (
     retained,
     victims,
 )
-from moorage_state.snapshots.layout import (
-    checkpoint_id_of,
-    checkpoint_path,
-    manifest_key,
-    pack_size,
-)
 from moorage_state.snapshots.log import LogWriter
 from moorage_state.snapshots.manifest import (
     FileRef,
@@ -44,15 +38,13 @@ from moorage_state.snapshots.manifest import (
     encode_manifest,
     manifest_digest,
 )
+from moorage_state.snapshots.object_keys import (
+    checkpoint_id_of,
+    checkpoint_path,
+    manifest_key,
+    pack_size,
+)
 from moorage_state.stores import ObjectStore, not_deleted
-
-__all__ = [
-    "CheckpointStore",
-    "Loaded",
-    "Verify",
-    "delete_state",
-    "verify_files",
-]
 
 Verify = Literal["manifest", "sizes", "hashes"]
 """How far to look before trusting a checkpoint: its manifest; that every file is there with its

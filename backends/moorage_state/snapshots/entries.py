@@ -25,27 +25,19 @@ from moorage_state.formats import (
     unknown_name,
 )
 
-__all__ = [
-    "LOG_FORMAT",
-    "Checkpoint",
-    "Entry",
-    "Fence",
-    "Owner",
-    "Record",
-    "Released",
-    "Retire",
-    "Run",
-    "Savepoint",
-    "Unknown",
-    "decode_record",
-    "encode_record",
-]
-
 LOG_FORMAT = 1
 
 AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Id = Annotated[int, msgspec.Meta(ge=1)]
+
+_VERSION = re.compile(rb'\{"moorage-log":([0-9]{1,9}),')
+_TAIL = re.compile(rb',"sha256":"([0-9a-f]{64})"\}\n')
+_TAIL_BYTES = len(b',"sha256":""}\n') + 64
+_ADVICE = (
+    "restore this object from a backup of the checkpoint directory, or start a new lineage in an "
+    "empty directory from a savepoint"
+)
 
 
 class _Entry(
@@ -228,16 +220,6 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attempt: str
     at: AwareTime
     entry: msgspec.Raw
-
-
-_VERSION = re.compile(rb'\{"moorage-log":([0-9]{1,9}),')
-_TAIL = re.compile(rb',"sha256":"([0-9a-f]{64})"\}\n')
-_TAIL_BYTES = len(b',"sha256":""}\n') + 64
-
-_ADVICE = (
-    "restore this object from a backup of the checkpoint directory, or start a new lineage in an "
-    "empty directory from a savepoint"
-)
 
 
 def encode_record(record: Record) -> bytes:

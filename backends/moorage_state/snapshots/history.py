@@ -18,22 +18,8 @@ from moorage_state.snapshots.entries import (
     Run,
     Savepoint,
 )
-from moorage_state.snapshots.layout import checkpoint_id_of, checkpoint_path, manifest_key
 from moorage_state.snapshots.manifest import Manifest, RangeHandle, object_keys
-
-__all__ = [
-    "RestorePoint",
-    "Retirement",
-    "ancestors",
-    "current_fence",
-    "current_owner",
-    "is_released",
-    "next_checkpoint_id",
-    "restore_point",
-    "restore_points",
-    "retained",
-    "victims",
-]
+from moorage_state.snapshots.object_keys import checkpoint_id_of, checkpoint_path, manifest_key
 
 
 @dataclass(frozen=True, slots=True)

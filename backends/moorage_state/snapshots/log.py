@@ -32,19 +32,8 @@ from moorage_state.snapshots.entries import (
     encode_record,
 )
 from moorage_state.snapshots.history import current_fence, current_owner, is_released
-from moorage_state.snapshots.layout import LOG_PREFIX, is_log_key, log_key, log_seq
+from moorage_state.snapshots.object_keys import LOG_PREFIX, is_log_key, log_key, log_seq
 from moorage_state.stores import ObjectStore
-
-__all__ = [
-    "AdoptionNeeded",
-    "Clock",
-    "LineageLog",
-    "LogWriter",
-    "NewId",
-    "NotOwner",
-    "random_id",
-    "utc_now",
-]
 
 Clock = Callable[[], datetime]
 NewId = Callable[[], str]

@@ -19,24 +19,8 @@ import msgspec
 
 from moorage_state.errors import Bug, CorruptState, UserError
 from moorage_state.formats import decode_document, require_known_format
-from moorage_state.snapshots.layout import pack_size
+from moorage_state.snapshots.object_keys import pack_size
 from moorage_state.stores import check_key
-
-__all__ = [
-    "MANIFEST_FORMAT",
-    "MAX_INLINE_BYTES",
-    "FileRef",
-    "Manifest",
-    "OperatorState",
-    "OperatorStateMeta",
-    "RangeHandle",
-    "StateMeta",
-    "decode_manifest",
-    "encode_manifest",
-    "manifest_digest",
-    "object_keys",
-    "worn_packs",
-]
 
 MANIFEST_FORMAT = 1
 
@@ -49,6 +33,13 @@ _Uid = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z"
 _FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}\Z")]
 _Xxh3 = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?\Z")]
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+_HEADER = re.compile(rb"MOORAGE-MANIFEST ([0-9]{1,9}) sha256:([0-9a-f]{64}) ([0-9]{1,18})\n")
+_ADVICE = (
+    "restore this object from a backup, restore an older checkpoint, or allow an older one to "
+    "take its place"
+)
+_SMALL_PACK_BYTES = 1 << 20
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -256,13 +247,6 @@ def object_keys(handles: Iterable[RangeHandle]) -> frozenset[str]:
     return frozenset(file.key for handle in handles for file in handle.files if file.key)
 
 
-_HEADER = re.compile(rb"MOORAGE-MANIFEST ([0-9]{1,9}) sha256:([0-9a-f]{64}) ([0-9]{1,18})\n")
-_ADVICE = (
-    "restore this object from a backup, restore an older checkpoint, or allow an older one to "
-    "take its place"
-)
-
-
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the manifest as bytes.
 
@@ -372,9 +356,6 @@ def _file_problem(file: FileRef) -> str:
     elif file.key or file.offset or len(file.inline) != file.size:
         return f"inline file {file.name} has a key, an offset or another size"
     return ""
-
-
-_SMALL_PACK_BYTES = 1 << 20
 
 
 def worn_packs(handles: Iterable[RangeHandle], most_small: int = 32) -> frozenset[str]:

@@ -27,17 +27,14 @@ from typing import Protocol, Self
 from moorage_state.errors import AlreadyExists, MoorageError, ObjectNotFound, UserError
 from moorage_state.stores import LocalStore, MemoryStore, ObjectStore
 
-__all__ = [
-    "LOCK_KEY",
-    "DirectoryLock",
-    "HeartbeatLock",
-    "LockHolder",
-    "Pace",
-    "RunLock",
-    "acquire_lock",
-]
-
 _FILE_NAME = ".lock"
+
+_held: "weakref.WeakSet[DirectoryLock]" = weakref.WeakSet()
+LOCK_KEY = "lock.json"
+_FORMAT = "moorage-lock"
+_VERSION = 1
+_JOIN_SECONDS = 10.0
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +127,6 @@ class DirectoryLock:
             os.close(descriptor)
 
 
-_held: "weakref.WeakSet[DirectoryLock]" = weakref.WeakSet()
-
-
 def _close_in_child() -> None:
     for lock in list(_held):
         lock._close()  # noqa: SLF001
@@ -198,15 +192,6 @@ def _who_holds(path: Path) -> str:
         return f"holder: {LockHolder(**json.loads(path.read_text()))}"
     except (OSError, ValueError, TypeError):
         return "holder: unknown"
-
-
-LOCK_KEY = "lock.json"
-
-_FORMAT = "moorage-lock"
-_VERSION = 1
-_JOIN_SECONDS = 10.0
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

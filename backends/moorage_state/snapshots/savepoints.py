@@ -44,21 +44,13 @@ from moorage_state.snapshots.manifest import (
 )
 from moorage_state.stores import ObjectStore, check_key, in_parallel, open_store
 
-__all__ = [
-    "ATTEMPT_KEY",
-    "MANIFEST_KEY",
-    "Piece",
-    "SavepointConflict",
-    "SavepointStore",
-    "as_savepoint",
-    "bring",
-    "savepoint_key",
-]
-
 MANIFEST_KEY = "MANIFEST"
 ATTEMPT_KEY = "ATTEMPT"
 
 _NEXT_STEP = "restore it from a backup, or use another savepoint"
+
+_THREADS = 4
+_ADVICE = "nothing was completed; copy another checkpoint, or restore this one from a backup"
 
 
 class SavepointConflict(UserError):
@@ -242,10 +234,6 @@ def _check_own(manifest: Manifest) -> None:
     for file in manifest.files:
         if file.shared or file.key.startswith(("chk-", "shared/")):
             raise Bug(f"savepoint references an object of a checkpoint: key={file.key}")
-
-
-_THREADS = 4
-_ADVICE = "nothing was completed; copy another checkpoint, or restore this one from a backup"
 
 
 class Piece(NamedTuple):

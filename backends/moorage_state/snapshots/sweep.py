@@ -14,18 +14,16 @@ from moorage_state import failpoints
 from moorage_state.snapshots.checkpoints import CheckpointStore, delete_state
 from moorage_state.snapshots.entries import Checkpoint, Entry
 from moorage_state.snapshots.history import next_checkpoint_id, retained
-from moorage_state.snapshots.layout import (
+from moorage_state.snapshots.log import LogWriter
+from moorage_state.snapshots.manifest import Manifest
+from moorage_state.snapshots.object_keys import (
     checkpoint_id_in,
     checkpoint_id_of,
     is_shared_key,
     is_state_key,
     manifest_key,
 )
-from moorage_state.snapshots.log import LogWriter
-from moorage_state.snapshots.manifest import Manifest
 from moorage_state.stores import ObjectInfo, ObjectStore, not_deleted
-
-__all__ = ["AGE_FLOOR", "Swept", "UnderWay", "find_garbage", "garbage", "sweep"]
 
 AGE_FLOOR = timedelta(days=1)
 """Longer than any checkpoint may take."""

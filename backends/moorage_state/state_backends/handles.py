@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from moorage_state.canonical.layout import file_name
+from moorage_state.canonical.file_schema import file_name
 from moorage_state.errors import CorruptState, UserError
-from moorage_state.keyed.store import StateSchema, merged_schema
+from moorage_state.keyed.schema import StateSchema, merged_schema
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.snapshots import FileRef, RangeHandle, StateMeta
 from moorage_state.state_backends.streams import StreamStateHandle

@@ -28,12 +28,10 @@ from moorage_state.errors import Bug, LocalDiskError
 from moorage_state.keyed.timers import TIMERS_STATE, KeyTimers, TimeDomain
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import KEYED_STATE, state_id
-from moorage_state.server.api import RangeSpec, RestoreBase, Version
 from moorage_state.server.databases import Databases
-from moorage_state.server.directory import RangeDirectory
-from moorage_state.server.local_snapshots import Snapshots
-from moorage_state.server.marker import write_marker
-from moorage_state.server.restore import Restored, Restorer
+from moorage_state.server.local_files import RangeDirectory, Snapshots
+from moorage_state.server.operations import RangeSpec, RestoreBase, Version
+from moorage_state.server.restore import Restored, Restorer, write_marker
 from moorage_state.state_backends.api import VOID_NAMESPACE, Environment
 from moorage_state.state_backends.futures import SnapshotFuture, SnapshotsUnderway
 from moorage_state.state_backends.handles import (

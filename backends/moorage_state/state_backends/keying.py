@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from moorage_state.canonical.hashing import key_groups
-from moorage_state.codecs import StateTypeError, checker, plain_type
+from moorage_state.checks import StateTypeError
+from moorage_state.codecs import checker, plain_type
 from moorage_state.errors import UserError
 from moorage_state.keygroups import MAX_PARALLELISM_LIMIT, KeyGroupRange
 from moorage_state.keylayout import key_prefix

@@ -8,19 +8,19 @@ writes go here in place of an epoch's frames. Belongs to one thread.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from moorage_state.codecs import StateTypeError
+from moorage_state.checks import StateTypeError
 from moorage_state.database import RangeDatabase, Scan
 from moorage_state.deltas import Frame
 from moorage_state.descriptors import StateDescriptor
 from moorage_state.errors import Bug
 from moorage_state.keyed.expiry import Expiry, stamp_bytes
-from moorage_state.keyed.store import KeyedStateStore, NoKey, StateHandleBase, StateSchema
+from moorage_state.keyed.schema import StateSchema
+from moorage_state.keyed.state_store import KeyedStateStore, NoKey, StateHandleBase
 from moorage_state.keyed.timers import MIN_TIME
 from moorage_state.keygroups import KeyGroupRange
-from moorage_state.keylayout import EVENT_TIMERS, KEYED_STATE
+from moorage_state.keylayout import EVENT_TIMERS, KEYED_STATE, METADATA
 from moorage_state.server import scans
-from moorage_state.server.api import RangeSpec
-from moorage_state.server.marker import METADATA
+from moorage_state.server.operations import RangeSpec
 
 __all__ = ["RecentWrites", "RecordStore"]
 

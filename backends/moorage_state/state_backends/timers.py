@@ -21,7 +21,7 @@ from moorage_state.keyed.timers import (
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, timer_entry, timer_parts
 from moorage_state.server import scans
-from moorage_state.server.api import RangeSpec
+from moorage_state.server.operations import RangeSpec
 from moorage_state.state_backends.keying import KeyLocator, Located
 from moorage_state.state_backends.record_store import RecordStore
 

@@ -15,17 +15,12 @@ from moorage_state.stores.local import LocalStore
 from moorage_state.stores.memory import MemoryStore
 from moorage_state.stores.s3 import S3Address, S3Store
 
-__all__ = [
-    "Opener",
-    "address",
-    "bytes_of",
-    "child",
-    "open_store",
-    "opened",
-    "parent_and_name",
-    "same_or_below",
-    "store_url",
-]
+_SUPPORTED = (
+    "use file:///absolute/path (a directory), s3://bucket/prefix, or memory://name "
+    "(this process only)"
+)
+Opener = Callable[[str], ObjectStore]
+"""From an address to the store, with the right credentials. Raises as `open_store` does."""
 
 
 def address(text: str | Path) -> str:
@@ -73,12 +68,6 @@ def _split(url: str) -> tuple[str, str]:
         return url, ""
     place, mark, options = url.partition("?")
     return place, mark + options
-
-
-_SUPPORTED = (
-    "use file:///absolute/path (a directory), s3://bucket/prefix, or memory://name "
-    "(this process only)"
-)
 
 
 def open_store(url: str, *, create: bool = False) -> ObjectStore:
@@ -129,10 +118,6 @@ def store_url(
         own.region or region,
         own.path_style or path_style,
     ).url
-
-
-Opener = Callable[[str], ObjectStore]
-"""From an address to the store, with the right credentials. Raises as `open_store` does."""
 
 
 def opened(open_: Opener, url: str) -> ObjectStore | None:

@@ -22,19 +22,6 @@ from moorage_state.errors import (
     UserError,
 )
 
-__all__ = [
-    "MAX_KEY_BYTES",
-    "ObjectInfo",
-    "ObjectStore",
-    "check_key",
-    "check_prefix",
-    "check_slice",
-    "delete_all",
-    "delete_each",
-    "not_deleted",
-    "short_object",
-]
-
 MAX_KEY_BYTES = 1024
 """The longest key S3 takes, in bytes of UTF-8."""
 

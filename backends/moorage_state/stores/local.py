@@ -37,8 +37,6 @@ from moorage_state.stores.base import (
     short_object,
 )
 
-__all__ = ["TEMPORARY", "LocalStore", "Place", "place_file", "present_time", "store_error"]
-
 _ADVICE = {
     errno.EACCES: "give this user read and write permission on it",
     errno.EPERM: "give this user permission, or use a file system with hard links",
@@ -54,6 +52,18 @@ _ADVICE = {
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
+Place = Callable[[Path, Path], None]
+"""Gives the first file the name of the second: `os.replace`, or `os.link`, which never replaces."""
+
+TEMPORARY = ".tmp"
+"""The directory below the root for files that are still being written."""
+
+_ATTEMPTS = 20
+"""How often a directory that a concurrent delete emptied and removed is made anew."""
+
+_CHUNK_BYTES = 1 << 20
+_SEND_BYTES = 1 << 30
+
 
 def store_error(action: str, path: Path, error: OSError) -> MoorageError:
     """Return the error to raise `from` an OSError that a store met; never means 'not found'.
@@ -67,16 +77,6 @@ def store_error(action: str, path: Path, error: OSError) -> MoorageError:
     if error.errno in _FULL:
         return StoreUnavailable(f"{where}; free space on the volume of the store")
     return StoreUnavailable(f"{where}; check the volume of the store")
-
-
-Place = Callable[[Path, Path], None]
-"""Gives the first file the name of the second: `os.replace`, or `os.link`, which never replaces."""
-
-TEMPORARY = ".tmp"
-"""The directory below the root for files that are still being written."""
-
-_ATTEMPTS = 20
-"""How often a directory that a concurrent delete emptied and removed is made anew."""
 
 
 def place_file(root: Path, target: Path, chunks: Iterable[bytes], place: Place) -> None:
@@ -158,10 +158,6 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-_CHUNK_BYTES = 1 << 20
-_SEND_BYTES = 1 << 30
 
 
 class LocalStore:

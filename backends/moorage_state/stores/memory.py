@@ -16,8 +16,6 @@ from moorage_state.stores.base import (
     short_object,
 )
 
-__all__ = ["MemoryStore"]
-
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)

@@ -13,8 +13,6 @@ from typing import TypeVar
 
 from moorage_state.errors import MoorageError
 
-__all__ = ["Failure", "Retries"]
-
 T = TypeVar("T")
 
 

@@ -7,8 +7,6 @@ from typing import TypeVar
 
 from moorage_state.progress import carried
 
-__all__ = ["in_parallel", "run_windowed"]
-
 T = TypeVar("T")
 
 

@@ -13,20 +13,57 @@ from moorage_state.errors import IllegalConfigurationError
 from moorage_state.tuning import value_kinds
 from moorage_state.tuning.resolved import BackendOptions
 
-__all__ = [
-    "ABSENT_KEYS",
-    "HEAP_LIMIT",
-    "KNOWN_KEYS",
-    "ROCKSDB",
-    "Refusal",
-    "judge_options",
-    "parse_options",
-]
-
 ROCKSDB = "state.backend.rocksdb."
 _HASHMAP = "state.backend.hashmap."
 HEAP_LIMIT = "state.backend.hashmap.memory-limit"
 _KIB, _GIB = 1 << 10, 1 << 30
+
+_size = value_kinds.size(_KIB)
+_PROFILES = {
+    name: name
+    for name in (
+        "DEFAULT",
+        "SPINNING_DISK_OPTIMIZED",
+        "SPINNING_DISK_OPTIMIZED_HIGH_MEM",
+        "FLASH_SSD_OPTIMIZED",
+    )
+}
+_BINDING = "python's binding of RocksDB cannot set it; leave it out"
+_ONE_WAY = "restore has one way, which needs no such setting; leave it out"
+ABSENT_KEYS: dict[str, str] = {
+    "state.backend": "is spec.state.backend; write it there",
+    "state.backend.type": "is spec.state.backend; write it there",
+    "state.backend.incremental": "is spec.checkpoint.incremental; write it there",
+    "state.checkpoints.dir": "is spec.state.checkpointDir; write it there",
+    "state.savepoints.dir": "is spec.state.savepointDir; write it there",
+    "state.backend.rocksdb.options-factory": (
+        "names code for the JVM; use the other settings of state.backend.rocksdb"
+    ),
+    "state.backend.rocksdb.writebuffer.number-to-merge": (
+        "RocksDB takes 1 for it where there is no write-ahead log; leave it out"
+    ),
+    "state.backend.rocksdb.bloom-filter.block-based-mode": (
+        "RocksDB has had no such filters for long; leave it out"
+    ),
+    "state.backend.rocksdb.memory.high-prio-pool-ratio": _BINDING,
+    "state.backend.rocksdb.log.level": _BINDING,
+    "state.backend.rocksdb.compaction.filter.query-time-after-num-entries": _BINDING,
+    "state.backend.rocksdb.compaction.filter.periodic-compaction-time": _BINDING,
+    "state.backend.rocksdb.write-batch-size": (
+        "an epoch is one batch, so that all of it counts or nothing; leave it out"
+    ),
+    "state.backend.rocksdb.checkpoint.transfer.thread.num": (
+        "uploads take four threads for all ranges of a server; leave it out"
+    ),
+    "state.backend.rocksdb.timer-service.cache-size": (
+        "timers are read by pages of the block cache; leave it out"
+    ),
+    "state.backend.rocksdb.restore-overlap-fraction-threshold": _ONE_WAY,
+    "state.backend.rocksdb.use-ingest-db-restore-mode": _ONE_WAY,
+    "state.backend.rocksdb.incremental-restore-async-compact-after-rescale": _ONE_WAY,
+    "state.backend.rocksdb.rescaling.use-delete-files-in-range": _ONE_WAY,
+}
+"""Flink's keys that have no place here, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +77,6 @@ class _Setting:
     field: str
     parse: Callable[[str], Any]
 
-
-_size = value_kinds.size(_KIB)
-_PROFILES = {
-    name: name
-    for name in (
-        "DEFAULT",
-        "SPINNING_DISK_OPTIMIZED",
-        "SPINNING_DISK_OPTIMIZED_HIGH_MEM",
-        "FLASH_SSD_OPTIMIZED",
-    )
-}
 
 _TABLE: dict[str, _Setting] = {
     "state.backend.rocksdb.localdir": _Setting("local_dir", value_kinds.directory),
@@ -107,44 +133,6 @@ _TABLE: dict[str, _Setting] = {
 
 KNOWN_KEYS = tuple(_TABLE)
 """All keys that can be set."""
-
-_BINDING = "python's binding of RocksDB cannot set it; leave it out"
-_ONE_WAY = "restore has one way, which needs no such setting; leave it out"
-
-ABSENT_KEYS: dict[str, str] = {
-    "state.backend": "is spec.state.backend; write it there",
-    "state.backend.type": "is spec.state.backend; write it there",
-    "state.backend.incremental": "is spec.checkpoint.incremental; write it there",
-    "state.checkpoints.dir": "is spec.state.checkpointDir; write it there",
-    "state.savepoints.dir": "is spec.state.savepointDir; write it there",
-    "state.backend.rocksdb.options-factory": (
-        "names code for the JVM; use the other settings of state.backend.rocksdb"
-    ),
-    "state.backend.rocksdb.writebuffer.number-to-merge": (
-        "RocksDB takes 1 for it where there is no write-ahead log; leave it out"
-    ),
-    "state.backend.rocksdb.bloom-filter.block-based-mode": (
-        "RocksDB has had no such filters for long; leave it out"
-    ),
-    "state.backend.rocksdb.memory.high-prio-pool-ratio": _BINDING,
-    "state.backend.rocksdb.log.level": _BINDING,
-    "state.backend.rocksdb.compaction.filter.query-time-after-num-entries": _BINDING,
-    "state.backend.rocksdb.compaction.filter.periodic-compaction-time": _BINDING,
-    "state.backend.rocksdb.write-batch-size": (
-        "an epoch is one batch, so that all of it counts or nothing; leave it out"
-    ),
-    "state.backend.rocksdb.checkpoint.transfer.thread.num": (
-        "uploads take four threads for all ranges of a server; leave it out"
-    ),
-    "state.backend.rocksdb.timer-service.cache-size": (
-        "timers are read by pages of the block cache; leave it out"
-    ),
-    "state.backend.rocksdb.restore-overlap-fraction-threshold": _ONE_WAY,
-    "state.backend.rocksdb.use-ingest-db-restore-mode": _ONE_WAY,
-    "state.backend.rocksdb.incremental-restore-async-compact-after-rescale": _ONE_WAY,
-    "state.backend.rocksdb.rescaling.use-delete-files-in-range": _ONE_WAY,
-}
-"""Flink's keys that have no place here, and why."""
 
 
 @dataclass(frozen=True, slots=True)

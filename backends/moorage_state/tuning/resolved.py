@@ -11,36 +11,8 @@ from typing import Any
 from moorage_state.errors import IllegalConfigurationError, UserError
 from moorage_state.tuning.rocks import RocksOptions
 
-__all__ = ["DEFAULTS_VARIABLE", "BackendOptions", "default_options"]
-
 DEFAULTS_VARIABLE = "MOORAGE_STATE_OPTIONS"
 """A JSON object of texts, by the same names as in `spec.state.options`."""
-
-
-def default_options(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the variable says, nothing if it is not set.
-
-    Raises:
-        IllegalConfigurationError: it is not a JSON object of texts.
-    """
-    text = environ.get(DEFAULTS_VARIABLE, "")
-    if not text.strip():
-        return {}
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise _not_defaults(text) from error
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise _not_defaults(text)
-    return found
-
-
-def _not_defaults(text: str) -> IllegalConfigurationError:
-    return IllegalConfigurationError(
-        f"defaults of state options cannot be read: variable={DEFAULTS_VARIABLE} "
-        f'value={text[:80]!r}; write a JSON object like {{"state.backend.rocksdb.thread.num": "4"}}'
-    )
-
 
 _MIB = 1 << 20
 _OWN_CACHE = 8 * _MIB
@@ -67,6 +39,31 @@ _PROFILES: dict[str, dict[str, Any]] = {
     },
     "FLASH_SSD_OPTIMIZED": {"background_jobs": 4, "max_open_files": -1},
 }
+
+
+def default_options(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the variable says, nothing if it is not set.
+
+    Raises:
+        IllegalConfigurationError: it is not a JSON object of texts.
+    """
+    text = environ.get(DEFAULTS_VARIABLE, "")
+    if not text.strip():
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise _not_defaults(text) from error
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise _not_defaults(text)
+    return found
+
+
+def _not_defaults(text: str) -> IllegalConfigurationError:
+    return IllegalConfigurationError(
+        f"defaults of state options cannot be read: variable={DEFAULTS_VARIABLE} "
+        f'value={text[:80]!r}; write a JSON object like {{"state.backend.rocksdb.thread.num": "4"}}'
+    )
 
 
 @dataclass(frozen=True, slots=True)

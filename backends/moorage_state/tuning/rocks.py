@@ -8,8 +8,6 @@ from typing import Literal
 
 from moorage_state.errors import UserError
 
-__all__ = ["COMPRESSIONS", "RocksOptions"]
-
 _MIB = 1 << 20
 
 COMPRESSIONS = ("lz4", "zstd", "snappy", "none", "lz4hc", "zlib", "bz2")

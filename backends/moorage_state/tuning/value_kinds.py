@@ -4,8 +4,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Refused", "boolean", "choice", "compressions", "directory", "ratio", "size", "whole"]
-
 _UNITS = {
     "": 1,
     "b": 1,

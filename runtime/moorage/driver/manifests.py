@@ -17,7 +17,7 @@ from moorage.api.sinks import Committable
 from moorage.driver.settings import JobSettings
 from moorage.engine.event_time import JobClocks, Watermarks
 from moorage.engine.operator_states import OperatorStates
-from moorage_state.keyed.store import StateSchema
+from moorage_state.keyed.schema import StateSchema
 from moorage_state.operator_state import OperatorStateSchema
 from moorage_state.snapshots import (
     LogWriter,

@@ -14,7 +14,7 @@ import xxhash
 
 from moorage.engine.event_time import Value
 from moorage_state.errors import Retryable
-from moorage_state.keyed.store import StateSchema, merged_schema
+from moorage_state.keyed.schema import StateSchema, merged_schema
 from moorage_state.operator_state import OperatorStateSchema
 from moorage_state.operator_state.schemas import require_same
 

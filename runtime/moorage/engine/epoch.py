@@ -23,7 +23,7 @@ from moorage.engine.plan import EpochFrame, EpochPlanner, EpochSpec
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.task_failures import failure_of
 from moorage_state.errors import MoorageError, Retryable, StaleLease, UserError, VersionMismatch
-from moorage_state.keyed.store import StateSchema
+from moorage_state.keyed.schema import StateSchema
 
 __all__ = ["EpochRunner", "RunIdentity"]
 

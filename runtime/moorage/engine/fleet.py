@@ -17,7 +17,7 @@ from moorage.engine.range_access import LeasedRange, ServerConnection, Servers
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
 from moorage_state.keygroups import range_of
-from moorage_state.server.api import (
+from moorage_state.server.operations import (
     Lease,
     OpenResult,
     RangeApi,

@@ -51,7 +51,7 @@ from moorage.engine.placement import Placement
 from moorage.engine.range_access import LeasedRange
 from moorage.engine.subtask import run_subtask, stage_rows
 from moorage.engine.subtask_plan import OperatorStatePlan, SideOutputPlan, SubtaskPlan
-from moorage_state.keyed.store import StateSchema
+from moorage_state.keyed.schema import StateSchema
 from moorage_state.keygroups import SPARK_XXHASH64
 
 __all__ = [

@@ -12,8 +12,8 @@ from typing import ClassVar, Protocol
 from moorage_state.database import Scan
 from moorage_state.errors import VersionGone
 from moorage_state.keylayout import EVENT_TIMERS
-from moorage_state.server.api import Lease, StateApi, Version
 from moorage_state.server.client import StateClient
+from moorage_state.server.operations import Lease, StateApi, Version
 from moorage_state.server.slots import ID_FILE
 from moorage_state.server.tls import TlsFiles
 

@@ -12,7 +12,7 @@ from moorage.api.sinks import Sink
 from moorage.engine.columns import carried_schema
 from moorage.engine.range_access import LeasedRange
 from moorage_state.descriptors import MapStateDescriptor
-from moorage_state.keyed.store import StateSchema
+from moorage_state.keyed.schema import StateSchema
 from moorage_state.operator_state import OperatorStateSchema
 
 __all__ = [

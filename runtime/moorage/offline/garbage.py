@@ -27,7 +27,7 @@ from moorage_state.snapshots import (
     find_garbage,
     retained,
 )
-from moorage_state.snapshots.layout import checkpoint_id_in
+from moorage_state.snapshots.object_keys import checkpoint_id_in
 from moorage_state.stores import LocalStore, ObjectInfo, ObjectStore, not_deleted
 
 __all__ = ["Collected", "Garbage", "collect"]

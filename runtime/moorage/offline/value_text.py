@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from moorage_state.codecs import StateTypeError, checker
+from moorage_state.checks import StateTypeError
+from moorage_state.codecs import checker
 from moorage_state.errors import UserError
 from moorage_state.types import StateType, parse_type
 

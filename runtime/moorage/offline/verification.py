@@ -24,7 +24,7 @@ from moorage_state.snapshots import (
     pack_size,
     retained,
 )
-from moorage_state.snapshots.layout import log_seq
+from moorage_state.snapshots.object_keys import log_seq
 from moorage_state.stores import ObjectStore, in_parallel, open_store
 from moorage_state.stores.addresses import parent_and_name
 

@@ -27,15 +27,15 @@ from moorage_state.canonical import (
     schema_of,
     spec_of,
 )
-from moorage_state.codecs import StateTypeError, checker
+from moorage_state.checks import StateTypeError
+from moorage_state.codecs import checker
 from moorage_state.database import RangeDatabase
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.keyed.expiry import NEVER
 from moorage_state.keylayout import key_prefix
 from moorage_state.keys import KeyCodec
 from moorage_state.server.databases import Databases, owner_of
-from moorage_state.server.fetching import fetch_all
-from moorage_state.server.marker import read_marker
+from moorage_state.server.restore import fetch_all, read_marker
 from moorage_state.snapshots import RangeHandle
 from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 from moorage_state.stores import open_store

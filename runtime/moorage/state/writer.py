@@ -20,7 +20,7 @@ from moorage.state.snapshot_path import Snapshot, locate
 from moorage_state.canonical import handle_of, upload_files
 from moorage_state.errors import UserError
 from moorage_state.keygroups import default_max_parallelism, range_of
-from moorage_state.server.fetching import fetch_all
+from moorage_state.server.restore import fetch_all
 from moorage_state.snapshots import (
     FileRef,
     Manifest,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from moorage_state.codecs import StateTypeError
+from moorage_state.checks import StateTypeError
 from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor
 from moorage_testing.state_contract import StateHarness
 

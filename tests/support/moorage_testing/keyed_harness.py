@@ -10,7 +10,7 @@ from typing import Any
 import xxhash
 
 from moorage_state.keyed import KeyedStateStore
-from moorage_state.keyed.store import StateSchema, merged_schema
+from moorage_state.keyed.schema import StateSchema, merged_schema
 from moorage_state.keygroups import KeyGroupRange, owner, range_of
 from moorage_state.keylayout import key_prefix
 from moorage_state.keys import KeyCodec

@@ -16,9 +16,8 @@ from typing import Any
 from moorage_state.errors import AlreadyExists, StoreUnavailable
 from moorage_state.keygroups import range_of
 from moorage_state.server import RangeSpec, UploadLimits, Version
-from moorage_state.server.directory import RangeDirectory
-from moorage_state.server.fetching import fetch_all
-from moorage_state.server.local_snapshots import FileHashes, Snapshots
+from moorage_state.server.local_files import FileHashes, RangeDirectory, Snapshots
+from moorage_state.server.restore import fetch_all
 from moorage_state.server.uploads import UploadPart, upload
 from moorage_state.snapshots import (
     CheckpointStore,

@@ -10,7 +10,7 @@ from moorage_state.codecs import decoder
 from moorage_state.keylayout import state_id
 from moorage_state.keys import KeyCodec
 from moorage_state.server import RangeHost
-from moorage_state.server.api import Lease, RangeSpec, RestoreBase
+from moorage_state.server.operations import Lease, RangeSpec, RestoreBase
 from moorage_state.snapshots import CheckpointStore, LineageLog, Manifest, retained
 from moorage_state.stores import open_store
 

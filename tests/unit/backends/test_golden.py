@@ -26,7 +26,7 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.errors import CorruptState, UserError
-from moorage_state.keyed.store import StateSchema
+from moorage_state.keyed.schema import StateSchema
 from moorage_state.keyed.timers import TimeDomain
 from moorage_state.operator_state.backend import DefaultOperatorStateBackend
 from moorage_state.operator_state.snapshots import OPERATOR_STREAM_FORMAT

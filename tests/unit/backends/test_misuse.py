@@ -6,7 +6,7 @@ from itertools import islice
 import msgspec
 import pytest
 
-from moorage_state.codecs import StateTypeError
+from moorage_state.checks import StateTypeError
 from moorage_state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,

@@ -7,7 +7,7 @@ from benchmarks.snapshots.job import Taken
 from benchmarks.snapshots.params import Size, parse_size
 from benchmarks.snapshots.report import goal_line, to_json
 
-from moorage_state.server.api import SnapshotSync
+from moorage_state.server.operations import SnapshotSync
 
 
 def taken(number=1, *, pause=0.010, flush=0.100, uploaded=20, total=1000):

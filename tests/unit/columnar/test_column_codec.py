@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from moorage_state.codecs import StateTypeError, decoder, encoder
+from moorage_state.checks import StateTypeError
+from moorage_state.codecs import decoder, encoder
 from moorage_state.columnar import ColumnCodec, is_columnar, to_arrow
 from moorage_state.evolution import ValueCodec
 from moorage_state.types import parse_type

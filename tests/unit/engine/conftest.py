@@ -26,9 +26,9 @@ from moorage.engine.columns import (
 )
 from moorage.engine.range_access import LeasedRange, ServerDoor
 from moorage.engine.subtask import SubtaskPlan, run_subtask
-from moorage_state.server.api import Lease, RangeSpec, Version
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
+from moorage_state.server.operations import Lease, RangeSpec, Version
 
 # A busy machine is no failure.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -17,7 +17,7 @@ from moorage.engine.acks import (
     verify,
 )
 from moorage_state.errors import Retryable
-from moorage_state.keyed.store import StateSchema
+from moorage_state.keyed.schema import StateSchema
 
 
 def ack(uid="count", subtask=0, delta="d", **fields):

@@ -16,7 +16,7 @@ from moorage.engine.subtask_plan import NEVER
 from moorage.engine.timers import FiringAtTheEnd, NothingStored
 from moorage_state.keyed import KeyedStateStore, KeyTimers
 from moorage_state.keylayout import key_prefix
-from moorage_state.server.api import Lease, Prepared, Version
+from moorage_state.server.operations import Lease, Prepared, Version
 
 
 class NoServer:

@@ -14,7 +14,7 @@ from moorage.engine.event_time import MAX_VALUES, InputClock, Watermarks
 from moorage.engine.operator_states import OperatorStates
 from moorage.engine.plan import EpochFrame
 from moorage_state.errors import UserError, VersionGone
-from moorage_state.keyed.store import StateSchema
+from moorage_state.keyed.schema import StateSchema
 from moorage_state.operator_state import OperatorStateSchema
 
 SEEN = OperatorStateSchema("seen", "split", "struct<n:int>")

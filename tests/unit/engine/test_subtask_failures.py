@@ -25,9 +25,9 @@ from moorage_state.errors import (
     UserError,
     VersionMismatch,
 )
-from moorage_state.server.api import Lease, RangeSpec, Version
 from moorage_state.server.client import StateClient
 from moorage_state.server.host import RangeHost
+from moorage_state.server.operations import Lease, RangeSpec, Version
 
 
 class Echo(KeyedProcessFunction):

@@ -17,7 +17,7 @@ from moorage_state.descriptors import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from moorage_state.keyed.store import StateSchema
+from moorage_state.keyed.schema import StateSchema
 
 
 class Count(KeyedProcessFunction):

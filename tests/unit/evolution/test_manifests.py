@@ -6,7 +6,7 @@ from datetime import UTC
 import pytest
 
 from moorage.driver.manifests import known_schemas, state_metas
-from moorage_state.keyed.store import StateSchema
+from moorage_state.keyed.schema import StateSchema
 from moorage_state.snapshots import (
     Manifest,
     OperatorState,

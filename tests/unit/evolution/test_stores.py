@@ -25,7 +25,7 @@ from moorage_state.descriptors import (
 from moorage_state.errors import UserError
 from moorage_state.evolution import StateMigrationError
 from moorage_state.keyed import KeyedStateStore
-from moorage_state.keyed.store import StateSchema, merged_schema
+from moorage_state.keyed.schema import StateSchema, merged_schema
 from moorage_state.keylayout import key_prefix, state_id
 from moorage_state.snapshots import StateMeta
 from moorage_state.timetolive import StateTtlConfig

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_state.codecs import StateTypeError
+from moorage_state.checks import StateTypeError
 from moorage_state.deltas import decode_frame
 from moorage_state.descriptors import (
     ListStateDescriptor,

@@ -15,7 +15,7 @@ from moorage_state.server import (
     UploadLimits,
     UploadRequest,
 )
-from moorage_state.server.fetching import fetch_all
+from moorage_state.server.restore import fetch_all
 from moorage_state.snapshots import pack_size
 from moorage_state.stores import MemoryStore, open_store
 

@@ -26,7 +26,7 @@ def live_once(seed: int, folder: Path, store: ObjectStore | None = None) -> None
 def one_transfer_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a seed means the same faults at the same places whenever it is run."""
     monkeypatch.setattr("moorage_state.server.uploads._UPLOAD_THREADS", 1)
-    monkeypatch.setattr("moorage_state.server.fetching._TRANSFERS", 1)
+    monkeypatch.setattr("moorage_state.server.restore._TRANSFERS", 1)
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -16,15 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_state.codecs import (
-    StateTypeError,
-    changes_in_place,
-    checker,
-    decoder,
-    encoder,
-    plain_type,
-    settler,
-)
+from moorage_state.checks import StateTypeError
+from moorage_state.codecs import changes_in_place, checker, decoder, encoder, plain_type, settler
 from moorage_state.types import parse_type
 
 D = decimal.Decimal

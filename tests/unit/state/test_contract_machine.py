@@ -30,7 +30,7 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.keyed import scanning
-from moorage_state.keyed import store as store_module
+from moorage_state.keyed import state_store as store_module
 from moorage_state.keyed.expiry import split_stamp
 from moorage_state.keylayout import state_id
 

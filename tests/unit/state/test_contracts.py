@@ -8,7 +8,7 @@ from moorage_testing.keyed_harness import KeyedStoreHarness
 from moorage_testing.state_contract import StateHarness
 
 from moorage_state.keyed import scanning
-from moorage_state.keyed import store as store_module
+from moorage_state.keyed import state_store as store_module
 
 BODIES = [*contract_kinds.BODIES, *contract_ttl.BODIES]
 

@@ -12,7 +12,7 @@ from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor, V
 from moorage_state.errors import UserError
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.expiry import NEVER
-from moorage_state.keyed.store import StateSchema, merged_schema, schema_of
+from moorage_state.keyed.schema import StateSchema, merged_schema, schema_of
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import EXPIRIES, expiry_parts, key_prefix
 from moorage_state.timetolive import StateTtlConfig, UpdateType

@@ -26,7 +26,7 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.keyed import KeyedStateStore, KeyTimers, scanning
-from moorage_state.keyed import store as store_module
+from moorage_state.keyed import state_store as store_module
 from moorage_state.keylayout import EVENT_TIMERS, key_prefix, timer_entry
 from moorage_state.keys import KeyCodec
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from moorage_state.codecs import StateTypeError
+from moorage_state.checks import StateTypeError
 from moorage_state.deltas import decode_frame
 from moorage_state.descriptors import (
     ListStateDescriptor,
@@ -16,8 +16,8 @@ from moorage_state.descriptors import (
 )
 from moorage_state.errors import UserError
 from moorage_state.keyed import KeyedStateStore, KeyTimers, scanning
-from moorage_state.keyed import store as store_module
-from moorage_state.keyed.store import StateSchema, schema_of
+from moorage_state.keyed import state_store as store_module
+from moorage_state.keyed.schema import StateSchema, schema_of
 from moorage_state.keylayout import key_prefix, state_id
 
 D = decimal.Decimal

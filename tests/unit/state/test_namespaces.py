@@ -16,7 +16,7 @@ from moorage_state.descriptors import (
 )
 from moorage_state.errors import UserError
 from moorage_state.keyed import KeyedStateStore
-from moorage_state.keyed.store import schema_of
+from moorage_state.keyed.schema import schema_of
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import key_prefix, state_id
 from moorage_state.timetolive import StateTtlConfig

@@ -17,7 +17,7 @@ from moorage_state.descriptors import (
 from moorage_state.errors import UserError
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.expiry import due_time
-from moorage_state.keyed.store import StateSchema, merged_schema
+from moorage_state.keyed.schema import StateSchema, merged_schema
 from moorage_state.keylayout import EXPIRIES, expiry_entry, expiry_parts, key_prefix, state_id
 from moorage_state.timetolive import StateTtlConfig, UpdateType
 

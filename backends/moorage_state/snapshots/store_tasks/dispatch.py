@@ -11,8 +11,6 @@ from moorage_state.snapshots.store_tasks.messages import Answer, StoreTaskReques
 from moorage_state.snapshots.store_tasks.snapshot_tasks import copy, delete, verify
 from moorage_state.stores.addresses import Opener
 
-__all__ = ["run_store_task"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -30,20 +30,20 @@ from moorage_state.snapshots.history import (
     restore_points,
     retained,
 )
-from moorage_state.snapshots.layout import LOG_PREFIX, is_state_key, log_seq
 from moorage_state.snapshots.log import LineageLog, LogWriter
 from moorage_state.snapshots.manifest import decode_manifest, manifest_digest
+from moorage_state.snapshots.object_keys import LOG_PREFIX, is_state_key, log_seq
 from moorage_state.snapshots.run_lock import LOCK_KEY
 from moorage_state.snapshots.savepoints import MANIFEST_KEY
 from moorage_state.stores import ObjectStore
 from moorage_state.stores.addresses import Opener, bytes_of, child, opened
 
-__all__ = ["NoRestorePoint", "delete_lineage", "inspect", "release"]
-
 _MOST_SAVEPOINTS = 8
 """Manifests are read of so many; a decision asks for the one that was announced last."""
 
 _log = logging.getLogger(__name__)
+
+_DELETES_PER_LOOK = 100
 
 
 class NoRestorePoint(UserError):
@@ -164,9 +164,6 @@ def _complete(open_: Opener, announced: Iterable[Savepoint]) -> Iterable[Savepoi
             _log.info("announced savepoint cannot be used: path=%s: %s", entry.url, error)
             continue
         yield entry
-
-
-_DELETES_PER_LOOK = 100
 
 
 def release(open_: Opener, checkpoint_dir: str, owner: Owner, holder: str) -> dict[str, Any]:

@@ -12,18 +12,6 @@ from moorage_state.errors import Bug, NewerFormat, UserError
 from moorage_state.formats import decode_document
 from moorage_state.snapshots.entries import Owner
 
-__all__ = [
-    "ANSWER_BYTES",
-    "STORE_TASK_FORMAT",
-    "Answer",
-    "StoreTaskKind",
-    "StoreTaskRequest",
-    "decode_answer",
-    "decode_request",
-    "encode_answer",
-    "encode_request",
-]
-
 STORE_TASK_FORMAT = 1
 
 ANSWER_BYTES = 4000

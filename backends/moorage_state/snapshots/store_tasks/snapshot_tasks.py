@@ -16,7 +16,6 @@ from moorage_state.errors import CorruptState, StoreDenied, UserError
 from moorage_state.snapshots.checkpoints import CheckpointStore, verify_files
 from moorage_state.snapshots.entries import Checkpoint, Owner
 from moorage_state.snapshots.history import current_owner, restore_point, retained
-from moorage_state.snapshots.layout import checkpoint_id_of, checkpoint_path
 from moorage_state.snapshots.log import LineageLog
 from moorage_state.snapshots.manifest import (
     Manifest,
@@ -24,6 +23,7 @@ from moorage_state.snapshots.manifest import (
     encode_manifest,
     manifest_digest,
 )
+from moorage_state.snapshots.object_keys import checkpoint_id_of, checkpoint_path
 from moorage_state.snapshots.savepoints import (
     ATTEMPT_KEY,
     MANIFEST_KEY,
@@ -36,7 +36,12 @@ from moorage_state.stores import ObjectStore, delete_all
 from moorage_state.stores.addresses import Opener, bytes_of, child, opened, parent_and_name
 from moorage_state.stores.local import store_error
 
-__all__ = ["copy", "delete", "verify"]
+_MARK = 16
+_FILE = re.compile(r"(f[0-9]+r[0-9]+-[^/]+/)?(state|packs)/.+")
+"""Where only a savepoint's writers put objects; the first folder is that of a later driver."""
+
+_DELETES_PER_LOOK = 1000
+"""What goes in one request."""
 
 
 def verify(open_: Opener, path: str) -> dict[str, Any]:
@@ -116,9 +121,6 @@ def _described(
         "size_bytes": sum(file.size for file in manifest.files),
         "completed_at": at.isoformat(),
     }
-
-
-_MARK = 16
 
 
 def copy(
@@ -216,13 +218,6 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise store_error("make directory", folder, error) from error
-
-
-_FILE = re.compile(r"(f[0-9]+r[0-9]+-[^/]+/)?(state|packs)/.+")
-"""Where only a savepoint's writers put objects; the first folder is that of a later driver."""
-
-_DELETES_PER_LOOK = 1000
-"""What goes in one request."""
 
 
 def delete(open_: Opener, path: str, digest: str, attempt: str) -> dict[str, Any]:

@@ -6,6 +6,6 @@ tried again is tried again by `moorage_state.stores.retries`; boto3's own retrie
 """
 
 from moorage_state.stores.s3.address import S3Address, S3Credentials
-from moorage_state.stores.s3.store import S3Store
+from moorage_state.stores.s3.bucket import S3Store
 
 __all__ = ["S3Address", "S3Credentials", "S3Store"]

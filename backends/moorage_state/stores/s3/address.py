@@ -14,8 +14,6 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from moorage_state.errors import UserError
 from moorage_state.stores.base import check_key
 
-__all__ = ["S3Address", "S3Credentials"]
-
 _BUCKET = re.compile(r"[a-z0-9][-.a-z0-9]{1,61}[a-z0-9]")
 _ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?")
 _REGION = re.compile(r"[a-z0-9-]{1,63}")

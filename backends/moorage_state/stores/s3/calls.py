@@ -30,19 +30,6 @@ from moorage_state.progress import advance
 from moorage_state.stores.retries import Failure, Retries
 from moorage_state.stores.s3.address import S3Address, S3Credentials
 
-__all__ = [
-    "TRANSFER_THREADS",
-    "Attempt",
-    "Calls",
-    "Client",
-    "Final",
-    "S3Connection",
-    "code_of",
-    "connection_to",
-    "failure_of",
-    "status_of",
-]
-
 _CREDENTIALS = (
     "check the credentials that boto3 finds (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, profile, "
     "or role)"
@@ -113,6 +100,29 @@ _PERSON = {
     "UnknownEndpointError": _REGION,
     "EndpointResolutionError": _REGION,
 }
+
+Client = Any
+"""boto3's S3 client, which has no types of its own."""
+
+TRANSFER_THREADS = 8
+"""How many parts of objects a process sends and receives at a time, whoever asks for them."""
+
+_POOL_CONNECTIONS = 32
+"""Sockets that are kept: for the transfer threads, and for as many callers' own requests."""
+
+_GIVEN_CONNECTIONS = 16
+"""Connections with credentials of their own that are kept; each takes some megabytes."""
+
+_CONNECT_SECONDS = 5
+_READ_SECONDS = 30
+_SMALL_BYTES = 64 << 10
+"""What a socket takes in one go."""
+
+_log = logging.getLogger(__name__)
+_Server = tuple[str | None, str | None, bool, S3Credentials | None]
+T = TypeVar("T")
+_NO_CODE = frozenset({"404", "NotFound"})
+"""What a client makes of a 404 without a body: the answer to every HEAD."""
 
 
 def code_of(error: Exception) -> str:
@@ -201,27 +211,6 @@ def _place(address: S3Address, key: str) -> str:
     return f"{place} key={full}"
 
 
-Client = Any
-"""boto3's S3 client, which has no types of its own."""
-
-TRANSFER_THREADS = 8
-"""How many parts of objects a process sends and receives at a time, whoever asks for them."""
-
-_POOL_CONNECTIONS = 32
-"""Sockets that are kept: for the transfer threads, and for as many callers' own requests."""
-
-_GIVEN_CONNECTIONS = 16
-"""Connections with credentials of their own that are kept; each takes some megabytes."""
-
-_CONNECT_SECONDS = 5
-_READ_SECONDS = 30
-
-_SMALL_BYTES = 64 << 10
-"""What a socket takes in one go."""
-
-_log = logging.getLogger(__name__)
-
-
 @dataclass(slots=True)
 class S3Connection:
     """What the stores of one server share within a process.
@@ -244,9 +233,6 @@ class S3Connection:
         if event not in self._told:
             self._told.add(event)
             _log.info("%s: %s", event, message)
-
-
-_Server = tuple[str | None, str | None, bool, S3Credentials | None]
 
 
 class _Connections:
@@ -342,12 +328,6 @@ def _send_small_bodies_at_once(params: dict[str, Any], **_: object) -> None:
     body = params.get("body")
     if isinstance(body, BytesIO) and body.getbuffer().nbytes <= _SMALL_BYTES:
         params["headers"].pop("Expect", None)
-
-
-T = TypeVar("T")
-
-_NO_CODE = frozenset({"404", "NotFound"})
-"""What a client makes of a 404 without a body: the answer to every HEAD."""
 
 
 class Final(Exception):

@@ -24,8 +24,6 @@ from moorage_state.stores.s3.calls import Attempt, Calls, status_of
 from moorage_state.stores.s3.uploads import PARALLEL_FROM, WINDOW, part_size
 from moorage_state.stores.transfers import run_windowed
 
-__all__ = ["download", "read"]
-
 _CHUNK_BYTES = 1 << 20
 _RANGE = re.compile(r"bytes ([0-9]+)-([0-9]+)/([0-9]+)")
 

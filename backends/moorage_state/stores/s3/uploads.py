@@ -37,21 +37,6 @@ from moorage_state.errors import (
 from moorage_state.stores.s3.calls import Attempt, Calls, Final, code_of, status_of
 from moorage_state.stores.transfers import run_windowed
 
-__all__ = [
-    "ATTEMPT",
-    "PARALLEL_FROM",
-    "WINDOW",
-    "Source",
-    "bytes_source",
-    "crc32",
-    "create_once",
-    "file_source",
-    "part_size",
-    "problem_of_stored",
-    "put_source",
-    "sweep_uploads",
-]
-
 ATTEMPT = "moorage-attempt"
 """The metadata that tells a writer its own object after a reply was lost."""
 
@@ -63,6 +48,12 @@ WINDOW = 4
 
 _PART_BYTES = 8 << 20
 _MOST_PARTS = 10_000
+
+_RACERS = 3
+_ADVICE = (
+    "use a server that honours If-None-Match on PutObject and keeps metadata: without it two runs "
+    "could write one log"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,14 +248,6 @@ def _uploads(prefix: str, attempt: Attempt) -> list[dict[str, Any]]:
         for page in pages.paginate(Bucket=attempt.bucket, Prefix=prefix)
         for upload in page.get("Uploads", [])
     ]
-
-
-_RACERS = 3
-
-_ADVICE = (
-    "use a server that honours If-None-Match on PutObject and keeps metadata: without it two runs "
-    "could write one log"
-)
 
 
 def create_once(calls: Calls, key: str, data: bytes) -> None:

@@ -16,25 +16,6 @@ import re
 
 from moorage_state.stores import check_key
 
-__all__ = [
-    "LOG_PREFIX",
-    "checkpoint_id_in",
-    "checkpoint_id_of",
-    "checkpoint_path",
-    "is_log_key",
-    "is_shared_key",
-    "is_state_key",
-    "log_key",
-    "log_seq",
-    "manifest_key",
-    "pack_size",
-    "private_key",
-    "private_pack_key",
-    "run_token",
-    "shared_key",
-    "shared_pack_key",
-]
-
 LOG_PREFIX = "log/"
 
 _LOG_KEY = re.compile(r"log/([0-9]{20})\.json")

@@ -1,11 +1,9 @@
-"""The words of the state server: what is asked of a range and what comes back.
+"""What is asked of a state server and of its ranges, and what comes back.
 
-`StateApi` is what is asked of a server, `RangeApi` what is asked of one of its ranges: the only
-place where an operation is declared. `wire` makes from it how a call is encoded, `client` the
-methods that tasks and the driver call, `service` what a request leads to. `RangeHost` and
-`OpenRange` carry it out. Holds no behaviour.
-
-Arguments go by position: that is how they cross the wire.
+`StateApi` and `RangeApi` are the only place where an operation is declared: `wire` makes from them
+how a call is encoded, `client` the methods that tasks and the driver call, `service` what a request
+leads to; `RangeHost` and `OpenRange` carry it out. Arguments go by position: that is how they cross
+the wire. Holds no behaviour.
 """
 
 from dataclasses import dataclass, field
@@ -14,25 +12,6 @@ from typing import Literal, NamedTuple, Protocol
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.database import Scan
 from moorage_state.snapshots import MAX_INLINE_BYTES, FileRef, RangeHandle
-
-__all__ = [
-    "EVENT_TIMER_KIND",
-    "PROCESSING_TIMER_KIND",
-    "Lease",
-    "OpenResult",
-    "Prepared",
-    "RangeApi",
-    "RangeSpec",
-    "RangeStats",
-    "RestoreBase",
-    "Scan",
-    "SnapshotSync",
-    "StateApi",
-    "UploadLimits",
-    "UploadRequest",
-    "Uploaded",
-    "Version",
-]
 
 EVENT_TIMER_KIND = 0x02
 PROCESSING_TIMER_KIND = 0x03
@@ -177,7 +156,7 @@ class RangeStats:
 
 
 class RangeApi(Protocol):
-    """Everything that can be asked of an open range.
+    """Everything that can be asked of an open range, at a version: `VersionMismatch` at any other.
 
     Every method raises `StaleLease` when the run does not hold the range here (another run took
     it, it was released, or the server restarted and it must be opened again), and the error that
@@ -185,11 +164,7 @@ class RangeApi(Protocol):
     """
 
     def get_many(self, version: Version, keys: list[bytes], /) -> list[bytes | None]:
-        """The values of `keys` in their order, None where absent; fastest for sorted keys.
-
-        Raises:
-            VersionMismatch: the range is not at `version`.
-        """
+        """The values of `keys` in their order, None where absent; fastest for sorted keys."""
         ...
 
     def scan_many(
@@ -204,9 +179,6 @@ class RangeApi(Protocol):
 
         At most `limit_entries` a prefix and about `limit_bytes` in all: prefixes beyond that come
         back empty and incomplete.
-
-        Raises:
-            VersionMismatch: the range is not at `version`.
         """
         ...
 
@@ -221,9 +193,6 @@ class RangeApi(Protocol):
         """At most `limit` entries under `prefix` with keys greater than `after`.
 
         And no more than reach 8 MiB, but for one. What is not `complete` goes on.
-
-        Raises:
-            VersionMismatch: the range is not at `version`.
         """
         ...
 
@@ -239,9 +208,6 @@ class RangeApi(Protocol):
         """Stored keys of timers with time <= `up_to_ms`, by key group, time and key.
 
         At most `limit`, beginning after the stored key `after`.
-
-        Raises:
-            VersionMismatch: the range is not at `version`.
         """
         ...
 
@@ -302,11 +268,7 @@ class RangeApi(Protocol):
         ...
 
     def snapshot(self, checkpoint_id: int, version: Version, /) -> SnapshotSync:
-        """Hard-link the range at `version`; epochs may go on when this returns.
-
-        Raises:
-            VersionMismatch: the range is not at `version`.
-        """
+        """Copy the range as it is at `version`; epochs may go on when this returns."""
         ...
 
 
@@ -324,10 +286,7 @@ class StateApi(Protocol):
         """Make the local directory that of `lineage`: what another one left there is deleted.
 
         Idempotent; returns whether anything was deleted. Not needed for a directory that only one
-        lineage ever uses.
-
-        Raises:
-            Retryable: a range of the other lineage is still open in a server.
+        lineage ever uses. Raises `Retryable` while a range of the other one is open in a server.
         """
         ...
 
@@ -358,11 +317,7 @@ class StateApi(Protocol):
         ...
 
     def range(self, lease: Lease, /) -> RangeApi:
-        """An open range, to call. Where it is served from afar only its methods ask the server.
-
-        Raises:
-            StaleLease: the run does not hold it here.
-        """
+        """An open range, to call; where it is served from afar only its methods ask the server."""
         ...
 
     def upload_many(

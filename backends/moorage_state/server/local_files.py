@@ -1,19 +1,27 @@
-"""Snapshots of one range: local copies, when they are made and when they are dropped.
+"""The local files of one range: what lies where, and what may be deleted when.
 
-A copy of RocksDB's files is there when the snapshot is taken (they are hard-linked); that of state
-in memory is written by whoever needs it first, beside running epochs.
+    <local_dir>/LINEAGE         which lineage the directory belongs to, where several may come to it
+    <local_dir>/ranges/<uid>/<start>-<end>/
+        LOCK                    held (flock) by the process that has the range open
+        work-<uuid>/            the open database; never trusted, always deleted when opening
+        ckpt/<checkpoint id>/   copies of snapshots; `.tmp` while they are being made
+        deltas/<run>/           delta files: `<epoch>-<digest>.delta`, attempts end in `.tmp`
+        import-<n>/             other ranges' files while a rescale reads them
 
-Decides which local copies stay: the newest completed one, later ones, and those that are being
-uploaded. Called by `OpenRange`, `take` under the range's lock; and by `uploads` beside running
-epochs.
+`RangeDirectory` has the paths, `Snapshots` decides which local copies stay: the newest completed
+one, later ones, and those that are being uploaded. Called by `RangeHost`, restore and `OpenRange`,
+and by `uploads` beside running epochs. The files inside are the database's and `deltas`' business.
 """
 
+import fcntl
 import hashlib
+import os
+import re
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,15 +30,178 @@ from typing import NamedTuple
 import xxhash
 
 from moorage_state.database import PendingCopy, RangeDatabase
-from moorage_state.errors import Retryable
+from moorage_state.errors import LocalDiskError, Retryable
 from moorage_state.progress import advance, bytes_below, watching
-from moorage_state.server.api import RangeSpec, Version
-from moorage_state.server.directory import RangeDirectory, disk_errors
+from moorage_state.server.operations import RangeSpec, Version
 from moorage_state.snapshots import FileRef
 
-__all__ = ["FileHashes", "Linked", "Snapshots", "Taken", "digests_of", "is_right"]
-
+_RANGE = re.compile(r"(\d+)-(\d+)\Z")
+_UNCHANGING = {".sst", ".heap"}
+_RUN = re.compile(r"f(\d+)r(\d+)\Z")
 _PIECE_BYTES = 1 << 20
+
+
+def run_order(run: str) -> tuple[int, int] | None:
+    """What orders run tokens (`f<fence>r<run>`), None for text that is none."""
+    match = _RUN.match(run)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+@contextmanager
+def disk_errors(what: str, path: Path) -> Iterator[None]:
+    """Turn an `OSError` into a `LocalDiskError` that says what failed where."""
+    try:
+        yield
+    except OSError as error:
+        raise LocalDiskError(
+            f"could not {what}: path={path} error={error}; check space and health of this volume"
+        ) from error
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Hard-link what never changes; copy all others."""
+    if source.suffix in _UNCHANGING:
+        with suppress(OSError):
+            os.link(source, target)
+            return
+    # RocksDB may append to these (MANIFEST, OPTIONS), which would change the snapshot's as well.
+    shutil.copyfile(source, target)
+
+
+def adopt(local_dir: Path, lineage: str) -> bool:
+    """See `StateApi.adopt`."""
+    marker = local_dir / "LINEAGE"
+    with disk_errors("adopt a local directory", local_dir), (local_dir / "ADOPTING").open("w") as f:
+        # The servers of one directory may do this at the same time.
+        fcntl.flock(f, fcntl.LOCK_EX)
+        if marker.exists() and marker.read_text() == lineage:
+            return False
+        found = [path for path in local_dir.glob("ranges/*/*") if _RANGE.match(path.name)]
+        for path in found:
+            start, end = path.name.split("-")
+            other = RangeDirectory(local_dir, RangeSpec(path.parent.name, int(start), int(end)))
+            # Refuses while a server still has a range of the other lineage open.
+            other.lock()
+            try:
+                _remove(other.root)
+            finally:
+                other.unlock()
+        fresh = marker.with_suffix(".tmp")
+        fresh.write_text(lineage)
+        fresh.replace(marker)
+        return bool(found)
+
+
+class RangeDirectory:
+    """Paths and clean-up of one range. The lock must be held for everything that deletes."""
+
+    def __init__(self, local_dir: Path, spec: RangeSpec) -> None:
+        self.spec = spec
+        self._local_dir = local_dir
+        self.root = local_dir / "ranges" / spec.uid / f"{spec.start}-{spec.end}"
+        self.checkpoints = self.root / "ckpt"
+        self._lock: int | None = None
+
+    def lock(self) -> None:
+        """Make the directory and take its lock.
+
+        Raises `Retryable` where another process has the range open.
+        """
+        with disk_errors("make a range directory", self.root):
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            # flock, not a file's existence: the kernel frees it however the process ends.
+            descriptor = os.open(self.root / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise Retryable(
+                f"another state server has the range open: path={self.root}; "
+                f"release it there, or end that process"
+            ) from error
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        """Free the lock; idempotent."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def of(self, spec: RangeSpec) -> "RangeDirectory":
+        """The directory of another range on this volume."""
+        return RangeDirectory(self._local_dir, spec)
+
+    def work(self, backend_uuid: str) -> Path:
+        """Where the open database lies."""
+        return self.root / f"work-{backend_uuid}"
+
+    def checkpoint(self, checkpoint_id: int) -> Path:
+        """Where the local copy of a checkpoint lies."""
+        return self.checkpoints / str(checkpoint_id)
+
+    def deltas(self, run: str) -> Path:
+        """Where the deltas of a run lie."""
+        return self.root / "deltas" / run
+
+    def prepare(self, run: str, keep_checkpoint: int | None) -> None:
+        """Delete what no longer counts when `run` opens the range, and make its directories."""
+        with disk_errors("clean a range directory", self.root):
+            for path in self.root.iterdir():
+                # A working database has no log of its own: after a crash nobody knows what is in
+                # it.
+                if path.name.startswith(("work-", "import-")):
+                    _remove(path)
+            for path in self.checkpoints.iterdir():
+                if path.name != str(keep_checkpoint):
+                    _remove(path)
+            self._drop_older_runs(run)
+            self.deltas(run).mkdir(parents=True, exist_ok=True)
+
+    def _drop_older_runs(self, run: str) -> None:
+        deltas, order = self.root / "deltas", run_order(run)
+        if order is None or not deltas.is_dir():
+            return
+        for path in deltas.iterdir():
+            other = run_order(path.name)
+            # The deltas of a newer run stay: this one may be a stalled driver.
+            if other is not None and other < order:
+                _remove(path)
+
+    def local_checkpoints(self) -> list[int]:
+        """The ids of the whole local copies."""
+        names = (path.name for path in self.checkpoints.iterdir())
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def drop_checkpoints(self, choose: Callable[[int], bool]) -> None:
+        """Delete the local copies whose id is chosen."""
+        for checkpoint_id in self.local_checkpoints():
+            if choose(checkpoint_id):
+                _remove(self.checkpoint(checkpoint_id))
+
+    def drop_overlapping_neighbours(self) -> None:
+        """Delete directories of another parallelism that hold some of these key groups."""
+        for path in self.root.parent.iterdir():
+            match = _RANGE.match(path.name)
+            if match is None or path == self.root:
+                continue
+            start, end = int(match[1]), int(match[2])
+            if start > self.spec.end or end < self.spec.start:
+                continue
+            neighbour = self.of(RangeSpec(self.spec.uid, start, end))
+            # One that a process has open is left alone.
+            with suppress(Retryable, LocalDiskError):
+                neighbour.lock()
+                _remove(neighbour.root)
+            neighbour.unlock()
+
+    def remove_work(self, backend_uuid: str) -> None:
+        """Delete a closed database."""
+        _remove(self.work(backend_uuid))
+
+
+def _remove(path: Path) -> None:
+    # What a crash leaves half deleted is deleted at the next opening.
+    shutil.rmtree(path, ignore_errors=True)
 
 
 class Digests(NamedTuple):
@@ -52,13 +223,10 @@ def digests_of(path: Path) -> Digests:
 
 
 def is_right(path: Path, ref: FileRef) -> bool:
-    """Whether a file holds the bytes that a manifest says, by the faster digest where there is one.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Whether a file holds the bytes that a manifest says. Raises OSError."""
     if path.stat().st_size != ref.size:
         return False
+    # Twenty times as fast, but manifests of older releases do not have it.
     digest = xxhash.xxh3_128() if ref.xxh3 else hashlib.sha256()
     for piece in _pieces(path):
         digest.update(piece)
@@ -66,6 +234,7 @@ def is_right(path: Path, ref: FileRef) -> bool:
 
 
 def _pieces(path: Path) -> Iterator[memoryview]:
+    # One buffer for all pieces, so that large files cost no allocations.
     buffer = bytearray(_PIECE_BYTES)
     view = memoryview(buffer)
     with path.open("rb", buffering=0) as file:
@@ -100,7 +269,6 @@ class FileHashes:
 class Taken:
     """A local copy at `version`, in the directory `path`; `cancel` ends its upload.
 
-    `used` tells that an upload of it has ended; until then a later checkpoint does not drop it.
     `pending` is what the files are to be written from, until its first upload ends.
     """
 
@@ -108,6 +276,7 @@ class Taken:
     path: Path
     cancel: threading.Event = field(default_factory=threading.Event)
     uploading: bool = False
+    # An upload of it has ended; until then a later checkpoint does not drop it.
     used: bool = False
     pending: PendingCopy | None = None
 
@@ -128,8 +297,10 @@ class Linked(NamedTuple):
 class Snapshots:
     """The snapshots of one open range.
 
+    RocksDB's files are hard-linked when one is taken; a copy of state in memory is written by
+    whoever needs it first, beside running epochs. `take` is called under the range's lock.
+
     Args:
-        hashes: knows the digests of its files.
         label: the backend whose files they are, as handles name it; empty for the built-in ones.
     """
 
@@ -187,8 +358,7 @@ class Snapshots:
     def uploading(self, checkpoint_id: int) -> Iterator[Taken]:
         """The snapshot, whose files stay for the length of the with block.
 
-        Raises:
-            Retryable: it is not here, was aborted, or is being uploaded already.
+        Raises `Retryable` where it is not here, was aborted, or is being uploaded already.
         """
         with self._lock:
             taken = self._taken.get(checkpoint_id)
@@ -212,6 +382,8 @@ class Snapshots:
             if taken is None:
                 return None
             self._newest_complete = max(self._newest_complete, checkpoint_id)
+            # An upload of an older one may be about to begin: checkpoints can run beside each
+            # other.
             awaited = {key for key, other in self._taken.items() if not other.used}
             awaited.discard(checkpoint_id)
             known = set(self._taken)
@@ -227,6 +399,8 @@ class Snapshots:
         """Stop the upload of this snapshot and drop its local copy; idempotent."""
         with self._lock:
             taken = self._taken.get(checkpoint_id)
+            # A late abort of one that is complete after all: the next restore begins from its
+            # files.
             if taken is None or checkpoint_id == self._newest_complete:
                 return
             taken.cancel.set()
@@ -248,6 +422,8 @@ class Snapshots:
     def _uploaded(self, checkpoint_id: int, taken: Taken) -> None:
         with self._lock:
             taken.uploading, taken.used = False, True
+            # Once it is written, memory need not hold it; of an upload that failed the next one
+            # needs it.
             if taken.path.exists() or taken.cancel.is_set():
                 taken.let_go()
             useless = taken.cancel.is_set() or checkpoint_id < self._newest_complete

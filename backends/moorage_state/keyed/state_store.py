@@ -22,6 +22,14 @@ from moorage_state.descriptors import (
 from moorage_state.errors import UserError
 from moorage_state.keyed.access import RangeAccess
 from moorage_state.keyed.expiry import Expiry, lacks_entries, mark_all, sweep
+from moorage_state.keyed.interfaces import (
+    AggregatingState,
+    FoldingState,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
 from moorage_state.keyed.namespaces import NamespacedState, keys_of, namespace_codec
 from moorage_state.keyed.scanning import Values, fetch_values
 from moorage_state.keyed.schema import (
@@ -30,33 +38,14 @@ from moorage_state.keyed.schema import (
     Unstored,
     codec_of,
     continued,
-    merged_schema,
     require_same,
     require_same_unstored,
     schema_of,
     unstored_of,
 )
-from moorage_state.keyed.states import (
-    AggregatingState,
-    FoldingState,
-    ListState,
-    MapState,
-    ReducingState,
-    ValueState,
-    is_plain_value,
-    make_handle,
-)
+from moorage_state.keyed.states import is_plain_value, make_handle
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import state_id
-
-__all__ = [
-    "KeyedStateStore",
-    "NoKey",
-    "StateHandleBase",
-    "StateSchema",
-    "merged_schema",
-    "schema_of",
-]
 
 _FRAME_ENTRIES = 50_000
 _FRAME_BYTES = 8 << 20

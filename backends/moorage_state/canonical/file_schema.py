@@ -21,16 +21,12 @@ from moorage_state.errors import CorruptState, UserError
 from moorage_state.formats import decode_document, require_known_format
 from moorage_state.types import parse_type
 
-__all__ = [
-    "file_name",
-    "key_columns",
-    "namespace_columns",
-    "read_meta",
-    "row_columns",
-    "schema_of",
-]
-
 _KEY = b"moorage"
+
+_RARE = {"ttl_ms", "namespace_types"}
+"""Fields that a document has only for the states that have them."""
+
+_ADVICE = "restore this object from a backup, or use another savepoint"
 
 
 def file_name(state: str) -> str:
@@ -113,15 +109,8 @@ def read_meta(schema: pa.Schema, path: str) -> FileMeta:
     return meta
 
 
-_RARE = {"ttl_ms", "namespace_types"}
-"""Fields that a document has only for the states that have them."""
-
-
 def _says(value: Any) -> bool:
     return value not in (None, (), [])
-
-
-_ADVICE = "restore this object from a backup, or use another savepoint"
 
 
 class _Head(msgspec.Struct):

@@ -30,7 +30,13 @@ from moorage_state.stores.s3.uploads import (
 )
 from moorage_state.stores.transfers import in_parallel
 
-__all__ = ["S3Store", "delete_objects", "delete_one", "list_objects"]
+_MOST_KEYS = 1000
+"""More in one request are refused."""
+
+_UNKNOWN_REQUEST = frozenset({"NotImplemented", "MethodNotAllowed", "MissingContentMD5"})
+"""What servers answer that do not know the request, or not with the checksums of today."""
+
+_WINDOW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +208,6 @@ def _is_ours(key: str) -> bool:
     except UserError:
         return False
     return True
-
-
-_MOST_KEYS = 1000
-"""More in one request are refused."""
-
-_UNKNOWN_REQUEST = frozenset({"NotImplemented", "MethodNotAllowed", "MissingContentMD5"})
-"""What servers answer that do not know the request, or not with the checksums of today."""
-
-_WINDOW = 8
 
 
 class _SomeLeft(StoreUnavailable):
