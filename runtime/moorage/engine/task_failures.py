@@ -6,19 +6,21 @@ read by the epoch runner and the driver; decides whether to try the epoch again,
 or to give up.
 """
 
+import dis
 import errno
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from types import CodeType
+from types import CodeType, TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 import moorage
 import moorage_state
+from moorage_state.codecs import StateTypeError
 from moorage_state.errors import (
     LocalDiskError,
     MoorageError,
@@ -79,6 +81,7 @@ _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 # Ours, and what dataclasses generate of ours, which has no file.
 _OURS = (str(Path(moorage.__file__).parent), str(Path(moorage_state.__path__[0])), "<string>")
 _METHODS = ("process", "process_element", "process_batch")
+_WRITING = frozenset({"add", "add_all", "put", "put_all", "update"})
 _FRAMES = 5
 
 
@@ -197,6 +200,11 @@ def failure_in(function: Any, exc: Exception, where: str) -> SubtaskFailure:
         return SubtaskFailure(exc.code, str(exc))
     if isinstance(exc, OSError) and exc.errno in _DISK_ERRORS:
         return SubtaskFailure(LocalDiskError.code, str(exc))
+    if isinstance(exc, StateTypeError) and not frames:
+        # Found when the key was done: a trace would show nothing but our own lines.
+        lines = _writing_lines(function, exc.__traceback__) or [_place(function, frames)]
+        words = f"{where}: {type(exc).__name__}: {exc} ({' or '.join(lines)})"
+        return SubtaskFailure(UserFunctionError.code, words)
     place = "" if frames else f" ({_place(function, frames)})"  # else the trace shows it
     words = f"{where}: {type(exc).__name__}: {exc}{_hint(exc)}{place}"
     return SubtaskFailure(UserFunctionError.code, f"{words}\n{_trace(exc, frames)}")
@@ -219,6 +227,43 @@ def _place(function: Any, frames: Sequence[traceback.FrameSummary]) -> str:
         if isinstance(code, CodeType):
             return f"file={code.co_filename} line={code.co_firstlineno} in {name}.{method}"
     return f"in {name}"
+
+
+def _writing_lines(function: Any, trace: TracebackType | None) -> list[str]:
+    """Where the function writes to the handle that raised, if that is an attribute of it.
+
+    Looked up in the compiled methods: their source is not on every machine that runs them.
+    """
+    handles: list[object] = []
+    while trace is not None:
+        if (raising := trace.tb_frame.f_locals.get("self")) is not None:
+            handles.append(raising)
+        trace = trace.tb_next
+    names = {
+        name
+        for name, mine in getattr(function, "__dict__", {}).items()
+        if any(mine is one or getattr(mine, "cell", mine) is one for one in handles)
+    }
+    codes = [
+        code
+        for kind in type(function).__mro__
+        for method in vars(kind).values()
+        if isinstance(code := getattr(method, "__code__", None), CodeType)
+    ]
+    return [
+        f"file={code.co_filename} line={line} in {code.co_name}"
+        for code in codes
+        for line in _writes_in(code, names)
+    ]
+
+
+def _writes_in(code: CodeType, names: Collection[str]) -> Iterator[int]:
+    """The lines with a call such as `self.name.update(...)`."""
+    before: object = None
+    for step in dis.get_instructions(code):
+        if before in names and step.argval in _WRITING and step.positions is not None:
+            yield step.positions.lineno or code.co_firstlineno
+        before = step.argval
 
 
 def _hint(exc: Exception) -> str:

@@ -144,6 +144,37 @@ def test_a_wrong_state_value_names_the_key_that_wrote_it(operator, batch):
     assert "key='b'" in str(failing(operator, Wrong(), [batch(("a", 1), ("b", 1))]))
 
 
+@pytest.mark.parametrize("default", [None, 0])
+def test_a_wrong_state_value_shows_the_line_that_wrote_it_and_its_type(operator, batch, default):
+    class Wrong(KeyedProcessFunction):
+        def open(self, ctx):
+            self.seen = ctx.get_state(ValueStateDescriptor("seen", "long"))
+            self.n = ctx.get_state(ValueStateDescriptor("n", "long", default=default))
+
+        def process(self, row, ctx):
+            self.seen.update(1)
+            self.n.update("two")
+
+    line = Wrong.process.__code__.co_firstlineno + 2
+    error = failing(operator, Wrong(), [batch(("a", 1))])
+    assert "state=n declared=long: bigint cannot hold 'two' of Python type str" in str(error)
+    assert str(error).endswith(f"(file={__file__} line={line} in process)")
+    assert "Traceback" not in str(error)
+
+
+def test_where_it_is_not_known_which_line_wrote_it_the_method_is_shown(operator, batch):
+    class Wrong(KeyedProcessFunction):
+        def open(self, ctx):
+            self.states = [ctx.get_state(ValueStateDescriptor("n", "long"))]
+
+        def process(self, row, ctx):
+            self.states[0].update("two")
+
+    line = Wrong.process.__code__.co_firstlineno
+    error = failing(operator, Wrong(), [batch(("a", 1))])
+    assert str(error).endswith(f"(file={__file__} line={line} in Wrong.process)")
+
+
 def test_state_that_is_used_in_open_is_refused_with_the_place(operator):
     class Early(Echo):
         def open(self, ctx):
