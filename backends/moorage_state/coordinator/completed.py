@@ -19,9 +19,11 @@ from moorage_state.snapshots import (
     Checkpoint,
     CheckpointStore,
     Entry,
+    Finished,
     LogWriter,
     Manifest,
     Retirement,
+    finished_with,
     retained,
 )
 
@@ -117,7 +119,7 @@ class CompletedCheckpointStore:
         """The job has ended: delete its checkpoints if they are not to outlive such an end.
 
         Savepoints stay; so does the log, by which nobody takes the directory for a new one. Called
-        when nothing writes any more.
+        when nothing writes any more, and again by who finds that it was not done to its end.
 
         Returns how many were deleted.
 
@@ -125,6 +127,9 @@ class CompletedCheckpointStore:
         """
         if self._retention is None or not self._retention.discards(status):
             return 0
+        if status is JobEnd.FINISHED and finished_with(self._log.entries) is None:
+            # Before the first of them goes: this process may end at any moment, unheard.
+            self._log.append(Finished(self._log.fence))
         gone = self._store.retire(self._log, keep=None).checkpoint_ids
         _log.info(
             "checkpoints_discarded: status=%s retention=%s checkpoints=%s",

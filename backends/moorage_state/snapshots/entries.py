@@ -174,6 +174,16 @@ class Released(_Entry, frozen=True):
     reason: str = ""
 
 
+class Finished(_Entry, frozen=True, tag="?finished"):
+    """The job's input is used up, and its checkpoints are about to go, as its retention says.
+
+    Without it nobody who comes later could tell such a job from one that lost its checkpoints.
+    Earlier releases pass it over: to them all checkpoints were retired.
+    """
+
+    fence: _Id
+
+
 class Unknown(msgspec.Struct, frozen=True):
     """An optional entry of a kind that this release does not know: passed over by all who read.
 
@@ -186,12 +196,12 @@ class Unknown(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
-_Known = Owner | Fence | Run | Checkpoint | Savepoint | Retire | Released
+_Known = Owner | Fence | Run | Checkpoint | Savepoint | Retire | Released | Finished
 Entry = _Known | Unknown
 
 _KINDS = frozenset(
     kind.__struct_config__.tag
-    for kind in (Owner, Fence, Run, Checkpoint, Savepoint, Retire, Released)
+    for kind in (Owner, Fence, Run, Checkpoint, Savepoint, Retire, Released, Finished)
 )
 
 

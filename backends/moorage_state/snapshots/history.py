@@ -12,6 +12,7 @@ from moorage_state.snapshots.entries import (
     Checkpoint,
     Entry,
     Fence,
+    Finished,
     Owner,
     Released,
     Retire,
@@ -111,6 +112,23 @@ def is_released(entries: Iterable[Entry]) -> bool:
         if isinstance(entry, Owner | Released):
             released = isinstance(entry, Released)
     return released
+
+
+def finished_with(entries: Iterable[Entry]) -> Checkpoint | None:
+    """Return the last checkpoint of a job that has finished, though it may be retired.
+
+    None if the log does not say that it finished: checkpoints that stay say it themselves.
+    """
+    newest = last = None
+    for entry in entries:
+        match entry:
+            case Checkpoint():
+                newest = entry
+            case Finished():
+                last = newest
+            case Run():
+                last = None
+    return last
 
 
 def _rewound(

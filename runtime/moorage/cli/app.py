@@ -321,11 +321,17 @@ def _driver() -> Runner:
 def _summary(job: StatefulSparkJob, result: RunResult) -> str:
     checkpoint = result.last_checkpoint
     if result.already:
+        again = "to run it again name another checkpointDir"
+        done = f"{job.name} has finished already,"
+        left = "nothing is left to do of what it was to read"
+        if result.restored_from is None:
+            return (
+                f"{done} at epoch {result.epoch}, and its checkpoints are deleted: {left}; {again}"
+            )
         return (
-            f"{job.name} has finished already, with {result.restored_from} at epoch "
-            f"{result.epoch}: nothing is left to do of what it was to read; take out spec.bounded "
-            f"to go on with input that came since; to run it again name another checkpointDir, or "
-            f"go back with --restore chk-<id>"
+            f"{done} with {result.restored_from} at epoch {result.epoch}: {left}; take out "
+            f"spec.bounded to go on with input that came since; {again}, or go back with "
+            f"--restore chk-<id>"
         )
     rows = rows_text(result.rows_total, result.odd)
     where = f"checkpoint {checkpoint.checkpoint_id}" if checkpoint else "no checkpoint"

@@ -148,6 +148,7 @@ class DriverProcess:
         self._events: queue.SimpleQueue[_Signal | _Ended] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._watch: FenceWatch | None = None
+        self._known = False
         self._left = 0.0
         job, start = mounted.job, mounted.start
         namespace = job.metadata.namespace or ""
@@ -217,13 +218,17 @@ class DriverProcess:
                 orders=self._mounted.orders,
                 claimed=self._claimed,
                 fenced=self._fenced,
-                ended=lambda result: self._events.put(_Ended(result, final=False)),
+                ended=self._job_ended,
                 environment=_environment(self._mounted, self._places),
             )
             result = self._runner(self._mounted.job, Path.cwd(), options, self._heard)
         except BaseException as error:  # noqa: BLE001 - carried to the main thread
             result = error
         self._events.put(_Ended(result))
+
+    def _job_ended(self, result: RunResult | BaseException) -> None:
+        self._known = True
+        self._events.put(_Ended(result, final=False))
 
     def _heard(self, progress: JobProgress) -> None:
         before = self.board.progress
@@ -241,6 +246,8 @@ class DriverProcess:
 
     def _fenced(self, reason: str) -> None:
         """Another driver goes on: nothing here may be waited for, and nothing more be written."""
+        if self._known or self.board.progress.phase == "finished":
+            return  # all is published; who took over finds nothing to do
         error = Fenced(reason)
         if self._say(error):  # else the end is known already, and what it says holds
             self._leave(exit_code(error))

@@ -162,7 +162,7 @@ class Checkpointer:
             )
         except UserError as error:
             if self._completed_store.latest is None:
-                raise RestorePointNotFound(*error.args) from error
+                raise RestorePointNotFound(_nothing_there(self._settings)) from error
             raise RestorePointIncompatible(*error.args) from error
         if found is None:
             return None
@@ -252,11 +252,23 @@ class Checkpointer:
         reports += self.wait(at)
         if not future.done or future.exception() is not None:
             raise self._requesters.why(future)
-        for _ in range(int(_LAST_CHORES_SECONDS / _WAIT_SECONDS)):
-            if not self._housekeeper.busy:
-                break
-            self._background.take(_WAIT_SECONDS)
         return reports
+
+    def finish_chores(self, *, job_finished: bool) -> None:
+        """Wait for what follows the last checkpoint; not for long, the next run takes it up.
+
+        Args:
+            job_finished: then no error of it changes how the job ended.
+        """
+        try:
+            for _ in range(int(_LAST_CHORES_SECONDS / _WAIT_SECONDS)):
+                if not self._housekeeper.busy:
+                    break
+                self._background.take(_WAIT_SECONDS)
+        except MoorageError as error:
+            if not job_finished:
+                raise
+            _log.warning("old checkpoints were not let go: %s", error)
 
     def go_on(self) -> None:
         """Take periodic checkpoints, also again: the job was to stop and does not."""
@@ -467,3 +479,12 @@ class Checkpointer:
     def _aborted(self, checkpoint_id: int) -> None:
         if self._works.pop(checkpoint_id, None) is not None:
             self._fleet.aborted(checkpoint_id)
+
+
+def _nothing_there(settings: JobSettings) -> str:
+    return (
+        f"there is no checkpoint to go on from, and to begin with nothing would lose state: "
+        f"job={settings.name} checkpointDir={settings.checkpoint_dir}; see what there is with "
+        f"moorage snapshots ls JOB.yaml, and name that in restore.path with a higher "
+        f"restore.nonce; or set restore.mode: Empty to begin with nothing"
+    )

@@ -51,7 +51,7 @@ class Housekeeper:
 
     A chore may outlive the run that began it: a store that hangs is not waited for. So a sweep asks
     what is under way of the run that is on by then, and the next restore point is chosen only when
-    no retirement is at work (`wait`).
+    no retirement is at work (`retires`).
 
     Args:
         objects: the checkpoint directory.
@@ -100,9 +100,10 @@ class Housekeeper:
         """Whether old checkpoints are being let go; a sweep does not count."""
         return self._busy
 
-    def wait(self) -> None:
-        """Wait until no retirement is at work, of whichever run; its store's time limits end it."""
-        self._at_rest.wait()
+    @property
+    def retires(self) -> bool:
+        """Whether a retirement is at work, of whichever run; its store's time limits end it."""
+        return not self._at_rest.is_set()
 
     def after(self, newest: CheckpointReport) -> None:
         """Let go of old checkpoints; what cannot be deleted now is taken up the next time."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from moorage.driver.checkpoint_requests import stopped
 from moorage.driver.checkpointer import Boundary, Checkpointer
 from moorage.driver.context import DriverContext
+from moorage.driver.reporter import Reporter
 from moorage.driver.requests import (
     CheckpointRequest,
     JobRequest,
@@ -21,7 +22,7 @@ from moorage.driver.requests import (
     StopRequest,
 )
 from moorage.driver.views import SavepointView
-from moorage_state.coordinator import JobEnd
+from moorage_state.coordinator import CompletedCheckpointStore, JobEnd
 from moorage_state.errors import Bug, Fenced, MoorageError, StoreUnavailable, UserError
 from moorage_state.snapshots import Released
 
@@ -180,7 +181,7 @@ def let_go(context: DriverContext, request: StopRequest, result: Stopped) -> Non
     # A last checkpoint is what is to be left of the job, also where it took a failed savepoint's
     # place: whoever asks for one wants to come back from it.
     if request.release and request.mode != "Checkpoint":
-        let_go_of_checkpoints(context, JobEnd.CANCELED)
+        let_go_of_checkpoints(context.completed, context.reporter, JobEnd.CANCELED)
     try:
         if request.release:
             _release(context, request)
@@ -190,18 +191,23 @@ def let_go(context: DriverContext, request: StopRequest, result: Stopped) -> Non
     request.answer(result)
 
 
-def let_go_of_checkpoints(context: DriverContext, status: JobEnd) -> None:
+def let_go_of_checkpoints(
+    completed: CompletedCheckpointStore, reporter: Reporter, status: JobEnd
+) -> None:
     """The job has ended for good: delete the checkpoints that are not to outlive such an end.
 
     What fails is told and changes nothing of the end: not even that another driver took over.
     """
     try:
-        count = context.completed.shutdown(status)
-    except MoorageError as error:
-        context.reporter.message(f"checkpoints of the ended job could not be deleted: {error}")
+        count = completed.shutdown(status)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the job has ended as it has
+        reporter.message(
+            f"checkpoints of the ended job could not be deleted: {error}; the next start of the "
+            f"job deletes what is left, as does moorage snapshots gc"
+        )
         return
     if count:
-        context.reporter.message(
+        reporter.message(
             f"the job is {status.value}: its checkpoints were deleted, as "
             f"checkpoint.externalizedCheckpointRetention says: checkpoints={count}"
         )

@@ -26,6 +26,7 @@ from moorage_state.errors import CorruptState, NewerFormat, StoreDenied, UserErr
 from moorage_state.keygroups import resolved_max_parallelism
 from moorage_state.server.databases import Databases, check_owner, owner_of
 from moorage_state.snapshots import (
+    Checkpoint,
     CheckpointStore,
     Entry,
     Manifest,
@@ -34,6 +35,7 @@ from moorage_state.snapshots import (
     Verify,
     checkpoint_id_of,
     checkpoint_path,
+    finished_with,
     manifest_digest,
     manifest_key,
     restore_point,
@@ -63,6 +65,7 @@ class Choice:
         address: of a savepoint, or of a checkpoint of another lineage; empty for one of this.
         store_url: the store that the keys of such a manifest are of.
         digest: of the manifest of a savepoint as it lies there.
+        finished: the last checkpoint of a job that finished and whose checkpoints are deleted.
     """
 
     manifest: Manifest | None
@@ -71,6 +74,7 @@ class Choice:
     address: str = ""
     store_url: str = ""
     digest: str = ""
+    finished: Checkpoint | None = None
 
     @property
     def path(self) -> str | None:
@@ -109,6 +113,8 @@ def _chosen(
     policy = settings.restore
     if policy.mode != "Latest" and (policy.explicit or not _handled(entries, policy)):
         return _named(store, entries, policy, settings)
+    if settings.bounded and (last := finished_with(entries)) and not retained(entries):
+        return Choice(None, explicit=False, finished=last)
     with _missing_point():
         newest = restore_point(entries)
     if newest is not None and newest.checkpoint is None:

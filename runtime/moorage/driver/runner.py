@@ -87,14 +87,17 @@ def run_job(
         writer, store = stack.enter_context(hold_lineage(settings, options, reporter))
         choice = choose(store, writer.entries, settings)
         reporter.messages(choice.warnings)
-        if choice.manifest is None:
+        if choice.manifest is None and choice.finished is None:
             reporter.message(f"starting empty: no checkpoint yet in {settings.checkpoint_dir}")
         if _already_finished(choice, settings):
             reporter.restored(choice.path, choice.manifest)
             reporter.phase("finished")
+            # The driver before may have ended before all of them were deleted.
+            completed = _completed(settings, writer, store)
+            let_go_of_checkpoints(completed, reporter, JobEnd.FINISHED)
             return RunResult(
                 outcome=RunOutcome.FINISHED,
-                epoch=reporter.progress.epoch,
+                epoch=choice.finished.epoch if choice.finished else reporter.progress.epoch,
                 rows_total=0,
                 seconds=time.monotonic() - started,
                 last_checkpoint=reporter.progress.last_checkpoint,
@@ -134,15 +137,17 @@ def run_job(
             restored_from=choice.path,
             odd=reporter.progress.odd,
         )
-        options.ended(result)
+        # First: who is told of the end hears no more of this process. Where it ends too early, the
+        # next one finds in the log that the job has finished, and deletes what is left.
         _ended_well(context, outcome)
+        options.ended(result)
     return result
 
 
 def _ended_well(context: DriverContext | None, outcome: RunOutcome) -> None:
     """A job that was told to stop goes on with the next start; one whose input ended does not."""
     if context is not None and outcome is RunOutcome.FINISHED:
-        let_go_of_checkpoints(context, JobEnd.FINISHED)
+        let_go_of_checkpoints(context.completed, context.reporter, JobEnd.FINISHED)
 
 
 def _failed(context: DriverContext, options: RunOptions, error: BaseException) -> None:
@@ -150,11 +155,9 @@ def _failed(context: DriverContext, options: RunOptions, error: BaseException) -
 
     On a cluster not even that, for the operator starts the driver again.
     """
-    # What a run raised as a plain UserError counts as the job's failure as well, and may be an
-    # object that does not belong in the directory: no reason to delete state.
-    own = isinstance(error, UserFunctionError) and type(error.__cause__) is not UserError
+    own = isinstance(error, UserFunctionError) and not isinstance(error, RunRefused)
     if own and options.orders is None:
-        let_go_of_checkpoints(context, JobEnd.FAILED)
+        let_go_of_checkpoints(context.completed, context.reporter, JobEnd.FAILED)
 
 
 def _drive(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun | None]:
@@ -192,7 +195,7 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun
             if context.stop.is_set():
                 return RunOutcome.STOPPED, run
             context.reporter.message("subtasks move to other executors")
-            rewinds, choice = _Rewinds(), _choose_again(context, "sizes")
+            rewinds, choice = _Rewinds(), _choose_again(context, "sizes", StoppedWaiting())
         except CorruptState as error:
             if run is not None or choice.explicit:
                 raise
@@ -201,7 +204,7 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun
             rewinds = _counted(context, rewinds, run, error)
             _wait(context, rewinds, error)
             if run is not None:  # else the choice was not followed yet: the same once more
-                choice = _choose_again(context, "sizes")
+                choice = _choose_again(context, "sizes", error)
         completed = run is not None and run.checkpointer.last is not None
         must_restore = must_restore or completed or context.completed.latest is not None
         number += 1
@@ -218,7 +221,7 @@ def _answer_at_once(context: DriverContext) -> None:
 def _undamaged(context: DriverContext, choice: Choice, error: CorruptState) -> Choice:
     """Another restore point in place of a damaged one; raises its error where there is none."""
     context.reporter.message(str(error))
-    other = _choose_again(context, "hashes")
+    other = _choose_again(context, "hashes", error)
     if other.path == choice.path:
         raise error
     return other
@@ -278,20 +281,42 @@ def _wait(context: DriverContext, rewinds: _Rewinds, error: MoorageError) -> Non
         )
     context.reporter.phase("rewinding", text)
     while pause > 0:
-        if context.requests.stop_at_once is not None:
-            raise StoppedWaiting
-        if context.stop.wait(_POLL_SECONDS):
-            raise error
+        _poll(context, error)
         pause -= _POLL_SECONDS
 
 
+def _poll(context: DriverContext, error: Exception) -> None:
+    """Wait a moment between two runs.
+
+    Raises:
+        StoppedWaiting: somebody asked for the job's end without a checkpoint.
+        Exception: `error`, why there is no run, if the job was told to stop.
+    """
+    if context.requests.stop_at_once is not None:
+        raise StoppedWaiting
+    if context.stop.wait(_POLL_SECONDS):
+        raise error
+
+
+class RunRefused(UserFunctionError):
+    """What the job met when it ran is wrong, and not its code: rows, or what lies in a directory.
+
+    It is the job's failure, and not the manifest's; but no reason to delete state.
+    """
+
+
 def _drive_run(run: StreamRun) -> RunOutcome:
-    """What was wrong with rows is the job's failure, not the manifest's."""
+    """Run it to its end; a plain UserError is no longer one of the manifest.
+
+    Raises:
+        UserFunctionError: the job's own code failed.
+        RunRefused: what it met is wrong.
+    """
     try:
         return run.drive()
     except UserError as error:
         if type(error) is UserError:
-            raise UserFunctionError(*error.args) from error
+            raise RunRefused(*error.args) from error
         raise
 
 
@@ -317,10 +342,14 @@ def _needing(directories: Sequence[Path]) -> Iterator[None]:
         ) from error
 
 
-def _choose_again(context: DriverContext, verify: Verify) -> Choice:
-    """The restore point of the next run; what a person chose was followed already."""
+def _choose_again(context: DriverContext, verify: Verify, error: Exception) -> Choice:
+    """The restore point of the next run; what a person chose was followed already.
+
+    Raises: as `_poll`, with `error`.
+    """
     # A retirement that the run before began may be about to delete what would be chosen.
-    context.housekeeper.wait()
+    while context.housekeeper.retires:
+        _poll(context, error)
     context.writer.settle()
     context.writer.refresh()
     policy = replace(context.settings.restore, mode="Latest", explicit=False)
@@ -361,7 +390,7 @@ def _context(
             platform.servers, uids, parallelism, max_parallelism, settings.checkpoint_dir
         )
         stack.callback(fleet.close)
-        completed = CompletedCheckpointStore(writer, store, settings.retain, settings.retention)
+        completed = _completed(settings, writer, store)
         output = OutputKeeper(graph, store, writer, KnownSavepoints(writer))
         yield DriverContext(
             settings=settings,
@@ -394,6 +423,12 @@ def _context(
         )
 
 
+def _completed(
+    settings: JobSettings, writer: LogWriter, store: CheckpointStore
+) -> CompletedCheckpointStore:
+    return CompletedCheckpointStore(writer, store, settings.retain, settings.retention)
+
+
 def _tell_unread(graph: JobGraph, reporter: Reporter) -> None:
     for uid in graph.unread():
         reporter.message(
@@ -404,6 +439,8 @@ def _tell_unread(graph: JobGraph, reporter: Reporter) -> None:
 
 def _already_finished(choice: Choice, settings: JobSettings) -> bool:
     """A bounded job that has finished stays so; there is nothing to run."""
+    if choice.finished is not None:
+        return True
     manifest = choice.manifest
     if manifest is None or choice.explicit or choice.address:
         return False

@@ -352,7 +352,6 @@ class StreamRun:
                 self._run_empty()
                 self._raise_failure()
             self._last_checkpoint(finished=True)
-        self._c.reporter.phase("finished")
         return RunOutcome.FINISHED
 
     def _ranges_should_move(self) -> bool:
@@ -379,9 +378,13 @@ class StreamRun:
     def _last_checkpoint(self, *, finished: bool = False) -> None:
         self._c.reporter.phase("checkpointing")
         # All input in one epoch: once that is there, nothing is left to do.
-        finished = finished or (self._c.settings.in_one_epoch and self._batch_id >= 0)
-        epoch, at = self._runner.epoch, partial(self._boundary, finished=finished)
-        self._report(self._checkpointer.finish(epoch, at, finished=finished))
+        done = finished or (self._c.settings.in_one_epoch and self._batch_id >= 0)
+        epoch, at = self._runner.epoch, partial(self._boundary, finished=done)
+        self._report(self._checkpointer.finish(epoch, at, finished=done))
+        if finished:
+            # Before anything else is waited for: a fence that is lost from here on is no failure.
+            self._c.reporter.phase("finished")
+        self._checkpointer.finish_chores(job_finished=finished)
 
     def _raise_failure(self) -> None:
         """Raise why the run cannot go on, if it cannot."""

@@ -382,6 +382,22 @@ def test_an_idle_driver_finds_out_that_its_store_is_away(monkeypatch):
     assert storage[:2] == ["away", ""]
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["the end is told", "all is published"])
+def test_a_fence_that_is_lost_in_the_last_moment_is_no_failure(attempt, told):
+    def play(options: RunOptions, listen: Callable[[JobProgress], None]) -> RunResult:
+        assert options.fenced is not None
+        if told:
+            options.ended(DONE)
+        else:
+            listen(JobProgress(phase="finished"))
+        options.fenced("another driver: fence=5")
+        return DONE
+
+    made = attempt(play)
+    assert made.status() == 0
+    assert (made.end().outcome, made.left) == ("Finished", [])
+
+
 def test_a_fence_that_is_lost_after_the_end_changes_nothing(attempt):
     fenced: list[Callable[[str], object]] = []
 

@@ -1,6 +1,7 @@
 """What the driver does of what the coordinator decides: nothing is published twice or lost."""
 
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from moorage_testing.checkpointed_job import OWNER
 from moorage_testing.jobs import wait_until
 
 from moorage.driver.checkpoint_requests import stopped
+from moorage.driver.refusals import RestorePointNotFound
 from moorage.driver.requests import SavepointRequest
 from moorage.engine.fleet import FleetUpload
 from moorage_state.errors import (
@@ -244,6 +246,31 @@ def test_the_last_checkpoint_is_taken_only_if_something_happened(make_job):
     assert report.epoch == 1
     assert job.files == ["a"]
     assert job.checkpointer.finish(1, job.boundary) == []
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_who_takes_over_when_all_is_done_makes_no_failure_of_a_finished_job(
+    make_job, monkeypatch, finished
+):
+    job = make_job()
+
+    def overtaken(*_args: Any) -> None:
+        LogWriter.claim(job.objects, OWNER, "the next")
+        job.writer.refresh()
+
+    monkeypatch.setattr(job.completed, "subsume", overtaken)
+    job.commit("a")
+    job.checkpointer.finish(job.epoch, job.boundary)
+    with nullcontext() if finished else pytest.raises(Fenced):
+        job.checkpointer.finish_chores(job_finished=finished)
+
+
+def test_where_nothing_is_left_to_go_on_from_it_is_said_what_to_do(make_job):
+    job = make_job(checkpoint_dir="s3://state/clicks")
+    with pytest.raises(RestorePointNotFound) as told:
+        job.checkpointer.restore(must_exist=True)
+    assert "job=j checkpointDir=s3://state/clicks; see what there is with" in str(told.value)
+    assert job.writer.lineage not in str(told.value)
 
 
 def test_the_last_checkpoint_that_fails_says_why(make_job):

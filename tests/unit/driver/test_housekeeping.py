@@ -8,11 +8,27 @@ import pytest
 from moorage_testing.jobs import wait_until
 
 from moorage.driver.background import Background
+from moorage.driver.environment import StoppedWaiting
+from moorage.driver.requests import Requests, StopRequest
 from moorage.driver.runner import _choose_again
 from moorage.driver.settings import RestorePolicy
+from moorage_state.errors import VersionGone
 from moorage_state.snapshots import CheckpointStore, UnderWay
 
 WAITS = 20.0
+LOST = VersionGone("a delta")
+
+
+def between_runs(job: Any) -> Any:
+    return SimpleNamespace(
+        housekeeper=job.housekeeper,
+        writer=job.writer,
+        store=CheckpointStore(job.objects),
+        settings=SimpleNamespace(restore=RestorePolicy(), bounded=False),
+        reporter=SimpleNamespace(messages=lambda _texts: None),
+        stop=threading.Event(),
+        requests=Requests(),
+    )
 
 
 class HangingStore:
@@ -66,23 +82,31 @@ def test_the_next_restore_point_is_chosen_when_nothing_is_being_retired(job, sto
     monkeypatch.setattr(job.writer, "append", slowly)
     checkpoint(job)
     assert store.hung.wait(WAITS)
-    policy = RestorePolicy()
-    context: Any = SimpleNamespace(
-        housekeeper=job.housekeeper,
-        writer=job.writer,
-        store=CheckpointStore(job.objects),
-        settings=SimpleNamespace(restore=policy),
-        reporter=SimpleNamespace(messages=lambda _texts: None),
-    )
+    context = between_runs(job)
     monkeypatch.setattr("moorage.driver.runner.replace", lambda one, **_changes: one)
     chosen: list[Any] = []
-    thread = threading.Thread(target=lambda: chosen.append(_choose_again(context, "sizes")))
+    thread = threading.Thread(target=lambda: chosen.append(_choose_again(context, "sizes", LOST)))
     thread.start()
     thread.join(0.2)
     assert not chosen
     store.go_on.set()
     thread.join(WAITS)
     assert chosen[0].path == "chk-2"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_to_stop_ends_the_wait_for_a_retirement_that_hangs(job, store, at_once):
+    checkpoint(job)
+    store.hang("delete_many")
+    checkpoint(job)
+    assert store.hung.wait(WAITS)
+    context = between_runs(job)
+    if at_once:
+        context.requests.ask(StopRequest(mode="None"))
+    else:
+        context.stop.set()
+    with pytest.raises(StoppedWaiting if at_once else VersionGone):
+        _choose_again(context, "sizes", LOST)
 
 
 def test_a_sweep_asks_what_is_under_way_of_the_run_that_is_on_by_then(job, store):

@@ -107,6 +107,7 @@ def test_no_epoch_asks_the_store_for_anything(job, store):
     job.settle()
     job.commit("last")
     job.checkpointer.finish(job.epoch, job.boundary)
+    job.checkpointer.finish_chores(job_finished=False)
     assert in_log(store, Checkpoint) == [1, 2, 3, 5]
     assert in_log(store, Retire) == [1, 2, 3]
     assert store.asked_under_the_lock == []
@@ -167,6 +168,7 @@ def test_what_cannot_be_deleted_is_left_for_the_next_time_and_the_job_goes_on(
     assert "chk-1/MANIFEST" in {info.key for info in store.list("chk-")}
     job.commit("b")
     job.checkpointer.finish(job.epoch, job.boundary)
+    job.checkpointer.finish_chores(job_finished=False)
     assert {info.key for info in store.list("chk-")} == {"chk-3/MANIFEST"}
 
 

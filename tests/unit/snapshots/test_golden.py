@@ -18,6 +18,7 @@ from moorage_state.snapshots import (
     Checkpoint,
     Entry,
     Fence,
+    Finished,
     Manifest,
     Owner,
     Record,
@@ -65,6 +66,13 @@ def test_log_entries_are_written_and_read_as_in_the_golden_file() -> None:
     kept = [line for seq, line in enumerate(lines, 1) if seq != NEVER_WRITTEN]
     assert made == kept
     assert [decode_record(line, "golden") for line in kept] == records
+
+
+def test_an_entry_of_a_finished_job_is_written_and_read_as_in_the_golden_file() -> None:
+    record = Record(1, "attempt-1", AT, Finished(1))
+    data = golden("log-finished-v1.jsonl", encode_record(record))
+    assert encode_record(record) == data
+    assert decode_record(data, "golden") == record
 
 
 def test_a_kind_that_was_reserved_and_that_nobody_wrote_is_refused_by_name() -> None:

@@ -7,11 +7,13 @@ from moorage_state.snapshots import (
     Checkpoint,
     Entry,
     Fence,
+    Finished,
     Owner,
     Released,
     Retire,
     Run,
     Unknown,
+    finished_with,
     next_checkpoint_id,
     restore_point,
     restore_points,
@@ -59,6 +61,23 @@ def test_where_a_start_restores_from(entries: list[Entry], expected: list[str]) 
     assert paths(entries) == expected
     point = restore_point(entries)
     assert (point.path if point else None) == (expected[0] if expected else None)
+
+
+@pytest.mark.parametrize(
+    ("entries", "last"),
+    [
+        ([], None),
+        ([chk(1)], None),
+        ([chk(1), Retire(1, 1)], None),
+        ([chk(1), chk(2), Finished(1), Retire(1, 1), Retire(1, 2), Fence(2, "x")], chk(2)),
+        ([chk(1), Finished(1), Run(2, 0, "chk-1")], None),
+        ([chk(1), Finished(1), Run(2, 0), chk(2), Finished(2)], chk(2)),
+    ],
+)
+def test_a_job_has_finished_until_it_runs_again(
+    entries: list[Entry], last: Checkpoint | None
+) -> None:
+    assert finished_with(entries) == last
 
 
 def test_the_point_tells_the_log_entry_and_who_chose_it() -> None:
