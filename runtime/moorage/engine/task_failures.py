@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 
 import moorage
 import moorage_state
-from moorage_state.codecs import StateTypeError
+from moorage_state.checks import StateTypeError
 from moorage_state.errors import (
     LocalDiskError,
     MoorageError,
