@@ -25,127 +25,63 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from moorage.api.broadcast import (
-        BroadcastConnectedStream,
-        BroadcastContext,
-        BroadcastStream,
-        KeyedBroadcastProcessFunction,
-        ReadOnlyContext,
-    )
+    from moorage.api.broadcast import BroadcastConnectedStream as BroadcastConnectedStream
+    from moorage.api.broadcast import BroadcastContext as BroadcastContext
+    from moorage.api.broadcast import BroadcastStream as BroadcastStream
+    from moorage.api.broadcast import KeyedBroadcastProcessFunction as KeyedBroadcastProcessFunction
+    from moorage.api.broadcast import ReadOnlyContext as ReadOnlyContext
+    from moorage.api.checkpointed import CheckpointedFunction as CheckpointedFunction
     from moorage.api.checkpointed import (
-        CheckpointedFunction,
-        FunctionInitializationContext,
-        FunctionSnapshotContext,
+        FunctionInitializationContext as FunctionInitializationContext,
     )
-    from moorage.api.file_sink import FileSink
-    from moorage.api.functions import (
-        MAX_WATERMARK,
-        NO_WATERMARK,
-        KeyedProcessFunction,
-        OutputTag,
-        ProcessContext,
-        RuntimeContext,
-        TimeDomain,
-        TimerService,
-    )
-    from moorage.api.sinks import (
-        CheckpointInfo,
-        EpochInfo,
-        LiveOutput,
-        Sink,
-        SinkContext,
-        SinkOrigin,
-        SinkRestore,
-        SinkRetire,
-        SinkWriter,
-        StageId,
-        TwoPhaseCommitSink,
-    )
-    from moorage.api.streams import DataStream, KeyedStream, StreamEnvironment
-    from moorage.api.vectorized import BatchContext, KeyedBatchFunction
-    from moorage_state.descriptors import (
-        AggregateFunction,
-        AggregatingStateDescriptor,
-        FoldingStateDescriptor,
-        ListStateDescriptor,
-        MapStateDescriptor,
-        ReducingStateDescriptor,
-        ValueStateDescriptor,
-    )
-    from moorage_state.keyed import (
-        AggregatingState,
-        FoldingState,
-        ListState,
-        MapState,
-        ReducingState,
-        ValueState,
-    )
-    from moorage_state.operator_state import (
-        BroadcastState,
-        OperatorListState,
-        OperatorStateStore,
-        ReadOnlyBroadcastState,
-    )
-    from moorage_state.timetolive import StateTtlConfig, StateVisibility, UpdateType
+    from moorage.api.checkpointed import FunctionSnapshotContext as FunctionSnapshotContext
+    from moorage.api.file_sink import FileSink as FileSink
+    from moorage.api.functions import MAX_WATERMARK as MAX_WATERMARK
+    from moorage.api.functions import NO_WATERMARK as NO_WATERMARK
+    from moorage.api.functions import KeyedProcessFunction as KeyedProcessFunction
+    from moorage.api.functions import OutputTag as OutputTag
+    from moorage.api.functions import ProcessContext as ProcessContext
+    from moorage.api.functions import RuntimeContext as RuntimeContext
+    from moorage.api.functions import TimeDomain as TimeDomain
+    from moorage.api.functions import TimerService as TimerService
+    from moorage.api.sinks import CheckpointInfo as CheckpointInfo
+    from moorage.api.sinks import EpochInfo as EpochInfo
+    from moorage.api.sinks import LiveOutput as LiveOutput
+    from moorage.api.sinks import Sink as Sink
+    from moorage.api.sinks import SinkContext as SinkContext
+    from moorage.api.sinks import SinkOrigin as SinkOrigin
+    from moorage.api.sinks import SinkRestore as SinkRestore
+    from moorage.api.sinks import SinkRetire as SinkRetire
+    from moorage.api.sinks import SinkWriter as SinkWriter
+    from moorage.api.sinks import StageId as StageId
+    from moorage.api.sinks import TwoPhaseCommitSink as TwoPhaseCommitSink
+    from moorage.api.streams import DataStream as DataStream
+    from moorage.api.streams import KeyedStream as KeyedStream
+    from moorage.api.streams import StreamEnvironment as StreamEnvironment
+    from moorage.api.vectorized import BatchContext as BatchContext
+    from moorage.api.vectorized import KeyedBatchFunction as KeyedBatchFunction
+    from moorage_state.descriptors import AggregateFunction as AggregateFunction
+    from moorage_state.descriptors import AggregatingStateDescriptor as AggregatingStateDescriptor
+    from moorage_state.descriptors import FoldingStateDescriptor as FoldingStateDescriptor
+    from moorage_state.descriptors import ListStateDescriptor as ListStateDescriptor
+    from moorage_state.descriptors import MapStateDescriptor as MapStateDescriptor
+    from moorage_state.descriptors import ReducingStateDescriptor as ReducingStateDescriptor
+    from moorage_state.descriptors import ValueStateDescriptor as ValueStateDescriptor
+    from moorage_state.keyed import AggregatingState as AggregatingState
+    from moorage_state.keyed import FoldingState as FoldingState
+    from moorage_state.keyed import ListState as ListState
+    from moorage_state.keyed import MapState as MapState
+    from moorage_state.keyed import ReducingState as ReducingState
+    from moorage_state.keyed import ValueState as ValueState
+    from moorage_state.operator_state import BroadcastState as BroadcastState
+    from moorage_state.operator_state import OperatorListState as OperatorListState
+    from moorage_state.operator_state import OperatorStateStore as OperatorStateStore
+    from moorage_state.operator_state import ReadOnlyBroadcastState as ReadOnlyBroadcastState
+    from moorage_state.timetolive import StateTtlConfig as StateTtlConfig
+    from moorage_state.timetolive import StateVisibility as StateVisibility
+    from moorage_state.timetolive import UpdateType as UpdateType
 
 __version__ = "0.1.0.dev0"
-
-__all__ = [
-    "MAX_WATERMARK",
-    "NO_WATERMARK",
-    "AggregateFunction",
-    "AggregatingState",
-    "AggregatingStateDescriptor",
-    "BatchContext",
-    "BroadcastConnectedStream",
-    "BroadcastContext",
-    "BroadcastState",
-    "BroadcastStream",
-    "CheckpointInfo",
-    "CheckpointedFunction",
-    "DataStream",
-    "EpochInfo",
-    "FileSink",
-    "FoldingState",
-    "FoldingStateDescriptor",
-    "FunctionInitializationContext",
-    "FunctionSnapshotContext",
-    "KeyedBatchFunction",
-    "KeyedBroadcastProcessFunction",
-    "KeyedProcessFunction",
-    "KeyedStream",
-    "ListState",
-    "ListStateDescriptor",
-    "LiveOutput",
-    "MapState",
-    "MapStateDescriptor",
-    "OperatorListState",
-    "OperatorStateStore",
-    "OutputTag",
-    "ProcessContext",
-    "ReadOnlyBroadcastState",
-    "ReadOnlyContext",
-    "ReducingState",
-    "ReducingStateDescriptor",
-    "RuntimeContext",
-    "Sink",
-    "SinkContext",
-    "SinkOrigin",
-    "SinkRestore",
-    "SinkRetire",
-    "SinkWriter",
-    "StageId",
-    "StateTtlConfig",
-    "StateVisibility",
-    "StreamEnvironment",
-    "TimeDomain",
-    "TimerService",
-    "TwoPhaseCommitSink",
-    "UpdateType",
-    "ValueState",
-    "ValueStateDescriptor",
-    "__version__",
-]
 
 _HOMES = {
     "moorage.api.broadcast": (
@@ -212,6 +148,8 @@ _HOMES = {
     "moorage_state.timetolive": ("StateTtlConfig", "StateVisibility", "UpdateType"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *_HOME_OF]  # noqa: PLE0604  names of classes, which are strings
 
 
 def __getattr__(name: str) -> Any:

@@ -1,13 +1,10 @@
 """An archive of the Java classes that Spark loads, with which a JVM starts in half the time.
 
-Java's class data sharing (JEP 350) maps classes that were parsed and verified before, where each
-start would do it again: some 15,000 of them for a streaming query. The archive belongs to the
-Java and the Spark it was made with; any other Java ignores it and starts as ever. Made once where
-Moorage is installed (`make setup` and the image do), by
+Class data sharing (JEP 350) maps classes that were parsed and verified before. The archive belongs
+to the Java and the Spark it was made with; any other Java ignores it. Made once where Moorage is
+installed (`make setup` and the image do), by
 
     python -m moorage.class_archive
-
-Called by whoever sets the options of a driver's or an executor's JVM.
 """
 
 import datetime
@@ -68,11 +65,7 @@ def archive_path() -> Path:
 
 
 def sharing_options(given: str = "") -> list[str]:
-    """What a JVM is told to use the archive; nothing where there is none, or `given` sees to it.
-
-    Args:
-        given: the options that the job's author sets.
-    """
+    """What a JVM is told to use the archive; nothing where there is none, or `given` sees to it."""
     path = archive_path()
     if _CHOSEN in given or _MADE in given or not path.exists():
         return []
@@ -82,9 +75,6 @@ def sharing_options(given: str = "") -> list[str]:
 
 def make_archive(path: Path | None = None) -> Path:
     """Run a small job, and have its JVM write down the classes that it loaded.
-
-    Args:
-        path: where to; by default where `sharing_options` looks.
 
     Raises:
         RuntimeError: the job failed, did not end, or wrote no archive; with the end of what it

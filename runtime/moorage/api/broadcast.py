@@ -1,8 +1,7 @@
 """Broadcast streams: rows that every subtask sees, and the state that they build up.
 
-What a user writes to connect a keyed stream with a broadcast one: `stream.broadcast(...)`,
-`keyed.connect(...)` and `KeyedBroadcastProcessFunction` with its contexts. Called by job files and
-by the subtask. Knows nothing of epochs, servers or checkpoints.
+What a user writes to connect a keyed stream with a broadcast one. Called by job files and by the
+subtask.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -172,13 +171,7 @@ class BroadcastConnectedStream:
     def process(
         self, function: KeyedBroadcastProcessFunction, *, uid: str, output: str, **options: Any
     ) -> "DataStream":
-        """Apply a function over both streams.
-
-        Args:
-            function: the function; it is pickled, so it holds configuration, not resources.
-            uid: the operator's stable name; its state is found again under it.
-            output: DDL of the rows the function yields.
-            options: the other arguments of `KeyedStream.process`.
+        """Apply a function over both streams; for the arguments see `KeyedStream.process`.
 
         Raises:
             UserError: it is no `KeyedBroadcastProcessFunction`; or see `KeyedStream.process`.
@@ -195,11 +188,7 @@ class BroadcastConnectedStream:
 def broadcast_input(
     given: "DataStream | BroadcastStream", descriptors: tuple[MapStateDescriptor, ...]
 ) -> BroadcastInput:
-    """What `connect` was given, checked.
-
-    Raises:
-        UserError: the stream is no input, or descriptors are missing, wrong or doubled.
-    """
+    """What `connect` was given, checked."""
     if isinstance(given, BroadcastStream):
         descriptors = (*given.descriptors, *descriptors)
         given = given.stream

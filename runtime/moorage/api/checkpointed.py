@@ -1,7 +1,6 @@
 """`CheckpointedFunction`: functions with state that belongs to a subtask and to no key.
 
-What a user implements and the contexts that it is given. Called by the subtask at the beginning
-and at the end of every epoch. Knows nothing of epochs, servers or checkpoints.
+What a user implements and the contexts that it is given; called at both ends of every epoch.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
 """What a person declares in `build(env)`: durations, columns, output rows, side outputs, functions.
 
 Decides which declarations are legal, and says what to write instead; also whether a function or a
-sink can go to the workers, so that it is found while the job is described and not in an epoch.
-Called by streams while the graph is being built; reads no data.
+sink can go to the workers. Called by streams while the graph is being built; reads no data.
 """
 
 import inspect
@@ -54,11 +53,7 @@ _STATEFUL = re.compile(
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of "500ms", "10s", "5m", "2h" or "1d".
-
-    Raises:
-        UserError: for anything else.
-    """
+    """Milliseconds of "500ms", "10s", "5m", "2h" or "1d"; refuses anything else."""
     given: Any = text
     match = _DURATION.match(given) if isinstance(given, str) else None
     if match is None:
@@ -67,11 +62,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_output(uid: str, ddl: str) -> StructType:
-    """The columns of an operator's output.
-
-    Raises:
-        UserError: for what is not DDL of at least one column.
-    """
+    """The columns of an operator's output; refuses what is not DDL of at least one column."""
     try:
         schema = StructType.fromDDL(ddl)
     except Exception as exc:
@@ -137,13 +128,11 @@ def check_per(schema: StructType, column: str) -> None:
 
 
 def refuse_stateful(frame: DataFrame, what: str) -> None:
-    """Raise `UserError` where Spark's own stateful operations are applied to a stream.
-
-    Inside an epoch they would see one micro-batch only, and say nothing of it.
-    """
+    """Raise `UserError` where Spark's own stateful operations are applied to a stream."""
     jdf = getattr(frame, "_jdf", None)
     if jdf is None:
         return
+    # Inside an epoch they would see one micro-batch only, and say nothing of it.
     found = sorted(set(_stateful(jdf.queryExecution().analyzed())))
     if found:
         raise UserError(
@@ -189,8 +178,6 @@ def side_outputs_of(
     """What an operator declares, in the order of its tags; those for odd rows last, if new.
 
     Args:
-        uid: the operator's.
-        tags: its `side_outputs`.
         odd: by the name of the argument, what happens to rows that are not processed.
         stream: the columns that it processes.
 
@@ -259,14 +246,7 @@ def _require_rows_of(uid: str, argument: str, side: SideOutput, stream: StructTy
 
 
 def check_sendable(what: str, uid: str, thing: Any) -> None:
-    """Refuse what cannot be pickled.
-
-    Args:
-        what: "operator" or "sink".
-
-    Raises:
-        UserError: naming the attribute, or the module's name that a method uses.
-    """
+    """Refuse what cannot be pickled, naming the attribute, or the name that a method uses."""
     error = _refusal(thing)
     if error is None:
         return

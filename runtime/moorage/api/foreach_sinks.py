@@ -1,8 +1,7 @@
 """Sinks that hand rows to a function of the job, on the driver: per epoch or per checkpoint.
 
-Decides when a function is called again: what was handed out per checkpoint is recorded, and what
-was not is staged beside the checkpoints until it is. Called by `DataStream.foreach_epoch` and
-`foreach_checkpoint`.
+What was handed out per checkpoint is recorded, and what was not is staged beside the checkpoints
+until it is. Called by `DataStream.foreach_epoch` and `foreach_checkpoint`.
 """
 
 import functools
@@ -47,7 +46,8 @@ class _StagedRows:
         self._uid = ""
 
     def __getstate__(self) -> dict[str, object]:
-        """Executors only stage: the function stays here, with whatever it holds on to."""
+        """Executors only stage."""
+        # The function stays here, with whatever it holds on to.
         return {**self.__dict__, "_function": None}
 
     def bind(self, context: SinkContext) -> Self:
@@ -122,11 +122,7 @@ class _StagedRows:
 
 
 class ForeachEpoch(_StagedRows):
-    """Calls `function(table, EpochInfo)` with the rows of each epoch once it is committed.
-
-    At least once: after a failure the job goes back to its last checkpoint, and the epochs since
-    come again, under the token of another run and maybe cut elsewhere.
-    """
+    """Calls `function(table, EpochInfo)` with the rows of each epoch once it is committed."""
 
     def __init__(self, function: EpochFunction) -> None:
         super().__init__()
@@ -158,12 +154,7 @@ class ForeachEpoch(_StagedRows):
 
 
 class ForeachCheckpoint(_StagedRows):
-    """Calls `function(tables, CheckpointInfo)` once a checkpoint completed.
-
-    What was handed over is recorded by checkpoint id. A crash between the call and the record
-    leads to another call with the same id and rows, so a function that writes them under the id,
-    or remembers it, has every row exactly once.
-    """
+    """Calls `function(tables, CheckpointInfo)` once a checkpoint completed."""
 
     def __init__(self, function: CheckpointFunction) -> None:
         super().__init__()
@@ -176,6 +167,7 @@ class ForeachCheckpoint(_StagedRows):
             return rows
         handed = self._handed(lineage)
         known = {file for files in handed.values() for file in files}
+        # A crash between the call and the record leads to another call with the same id and rows.
         if checkpoint_id not in handed:
             todo = [item for item in committables if item["file"] not in known]
             self._hand_over(CheckpointInfo(lineage, checkpoint_id), todo)

@@ -1,8 +1,7 @@
 """What a user writes: functions over keyed streams, and the contexts that they are handed.
 
 The names are Flink's (PyFlink users will know them); rows are named tuples as Spark users know
-them. Called by the subtask on executors. Knows nothing of epochs, servers or checkpoints, but that
-the engine fixes watermark and processing time for an epoch: within one neither moves.
+them. Called by the subtask on executors.
 """
 
 from collections.abc import Callable, Iterable
@@ -78,11 +77,7 @@ class OutputTag:
 
 
 def undeclared(place: str, name: str, declared: Iterable[str]) -> UserError:
-    """What is said of a side output that an operator does not declare.
-
-    Args:
-        place: the operator, as ``operator=uid``.
-    """
+    """What is said of a side output that an operator does not declare."""
     return UserError(
         f"the operator does not declare this side output: {place} side_output={name} "
         f"declared={sorted(declared)}; give its tag to process(..., side_outputs=[...])"

@@ -1,7 +1,6 @@
 """What a job is made of: inputs, stateful operators and sinks, and how they hang together.
 
-Decides whether the whole can run. Made by streams while a job is described, read by the engine and
-the driver.
+Made by streams while a job is described, read by the engine and the driver.
 """
 
 from collections.abc import Callable

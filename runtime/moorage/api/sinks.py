@@ -1,9 +1,8 @@
 """What a sink is: the contract between sinks, the subtasks that write and the driver.
 
-Decides the two phases: a subtask stages what an attempt produced, the staged output of the attempt
-that was acknowledged becomes part of the next checkpoint, and only a completed checkpoint makes it
-visible. Implemented by the sinks beside this module and by users. Must not know how an epoch is
-planned, nor what a manifest looks like.
+Two phases: a subtask stages what an attempt produced, the staged output of the attempt that was
+acknowledged becomes part of the next checkpoint, and only a completed checkpoint makes it visible.
+Implemented by the sinks beside this module and by users.
 """
 
 from abc import ABC, abstractmethod

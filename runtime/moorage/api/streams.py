@@ -1,8 +1,7 @@
 """Streams of a job: what user code reads, transforms, keys, processes and sends to sinks.
 
-Decides what of a stream is legal where, what a legal input is, and that uids and directories are
-taken once. Called by user code, which begins with a `StreamEnvironment`; each call adds to the
-job's graph, reads no data and starts nothing.
+Called by user code, which begins with a `StreamEnvironment`; each call adds to the job's graph,
+reads no data and starts nothing.
 """
 
 import re
@@ -486,10 +485,11 @@ class StreamEnvironment:
         self._uids.add(uid)
 
     def claim_directory(self, uid: str, sink: Sink) -> None:
-        """Refuse a file sink on the directory of another: each takes back what it published."""
+        """Refuse a file sink on the directory of another."""
         if not isinstance(sink, FileSink):
             return
         for node in self.graph.sinks:
+            # Each would take back what the other published.
             if isinstance(node.sink, FileSink) and node.sink.path == sink.path:
                 raise UserError(
                     f"two sinks of the job write to one directory; give each its own: "

@@ -1,7 +1,6 @@
 """Vectorized functions over keyed streams: whole chunks of keys at once, state by column.
 
-What a user writes where a Python call for every row costs too much. Called by the subtask on
-executors. Knows nothing of epochs, servers or checkpoints.
+What a user writes where a Python call for every row costs too much.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,11 +1,6 @@
 """The commands of `moorage`: what they are called, what they take, what they print.
 
-Progress, warnings and errors go to standard error, results to standard output. Spark and RocksDB
-are imported when a job is run, so that everything else answers at once and without them.
-
-A job runs in a thread of its own under a terminal's rules: progress, Ctrl-C, a second Ctrl-C. So
-the main thread is always free to take a signal at once, and Spark, which installs its own Ctrl-C
-handler when it is started from the main thread, cannot.
+Progress, warnings and errors go to standard error, results to standard output.
 """
 
 import os
@@ -79,8 +74,7 @@ def run_session(
     """Run `job` and return how it ended; must be called from the main thread.
 
     The first signal sets `options.stop`. A second one, a second or more later, raises
-    KeyboardInterrupt here while the runner still works: the caller must end the process. Errors of
-    the runner are raised as they are.
+    KeyboardInterrupt here while the runner still works: the caller must end the process.
     """
     box: list[RunResult | BaseException] = []
 
@@ -90,6 +84,8 @@ def run_session(
         except BaseException as error:  # noqa: BLE001 - carried to the main thread and raised there
             box.append(error)
 
+    # So the main thread is free to take a signal at once, and Spark, which installs its own Ctrl-C
+    # handler when it is started from the main thread, cannot.
     thread = threading.Thread(target=work, name="moorage-driver", daemon=True)
     with display, _signals_stop(options.stop, display):
         thread.start()
@@ -289,12 +285,11 @@ def run_app() -> int:
 
 
 def _quit_now() -> NoReturn:
-    """End at once: the driver's thread still works, and waiting for it is what was refused.
-
-    The processes it started (the JVM, state servers) end when they lose their parent.
-    """
+    """End at once."""
     _complain("interrupted; no last checkpoint, the next run goes on from the one before")
     sys.stdout.flush()
+    # The driver's thread still works, and waiting for it is what was refused. The processes it
+    # started (the JVM, state servers) end when they lose their parent.
     os._exit(ExitCode.INTERRUPTED)
 
 
@@ -309,6 +304,7 @@ def _restore_url(restore: str | None) -> str | None:
 
 def _driver() -> Runner:
     try:
+        # Here, and not above: all other commands answer at once, and without Spark and RocksDB.
         from moorage.driver import run_job
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("moorage"):

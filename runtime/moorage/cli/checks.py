@@ -1,8 +1,7 @@
 """What a manifest must be to be run, here or on a cluster: the checks of `validate` and of `run`.
 
-Decides which checks hold where; what they find is told at once, with what is wrong with the form.
-Called before anything is started. Reads the job's files, and imports none but a state backend's
-factory, which alone knows what it makes.
+What they find is told at once, with what is wrong with the form. Reads the job's files, and imports
+none but a state backend's factory, which alone knows what it makes.
 """
 
 from collections.abc import Iterator
@@ -32,11 +31,7 @@ _FOR_CLUSTER = "(for a cluster: moorage validate --for cluster)"
 
 
 def checked_job(manifest: Path, place: Place) -> StatefulSparkJob:
-    """The job of a manifest that can be run at `place`.
-
-    Raises:
-        ManifestError: with everything that would keep it from that.
-    """
+    """The job of a manifest that can be run at `place`; refuses it with all its problems."""
     checks = _local(manifest.absolute().parent) if place == "local" else _CLUSTER
     return load_manifest(manifest, *checks)
 

@@ -1,7 +1,6 @@
 """What the exit status of `moorage` means, and which error gives which.
 
-The one place where errors become numbers. It goes by an error's stable `code`, so it needs none of
-the packages that define the errors.
+It goes by an error's stable `code`, so it needs none of the packages that define the errors.
 """
 
 from enum import IntEnum

@@ -1,8 +1,8 @@
 """How commands print what they found: aligned text or JSON on standard output.
 
-Decides the form that all of them share. JSON is one document whose first fields are `format` (the
-version of the form; fields may be added under the same one) and `command`. Text is plain on a
-terminal and in a pipe alike; what a store holds cannot bring control characters onto a terminal.
+JSON is one document whose first fields are `format` (the version of the form; fields may be added
+under the same one) and `command`. What a store holds cannot bring control characters onto a
+terminal.
 """
 
 import os
@@ -148,11 +148,7 @@ def progress_bar(label: str, unit: Literal["bytes", "ranges"]) -> Iterator[Calla
 
 @contextmanager
 def stoppable(what_is_left: str) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end a command in order, with the status for interruptions.
-
-    Args:
-        what_is_left: the sentence that says what was and was not done.
-    """
+    """Let Ctrl-C and SIGTERM end a command in order; says `what_is_left`, done and not done."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

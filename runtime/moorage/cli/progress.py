@@ -1,8 +1,6 @@
 """Shows how a run goes: a live view on a terminal, otherwise at most one line per second.
 
-`plain_line` and `live_view` are pure: a progress and a time in, text or a renderable out. The two
-displays around them decide when to draw. The driver's threads call a display; it never raises
-because a terminal went away.
+The driver's threads call a display; it never raises because a terminal went away.
 """
 
 import math
@@ -38,10 +36,7 @@ _BAR_WIDTH = 40
 
 
 def has_begun(progress: JobProgress) -> bool:
-    """Whether there is a run to show; until then messages say what goes on, and zeros say nothing.
-
-    There is none while Spark starts, and of a job that had finished before.
-    """
+    """Whether there is a run to show; until then messages say what goes on, and zeros nothing."""
     return progress.phase not in {"starting", "finished"} or progress.epochs > 0
 
 

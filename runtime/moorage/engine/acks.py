@@ -1,8 +1,6 @@
 """Acknowledgements: what subtasks report of an epoch, and whether the reports agree.
 
-They travel as rows on the data path, so that what is checked is exactly what was consumed. An
-epoch may commit only when every stateful operator has one acknowledgement per subtask and every
-consumer saw the same attempt of each producer. Pure: data in, verdict out.
+They travel as rows on the data path, so that what is checked is exactly what was consumed. Pure.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -196,10 +194,9 @@ class EpochOutcome:
         return {uid: [states[n] for n in sorted(states)] for uid, states in merged.items()}
 
     def reported_operator_states(self) -> dict[str, dict[str, set[OperatorStateSchema]]]:
-        """By operator uid and name, all that subtasks say of an operator state.
-
-        A subtask that did not ask for it says what was known before.
-        """
+        """By operator uid and name, all that subtasks say of an operator state."""
+        # A subtask that did not ask for a state says what was known before: two answers are a
+        # change.
         found: dict[str, dict[str, set[OperatorStateSchema]]] = {}
         for (uid, _), ack in self.acks.items():
             for schema in ack.operator_states:

@@ -1,7 +1,6 @@
 """The engine's own columns beside a stream's, how outputs share them, and rows that are no data.
 
-Start rows say which subtask a partition is; acknowledgement rows carry an upstream attempt's
-digest to every downstream subtask. Shared by the planner (driver) and the subtask (executor).
+Shared by the planner (driver) and the subtask (executor).
 """
 
 from collections.abc import Iterable
@@ -80,11 +79,7 @@ def carried_schema(output: pa.Schema | None, sides: Iterable[tuple[int, pa.Schem
 
 
 def carried_batch(batch: pa.RecordBatch, column: str, carried: pa.Schema) -> pa.RecordBatch:
-    """Rows of one output as rows of all that is carried.
-
-    Args:
-        column: of a side output its column; empty for the main output.
-    """
+    """Rows of one output as rows of all that is carried; `column` is of a side output, or empty."""
     mine = dict(zip(batch.schema.names, batch.columns, strict=True))
     if column:
         mine = {column: pa.StructArray.from_arrays(batch.columns, names=batch.schema.names)}
@@ -100,11 +95,7 @@ def output_columns() -> list[str]:
 def ack_batch(
     raw: bytes, carried: pa.Schema, subtask: int, downstream: int, brief: bytes = b""
 ) -> pa.RecordBatch:
-    """An acknowledgement as rows: one for the driver, or one for each downstream subtask.
-
-    Args:
-        brief: what all but the first of them get, which alone forwards what it got.
-    """
+    """An acknowledgement as rows: one for the driver, or one for each downstream subtask."""
     if not downstream:
         return pa.RecordBatch.from_arrays([pa.array([raw], pa.binary())], names=[ACK_COLUMN])
     return pa.RecordBatch.from_arrays(
@@ -114,6 +105,7 @@ def ack_batch(
             pa.array(np.full(downstream, subtask, dtype=np.int32)),
             pa.nulls(downstream, pa.int64()),
             pa.array(np.arange(downstream, dtype=np.int32)),
+            # Only the first of them forwards what this one has forwarded.
             pa.array([raw, *[brief] * (downstream - 1)], pa.binary()),
         ],
         names=[*carried.names, *output_columns()],

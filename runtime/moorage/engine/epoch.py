@@ -1,8 +1,7 @@
 """The epoch runner: prepare, acknowledge, commit; again where an attempt failed.
 
 Decides when an epoch is committed: when one Spark job yielded exactly one acknowledgement per
-subtask and all consumers agree. Called by the driver for each micro-batch and for ticks between
-them. Knows nothing of checkpoints and logs.
+subtask and all consumers agree. Called by the driver; knows nothing of checkpoints and logs.
 """
 
 import logging
@@ -58,11 +57,10 @@ class EpochRunner:
         watermarks: event time progress after it.
         now_ms: its processing time; it never goes back within a lineage, whatever clocks do.
         schemas: by operator uid, the states known so far.
-        operator_states: the same of operator state.
 
     Args:
         restored: there is state from before, so that nobody knows of what timers.
-        clock: milliseconds since 1970 UTC; asked once for each epoch, not for each attempt.
+        clock: milliseconds since 1970 UTC.
     """
 
     def __init__(
@@ -119,6 +117,7 @@ class EpochRunner:
             LocalDiskError: a volume is full; nothing of this epoch was committed.
             Retryable: several attempts failed for reasons of infrastructure.
         """
+        # Once for all attempts: a repeated one must see what the first saw.
         self.now_ms = self.processing_time()
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -135,6 +134,7 @@ class EpochRunner:
                     error,
                 )
                 self._fleet.recover()
+        # What may refuse the epoch comes before the commit: nothing is undone after it.
         self._refuse_odd_rows(outcome)
         self.watermarks.require_room(outcome.value_times)
         self._commit(outcome)
@@ -142,6 +142,8 @@ class EpochRunner:
 
     def _attempt(self, batch: DataFrame | None) -> EpochOutcome:
         outcome = self._outcome(batch)
+        # A subtask may have changed the type of a state that others did not ask for: they must hear
+        # of it.
         return self._outcome(batch) if self.operator_states.changes(outcome) else outcome
 
     def _outcome(self, batch: DataFrame | None) -> EpochOutcome:
@@ -168,7 +170,7 @@ class EpochRunner:
         )
 
     def _commit(self, outcome: EpochOutcome) -> None:
-        """Commit an epoch, then take it in; what may refuse it comes before the commit."""
+        """Commit an epoch, then take it in."""
         digests: dict[RangeId, str] = {key: ack.delta for key, ack in outcome.acks.items()}
         schemas = {uid: tuple(states) for uid, states in outcome.schemas().items()}
         operator_states = outcome.operator_states()
@@ -176,6 +178,7 @@ class EpochRunner:
             uid: tuple(outcome.acks[uid, subtask].next_timer for subtask in range(count))
             for uid, count in self._expected.items()
         }
+        # A job of sinks only has no ranges.
         if digests:
             self._fleet.commit(self.epoch + 1, digests)
         self.epoch += 1

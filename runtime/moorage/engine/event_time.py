@@ -1,21 +1,10 @@
 """Event time: which inputs tell it, what a subtask sees of it, and the watermarks that follow.
 
-A clock is an input read by one column of times, however many operators and branches of a union read
-it so. Read by two columns it has two clocks, because each is as far as its own rows; and so it has
-where only some of its readers count by the values of a column. A subtask keeps the newest time of
-each clock and acknowledges that: maxima, so that the order in which rows come changes nothing.
-
-The watermark that an operator works with in an epoch is the minimum over the clocks it goes by of
-their newest event time minus their delay minus one millisecond (Flink's
-``BoundedOutOfOrdernessWatermarks``). What an epoch observes counts from the next one on, so that a
-repeated epoch sees the same watermark. An input may count by the values of a column, such as
-Kafka's partition (Flink's ``WatermarkOutputMultiplexer``): then it is as far as the slowest of its
-values. An input, or a value, that declares when it counts as idle does not hold the others back
-once it was silent for so long. If all are idle, the furthest of them counts (as in Flink's
-``StatusWatermarkValve``).
-
-Called by the planner, by subtasks with every batch, and by the driver. Pure and immutable, but for
-what a subtask collects.
+A clock is an input read by one column of times; read by two columns it has two, because each is as
+far as its own rows. A subtask acknowledges the newest time of each clock: maxima, so that the order
+of rows changes nothing. What an epoch observes counts from the next one on, so that a repeated
+epoch sees the same watermark. Called by the planner, by subtasks with every batch, and by the
+driver. Pure and immutable, but for what a subtask collects.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -67,8 +56,7 @@ class InputClock:
 
     Attributes:
         delay_ms: how far it stays behind the newest event time.
-        idle_after_ms: milliseconds of processing time without rows that make it idle, or each of
-            its values; None: never.
+        idle_after_ms: processing time without rows that makes it, or a value, idle; None: never.
         per: the column by whose values it counts; "" for the input as one.
     """
 
@@ -85,8 +73,7 @@ class JobClocks:
         clocks: by name, which is the input's uid where it has only one.
         branches: by uid of an operator that reads inputs, the clock of each of its branches; ""
             for those without event time.
-        readers: by operator uid, the clocks that its watermark is the minimum of. An operator after
-            another goes by the same ones.
+        readers: by operator uid, the clocks that its watermark is the minimum of.
     """
 
     clocks: Mapping[str, InputClock]
@@ -98,12 +85,10 @@ class JobClocks:
         return tuple(self.clocks[n].per if n else "" for n in self.branches.get(uid, ()))
 
     def within_keys(self, uid: str) -> int | None:
-        """How far an operator's time within a key stays behind its rows; None: it stands still.
-
-        Of two clocks, or values, a row moves only one, and no row of a key tells how far the other
-        has come.
-        """
+        """How far an operator's time within a key stays behind its rows; None: it stands still."""
         found = [self.clocks[name] for name in self.readers[uid]]
+        # Of two clocks, or values, a row moves only one, and no row of a key tells how far the
+        # other has come.
         if len(found) != 1 or found[0].per or uid not in self.branches:
             return None
         return found[0].delay_ms
@@ -121,6 +106,7 @@ def job_clocks(graph: "JobGraph") -> JobClocks:
         for operator in graph.operators
         if operator.upstream.operator is None
     }
+    # An operator after another goes by the clocks of the first of their chain.
     readers = {o.uid: frozenset(branches[o.first.uid]) - {""} for o in graph.operators}
     return JobClocks(clocks, branches, readers)
 
@@ -227,7 +213,6 @@ class SourceTime:
 
     Attributes:
         newest: the newest event time seen, in milliseconds; None before the first.
-        idle: it does not hold the others back.
         silent_since: the processing time since which it is known to be silent.
     """
 
@@ -253,12 +238,8 @@ class SourceTime:
 class InputTime:
     """How far one clock has come.
 
-    A value counts from the first epoch on in which it has a row. So a value that nobody has seen
-    holds nothing back, and a new one no more than where time is.
-
     Attributes:
         whole: the input as one; of a clock that counts by value, until it has seen the first.
-        values: by value.
     """
 
     whole: SourceTime = SourceTime()
@@ -311,12 +292,10 @@ def _bounded(values: dict[Value, SourceTime]) -> dict[Value, SourceTime]:
 
 
 def _slowest(shown: Iterable[tuple[int | None, bool]]) -> int | None:
-    """The time that counts among these, each of which may be idle; None where there is none yet.
-
-    The slowest of those that are not idle, once each of them has shown a time; of idle ones alone
-    the furthest.
-    """
+    """The time that counts among these, each of which may be idle; None where there is none yet."""
     every = list(shown)
+    # As Flink's StatusWatermarkValve: the slowest of those that are not idle, once each of them has
+    # shown a time; where all are idle, the furthest.
     active = [time_ms for time_ms, idle in every if not idle]
     known = [time_ms for time_ms in active or (t for t, _ in every) if time_ms is not None]
     if not known or (active and len(known) < len(active)):
@@ -329,7 +308,6 @@ class Watermarks:
     """Event time progress of a job.
 
     Attributes:
-        clocks: by name; only inputs with event time have one.
         readers: by operator uid, the clocks it goes by.
         inputs: by clock, how far it has come.
         floors: by operator uid, the highest watermark that it has worked with; none goes back.
@@ -355,11 +333,9 @@ class Watermarks:
         return self.before(operator) if reached is None else max(self.before(operator), reached)
 
     def before(self, operator: str) -> int:
-        """The watermark of an operator in the epoch before the next.
-
-        Rows from another operator come behind that one: its timers sent some of them because
-        of the next.
-        """
+        """The watermark of an operator in the epoch before the next."""
+        # Rows from another operator come behind this one: its timers sent some of them because of
+        # the next.
         return self.floors.get(operator, NO_WATERMARK)
 
     @property
@@ -396,9 +372,10 @@ class Watermarks:
         Args:
             observed: by clock.
             values: the same of clocks that count by value, by value.
-            began_ms, ended_ms: the epoch's processing times. What an input sent while it ran comes
-                in the next one: it may be silent only from its end on, and is judged at a begin.
+            began_ms, ended_ms: the epoch's processing times.
         """
+        # What an input sent while the epoch ran comes in the next one: it may be silent only from
+        # the end on, and is judged at a begin.
         floors = self.floors if self.drained else {uid: self.of(uid) for uid in self.readers}
         return replace(self._heard(observed, values, began_ms, ended_ms), floors=floors)
 
@@ -424,6 +401,8 @@ class Watermarks:
     def _reached(self, name: str) -> tuple[int | None, bool]:
         one = self.inputs.get(name, InputTime())
         newest = one.newest
+        # A row of the newest time may still come: one less, as Flink's
+        # BoundedOutOfOrdernessWatermarks.
         return None if newest is None else newest - self.clocks[name].delay_ms - 1, one.idle
 
     def drain(self) -> "Watermarks":
@@ -431,20 +410,14 @@ class Watermarks:
         return replace(self, drained=True)
 
     def to_json(self) -> dict[str, int]:
-        """What a manifest keeps.
-
-        Newest event times by clock, watermarks by operator, and the lowest of these under `""`.
-        """
+        """What a manifest keeps: times by clock, watermarks by operator, the lowest under `""`."""
         newest = {name: t for name, one in self.inputs.items() if (t := one.newest) is not None}
         before = {uid: self.before(uid) for uid in self.readers}
         known = {uid: floor for uid, floor in before.items() if floor > NO_WATERMARK}
         return newest | known | {_LOWEST: min(before.values(), default=NO_WATERMARK)}
 
     def values_to_json(self) -> dict[str, Any]:
-        """What a manifest keeps of clocks that count by value, by clock.
-
-        The column, and of each value the newest event time and whether it is idle.
-        """
+        """Of clocks that count by value: the column, and each value with time and idleness."""
         return {
             name: {
                 "per": self.clocks[name].per,
@@ -463,18 +436,14 @@ class Watermarks:
         operators: Collection[str] = (),
         values: Mapping[str, Any] = _NONE,
     ) -> "Watermarks":
-        """Progress as a manifest kept it; inputs that are no longer there are forgotten.
-
-        Values of another column than the one that is declared now are forgotten, too. What was
-        kept of the input as a whole holds until the first value is seen.
-
-        The time for which the job did not run is no silence of an input: what was not idle has its
-        whole time again.
+        """Progress as a manifest kept it.
 
         Args:
             operators: those that the manifest has; of others no watermark was worked with.
             values: what `values_to_json` gave.
         """
+        # The time for which the job did not run is no silence of an input: what was not idle has
+        # its whole time again. Inputs that are gone are forgotten.
         lowest = stored.get(_LOWEST, NO_WATERMARK)
         inputs = {
             name: InputTime(
@@ -489,6 +458,7 @@ class Watermarks:
 
 
 def _restored_values(clock: InputClock, kept: Mapping[str, Any] | None) -> dict[Value, SourceTime]:
+    # Values of another column than the one that is declared now mean something else.
     if kept is None or not clock.per or kept["per"] != clock.per:
         return {}
     may_be_idle = clock.idle_after_ms is not None

@@ -146,9 +146,6 @@ class RangeFleet:
             handles: by operator uid, the handles of all its subtasks; none for a new operator.
             checkpoint_id: the checkpoint the handles belong to; 0 for a first start.
             base_url: the store that the handles' keys are of; the lineage's if not given.
-
-        Raises:
-            MoorageError: what the servers report, above all `CorruptState`.
         """
         self._place()
         self._run = run
@@ -166,9 +163,7 @@ class RangeFleet:
         return self._each(self._open_one, self._ranges.values())
 
     def recover(self) -> list[int]:
-        """Restart dead servers and open what they served at its committed version.
-
-        Returns the indices of the servers that were restarted.
+        """Restart dead servers and open what they served at its committed version; returns which.
 
         Raises:
             VersionGone: the volume no longer has what is needed; the job must be rewound.
@@ -190,10 +185,8 @@ class RangeFleet:
     def commit(self, epoch: int, digests: Mapping[RangeId, str]) -> None:
         """Make the acknowledged deltas the state of every range; idempotent.
 
-        A server that is gone is brought back first: what was prepared is on its volume.
-
         Raises:
-            VersionGone: it is not; the job must be rewound.
+            VersionGone: a server is gone, and so is what was prepared; the job must be rewound.
         """
         if set(digests) != set(self._ranges):
             raise Bug(f"an epoch commits all ranges or none: epoch={epoch} got={sorted(digests)}")
@@ -204,6 +197,7 @@ class RangeFleet:
             item.version = version
         try:
             self._each(self._commit_one, self._ranges.values())
+        # What was prepared is on the volume of the server that is gone: it is brought back first.
         except (Retryable, StaleLease):
             self.recover()
             self._each(self._commit_one, self._ranges.values())
@@ -294,7 +288,8 @@ class RangeFleet:
         self._uploads.end(checkpoint_id)
 
     def abandon(self, checkpoint_ids: Iterable[int]) -> None:
-        """The run ends and these checkpoints with it; nobody waits for hosts that are gone."""
+        """The run ends and these checkpoints with it."""
+        # Nobody waits for hosts that are gone.
         self._close_gone()
         for checkpoint_id in checkpoint_ids:
             self.aborted(checkpoint_id)
@@ -310,11 +305,9 @@ class RangeFleet:
         return self._state_bytes
 
     def _look(self) -> None:
-        """Take a look at the ranges now and then, just before a commit.
-
-        Right after it servers are at work on what was committed and would answer late.
-        """
+        """Take a look at the ranges now and then."""
         now = time.monotonic()
+        # Just before a commit: right after it servers are at work on it and would answer late.
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
             self._state_bytes = sum(stats.size_bytes for stats in self.stats())
@@ -333,6 +326,7 @@ class RangeFleet:
     def _place(self) -> None:
         """Ask where ranges belong now, and let go of them where they were before."""
         wanted = self._servers.place(self._parallelism)
+        # Nobody waits for hosts that are gone.
         self._close_gone()
         moving = {k: r for k, r in self._ranges.items() if r.server != wanted[k[1]]}
         self._release(moving.values())
@@ -371,11 +365,7 @@ class RangeFleet:
         return set(self._ask(lambda _, client: client.ping()))
 
     def _ask(self, question: Callable[[int, ServerConnection], T]) -> dict[int, T]:
-        """What the servers answer, side by side; those that fail or take too long are left out.
-
-        The connections of the latter are closed, which frees whoever waits for one: who needs the
-        server next finds out whether it is there.
-        """
+        """What the servers answer, side by side; those that fail or take too long are left out."""
         clients = dict(self._clients)
         asked = {i: self._pool.submit(question, i, client) for i, client in clients.items()}
         wait(asked.values(), self._answer_seconds)
@@ -385,6 +375,8 @@ class RangeFleet:
                 with suppress(MoorageError):
                     found[index] = future.result()
             elif not future.cancel():
+                # It frees whoever waits for an answer; who needs the server next finds out if it is
+                # there.
                 clients[index].close()
         return found
 
@@ -415,11 +407,7 @@ class RangeFleet:
         return self._client(item).range(self._lease(item))
 
     def _each(self, action: Callable[[_Range], T], items: Iterable[_Range]) -> list[T]:
-        """Run `action` on every range, servers side by side; raises the first error.
-
-        Only when all have ended: what still went on in a thread would meet what is done next. After
-        a failure no further range is begun.
-        """
+        """Run `action` on every range, servers side by side; raises the first error."""
         by_server: dict[int, list[_Range]] = {}
         for item in items:
             by_server.setdefault(item.server, []).append(item)
@@ -428,6 +416,7 @@ class RangeFleet:
         def one_server(group: list[_Range]) -> list[T]:
             results: list[T] = []
             for item in group:
+                # After a failure no further range is begun.
                 if failed.is_set():
                     break
                 try:
@@ -438,6 +427,7 @@ class RangeFleet:
             return results
 
         futures = [self._pool.submit(one_server, group) for group in by_server.values()]
+        # Until all have ended: what still went on in a thread would meet what is done next.
         wait(futures)
         return [result for future in futures for result in future.result()]
 

@@ -1,8 +1,6 @@
-"""Key groups of rows before the shuffle, under the lineage's key hash.
+"""Key groups of rows before the shuffle: by Spark's `xxhash64`, or by Flink's hash.
 
-Decides how a row's key group is computed: Spark's `xxhash64` in the JVM, or Flink's hash by Arrow
-columns in Python. Called by the planner. The same keys hash alike offline: see
-`moorage_state.canonical.key_groups`.
+Called by the planner. The same keys hash alike offline: `moorage_state.canonical.key_groups`.
 """
 
 from collections.abc import Sequence
@@ -28,8 +26,7 @@ def key_group_column(
     """The key group of each row.
 
     Args:
-        columns: the key columns, and
-        types: their DDL types.
+        types: the DDL types of the key columns.
         digest: `xxhash64` of them.
         most: maxParallelism.
     """
@@ -50,10 +47,7 @@ def key_group_column(
 def arrow_groups(
     arrays: Sequence[pa.Array], types: Sequence[str], max_parallelism: int
 ) -> pa.Array:
-    """The key groups of the keys in these columns under `flink-murmur`.
-
-    A key with a null has the group of hash 0: its row is counted where it comes to.
-    """
+    """The key groups of the keys in these columns under `flink-murmur`."""
     first = arrays[0]
     if len(arrays) == 1 and _is_text(first) and first.null_count == 0:
         hashes = utf8_hashes(*_utf8(first))
@@ -61,6 +55,7 @@ def arrow_groups(
     if len(arrays) == 1 and pa.types.is_integer(first.type) and first.null_count == 0:
         values: list[Any] = [first.to_numpy()]
     else:
+        # A key with a null has the group of hash 0: its row is counted where it comes to.
         values = [column_values(array) for array in arrays]
     return pa.array(flink_groups(types, max_parallelism)(values), pa.int32())
 

@@ -1,15 +1,7 @@
 """The loop over keys: rows and timers of one key after the other.
 
-Decides the order of things for each key: due timers, then its rows, then timers that have become
-due. Called by the subtask with chunks of rows.
-
-The watermark of an epoch lies before the rows that inputs bring in it, but behind what an operator
-sent when its own timers fired at that watermark. So after another operator the rows come first, and
-find the watermark of the epoch before.
-
-Where one clock alone decides, time goes on within a key as its rows do: a timer fires before the
-first row that is newer by more than the delay. Where there are several, a key's rows say nothing of
-the slower one, and time stands still until the next epoch.
+Decides the order of things for each key: due timers, its rows, timers that have become due. Called
+by the subtask with chunks of rows.
 """
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
@@ -79,11 +71,7 @@ class KeyLoop:
             yield from self._keys_in_time(chunk, rows, times or [None] * len(rows))
 
     def _plain_keys(self, chunk: Chunk, rows: list[Any]) -> Iterator[pa.RecordBatch]:
-        """Keys of a function without timers, whose rows have no time.
-
-        The usual case, and a loop that is run for every key: it calls nothing but the function
-        and the store.
-        """
+        """Keys of a function without timers, whose rows have no time: the usual case."""
         process, ctx, switch_to = self._process, self._ctx, self._store.switch_to
         made = self._out.rows
         append, as_tuple = self._out.append, self._out.as_tuple
@@ -91,6 +79,7 @@ class KeyLoop:
         self.in_key = True
         self.keys += len(chunk.keys) - chunk.runs_on
         running = 0 if chunk.runs_on else -1
+        # Run for every key: it calls nothing but the function and the store.
         for i, (key, mine) in enumerate(zip(chunk.keys, by_key(rows, chunk.starts), strict=True)):
             if i != running:
                 switch_to(i)
@@ -108,6 +97,9 @@ class KeyLoop:
     ) -> Iterator[pa.RecordBatch]:
         """Keys of a function that has timers, or whose rows have times."""
         store, ctx, firing = self._store, self._ctx, self._firing
+        # The watermark of an epoch lies before the rows that inputs bring in it, but behind what an
+        # operator sent when its own timers fired at that watermark: after another operator rows
+        # come first.
         rows_first = self._plan.upstream is not None
         delay = self._plan.timer_delay_ms
         spans = zip(
@@ -125,6 +117,8 @@ class KeyLoop:
                     firing.begin_key()
                     if not rows_first and firing.any_due():
                         yield from self._fire(firing)
+            # Where one clock alone decides, time goes on within a key as its rows do. Where there
+            # are several, a key's rows say nothing of the slower one.
             if firing is None or delay is None:
                 self._timed_rows(mine, when)
             else:

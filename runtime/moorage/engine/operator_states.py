@@ -1,16 +1,8 @@
 """Operator state of a job as its driver knows it: between epochs, and dealt out anew.
 
-`OperatorStates` decides which operators have state that belongs to subtasks and to no key, what of
-it is known already, and which checkpoint id an epoch's snapshot may name; the epoch runner keeps
-it. All of a state has one type between epochs. Where a subtask declares another one, those that did
-not ask for the state convert theirs as well; that it is so the driver learns from an attempt, so
-that one is made once more.
-
-`redistribute` is for ranges that are others than the snapshot's. It is an epoch of its own, before
-the first that has rows: one delta for each range, prepared and committed as any other. So a run
-that dies in between leaves nothing, the next one begins at the snapshot again, and from the commit
-on everything that knows epochs (rewinds, restarts of servers, checkpoints) knows this one. Called
-by the driver. The rules are in `moorage_state.operator_state`.
+`OperatorStates` says what of it is known, `redistribute` deals it out where ranges are others than
+the snapshot's. Called by the epoch runner and the driver; the rules are in
+`moorage_state.operator_state`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -62,16 +54,15 @@ class OperatorStates:
         return {operator.uid: self._plan(operator, checkpoint_id) for operator in operators}
 
     def changes(self, outcome: EpochOutcome) -> bool:
-        """Whether subtasks left a state as it is of which others change the type.
-
-        Then `plans` tells them, and the epoch has to be attempted again.
-        """
+        """Whether some subtasks left a state as it is of which others change the type."""
         found = False
         for uid, states in outcome.reported_operator_states().items():
             before = {schema.name: schema for schema in self.schemas.get(uid, ())}
             told = self._changed.setdefault(uid, {})
             for name, reported in states.items():
                 others = reported - {before.get(name)}
+                # All of a state has one type between epochs: those that did not ask for it convert
+                # theirs as well, which they are told in the attempt after this one.
                 if len(reported) == 2 and len(others) == 1 and told.get(name) not in others:
                     (told[name],) = others
                     found = True
@@ -132,7 +123,6 @@ def redistribute(
 
     Args:
         fleet: all ranges, open at `epoch`.
-        uids: the operators that it serves.
         moves: by operator uid, what the snapshot had.
 
     Raises:
@@ -143,6 +133,8 @@ def redistribute(
     needed = {u: m for u, m in moves.items() if m.schemas and list(m.before) != starts}
     if not needed:
         return epoch
+    # An epoch of its own, before the first that has rows: a run that dies in between leaves
+    # nothing, and from the commit on everything that knows epochs knows this one.
     attempt = uuid4().hex
     digests: dict[RangeId, str] = {}
     with ExitStack() as stack:

@@ -1,9 +1,7 @@
 """The declared columns of an output, and which rows and tables are of them.
 
 Decides what is said of those that are not: always the operator, the side output if it is one, the
-column and the value; nothing is taken that Arrow would quietly change. Arrow cuts 1.5 to 1 for a
-column of integers, takes a number for a timestamp and forgets unknown fields of a struct. Called by
-the output of a subtask for every batch, in one pass over the types of a whole column.
+column and the value. Called by the output of a subtask for every batch.
 """
 
 import datetime
@@ -25,6 +23,9 @@ __all__ = [
     "misfit",
 ]
 
+# Arrow cuts 1.5 to 1 for a column of integers, takes a number for a timestamp and forgets unknown
+# fields of a struct: what it would quietly change is refused here. Types of whole columns are
+# looked at, in one pass, as this is done for every batch.
 _TAKEN: list[tuple[Callable[[pa.DataType], bool], tuple[type, ...]]] = [
     (pa.types.is_boolean, (bool, np.bool_)),
     (pa.types.is_integer, (int, np.integer)),
@@ -114,9 +115,6 @@ def fitted(made: Any, schema: pa.Schema, place: str) -> Iterator[pa.RecordBatch]
 
     Args:
         place: the operator, and the side output if it is one, as messages name them.
-
-    Raises:
-        UserError: naming the place and the column.
     """
     if not isinstance(made, (pa.Table, pa.RecordBatch)):
         raise UserError(
@@ -184,9 +182,6 @@ class RowShape:
     """One output of an operator.
 
     Args:
-        uid: the operator.
-        schema: the declared columns.
-        side_output: its name, if it is one.
         alone: the operator has no other output, so that a tag in a row is one too many.
     """
 
@@ -200,7 +195,7 @@ class RowShape:
         self.schema = schema
 
     def as_tuple(self, row: Any) -> tuple[Any, ...]:
-        """A row as `batch` takes it. Raises `UserError` for what is no row."""
+        """A row as `batch` takes it."""
         if isinstance(row, dict):
             return self._from_dict(row)
         if isinstance(row, (tuple, list)) and len(row) == self._width:
@@ -208,11 +203,7 @@ class RowShape:
         raise self._misshapen(row)
 
     def batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        """Tuples as a batch.
-
-        Raises:
-            UserError: when a row is of another width, or a value does not fit its column.
-        """
+        """Tuples as a batch."""
         if not rows:
             return pa.RecordBatch.from_pylist([], schema=self.schema)
         try:
@@ -225,11 +216,7 @@ class RowShape:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def batches_of(self, made: Any) -> Iterator[pa.RecordBatch]:
-        """An Arrow table or batch as batches of the declared schema.
-
-        Raises:
-            UserError: it is none, lacks a column, or has one that does not fit.
-        """
+        """An Arrow table or batch as batches of the declared schema."""
         return fitted(made, self.schema, self._place)
 
     def _array(self, index: int, values: Sequence[Any]) -> pa.Array:

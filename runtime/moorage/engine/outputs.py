@@ -1,9 +1,7 @@
 """The outputs of an operator in one subtask: what its function yields, on to sinks and operators.
 
-Decides which output a row is of, and what the digest covers that consumers compare: every row that
-goes downstream, of the main output and of side outputs. A buffer takes the rows one by one, the key
-loop and timers call it for each; `SubtaskOutput` sends them in batches. The buffer of an operator
-without side outputs looks for none.
+Decides which output a row is of, and what the digest covers that consumers compare. A buffer takes
+the rows one by one, `SubtaskOutput` sends them in batches.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,8 +44,6 @@ class OutputBuffer:
         total: rows that were taken.
 
     Args:
-        uid: the operator, for error messages.
-        schema: the declared output columns.
         sides: by name, the columns of its side outputs; None for one that nobody takes, whose rows
             are dropped at once.
     """
@@ -68,13 +64,12 @@ class OutputBuffer:
     def extend(self, produced: Iterable[Any]) -> None:
         """Add rows: tuples (or lists) in column order, or dicts by column name.
 
-        A list or dict may be used again by its owner as soon as it was yielded.
-
         Raises:
             UserError: for what is no row; the width of tuples is judged by `take`.
         """
         append, as_tuple = self.append, self.as_tuple
         for row in produced:
+            # A list or dict may be used again by its owner as soon as it was yielded.
             append(row if type(row) is tuple else as_tuple(row))
 
     @property
@@ -83,11 +78,7 @@ class OutputBuffer:
         return len(self.rows) >= FLUSH_ROWS
 
     def takes(self, tag: Any) -> bool:
-        """Whether somebody takes the rows of a side output.
-
-        Raises:
-            UserError: the operator does not declare it.
-        """
+        """Whether somebody takes the rows of a side output; refuses one that is not declared."""
         if type(tag) is not OutputTag:
             raise UserError(
                 f"a side output is named by its OutputTag: operator={self._uid} got={tag!r:.200}"
@@ -97,11 +88,7 @@ class OutputBuffer:
         return tag.name in self._sides
 
     def emit(self, tag: OutputTag, row: Any) -> None:
-        """Add a row of a side output.
-
-        Raises:
-            UserError: see `takes`; or it is no row of it.
-        """
+        """Add a row of a side output."""
         if self.takes(tag):
             self.rows.append((tag, self._sides[tag.name].as_tuple(row)))
 
@@ -121,11 +108,7 @@ class OutputBuffer:
         return iter(())
 
     def batches_of(self, made: Any, side_output: str = "") -> Iterator[pa.RecordBatch]:
-        """An Arrow table or batch as batches of the declared schema.
-
-        Raises:
-            UserError: it is none, lacks a column, or has one that does not fit.
-        """
+        """An Arrow table or batch as batches of the declared schema."""
         shape = self._sides[side_output] if side_output else self._shape
         for batch in shape.batches_of(made):
             self.total += batch.num_rows
@@ -133,11 +116,7 @@ class OutputBuffer:
 
 
 class TaggedBuffer(OutputBuffer):
-    """The buffer of an operator with side outputs.
-
-    The rows of all outputs wait in one list, so that it is full after so many rows, whichever they
-    are of.
-    """
+    """The buffer of an operator with side outputs; `OutputBuffer` looks for none."""
 
     def __init__(
         self, uid: str, schema: pa.Schema, sides: Mapping[str, pa.Schema | None] | None = None
@@ -166,6 +145,8 @@ class TaggedBuffer(OutputBuffer):
             yield name, rows, self._sides[name].batch(rows)
 
     def _append(self, row: tuple[Any, ...]) -> None:
+        # Rows of all outputs wait in one list, so that it is full after so many, whichever they are
+        # of.
         if not _is_tagged(row):
             self.rows.append(row)
         elif len(row) == 2:
@@ -253,20 +234,12 @@ class SubtaskOutput:
         yield from self._emitted()
 
     def emit_table(self, tag: OutputTag, made: Any) -> None:
-        """Keep a table or batch of a side output until the next `flush`.
-
-        Raises:
-            UserError: the operator does not declare the side output.
-        """
+        """Keep a table or batch of a side output until the next `flush`."""
         if self.buffer.takes(tag):
             self._tables.append((tag.name, made))
 
     def send(self, made: Any) -> Iterator[pa.RecordBatch]:
-        """Send what a vectorized function gave, like `flush`: a table or batch, or a tag and one.
-
-        Raises:
-            UserError: it is none of these, or not of the declared schema.
-        """
+        """Send what a vectorized function gave, like `flush`: a table or batch, or a tag and it."""
         if is_pair(made):
             self.emit_table(*made)
             yield from self._emitted()

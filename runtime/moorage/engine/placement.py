@@ -1,10 +1,8 @@
 """Where each subtask runs: on the executor whose disk holds its state.
 
 Decides which executor owns which subtask (`assign`, a pure function) and makes Spark's scheduler
-prefer that executor for the task that processes the subtask. Called by the planner of an epoch
-and by the driver, which opens key-group ranges where this module says. Knows nothing of state,
-key groups or checkpoints. Placement is about speed, never about correctness: a task that Spark
-starts elsewhere reaches its state over the network, so every failure here ends in a warning.
+prefer that executor. Placement is about speed, never about correctness: a task that Spark starts
+elsewhere reaches its state over the network, so every failure here ends in a warning.
 """
 
 import logging
@@ -59,13 +57,8 @@ class Placement(Protocol):
     def place(self, df: DataFrame, parallelism: int) -> DataFrame:
         """Return the rows of `df` in exactly `parallelism` partitions, one for each subtask.
 
-        Args:
-            df: has the int column `_m_target`, never null, each value in [0, parallelism).
-            parallelism: number of subtasks, at least 1.
-
-        Returns:
-            A lazy DataFrame with the schema of `df`; partition i holds exactly the rows with
-            `_m_target` == i, in no particular order, and exists even when it holds none.
+        Lazy, with the schema of `df`: partition i holds the rows with `_m_target` == i (an int
+        column, never null) in no particular order, and exists even when it holds none.
 
         Raises:
             Bug: Spark planned another number of partitions than asked for.
@@ -80,14 +73,15 @@ def required_conf(locality_wait: str = "10s") -> dict[str, str]:
 
     Args:
         locality_wait: how long a subtask waits for its busy or lost executor before Spark runs
-            it anywhere, as a Spark duration. Too short moves subtasks away from their state in
-            any epoch of uneven load; too long delays the one epoch in which an executor dies.
+            it anywhere, as a Spark duration.
     """
     return {
         # An adaptive plan would run the shuffle while the epoch is still being planned.
         "spark.sql.adaptive.enabled": "false",
         # Else the executors with the most shuffle data outvote the one that owns the subtask.
         "spark.shuffle.reduceLocality.enabled": "false",
+        # Too short moves subtasks away from their state in any epoch of uneven load; too long
+        # delays the one epoch in which an executor dies.
         "spark.locality.wait": locality_wait,
         # Another executor of the same host is no nearer to the state: never wait for it.
         "spark.locality.wait.node": "0s",
@@ -107,17 +101,12 @@ def assign(
 ) -> dict[int, str]:
     """Share subtasks among executors by their cores, moving as few as possible.
 
-    Pure and deterministic: the order of `live` does not matter. When an executor leaves a
-    balanced assignment only its subtasks move; when one joins, subtasks move only to it.
+    Pure and deterministic: the order of `live` does not matter. When an executor leaves a balanced
+    assignment only its subtasks move; when one joins, subtasks move only to it.
 
     Args:
-        previous: subtask -> executor id of the assignment before; executors that are gone and
-            subtasks beyond `parallelism` are ignored.
-        live: executors to use, ids unique.
-        parallelism: number of subtasks, at least 1.
-
-    Returns:
-        subtask -> executor id for every subtask, or {} when `live` is empty.
+        previous: subtask -> executor id of the assignment before; what is gone is ignored.
+        live: executors to use, ids unique; none: the result is empty.
     """
     if not live:
         return {}
@@ -139,15 +128,13 @@ def assign(
 def _quotas(
     live: Sequence[LiveExecutor], held: Mapping[str, int], parallelism: int
 ) -> dict[str, int]:
-    """Subtasks for each executor, by highest averages (D'Hondt).
-
-    Unlike rounding to the largest remainder, this never takes a subtask from an executor because
-    another one left. Ties go to the executor that already holds the subtask.
-    """
+    """Subtasks for each executor, by highest averages (D'Hondt)."""
     quota = {executor.id: 0 for executor in live}
 
     def turn(executor: LiveExecutor) -> tuple[float, bool, tuple[int, str]]:
         count = quota[executor.id]
+        # Unlike rounding to the largest remainder, this never takes a subtask from an executor
+        # because another one left. Ties go to the executor that already holds the subtask.
         average = max(executor.cores, 1) / (count + 1)
         return -average, held[executor.id] <= count, _age(executor.id)
 
@@ -162,11 +149,7 @@ def _age(executor_id: str) -> tuple[int, str]:
 
 
 def executors(context: SparkContext) -> list[LiveExecutor]:
-    """Return the executors that can take tasks now, sorted by id; empty in local mode.
-
-    An executor that Spark excludes for its failures is left out. One that has just registered
-    may be missing for some milliseconds.
-    """
+    """Return the executors that can take tasks now, sorted by id; empty in local mode."""
     scala_context: Any = context._jsc.sc()
     if scala_context.isLocal():
         return []
@@ -175,6 +158,8 @@ def executors(context: SparkContext) -> list[LiveExecutor]:
     found = []
     for index in range(summaries.size()):
         summary = summaries.apply(index)
+        # Excluded are those that failed too often. One that has just registered may be missing for
+        # some milliseconds.
         if registered.contains(summary.id()) and not summary.isExcluded():
             host = str(summary.hostPort()).rpartition(":")[0]
             found.append(LiveExecutor(str(summary.id()), host, int(summary.totalCores())))
@@ -203,13 +188,8 @@ class LocalPlacement:
 class AnchoredPlacement:
     """For clusters: a partition-wise union with an empty RDD that names the executors.
 
-    The anchor has one partition for each subtask, no rows, and the assigned executor as the
-    preferred location of each partition. The union of anchor and shuffled rows inherits that
-    preference, with no work for each row.
-
-    One assignment is kept for each parallelism, until executors come or go; equal parallelism
-    means that subtask i of different operators shares an executor. Not thread-safe: used by the
-    epoch's thread.
+    One assignment is kept for each parallelism, until executors come or go, so that subtask i of
+    different operators shares an executor. Not thread-safe: used by the epoch's thread.
     """
 
     def __init__(self, context: SparkContext, assigner: Assigner = assign) -> None:
@@ -223,6 +203,7 @@ class AnchoredPlacement:
         """See `Placement.place`; looks at the live executors and moves subtasks first."""
         rows, anchor = _routed(df, parallelism), self._anchor(parallelism)
         if anchor.rdd is not None:
+            # The union inherits the preferred locations of the anchor, with no work for each row.
             rows = self._union(anchor.rdd, rows, parallelism)
         return _as_dataframe(rows, df)
 
@@ -314,11 +295,9 @@ class AnchoredPlacement:
 
 
 def _routed(df: DataFrame, parallelism: int) -> Any:
-    """The rows of `df` as an RDD with one partition for each subtask.
-
-    An RDD, because no rule of the SQL optimizer can take it apart: it would plan rows that it
-    knows to be none without any partition, and no subtask would run.
-    """
+    """The rows of `df` as an RDD with one partition for each subtask."""
+    # As an RDD no rule of the SQL optimizer can take it apart: it would plan rows that it knows to
+    # be none without any partition, and no subtask would run.
     shuffled = df.repartitionById(parallelism, TARGET_COLUMN)
     rows: Any = shuffled._jdf.queryExecution().toRdd()
     if (planned := int(rows.getNumPartitions())) != parallelism:
@@ -334,10 +313,7 @@ def _as_dataframe(rows: Any, like: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Anchor:
-    """An assignment, the executors it was made for, and the RDD that carries it into plans.
-
-    The RDD is None where there is nothing to choose.
-    """
+    """An assignment, the executors it was made for, and the RDD that carries it or None."""
 
     live: list[LiveExecutor]
     owners: dict[int, str]
@@ -345,14 +321,11 @@ class _Anchor:
 
 
 def _location(hosts: Mapping[str, str], executor_id: str) -> str | None:
-    """The task location of an executor, in a form that survives Spark's union.
-
-    The union asks each parent's location for its host part only, which would drop the executor.
-    Behind this prefix Spark takes all of the rest for the host, and reads it as the location of
-    an executor when the union's own preference is parsed. Spark splits at the first underscore,
-    so a host name with one cannot be expressed: None, Spark chooses.
-    """
+    """The task location of an executor, in a form that survives a union; None: Spark chooses."""
     host = hosts.get(executor_id)
+    # The union asks each parent's location for its host part only, which would drop the executor.
+    # Behind this prefix Spark takes all of the rest for the host, and reads it as the location of
+    # an executor later. It splits at the first underscore, so no host may have one.
     if host is None or "_" in host:
         return None
     return f"hdfs_cache_executor_{host}_{executor_id}"

@@ -1,8 +1,7 @@
 """The plan of one epoch: from the job's graph and a micro-batch to the acknowledgements' frame.
 
 Decides how rows reach the subtask that owns their key and in what order they are processed. The
-result is one lazy DataFrame whose single action runs the whole epoch: operators, staging of sinks
-and acknowledgements. Called by the epoch runner; starts nothing itself.
+result is one lazy DataFrame whose single action runs the whole epoch. Called by the epoch runner.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,7 +81,7 @@ _ENGINE_FIELDS = [
 
 
 def to_all(frames: Sequence[DataFrame], times: Sequence[Column], parallelism: int) -> DataFrame:
-    """Rows for every subtask, numbered before they are multiplied.
+    """Rows for every subtask.
 
     Args:
         frames: the rows of each input, of one schema.
@@ -95,6 +94,7 @@ def to_all(frames: Sequence[DataFrame], times: Sequence[Column], parallelism: in
             sf.col(f"`{name}`").alias(broadcast_column(i)) for i, name in enumerate(rows.columns)
         ]
         columns.append(sf.lit(BROADCAST).cast("tinyint").alias(KIND_COLUMN))
+        # Numbered before they are multiplied: all subtasks see one order.
         columns.append(sf.monotonically_increasing_id().alias(SOURCE_ORDER))
         if times:
             columns.append(times[index].alias(TIME_COLUMN))
@@ -213,7 +213,7 @@ class EpochFrame:
 
 
 def tagged_union(graph: JobGraph) -> DataFrame:
-    """All inputs as one streaming DataFrame, so that one offset log aligns them.
+    """All inputs as one streaming DataFrame.
 
     With one input it is the input itself; with several each row carries its input's position and
     its columns in a struct of its own.
@@ -229,15 +229,12 @@ def tagged_union(graph: JobGraph) -> DataFrame:
             value = mine if k == i else sf.lit(None).cast(other.frame.schema)
             columns.append(value.alias(f"_m_c{k}"))
         parts.append(node.frame.select(*columns))
+    # One query, so that one offset log of Spark's aligns all inputs.
     return reduce(DataFrame.union, parts)
 
 
 class EpochPlanner:
-    """Plans epochs of one job; holds nothing that changes between epochs.
-
-    Expressions and frames that are the same in each epoch are made once: every one of them costs
-    calls into the JVM, and while a plan is made no processor works on rows.
-    """
+    """Plans epochs of one job; holds nothing that changes between epochs."""
 
     def __init__(
         self,
@@ -258,6 +255,8 @@ class EpochPlanner:
         self.placement = placement
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
+        # Every expression and frame costs calls into the JVM, and while a plan is made no processor
+        # works on rows: what is the same in each epoch is made once.
         self._made: dict[tuple[str, ...], Any] = {}
 
     def once(self, key: tuple[str, ...], make: Callable[[], _T]) -> _T:
@@ -391,10 +390,7 @@ class _Build:
         return reduce(DataFrame.unionByName, parts)
 
     def _keyed_branch(self, operator: OperatorNode, index: int, branch: Branch) -> DataFrame:
-        """Rows of one input; columns that this operator has no use for are left out.
-
-        They would cost as much as the user's own on their way through shuffle, sort and Arrow.
-        """
+        """Rows of one input."""
         rows = branch.apply(self._input(branch))
         key = (operator.uid, "branch", str(index))
         columns = self._p.once(key, lambda: self._branch_columns(operator, index, branch, rows))
@@ -417,6 +413,8 @@ class _Build:
             columns.append(_event_time(rows.schema, branch.event_time).alias(TIME_COLUMN))
         if timed or len(branches) > 1:
             columns.append(sf.lit(index).alias(INPUT_COLUMN))
+        # Columns that this operator has no use for are left out: they would cost as much as the
+        # user's own on their way through shuffle, sort and Arrow.
         return [*_columns(rows), *columns]
 
     def _to_all(self, branches: Sequence[Branch]) -> DataFrame:
@@ -470,8 +468,9 @@ class _Build:
         return sf.floor(share).cast("int")
 
     def _starts(self, schema: StructType) -> DataFrame:
-        """One row per subtask that says which one it is, so that subtasks without rows run too."""
+        """One row per subtask that says which one it is."""
         parallelism = self._p.parallelism
+        # So that subtasks without rows run too.
         ids = self._p.spark.range(0, parallelism, 1, 1)
         fixed = {
             KIND_COLUMN: sf.lit(START).cast("tinyint"),
@@ -497,9 +496,10 @@ class _Build:
 
 
 def _order(operator: OperatorNode, columns: Sequence[str]) -> list[Column]:
-    """The order of rows within a subtask; the hash brings the rows of a key together."""
+    """The order of rows within a subtask."""
     ties = [name for name in _TIES if name in columns]
     names = (*operator.key_columns, *ties)
+    # The hash brings the rows of a key together.
     first = [sf.col(_HASH).asc_nulls_first()]
     if operator.broadcast is not None:
         # Without a hash are starts, acknowledgements, and then the rows for all.

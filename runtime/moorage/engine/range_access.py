@@ -33,10 +33,9 @@ class ServerDoor:
     """How tasks find a state server.
 
     Attributes:
-        address: where everybody reaches it.
         server: the identity it must show; any if empty.
-        socket: the path of its Unix socket as tasks of its own executor see it; on another
-            executor there may be another server's at the same path. Empty where there is none.
+        socket: the path of its Unix socket as tasks of its own executor see it; empty where there
+            is none.
         tls: how it is known where it is reached by TCP, and tasks to it; None: in the clear.
     """
 
@@ -61,10 +60,7 @@ class ServerConnection(StateApi, Protocol):
 
 
 class Servers(Protocol):
-    """State servers on one or several hosts.
-
-    A server has its index for as long as it is known; that of one that is gone is not used again.
-    """
+    """State servers on one or several hosts; the index of one that is gone is not used again."""
 
     def place(self, parallelism: int) -> list[int]:
         """By subtask, the index of the server that has its ranges from now on.
@@ -123,9 +119,6 @@ class LeasedRange:
 def connect_to(door: ServerDoor, token: str) -> StateClient:
     """Connect through the Unix socket where the server is this executor's own, else by TCP.
 
-    The identity beside the socket tells, and the server shows it again when it is greeted: an
-    executor may have been replaced by another one at the same address.
-
     Raises:
         Retryable: nobody answers there, or another server does.
         UserError: the server refuses this client, or our certificate will not do.
@@ -138,6 +131,8 @@ def _is_near(door: ServerDoor) -> bool:
     if not door.socket:
         return False
     try:
+        # On another executor another server may be at the same path, or an executor was replaced at
+        # the same address. The server also shows its identity when it is greeted.
         identity = (Path(door.socket).parent / ID_FILE).read_text().strip()
     except OSError:
         return False

@@ -1,11 +1,7 @@
 """Rows in: from Arrow batches to the rows of each key as named tuples.
 
 Decides how columns become Python values, whole columns at a time, and which rows are not processed:
-those with a null key, or without an event time. Rows come sorted by the hash of their key, for that
-is what Spark sorts fastest; state lies by key group and key. A `Chunk` puts the keys of a batch in
-the second order, so that reads and writes of the state server walk over neighbours instead of
-jumping about; rows of a key stay as they came. Called by the subtask; must not know what is done
-with a row.
+those with a null key, or without an event time. Called by the subtask.
 """
 
 from collections import namedtuple
@@ -40,6 +36,7 @@ def column_values(column: pa.Array) -> list[Any]:
     """The column as Python values; numbers without nulls take the short way through NumPy."""
     kind = column.type
     values: list[Any]
+    # The short way: to_pylist() makes an Arrow scalar of each value first.
     if column.null_count == 0 and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         values = column.to_numpy(zero_copy_only=False).tolist()
     else:
@@ -70,10 +67,7 @@ def _with_maps(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 
 def group_starts(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """Positions at which the value of any of `columns` differs from the row before; 0 first.
-
-    The columns hold no nulls.
-    """
+    """Positions at which any of `columns` (no nulls) differs from the row before; 0 first."""
     rows = len(columns[0])
     if rows == 0:
         return np.zeros(0, np.int64)
@@ -121,16 +115,15 @@ class Chunk(NamedTuple):
 def chunk_of(
     batch: pa.RecordBatch, key_columns: Sequence[str], codec: KeyCodec, current: bytes
 ) -> Chunk:
-    """The chunk of a batch that is not empty and holds no null key.
-
-    The last key stays the last, because its rows may run on in the next batch, and so the first
-    stays the first if its prefix is `current`.
-    """
+    """The chunk of a batch that is not empty and has no null key; it may go on with `current`."""
     groups = batch.column(GROUP_COLUMN)
     columns = [batch.column(name) for name in key_columns]
     starts = group_starts([groups, *columns])
     firsts = pa.array(starts)
     values = _values([column.take(firsts) for column in columns])
+    # Rows come sorted by the hash of their key, which Spark sorts fastest; state lies by key group
+    # and key. In that order the server walks over neighbours instead of jumping about. The last key
+    # stays last, as its rows may run on in the next batch, and `current` first.
     ordered = codec.ordered(groups.take(firsts).to_numpy(), values, current)
     rows, begins = _rows_by_key(batch, starts, ordered.order)
     heads = pa.array(starts[ordered.order])
@@ -189,8 +182,7 @@ class RowFilter:
 
     Attributes:
         null_keys: how many rows had a null in their key.
-        null_rows: how many of these had nulls alone, which is what Spark makes of a line that it
-            cannot read.
+        null_rows: how many of these had nulls alone.
         bad_times: how many others had no event time where their input declares one.
         first_bad_time: names the first of them; empty where there are none.
     """
@@ -208,6 +200,7 @@ class RowFilter:
         if (null := self._null_keys(batch)) is not None:
             rows, batch = _split(batch, null)
             self.null_keys += rows.num_rows
+            # Nulls alone are what Spark makes of a line that it cannot read.
             self.null_rows += _null_rows(rows, self._plan.columns)
             aside.append((self._plan.null_keys_to, rows))
         if (missing := missing_times(batch, self._plan.time_columns)) is not None:
@@ -241,8 +234,7 @@ def missing_times(batch: pa.RecordBatch, time_columns: Sequence[str]) -> NDArray
     """Which rows have no event time although their input declares one; None where all have.
 
     Args:
-        time_columns: by position of the input the column of event time, empty for an input that
-            declares none; nothing at all where no input does.
+        time_columns: see `SubtaskPlan`.
     """
     if not any(time_columns) or not batch.num_rows:
         return None

@@ -1,10 +1,8 @@
 """Spark's own progress files: captured after an epoch, laid back so that a query resumes there.
 
 Decides which of the files below a query's checkpoint location a later run needs, and writes a
-fresh location from them with the inputs in another order, more of them or fewer. Called by the
-driver inside foreachBatch and before it starts a query. Knows nothing of state or manifests.
-
-What Spark keeps below a checkpoint location, and what is captured of it for batch N::
+fresh location from them with the inputs in another order, more of them or fewer. What Spark keeps
+there, and what is captured of it for batch N::
 
     metadata              {"id": query id}                                   as it is
     offsets/<batch>       v1, a line of JSON with watermark and pinned       of N and N-1, taken
@@ -13,11 +11,8 @@ What Spark keeps below a checkpoint location, and what is captured of it for bat
     commits/<batch>       v1, {"nextBatchWatermarkMs": ms}                   nothing: written anew
     sources/<i>/...       what input i keeps for itself                      of each input
 
-On start Spark reads the last two offsets, asks every source for the batch between them, and goes
-on with N+1 when commits/N exists. The file source answers from its log in sources/<i>: one entry
-`<n>` for each of its own batches, every tenth as `<n>.compact` holding all before it. Entries past
-the offset of N belong to batches that this capture does not contain; left out, their files are
-found again. Any other source's files are taken whole.
+On start Spark reads the last two offsets, asks every source for the batch between them, and goes on
+with N+1 when commits/N exists.
 """
 
 import json
@@ -111,12 +106,10 @@ class _Offsets:
 def capture(checkpoint_location: Path, batch_id: int, input_uids: Sequence[str]) -> SparkLog:
     """Read what a later run needs to go on after batch `batch_id`.
 
-    To be called while the batch runs or after it, before the next one is planned; that batch
-    counts as committed from then on, although Spark has not written so.
+    To be called while the batch runs or after it, before the next one is planned; that batch counts
+    as committed from then on, although Spark has not written so.
 
     Args:
-        checkpoint_location: the query's directory, on a local file system.
-        batch_id: N, the batch to resume after.
         input_uids: the uids of the query's inputs in the order of its plan, left to right.
 
     Raises:
@@ -152,14 +145,12 @@ def lay(
 
     Args:
         target_dir: must not exist or be empty; its parent is created.
-        log: what `capture` returned.
-        input_uids: the uids of the inputs of the query to be started, in the order of its plan.
-            One that `log` does not know starts from its source's beginning.
+        input_uids: of the query to be started, in the order of its plan. One that `log` does not
+            know starts from its source's beginning.
         allow_dropped: forget the inputs of `log` that are not in `input_uids`.
 
     Raises:
-        UserError: an input was dropped without `allow_dropped`, a uid is there twice, or
-            `target_dir` is not empty.
+        UserError: an input was dropped, a uid is there twice, or `target_dir` is not empty.
         CorruptState: `log` holds no usable header, or a path that leads out of its directory.
     """
     _check_uids(log, input_uids, allow_dropped=allow_dropped)
@@ -278,17 +269,17 @@ def _file_source_position(offset: str) -> int | None:
 
 
 def _file_source_entries(directory: Path, replayed: int, last: int) -> list[str]:
-    """The entries up to `last` from which the set of files seen can be rebuilt.
-
-    A compact entry holds all before it. Those after `replayed` are needed one by one: on start
-    Spark asks for the batch between them and `last`.
-    """
+    """The entries up to `last` from which the set of files seen can be rebuilt."""
     names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
     found = {}
     for name in names:
         number = name.removesuffix(_COMPACT)
+        # Later ones are of batches that this capture does not contain: left out, their files are
+        # found again.
         if number.isdecimal() and int(number) <= last:
             found[int(number)] = name
+    # A compact entry holds all before it. Those after `replayed` are needed one by one: on start
+    # Spark asks for the batch between them and `last`.
     compact = max((n for n, name in found.items() if name.endswith(_COMPACT)), default=0)
     first = min(compact, replayed + 1)
     wanted = range(first, last + 1)

@@ -1,11 +1,9 @@
 """One subtask of a stateful operator in one epoch: what runs inside `mapInArrow`.
 
 Decides what happens from the first row to the acknowledgement, and what the driver hears of a
-failure. Before data come a start row, which says which subtask the partition is, and
-acknowledgements of the operator before it, which say which attempts produced the data. Called by
-Spark in a Python worker; talks to the range's state server in batches, never per record. It never
-changes committed state: it prepares a delta and acknowledges it as its last row. `stage_rows` is
-the same for a sink without an operator before it.
+failure. Talks to the range's state server in batches, never per record; never changes committed
+state: it prepares a delta and acknowledges it as its last row. `stage_rows` is the same for a sink
+without an operator before it.
 """
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
@@ -62,11 +60,9 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def seldom_collecting() -> Iterator[None]:
-    """Within, young objects are looked over each 200,000, some megabytes; afterwards as before.
-
-    A collector that was switched off, or set to even fewer looks, stays as it was.
-    """
+    """Within, young objects are looked over each 200,000, some megabytes; afterwards as before."""
     before = gc.get_threshold()
+    # A collector that was switched off, or set to even fewer looks, stays as it was.
     if 0 < before[0] < _NEW_OBJECTS:
         gc.set_threshold(_NEW_OBJECTS, *before[1:])
     try:
@@ -243,6 +239,7 @@ class _Subtask:
         if self._operator_state is not None:
             self._operator_state.finish()
             self._store.finish()
+        # Last: whoever has read an acknowledgement has read all rows before it.
         yield self._ack_batch(self._range.prepare(), consumed)
 
     def close(self) -> None:
@@ -252,10 +249,8 @@ class _Subtask:
             self._function.close()
 
     def release(self) -> None:
-        """Let go of everything, dropping what sinks staged unless it is acknowledged.
-
-        Never raises: after a failure, that failure is what the driver must hear of.
-        """
+        """Let go of everything and drop what sinks staged, unless acknowledged; never raises."""
+        # After a failure, that failure is what the driver must hear of.
         for writer in self._sending.writers():
             self._quietly(writer.abort)
         self._quietly(self.close)

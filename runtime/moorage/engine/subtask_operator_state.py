@@ -1,8 +1,7 @@
 """The part of a subtask that concerns operator state and broadcast rows.
 
 Decides when a function is initialized and asked for its snapshot, and that broadcast rows are
-through before the first keyed one. Called by the subtask of an operator that has an
-`OperatorStatePlan`; others have no such part and pay nothing for it.
+through before the first keyed one. Operators without an `OperatorStatePlan` pay nothing for it.
 """
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
@@ -46,8 +45,6 @@ class SubtaskOperatorState:
     """Operator state and broadcast rows of one attempt of one subtask.
 
     Args:
-        plan: the operator's, with an `operator_state`.
-        subtask: which subtask it is.
         access: its range, as this attempt reads it.
         store: its keyed state, which takes what this attempt writes.
     """

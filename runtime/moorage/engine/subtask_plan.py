@@ -39,11 +39,10 @@ class OperatorStatePlan:
         restored_checkpoint_id: what the job was restored from; None for an empty start.
         checkpoint_id: the id of the next checkpoint that begins, or less.
         schemas: the operator states known so far.
-        changed: those that some subtask declares with another type in this epoch, as it does.
         columns: the columns of the broadcast stream; empty where there is none.
-        inputs: the uids of its inputs.
-        time_columns: of these, as in `SubtaskPlan`.
+        inputs, time_columns: of the broadcast stream, as in `SubtaskPlan`.
         descriptors: the states that its rows build up.
+        changed: those that some subtask declares with another type in this epoch, as it does.
     """
 
     restored: bool
@@ -59,11 +58,7 @@ class OperatorStatePlan:
 
 @dataclass(frozen=True, slots=True)
 class SideOutputPlan:
-    """One side output of an operator; picklable.
-
-    Attributes:
-        read: whether an operator reads it.
-    """
+    """One side output of an operator, and whether an operator reads it; picklable."""
 
     name: str
     schema: pa.Schema
@@ -82,13 +77,12 @@ class SubtaskPlan:
 
     Attributes:
         watermark: up to which event-time timers are due; with `timer_delay_ms` at the least.
-        row_watermark: what rows find: of an operator after another the one before, since the other
-            sends rows when its own timers fire.
+        row_watermark: what rows find.
         ranges: by subtask, its range at the version this epoch reads.
         inputs: clocks of the inputs, "" where one has none; the input column holds positions in it.
         per: the column by whose values each of them counts, "" for those that do not; empty where
             none does.
-        now_ms: the epoch's processing time, which the driver fixes once for all attempts.
+        now_ms: the epoch's processing time.
         next_timers: by subtask, a processing time before which none of its stored timers is due;
             empty where nothing is known.
         timer_delay_ms: how far event time within a key stays behind its rows; None: it stands
@@ -96,7 +90,6 @@ class SubtaskPlan:
         batch: this epoch holds all there is: no state is read or kept.
         downstream: parallelism of the operators that read any of its outputs; 0 where none does.
         main_read: whether one of these reads the main output.
-        side_outputs: all that it declares.
         time_columns: by position in `inputs` the column of event time, empty for an input that
             declares none; of another operator's output its one; nothing where none is declared.
         null_keys_to: name of the side output for rows whose key is null; empty where there is none.

@@ -1,9 +1,8 @@
 """What a failed Spark job means: from an exception's text back to the error a subtask raised.
 
-Subtasks send `[moorage:<code>] message` through Spark, which keeps text only; for an error in the
-job's own code the message says where in it, and what the names there are. Raised by the subtask,
-read by the epoch runner and the driver; decides whether to try the epoch again, to rewind the job,
-or to give up.
+Subtasks send `[moorage:<code>] message` through Spark, which keeps text only. Raised by the
+subtask, read by the epoch runner and the driver; decides whether to try the epoch again, to rewind
+the job, or to give up.
 """
 
 import dis
@@ -131,8 +130,7 @@ def ask_spark(question: Callable[[], _T]) -> _T:
 def failure_of(error: BaseException) -> MoorageError:
     """The error that made a Spark action fail.
 
-    A failure that no subtask reported (an executor was lost, a worker was killed) is `Retryable`;
-    `SparkEnded` if Spark's process itself is gone.
+    A failure that no subtask reported is `Retryable`; `SparkEnded` if Spark's process is gone.
     """
     if isinstance(error, MoorageError):
         return error
@@ -188,11 +186,7 @@ def _gist(text: str) -> str:
 
 
 def failure_in(function: Any, exc: Exception, where: str) -> SubtaskFailure:
-    """What the driver is told: for an error in the job's code where, what, and that code's trace.
-
-    Args:
-        where: operator, subtask and key.
-    """
+    """What the driver is told: of an error in the job's code where, what, and its trace."""
     frames = _frames_of_the_job(exc)
     if type(exc) is UserError:
         return SubtaskFailure(exc.code, f"{exc} ({_place(function, frames)})")

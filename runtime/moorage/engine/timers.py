@@ -1,19 +1,9 @@
 """Timers in one subtask during one epoch: which are due, and when they fire.
 
-Finds the keys that have due timers although no row came for them, page by page: never are all of
-them in memory. Called by the key loop. It must not know what a row is.
-
-A key's timers are loaded only where one may be due, so that a function that sets none pays nothing.
-
-Processing time stands still within an epoch, so a timer of it that sets itself anew for a time that
-has come would fire for ever: what `on_timer` sets fires in the same epoch only where it is later
-than the processing-time timer that fires, and what an event-time timer sets only in the next. So
-it is for keys with rows and for those without.
-
-With the backend batch there is one pass over input that ends. Rows come sorted by key, so a key's
-state lives from its first row to its last, and what timers are left then fire after that one
-(`FiringAtTheEnd`). Nothing is read from a state server and nothing is written to one
-(`NothingStored`): what the epoch protocol prepares and commits is an empty delta.
+Finds the keys that have due timers although no row came for them, page by page. Called by the key
+loop; must not know what a row is. With the backend batch, one pass over input that ends, the timers
+that are left fire after their key's last row (`FiringAtTheEnd`), and nothing is read or written
+(`NothingStored`).
 """
 
 # ruff: noqa: SLF001 - a context's underscored side is the engine's, the rest is the user's
@@ -80,6 +70,8 @@ class Firing:
     def any_due(self) -> bool:
         """Whether the current key has due timers."""
         timers = self._timers
+        # A key's timers are loaded only where one may be due: a function that sets none pays
+        # nothing.
         if not (self._by_event or self._by_clock or timers.loaded):
             return False
         return timers.has_due(self._watermark, self._now_ms)
@@ -118,6 +110,9 @@ class Firing:
         self.fired += 1
         ctx, timers = self._ctx, self._timers
         ctx._timestamp, ctx._domain = time_ms, domain
+        # Processing time stands still within an epoch, so a timer of it that sets itself anew for a
+        # time that has come would fire for ever: what is set fires in this epoch only where it is
+        # later.
         timers.held_to = held_to
         produced = self._function.on_timer(time_ms, ctx)
         if produced is not None:
@@ -138,8 +133,7 @@ class Firing:
     def pages(self, bound: BoundRange) -> Iterator[tuple[TimeDomain, dict[bytes, int]]]:
         """Keys with timers that were due when the epoch began, but for those with rows.
 
-        By prefix the time of a timer that found the key; a key may come again on a later page,
-        or for its timers of the other domain: see `is_first`.
+        By prefix the time of a timer that found the key; it may come again: see `is_first`.
         """
         if self._by_event:
             yield from self._pages_of(bound, _EVENT, self._watermark)
@@ -163,11 +157,9 @@ class Firing:
             after = page[-1]
 
     def is_first(self, domain: TimeDomain, time_ms: int) -> bool:
-        """Whether the current key is found the first time, by this timer of it.
-
-        Its timers as the epoch found them tell, so that no list of keys is kept: its earliest
-        comes first, and timers of event time are looked for before those of processing time.
-        """
+        """Whether the current key is found the first time, by this timer of it."""
+        # Its timers as the epoch found them tell, so that no list of keys is kept: its earliest
+        # comes first, and event time is looked for before processing time.
         event, processing = self._timers.first_stored()
         if domain is _EVENT:
             return event == time_ms
@@ -220,11 +212,9 @@ class NothingStored(BoundRange):
 
 
 class FiringAtTheEnd(Firing):
-    """Timers that no row of a key fires do so once its rows are done.
+    """Timers that no row of a key fires do so once its rows are done: event time first.
 
-    First those of event time, then those of processing time. `current_watermark` is `MAX_WATERMARK`
-    meanwhile; before, it is what the key's rows have shown. Nothing comes after: what `on_timer`
-    sets then is ignored, or a timer that always sets the next one would never let the key end.
+    `current_watermark` is `MAX_WATERMARK` meanwhile; before, what the key's rows have shown.
     """
 
     def __init__(
@@ -246,6 +236,7 @@ class FiringAtTheEnd(Firing):
     def go_on(self) -> bool:
         """See `Firing.go_on`."""
         timers = self._timers
+        # Nothing comes after: a timer that always sets the next one would never let the key end.
         self._service._watermark, timers.quiesced = MAX_WATERMARK, True
         told = timers.ignored
         try:

@@ -1,7 +1,6 @@
 """The loop over chunks for vectorized functions: one call for each batch of rows.
 
-Decides what is read when and that a key is written once, although its rows may run on into the next
-batch: what was put for a chunk's last key waits until another key follows. Called by the subtask.
+Decides what is read when, and that a key is written once. Called by the subtask.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,9 +33,6 @@ class VectorizedLoop:
     Attributes:
         in_key: never; a failure is one of many keys.
         keys: how many keys had rows.
-
-    Raises:
-        UserError: the function has timers.
     """
 
     def __init__(
@@ -152,11 +148,13 @@ class _ChunkStates:
     def end(self) -> None:
         """Write what was put for all keys but the last, which waits."""
         prefixes = self._prefixes
+        # A key whose rows ran on into this batch is written now, unless it is also the last.
         if self._runs_on and len(prefixes) > 1:
             self._write_waiting(prefixes[0], except_for=self._put)
         for sid in sorted(self._put):
             raws = self._raws[sid]
             self._store.write_many([prefix + sid for prefix in prefixes[:-1]], raws[:-1])
+            # The rows of the last key may run on into the next batch: what was put for it waits.
             self._waiting[sid] = raws[-1]
         self.last = prefixes[-1]
 

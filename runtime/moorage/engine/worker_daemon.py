@@ -1,12 +1,9 @@
 """Spark's daemon of Python workers, which imports what they need before it forks them.
 
 Spark's own leaves that to each worker, and has it import PySpark out of a zip that is compiled anew
-each time: three seconds of work for each core of an executor, before its first row. Here it is done
-once, from the packages as they are installed. What was imported is also taken out of the garbage
-collection that Spark's daemon orders after every task, where it is most of the work.
-
-Started by the JVM of a driver or an executor, as `spark.python.daemon.module` says, with the name
-of the workers' module as its argument. Decides nothing about what workers do.
+each time: three seconds of work for each core of an executor, before its first row. Started by the
+JVM of a driver or an executor, as `spark.python.daemon.module` says, with the name of the workers'
+module as its argument. Decides nothing about what workers do.
 """
 
 import gc
@@ -52,20 +49,19 @@ def main() -> None:
     name = sys.argv[1] if sys.argv[1:] and sys.argv[1].startswith("pyspark") else _WORKER
     _leave_sigterm_to_the_driver(import_module(name))
     gc.collect()
+    # Spark's daemon collects after every task, and most of that work is what was imported.
     gc.freeze()
     import_module("pyspark.daemon").manager()
 
 
 def _leave_sigterm_to_the_driver(workers: ModuleType) -> None:
-    """Have SIGTERM end neither the daemon nor a worker: Spark ends both by closing their stdin.
-
-    A service manager sends it to every process of a job, whose driver then takes a last checkpoint,
-    and for that a worker must end its task. What a worker starts takes SIGTERM as usual: a handler
-    is not inherited, and neither is the mask, once that handler stands.
-    """
+    """Have SIGTERM end neither the daemon nor a worker: Spark ends both by closing their stdin."""
     work = workers.main
 
     def main(*streams: Any) -> Any:
+        # A service manager sends it to every process of a job, whose driver then takes a last
+        # checkpoint, for which a worker must end its task. A handler is not inherited: what a
+        # worker starts takes SIGTERM as usual.
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         return work(*streams)
@@ -75,11 +71,9 @@ def _leave_sigterm_to_the_driver(workers: ModuleType) -> None:
 
 
 def without_archives(path: Sequence[str]) -> list[str]:
-    """`path` without the archives that Spark puts on it, if the same PySpark is installed beside.
-
-    Python compiles what it imports from an archive each time, and reads the directory of every
-    archive anew when Spark has it look for new files.
-    """
+    """`path` without the archives that Spark puts on it, if the same PySpark is installed."""
+    # Python compiles what it imports from an archive each time, and reads the directory of every
+    # archive anew when Spark has it look for new files.
     kept = [entry for entry in path if not entry.endswith(_ARCHIVES)]
     archive = next((entry for entry in path if Path(entry).name == "pyspark.zip"), "")
     installed = PathFinder.find_spec("pyspark", kept)

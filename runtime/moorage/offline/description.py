@@ -1,8 +1,7 @@
 """`snapshots show`: what one checkpoint or savepoint holds.
 
-Decides which facts of a manifest a person sees and in what form; pure but for looking at the log's
-entries that came with it. What is opaque to snapshots (offsets, staged output) is summed up by
-counting, and given whole in the JSON form.
+Decides which facts of a manifest a person sees; pure but for looking at the log's entries that came
+with it. What is opaque to snapshots (offsets, staged output) is given whole in the JSON form.
 """
 
 from collections.abc import Mapping, Sequence
@@ -128,10 +127,7 @@ def describe(found: Found) -> Description:
 
 
 def moment_of(milliseconds: int | None) -> datetime | int | None:
-    """A watermark as a time; as the number itself where no calendar has that time.
-
-    None where there is none yet.
-    """
+    """A watermark as a time, or the number where no calendar has it; None where there is none."""
     if milliseconds is None or milliseconds == _NO_WATERMARK:
         return None
     try:

@@ -1,8 +1,6 @@
-"""`state export`: one state as a file that other programs read.
+"""`state export`: one state as a file that other programs read (Parquet, JSON lines, CSV).
 
-Decides the forms (Parquet, JSON lines, CSV) and that a file exists whole or not at all: it is
-written under another name beside its place, and takes the place when it is complete. Memory holds
-one row group, or one batch of rows.
+A file exists whole or not at all. Memory holds one row group, or one batch of rows.
 """
 
 import csv
@@ -58,7 +56,6 @@ def export(
     Args:
         name: `UID/STATE`; `UID/_timers` for timers.
         target: ends in one of `FORMS`.
-        force: replace a file that is there.
         progress: called with how many more ranges were written, and how many there are.
 
     Raises:
@@ -168,7 +165,7 @@ def _writer(path: Path, target: Path, meta: FileMeta) -> Iterator[_Writer]:
 
 
 class _ParquetWriter:
-    """Batches are of one key group; row groups are of as many as make reading worth it."""
+    """Row groups are of as many batches as make reading worth it."""
 
     def __init__(self, path: Path, meta: FileMeta) -> None:
         self._file = pq.ParquetWriter(path, schema_of(meta), compression="zstd")

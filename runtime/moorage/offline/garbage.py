@@ -1,11 +1,7 @@
 """`snapshots gc`: what no retained checkpoint needs, and its deletion.
 
 Decides nothing about what is garbage (`find_garbage` does), only whether it is safe to delete it
-without being the lineage's writer. It claims no fence: that would end a running job. Runs are kept
-out by the lock of the directory. Outside of a local directory a lock is no proof, for its holder
-may only be cut off; there the age floor stands between a checkpoint under way and the deletion,
-and cannot be lowered: an upload refers to new objects and to those of a retained base, never to
-old ones that nothing names.
+without being the lineage's writer.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,11 +44,7 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was found and what was done.
-
-    Attributes:
-        deleted: how many of the objects were deleted; 0 in a dry run.
-    """
+    """What was found, and how many objects were deleted: 0 in a dry run."""
 
     path: str
     dry_run: bool
@@ -73,10 +65,8 @@ def collect(
     """Find the garbage of a checkpoint directory and, with `delete`, delete it.
 
     Args:
-        store: the checkpoint directory.
         now: the time, for whoever finds the directory locked by this.
         age: nothing younger goes, by the store's own clock.
-        delete: delete it, under the directory's lock.
         watching: told what is waited for, where it takes a while to see whether a job runs.
 
     Raises:
@@ -99,6 +89,9 @@ def collect(
 
 
 def _check_age(store: ObjectStore, age: timedelta) -> None:
+    # Outside of a local directory a lock is no proof, for its holder may only be cut off. There the
+    # age stands between a checkpoint under way and the deletion: an upload refers to new objects
+    # and to those of a retained base, never to old ones that nothing names.
     if age < AGE_FLOOR and not isinstance(store, LocalStore):
         raise UserError(
             f"only in a local directory objects younger than 24h may be deleted, elsewhere a "
@@ -110,6 +103,7 @@ def _check_age(store: ObjectStore, age: timedelta) -> None:
 def _kept_out(store: ObjectStore, now: datetime, watching: Callable[[str], None]) -> RunLock:
     """Hold the lock of a directory, so that no run is alive in it, nor begins."""
     try:
+        # No fence is claimed: that would end a running job.
         return acquire_lock(store, LockHolder.current("moorage-gc", now), watching=watching)
     except UserError as error:
         # The lock's own advice is for runs; nothing must be taken over for a deletion.

@@ -1,8 +1,7 @@
 """`snapshots ls`: every checkpoint and savepoint of a job, how each stands, and what each costs.
 
-Decides the columns, and what a checkpoint is at this moment: the restore point, retained, retired
-with objects that are still there, or unfinished. A damaged manifest is a row with its problem, not
-the end of the list: judging is what `verify` is for. Reads logs, listings and manifests.
+A damaged manifest is a row with its problem, not the end of the list: judging is what `verify` is
+for. Reads logs, listings and manifests.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,8 +60,6 @@ class Lineage:
     """What a checkpoint directory says of itself.
 
     Attributes:
-        store: the directory.
-        records: the log.
         standings: by checkpoint id, how each stands.
         leftover_bytes: by checkpoint id, the bytes under `chk-<id>/`.
         warning: why there is no restore point although there were checkpoints; or empty.
@@ -81,12 +78,7 @@ class Lineage:
 
 
 def read_lineage(store: ObjectStore) -> Lineage:
-    """Read the log and list what lies beside it.
-
-    Raises:
-        CorruptState, UserError: see `LineageLog.read`.
-        StoreUnavailable: the store does not answer.
-    """
+    """Read the log and list what lies beside it."""
     present: dict[int, int] = {}
     for info in store.list("chk-"):
         found = checkpoint_id_of(info.key.partition("/")[0])
@@ -138,7 +130,6 @@ class CheckpointRow:
 
     Attributes:
         completed_at: None while it is not in the log.
-        age_seconds: since it was completed.
         bytes: of all the state it references.
         new_bytes: of what the checkpoint before it in the list does not have; None where there is
             none to compare with.
@@ -200,7 +191,6 @@ class Listing:
     Attributes:
         directory: the address of the checkpoint directory.
         savepoint_directory: where savepoints were looked for; None where no place is known.
-        warnings: for people.
     """
 
     directory: str
@@ -242,11 +232,9 @@ def list_snapshots(
 
 
 def slices_of(manifest: Manifest) -> dict[tuple[str, int, str], int]:
-    """The sizes of the distinct pieces that a manifest references: by object and place in it.
-
-    Inline files are told apart by their digests.
-    """
+    """The sizes of the distinct pieces that a manifest references: by object and place in it."""
     return {
+        # Inline files have no key: their digests tell them apart.
         (file.key, file.offset, "" if file.key else file.sha256): file.size
         for file in manifest.files
     }
@@ -339,15 +327,13 @@ def _row(
 def _savepoint_rows(
     url: str | None, now: datetime, warnings: list[str], *, known: bool
 ) -> list[SavepointRow]:
-    """The savepoints below `url`; a directory that is missing is an error only without a lineage.
-
-    A job that never took a savepoint has none; that its volume is not there looks the same.
-    """
+    """The savepoints below `url`; a missing directory is an error only without a lineage."""
     if url is None:
         return []
     try:
         store = open_store(url)
     except UserError as error:
+        # A job that never took a savepoint has none; that its volume is not there looks the same.
         if not known:
             raise
         warnings.append(f"no savepoints listed, as where none was ever taken: {error}")

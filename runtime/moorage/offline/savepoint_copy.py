@@ -1,8 +1,6 @@
 """`snapshots copy`: a checkpoint or savepoint as a savepoint's directory of its own, anywhere.
 
-Decides where a copy may go, and that it exists only when all of it is there: the directory is
-claimed first, the manifest comes last. The same copy begun again goes on where it stopped, because
-the claim says of which bytes it is.
+It exists only when all of it is there: the directory is claimed first, the manifest comes last.
 """
 
 import os
@@ -52,6 +50,7 @@ def copy(
     savepoint = SavepointStore(url, create=True)
     if savepoint.exists():
         savepoint.check_empty()
+    # The claim says of which bytes it is: the same copy begun again goes on where it stopped.
     savepoint.begin(f"copy of {manifest_digest(encode_manifest(manifest))}")
     resumed = bring(found.store, savepoint.store, pieces, progress)
     total = sum(piece.source.size for piece in pieces)

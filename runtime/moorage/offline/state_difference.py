@@ -1,7 +1,6 @@
 """`snapshots diff --state`: which keys of a state differ between two snapshots.
 
-Decides that a key is the same when all it has in the state is stored as the same bytes. Both sides
-are read side by side in the order of stored keys, so memory does not grow with the state.
+A key is the same when all it has in the state is stored as the same bytes.
 """
 
 import hashlib
@@ -29,13 +28,13 @@ def compare(before: Found, after: Found, name: str) -> StateDifference:
 
     Raises:
         UserError: one side does not have the state, or has it with other types.
-        CorruptState, StoreUnavailable, LocalDiskError: see `moorage.state.read`.
     """
     uid, state = whole_name(before, name)
     whole_name(after, name)
     sides = select(before.snapshot, uid, state), select(after.snapshot, uid, state)
     _check_comparable(*sides, name)
     added = removed = changed = same = 0
+    # Side by side in the order of stored keys: memory does not grow with the state.
     one, other = (_digests(side) for side in sides)
     left, right = next(one, _END), next(other, _END)
     while left is not _END or right is not _END:

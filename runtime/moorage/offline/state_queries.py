@@ -1,7 +1,7 @@
 """`state ls`, `get` and `count`: what states there are, one key of one, and how many.
 
-Decides how rows of state become answers. Called by the command line. `list_states` reads the
-manifest alone; the rest fetches the files of the ranges it needs, one range at a time.
+`list_states` reads the manifest alone; the rest fetches the files of the ranges it needs, one range
+at a time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -84,12 +84,7 @@ class GroupCount:
 
 @dataclass(frozen=True, slots=True)
 class StateCount:
-    """How many keys have something in a state.
-
-    Attributes:
-        rows: values, elements of lists, entries of maps, or timers.
-        groups: the key groups that are not empty, where they were asked for.
-    """
+    """How many keys and rows (values, elements, entries, timers) a state has; groups if asked."""
 
     uid: str
     state: str
@@ -105,11 +100,7 @@ def list_states(found: Found) -> list[StateRow]:
 
 
 def split_name(found: Found, text: str) -> tuple[str, str | None]:
-    """The uid and the state that `UID/STATE` or `UID` names.
-
-    Raises:
-        UserError: it names none that there is; says which there are.
-    """
+    """The uid and the state that `UID/STATE` or `UID` names; refuses what there is not."""
     uid, slash, state = text.partition("/")
     operator = found.snapshot.operator(uid)
     if not slash:
@@ -133,7 +124,6 @@ def get(found: Found, name: str, key: str, map_key: str | None = None) -> KeySta
 
     Raises:
         UserError: no such state; the key is not of its type; or it is no map.
-        CorruptState, StoreUnavailable, LocalDiskError: see `moorage.state.read`.
     """
     from moorage.state.reader import select, selected_rows
 
@@ -175,8 +165,6 @@ def count(
     Args:
         name: `UID/STATE`, or `UID` for all of its states.
         progress: called with how many more ranges were read, and how many there are.
-
-    Raises: see `get`.
     """
     uid, state = split_name(found, name)
     operator = found.snapshot.operator(uid)

@@ -1,7 +1,7 @@
 """`store check`: whether a store does what checkpoints rely on, tried with small objects.
 
-Decides what is tried; the rules are those of `ObjectStore`. It works below `probe/<random id>/` of
-the directory that is named, and takes away what it made: a job may run there meanwhile.
+The rules are those of `ObjectStore`. It works below `probe/<random id>/` of the directory that is
+named, and takes away what it made: a job may run there meanwhile.
 """
 
 import tempfile
@@ -27,12 +27,7 @@ _LARGE_BYTES = 17 << 20
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was tried.
-
-    Attributes:
-        problem: what was wrong; empty where nothing was.
-        error: the error that ended it, if one did.
-    """
+    """One thing that was tried."""
 
     name: str
     problem: str
@@ -42,12 +37,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """What a store does and does not do.
-
-    Attributes:
-        clock_ahead_seconds: how far this machine's clock is before the store's; None where the
-            store did not say.
-    """
+    """What a store does, and how far this machine's clock is before its own, if it says."""
 
     path: str
     checks: Sequence[Check]
@@ -65,7 +55,6 @@ def check_store(
     """Try everything, also after something was wrong; nothing of it stays behind.
 
     Args:
-        store: a directory for checkpoints or savepoints.
         now: this machine's time (aware).
         clock: seconds that only go forward.
 

@@ -1,8 +1,7 @@
 """Values of state as text and JSON, and text as keys.
 
-Decides how a value of each type is written for people and programs, and what a person may type for
-a key. Pure. JSON has no times, decimals, bytes, or numbers that are not finite: those are strings
-(ISO 8601 in UTC; digits; hexadecimal digits; NaN, Infinity, -Infinity).
+Pure. JSON has no times, decimals, bytes, or numbers that are not finite: those are strings (ISO
+8601 in UTC; digits; hexadecimal digits; NaN, Infinity, -Infinity).
 """
 
 import datetime
@@ -53,11 +52,7 @@ def show_value(parsed: StateType, value: Any) -> str:
 
 
 def parse_key(key_types: Sequence[str], text: str) -> tuple[Any, ...]:
-    """The key that a person typed: the value itself, or a JSON array where it has several columns.
-
-    Raises:
-        UserError: it is not of these types; says what to write.
-    """
+    """The key that a person typed: the value itself, or a JSON array of several columns."""
     if len(key_types) == 1:
         return (parse_value(key_types[0], text, "key"),)
     form = f"a JSON array of {len(key_types)} values, of types {list(key_types)}"
@@ -71,11 +66,7 @@ def parse_key(key_types: Sequence[str], text: str) -> tuple[Any, ...]:
 
 
 def parse_value(ddl: str, text: str, what: str) -> Any:
-    """The value of type `ddl` that `text` writes.
-
-    Raises:
-        UserError: it writes none; says what to write.
-    """
+    """The value of type `ddl` that `text` writes; refuses others and says what to write."""
     parsed = parse_type(ddl)
     try:
         return checker(ddl)(_reader(parsed)(text))
@@ -87,8 +78,9 @@ def parse_value(ddl: str, text: str, what: str) -> Any:
 
 
 def _typed(ddl: str, item: Any) -> Any:
-    """A value out of JSON, where only the types that JSON has may stand for themselves."""
+    """A value out of JSON."""
     parsed = parse_type(ddl)
+    # Only the types that JSON has may stand for themselves.
     natural = {"boolean": bool, "string": str}.get(parsed.name)
     if natural is not None and not isinstance(item, (natural, str)):
         raise UserError(f"key is not of its type: value={item!r:.100} type={parsed.ddl}")
@@ -114,7 +106,8 @@ def _reader(parsed: StateType) -> Callable[[str], Any]:
 
 
 def _string(text: str) -> str:
-    """Bytes of an argument that are not UTF-8 arrive as characters that nothing can store."""
+    """Text that can be stored."""
+    # An argument's bytes that are not UTF-8 arrive as characters that nothing can store.
     text.encode()
     return text
 

@@ -1,8 +1,6 @@
 """`snapshots verify`: is everything there that a restore needs, to the last byte.
 
-Decides what counts as damage and finds all of it, each object once, however many checkpoints share
-it. Bytes are streamed in pieces: neither memory nor disk holds a whole object. Called by the
-command line; reads only.
+Finds all damage, each object once, however many checkpoints share it. Reads only.
 """
 
 import hashlib
@@ -42,8 +40,6 @@ class Damage:
     """One object that is not as it was written.
 
     Attributes:
-        path: its address.
-        problem: what is wrong with it.
         needed_by: the checkpoints or the savepoint that cannot be restored without it.
     """
 
@@ -58,7 +54,6 @@ class Verification:
 
     Attributes:
         full: every byte was read; otherwise existence and sizes.
-        bytes: of the objects that were checked.
         log_entries: how many entries of the log were checked; 0 for a savepoint.
     """
 
@@ -86,16 +81,12 @@ class _Object:
 def verify(
     text: str, name: str | None = None, *, full: bool = False, progress: OnProgress | None = None
 ) -> Verification:
-    """Check a checkpoint directory as a whole, or one checkpoint or savepoint.
+    """Check a checkpoint directory as a whole, or one checkpoint or savepoint, as `find` has them.
 
-    Of a directory the log and every retained checkpoint are checked; a checkpoint that a running
-    job retires meanwhile is left out. Of one checkpoint, the log is checked with it.
+    Of a directory the log and every retained checkpoint are checked; of one checkpoint the log too.
 
     Args:
-        text: see `find`.
-        name: see `find`.
         full: read every byte; otherwise only existence and sizes.
-        progress: see `OnProgress`.
 
     Raises:
         UserError: there is nothing of the kind, or a newer Moorage wrote it.
@@ -122,6 +113,7 @@ def _directory(store: ObjectStore, *, full: bool, progress: OnProgress | None) -
     damage = [found for found in loaded if isinstance(found, Damage)]
     damage += _inline_damage(manifests) + _check_objects(store, objects, progress, full=full)
     if damage:
+        # A running job may have retired a checkpoint meanwhile: that is no damage.
         still = {checkpoint_path(entry.checkpoint_id) for entry in _live(store)}
         damage = [found for found in damage if still.intersection(found.needed_by)]
     names = tuple(checkpoint_path(entry.checkpoint_id) for entry in live)
@@ -200,10 +192,11 @@ def _objects(manifests: Iterable[tuple[str, Manifest]]) -> dict[str, _Object]:
 
 
 def _inline_damage(manifests: Iterable[tuple[str, Manifest]]) -> list[Damage]:
-    """A manifest's own checksum covers these bytes; what they are the checksum of is another."""
+    """Inline files that are not of their checksum."""
 
     def wrong(file: FileRef) -> bool:
         data = file.inline
+        # The manifest's own checksum covers these bytes, but not that they are the file.
         return data is not None and hashlib.sha256(data).hexdigest() != file.sha256
 
     return [
@@ -287,6 +280,7 @@ def _spans(
 
 def _streamed(store: ObjectStore, key: str, offset: int, size: int) -> str:
     digest = hashlib.sha256()
+    # In pieces: neither memory nor disk holds a whole object.
     for at in range(offset, offset + size, _CHUNK_BYTES):
         digest.update(store.get(key, offset=at, length=min(_CHUNK_BYTES, offset + size - at)))
     return digest.hexdigest()

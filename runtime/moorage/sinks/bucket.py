@@ -1,10 +1,8 @@
 """Output files on an object store: uploaded once, made visible by a list that Spark reads.
 
-A store has no rename, so a file goes to its last name at once, below `_data/`, where tools that
-skip names with an underscore do not look. What is visible is in the list `_spark_metadata/`;
-`_moorage_log/<lineage>/` says by checkpoint what was published. Going back takes files off the
-list and going forward puts them on it again; the files stay until no restore can ask for them.
-Called by `FileSink`.
+Files lie below `_data/`; what is visible is in the list `_spark_metadata/`;
+`_moorage_log/<lineage>/` says by checkpoint what was published. Going back takes files off the list
+and going forward puts them on it again; they stay until no restore can ask for them.
 """
 
 import functools
@@ -47,6 +45,8 @@ from moorage_state.stores import ObjectStore, delete_all, open_store
 
 __all__ = ["Bucket", "StoreFolder", "open_output"]
 
+# A store has no rename: a file goes to its last name at once, and tools that know nothing of the
+# list skip names with an underscore.
 _DATA = "_data/"
 _LOG = "_moorage_log/"
 _SWEEP_EVERY = 16
@@ -114,12 +114,7 @@ class _Journal:
 
 
 class Bucket:
-    """The output at `url`; the driver's phases of `Sink` on it.
-
-    Args:
-        url: the store, with the prefix.
-        reader_url: the address that readers use for it, without a slash at the end.
-    """
+    """The output at `url`; the driver's phases of `Sink` on it. Readers use `reader_url` for it."""
 
     def __init__(self, url: str, reader_url: str) -> None:
         self._store = open_output(url)
@@ -127,11 +122,7 @@ class Bucket:
         self._list = MetadataLog(self._store)
 
     def admit(self, lineage: str, origin: SinkOrigin | None, *, keep: bool) -> None:
-        """Refuse a list whose readers would see rows twice, unless told to `keep` what is there.
-
-        Raises:
-            OutputConflict: see there.
-        """
+        """Refuse a list whose readers would see rows twice, unless told to `keep` what is there."""
         found = neighbours_in(lineage, map(_file_of, self._list.read()))
         if not keep:
             beside = self._journal_names(origin.lineage) if origin is not None else []
@@ -222,13 +213,11 @@ class Bucket:
             self._store.delete(folder + name)
 
     def _not_replaced(self, lineage: str, own: Age) -> Callable[[], None]:
-        """Raises Fenced when a newer run has taken the output over.
-
-        Its mark comes before its first entry in the list, and an entry in between makes every
-        append look again.
-        """
+        """Raises Fenced when a newer run has taken the output over."""
 
         def check() -> None:
+            # A newer run's mark comes before its first entry in the list, and an entry in between
+            # makes every append look again.
             if newer := newer_run(self._journal_names(lineage), own):
                 raise taken_over(f"store={self._store.url}", newer, f"f{own[0]}r{own[1]}")
 

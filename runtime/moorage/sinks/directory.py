@@ -1,9 +1,8 @@
 """Output files in a local directory: published by rename, readable as a plain folder.
 
-Files become visible by an atomic rename when the checkpoint that covers them has completed;
-`_moorage_log/` lists them by checkpoint, written before they are renamed. Going back moves files
+`_moorage_log/` lists files by checkpoint, written before they are renamed. Going back moves files
 that the log lists to `_retracted/`, from where going forward again brings them back. A published
-file belongs to whoever reads it: it may be moved, compacted or deleted. Called by `FileSink`.
+file belongs to whoever reads it: it may be moved, compacted or deleted.
 """
 
 import contextlib
@@ -83,11 +82,7 @@ class StagingFolder:
 
 
 def admit(root: Path, lineage: str, origin: SinkOrigin | None, *, keep: bool) -> list[str]:
-    """Refuse a folder whose readers would see rows twice, unless told to `keep` what is there.
-
-    Raises:
-        OutputConflict: see there.
-    """
+    """Refuse a folder whose readers would see rows twice, unless told to `keep` what is there."""
     found = neighbours_in(lineage, files(root))
     if not keep:
         beside = _names(root / _LOG / origin.lineage) if origin is not None else set()
@@ -116,10 +111,9 @@ def publish(root: Path, lineage: str, checkpoint_id: int, committables: list[Com
 
 
 def restore(root: Path, point: SinkRestore) -> list[str]:
-    """Take back, publish, bring back, drop, in this order; see `Sink.restore`.
+    """Take back, publish, bring back, drop; see `Sink.restore`.
 
-    Readers may miss rows in between but see none twice. Every step can be cut short: the next
-    restore does what is left.
+    Every step can be cut short: the next restore does what is left.
     """
     lineage, own = point.lineage, run_age(point.run)
     _require_files(root, lineage, point.committables)
@@ -133,6 +127,7 @@ def restore(root: Path, point: SinkRestore) -> list[str]:
     covered = _covered(log, [LiveOutput(point.history, point.committables)])
 
     retracted = root / _RETRACTED / lineage
+    # In this order readers may miss rows in between but see none twice.
     surplus = {name for name in listed - covered if is_not_newer(lineage, name, own)}
     taken = _move(surplus, root, retracted, check)
     failpoints.hit("sink.taken_back")
@@ -215,10 +210,7 @@ def _sync(path: Path) -> None:
 
 
 def _require_files(root: Path, lineage: str, committables: list[Committable]) -> None:
-    """Refuse to lose output.
-
-    A listed file that is nowhere was published, and its owner took it away: that is their right.
-    """
+    """Refuse to lose output."""
     places = (root / _RETRACTED / lineage, root)
     missing = [
         item["file"]
@@ -230,6 +222,7 @@ def _require_files(root: Path, lineage: str, committables: list[Committable]) ->
         return
     listed = set().union(*_read_log(root / _LOG / lineage).values())
     for name in missing:
+        # A listed file that is nowhere was published, and its owner took it away: their right.
         if name not in listed:
             raise CorruptState(
                 "an output file that the checkpoint covers is neither staged nor published",
@@ -319,15 +312,13 @@ def _tree(directory: Path) -> set[str]:
 
 
 def _move(names: Collection[str], source: Path, target: Path, check: Callable[[], None]) -> int:
-    """Rename files into another directory; returns how many there were to rename.
-
-    Looks before each whether a newer run has taken over: this one may have stalled for long.
-    """
+    """Rename files into another directory; returns how many there were to rename."""
     folders: set[Path] = set()
     moved = 0
     for name in sorted(names):
         if not (source / name).exists():
             continue
+        # A newer run may have taken over: this one may have stalled for long.
         check()
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):

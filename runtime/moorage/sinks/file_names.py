@@ -2,14 +2,8 @@
 
     part-<lineage>-f<fence>r<run>-<epoch, 12 digits>-<producer>-<subtask>-<attempt>.<extension>
 
-A file in a partition has its directories in front. Names decide what a driver that woke up late
-may touch: never files of newer runs.
-
-So a run also tells from names alone whether readers of its folder would see rows twice. A lineage
-that begins with nothing reads the whole input again, so what another one published of it would be
-there twice. One that begins with another's point goes on after it, so what that one published up to
-there belongs to it, and what it published later does not. Both kinds of the file sink ask before a
-run touches anything.
+A file in a partition has its directories in front. Names decide what a driver that woke up late may
+touch (never files of newer runs), and tell whether readers of a folder would see rows twice.
 """
 
 import re
@@ -84,7 +78,7 @@ def age_of(token: str) -> Age | None:
 
 
 def run_age(token: str) -> Age:
-    """The age of a run token. Raises Bug for any other text."""
+    """The age of a run token; any other text is a bug."""
     age = age_of(token)
     if age is None:
         raise Bug(f"not a run token: run={token}")
@@ -159,6 +153,9 @@ class Neighbours:
         # What was beside the origin's output when that one began, is beside ours.
         known = {n.removesuffix(BESIDE_SUFFIX) for n in marks if n.endswith(BESIDE_SUFFIX)}
         for other, files in sorted(self.files.items()):
+            # Who begins with nothing reads the whole input again; who begins with another's point
+            # goes on after it: what that one published up to there belongs to it, what came later
+            # does not.
             if origin is None or other not in {origin.lineage, *known}:
                 begins = f"begins with a point of {origin.lineage}" if origin else "begins empty"
                 raise _conflict(where, lineage, other, len(files), begins)

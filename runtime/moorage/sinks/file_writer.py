@@ -1,7 +1,7 @@
 """The writer of output files: one attempt's rows, by partition, at the place a sink gives them.
 
 Decides the forms of files, Parquet and JSON with one row a line, and which columns can become
-directories, `column=value/`, named exactly as Spark names them.
+directories.
 """
 
 import base64
@@ -163,10 +163,7 @@ def without(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
 
 
 def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The directory and the rows of each partition; rows keep their order.
-
-    The rows come without the partition columns; without any, the directory is "".
-    """
+    """The directory and the rows, without its columns, of each partition; rows keep their order."""
     if not columns:
         yield "", batch
         return

@@ -67,12 +67,7 @@ def encode(checkpoint_id: int, files: Sequence[Any]) -> str:
 
 
 def decode(records: Iterable[tuple[str, bytes]], where: str) -> Records:
-    """The union of records, given as name and content; other names are passed over.
-
-    Raises:
-        CorruptState: a record is damaged.
-        NewerFormat: a newer Moorage wrote one.
-    """
+    """The union of records, given as name and content; other names are passed over."""
     found: Records = {}
     for name, data in records:
         if _NAME.fullmatch(name):

@@ -1,11 +1,7 @@
 """One operator of a new savepoint: from tables, and a base's states, to canonical files on disk.
 
-Decides which states the operator has in the end, and that all of its rows are checked before
-anything is stored. Called by the writer with a scratch directory.
-
-Rows go into a scratch database, which sorts them, batch by batch, so that what is written may be
-larger than memory. It refuses two rows for one place: two values of a key, two entries of a map
-under one key, two elements of a list at one position, two timers of a key at one time.
+All of its rows are checked before anything is stored: two rows for one place are refused. Called by
+the writer with a scratch directory.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -65,11 +61,7 @@ class Loader:
         self._codec = KeyCodec(meta.key_types)
 
     def load(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Add all rows.
-
-        Raises:
-            UserError: a value is not of the state's type, or a place is taken.
-        """
+        """Add all rows; refuses a value that is not of the state's type, or a taken place."""
         add = self._add_timers if self._meta.kind == "timers" else self._add
         for batch in batches:
             try:
@@ -92,7 +84,7 @@ class Loader:
         self._database.apply([Frame([], keys, list(values))])
 
     def _add_timers(self, batch: pa.RecordBatch) -> None:
-        """Only the packed timers; the export does not read their index."""
+        """Only the packed timers."""
         added: dict[bytes, tuple[list[int], list[int]]] = {}
         kinds, times = batch.column("kind").to_pylist(), batch.column("time").to_pylist()
         if strange := set(kinds).difference(TIMER_KINDS):
@@ -107,6 +99,7 @@ class Loader:
             merged = [sorted(chain(*both)) for both in zip(added[key], known, strict=True)]
             if any(len(set(times)) != len(times) for times in merged):
                 raise self._doubled(key)
+            # The export does not read the index of timers.
             packed.append(pack_timers(*merged))
         self._database.apply([Frame([], keys, packed)])
 
@@ -156,8 +149,7 @@ class OperatorTables:
 class BuiltOperator:
     """An operator whose files lie in the scratch directory, by range.
 
-    `owners` are the key groups under which its operator state lies, where they are not those that
-    the ranges begin with.
+    `owners` are the key groups under which its operator state lies, if others than the ranges'.
     """
 
     parallelism: int
@@ -182,8 +174,6 @@ def build_operator(
         blank: the new savepoint's manifest without its operators.
         base: what states are kept from.
         parallelism: the number of ranges; None for that of the base, or 1.
-
-    Raises: see `write_savepoint`.
     """
     builder = _Builder(uid, tables, blank, base)
     return builder.build(folder, parallelism or (builder.old.parallelism if builder.old else 1))
@@ -226,6 +216,7 @@ class _Builder:
     def build(self, folder: Path, parallelism: int) -> BuiltOperator:
         root = folder / self._uid
         root.mkdir()
+        # It sorts the rows, batch by batch: what is written may be larger than memory.
         with closing(SCRATCH.open_database(root / "db", SCRATCH.process_memory())) as database:
             metas = {meta.state: meta for meta in self._spec.metas()}
             self._load_given(database, metas)

@@ -1,8 +1,7 @@
 """Reading: the state of an operator as tables, out of a checkpoint or savepoint of either format.
 
-Decides which files have to be fetched for what is asked, and opens them in a scratch directory
-that is removed afterwards. Called by people, by the Spark data source (for one range in one task)
-and by the writer. Nothing it reads is changed.
+Fetches the files that are needed into a scratch directory that is removed afterwards. Called by
+people, by the Spark data source (for one range in one task) and by the writer.
 """
 
 import tempfile
@@ -210,10 +209,7 @@ def range_rows(
     states: Collection[str],
     ranges: Collection[tuple[int, int]] | None = None,
 ) -> Iterator[tuple[FileMeta, pa.RecordBatch]]:
-    """Rows of some states of one range, by state or by key group; all key groups for None.
-
-    Raises: see `read`.
-    """
+    """Rows of some states of one range, by state or by key group; all key groups for None."""
     wanted = list(ranges) if ranges is not None else [(handle.start, handle.end)]
     spec = spec_of(snapshot.manifest, handle.uid, handle.start, handle.end)
     metas = {meta.state: meta for meta in spec.metas()}
@@ -265,7 +261,8 @@ def _canonical(
 
 
 def _content(meta: FileMeta) -> tuple[Any, ...]:
-    """What must agree; the uid may have been mapped to another since."""
+    """What must agree."""
+    # Without the uid, which may have been mapped to another since.
     stamped = meta.ttl_ms is not None
     return meta.state, meta.kind, meta.type, meta.key_type, meta.key_types, stamped
 

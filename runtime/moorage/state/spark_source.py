@@ -4,8 +4,8 @@
     spark.read.format("moorage-state").option("path", path).option("uid", uid)
         .option("state", state).load()
 
-Decides how options become a selection, and the schema. Executors fetch the files themselves: they
-need access to the store, and space for one range's files each.
+Executors fetch the files themselves: they need access to the store, and space for one range's files
+each.
 """
 
 from collections.abc import Iterator, Mapping

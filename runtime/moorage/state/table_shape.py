@@ -1,7 +1,6 @@
 """Tables of a person as rows of a state: columns found, cast, and checked before they count.
 
-Decides which tables can become state and says what is wrong with the others, by column. Called by
-the writer for every batch. Knows no files.
+Called by the writer for every batch. Knows no files.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,13 +28,7 @@ _WIDENING = {("integer", "floating"), ("integer", "decimal")}
 
 
 def batches_of(rows: Any, where: str) -> Iterator[pa.RecordBatch]:
-    """The rows of an Arrow table or reader, of a Spark DataFrame, or of an iterable of batches.
-
-    A Spark DataFrame is collected to this process.
-
-    Raises:
-        UserError: `rows` is something else.
-    """
+    """The rows of an Arrow table or reader, a Spark DataFrame (collected here), or batches."""
     if hasattr(rows, "toArrow"):
         rows = rows.toArrow()
     if isinstance(rows, pa.RecordBatch):
@@ -118,15 +111,13 @@ class Shaper:
             raise self._misfit(name, column.type, field.type, str(error)) from error
 
     def _default(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        """Without positions, a list has its elements in the order of the table's rows.
-
-        What has a time to live and no time was last used now.
-        """
+        """A column that a table may leave out."""
         count = batch.num_rows
         if field.name == "kind":
             return pa.array([EVENT_TIME] * count, field.type)
         if field.name == LAST_ACCESS:
             return pa.array([self._meta.now_ms] * count, field.type)
+        # Without positions, a list has its elements in the order of the table's rows.
         if field.name == "list_epoch":
             return pa.array([self._meta.epoch] * count, field.type)
         return pa.array(range(self._rows, self._rows + count), field.type)
@@ -143,11 +134,7 @@ class Shaper:
 
 
 def checked_types(uid: str, key_types: Sequence[str]) -> tuple[str, ...]:
-    """The key types in canonical spelling.
-
-    Raises:
-        UserError: there are none, or one that a key cannot have.
-    """
+    """The key types in canonical spelling; refuses none, and what a key cannot have."""
     try:
         parsed = [parse_type(ddl) for ddl in key_types]
     except ValueError as error:

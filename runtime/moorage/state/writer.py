@@ -1,8 +1,8 @@
 """Writing: a savepoint out of tables, to start a new job with state or to repair an old one's.
 
-Decides what the new savepoint holds: operators that are given, and of a base everything else as it
-was. All of it is made and checked in a scratch directory before the first byte is stored; the
-manifest comes last. Called by people; the result is restored as any savepoint is.
+The new savepoint holds the operators that are given, and of a base everything else as it was. All
+of it is made and checked in a scratch directory before the first byte is stored; the manifest comes
+last.
 """
 
 import re
