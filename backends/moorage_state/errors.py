@@ -12,6 +12,7 @@ arguments through `error_to_wire` and `error_from_wire`, and they survive pickli
       |    +- StoreDenied         the store answers, and refuses
       |    +- NewerFormat         stored data of a newer or incompatible Moorage
       |    +- IllegalConfigurationError  a setting that is unknown or has a wrong value
+      |    +- StateSizeExceeded   state that is to travel within a manifest is too much for it
       +- Fenced               another writer took over: end at once, write nothing more
       +- CorruptState         stored bytes are not what was written
       +- StaleLease           the run or lease that asks no longer owns the range
@@ -40,6 +41,7 @@ __all__ = [
     "Retryable",
     "ServerGone",
     "StaleLease",
+    "StateSizeExceeded",
     "StateTooLarge",
     "StoreDenied",
     "StoreUnavailable",
@@ -97,6 +99,12 @@ class IllegalConfigurationError(UserError):
     """A setting is not known or has a value that cannot be used; the message names its key."""
 
     code: ClassVar[str] = "illegal_configuration"
+
+
+class StateSizeExceeded(UserError):
+    """A checkpoint would be more than what its storage keeps with the driver."""
+
+    code: ClassVar[str] = "state_size_exceeded"
 
 
 class Fenced(MoorageError):

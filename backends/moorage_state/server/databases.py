@@ -55,7 +55,9 @@ class Databases:
 
     def __init__(self, backend: StateBackend) -> None:
         self.backend = backend
-        self.owner = _keeper(backend).identifier
+        keeper = _keeper(backend)
+        self.owner = keeper.identifier
+        self.unchanging = keeper.unchanging
         self._lock = threading.Lock()
         self._memory: dict[str, Any] = {}
 

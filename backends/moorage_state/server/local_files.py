@@ -20,7 +20,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,7 +36,6 @@ from moorage_state.server.operations import RangeSpec, Version
 from moorage_state.snapshots import FileRef
 
 _RANGE = re.compile(r"(\d+)-(\d+)\Z")
-_UNCHANGING = {".sst", ".heap"}
 _RUN = re.compile(r"f(\d+)r(\d+)\Z")
 _PIECE_BYTES = 1 << 20
 
@@ -58,9 +57,9 @@ def disk_errors(what: str, path: Path) -> Iterator[None]:
         ) from error
 
 
-def link_or_copy(source: Path, target: Path) -> None:
-    """Hard-link what never changes; copy all others."""
-    if source.suffix in _UNCHANGING:
+def link_or_copy(source: Path, target: Path, unchanging: Collection[str]) -> None:
+    """Hard-link what never changes, by the ends of names; copy all others."""
+    if source.suffix in unchanging:
         with suppress(OSError):
             os.link(source, target)
             return

@@ -102,6 +102,8 @@ class UploadLimits:
         inline_total: what one call may put into handles; what would exceed it is packed.
         merge_below: smaller files of all ranges are packed into common objects.
         pack: the greatest size of such an object; one is held in memory by each upload thread.
+        max_state_size: what a range may have where all of it goes into its handle, whatever the
+            others say; None where it does not.
     """
 
     inline_range: int = 20_000
@@ -111,6 +113,7 @@ class UploadLimits:
     inline_total: int = MAX_INLINE_BYTES
     merge_below: int = 1 << 20
     pack: int = 16 << 20
+    max_state_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

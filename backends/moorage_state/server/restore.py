@@ -10,7 +10,7 @@ is outside is deleted, the rest copied in. Canonical files go into an empty data
 import hashlib
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -243,7 +243,7 @@ class Restorer:
         local = self._directory.of(owner).checkpoint(checkpoint_id)
         if is_whole(local, handle.files):
             try:
-                link_all(local, handle.files, target)
+                link_all(local, handle.files, target, self._unchanging(handle))
             except OSError:
                 # Its owner may be another process that has just dropped it.
                 shutil.rmtree(target, ignore_errors=True)
@@ -270,7 +270,11 @@ class Restorer:
             with disk_errors("keep a local checkpoint", local):
                 shutil.rmtree(local, ignore_errors=True)
                 arrival.replace(local)
-                link_all(local, handle.files, target)
+                link_all(local, handle.files, target, self._unchanging(handle))
+
+    def _unchanging(self, handle: RangeHandle) -> frozenset[str]:
+        """Which of its files need no copy: only their own backend knows."""
+        return self._databases.unchanging if self._is_own(handle) else frozenset()
 
     def _is_own(self, handle: RangeHandle) -> bool:
         """Whether a working database can begin with the files of `handle`."""
@@ -399,11 +403,15 @@ def is_whole(directory: Path, files: list[FileRef]) -> bool:
         return all(pool.map(carried(is_there), files))
 
 
-def link_all(source: Path, files: list[FileRef], target: Path) -> None:
-    """Make the directory `target` of the same files as `source`. Raises OSError."""
+def link_all(source: Path, files: list[FileRef], target: Path, unchanging: Collection[str]) -> None:
+    """Make the directory `target` of the same files as `source`. Raises OSError.
+
+    Args:
+        unchanging: see `StateBackend.unchanging`.
+    """
     target.mkdir(parents=True)
     for ref in files:
-        link_or_copy(source / ref.name, target / ref.name)
+        link_or_copy(source / ref.name, target / ref.name, unchanging)
 
 
 def _joined(files: Iterable[FileRef]) -> list[list[FileRef]]:

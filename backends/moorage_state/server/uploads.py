@@ -24,11 +24,11 @@ import msgspec
 
 from moorage_state import failpoints
 from moorage_state.canonicalspec import CanonicalSpec
-from moorage_state.errors import LocalDiskError, Retryable, StoreUnavailable
+from moorage_state.errors import LocalDiskError, Retryable, StateSizeExceeded, StoreUnavailable
 from moorage_state.progress import bytes_below, carried, watching
 from moorage_state.server.databases import Databases
 from moorage_state.server.local_files import Snapshots, Taken, disk_errors
-from moorage_state.server.operations import Uploaded, UploadLimits
+from moorage_state.server.operations import RangeSpec, Uploaded, UploadLimits
 from moorage_state.snapshots import (
     FileRef,
     RangeHandle,
@@ -39,6 +39,7 @@ from moorage_state.snapshots import (
     shared_pack_key,
 )
 from moorage_state.stores import ObjectStore, check_key
+from moorage_state.tuning import CHECKPOINT_STORAGE_KEY, MAX_STATE_SIZE_KEY
 
 _UPLOAD_THREADS = 4
 T = TypeVar("T")
@@ -105,7 +106,7 @@ def plan_upload(
 ) -> UploadPlan:
     """Return what to do with the files of each range, given what the base of each has."""
     files = [file for part in parts for file in part]
-    inline = _inline(parts, limits)
+    inline = _inline(parts, limits) if limits.max_state_size is None else frozenset(files)
     known = _known(parts, bases)
     left = [file for file in files if file not in inline and file not in known]
     small = [file for file in left if file.size < limits.merge_below]
@@ -118,6 +119,37 @@ def plan_upload(
         ),
         alone=tuple(file for file in left if file.size >= limits.merge_below),
     )
+
+
+def require_room(
+    ranges: Sequence[RangeSpec | RangeHandle], sizes: Sequence[int], limits: UploadLimits
+) -> None:
+    """Refuse ranges whose files, of these sizes together, must go into handles and do not fit.
+
+    Raises:
+        StateSizeExceeded: naming the largest one, the limit, and what to do.
+    """
+    if limits.max_state_size is None or not sizes:
+        return
+    size, at = max((size, at) for at, size in enumerate(sizes))
+    largest = ranges[at]
+    name = f"operator={largest.uid} key_groups={largest.start}-{largest.end} size={size}"
+    if size > limits.max_state_size:
+        raise StateSizeExceeded(
+            f"state of a subtask is larger than a checkpoint keeps with the driver: {name} "
+            f"maximum={limits.max_state_size} setting={MAX_STATE_SIZE_KEY}; {_USE_FILES}"
+        )
+    if (total := sum(sizes)) > limits.inline_total:
+        raise StateSizeExceeded(
+            f"state of all subtasks is larger than a checkpoint's manifest holds: size={total} "
+            f"maximum={limits.inline_total} subtasks={len(sizes)} largest: {name}; {_USE_FILES}"
+        )
+
+
+_USE_FILES = (
+    f"set {CHECKPOINT_STORAGE_KEY} to filesystem, which writes files of any size into the "
+    f"checkpoint directory"
+)
 
 
 def _known(
@@ -194,6 +226,8 @@ def upload(
         taken = [stack.enter_context(p.snapshots.uploading(checkpoint_id)) for p in parts]
         pool = stack.enter_context(ThreadPoolExecutor(_UPLOAD_THREADS, "upload"))
         files = _each(pool, _files_of, list(zip(count(), parts, taken)))
+        sizes = [sum(file.size for file in group) for group in files]
+        require_room([part.snapshots.spec for part in parts], sizes, limits)
         plan = plan_upload(files, [part.base_files for part in parts], limits)
         names = names or CheckpointNames(run, checkpoint_id)
         transfer = _Transfer(parts, taken, names, store)

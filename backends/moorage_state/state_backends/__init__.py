@@ -10,6 +10,8 @@ and streams, and given by its backends.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from moorage_state.errors import StateSizeExceeded
+
 if TYPE_CHECKING:
     from moorage_state.state_backends.api import (
         VOID_NAMESPACE,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
         LoadedBackend,
         StateBackendFactory,
         job_backend,
+        job_max_state_size,
         judge_job_backend,
         load_state_backend,
         register_factory,
@@ -43,11 +46,7 @@ if TYPE_CHECKING:
         FilesystemCheckpointStorage,
         resolve_checkpoint,
     )
-    from moorage_state.state_backends.streams import (
-        CheckpointOutputStream,
-        StateSizeExceeded,
-        StreamStateHandle,
-    )
+    from moorage_state.state_backends.streams import CheckpointOutputStream, StreamStateHandle
     from moorage_state.state_backends.timers import KeyedTimers
 
 __all__ = [
@@ -80,6 +79,7 @@ __all__ = [
     "StreamStateHandle",
     "checkpoint_config",
     "job_backend",
+    "job_max_state_size",
     "judge_job_backend",
     "load_state_backend",
     "register_factory",
@@ -105,6 +105,7 @@ _MODULES = {
         "LoadedBackend",
         "StateBackendFactory",
         "job_backend",
+        "job_max_state_size",
         "judge_job_backend",
         "load_state_backend",
         "register_factory",
@@ -120,7 +121,7 @@ _MODULES = {
         "FilesystemCheckpointStorage",
         "resolve_checkpoint",
     ),
-    "streams": ("CheckpointOutputStream", "StateSizeExceeded", "StreamStateHandle"),
+    "streams": ("CheckpointOutputStream", "StreamStateHandle"),
     "timers": ("KeyedTimers",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -14,8 +14,8 @@ from moorage_state.errors import IllegalConfigurationError, UserError
 from moorage_state.state_backends.storage import (
     DEFAULT_INLINE_BYTES,
     DEFAULT_MAX_STATE_BYTES,
-    MAX_STATE_SIZE_KEY,
 )
+from moorage_state.tuning import CHECKPOINT_STORAGE_KEY, MAX_STATE_SIZE_KEY
 
 __all__ = [
     "ASYNCHRONOUS",
@@ -179,7 +179,7 @@ STATE_BACKEND: ConfigOption[str | None] = ConfigOption(
     "state.backend", _absent, None, ("state.backend.type",)
 )
 CHECKPOINT_STORAGE: ConfigOption[str | None] = ConfigOption(
-    "state.checkpoint-storage",
+    CHECKPOINT_STORAGE_KEY,
     one_of("driver", "jobmanager", "filesystem"),
     None,
     ("execution.checkpointing.storage",),

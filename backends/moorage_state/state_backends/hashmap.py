@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from moorage_state.errors import IllegalConfigurationError
-from moorage_state.memory import HeapBudget, MemoryDatabase
+from moorage_state.memory import SNAPSHOT_FILE, HeapBudget, MemoryDatabase
 from moorage_state.state_backends.state_backend import StateBackend
 from moorage_state.tuning import HEAP_LIMIT, parse_options
 
@@ -26,6 +26,8 @@ class HashMapStateBackend(StateBackend):
     """
 
     identifier: ClassVar[str] = "hashmap"
+    # Written once, read once and deleted: a copy of all state would be made for nothing.
+    unchanging: ClassVar[frozenset[str]] = frozenset({Path(SNAPSHOT_FILE).suffix})
 
     asynchronous_snapshots: bool | None = None
     memory_limit: int | None = None

@@ -29,17 +29,25 @@ from moorage_state.state_backends.state_backend import (
     import_named,
 )
 from moorage_state.state_backends.storage import (
+    DEFAULT_MAX_STATE_BYTES,
     CheckpointStorage,
     DriverCheckpointStorage,
     FilesystemCheckpointStorage,
 )
-from moorage_state.tuning import Refusal, judge_options
+from moorage_state.tuning import (
+    CHECKPOINT_STORAGE_KEY,
+    MAX_STATE_SIZE_KEY,
+    Refusal,
+    judge_options,
+    parse_options,
+)
 
 __all__ = [
     "DEFAULT_STATE_BACKEND",
     "LoadedBackend",
     "StateBackendFactory",
     "job_backend",
+    "job_max_state_size",
     "judge_job_backend",
     "known_identifiers",
     "load_state_backend",
@@ -206,6 +214,23 @@ def job_backend(
     if isinstance(judged, StateBackend):
         return judged
     raise judged[0].error()
+
+
+def job_max_state_size(
+    name: str, options: Mapping[str, str], defaults: Mapping[str, str] | None = None
+) -> int | None:
+    """What one subtask of a job may have in a manifest; None where checkpoints are files.
+
+    Args: see `judge_job_backend`.
+
+    Raises:
+        IllegalConfigurationError: a setting has a value that it cannot have.
+    """
+    given = {**(defaults or {}), **options}
+    keys = given.keys() & {CHECKPOINT_STORAGE_KEY, MAX_STATE_SIZE_KEY}
+    asked = parse_options({key: given[key] for key in keys})
+    storage = asked.storage or _STORAGE_OF.get(_known_name(name), "filesystem")
+    return asked.max_state_size or DEFAULT_MAX_STATE_BYTES if storage == "driver" else None
 
 
 def _is_foreign(name: str) -> bool:

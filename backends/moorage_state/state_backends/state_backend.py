@@ -60,9 +60,12 @@ class StateBackend(ABC):
     Attributes:
         identifier: its name in configurations, and in the handles of what it wrote. Files of
             another identifier are never given to it.
+        unchanging: how names of files end whose bytes never change, so that a copy may be a hard
+            link. What ends in `.sst` is also uploaded once, and referenced by later checkpoints.
     """
 
     identifier: ClassVar[str]
+    unchanging: ClassVar[frozenset[str]] = frozenset({".sst"})
 
     @abstractmethod
     def open_database(
@@ -75,8 +78,8 @@ class StateBackend(ABC):
     ) -> RangeDatabase:
         """The database of one range in the directory `path`, empty if nothing lies there.
 
-        What lies there are files that a checkpoint of such a database had, or nothing. Names of
-        files that end in `.sst` promise that their bytes never change.
+        What lies there are files that a checkpoint of such a database had, or nothing. Those of
+        `unchanging` may be hard links to the checkpoint's own.
 
         Args:
             memory: what `process_memory` made in this process.

@@ -17,18 +17,20 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from moorage_state.errors import AlreadyExists, IllegalConfigurationError, UserError
-from moorage_state.state_backends.streams import (
-    CheckpointOutputStream,
+from moorage_state.errors import (
+    AlreadyExists,
+    IllegalConfigurationError,
     StateSizeExceeded,
+    UserError,
 )
+from moorage_state.state_backends.streams import CheckpointOutputStream
 from moorage_state.stores import MemoryStore, ObjectStore, check_key, open_store
 from moorage_state.stores.addresses import address, child, parent_and_name
+from moorage_state.tuning import MAX_STATE_SIZE_KEY
 
 __all__ = [
     "DEFAULT_INLINE_BYTES",
     "DEFAULT_MAX_STATE_BYTES",
-    "MAX_STATE_SIZE_KEY",
     "CheckpointStorage",
     "CheckpointStorageAccess",
     "CheckpointStorageLocation",
@@ -40,7 +42,6 @@ __all__ = [
 
 DEFAULT_MAX_STATE_BYTES = 5 << 20
 DEFAULT_INLINE_BYTES = 20 << 10
-MAX_STATE_SIZE_KEY = "state.checkpoint-storage.driver.max-state-size"
 
 _METADATA: Final = "_metadata"
 _MANIFEST: Final = "MANIFEST"

@@ -21,24 +21,16 @@ from moorage_state.errors import (
     LocalDiskError,
     MoorageError,
     StoreUnavailable,
-    UserError,
 )
 from moorage_state.state_backends.futures import SnapshotCanceled
 from moorage_state.stores import ObjectStore, open_store
 
 __all__ = [
     "CheckpointOutputStream",
-    "StateSizeExceeded",
     "StreamStateHandle",
 ]
 
 _ADVICE = "restore an older checkpoint, or this object from a backup of the store"
-
-
-class StateSizeExceeded(UserError):
-    """A subtask's state is larger than the driver keeps for it."""
-
-    code = "state_size_exceeded"
 
 
 class StreamStateHandle(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,15 @@ nor where anything runs; names are those of Flink, and the table in `names` is t
 they are read.
 """
 
-from moorage_state.tuning.names import HEAP_LIMIT, KNOWN_KEYS, Refusal, judge_options, parse_options
+from moorage_state.tuning.names import (
+    CHECKPOINT_STORAGE_KEY,
+    HEAP_LIMIT,
+    KNOWN_KEYS,
+    MAX_STATE_SIZE_KEY,
+    Refusal,
+    judge_options,
+    parse_options,
+)
 from moorage_state.tuning.resolved import (
     DEFAULTS_VARIABLE,
     BackendOptions,
@@ -14,9 +22,11 @@ from moorage_state.tuning.resolved import (
 from moorage_state.tuning.rocks import RocksOptions
 
 __all__ = [
+    "CHECKPOINT_STORAGE_KEY",
     "DEFAULTS_VARIABLE",
     "HEAP_LIMIT",
     "KNOWN_KEYS",
+    "MAX_STATE_SIZE_KEY",
     "BackendOptions",
     "Refusal",
     "RocksOptions",

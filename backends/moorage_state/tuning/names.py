@@ -16,6 +16,8 @@ from moorage_state.tuning.resolved import BackendOptions
 ROCKSDB = "state.backend.rocksdb."
 _HASHMAP = "state.backend.hashmap."
 HEAP_LIMIT = "state.backend.hashmap.memory-limit"
+CHECKPOINT_STORAGE_KEY = "state.checkpoint-storage"
+MAX_STATE_SIZE_KEY = "state.checkpoint-storage.driver.max-state-size"
 _KIB, _GIB = 1 << 10, 1 << 30
 
 _size = value_kinds.size(_KIB)
@@ -129,6 +131,11 @@ _TABLE: dict[str, _Setting] = {
     "state.backend.rocksdb.log.file-num": _Setting("rocks.log_files", value_kinds.whole(1, 1000)),
     "state.backend.rocksdb.log.dir": _Setting("rocks.log_dir", value_kinds.directory),
     HEAP_LIMIT: _Setting("heap_limit", value_kinds.size(1 << 20)),
+    CHECKPOINT_STORAGE_KEY: _Setting(
+        "storage",
+        value_kinds.choice(FILESYSTEM="filesystem", JOBMANAGER="driver", DRIVER="driver"),
+    ),
+    MAX_STATE_SIZE_KEY: _Setting("max_state_size", value_kinds.size(1)),
 }
 
 KNOWN_KEYS = tuple(_TABLE)

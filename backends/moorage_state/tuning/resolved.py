@@ -80,6 +80,8 @@ class BackendOptions:
         bloom_bits: their size for each key.
         local_dir: where working state lies; empty for the usual place.
         heap_limit: bytes of state in memory of one state server; 0 where nothing was said.
+        storage: where checkpoints go, "driver" or "filesystem"; empty where nothing was said.
+        max_state_size: what the driver keeps of one subtask's; 0 where nothing was said.
     """
 
     rocks: Mapping[str, Any] = field(default_factory=dict)
@@ -91,6 +93,8 @@ class BackendOptions:
     bloom_bits: int = 10
     local_dir: str = ""
     heap_limit: int = 0
+    storage: str = ""
+    max_state_size: int = 0
 
     def rocks_options(self, servers: int = 1, memory: int | None = None) -> RocksOptions:
         """RocksDB's options of each of `servers` servers on one machine.

@@ -387,7 +387,12 @@ def _context(
         parallelism, max_parallelism = settings.parallelism, settings.max_parallelism
         uids = [operator.uid for operator in graph.operators]
         fleet = RangeFleet(
-            platform.servers, uids, parallelism, max_parallelism, settings.checkpoint_dir
+            platform.servers,
+            uids,
+            parallelism,
+            max_parallelism,
+            settings.checkpoint_dir,
+            max_state_size=settings.max_state_size,
         )
         stack.callback(fleet.close)
         completed = _completed(settings, writer, store)

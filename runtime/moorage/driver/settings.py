@@ -15,9 +15,10 @@ from moorage_api import StatefulSparkJob
 from moorage_api.state import S3
 from moorage_state.coordinator import CheckpointRetentionPolicy
 from moorage_state.errors import IllegalConfigurationError, UserError
-from moorage_state.state_backends import StateBackend
+from moorage_state.state_backends import StateBackend, job_max_state_size
 from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
+from moorage_state.tuning import default_options
 
 __all__ = ["JobSettings", "RestorePolicy"]
 
@@ -90,6 +91,8 @@ class JobSettings:
     spark_conf: dict[str, str]
     backend: StateBackend
     restore: RestorePolicy
+    max_state_size: int | None = None
+    """What a subtask may have in a checkpoint's manifest; None where its state goes into files."""
     derives_max_parallelism: bool = False
     """The manifest leaves it open: it is that of the restored snapshot, if there is one."""
 
@@ -154,6 +157,9 @@ class JobSettings:
             spark_conf=dict(spec.spark_conf),
             backend=_backend(job, (main_file.parent, *py_files)),
             restore=_restore_policy(job, restore, orders),
+            max_state_size=job_max_state_size(
+                spec.state.backend, spec.state.options, default_options(os.environ)
+            ),
             derives_max_parallelism="max_parallelism" not in spec.scaling.model_fields_set,
         )
 

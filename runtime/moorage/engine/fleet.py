@@ -29,6 +29,7 @@ from moorage_state.server.operations import (
     UploadRequest,
     Version,
 )
+from moorage_state.server.uploads import require_room
 from moorage_state.snapshots import (
     MAX_INLINE_BYTES,
     FileRef,
@@ -97,6 +98,8 @@ class RangeFleet:
         servers: the state servers; they say which of them serves a subtask.
         uids: the stateful operators.
         store_url: where checkpoints are read from and written to.
+        max_state_size: what a subtask's part of a checkpoint may have in the manifest, where all of
+            it has to be there; None where it goes to the store.
         answer_seconds: how long all servers together are waited for where nothing depends on the
             answer of each.
     """
@@ -109,6 +112,7 @@ class RangeFleet:
         max_parallelism: int,
         store_url: str,
         *,
+        max_state_size: int | None = None,
         answer_seconds: float = _ANSWER_SECONDS,
     ) -> None:
         self._servers = servers
@@ -119,6 +123,7 @@ class RangeFleet:
         self._base_url = store_url
         self._uploads = _Uploads(servers)
         self._max_parallelism = max_parallelism
+        self._max_state_size = max_state_size
         self._run = ""
         self._parallelism = parallelism
         self._clients: dict[int, ServerConnection] = {}
@@ -215,6 +220,9 @@ class RangeFleet:
 
         Args:
             base: by operator uid, the handles of a retained checkpoint that was notified.
+
+        Raises:
+            StateSizeExceeded: all of it has to be in the manifest, and does not fit.
         """
         run, ranges = self._run, self._ranges.values()
         worn = worn_packs(
@@ -229,10 +237,15 @@ class RangeFleet:
 
         def upload(client: ServerConnection, requests: list[UploadRequest]) -> Uploaded:
             share = MAX_INLINE_BYTES * len(requests) // len(ranges)
-            limits = UploadLimits(inline_total=share)
+            limits = kept if kept.max_state_size is not None else UploadLimits(inline_total=share)
             return client.upload_many(run, checkpoint_id, self._store_url, requests, limits)
 
-        return self._uploads.run(checkpoint_id, upload, by_server)
+        # Each server refuses what is too much by itself, before it sends anything; here the sum.
+        kept = UploadLimits(max_state_size=self._max_state_size)
+        uploaded = self._uploads.run(checkpoint_id, upload, by_server)
+        handles = [handle for some in uploaded.handles.values() for handle in some]
+        require_room(handles, [handle.bytes_total for handle in handles], kept)
+        return uploaded
 
     def save(
         self,

@@ -13,6 +13,9 @@ import pytest
 from moorage_testing.jobs import JobHome, kill_group, write_events
 from moorage_testing.oracle import newest_manifest
 
+from moorage_state.server import UploadLimits
+from moorage_state.snapshots import FileRef
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(280)]
 
 TOTALS = Path(__file__).parent / "totals_job.py"
@@ -96,13 +99,13 @@ class Course:
 
     Attributes:
         refusal: what a run with the backend batch said.
-        files: the names of the files of state, over RocksDB and in memory.
+        files: the files of state, over RocksDB and in memory, where the driver keeps them.
         answer: the rows of both sinks in the end.
         truth: what they ought to be.
     """
 
     refusal: str
-    files: list[set[str]]
+    files: list[list[FileRef]]
     answer: tuple[list, list]
     truth: tuple[list, list]
 
@@ -118,7 +121,7 @@ def changed(tmp_path_factory):
         files = [run_and_kill(home, 2)]
         home.write_manifest(TOTALS, state={**place, "backend": "batch"})
         refusal = home.run(expect=2)
-        home.write_manifest(TOTALS, **(spec | {"state": {**place, "backend": "hashmap"}}))
+        home.write_manifest(TOTALS, **(spec | {"state": {**place, "backend": "jobmanager"}}))
         files.append(run_and_kill(home, len(home.completed()) + 1))
         home.run()
         answer = rows(home.out), rows(home.path / "counts")
@@ -128,24 +131,36 @@ def changed(tmp_path_factory):
 
 
 def run_and_kill(home, checkpoints):
-    """Names of the files of state in the newest checkpoint of a run that is killed then."""
+    """The files of state in the newest checkpoint of a run that is killed then."""
     process = home.start()
     home.wait_for_checkpoints(checkpoints)
     assert process.poll() is None, "it ended before it was killed"
     kill_group(process)
+    return totals_files(home)
+
+
+def totals_files(home):
     handles = newest_manifest(home.checkpoints).operators["totals"].subtasks
-    return {ref.name for handle in handles for ref in handle.files}
+    return [ref for handle in handles for ref in handle.files]
+
+
+def names(files):
+    return {ref.name for ref in files}
 
 
 def test_a_job_changes_its_backend_over_a_checkpoint(changed):
     over_rocksdb, in_memory = changed.files
-    assert "state.heap" not in over_rocksdb
-    assert in_memory == {"state.heap"}
+    assert "state.heap" not in names(over_rocksdb)
+    assert names(in_memory) == {"state.heap"}
     assert changed.answer == changed.truth
 
 
-def test_state_in_memory_survives_the_death_of_its_job(changed):
-    assert changed.files[-1] == {"state.heap"}
+def test_a_killed_job_goes_on_from_state_that_lies_in_the_manifest_alone(changed):
+    on_files, with_the_driver = changed.files
+    assert any(ref.key for ref in on_files)
+    assert all(ref.inline and not ref.key for ref in with_the_driver)
+    # Too large for what `rocksdb` and `hashmap` put there.
+    assert max(ref.size for ref in with_the_driver) > UploadLimits().inline_range
     assert changed.answer == changed.truth
 
 
@@ -162,14 +177,14 @@ class Visit:
     """A job over a backend that it brings: killed, rescaled, and brought to RocksDB.
 
     Attributes:
-        files: the names of the files of state at the kill, and at another parallelism.
+        files: the files of state at the kill, and at another parallelism.
         subtasks: how many handles there were then.
         refusal: what a start with RocksDB over its last checkpoint said.
         answer: the rows of both sinks in the end, over RocksDB.
         truth: what they ought to be.
     """
 
-    files: list[set[str]]
+    files: list[list[FileRef]]
     subtasks: int
     refusal: str
     answer: tuple[list, list]
@@ -203,7 +218,7 @@ def visited(tmp_path_factory):
         ).stdout.strip()
         assert process.wait(120) == 0, home.log()
         handles = newest_manifest(home.checkpoints).operators["totals"].subtasks
-        files.append({ref.name for handle in handles for ref in handle.files})
+        files.append(totals_files(home))
         rocksdb = common | {"state": place | {"backend": "rocksdb"}}
         home.write_manifest(TOTALS, **rocksdb)
         refusal = home.run(expect=2)
@@ -215,7 +230,7 @@ def visited(tmp_path_factory):
 
 
 def test_a_backend_that_a_job_brings_keeps_its_state_in_its_own_files(visited):
-    assert visited.files == [{"state.sqlite"}, {"state.sqlite"}]
+    assert [names(files) for files in visited.files] == [{"state.sqlite"}, {"state.sqlite"}]
     assert visited.subtasks == 3
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from moorage.driver import backends
 from moorage_state.errors import IllegalConfigurationError
+from moorage_state.state_backends import job_max_state_size
 from moorage_state.tuning import DEFAULTS_VARIABLE, RocksOptions, default_options
 
 # Of any class: what is looked at here are the fields of our own.
@@ -74,6 +75,41 @@ def test_state_in_memory_may_take_half_of_the_machine():
     named = {"state.backend.hashmap.memory-limit": "64mb"}
     limited = chosen_backend("jobmanager", named, environ=NOWHERE)
     assert limited.for_servers(2, None).memory_limit == 64 << 20
+
+
+STORAGE, MOST = "state.checkpoint-storage", "state.checkpoint-storage.driver.max-state-size"
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "limit"),
+    [
+        ("rocksdb", {}, None),
+        ("hashmap", {MOST: "1kb"}, None),
+        ("filesystem", {}, None),
+        ("jobmanager", {}, 5 << 20),
+        ("JobManager", {MOST: "2 mb"}, 2 << 20),
+        ("jobmanager", {STORAGE: "filesystem"}, None),
+        ("rocksdb", {STORAGE: "jobmanager", MOST: "100"}, 100),
+        ("my_module:Backend", {STORAGE: "driver"}, 5 << 20),
+    ],
+)
+def test_checkpoints_are_files_unless_the_driver_is_to_keep_them(backend, options, limit):
+    assert job_max_state_size(backend, options) == limit
+
+
+def test_the_machine_may_say_where_checkpoints_go():
+    defaults = {STORAGE: "jobmanager", MOST: "7"}
+    assert job_max_state_size("rocksdb", {MOST: "8"}, defaults) == 8
+    assert job_max_state_size("rocksdb", {STORAGE: "filesystem"}, defaults) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "said"),
+    [(STORAGE, "tape", "one of FILESYSTEM, JOBMANAGER, DRIVER"), (MOST, "0", "at least 1 bytes")],
+)
+def test_a_storage_that_is_none_is_refused_with_all_other_options(key, text, said):
+    with pytest.raises(IllegalConfigurationError, match=f"key={key} value='{text}'.*{said}"):
+        chosen_backend("jobmanager", {key: text}, environ=NOWHERE)
 
 
 def test_rocksdb_and_batch_have_rocksdbs_options():

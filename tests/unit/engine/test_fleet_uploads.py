@@ -7,6 +7,7 @@ import pytest
 from moorage.driver.local import LocalServers
 from moorage.engine.fleet import RangeFleet
 from moorage_state.deltas import encode_frame
+from moorage_state.errors import StateSizeExceeded
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import ServerGroup
 from moorage_state.snapshots import MAX_INLINE_BYTES, worn_packs
@@ -24,10 +25,12 @@ SMALL = EmbeddedRocksDBStateBackend(
 class Job:
     """An operator of many subtasks, each with one entry per subtask in `state`."""
 
-    def __init__(self, folder, store, ranges):
+    def __init__(self, folder, store, ranges, **limits):
         self.url = f"file://{store}"
         self.servers = ServerGroup(2, folder, backend=SMALL)
-        self.fleet = RangeFleet(LocalServers(self.servers), ["counts"], ranges, ranges, self.url)
+        self.fleet = RangeFleet(
+            LocalServers(self.servers), ["counts"], ranges, ranges, self.url, **limits
+        )
         self.clients = {a: self.servers.connect(i) for i, a in enumerate(self.servers.addresses)}
         self.epoch = 0
 
@@ -82,8 +85,8 @@ def new_job(tmp_path):
     made = []
     (tmp_path / "store").mkdir()
 
-    def new(name, ranges):
-        made.append(Job(tmp_path / name, tmp_path / "store", ranges))
+    def new(name, ranges, **limits):
+        made.append(Job(tmp_path / name, tmp_path / "store", ranges, **limits))
         return made[-1]
 
     yield new
@@ -115,6 +118,41 @@ def test_two_hundred_ranges_cost_a_handful_of_objects_and_an_increment_only_what
     results = other.open("f2r0", job.epoch, second.handles, 2)
     assert {result.source for result in results} == {"store"}
     assert other.read() == state | touched
+
+
+def test_what_the_driver_keeps_travels_with_the_acknowledgement_and_restores_without_a_store(
+    new_job,
+):
+    job, rng = new_job("one", 8, max_state_size=1 << 20), random.Random(1)
+    job.open("f1r0")
+    state = {subtask: rng.randbytes(100_000) for subtask in range(8)}
+    job.write(state)
+    first = job.checkpoint(1, {})
+    assert (job.objects(), first.objects, first.bytes_written) == ({}, 0, 0)
+    assert first.bytes_inline > 8 * 100_000
+    # The next one keeps all of it again: nothing of it can be referenced.
+    second = job.checkpoint(2, first.handles)
+    assert (job.objects(), second.bytes_inline) == ({}, first.bytes_inline)
+
+    other = new_job("other", 8)
+    other.open("f2r0", job.epoch, second.handles, 2)
+    assert other.read() == state
+    assert other.checkpoint(3, second.handles).objects > 0
+
+
+def test_what_the_driver_cannot_keep_is_refused_before_anything_is_sent(new_job):
+    job, rng = new_job("one", 6, max_state_size=1 << 20), random.Random(1)
+    job.open("f1r0")
+    job.write({subtask: rng.randbytes(900_000) for subtask in range(6)})
+    # No server has more than a manifest holds, and all together have.
+    job.fleet.snapshot(1)
+    with pytest.raises(StateSizeExceeded, match=rf"maximum={MAX_INLINE_BYTES} subtasks=6 largest"):
+        job.fleet.upload(1, {})
+    job.write({4: rng.randbytes(1_200_000)})
+    job.fleet.snapshot(2)
+    with pytest.raises(StateSizeExceeded, match=r"operator=counts key_groups=4-4 size=\d{7} max"):
+        job.fleet.upload(2, {})
+    assert job.objects() == {}
 
 
 def tables(handles):

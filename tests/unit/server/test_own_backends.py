@@ -77,6 +77,19 @@ def test_what_a_built_in_backend_wrote_is_read_by_its_own_code_and_copied(
         assert moved.read() == before
 
 
+@pytest.mark.parametrize("said", [frozenset({".sst"}), frozenset({".heap"})], ids=str)
+def test_only_what_it_says_never_changes_is_linked(tmp_path, drive, key, monkeypatch, said):
+    monkeypatch.setattr(sqlite_backend, "FILE", "state.heap")
+    monkeypatch.setattr(SqliteStateBackend, "unchanging", said)
+    with RangeHost(tmp_path / "one", OWN) as host:
+        op = filled(drive(host), key)
+        op.checkpoint(1)
+        again = drive(host, run="f2r0")
+        assert again.open(op.base).source == "local"
+        (copy,) = tmp_path.rglob("ckpt/1/state.heap")
+        assert (copy.stat().st_nlink > 1) == (".heap" in said)
+
+
 def test_a_killed_server_comes_back_with_every_committed_epoch(tmp_path, drive, key):
     code = [Path(sqlite_backend.__file__).parent]
     with ServerGroup(1, tmp_path / "servers", backend=OWN, code=code) as group:

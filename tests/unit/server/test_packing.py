@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_state.server import UploadLimits
-from moorage_state.server.uploads import LocalFile, plan_upload
+from moorage_state.errors import StateSizeExceeded
+from moorage_state.server import RangeSpec, UploadLimits
+from moorage_state.server.uploads import LocalFile, plan_upload, require_room
 from moorage_state.snapshots import MAX_INLINE_BYTES, FileRef
+from moorage_state.tuning import MAX_STATE_SIZE_KEY
 
 KB = 1000
 
@@ -106,6 +108,39 @@ def test_beyond_what_may_be_inline_is_packed_and_the_smallest_ranges_come_first(
     made = plan(parts, inline_total=6 * KB)
     assert made.inline == {parts[0][0], parts[1][0], parts[2][0]}
     assert sum(len(pack.files) for pack in made.packs) == 7
+
+
+def test_what_the_driver_keeps_goes_into_the_handles_whatever_its_size_and_whatever_the_base_has():
+    parts = [[file(0, "1.sst", 2 << 20), file(0, "OPTIONS-7", 8 * KB)], [file(1, "1.sst", 10)]]
+    bases = [[ref(parts[0][0], "shared/a")], []]
+    made = plan(parts, bases, max_state_size=3 << 20)
+    assert made.inline == {f for part in parts for f in part}
+    assert not made.known
+    assert made.packs == made.alone == ()
+
+
+RANGES = [RangeSpec("counts", 0, 63), RangeSpec("counts", 64, 127)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (
+            [5, 101],
+            f"operator=counts key_groups=64-127 size=101 maximum=100 setting={MAX_STATE_SIZE_KEY}",
+        ),
+        (
+            [90, 80],
+            "size=170 maximum=150 subtasks=2 largest: operator=counts key_groups=0-63 size=90",
+        ),
+    ],
+)
+def test_more_than_the_driver_keeps_is_refused_by_name_and_limit(sizes, said):
+    limits = UploadLimits(max_state_size=100, inline_total=150)
+    with pytest.raises(StateSizeExceeded, match=f"{said}; set state.checkpoint-storage to files"):
+        require_room(RANGES, sizes, limits)
+    require_room(RANGES, [100, 50], limits)
+    require_room(RANGES, sizes, UploadLimits(inline_total=1))
 
 
 SIZES = st.one_of(st.integers(0, 50), st.integers(0, 3000))
