@@ -13,10 +13,9 @@ from typing import Any
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from moorage_api.job import JobSpec
-from moorage_api.model import ChangeKind, Model, OnChange
+from moorage_api.model import ChangeKind, HashedAsAbsent, Model, OnChange
 from moorage_api.quantities import Duration, Quantity
 
 __all__ = [
@@ -144,11 +143,15 @@ def _plain(model: Model, kind: ChangeKind) -> dict[str, Any]:
             below = _plain(value, here)
             if below or here not in _UNHASHED:
                 plain[field.alias or name] = below
-        elif here not in _UNHASHED and (
-            default is PydanticUndefined or _json(value) != _json(default)
+        elif here not in _UNHASHED and not any(
+            _json(value) == _json(absent) for absent in (default, *_once_defaults(field))
         ):
             plain[field.alias or name] = _json(value)
     return plain
+
+
+def _once_defaults(field: FieldInfo) -> list[Any]:
+    return [mark.value for mark in field.metadata if isinstance(mark, HashedAsAbsent)]
 
 
 def _json(value: Any) -> Any:

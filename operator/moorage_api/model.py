@@ -26,6 +26,7 @@ __all__ = [
     "MAX_INT",
     "Cel",
     "ChangeKind",
+    "HashedAsAbsent",
     "Items",
     "Model",
     "OnChange",
@@ -54,6 +55,13 @@ class OnChange:
     """Annotates a field of the spec, and all below it that say nothing themselves."""
 
     kind: ChangeKind
+
+
+@dataclass(frozen=True, slots=True)
+class HashedAsAbsent:
+    """Annotates a field that had this default once: stored specs have it written out."""
+
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from moorage_api.model import MAX_INT, Cel, Model, OnChange, Violation
+from moorage_api.model import MAX_INT, Cel, HashedAsAbsent, Model, OnChange, Violation
 from moorage_api.names import (
     OBJECT_NAME,
     OPERATOR_UID_PATTERN,
@@ -19,6 +19,7 @@ from moorage_api.names import (
 from moorage_api.quantities import Duration, Quantity, at_least
 
 __all__ = [
+    "DEFAULT_BACKEND",
     "S3",
     "CheckpointRetention",
     "CheckpointSpec",
@@ -35,6 +36,7 @@ DEFAULT_CHECKPOINT_INTERVAL = Duration("60s")
 
 # The last three are Flink's old names and choose what they chose there.
 BACKENDS = ("rocksdb", "hashmap", "forst", "batch", "jobmanager", "filesystem")
+DEFAULT_BACKEND = "rocksdb"
 
 _Positive = Annotated[Duration, at_least(Duration("1ms"))]
 _Count = Annotated[int, Field(ge=1, le=10_000)]
@@ -182,8 +184,12 @@ class StateSpec(Model):
         ),
     )
 
-    backend: Backend = "rocksdb"
-    """The state backend: a known name, or module:Class of a StateBackend or a factory of them."""
+    # No default: an API server would write it into every object, where nobody could tell it from a
+    # choice, and a default of the cluster would never hold.
+    backend: Annotated[Backend | None, HashedAsAbsent(DEFAULT_BACKEND)] = None
+    """The state backend: a known name, or module:Class of a StateBackend or a factory of them. Not
+    given, it is the one that the job's state is of; before there is any, the default of the cluster
+    or the machine, else rocksdb."""
 
     options: _Options = Field(default_factory=dict)
     """Settings of the backend, by their names in its documentation; values in quotes."""
@@ -208,9 +214,14 @@ class StateSpec(Model):
     """The volume with the working databases."""
 
     @property
+    def effective_backend(self) -> str:
+        """The backend that holds where nobody set a default."""
+        return self.backend or DEFAULT_BACKEND
+
+    @property
     def names_own_backend(self) -> bool:
         """Whether the backend is a class that the job or its image brings."""
-        return self.backend not in BACKENDS
+        return self.effective_backend not in BACKENDS
 
     def _rules(self) -> Iterator[Violation]:
         if self.savepoint_dir is not None and _overlap(self.checkpoint_dir, self.savepoint_dir):

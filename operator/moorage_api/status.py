@@ -173,6 +173,9 @@ class Reconciliation(Report):
     """The spec's restore.nonce that was last followed."""
     desired_state: Literal["", "Running", "Suspended"] = ""
     """The spec's desiredState that was last acted on."""
+    state_backend: str = ""
+    """The state backend of the last version whose stream ran: a spec that names none goes on with
+    it."""
     pod_monitor: bool = False
     """Whether a PodMonitor was ever asked for: it is removed when it is not wanted any more."""
 

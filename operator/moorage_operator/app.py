@@ -289,6 +289,7 @@ async def build(
     config = Config(
         cluster_id=settings.cluster_id or await _cluster_uid(cluster),
         own_namespace=settings.namespace,
+        state_backend=settings.state_backend,
         resync=settings.resync,
         endpoint_patience=settings.endpoint_patience,
         start_timeout=settings.start_timeout,

@@ -250,6 +250,40 @@ def read_revision(body: Object) -> Revision | None:
     return Revision(meta["name"], int(body.get("revision") or 0), digest, spec)
 
 
+def known_spec(
+    judged: Judged, status: JobStatus, revisions: Mapping[str, Revision], default_backend: str
+) -> tuple[JobSpec | None, str]:
+    """The newest spec with its state backend, and the hash by which it is known."""
+    if judged.spec is None:
+        return None, judged.digest
+    spec = with_backend(judged.spec, status, revisions, default_backend)
+    same = spec.state.effective_backend == judged.spec.state.effective_backend
+    digest = judged.digest if same else spec_hash(spec)
+    return spec, same_hash(spec, digest, judged.generation or 0, revisions)
+
+
+def with_backend(
+    spec: JobSpec, status: JobStatus, revisions: Mapping[str, Revision], default: str
+) -> JobSpec:
+    """The spec with the state backend that holds: its own, its state's, else the cluster's default.
+
+    So another default of the cluster changes no job that has begun.
+
+    Args:
+        default: of the cluster.
+    """
+    if spec.state.backend is not None:
+        return spec
+    attempt, known = status.attempt, revisions.get(status.attempt.revision)
+    name = status.reconciliation.state_backend
+    # An attempt that ended and never ran left no state: perhaps the default was what it failed of.
+    has_state = attempt.running_since is not None or status.snapshots.last_checkpoint is not None
+    if not name and known is not None and (has_state or not attempt.outcome):
+        name = known.spec.state.effective_backend
+    state = spec.state.model_copy(update={"backend": name or default})
+    return spec.model_copy(update={"state": state})
+
+
 def same_hash(
     spec: JobSpec, digest: str, generation: int, revisions: Mapping[str, Revision]
 ) -> str:
@@ -267,7 +301,13 @@ def same_hash(
     """
     if any(one.spec_hash == digest for one in revisions.values()):
         return digest
-    unedited = (one for one in revisions.values() if one.number == generation)
+    # A job that never ran follows the cluster's default to another backend without any edit.
+    backend = spec.state.effective_backend
+    unedited = (
+        one
+        for one in revisions.values()
+        if one.number == generation and one.spec.state.effective_backend == backend
+    )
     equal = (one for one in revisions.values() if is_same_job(one.spec, spec))
     found = next(unedited, None) or next(equal, None)
     return found.spec_hash if found is not None else digest

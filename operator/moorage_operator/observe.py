@@ -21,11 +21,11 @@ from moorage_operator.objects import (
     JudgedSpecs,
     is_controlled_by,
     is_newer,
+    known_spec,
     meta_of,
     read_job_status,
     read_revision,
     read_snapshot,
-    same_hash,
 )
 from moorage_operator.podviews import pod_view
 from moorage_operator.ports import (
@@ -207,11 +207,10 @@ class Observer:
             return replace(world, namespace_terminating=going)
         drivers, executors = await self._pods(meta, status)
         revisions = await self._revisions_of(meta, status)
-        digest = judged.digest
-        if judged.spec is not None:
-            digest = same_hash(judged.spec, digest, meta.generation, revisions)
+        spec, digest = known_spec(judged, status, revisions, self.config.state_backend)
         world = replace(
             world,
+            spec=spec,
             spec_hash=digest,
             drivers=drivers,
             executors=executors,

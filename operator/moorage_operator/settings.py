@@ -9,7 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
+
+from moorage_api.state import DEFAULT_BACKEND, Backend
 
 _PREFIX = "MOORAGE_"
 # What others put into a pod's environment under our prefix, each read elsewhere or by nobody.
@@ -23,6 +32,12 @@ def _names(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
+
+
+def _for_every_job(backend: str) -> str:
+    if backend in ("forst", "batch"):
+        raise ValueError("is no backend for every job: use rocksdb, hashmap or module:Class")
+    return backend
 
 
 class SettingsError(Exception):
@@ -43,6 +58,9 @@ class Settings(BaseModel):
 
     namespace: Annotated[str, Field(max_length=63)] = "moorage-system"
     """The operator's own namespace, where its Lease is."""
+
+    state_backend: Annotated[Backend, AfterValidator(_for_every_job)] = DEFAULT_BACKEND
+    """The state backend of jobs that have no state yet and whose spec names none."""
 
     identity: str = ""
     """Names this process in the Lease; the pod's name is good. Empty: the host's name."""

@@ -13,6 +13,7 @@ from typing import Any
 from moorage_api import JobSpec, Problem
 from moorage_api.driver import DriverEnd, DriverState
 from moorage_api.snapshot import SnapshotSpec, SnapshotStatus
+from moorage_api.state import DEFAULT_BACKEND
 from moorage_api.status import JobStatus
 
 _LONGEST_VALUE = 256
@@ -230,10 +231,12 @@ class Config:
             while its pod runs.
         missing_patience: seconds for which a driver pod that a list lacks is not yet given up.
         own_namespace: where the operator is, and no job may be; empty if it is in none.
+        state_backend: of jobs that have no state yet and whose spec names none.
     """
 
     cluster_id: str
     own_namespace: str = ""
+    state_backend: str = DEFAULT_BACKEND
     finalizer: str = "moorage.dev/operator"
     resync: float = 30.0
     busy_resync: float = 2.0

@@ -110,6 +110,8 @@ def test_the_schema_knows_exactly_the_values_that_there_are(schema, values):
         ("watchNamespaces", "jobs"),
         ("watchNamespaces", ["Jobs"]),
         ("jobs__namespaces", ["a/b"]),
+        ("jobs__stateBackend", "batch"),
+        ("jobs__stateBackend", "rocskdb"),
         ("jobs__serviceAccount__name", ""),
         ("commonLabels", {"team": "a b"}),
         ("networkPolicy__operator__apiServerPorts", []),

@@ -411,8 +411,9 @@ def _sidecar_command(meta: Meta, spec: JobSpec) -> list[str]:
         "--memory": str(sidecar_memory(spec.executor).databases),
         "--grace": str(_UPLOAD_SECONDS),
     }
-    if spec.state.backend not in ("rocksdb", "batch"):
-        options["--backend"] = spec.state.backend
+    # State servers of a batch job are never asked for state, and are RocksDB's.
+    if spec.state.effective_backend not in ("rocksdb", "batch"):
+        options["--backend"] = spec.state.effective_backend
     if spec.state.options:
         options["--state-options"] = json.dumps(dict(sorted(spec.state.options.items())))
     if spec.tls_secret:

@@ -254,9 +254,11 @@ def _adopt(draft: Draft, pod: PodView) -> None:
 
 
 def _inherited(status: JobStatus) -> JobStatus:
-    snapshots = status.snapshots
+    snapshots, done = status.snapshots, status.reconciliation
     return JobStatus(
-        reconciliation=Reconciliation(restore_nonce=status.reconciliation.restore_nonce),
+        reconciliation=Reconciliation(
+            restore_nonce=done.restore_nonce, state_backend=done.state_backend
+        ),
         snapshots=SnapshotsStatus(
             lineage_id=snapshots.lineage_id,
             last_checkpoint=snapshots.last_checkpoint,

@@ -88,6 +88,9 @@ def show_report(draft: Draft, report: DriverState) -> None:
     if began and report.running_since is not None:
         draft.put_restarts(restore_failures=0)
         draft.put_reconciliation(running_revision=attempt.revision)
+    known = draft.world.revisions.get(attempt.revision)
+    if draft.attempt.running_since is not None and known is not None:
+        draft.put_reconciliation(state_backend=known.spec.state.effective_backend)
     _show_checkpoints(draft, report)
     draft.put(job=_job(draft, report))
     draft.put(scaling=_scaling(draft, report))

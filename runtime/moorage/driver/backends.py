@@ -10,15 +10,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from moorage_api.state import DEFAULT_BACKEND
+from moorage_state.errors import IllegalConfigurationError
 from moorage_state.import_path import after_standard_library
 from moorage_state.state_backends import StateBackend, judge_job_backend
 from moorage_state.tuning import Refusal, default_options
 
-__all__ = ["chosen_backend", "judge_backend"]
+__all__ = ["DEFAULT_VARIABLE", "chosen_backend", "judge_backend", "or_default"]
+
+DEFAULT_VARIABLE = "MOORAGE_STATE_BACKEND"
+"""The state backend of jobs that have no state yet and whose manifest names none."""
+
+
+def or_default(backend: str | None, environ: Mapping[str, str] = os.environ) -> str:
+    """The name of a backend; None stands for the machine's default."""
+    return backend or environ.get(DEFAULT_VARIABLE, "").strip() or DEFAULT_BACKEND
 
 
 def chosen_backend(
-    backend: str,
+    backend: str | None,
     options: Mapping[str, str],
     code: Sequence[Path] = (),
     environ: Mapping[str, str] = os.environ,
@@ -26,6 +36,7 @@ def chosen_backend(
     """The backend that `spec.state.backend` and `spec.state.options` name here.
 
     Args:
+        backend: its name; None for the machine's default.
         code: where the job's own modules lie: folders and archives.
 
     Raises:
@@ -38,7 +49,7 @@ def chosen_backend(
 
 
 def judge_backend(
-    backend: str,
+    backend: str | None,
     options: Mapping[str, str],
     code: Sequence[Path] = (),
     environ: Mapping[str, str] = os.environ,
@@ -49,8 +60,15 @@ def judge_backend(
         IllegalConfigurationError: there is no such backend, or the machine's defaults are wrong.
     """
     defaults = default_options(environ)
-    with _importing_from(code):
-        return judge_job_backend(backend, options, defaults)
+    try:
+        with _importing_from(code):
+            return judge_job_backend(or_default(backend, environ), options, defaults)
+    except IllegalConfigurationError as error:
+        if backend is not None:
+            raise
+        raise IllegalConfigurationError(
+            f"this machine's default cannot be used: variable={DEFAULT_VARIABLE}: {error}"
+        ) from error
 
 
 @contextmanager

@@ -5,6 +5,7 @@ driver after it has claimed the fence.
 """
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pyspark
 from msgspec.structs import replace
 
 from moorage.api.graph import JobGraph
+from moorage.driver.backends import chosen_backend
 from moorage.driver.manifests import SPARK_VERSION, STATELESS, UID_MAPPING
 from moorage.driver.refusals import (
     RestorePointChanged,
@@ -43,7 +45,10 @@ from moorage_state.snapshots import (
     verify_files,
 )
 from moorage_state.snapshots.savepoints import MANIFEST_KEY, SavepointStore
+from moorage_state.state_backends import job_max_state_size
+from moorage_state.state_backends.state_backend import BUILT_IN
 from moorage_state.stores import ObjectStore, open_store
+from moorage_state.tuning import default_options
 
 __all__ = [
     "Choice",
@@ -301,18 +306,41 @@ def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:
 
 
 def adopting(settings: JobSettings, manifest: Manifest | None) -> JobSettings:
-    """The settings with the number of key groups that the snapshot has, where none is set.
+    """The settings with the key groups and the state backend of the snapshot, where none is set.
 
     Raises:
         RestorePointIncompatible: the job has more subtasks than the snapshot key groups.
+        IllegalConfigurationError: that backend cannot have the job's settings.
     """
-    if manifest is None or not settings.derives_max_parallelism:
+    if manifest is None:
+        return settings
+    settings = _with_backend_of(manifest, settings)
+    if not settings.derives_max_parallelism:
         return settings
     try:
         found = resolved_max_parallelism(settings.parallelism, None, manifest.max_parallelism)
     except ValueError as error:
         raise RestorePointIncompatible(str(error)) from error
     return dataclasses.replace(settings, max_parallelism=found)
+
+
+def _with_backend_of(manifest: Manifest, settings: JobSettings) -> JobSettings:
+    """A default that is another one by now changes no job that has state."""
+    options = settings.open_backend_options
+    if options is None:
+        return settings
+    owners = {owner_of(handle) for handle in manifest.handles if handle.format == "native"}
+    if owners <= {Databases(settings.backend).owner}:
+        return settings
+    # Of a stranger's backend a handle knows the identifier, which imports nothing: that is refused.
+    owner = next((one for one in sorted(owners) if one in BUILT_IN), "")
+    if not owner:
+        return settings
+    return dataclasses.replace(
+        settings,
+        backend=chosen_backend(owner, options, settings.code),
+        max_state_size=job_max_state_size(owner, options, default_options(os.environ)),
+    )
 
 
 def check_settings(manifest: Manifest, settings: JobSettings) -> None:

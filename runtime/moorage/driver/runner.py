@@ -104,7 +104,12 @@ def run_job(
                 restored_from=choice.path,
                 already=True,
             )
-        settings = adopting(settings, choice.manifest)
+        settings, asked = adopting(settings, choice.manifest), settings
+        if settings.backend.identifier != asked.backend.identifier:
+            reporter.message(
+                f"the state's own backend is kept: backend={settings.backend.identifier} "
+                f"default={asked.backend.identifier}; name another in spec.state.backend to change"
+            )
         if choice.manifest is not None:
             check_settings(choice.manifest, settings)
         reporter.job(settings.parallelism, settings.max_parallelism)

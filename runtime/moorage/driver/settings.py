@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from moorage.driver.backends import chosen_backend
+from moorage.driver.backends import chosen_backend, or_default
 from moorage.driver.types import Orders
 from moorage_api import StatefulSparkJob
 from moorage_api.state import S3
@@ -95,6 +95,8 @@ class JobSettings:
     """What a subtask may have in a checkpoint's manifest; None where its state goes into files."""
     derives_max_parallelism: bool = False
     """The manifest leaves it open: it is that of the restored snapshot, if there is one."""
+    open_backend_options: dict[str, str] | None = None
+    """The manifest names no backend, but these settings of one: see `adopting`."""
 
     @classmethod
     def of(
@@ -120,6 +122,8 @@ class JobSettings:
                 f"no such job file: application.mainFile={spec.application.main_file} "
                 f"path={main_file}; relative paths start at the manifest's directory"
             )
+        # An operator tells the sidecars as well; an older one leaves rocksdb out.
+        named = spec.state.effective_backend if orders else spec.state.backend
         interval = spec.checkpoint.effective_interval
         py_files = tuple(
             (job_dir / name.removeprefix("local://")).resolve()
@@ -155,12 +159,13 @@ class JobSettings:
             max_records_per_epoch=spec.epoch.max_records_per_epoch,
             driver_memory_mb=int(spec.driver.memory.value) >> 20,
             spark_conf=dict(spec.spark_conf),
-            backend=_backend(job, (main_file.parent, *py_files)),
+            backend=_backend(job, named, (main_file.parent, *py_files)),
             restore=_restore_policy(job, restore, orders),
             max_state_size=job_max_state_size(
-                spec.state.backend, spec.state.options, default_options(os.environ)
+                or_default(named), spec.state.options, default_options(os.environ)
             ),
             derives_max_parallelism="max_parallelism" not in spec.scaling.model_fields_set,
+            open_backend_options=dict(spec.state.options) if named is None else None,
         )
 
     @property
@@ -192,13 +197,12 @@ class JobSettings:
         return child(self.savepoint_dir, name)
 
 
-def _backend(job: StatefulSparkJob, code: Sequence[Path]) -> StateBackend:
-    state = job.spec.state
-    found = chosen_backend(state.backend, state.options, code)
+def _backend(job: StatefulSparkJob, named: str | None, code: Sequence[Path]) -> StateBackend:
+    found = chosen_backend(named, job.spec.state.options, code)
     if found.identifier == "batch" and not job.spec.bounded:
         raise IllegalConfigurationError(
             f"the backend batch needs input that ends: key=spec.state.backend "
-            f"value={state.backend!r} spec.bounded=false; set spec.bounded to true, or use rocksdb "
+            f"value={named!r} spec.bounded=false; set spec.bounded to true, or use rocksdb "
             f"or hashmap"
         )
     return found

@@ -73,6 +73,9 @@ SAME = [
     {"sparkConf": {}},
 ]
 
+# What definitions of older releases wrote into every object. An operator fills the field in.
+ONCE_DEFAULT = {"state.backend": "rocksdb"}
+
 
 @pytest.mark.parametrize("edit", SAME)
 def test_another_spelling_or_a_default_written_out_is_no_edit(edit):
@@ -96,6 +99,11 @@ def test_the_hash_is_that_of_every_release():
     """A change of it would start every job of an upgraded operator anew."""
     digest = "44b7eee6"
     assert spec_hash(spec()).startswith(digest)
+
+
+def test_a_default_that_older_definitions_filled_in_does_not_change_the_hash():
+    assert spec_hash(spec(ONCE_DEFAULT)) == spec_hash(spec())
+    assert spec_hash(spec({"state.backend": "hashmap"})) != spec_hash(spec())
 
 
 def test_a_field_that_a_later_release_adds_does_not_change_the_hash(monkeypatch):

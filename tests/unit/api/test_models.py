@@ -121,7 +121,7 @@ def test_what_is_left_out_has_the_documented_default(manifest):
     assert spec.scaling.max_parallelism == 128
     assert spec.scaling.key_hash == "spark-xxhash64"
     assert spec.epoch.interval == Duration("1s")
-    assert spec.state.backend == "rocksdb"
+    assert (spec.state.backend, spec.state.effective_backend) == (None, "rocksdb")
     assert spec.checkpoint.interval is None
     assert spec.checkpoint.effective_interval == Duration("60s")
     assert spec.checkpoint.on_tolerance_exceeded == "Degrade"

@@ -187,6 +187,12 @@ def test_a_runtime_that_is_older_hears_nothing_of_fields_that_nobody_uses(meta, 
     assert job["restore"] == {"onMissingOffsets": "Skip"}
 
 
+def test_a_driver_is_told_its_backend_also_where_that_is_the_built_in_one(meta, spec, order):
+    """It looks into no environment for a default, and an older one has always known the name."""
+    files = config_map(meta, spec({"state.backend": "rocksdb"}), REVISION, order)["data"]
+    assert yaml.safe_load(files["job.yaml"])["spec"]["state"]["backend"] == "rocksdb"
+
+
 def test_the_order_is_read_as_it_was_given(meta, spec, order):
     files = config_map(meta, spec(), REVISION, order)["data"]
     assert StartOrder.model_validate_json(files["start.json"]) == order

@@ -43,6 +43,19 @@ def test_the_manifest_wins_over_the_machine():
     assert (options.background_jobs, options.max_open_files) == (5, 9)
 
 
+def test_a_manifest_that_names_no_backend_gets_the_machines_and_else_rocksdb():
+    environ = {backends.DEFAULT_VARIABLE: " hashmap "}
+    assert chosen_backend(None, {}, environ=environ).identifier == "hashmap"
+    assert chosen_backend("rocksdb", {}, environ=environ).identifier == "rocksdb"
+    assert chosen_backend(None, {}, environ=NOWHERE).identifier == "rocksdb"
+
+
+def test_a_default_of_the_machine_that_cannot_be_used_is_named():
+    environ = {backends.DEFAULT_VARIABLE: "rocskdb"}
+    with pytest.raises(IllegalConfigurationError, match="variable=MOORAGE_STATE_BACKEND: no such"):
+        chosen_backend(None, {}, environ=environ)
+
+
 @pytest.mark.parametrize("text", ["", "  "])
 def test_a_machine_without_defaults_has_none(text):
     assert default_options({DEFAULTS_VARIABLE: text}) == {}

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace as changed
 
 from moorage.api.graph import JobGraph
+from moorage.driver.backends import DEFAULT_VARIABLE
 from moorage.driver.lineage import hold_lineage
 from moorage.driver.refusals import (
     AdoptRequired,
@@ -22,20 +24,30 @@ from moorage.driver.refusals import (
     StoreRefused,
 )
 from moorage.driver.reporter import Reporter
-from moorage.driver.restore_point import Choice, adopting, check_fits, choose, renamed
+from moorage.driver.restore_point import (
+    Choice,
+    adopting,
+    check_fits,
+    check_settings,
+    choose,
+    renamed,
+)
 from moorage.driver.runner import run_job
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import JobProgress, Orders, RunOptions
 from moorage_api import StatefulSparkJob
 from moorage_state.errors import StoreDenied, UserError
+from moorage_state.memory import SNAPSHOT_FILE
 from moorage_state.snapshots import (
     CheckpointStore,
     Fence,
+    FileRef,
     LineageLog,
     LogWriter,
     Manifest,
     OperatorState,
     Owner,
+    RangeHandle,
     Released,
     Run,
     SavepointStore,
@@ -58,7 +70,7 @@ class Lineage:
         self.objects = LocalStore(path / "state")
         self.store = CheckpointStore(self.objects)
 
-    def settings(self, orders: Orders = ORDERS, **restore: Any) -> JobSettings:
+    def settings(self, orders: Orders | None = ORDERS, **restore: Any) -> JobSettings:
         return JobSettings.of(self.job(**restore), self.path, None, orders)
 
     def job(self, scaling: dict[str, Any] | None = None, **restore: Any) -> StatefulSparkJob:
@@ -283,6 +295,56 @@ def test_a_max_parallelism_that_is_not_set_is_that_of_the_snapshot(lineage, star
     assert adopting(replace(settings, derives_max_parallelism=False), point).max_parallelism == 128
     with pytest.raises(RestorePointIncompatible, match="parallelism=721 maxParallelism=720"):
         adopting(replace(settings, parallelism=721), point)
+
+
+def written_by(point, owner):
+    """The point with one subtask's native files of a backend."""
+    name = SNAPSHOT_FILE if owner == "hashmap" else "1.sst"
+    files = [FileRef(name=name, key="k", size=1, sha256="0" * 64, shared=False)]
+    handle = RangeHandle(
+        uid="counts",
+        start=0,
+        end=127,
+        epoch=1,
+        digest="",
+        backend_uuid="u",
+        files=files,
+        bytes_total=1,
+        backend=UNSET if owner in ("rocksdb", "hashmap") else owner,
+    )
+    state = OperatorState(parallelism=1, key_types=["int"], states=[], subtasks=[handle])
+    return changed(point, operators={"counts": state})
+
+
+def test_another_default_of_the_machine_leaves_a_job_the_backend_of_its_state(
+    lineage, started, monkeypatch
+):
+    monkeypatch.setenv(DEFAULT_VARIABLE, "jobmanager")
+    settings = lineage.settings(None)
+    point = manifest(started, 9)
+    assert settings.backend.identifier == "hashmap"
+    assert settings.max_state_size is not None, "the default's checkpoints are the driver's"
+    assert adopting(settings, written_by(point, "rocksdb")).max_state_size is None
+    for owner, found in (("rocksdb", "rocksdb"), ("hashmap", "hashmap"), ("sqlite", "hashmap")):
+        kept = adopting(settings, written_by(point, owner)).backend.identifier
+        assert kept == found, owner
+    assert adopting(settings, point).backend.identifier == "hashmap", "a canonical savepoint"
+    with pytest.raises(RestorePointIncompatible, match="written_by=sqlite opened_by=hashmap"):
+        check_settings(written_by(point, "sqlite"), settings)
+
+
+def test_a_backend_that_is_named_or_that_an_operator_chose_is_the_jobs(
+    lineage, started, monkeypatch
+):
+    monkeypatch.setenv(DEFAULT_VARIABLE, "hashmap")
+    point = written_by(manifest(started, 9), "hashmap")
+    assert lineage.settings().backend.identifier == "rocksdb", "no environment counts there"
+    assert adopting(lineage.settings(), point).backend.identifier == "rocksdb"
+    job = lineage.job()
+    state = job.spec.state.model_copy(update={"backend": "rocksdb"})
+    named = job.model_copy(update={"spec": job.spec.model_copy(update={"state": state})})
+    settings = JobSettings.of(named, lineage.path)
+    assert adopting(settings, point).backend.identifier == "rocksdb"
 
 
 @pytest.mark.scenario(31)

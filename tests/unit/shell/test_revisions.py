@@ -1,10 +1,11 @@
-"""By which hash a spec is known, where another release made its revision."""
+"""By which hash a spec is known, and which state backend it has where it names none."""
 
 import pytest
 
 from moorage_api import JobSpec
 from moorage_api.changes import spec_hash
-from moorage_operator.objects import same_hash
+from moorage_api.status import JobStatus
+from moorage_operator.objects import same_hash, with_backend
 from moorage_operator.world import Revision
 
 
@@ -50,3 +51,37 @@ def test_a_revision_of_this_release_comes_before_all_others():
 
 def test_without_revisions_it_is_the_specs_own():
     assert known(1) == DIGEST
+
+
+def on(backend):
+    return spec(state={**NEWEST.model_dump(by_alias=True)["state"], "backend": backend})
+
+
+RAN = {"runningSince": "2026-03-01T11:00:00Z"}
+KEPT = [
+    ("nothing yet", {}, "hashmap"),
+    ("on its way", {"attempt": {"revision": "r"}}, "rocksdb"),
+    ("never ran", {"attempt": {"revision": "r", "outcome": "Failed"}}, "hashmap"),
+    ("ran once", {"attempt": {"revision": "r", "outcome": "Failed", **RAN}}, "rocksdb"),
+    ("ran", {"reconciliation": {"stateBackend": "a:B"}, "attempt": {"revision": "r"}}, "a:B"),
+    ("revision gone", {"attempt": {"revision": "s"}}, "hashmap"),
+]
+
+
+@pytest.mark.parametrize(("status", "found"), [c[1:] for c in KEPT], ids=[c[0] for c in KEPT])
+def test_a_spec_without_a_backend_has_that_of_its_state_and_else_the_clusters(status, found):
+    known_revisions = {"r": Revision("r", 1, DIGEST, on("rocksdb"))}
+    state = with_backend(NEWEST, JobStatus.model_validate(status), known_revisions, "hashmap").state
+    assert state.backend == found
+    named = with_backend(
+        on("filesystem"), JobStatus.model_validate(status), known_revisions, "hashmap"
+    )
+    assert named.state.backend == "filesystem"
+
+
+def test_a_job_that_never_ran_is_another_one_under_another_default():
+    failed = Revision("r", 7, spec_hash(on("a:B")), on("a:B"))
+    digest = spec_hash(on("hashmap"))
+    assert same_hash(on("hashmap"), digest, 7, {"r": failed}) == digest
+    older = Revision("r", 7, "older", NEWEST)
+    assert same_hash(on("rocksdb"), DIGEST, 7, {"r": older}) == "older"

@@ -27,6 +27,17 @@ def test_switches_are_words(text, value):
     assert read_settings([], {"MOORAGE_LEADER_ELECTION": text}).leader_election is value
 
 
+@pytest.mark.parametrize("name", ["rocksdb", "hashmap", "acme.backends:Fast"])
+def test_jobs_may_have_any_backend_by_default_that_serves_all_of_them(name):
+    assert read_settings([], {"MOORAGE_STATE_BACKEND": name}).state_backend == name
+
+
+@pytest.mark.parametrize("name", ["batch", "forst", "rocskdb", ""])
+def test_a_default_backend_that_cannot_serve_every_job_is_refused(name):
+    with pytest.raises(SettingsError, match=r"--state-backend .* backend"):
+        read_settings([], {"MOORAGE_STATE_BACKEND": name})
+
+
 def test_a_misspelt_variable_is_refused():
     with pytest.raises(SettingsError, match="MOORAGE_WORKER: is not a setting"):
         read_settings([], {"MOORAGE_WORKER": "3"})

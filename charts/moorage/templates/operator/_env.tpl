@@ -16,6 +16,10 @@
 - name: MOORAGE_WATCH_NAMESPACES
   value: {{ join "," (uniq .) | quote }}
 {{- end }}
+{{- with .Values.jobs.stateBackend }}
+- name: MOORAGE_STATE_BACKEND
+  value: {{ . | quote }}
+{{- end }}
 - name: MOORAGE_LEADER_ELECTION
   value: {{ .Values.leaderElection.enabled | quote }}
 {{- if .Values.leaderElection.enabled }}

@@ -66,7 +66,7 @@ class Operator:
             drivers=CountedDrivers(world.drivers, points),
             lineages=CountedLineages(world.buckets, world.clock.now, points),
             clock=world.clock,
-            config=Config(cluster_id="test", own_namespace=world.operators_namespace),
+            config=Config("test", world.operators_namespace, state_backend=world.state_backend),
             decide_job=decide_job,
             decide_snapshot=decide_snapshot,
             wake=lambda ref: self.due.__setitem__(ref, 0.0),
@@ -123,6 +123,7 @@ class World:
         self.site = site or MemorySite()
         self.namespace = self.site.namespace
         self.operators_namespace = "moorage-system"
+        self.state_backend = "rocksdb"
         self.clock = FakeClock()
         self.buckets = Buckets()
         self.api = self.site.begin(self.clock.now)
@@ -146,8 +147,9 @@ class World:
         """The first one."""
         return self.operators[0]
 
-    def restart_operator(self) -> None:
-        """The process dies, and another one takes over."""
+    def restart_operator(self, *, state_backend: str = "") -> None:
+        """The process dies, and another one takes over, with another setting if one is given."""
+        self.state_backend = state_backend or self.state_backend
         self.operators[0].retire()
         self.points.revive()
         self.operators[0] = Operator(self, self.points)
