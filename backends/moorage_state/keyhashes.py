@@ -105,12 +105,6 @@ def long_hashes(values: Any) -> Hashes:
     return made
 
 
-def double_hashes(values: Any) -> Hashes:
-    """``Double.hashCode``: that of its bits, every NaN alike. No key is a double."""
-    doubles = np.asarray(values, np.float64)
-    return long_hashes(np.where(np.isnan(doubles), np.nan, doubles).view(np.int64))
-
-
 def boolean_hashes(values: Any) -> Hashes:
     """``Boolean.hashCode``."""
     made: Hashes = np.where(np.asarray(values, bool), np.int32(_TRUE), np.int32(_FALSE))

@@ -36,7 +36,6 @@ _FLAT = {
     *("date", "timestamp", "string", "binary"),
 }
 _SHORT_STRUCT = 0x10
-_UTC = pa.timestamp("us", tz="UTC")
 # What datetime knows: the years 1 to 9999.
 _FIRST_DAY, _LAST_DAY = -719162, 2932896
 

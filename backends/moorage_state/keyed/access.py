@@ -18,19 +18,13 @@ class RangeAccess(Protocol):
         ...
 
     def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:
-        """Up to `limit` entries under `prefix` whose key is greater than `after`.
-
-        Fewer where they are large; at least one, if there is one.
-        """
+        """Up to `limit` entries under `prefix` after `after`: fewer large ones, at least one."""
         ...
 
     def due_timers(
         self, up_to_ms: int, limit: int, after: bytes, kind: int = EVENT_TIMERS
     ) -> list[bytes]:
-        """Up to `limit` entries of an index by time that are due, beyond the entry `after`.
-
-        `kind` says of which index: of timers of a kind, or of state that expires.
-        """
+        """Up to `limit` due entries beyond `after` of the index by time that `kind` names."""
         ...
 
     def stage(self, frame: bytes) -> None:

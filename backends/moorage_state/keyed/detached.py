@@ -1,10 +1,10 @@
 """State of types whose values can be changed in place: arrays, maps, objects, structs of such.
 
 Decides that what a user has is never what the state has: a value is made bytes when it is given,
-and each read makes another object of the bytes. So a list that is changed after `update`, or after
-it was read, changes nothing, as with a backend that keeps objects. The handles here stand before
-those of the bytes (`cell`), which know of no type. Called by user functions.
+and each read makes another object of the bytes. The handles here stand before those of the bytes
+(`cell`), which know of no type. Called by user functions.
 """
+# ruff: noqa: D102  `interfaces` documents the methods
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,6 @@ class DetachedValueState(_Detached, interfaces.ValueState):
     cell: "StoredValueState"
 
     def value(self) -> Any:
-        """The current key's value, or None, for the caller alone."""
         raw = self.cell.value()
         return None if raw is None else self._decode(raw)
 
@@ -47,11 +46,6 @@ class DetachedValueState(_Detached, interfaces.ValueState):
         return None if raw is None else self._decode(raw)
 
     def update(self, value: Any) -> None:
-        """Set the current key's value; None clears it.
-
-        Raises:
-            StateTypeError: when the value is not of the declared type.
-        """
         self.cell.update(None if value is None else self._encode(value))
 
     def take_over(self, other: "DetachedValueState") -> None:
@@ -71,23 +65,18 @@ class DetachedListState(_Detached, interfaces.ListState):
     cell: "StoredListState"
 
     def get(self) -> list[Any]:
-        """A new list of new elements, in the order they were added."""
         return list(map(self._decode, self.cell.get()))
 
     def __iter__(self) -> Iterator[Any]:
-        """The elements that are there now, in order; a long list is read page by page."""
         return map(self._decode, iter(self.cell))
 
     def add(self, value: Any) -> None:
-        """Append one element; see `ListState.add`."""
         self.cell.add(self._encode(value))
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append several elements: all of them, or none where one is not of the declared type."""
         self.cell.add_all([self._encode(value) for value in values])
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replace the list; an empty one clears it."""
         self.cell.update([self._encode(value) for value in values])
 
     def absorb(self, other: "DetachedListState") -> None:
@@ -103,47 +92,36 @@ class DetachedMapState(_Detached, interfaces.MapState):
     cell: "StoredMapState"
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value under `key`, or `default`."""
         raw = self.cell.get(key)
         return default if raw is None else self._decode(raw)
 
     def contains(self, key: Any) -> bool:
-        """Whether there is a value under `key`."""
         return self.cell.contains(key)
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value under `key`; see `MapState.put`."""
         self.cell.put(key, self._encode(value))
 
     def put_all(self, entries: dict[Any, Any]) -> None:
-        """Set several values."""
         for key, value in entries.items():
             self.put(key, value)
 
     def remove(self, key: Any) -> None:
-        """Remove the value under `key`, if there is one."""
         self.cell.remove(key)
 
     def items(self) -> list[tuple[Any, Any]]:
-        """All entries, as they are at this moment."""
         return [(key, self._decode(raw)) for key, raw in self.cell.items()]
 
     def keys(self) -> list[Any]:
-        """All keys, as they are at this moment."""
         return self.cell.keys()
 
     def values(self) -> list[Any]:
-        """All values, as they are at this moment."""
         return list(map(self._decode, self.cell.values()))
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
-        """The entries that are there now; see `MapState.entries`."""
         return ((key, self._decode(raw)) for key, raw in self.cell.entries())
 
     def is_empty(self) -> bool:
-        """Whether the map has no entry."""
         return self.cell.is_empty()
 
     def __iter__(self) -> Iterator[Any]:
-        """The keys that are there now; see `MapState.__iter__`."""
         return iter(self.cell)

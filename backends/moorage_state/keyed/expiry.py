@@ -1,25 +1,17 @@
 """Time to live of one state: stamps, what has expired, and the index that a sweep follows.
 
-Decides when a stamped value, list element or map entry is over, and where the index by time has
-it. Layouts::
+Decides when a stamped value, list element or map entry is over, and where the index by time has it.
+Layouts::
 
     c1 00 | when it was last used, in milliseconds (8) | value     a stamped value
 
     key group (2) | 0x04 | time (8) | what follows 0x01 in the stored key     the index
 
 No value begins with `c1 00` by itself, so one that was written before its state had a time to live,
-or after, tells that it has no stamp.
-
-The index has a value or a map entry by its stored key, and a list by its prefix. Its times are
-rounded up to a sixteenth of the time to live, so that what is written in every epoch has at most
-seventeen entries there and mostly keeps the one it has. An entry may be stale: whoever sweeps
-looks at the stamp. Entries at the time `NEVER` are no such entries but marks: up to where state
-that was not in the index has been brought into it. Called by the handles of states with a time to
-live and by the sweep.
-
-State that was written without being noted, or under another time to live, is brought into the index
-a bounded part in every epoch (`mark_all`), and what has expired and is read by nobody is removed
-in the same way (`sweep`): an entry of the index only tells where to look, the stamps decide.
+or after, tells that it has no stamp. The index has a value or a map entry by its stored key, and a
+list by its prefix; an entry may be stale, for the stamps decide. Entries at the time `NEVER` are
+marks: up to where state that was not in the index has been brought into it, a bounded part in every
+epoch (`mark_all`). What has expired and is read by nobody is removed in the same way (`sweep`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,6 +72,8 @@ def split_stamp(raw: bytes) -> tuple[int, bytes]:
 
 def due_time(stamp_ms: int, ttl_ms: int) -> int:
     """When the index says that what was last used at `stamp_ms` is over: never too early."""
+    # Rounded up to a sixteenth of the time to live: what is written in every epoch has at most
+    # seventeen entries in the index and mostly keeps the one it has.
     grain = max(1, ttl_ms // _SPANS)
     return -(-(stamp_ms + ttl_ms) // grain) * grain
 
@@ -93,9 +87,8 @@ class Expiry:
     """The time to live of one state in one epoch.
 
     Attributes:
-        now_ms: when that is; `NEVER` where the state has no time to live any more.
+        now_ms: when that is; `NEVER` where the state has no time to live any more (`ttl_ms` is 0).
         stamp: what is put before values that are written in this epoch.
-        ttl_ms: 0 where the state had a time to live once and has none now.
         returns_expired: whether what is over may be read until it is cleaned up.
     """
 
@@ -129,12 +122,10 @@ class Expiry:
         return self._updates_on_read or (stamp_ms == NEVER and self.ttl_ms > 0)
 
     def note(self, cell: bytes, before: int | None, stamp_ms: int | None = None) -> None:
-        """Have the sweep look at `cell`, which is written in this epoch.
+        """Have the sweep look at `cell` (a stored key, or the prefix of a list), which is written.
 
-        Args:
-            cell: a stored key, or the prefix of a list.
-            before: the stamp that it bore, if that is known.
-            stamp_ms: the stamp that it bears now; None for that of this epoch.
+        `before` is the stamp that it bore, if that is known; `stamp_ms` the one it bears now, None
+        for that of this epoch.
         """
         if not self._indexed:
             return
@@ -248,10 +239,7 @@ def _note(store: "KeyedStateStore", states: Mapping[bytes, StateSchema], page: S
 def sweep(store: "KeyedStateStore", states: Mapping[bytes, "StateSchema"], limit: int) -> int:
     """Remove at most about `limit` values, elements and entries; returns how many were looked at.
 
-    As many again are looked at while there are marks.
-
-    Args:
-        states: by stored id, the states whose values are stamped.
+    As many again are looked at while there are marks. `states` are those with stamps, by stored id.
     """
     seen, after = 0, b""
     marks: list[bytes] = []
@@ -311,7 +299,7 @@ def _sweep_cells(store: "KeyedStateStore", cells: Iterable[tuple[bytes, bytes, i
 def _sweep_list(
     store: "KeyedStateStore", entry: bytes, prefix: bytes, ttl_ms: int, limit: int
 ) -> int:
-    """The elements at the front of a list; later ones were written later and expire later."""
+    """The elements at the front of a list: later ones were written later and expire later."""
     seen = 0
     for page in pages(store, prefix, _NOTHING_YET):
         for place, raw in page:

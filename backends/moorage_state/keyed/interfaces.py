@@ -92,10 +92,7 @@ class ListState(MergingState):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
-        """The elements that are there now, in order; a long list is read page by page.
-
-        What is added meanwhile is not among them.
-        """
+        """The elements that are there now, in order; a long list is read page by page."""
 
     @abstractmethod
     def add_all(self, values: Iterable[Any]) -> None:
@@ -188,10 +185,7 @@ class MapState(State):
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[Any, Any]]:
-        """The entries that are there now; those of a large map are read page by page.
-
-        What is put or removed meanwhile makes no difference to it.
-        """
+        """The entries that are there now; those of a large map are read page by page."""
 
     @abstractmethod
     def keys(self) -> list[Any]:
@@ -220,7 +214,4 @@ class MapState(State):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
-        """The keys that are there now; those of a large map are read page by page.
-
-        What is put or removed meanwhile makes no difference to it.
-        """
+        """The keys that are there now; those of a large map are read page by page."""

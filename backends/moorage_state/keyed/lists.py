@@ -2,6 +2,7 @@
 
 An element's place is `epoch (8) | ordinal (4)` behind the state's id. Called by user functions.
 """
+# ruff: noqa: D102  `interfaces` documents the methods
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ _RELIEF = 1024
 
 
 class StoredListState(interfaces.ListState):
-    """A list per key. Adding reads nothing; an empty list is the same as no list."""
+    """A list as entries of the range."""
 
     __slots__ = (
         "_added",
@@ -54,12 +55,10 @@ class StoredListState(interfaces.ListState):
         self._added: list[bytes] = []
 
     def get(self) -> list[Any]:
-        """A new list of the current key's elements, in the order they were added."""
         stored = [] if self._cleared else self._stored()
         return stored + [self._decode(raw) for raw in self._added]
 
     def __iter__(self) -> Iterator[Any]:
-        """The elements that are there now, in order; a long list is read page by page."""
         added = list(self._added)
         if self._cleared:
             return map(self._decode, added)
@@ -68,11 +67,6 @@ class StoredListState(interfaces.ListState):
         return self._walk(self._pages(), added)
 
     def add(self, value: Any) -> None:
-        """Append one element.
-
-        Raises:
-            StateTypeError: when it is not of the declared type; None is none.
-        """
         raw, store = self._encode(value), self._store
         if self._direct and not self._touched and (prefix := store.prefix):
             if store.epoch != self._epoch:
@@ -86,19 +80,16 @@ class StoredListState(interfaces.ListState):
         self._added.append(raw)
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append several elements: all of them, or none where one is not of the declared type."""
         encoded = [self._encode(value) for value in values]
         self._touch()
         self._added.extend(encoded)
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replace the list; an empty one clears it."""
         encoded = [self._encode(value) for value in values]
         self.clear()
         self._added = encoded
 
     def clear(self) -> None:
-        """Remove the current key's list."""
         self._touch()
         self._cleared = True
         self._added = []
@@ -116,6 +107,7 @@ class StoredListState(interfaces.ListState):
         """Write what was appended to the current key's list."""
         if self._cleared:
             prefix = self._store.prefix + self._sid
+            # Ranges come before a frame's puts, so what was appended after the clearing stays.
             self._store.delete_range(prefix, prefix_end(prefix))
         self._append(self._added)
         self._forget()
@@ -126,6 +118,7 @@ class StoredListState(interfaces.ListState):
             self._move_on()
         place = store.prefix + self._place
         for raw in stored:
+            # Counted over all keys and lists of the attempt: cheaper than a counter for each.
             ordinal = store.appended.to_bytes(_ORDINAL_BYTES, "big")
             store.appended += 1
             store.write(place + ordinal, raw)
@@ -184,7 +177,8 @@ class ExpiringListState(StoredListState):
         self._stamps: dict[int, int] = {}
 
     def get(self) -> list[Any]:
-        """A new list of the current key's elements, in the order they were added."""
+        # What another namespace had keeps its time only until it is read here, if reading renews
+        # it.
         if self._stamps:
             expiry = self._expiry
             self._stamps = {
@@ -195,11 +189,9 @@ class ExpiringListState(StoredListState):
         return super().get()
 
     def __iter__(self) -> Iterator[Any]:
-        """The elements that are there now, in order."""
         return iter(self.get())
 
     def clear(self) -> None:
-        """Remove the current key's list."""
         super().clear()
         self._rewritten, self._stamps = {}, {}
 
@@ -249,11 +241,7 @@ class ExpiringListState(StoredListState):
             yield self._stamps.get(n, expiry.now_ms), payload
 
     def _stored(self) -> list[Any]:
-        """What may be seen of what is stored.
-
-        A list of which all has expired is cleaned up by being read. One of which reading renews
-        the elements loses what has expired too, since it is written again anyway.
-        """
+        """What may be seen of what is stored."""
         if self._items is not None:
             return self._items
         expiry = self._expiry
@@ -271,9 +259,11 @@ class ExpiringListState(StoredListState):
             shown.append(payload)
             if expiry.renews(stamp):
                 self._rewritten[place] = payload
+        # All of it has expired: reading cleans up, by one range instead of an entry for each.
         if expired and not lives:
             self._expired_to = expired[-1] + b"\0"
         elif self._rewritten:
+            # It is written again anyway, so what has expired goes in the same turn.
             self._rewritten |= dict.fromkeys(expired)
         self._items = [self._decode(payload) for payload in shown]
         return self._items

@@ -2,6 +2,7 @@
 
 An entry's place is its canonical key behind the state's id. Called by user functions.
 """
+# ruff: noqa: D102  `interfaces` documents the methods
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -32,13 +33,7 @@ _REST_BYTES = 64
 
 
 class StoredMapState(interfaces.MapState):
-    """A map per key, read whole where it is small and entry by entry where it is large.
-
-    The order of entries is not part of the contract. A value is never None. Change a value with
-    `put`, not in place.
-
-    Raises (every method that takes a key): `StateTypeError` when it is not of the declared type.
-    """
+    """A map as entries of the range, read whole where it is small and else one by one."""
 
     __slots__ = (
         "_changes",
@@ -87,20 +82,13 @@ class StoredMapState(interfaces.MapState):
         self._changes: dict[Any, bytes | None] = {}
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The value under `key`, or `default`."""
         value = self._lookup(key)
         return default if value is None else value
 
     def contains(self, key: Any) -> bool:
-        """Whether there is a value under `key`."""
         return self._lookup(key) is not None
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value under `key`.
-
-        Raises:
-            StateTypeError: when the value is not of the declared type; None is none.
-        """
         if type(key) is not self._plain_key:
             key = self._check_key(key)
         known = self._known
@@ -115,12 +103,10 @@ class StoredMapState(interfaces.MapState):
         self._changes[key] = raw
 
     def put_all(self, entries: dict[Any, Any]) -> None:
-        """Set several values."""
         for key, value in entries.items():
             self.put(key, value)
 
     def remove(self, key: Any) -> None:
-        """Remove the value under `key`, if there is one."""
         key = self._check_key(key)
         store = self._store
         if self._direct and not self._touched and (prefix := store.prefix):
@@ -131,37 +117,28 @@ class StoredMapState(interfaces.MapState):
         self._changes[key] = None
 
     def clear(self) -> None:
-        """Remove the current key's map."""
         self._touch()
         self._cleared = self._whole = True
         self._known = {}
         self._changes = {}
 
     def items(self) -> list[tuple[Any, Any]]:
-        """All entries, as they are at this moment."""
         self._load_whole()
         return [(k, v) for k, v in self._known.items() if v is not None]
 
     def keys(self) -> list[Any]:
-        """All keys, as they are at this moment."""
         return [k for k, _ in self.items()]
 
     def values(self) -> list[Any]:
-        """All values, as they are at this moment."""
         return [v for _, v in self.items()]
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
-        """The entries that are there now; those of a large map are read page by page.
-
-        What is put or removed meanwhile makes no difference to it.
-        """
         if self._whole or self._scan_is_complete():
             return iter(self.items())
         at = len(self._store.prefix) + len(self._sid)
         return self._walk(self._pages(), at, dict(self._changes))
 
     def is_empty(self) -> bool:
-        """Whether the map has no entry."""
         return next(self.entries(), None) is None
 
     __getitem__ = get
@@ -170,7 +147,6 @@ class StoredMapState(interfaces.MapState):
     __delitem__ = remove
 
     def __iter__(self) -> Iterator[Any]:
-        """The keys that are there now; those of a large map are read page by page."""
         return (key for key, _ in self.entries())
 
     def new_chunk(self) -> None:
@@ -225,14 +201,11 @@ class StoredMapState(interfaces.MapState):
         return value
 
     def _rest(self, key: Any) -> bytes:
-        """What a key is behind the state's id; those of other keys' maps are much the same.
-
-        Raises:
-            StateTypeError: when it is not of the declared type. What is known was checked.
-        """
+        """What a key is behind the state's id. Raises `StateTypeError`."""
         rest = self._rests.get(key)
         if rest is None:
             rest = self._encode_key(self._check_key(key))
+            # The keys of other keys' maps are much the same; where they are not, it begins anew.
             if len(self._rests) >= _RESTS:
                 self._rests.clear()
             if len(rest) <= _REST_BYTES:
@@ -240,10 +213,11 @@ class StoredMapState(interfaces.MapState):
         return rest
 
     def _fetch(self, rest: bytes) -> bytes | None:
-        """What is stored under a key; what was only looked up before is forgotten now and then."""
+        """What is stored under a key."""
         self._looked_up += 1
         if self._looked_up > _KNOWN:
             self._looked_up = 0
+            # A key that looks up very many entries must not hold all of them.
             self._known = {k: v for k, v in self._known.items() if k in self._changes}
         store = self._store
         return store.read(store.prefix + self._sid + rest)
@@ -272,6 +246,7 @@ class StoredMapState(interfaces.MapState):
         self._known = {
             decode_key(place[at:])[0]: decode(raw) for page in self._pages() for place, raw in page
         }
+        # What was written or looked up in this epoch wins over what is stored.
         self._known.update(changed)
         self._whole = True
 
@@ -308,22 +283,18 @@ class ExpiringMapState(StoredMapState):
         self._expired: dict[Any, bytes] = {}
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value under `key`; see `MapState.put`."""
         super().put(key, value)
         self._expired.pop(self._check_key(key), None)
 
     def remove(self, key: Any) -> None:
-        """Remove the value under `key`, if there is one."""
         super().remove(key)
         self._expired.pop(self._check_key(key), None)
 
     def clear(self) -> None:
-        """Remove the current key's map."""
         super().clear()
         self._expired = {}
 
     def items(self) -> list[tuple[Any, Any]]:
-        """All entries, as they are at this moment; what has expired only this once."""
         self._load_whole()
         expired = [(key, self._decode(raw)) for key, raw in self._expired.items()]
         self._expired = {}
@@ -333,11 +304,9 @@ class ExpiringMapState(StoredMapState):
         return living + expired
 
     def entries(self) -> Iterator[tuple[Any, Any]]:
-        """The entries that are there now."""
         return iter(self.items())
 
     def is_empty(self) -> bool:
-        """Whether the map has no entry that may be read."""
         self._load_whole()
         return not self._expired and all(value is None for value in self._known.values())
 

@@ -31,11 +31,7 @@ _PAGE_BYTES = 8 << 20
 
 
 def namespace_codec(types: Sequence[str]) -> KeyCodec:
-    """What turns a namespace of these types into bytes.
-
-    Raises:
-        ValueError: for no types, or one that a namespace cannot have.
-    """
+    """What turns a namespace of these types into bytes. Raises ValueError."""
     if isinstance(types, str) or not types:
         raise ValueError(f"a namespace needs a sequence of at least one type: types={types!r}")
     return KeyCodec(types)
@@ -44,9 +40,7 @@ def namespace_codec(types: Sequence[str]) -> KeyCodec:
 class NamespaceCodec:
     """A namespace as users have it, a tuple where it has several columns, to its bytes and back.
 
-    Args:
-        types: see `namespace_codec`.
-        state: whose namespaces they are, for errors.
+    `state` is whose namespaces they are, for errors.
     """
 
     __slots__ = ("_checks", "_codec", "_state")
@@ -57,11 +51,7 @@ class NamespaceCodec:
         self._state = state
 
     def encode(self, namespace: Any) -> bytes:
-        """Its bytes.
-
-        Raises:
-            StateTypeError: it is not of the declared types.
-        """
+        """Its bytes. Raises `StateTypeError`."""
         columns = namespace if isinstance(namespace, tuple) else (namespace,)
         try:
             checked = (check(one) for check, one in zip(self._checks, columns, strict=True))
@@ -93,11 +83,7 @@ def prefixed_with_length(raw: bytes) -> bytes:
 
 
 def split_namespace(rest: bytes) -> tuple[bytes, bytes]:
-    """The namespace and what follows it, of what stands behind the state's id.
-
-    Raises:
-        ValueError: when it is too short.
-    """
+    """The namespace and what follows it, of what stands behind the state's id; or ValueError."""
     end = _LENGTH.size + int.from_bytes(rest[: _LENGTH.size], "big")
     if len(rest) < max(end, _LENGTH.size):
         raise ValueError("a stored key ends within its namespace")
@@ -149,11 +135,9 @@ class NamespacedState:
     def merge_namespaces(self, target: Any, sources: Sequence[Any]) -> None:
         """Move what the current key has in `sources` to `target`, and clear the sources.
 
-        What the target has comes first, then each source in the order given.
-
-        Raises:
-            TypeError: for a kind of state that cannot be merged (a value or a map).
-            NotImplementedError: where an aggregate function does not say how.
+        What the target has comes first, then each source in the order given. Raises TypeError for a
+        kind of state that cannot be merged, NotImplementedError where an aggregate function does
+        not say how.
         """
         handle = self.set_current_namespace(target)
         if not isinstance(handle, interfaces.MergingState):
@@ -171,8 +155,7 @@ class NamespacedState:
     def prefetch(self, wanted: Sequence[tuple[int, Any]]) -> None:
         """Read values for keys of the chunk in one request; not for lists and maps.
 
-        Args:
-            wanted: positions in the chunk, each with a namespace.
+        `wanted` has positions in the chunk, each with a namespace.
         """
         store, codec = self._store, self._codec
         cells = [
@@ -211,6 +194,7 @@ def keys_of(
     wanted = sid
     if namespace is not None:
         wanted += prefixed_with_length(NamespaceCodec(namespace_types, state).encode(namespace))
+    # Small at first: values may have any size, and the first page shows which.
     limit = min(_FIRST_PAGE, _PAGE)
     for group in range(store.groups.start, store.groups.end + 1):
         lower = group.to_bytes(2, "big") + bytes([KEYED_STATE])

@@ -34,8 +34,7 @@ def fetch_values(store: "KeyedStateStore", sid: bytes) -> Values:
     """The stored values of one state for the keys of the chunk, from the current key on.
 
     The first ones show how large they are. The others come with one more request, if all may have
-    16 MiB or less, or else in turns of about so many bytes when they are asked for. In a namespace
-    only that of the current key: which others have it is not known.
+    16 MiB or less, or else in turns of about so many bytes when they are asked for.
     """
     cells = [prefix + sid for prefix in _ahead(store, sid)]
     found = store.access.get_many(cells[:_FIRST_VALUES])
@@ -85,19 +84,18 @@ def scan_chunk(store: "KeyedStateStore", sid: bytes) -> list[Scan | None]:
 
 def _ahead(store: "KeyedStateStore", sid: bytes) -> list[bytes]:
     at = store.index
+    # In a namespace only that of the current key: which others have it is not known.
     return store.prefixes[at : at + 1] if len(sid) > _ID_BYTES else store.prefixes[at:]
 
 
 def pages(store: "KeyedStateStore", prefix: bytes, first: Scan | None) -> Iterator[list[Entry]]:
-    """All entries under `prefix`, in order, going on where the chunk's scan was cut off.
-
-    One page is held at a time.
-    """
+    """All entries under `prefix`, in order, going on where the chunk's scan was cut off."""
     scan = first or Scan([], [], complete=False)
     after = b""
     while True:
         if scan.keys:
             after = scan.keys[-1]
+            # One page is held at a time: a list may be larger than memory.
             yield list(zip(scan.keys, scan.values, strict=True))
         if scan.complete:
             return

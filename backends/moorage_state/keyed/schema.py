@@ -1,8 +1,6 @@
 """What is recorded of a state, and whether what is declared now goes on with what was written.
 
 Called by the store when a state is registered, and by the driver, which merges what subtasks say.
-
-`StateCodec` is what a handle turns values into bytes with.
 """
 
 from collections.abc import Sequence
@@ -21,12 +19,11 @@ from moorage_state.types import parse_type
 
 
 class StateCodec(NamedTuple):
-    """The codec of one state.
+    """What a handle turns values of one state into bytes with.
 
-    Attributes:
-        encode: refuses what is not of the declared type.
-        plain: values of exactly this type read back as they were given; None if there is none.
-        settle: gives what would be read back for a value.
+    `encode` refuses what is not of the declared type. Values of exactly the type `plain` read back
+    as they were given (None: there is no such type); `settle` gives what would be read back for
+    any.
     """
 
     encode: Encode
@@ -40,11 +37,10 @@ def codec_of(
 ) -> StateCodec:
     """The codec of the state `name`, which is declared with type `ddl`.
 
-    Args:
-        earlier: the types that stored values may still have; `StateSchema.earlier`.
-        recorded: the type that stored values are read as; `StateSchema.type`. It may have other
-            defaults than the declared one, those of the time when a field came.
+    `earlier` are the types that stored values may still have; `recorded` is the one that they are
+    read as.
     """
+    # The recorded type may have other defaults than the declared one: those of when a field came.
     encode, decode = writer_of(ddl, earlier, name), reader_of(recorded or ddl, earlier)
     return StateCodec(encode, decode, plain_type(ddl), settler(ddl, name))
 
@@ -63,15 +59,8 @@ _OF_TTL = tuple(field.name for field in fields(StateTtlConfig))
 class StateSchema(msgspec.Struct, frozen=True):
     """What a manifest says of one state: enough to refuse a reader that would misread it.
 
-    Attributes:
-        earlier: the types that stored values may still have, oldest first.
-        ttl_ms: the time to live that was declared last, 0 for none; None where no stored value has
-            a stamp, because none was ever declared.
-        namespace_types: the types of what the state has besides the key; empty for most states.
-        indexed_ms: the time to live by which the index that a sweep follows has, or is about to
-            have, everything that is stored; 0 where it has to be made first; None where nothing
-            is swept.
-        cleanup_in_full_snapshot: whether full snapshots leave out what has expired.
+    The fields are those of `snapshots.StateMeta`, with an empty `key_type` for other kinds than
+    maps.
     """
 
     name: str
@@ -115,10 +104,7 @@ def require_same(new: StateSchema, old: StateSchema, verb: str) -> None:
 class Unstored(NamedTuple):
     """What a declaration says of a state that no schema does, because nothing stored depends on it.
 
-    Attributes:
-        ttl: what begins the time anew and what may still be read, among others.
-        reduce: the name of the function, empty for one without; functions cannot be compared.
-        default: what a value state reads as where nothing is stored.
+    `reduce` is the name of the function, empty for one without: functions cannot be compared.
     """
 
     name: str

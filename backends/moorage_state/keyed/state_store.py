@@ -80,18 +80,14 @@ class KeyedStateStore:
 
     Attributes:
         now_ms: the epoch's processing time, the same in every attempt of it.
-        touched: handles add themselves at their first use of the current key. A list and not a
-            method, because it is done for every key.
         looks_ahead: whether small lists and maps are read for a whole chunk of keys at once, and
             written when a key is done; else what is written reads back at once.
 
     Args:
         access: the range at the version this epoch reads.
         epoch: the epoch, part of the position of what is appended to lists.
-        known: schemas that the restored state or earlier epochs recorded, by state name.
-        now_ms: the epoch's processing time in milliseconds since 1970 UTC.
-        groups: the key groups of the range; `keys_of` needs them, and a sweep of state that was not
-            swept before.
+        known: schemas that the restored state or earlier epochs recorded.
+        groups: the key groups of the range; `keys_of` and a first sweep of older state need them.
     """
 
     looks_ahead = True
@@ -113,6 +109,8 @@ class KeyedStateStore:
         self.index = 0
         self.prefix = b""
         self.appended = 0
+        # Handles add themselves at their first use of the current key. A list and not a method,
+        # because it is done for every key.
         self.touched: list[StateHandleBase] = NoKey()
         self._of_key: list[StateHandleBase] = []
         self._known = {s.name: s for s in known}
@@ -167,10 +165,7 @@ class KeyedStateStore:
         return handle
 
     def state(self, descriptor: StateDescriptor) -> Any:
-        """The handle of a state of any kind. Raises `UserError` when the name is taken otherwise.
-
-        For those who do not know what is declared; functions ask by kind.
-        """
+        """The handle of a state of any kind, for those who do not know what is declared."""
         return self._register(descriptor)
 
     def namespaced_state(
@@ -178,9 +173,8 @@ class KeyedStateStore:
     ) -> NamespacedState:
         """A state that a key has once for each namespace, whose types are Spark DDL.
 
-        Raises:
-            UserError: when the name is taken otherwise, also without or with other namespaces.
-            ValueError: for a type that a namespace cannot have.
+        Raises `UserError` when the name is taken otherwise, ValueError for a type that no namespace
+        has.
         """
         types = tuple(namespace_codec(namespace_types).ddl)
         handle: NamespacedState = self._register(descriptor, None, types)
@@ -196,10 +190,7 @@ class KeyedStateStore:
         """What the stored keys begin with, of all keys that have something in a state.
 
         As it was when the epoch began; what has expired counts until it is cleaned up. Reads all
-        keyed state of the range, page by page.
-
-        Args:
-            namespace: only what lies in this one; needed for a state that has namespaces.
+        keyed state of the range, page by page. A state that has namespaces needs one.
         """
         schema = self._schemas.get(name) or self._known.get(name)
         if schema is None:
@@ -210,9 +201,6 @@ class KeyedStateStore:
         """Remove state that has expired, within bounds; returns how much was looked at.
 
         Called once in an epoch, after the states are registered and before the first key.
-
-        Args:
-            at_most: looks at no more than about so many, also where the states allow it.
         """
         states = {state_id(s.name): s for s in self.schemas if s.ttl_ms is not None}
         if not states:
@@ -271,10 +259,7 @@ class KeyedStateStore:
         return Expiry(self, descriptor.ttl)
 
     def plain_value(self, handle: Any) -> tuple[StateSchema, str] | None:
-        """Of a value state that lies in the database as it is the schema and the declared type.
-
-        None for any other.
-        """
+        """Schema and declared type of a value state that is stored as it is; None for others."""
         if is_plain_value(handle):
             for name, known in self._handles.items():
                 if known is handle:
@@ -302,12 +287,10 @@ class KeyedStateStore:
         return sid
 
     def begin_chunk(self, prefixes: list[bytes]) -> None:
-        """Say which keys come next; `switch_to` takes positions in this list.
+        """Say which keys come next, fastest in the order of their bytes; see `switch_to`.
 
-        Keys in the order of their bytes are read and written fastest.
-
-        When the chunk starts with the key that is current (its records run on), its pending
-        changes stay in place, so the caller does not call `switch_to` for it again.
+        When the chunk starts with the key that is current (its records run on), its pending changes
+        stay in place, so the caller does not call `switch_to` for it again.
         """
         self.prefixes = prefixes
         self.index = 0

@@ -61,12 +61,7 @@ def unpack_timers(raw: bytes) -> tuple[list[int], list[int]]:
 
 
 def timer_time(given: Any) -> int:
-    """The time of a timer as it is stored.
-
-    Raises:
-        TypeError: it is no integer.
-        ValueError: it does not fit 64 bits.
-    """
+    """The time of a timer as it is stored; TypeError for no integer, ValueError beyond 64 bits."""
     # A bool is an int to Python, and no time.
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise TypeError(
@@ -87,8 +82,7 @@ class KeyTimers:
         held_to: processing-time timers that are set for this time or an earlier one wait for the
             next epoch: see `NOTHING_HELD`. For whoever calls `on_timer`.
         earliest: the earliest processing time that a key, among those looked at, was left with.
-        quiesced: whether timers that are set are ignored, because nothing comes after.
-        ignored: how many were.
+        quiesced: whether timers that are set are ignored (and counted), as nothing comes after.
     """
 
     __slots__ = (
@@ -135,6 +129,8 @@ class KeyTimers:
         at = bisect_left(times, time_ms, first)
         if at < len(times) and times[at] == time_ms:
             return False
+        # A timer set while timers of this epoch's time fire must not fire in the same epoch: a
+        # function that sets one again and again would never let it end.
         if domain and (time_ms <= self.held_to or time_ms in self._held):
             self._held.add(time_ms)
         else:
@@ -165,14 +161,11 @@ class KeyTimers:
         return None
 
     def first_stored(self) -> tuple[int, int]:
-        """The key's earliest event and processing times as the epoch found them.
-
-        `MAX_TIME + 1` stands for none.
-        """
+        """The key's earliest event and processing times as the epoch found them."""
         if not self.loaded:
             self._load()
         event, processing = self._before
-        return (
+        return (  # beyond the last time there is for none
             event[0] if event else MAX_TIME + 1,
             processing[0] if processing else MAX_TIME + 1,
         )

@@ -5,6 +5,7 @@ all that is added in the cell of a value state, so that a key whose rows add a t
 read and written once; several values at once are combined among themselves before the cell is
 asked. Called by user functions.
 """
+# ruff: noqa: D102  `interfaces` documents the methods
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
@@ -28,11 +29,7 @@ _LARGEST = (1 << 63) - 1
 
 
 class OverCell:
-    """What is common to them: the cell forgets, clears and writes.
-
-    Attributes:
-        cell: the handle of what is stored.
-    """
+    """What is common to states over the cell of another: the cell forgets, clears and writes."""
 
     __slots__ = ("cell",)
 
@@ -40,7 +37,6 @@ class OverCell:
         self.cell = cell
 
     def clear(self) -> None:
-        """Remove what the current key has."""
         self.cell.clear()
 
     def new_chunk(self) -> None:
@@ -61,7 +57,7 @@ if TYPE_CHECKING:
 
 
 class StoredValueState(interfaces.ValueState):
-    """One value per key; None when there is none."""
+    """A value as one entry of the range."""
 
     __slots__ = (
         "_as_given",
@@ -88,7 +84,6 @@ class StoredValueState(interfaces.ValueState):
         self._value: Any = None
 
     def value(self) -> Any:
-        """The current key's value, or None. Change it with `update`, not in place."""
         if self._loaded:
             if self._as_given:
                 self._value = self._settle(self._value)
@@ -112,21 +107,15 @@ class StoredValueState(interfaces.ValueState):
         self.update(other.live())
 
     def update(self, value: Any) -> None:
-        """Set the current key's value; None clears it.
-
-        Raises:
-            StateTypeError: when the value is not of the declared type (at the next `value`, or
-                when the key is done).
-        """
         if not self._loaded:
             self._store.touched.append(self)
             self._loaded = True
         self._value = value
         self._dirty = True
+        # Encoded when the key is done, not now: most values are updated again by the next row.
         self._as_given = value is not None and type(value) is not self._plain
 
     def clear(self) -> None:
-        """Remove the current key's value."""
         self.update(None)
 
     def new_chunk(self) -> None:
@@ -165,7 +154,6 @@ class ExpiringValueState(StoredValueState):
         self._taken: int | None = None
 
     def value(self) -> Any:
-        """The current key's value, or None; begins its time anew if reading does."""
         self._load()
         if self._expired is not None:
             raw, self._expired = self._expired, None
@@ -182,12 +170,10 @@ class ExpiringValueState(StoredValueState):
         return super().value()
 
     def update(self, value: Any) -> None:
-        """Set the current key's value; None clears it."""
         super().update(value)
         self._expired = self._taken = None
 
     def take_over(self, other: Any) -> None:
-        """See `ValueState.take_over`."""
         super().take_over(other)
         self._taken = other.stamp_ms
 
@@ -217,7 +203,7 @@ class ExpiringValueState(StoredValueState):
             expiry.note(cell, stamp, taken)
 
     def _load(self) -> None:
-        """What is stored, without the stamp; what has expired is cleaned up by being read."""
+        """What is stored, without the stamp."""
         if self._loaded:
             return
         store = self._store
@@ -235,17 +221,13 @@ class ExpiringValueState(StoredValueState):
             self._payload = payload
             return
         self._dirty = True
+        # Cleaned up by being read, also where it may still be seen once.
         if self._expiry.returns_expired:
             self._expired = payload
 
 
 class DefaultedValueState(OverCell, interfaces.ValueState):
-    """A value that reads as a default where nothing is stored; `cell` holds what is.
-
-    Attributes:
-        default: the bytes of the default, which is decoded anew for everyone who asks, so that
-            nobody changes another's.
-    """
+    """A value that reads as a default where nothing is stored; `cell` holds what is."""
 
     __slots__ = ("_decode", "default")
 
@@ -254,21 +236,17 @@ class DefaultedValueState(OverCell, interfaces.ValueState):
         self.default, self._decode = default, decode
 
     def value(self) -> Any:
-        """The current key's value, or the default."""
         found = self.cell.value()
+        # Decoded anew for everyone who asks, so that nobody changes another's.
         return self._decode(self.default) if found is None else found
 
     def update(self, value: Any) -> None:
-        """Set the current key's value; None clears it, and the default is what reads then.
-
-        Raises:
-            StateTypeError: see `ValueState.update`.
-        """
         self.cell.update(value)
 
 
 def _least(one: Any, other: Any) -> Any:
-    """The least of two values, as Spark has it: NaN, which no comparison finds, is the greatest."""
+    """The least of two values."""
+    # As Spark has it: NaN, which no comparison finds, is the greatest.
     return other if other < one or one != one else one  # noqa: PLR0124
 
 
@@ -290,8 +268,8 @@ def reduced_by_key(
 ) -> list[Any]:
     """What the values of each key reduce to: keys lie together, `starts` says where each begins.
 
-    Columns of integers are reduced whole where `function` is one that `reducer` gives for a name;
-    exactly, also where a sum leaves 64 bits. Every key has at least one value.
+    Every key has at least one value. Integers are reduced whole where `function` is one that
+    `reducer` gives for a name; exactly, also where a sum leaves 64 bits.
     """
     whole = _WHOLE.get(function)
     if whole is None or not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
@@ -300,17 +278,14 @@ def reduced_by_key(
         return [reduce(function, plain[a:b]) for a, b in zip(starts, ends, strict=True)]
     if whole is np.add:
         most = max(abs(int(values.min())), abs(int(values.max())))
+        # Python's integers where a sum may leave 64 bits; NumPy's would wrap in silence.
         values = values.astype(object if most * len(values) > _LARGEST else np.int64)
     found: list[Any] = whole.reduceat(values, starts).tolist()
     return found
 
 
 class _CombiningState(OverCell, interfaces.MergingState):
-    """What is common to them; `cell` holds what came of the values.
-
-    Args:
-        state: its name, for errors.
-    """
+    """What is common to them; `cell` holds what came of the values."""
 
     __slots__ = ("_state",)
 
@@ -319,7 +294,8 @@ class _CombiningState(OverCell, interfaces.MergingState):
         self._state = state
 
     def _nothing(self, function: str) -> StateTypeError:
-        """None would clear the state: who means that calls `clear`."""
+        """The error for a function that gave None."""
+        # It would clear the state: who means that calls `clear`.
         return StateTypeError(
             f"a function gave None, which is no value of a state: state={self._state} "
             f"function={function}; return what the state is to hold, also where an argument was "
@@ -337,16 +313,9 @@ class StoredReducingState(_CombiningState, interfaces.ReducingState):
         self._reduce = function
 
     def get(self) -> Any:
-        """The reduced value, or None where nothing was added."""
         return self.cell.value()
 
     def add(self, value: Any) -> None:
-        """Reduce one value into the state; None leaves it as it is.
-
-        Raises:
-            StateTypeError: when what comes of it is not of the declared type (at the next `get`,
-                or when the key is done; at once where nothing does).
-        """
         if value is None:
             return
         before = self.cell.live()
@@ -357,7 +326,6 @@ class StoredReducingState(_CombiningState, interfaces.ReducingState):
         self.cell.update(value)
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Add several values, reduced among themselves first; none where there is none."""
         if not isinstance(values, np.ndarray) or values.dtype == object:
             values = [value for value in values if value is not None]
         if len(values) > 0:
@@ -393,17 +361,10 @@ class StoredAggregatingState(_CombiningState, interfaces.AggregatingState):
         self._function = function
 
     def get(self) -> Any:
-        """The result for the current key's accumulator, or None where nothing was added."""
         accumulator = self.cell.value()
         return None if accumulator is None else self._function.get_result(accumulator)
 
     def add(self, value: Any) -> None:
-        """Add one value; None leaves the accumulator as it is.
-
-        Raises:
-            StateTypeError: when the accumulator that comes of it is not of the declared type (at
-                the next use, or when the key is done; at once where nothing does).
-        """
         if value is None:
             return
         cell, function = self.cell, self._function
@@ -416,7 +377,6 @@ class StoredAggregatingState(_CombiningState, interfaces.AggregatingState):
         cell.update(accumulator)
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Add several values, one after the other."""
         if isinstance(values, np.ndarray):
             values = values.tolist()
         some = [value for value in values if value is not None]

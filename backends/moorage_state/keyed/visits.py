@@ -7,6 +7,7 @@ while there is no current key.
 What a visit reads again before the commit it sees through an `Overlay`: the range as this attempt
 has changed it so far.
 """
+# ruff: noqa: D102  `RangeAccess` documents the methods
 
 import os
 import sqlite3
@@ -59,17 +60,12 @@ _KEY_AT = 7
 class Overlay:
     """A `RangeAccess` that passes on what is staged and reads as if it were committed.
 
-    Indexes by time are read as they were. What is deleted as a range is all of one state of one
-    key, or its beginning: two such ranges have one start, or lie apart.
+    Indexes by time are read as they were. What is staged is kept while `recording`, in a temporary
+    database in the first of `directories` that can be written.
 
-    Attributes:
-        recording: whether what is staged will be read again; else it is only passed on.
-
-    Args:
-        directories: where the temporary database may lie; the first that can be written is taken.
-
-    Raises (every method): `LocalDiskError` where there is no room for the temporary database; and
-        ever after, since what could not be kept cannot be read either.
+    Raises (every method): `LocalDiskError` where there is no room for it; and ever after, since
+    what
+        could not be kept cannot be read either.
     """
 
     def __init__(self, base: RangeAccess, directories: Sequence[str]) -> None:
@@ -80,14 +76,12 @@ class Overlay:
         self.recording = False
 
     def stage(self, frame: bytes) -> None:
-        """See `RangeAccess`."""
         with self._making_room():
             if self.recording:
                 self._take(decode_frame(frame))
         self._base.stage(frame)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """See `RangeAccess`."""
         found = self._base.get_many(keys)
         with self._making_room():
             if self._database is None:
@@ -95,12 +89,12 @@ class Overlay:
             return [self._value(key, raw) for key, raw in zip(keys, found, strict=True)]
 
     def scan_many(self, prefixes: list[bytes], limit_entries: int, limit_bytes: int) -> list[Scan]:
-        """See `RangeAccess`; what was changed has `limit_bytes` of its own."""
         scans = self._base.scan_many(prefixes, limit_entries, limit_bytes)
         with self._making_room():
             if self._database is None:
                 return scans
             touched = [bool(self._rows(_TOUCHED, p, prefix_end(p))[0][0]) for p in prefixes]
+        # What was changed has as many bytes again.
         left = limit_bytes
         for n in [n for n, changed in enumerate(touched) if changed]:
             scans[n] = _NOT_YET if left <= 0 else self.scan_from(prefixes[n], b"", limit_entries)
@@ -108,7 +102,6 @@ class Overlay:
         return scans
 
     def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:
-        """See `RangeAccess`."""
         if self._database is None and self._failed is None:
             return self._base.scan_from(prefix, after, limit)
         while True:
@@ -120,7 +113,6 @@ class Overlay:
     def due_timers(
         self, up_to_ms: int, limit: int, after: bytes, kind: int = EVENT_TIMERS
     ) -> list[bytes]:
-        """See `RangeAccess`; as the epoch found them."""
         return self._base.due_timers(up_to_ms, limit, after, kind)
 
     def close(self) -> None:
@@ -172,6 +164,8 @@ class Overlay:
         return None if stored is None or self._cleared(key) else stored
 
     def _cleared(self, key: bytes) -> bool:
+        # What is deleted as a range is all of one state of one key, or its beginning: two such
+        # ranges have one start, or lie apart.
         found = self._rows(_CLEARED_TO, key)
         return bool(found) and key < found[0][0]
 
@@ -230,12 +224,7 @@ def _opened(directories: Sequence[str]) -> sqlite3.Connection:
 
 
 class KeyVisits:
-    """The visits of one attempt of one subtask.
-
-    Args:
-        decode: the key whose bytes these are, as users know it.
-        directories: where what visits change may wait; see `Overlay`.
-    """
+    """The visits of one attempt of one subtask; `directories` as for `Overlay`."""
 
     def __init__(
         self,
@@ -256,9 +245,8 @@ class KeyVisits:
         The function may change what its key has, and nothing else. Keys come in the order in which
         they are stored. If it raises, what it did until then is done.
 
-        Raises:
-            RuntimeError: called by such a function, or after `end`.
-            UserError, TypeError: see `KeyedStateStore.state`.
+        Raises RuntimeError where it is called by such a function or after `end`, and what
+        `KeyedStateStore.state` does.
         """
         self._refuse(descriptor)
         store = self._store

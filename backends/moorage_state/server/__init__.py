@@ -10,7 +10,6 @@ from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
 from moorage_state.server.host import RangeHost
 from moorage_state.server.operations import (
-    EVENT_TIMER_KIND,
     Lease,
     OpenResult,
     Prepared,
@@ -27,7 +26,6 @@ from moorage_state.server.operations import (
 )
 
 __all__ = [
-    "EVENT_TIMER_KIND",
     "Lease",
     "OpenResult",
     "Prepared",

@@ -28,12 +28,11 @@ from moorage_state.errors import (
     VersionGone,
     VersionMismatch,
 )
-from moorage_state.keylayout import EXPIRIES
+from moorage_state.keylayout import EVENT_TIMERS, EXPIRIES
 from moorage_state.progress import advance, bytes_below, watching
 from moorage_state.server import scans
 from moorage_state.server.local_files import RangeDirectory, Snapshots
 from moorage_state.server.operations import (
-    EVENT_TIMER_KIND,
     Prepared,
     RangeSpec,
     RangeStats,
@@ -145,7 +144,7 @@ class OpenRange:
         up_to_ms: int,
         limit: int,
         after: bytes = b"",
-        kind: int = EVENT_TIMER_KIND,
+        kind: int = EVENT_TIMERS,
         /,
     ) -> list[bytes]:
         with self.at(version) as database:

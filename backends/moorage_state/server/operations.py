@@ -11,10 +11,8 @@ from typing import Literal, NamedTuple, Protocol
 
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.database import Scan
+from moorage_state.keylayout import EVENT_TIMERS
 from moorage_state.snapshots import MAX_INLINE_BYTES, FileRef, RangeHandle
-
-EVENT_TIMER_KIND = 0x02
-PROCESSING_TIMER_KIND = 0x03
 
 
 class Version(NamedTuple):
@@ -205,7 +203,7 @@ class RangeApi(Protocol):
         up_to_ms: int,
         limit: int,
         after: bytes = b"",
-        kind: int = EVENT_TIMER_KIND,
+        kind: int = EVENT_TIMERS,
         /,
     ) -> list[bytes]:
         """Stored keys of timers with time <= `up_to_ms`, by key group, time and key.

@@ -59,9 +59,7 @@ _DELETES_PER_LOOK = 1000
 class Loaded(NamedTuple):
     """A restore point that can be used.
 
-    Attributes:
-        manifest: what to restore.
-        warnings: for people; not empty when an older checkpoint took the place of the newest.
+    `warnings` are for people; not empty when an older checkpoint took the place of the newest.
     """
 
     manifest: Manifest
@@ -113,6 +111,7 @@ class CheckpointStore:
         try:
             self._store.put_if_absent(key, data)
         except AlreadyExists:
+            # Our own, where the reply to an earlier put was lost.
             if self._store.get(key) != data:
                 raise
         failpoints.hit("complete.after_manifest")
@@ -308,7 +307,8 @@ class CheckpointStore:
         return manifests
 
     def _load_once(self, checkpoint: Checkpoint) -> Manifest:
-        """Like `load`, remembered: manifests never change, and retirement asks for all of them."""
+        """Like `load`, remembered."""
+        # Manifests never change, and every retirement asks for all of them.
         known = self._manifests.get(checkpoint.checkpoint_id)
         if known is None:
             known = self._manifests[checkpoint.checkpoint_id] = self.load(checkpoint)
@@ -318,16 +318,14 @@ class CheckpointStore:
 def delete_state(
     store: ObjectStore, keys: Sequence[str], look: Callable[[], object]
 ) -> dict[str, MoorageError]:
-    """Delete objects of checkpoints, their manifests last; returns what failed, by key.
+    """Delete objects of checkpoints; returns what failed, by key.
 
-    No manifest goes while a file is left: it is by the manifest that the next one finds the file.
-
-    Args:
-        look: called before each request; raises when this process may not delete any more.
+    `look` is called before each request, and raises when this process may not delete any more.
     """
     manifests = [key for key in keys if checkpoint_id_of(key) is not None]
     files = [key for key in keys if checkpoint_id_of(key) is None]
     failed: dict[str, MoorageError] = {}
+    # No manifest goes while a file is left: it is by the manifest that the next one finds the file.
     for group in (files, manifests):
         for start in range(0, 0 if failed else len(group), _DELETES_PER_LOOK):
             look()
@@ -338,11 +336,11 @@ def delete_state(
 def verify_files(store: ObjectStore, manifest: Manifest, *, full: bool = False) -> None:
     """Check that every object of the checkpoint is there with its size, and with `full` its bytes.
 
-    A full check copies one file at a time to the local temporary directory.
     Raises CorruptState naming the first object that is not as it should be.
     """
     sizes: dict[str, int] = {}
     checked: set[tuple[str, int]] = set()
+    # One file at a time: a checkpoint may be larger than this machine's disk.
     with tempfile.TemporaryDirectory(prefix="moorage-verify-") as folder:
         for file in manifest.files:
             if file.inline is not None:

@@ -50,9 +50,6 @@ class Owner(_Entry, frozen=True):
     """The job that owns the lineage; two owners are the same job when all but `uid` are equal.
 
     Attributes:
-        cluster: the configured id of the cluster.
-        namespace: the namespace of the job.
-        name: the name of the job.
         uid: which object of that name; a job deleted and made again has another one.
         lineage: the id of the lineage. Empty in what a caller passes; the log's entry has it.
     """
@@ -78,9 +75,7 @@ class Owner(_Entry, frozen=True):
 class Fence(_Entry, frozen=True):
     """A writer's claim: from this entry on, no writer with a lower fence may append.
 
-    Attributes:
-        fence: one more than the highest before.
-        holder: who claimed, for people (a host and process, or a pod).
+    `holder` is who claimed, for people (a host and process, or a pod).
     """
 
     fence: _Id
@@ -91,7 +86,6 @@ class Run(_Entry, frozen=True):
     """A start or rewind of the stream.
 
     Attributes:
-        fence: the writer's fence.
         run: counts the runs under this fence, from 0.
         restored_from: `chk-<id>` or the address of a savepoint; None for an empty start.
         explicit: a person chose `restored_from` (or the empty start): until there is a newer
@@ -117,14 +111,8 @@ class Run(_Entry, frozen=True):
 class Checkpoint(_Entry, frozen=True):
     """A completed checkpoint: it exists because this entry does.
 
-    Attributes:
-        fence: the writer's fence.
-        run: the run that took it.
-        checkpoint_id: grows within the lineage, never used twice.
-        manifest_key: the object with the manifest.
-        manifest_digest: see `manifest_digest`.
-        epoch: the last epoch it contains.
-        completed_at: when, with a time zone.
+    `checkpoint_id` grows within the lineage and is never used twice; `epoch` is the last that it
+    contains.
     """
 
     fence: _Id
@@ -137,18 +125,10 @@ class Checkpoint(_Entry, frozen=True):
 
 
 class Savepoint(_Entry, frozen=True):
-    """A savepoint, announced: it exists once the manifest with this digest lies in its directory.
+    """A savepoint, announced: it exists once the manifest with this digest lies at `url`.
 
-    It is a person's: no retention touches it, no restart looks for it.
-
-    Attributes:
-        fence: the writer's fence.
-        run: the run that took it.
-        checkpoint_id: its id, from the same count as those of checkpoints.
-        url: its directory.
-        manifest_digest: see `manifest_digest`.
-        epoch: the last epoch it contains.
-        completed_at: when, with a time zone.
+    It is a person's: no retention touches it, no restart looks for it. Its id is from the same
+    count as those of checkpoints.
     """
 
     fence: _Id
@@ -185,12 +165,7 @@ class Finished(_Entry, frozen=True, tag="?finished"):
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """An optional entry of a kind that this release does not know: passed over by all who read.
-
-    Attributes:
-        kind: its name, which says that it is optional.
-        fields: all other fields, as plain data.
-    """
+    """An optional entry of a kind that this release does not know: passed over by all who read."""
 
     kind: str
     fields: dict[str, Any]
@@ -210,10 +185,8 @@ class Record(NamedTuple):
 
     Attributes:
         seq: its number, from 1 without gaps.
-        attempt: the id of the attempt that wrote it; tells a writer its own entry after a lost
-            reply.
+        attempt: tells a writer its own entry after a lost reply.
         at: when it was written, with a time zone, by the writer's clock.
-        entry: the entry.
     """
 
     seq: int
@@ -255,11 +228,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes, path: str) -> Record:
-    """Return the record in `data`.
-
-    Args:
-        data: the whole object.
-        path: where it came from, for errors.
+    """Return the record in `data`, the whole object at `path`.
 
     Raises:
         CorruptState: any byte differs from what was written.

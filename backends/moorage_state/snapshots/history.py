@@ -29,7 +29,6 @@ class RestorePoint:
 
     Attributes:
         path: `chk-<id>` of this lineage, or what else the run named (a savepoint's address).
-        checkpoint: the log's entry, when it is a checkpoint of this lineage.
         explicit: a person chose it; nothing may be taken in its place.
     """
 
@@ -204,13 +203,7 @@ def _parents(entries: Iterable[Entry]) -> dict[int, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """What a retirement does, in this order.
-
-    Attributes:
-        checkpoint_ids: what to retire in the log, oldest first.
-        keys: the objects to delete afterwards. Manifests come last, so that an interrupted
-            deletion can be taken up again.
-    """
+    """What a retirement does: ids to retire in the log, oldest first, then objects to delete."""
 
     checkpoint_ids: tuple[int, ...] = ()
     keys: tuple[str, ...] = ()
@@ -230,11 +223,7 @@ def victims(
     `restore_points`; its newest is the restore point), and the pinned ones. No object that one of
     them or a pending handle references is ever deleted, even if only a slice of it is referenced.
 
-    While the manifest of one that stays is not at hand nothing goes at all: what it references is
-    unknown, and an older checkpoint may have to take its place.
-
     Args:
-        entries: the log.
         manifests: by checkpoint id, those that could be read: of all retained checkpoints, and of
             retired ones whose objects are still to be deleted. A victim without its manifest is
             retired and its objects are left for a sweep.
@@ -243,12 +232,14 @@ def victims(
         pending: handles of checkpoints that are not complete yet.
     """
     kept = _kept(entries, keep, pinned)
+    # What it references is unknown, and an older checkpoint may have to take its place.
     if any(checkpoint_id not in manifests for checkpoint_id in kept):
         return Retirement()
     ids = tuple(c.checkpoint_id for c in reversed(retained(entries)) if c.checkpoint_id not in kept)
     live = object_keys(pending).union(*(manifests[checkpoint_id].keys for checkpoint_id in kept))
     going = [checkpoint_id for checkpoint_id in sorted(manifests) if checkpoint_id not in kept]
     files: set[str] = set().union(*(manifests[checkpoint_id].keys for checkpoint_id in going))
+    # Manifests come last, so that an interrupted deletion can be taken up again.
     last = tuple(manifest_key(checkpoint_id) for checkpoint_id in going)
     return Retirement(ids, (*sorted(files - live), *last))
 

@@ -193,22 +193,17 @@ class LogWriter:
         job, as does one that was not released when `adopt` is its id.
 
         Args:
-            store: the checkpoint directory.
             owner: the job that wants to write; its `lineage` is ignored.
             holder: who this writer is, in words for people.
-            adopt: the id of a lineage to take over from another uid of the same job.
-            clock: the time written into entries.
-            new_id: makes ids of attempts, and of the lineage.
             fenced: called once, with the reason, when a higher fence shows, by the thread that
                 came upon it and before `Fenced` is raised.
 
         Raises:
             NotOwner: the lineage belongs to another job.
             AdoptionNeeded: it belongs to another uid that did not release it.
-            UserError: see `LineageLog.read`.
-            CorruptState: see `LineageLog.read`.
             StoreUnavailable: the store does not answer. The claim may have been written; claiming
                 again takes the next fence, which is always right.
+            CorruptState, UserError: see `LineageLog.read`.
         """
         writer = cls(store, LineageLog.open(store).read_records(), clock, new_id)
         writer._on_fenced = fenced
@@ -240,10 +235,7 @@ class LogWriter:
 
     @property
     def entries(self) -> list[Entry]:
-        """All entries this writer knows of, in order: up to its own last one at least.
-
-        Nobody waits for a store here, whoever appends or reads meanwhile.
-        """
+        """All entries this writer knows of, in order: up to its own last one at least."""
         return [record.entry for record in self._records]
 
     @property
@@ -257,12 +249,6 @@ class LogWriter:
         if doubtful is not None and all(r.attempt != doubtful.attempt for r in records[-2:]):
             return [*(record.entry for record in records), doubtful.entry]
         return [record.entry for record in records]
-
-    @property
-    def in_doubt(self) -> Entry | None:
-        """The entry whose append ended in StoreUnavailable and is not settled yet."""
-        doubtful = self._in_doubt
-        return doubtful.entry if doubtful else None
 
     def append(self, entry: Entry) -> int:
         """Append `entry` durably and return its number.
@@ -320,12 +306,10 @@ class LogWriter:
             record = record._replace(seq=len(self._records) + 1)
 
     def _has(self, record: Record) -> bool:
-        """Whether the entry under the number of `record`, which is known, is that very record.
-
-        The attempt id tells our own entry from another's when the reply to an earlier put of it
-        was lost. Such a put can only have taken the number it was sent with, so a foreign entry
-        under that number proves that it failed.
-        """
+        """Whether the entry under the number of `record`, which is known, is that very record."""
+        # The attempt id tells our own entry from another's when the reply to an earlier put of it
+        # was lost. Such a put can only have taken the number it was sent with, so a foreign entry
+        # under that number proves that it failed.
         return self._records[record.seq - 1].attempt == record.attempt
 
     def _put(self, record: Record, data: bytes) -> None:

@@ -50,10 +50,8 @@ class FileRef(_Part, frozen=True, kw_only=True, omit_defaults=True):
     """One file of a range's database.
 
     Attributes:
-        name: the name of the file in the database's directory.
         key: the object that holds its bytes; empty where they stand in `inline`.
         offset: where in the object its bytes begin; several small files may lie in one object.
-        size: in bytes.
         sha256: hex digest of its bytes.
         xxh3: 128-bit XXH3 of its bytes, hex; empty where it was not taken. Restores check this one,
             which is twenty times as fast.
@@ -72,18 +70,14 @@ class FileRef(_Part, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RangeHandle(_Part, frozen=True, kw_only=True):
-    """The snapshot of one key-group range of one stateful operator.
+    """The snapshot of one key-group range of one stateful operator, `end` included.
 
     Attributes:
-        uid: the uid of the operator.
-        start: the first key group.
-        end: the last key group, included.
         epoch: the last epoch it contains.
         digest: the digest of that epoch's delta; with the epoch, the version of the range.
         backend_uuid: which database the files come from.
         files: what a restore must put into an empty directory; or, of a canonical handle, Parquet
             files by state.
-        bytes_total: the sum of the sizes of the files.
         format: the backend's own files, or those that every backend and any tool reads.
         backend: the identifier of the backend whose files they are. Not there for those that
             every release has, which are told apart by the names of their files.
@@ -106,11 +100,8 @@ class StateMeta(_Part, frozen=True, kw_only=True):
     """One declared state of an operator.
 
     Attributes:
-        name: its name in the descriptor.
-        kind: what it is.
         type: the type of the value, of a list's element, of a map's value, or of what an
             aggregating state accumulates, as Spark DDL.
-        key_type: the type of a map's key, as Spark DDL; None for other kinds.
         earlier: the types that stored values may still have, oldest first; `type` is the last one.
         ttl_ms: its time to live in milliseconds, 0 where it has none any more; None where stored
             values bear no stamps, because it never had one.
@@ -139,7 +130,6 @@ class OperatorStateMeta(_Part, frozen=True, kw_only=True):
         mode: how it is distributed: lists that are split or read as a union, broadcast maps, raw
             streams of the operator and of its key groups.
         type: the type of an element, or of a map's value, as Spark DDL.
-        key_type: the type of a map's key, as Spark DDL; None for other modes.
     """
 
     name: str
@@ -154,12 +144,9 @@ class OperatorStateMeta(_Part, frozen=True, kw_only=True):
 
 
 class OperatorState(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of one stateful operator.
+    """The state of one stateful operator, all types as Spark DDL.
 
     Attributes:
-        parallelism: how many subtasks it had.
-        key_types: the types of the key columns, as Spark DDL.
-        states: what was declared.
         subtasks: one handle for each subtask, in order; together they cover all key groups.
         operator_states: what belongs to subtasks and to no key.
         owners: the first key groups under which subtasks have operator state, in their order, where
@@ -185,14 +172,7 @@ class Manifest(_Part, frozen=True, kw_only=True):
     Attributes:
         kind: which of the two; the keys of a savepoint are relative to its own directory.
         name: the name of a savepoint; empty for a checkpoint.
-        lineage: the id of the lineage.
-        checkpoint_id: its id in the lineage.
         epoch: the last epoch it contains.
-        fence: the fence of the writer.
-        run: the run that took it.
-        created_at: when, with a time zone.
-        job_name: the name of the job.
-        moorage_version: who wrote this.
         max_parallelism: the number of key groups.
         key_hash: which function maps a key to its key group.
         operators: the stateful operators by uid.
@@ -271,11 +251,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, path: str) -> Manifest:
-    """Return the manifest in `data`.
-
-    Args:
-        data: the whole object.
-        path: where it came from, for errors.
+    """Return the manifest in `data`; `path` is where it came from, for errors.
 
     Raises:
         CorruptState: any byte differs from what was written.
@@ -361,11 +337,9 @@ def _file_problem(file: FileRef) -> str:
 def worn_packs(handles: Iterable[RangeHandle], most_small: int = 32) -> frozenset[str]:
     """Return the packs that the checkpoint after the one with these handles does not build on.
 
-    They are those of which less than half is referenced: so no checkpoint keeps more than twice
-    the bytes alive that it needs. And, once there are more than `most_small` of them, those under
-    1 MiB, which small increments leave behind one by one. What is still needed of them is in the
-    local snapshot and goes into the next pack; the old ones die with the last manifest that
-    references them.
+    They are those of which less than half is referenced: so no checkpoint keeps more than twice the
+    bytes alive that it needs. And, once there are more than `most_small` of them, those under 1
+    MiB, which small increments leave behind one by one.
 
     Args:
         handles: all handles of the base, of all servers: a pack may be shared by several of them.
@@ -383,4 +357,6 @@ def worn_packs(handles: Iterable[RangeHandle], most_small: int = 32) -> frozense
     sizes = {key: pack_size(key) or 0 for key in used}
     worn = {key for key, size in sizes.items() if 2 * used[key] < size}
     small = {key for key, size in sizes.items() if size < _SMALL_PACK_BYTES}
+    # What is still needed of them is in the local snapshot and goes into the next pack; the old
+    # ones die with the last manifest that references them.
     return frozenset(worn | small if len(small) > most_small else worn)

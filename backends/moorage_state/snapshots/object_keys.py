@@ -62,17 +62,7 @@ def manifest_key(checkpoint_id: int) -> str:
 def private_key(
     checkpoint_id: int, run: str, uid: str, start: int, end: int, name: str, upload: str
 ) -> str:
-    """Return the key of a file that belongs to one checkpoint and is not shared.
-
-    Args:
-        checkpoint_id: the checkpoint.
-        run: the run token, see `run_token`.
-        uid: the uid of the stateful operator.
-        start: the first key group of the range.
-        end: the last one, included.
-        name: the name of the file in the database's directory.
-        upload: the random id of the upload.
-    """
+    """Return the key of a file that belongs to one checkpoint and is not shared."""
     path = f"{checkpoint_path(checkpoint_id)}/{run}/{uid}/{start}-{end}/{name}-{upload}"
     return check_key(path)
 

@@ -1,9 +1,7 @@
 """The lock of one run on a checkpoint directory, of the kind that its store can keep.
 
 Politeness only: the fence already keeps a second writer from doing harm. The lock spares people the
-surprise: a second run on a directory is refused at once, with the name of the first. On a local
-directory the kernel keeps it, and frees it when the process ends, however it ends. In a store that
-no kernel watches it is an object that beats.
+surprise: a second run on a directory is refused at once, with the name of the first.
 """
 
 import fcntl
@@ -21,8 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from moorage_state.errors import AlreadyExists, MoorageError, ObjectNotFound, UserError
 from moorage_state.stores import LocalStore, MemoryStore, ObjectStore
@@ -39,14 +36,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Who holds a lock, for people.
-
-    Attributes:
-        pid: the process.
-        host: the machine it runs on.
-        job: the name of the job.
-        since: when it took the lock, as ISO 8601.
-    """
+    """Who holds a lock, for people; `since` is ISO 8601."""
 
     pid: int
     host: str
@@ -62,8 +52,21 @@ class LockHolder:
         return f"pid={self.pid} host={self.host} job={self.job} since={self.since}"
 
 
-class DirectoryLock:
-    """A held lock; a context manager that releases it.
+class RunLock:
+    """A lock that may be held; a context manager that releases it. This one holds nothing."""
+
+    def release(self) -> None:
+        """Free the lock; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class DirectoryLock(RunLock):
+    """A held lock of a local directory, which the kernel frees when the process ends.
 
     Children do not inherit it: not through exec (the descriptor closes), nor through fork (the
     child closes its copy).
@@ -80,11 +83,9 @@ class DirectoryLock:
     ) -> "DirectoryLock":
         """Lock `directory` (which must exist) in the name of `holder`.
 
-        With `take_over` a lock that another process holds is replaced by this one's; the other
-        process is not told, and is kept from writing by the fence alone.
-
-        Raises UserError when another process holds the lock, naming it, and when the directory
-        cannot be locked.
+        With `take_over` a lock that another process holds is replaced by this one's. Raises
+        UserError when another process holds the lock, naming it, and when the directory cannot be
+        locked.
         """
         path = directory / _FILE_NAME
         try:
@@ -110,17 +111,6 @@ class DirectoryLock:
                 os.ftruncate(self._descriptor, 0)
         self._close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
-
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
@@ -136,15 +126,12 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 def _lock(path: Path) -> int:
-    """Return a descriptor that holds the lock of the file that bears this name at the end.
-
-    A take-over puts another file under the name, so a lock may turn out to be on a file without
-    one; then it is tried again. Raises BlockingIOError when another process holds it.
-    """
+    """Return a descriptor that holds the lock; BlockingIOError when another process holds it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A take-over puts another file under the name: the lock may be on a file without one.
             if _is_named(descriptor, path):
                 return descriptor
         except BaseException:
@@ -196,15 +183,13 @@ def _who_holds(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a lock beats, and how patient those are who want it.
+    """How fast a lock beats, and how patient those are who want it; all in seconds.
 
     Attributes:
-        beat: seconds between two writes of the holder.
-        patience: seconds without a change after which a holder counts as gone. Several beats, so
-            that a slow store does not look like a dead holder.
-        look: seconds between two looks of somebody who wants the lock.
-        clock: monotonic seconds, of somebody who wants the lock.
-        sleep: waits for seconds, between two looks.
+        beat: between two writes of the holder.
+        patience: without a change, after which a holder counts as gone. Several beats, so that a
+            slow store does not look like a dead holder.
+        look: between two looks of somebody who wants the lock.
     """
 
     beat: float = 5.0
@@ -214,11 +199,11 @@ class Pace:
     sleep: Callable[[float], None] = time.sleep
 
 
-class HeartbeatLock:
-    """A held lock, beating on a thread of its own; a context manager that releases it.
+class HeartbeatLock(RunLock):
+    """A held lock, an object that beats on a thread of its own.
 
-    A holder that finds another's lock in the place of its own stops beating and says so in the
-    log: it is the fence that ends it. A forked child neither beats nor releases.
+    A holder that finds another's lock in the place of its own stops beating and says so in the log:
+    it is the fence that ends it. A forked child neither beats nor releases.
     """
 
     def __init__(
@@ -253,17 +238,9 @@ class HeartbeatLock:
         """Lock the checkpoint directory in `store` in the name of `holder`.
 
         When another's lock is there, it is watched: up to `pace.patience` seconds if it does not
-        change. With `take_over` it is replaced at once; its holder is not told, and is kept from
-        writing by the fence alone.
-
-        Args:
-            store: the checkpoint directory.
-            holder: who asks.
-            take_over: whether to insist.
-            watching: told once, in a sentence, before another's lock is watched.
-            pace: how fast all this goes.
-
-        Raises UserError when the lock is alive, naming its holder, and what the store raises.
+        change. With `take_over` it is replaced at once. `watching` is told once, in a sentence,
+        before that. Raises UserError when the lock is alive, naming its holder, and what the store
+        raises.
         """
         pace = pace or Pace()
         token = uuid.uuid4().hex
@@ -284,11 +261,6 @@ class HeartbeatLock:
                 raise _refusal(store, found) from None
         return cls(store, holder, token, pace, replaced)
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether the heart has stopped, by release or because another took the lock over."""
-        return not self._thread.is_alive()
-
     def release(self) -> None:
         """Free the lock; a second call does nothing. A store that fails is left to patience."""
         if self._released.is_set() or os.getpid() != self._pid:
@@ -301,17 +273,6 @@ class HeartbeatLock:
                 self._store.delete(LOCK_KEY)
         except MoorageError as error:
             _log.warning("lock_not_released: store=%s error=%s", self._store.url, error)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
 
     def _beat(self) -> None:
         beats = 0
@@ -333,10 +294,7 @@ class HeartbeatLock:
 
 
 def _watch(store: ObjectStore, pace: Pace, watching: Callable[[str], None] | None) -> bytes | None:
-    """Return the lock that did not change for long enough, or None when it is gone.
-
-    Raises UserError when it changes.
-    """
+    """Return the lock that did not change for long enough, None when it is gone; or UserError."""
     first = _look(store)
     if first is None:
         return None
@@ -392,40 +350,6 @@ def _holder_of(data: bytes) -> str:
         return "holder: unknown"
 
 
-class RunLock(Protocol):
-    """A held lock; a context manager that releases it."""
-
-    def release(self) -> None:
-        """Free the lock; a second call does nothing."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
-class _NoLock:
-    """For a store that dies with its process: nothing is held."""
-
-    def release(self) -> None:
-        return
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        return
-
-
 def acquire_lock(
     store: ObjectStore,
     holder: LockHolder,
@@ -435,20 +359,16 @@ def acquire_lock(
 ) -> RunLock:
     """Lock the checkpoint directory in `store` in the name of `holder`.
 
-    On a local directory the kernel frees the lock when the process ends, however it ends. On any
-    other store the lock is an object that beats: after a crash it takes `Pace.patience` seconds of
-    watching until it counts as free. Memory needs no lock.
+    On a local directory the kernel frees the lock with the process. On any other store it is an
+    object that beats: after a crash it takes `Pace.patience` seconds of watching until it counts as
+    free. Memory needs none.
 
-    Args:
-        store: the checkpoint directory.
-        holder: who asks.
-        take_over: whether to take a lock that is held; the fence ends the other run.
-        watching: told once, in a sentence, before another's lock is watched for a while.
-
-    Raises UserError when another run holds the lock, naming it, and what the store raises.
+    With `take_over` a lock that is held is taken; the fence ends the other run. `watching` is told
+    once, in a sentence, before another's lock is watched. Raises UserError when another run holds
+    it, naming it, and what the store raises.
     """
     if isinstance(store, LocalStore):
         return DirectoryLock.acquire(store.root, holder, take_over=take_over)
     if isinstance(store, MemoryStore):
-        return _NoLock()
+        return RunLock()  # it dies with its process
     return HeartbeatLock.acquire(store, holder, take_over=take_over, watching=watching)

@@ -9,9 +9,6 @@
 Decides when a savepoint exists and that two writers never mix in one directory. Nothing here ever
 deletes. Called by the driver (which takes and restores savepoints), by `moorage.state` and by the
 command line. It does not know what lies in the files.
-
-Last, the files of any snapshot as those of a savepoint: which they are, and bringing them there.
-Every file is checked against its digest on the way, through the local temporary directory.
 """
 
 import hashlib
@@ -65,15 +62,10 @@ def savepoint_key(uid: str, start: int, end: int, name: str) -> str:
 
 
 class SavepointStore:
-    """One savepoint's directory, for writing it or reading it.
+    """One savepoint's directory, at the address `url`, for writing it or reading it.
 
-    Args:
-        url: the address of the directory itself.
-        create: make a directory that is missing.
-
-    Raises:
-        UserError: the address is not supported, or its directory does not exist.
-        StoreUnavailable: the store does not answer.
+    Raises UserError where the address is not supported, or its directory does not exist and is not
+    to be created; and StoreUnavailable.
     """
 
     def __init__(self, url: str, *, create: bool = False) -> None:
@@ -112,13 +104,11 @@ class SavepointStore:
         """Claim the directory; files may be put into it only after this.
 
         Repeating it with the same `attempt` is harmless, also after a lost reply. Returns whether
-        nobody began before: else a writer of the same attempt may still be at work, and files
-        must lie where it puts none.
+        nobody began before: else a writer of the same attempt may still be at work, and files must
+        lie where it puts none.
 
-        Raises:
-            SavepointConflict: something is there already: a savepoint, an unfinished one, anything
-                else.
-            StoreUnavailable: the directory may be claimed; call again.
+        Raises `SavepointConflict` where anything is there already, and StoreUnavailable: the
+        directory may be claimed then; call again.
         """
         try:
             self.check_empty()
@@ -143,10 +133,8 @@ class SavepointStore:
     def completed_by(self, attempt: str) -> Manifest | None:
         """The savepoint, if it is complete and this attempt made it; None if it may be begun.
 
-        Raises:
-            SavepointConflict: the directory is not this attempt's and not empty.
-            CorruptState: the manifest is damaged.
-            StoreUnavailable: the store does not answer.
+        Raises `SavepointConflict` where the directory is not this attempt's and not empty; as
+        `load` does.
         """
         if self._attempt() != attempt:
             self.check_empty()
@@ -158,9 +146,8 @@ class SavepointStore:
 
         All its files must be in place. Repeating it with the same manifest is harmless.
 
-        Raises:
-            SavepointConflict: another savepoint exists in this directory.
-            StoreUnavailable: the savepoint may exist; call again.
+        Raises `SavepointConflict` where another savepoint exists in this directory, and
+        StoreUnavailable: the savepoint may exist then; call again.
         """
         _check_own(manifest)
         data = encode_manifest(manifest)
@@ -246,11 +233,8 @@ class Piece(NamedTuple):
 def as_savepoint(manifest: Manifest, name: str, folder: str = "") -> tuple[Manifest, list[Piece]]:
     """The manifest of the copy, and the files to bring there. Equal for equal arguments.
 
-    Args:
-        manifest: of the source.
-        name: of the savepoint.
-        folder: within the savepoint's directory, ending in `/`, where its files go; empty for the
-            directory itself.
+    `folder` is where in the savepoint's directory its files go, ending in `/`; empty for the
+    directory itself.
     """
     pieces: list[Piece] = []
 
@@ -280,13 +264,10 @@ def bring(
 ) -> int:
     """Bring the files to the target; how many were there already, from a copy that did not end.
 
-    Args:
-        progress: called from several threads with bytes that arrived and how many there are.
+    `progress` is called from several threads with bytes that arrived and how many there are.
 
-    Raises:
-        CorruptState: the source is damaged; names the object.
-        StoreUnavailable: a store does not answer; call again.
-        LocalDiskError: the temporary directory is full.
+    Raises CorruptState naming the object where the source is damaged, StoreUnavailable (call
+    again), and LocalDiskError where the temporary directory is full.
     """
     total = sum(piece.source.size for piece in pieces)
     with _scratch() as scratch:
@@ -315,7 +296,7 @@ def _moved(mover: "_Mover", piece: Piece, progress: Callable[[int, int], None], 
 
 
 class _Mover:
-    """Moves single files through a scratch directory; used by several threads."""
+    """Moves single files through a scratch directory, checked on the way. Thread-safe."""
 
     def __init__(self, source: ObjectStore, target: ObjectStore, scratch: Path) -> None:
         self._source = source
@@ -323,10 +304,8 @@ class _Mover:
         self._scratch = scratch
 
     def move(self, piece: Piece) -> bool:
-        """Bring one file to the target; whether it was there already.
-
-        What lies under its key can only come from this very copy, and objects are put whole.
-        """
+        """Bring one file to the target; whether it was there already."""
+        # What lies under its key can only come from this very copy, and objects are put whole.
         if self._is_there(piece.target):
             return True
         path = self._scratch / f"{threading.get_ident()}"

@@ -36,8 +36,8 @@ class UnderWay:
     """Checkpoints that are not complete yet, as their coordinator knows them.
 
     Attributes:
-        checkpoint_ids: their ids. Nothing of theirs is garbage, and while there is one no shared
-            object is: a handle that has not arrived may name it, whatever its age seems to be.
+        checkpoint_ids: nothing of theirs is garbage, and while there is one no shared object is: a
+            handle that has not arrived may name it, whatever its age seems to be.
         pinned: the checkpoints that they build on, and that the next one would build on.
     """
 
@@ -53,8 +53,7 @@ def _nothing() -> UnderWay:
 class Swept:
     """The garbage that was found, manifests last, and whether it was deleted.
 
-    Attributes:
-        put_off: shared objects were passed over, because a checkpoint was under way.
+    `put_off`: shared objects were passed over, because a checkpoint was under way.
     """
 
     objects: tuple[ObjectInfo, ...]
@@ -76,15 +75,12 @@ def garbage(
 ) -> tuple[ObjectInfo, ...]:
     """Return what may be deleted of `listing`, manifests last.
 
-    The listing must be older than the knowledge of what is live: what became live since it was
-    made is then marked, and what was written since is not in it.
-
     Args:
-        listing: any objects; those that are not of checkpoints are passed over.
+        listing: any objects, older than the knowledge of what is live: what became live since is
+            then marked, and what was written since is not in it.
         live: the manifests of all checkpoints that exist, and of those that are built on.
         under_way: what is not in any manifest yet.
         now: the time by the store's own clock, before the listing.
-        age_floor: nothing younger goes.
     """
     marked: set[str] = set()
     for manifest in live:
@@ -112,21 +108,11 @@ def find_garbage(
 ) -> tuple[ObjectInfo, ...]:
     """Return the garbage in a checkpoint directory; see `garbage`.
 
-    What is listed is asked for first, then what is under way, then the log: whatever an object in
-    the listing belongs to is then still under way, or in the log, or given up. No clock says so;
-    ages only keep what others than the asker may be writing.
-
-    A manifest that was left under an id above all in the log is not garbage yet: once it is gone,
-    a checkpoint could take the id, and lose its manifest to a sweeper that was overtaken between
-    finding and deleting.
-
     Args:
-        store: the checkpoint directory.
-        read_entries: reads the log; called after the objects were listed.
+        read_entries: reads the log; called last of all.
         age_floor: by the store's clock. Who does not know what is under way must not make it
             shorter than a checkpoint may take.
-        under_way: tells what the coordinator knows; called after the objects were listed, and
-            before the log is read.
+        under_way: tells what the coordinator knows; called after the objects were listed.
 
     Raises:
         CorruptState, UserError: a manifest that exists cannot be read. What it references is
@@ -134,6 +120,9 @@ def find_garbage(
         StoreUnavailable: the store does not answer.
     """
     now = store.now()
+    # First the listing, then what is under way, then the log: whatever a listed object belongs to
+    # is then still under way, or in the log, or given up. No clock says so; ages only keep what
+    # others than the asker may be writing.
     listing = [info for prefix in _PREFIXES for info in store.list(prefix)]
     known = under_way()
     entries = read_entries()
@@ -145,6 +134,8 @@ def find_garbage(
         if isinstance(entry, Checkpoint) and entry.checkpoint_id in wanted
     ]
     found = garbage(listing, live, known, now, age_floor)
+    # A manifest left under an id above all in the log stays: were it gone, a checkpoint could take
+    # the id, and lose its manifest to a sweeper that was overtaken between finding and deleting.
     free = next_checkpoint_id(entries)
     return tuple(info for info in found if (checkpoint_id_of(info.key) or 0) < free)
 

@@ -260,7 +260,7 @@ class Driver:
 
     def abandon(self) -> None:
         """Give a checkpoint up, unless its entry may be in the log."""
-        if self.pending is None or self.writer.in_doubt is not None:
+        if self.pending is None or self.writer._in_doubt is not None:
             return
         manifest = self.pending
         self.pending = None

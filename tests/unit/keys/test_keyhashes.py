@@ -20,7 +20,6 @@ from moorage_state.keygroups import (
 )
 from moorage_state.keyhashes import (
     bytes_hashes,
-    double_hashes,
     flink_groups,
     flink_hashes,
     groups_of_hashes,
@@ -100,9 +99,6 @@ def test_hash_codes_are_javas():
     assert hashes_of("boolean", True, False) == [1231, 1237]
     assert hashes_of("string", "user-1", "flink", "") == [-836031825, 97520992, 0]
     assert hashes_of("tinyint", -5) == hashes_of("smallint", -5) == hashes_of("int", -5) == [-5]
-    assert double_hashes([3.5]).tolist() == [1074528256]
-    assert groups_of_hashes(double_hashes([3.5]), 128).tolist() == [47]
-    assert len(set(double_hashes([np.nan, -np.nan]).tolist())) == 1
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), max_size=20))

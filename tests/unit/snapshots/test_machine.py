@@ -91,7 +91,7 @@ class Lineage(RuleBasedStateMachine):
             writer.append(entry)
         except StoreUnavailable:
             assert fault
-            unanswered = writer.in_doubt
+            unanswered = writer._in_doubt.entry if writer._in_doubt else None
         self.store.fail = None
         if unanswered is None:
             self.settles(who)

@@ -17,8 +17,7 @@ _log = logging.getLogger(__name__)
 def run_store_task(request: StoreTaskRequest, open_: Opener, *, clock: Clock = utc_now) -> Answer:
     """Do what is asked and return what came of it; it may be asked again at any time.
 
-    Args:
-        open_: opens the stores that the request names; `open_store`, or one with credentials.
+    `open_` opens the stores that the request names; `open_store`, or one with credentials.
     """
     try:
         result = _result(request, open_, clock)

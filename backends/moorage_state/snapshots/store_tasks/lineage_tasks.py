@@ -57,9 +57,8 @@ def inspect(open_: Opener, checkpoint_dir: str, now: datetime) -> dict[str, Any]
 
     Of the savepoints those are told that the newest writer announced and that are complete.
 
-    Raises:
-        NoRestorePoint: every checkpoint was retired, or the chosen one: not an empty lineage.
-        CorruptState, UserError, StoreUnavailable: it cannot be read.
+    Raises `NoRestorePoint` where every checkpoint was retired, or the chosen one: not an empty
+    lineage; CorruptState, UserError, StoreUnavailable where it cannot be read.
     """
     store = opened(open_, checkpoint_dir)
     records = LineageLog.open(store).read_records() if store is not None else []
@@ -169,13 +168,9 @@ def _complete(open_: Opener, announced: Iterable[Savepoint]) -> Iterable[Savepoi
 def release(open_: Opener, checkpoint_dir: str, owner: Owner, holder: str) -> dict[str, Any]:
     """Write in the lineage's log that its owner gives it up; once.
 
-    Returns:
-        `released`, whether it is; and `left`, why not: missing (there is no lineage), foreign (it
-        is another job's, or another object's).
-
-    Raises:
-        Fenced: a driver claimed the lineage meanwhile.
-        UserError, CorruptState, StoreUnavailable: see `LogWriter.claim`.
+    Returns `released`, whether it is; and `left`, why not: missing (there is no lineage), foreign
+    (it is another job's, or another object's). Raises as `LogWriter.claim`, and Fenced where a
+    driver claimed the lineage meanwhile.
     """
     store = opened(open_, checkpoint_dir)
     entries = _entries(store)
@@ -190,16 +185,10 @@ def release(open_: Opener, checkpoint_dir: str, owner: Owner, holder: str) -> di
 
 
 def delete_lineage(open_: Opener, checkpoint_dir: str, owner: Owner, holder: str) -> dict[str, Any]:
-    """Delete all objects of the lineage in a checkpoint directory, the log last.
+    """Delete all objects of the lineage in a checkpoint directory; what is not the lineage's stays.
 
-    All checkpoints are retired first, and the log goes from its end: a deletion that was cut off is
-    never taken for a new lineage, nor for one that can be restored, and can be taken up again.
-    What is not the lineage's stays.
-
-    Returns:
-        `deleted`, the number of objects; and `left`, why nothing was: missing, foreign.
-
-    Raises: as `release`.
+    Returns `deleted`, the number of objects; and `left`, why nothing was: missing, foreign. Raises
+    as `release`.
     """
     store = opened(open_, checkpoint_dir)
     entries = _entries(store)
@@ -208,6 +197,8 @@ def delete_lineage(open_: Opener, checkpoint_dir: str, owner: Owner, holder: str
     if not _is_owner(entries, owner):
         return {"deleted": 0, "left": "foreign"}
     writer = LogWriter.claim(store, owner, holder)
+    # All are retired first, and the log goes last and from its end: a deletion that was cut off is
+    # never taken for a new lineage, nor for one that can be restored, and can be taken up again.
     for checkpoint in reversed(retained(writer.entries)):
         writer.append(Retire(writer.fence, checkpoint.checkpoint_id))
     deleted = 0

@@ -28,7 +28,6 @@ class StoreTaskRequest(
     """One store task.
 
     Attributes:
-        id: names it.
         checkpoint_dir: the address of the lineage, for Inspect, Release and DeleteLineage.
         path: the address of the snapshot, for Verify, Copy and Delete.
         source: of what Copy makes a savepoint: a savepoint, or a checkpoint directory.
@@ -50,12 +49,9 @@ class StoreTaskRequest(
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What came of it.
+    """What came of it: a result, of plain JSON data that depend on the kind, or a failure.
 
     Attributes:
-        id: of the request.
-        state: whether there is a result.
-        result: depends on the kind; plain JSON data.
         code: of a failure, a stable word; those of `moorage_state.errors` are among them.
         message: of a failure, for people; no secrets.
         retryable: the same may go well later.

@@ -47,12 +47,9 @@ _DELETES_PER_LOOK = 1000
 def verify(open_: Opener, path: str) -> dict[str, Any]:
     """Return what the snapshot at `path` is; `found` is false where there is none (yet).
 
-    `attempt` is who began to write a savepoint there, also where it is not complete.
-
-    Raises:
-        CorruptState: it is not whole; names the first object that is not as it should be.
-        UserError: a newer Moorage wrote it, or the store refuses.
-        StoreUnavailable: the store does not answer.
+    `attempt` is who began to write a savepoint there, also where it is not complete. Raises
+    CorruptState where it is not whole, naming the first object that is not as it should be;
+    UserError and StoreUnavailable.
     """
     directory, name = parent_and_name(path) or ("", "")
     checkpoint_id = checkpoint_id_of(name)
@@ -130,18 +127,12 @@ def copy(
 
     Args:
         source: a savepoint's address; or a checkpoint directory, of which what a start would begin
-            from is meant.
+            from is meant. `found` is false where there is nothing.
         attempt: who begins the savepoint.
         owner: the job; of a lineage that is another's by now nothing is copied.
 
-    Returns:
-        As `verify`; `found` is false where there is nothing at `source`.
-
-    Raises:
-        SavepointConflict: another attempt's savepoint has the directory.
-        CorruptState: the source is damaged; names the object.
-        UserError: a newer Moorage wrote it, it is another job's, or the store refuses.
-        StoreUnavailable: call again.
+    Raises `SavepointConflict` where another attempt's savepoint has the directory, CorruptState
+    naming the object where the source is damaged, UserError, and StoreUnavailable: call again.
     """
     found = _found(open_, source, owner)
     if found is None:
@@ -226,13 +217,9 @@ def delete(open_: Opener, path: str, digest: str, attempt: str) -> dict[str, Any
     It is, if its manifest has `digest`; or, where no digest is given or the manifest is gone, if
     `attempt` began it. Anything else is left as it is.
 
-    Returns:
-        `deleted`, the number of objects; and `left`, why nothing was: missing, other (another
-        savepoint took its place), foreign (somebody else's), checkpoint; empty if it was deleted.
-
-    Raises:
-        UserError: the store refuses, or a newer Moorage wrote it.
-        StoreUnavailable: some of it may be deleted; call again.
+    Returns `deleted`, the number of objects; and `left`, why nothing was: missing, other (another
+    savepoint took its place), foreign (somebody else's), checkpoint; empty if it was deleted.
+    Raises UserError, and StoreUnavailable: some of it may be deleted then; call again.
     """
     store = opened(open_, path)
     if store is None:
