@@ -126,6 +126,9 @@ class FileSink:
     def admit(self, lineage: str, origin: SinkOrigin | None) -> list[str]:
         """Refuse a folder whose readers would see rows twice; see `Sink`."""
         keep = self.other_lineages == "keep"
+        # Opening a store would make its folder, and another sink may yet refuse the run.
+        if self._local and not Path(self._absolute()).exists():
+            return []
         if self.commit == "rename":
             return directory.admit(Path(self._absolute()), lineage, origin, keep=keep)
         self._bucket().admit(lineage, origin, keep=keep)

@@ -68,25 +68,32 @@ class OutputKeeper:
         # that goes: a chore of the run before may still be at work when the next one begins.
         self._one_at_a_time = threading.Lock()
 
-    def admit(self, manifest: Manifest | None) -> Iterator[str]:
-        """Ask all sinks whether the run may begin with this point; yields sentences for people.
+    def admit(self, manifest: Manifest | None) -> list[str]:
+        """Ask all sinks whether the run may begin with this point; returns sentences for people.
 
         What begins with the lineage's own state goes on with its own output, and is not asked.
 
         Raises:
-            UserError: the run must not begin; nothing was touched.
+            UserError: the run must not begin; names every sink that says so.
         """
         lineage = self._writer.lineage
         if manifest is not None and manifest.lineage == lineage:
-            return
+            return []
         origin = None
         if manifest is not None:
             run = run_token(manifest.fence, manifest.run)
             origin = SinkOrigin(manifest.lineage, run, manifest.epoch)
+        told: list[str] = []
+        refused: dict[str, UserError] = {}
         for node in self._graph.sinks:
-            call = getattr(node.sink, "admit", None)
-            if call is not None:
-                yield from call(lineage, origin)
+            try:
+                call = getattr(node.sink, "admit", None)
+                told += call(lineage, origin) if call is not None else ()
+            except UserError as error:
+                refused[node.uid] = error
+        if refused:
+            raise _refusal(refused)
+        return told
 
     def restore(self, run: int, manifest: Manifest | None) -> Iterator[str]:
         """Take all sinks to the restored point; yields sentences for people.
@@ -248,6 +255,15 @@ def _outputs(
     live: Sequence[tuple[tuple[int, ...], _Committables]], uid: str
 ) -> tuple[LiveOutput, ...]:
     return tuple(LiveOutput(history, list(sinks.get(uid, []))) for history, sinks in live)
+
+
+def _refusal(refused: Mapping[str, UserError]) -> UserError:
+    """One error for all sinks, so that a person mends all of them before the next start."""
+    first = next(iter(refused.values()))
+    if len(refused) == 1:
+        return first
+    each = "; ".join(f"sink={uid}: {error}" for uid, error in refused.items())
+    return type(first)(f"sinks refuse to begin here: sinks={sorted(refused)}; {each}")
 
 
 def _of_function(error: UserError) -> UserError:

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from moorage.api.file_sink import FileSink
+from moorage.api.graph import SinkNode
 from moorage.sinks.file_names import OutputConflict
 from moorage_state.errors import UserError
 from moorage_state.stores import MemoryStore
@@ -62,6 +63,21 @@ def test_deleting_the_checkpoints_and_keeping_the_output_is_refused_and_touches_
     assert "move the folder away" in words
     assert tree(old.sink.path) == before
     assert not [entry for entry in new.writer.entries if type(entry).__name__ == "Run"]
+
+
+def test_all_sinks_that_refuse_are_named_at_once(lineage, tmp_path):
+    ran(lineage("one"), 1)
+    ran(lineage("two"), 1)
+    new = lineage("one")
+    other = FileSink(tmp_path / "two", commit=new.sink.commit)
+    free = FileSink(tmp_path / "free", commit=new.sink.commit)
+    nodes = [SinkNode(uid, cast("Any", None), sink) for uid, sink in (("b", other), ("c", free))]
+    new.graph.sinks += nodes
+    with pytest.raises(OutputConflict, match=r"sinks=\['b', 'out'\]") as refusal:
+        new.start()
+    assert new.sink.path in str(refusal.value)
+    assert other.path in str(refusal.value)
+    assert not Path(free.path).exists()
 
 
 def test_it_is_a_refusal_that_no_other_start_cures():
