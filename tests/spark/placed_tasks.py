@@ -7,8 +7,39 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import functions as F  # noqa: N812  the name everybody reads
 
+from moorage.engine.placement import AnchoredPlacement, assign, executors
+
 SUBTASKS = 6
 SEEN = "partition int, executor string, rows long, targets string"
+
+
+class Placing:
+    """Shares subtasks among the executors that there are, as a cluster's servers do."""
+
+    def __init__(self, context):
+        self._context, self._inner = context, AnchoredPlacement(context)
+        self.owners = {}
+
+    def place(self, df, parallelism):
+        owners = assign(self.owners, executors(self._context), parallelism)
+        if owners != self.owners:
+            self.pin(owners)
+        return self._inner.place(df, parallelism)
+
+    def pin(self, owners):
+        self.owners = owners
+        self._inner.pin(owners)
+
+
+class Pinned(Placing):
+    """Keeps to these owners."""
+
+    def __init__(self, context, owners):
+        super().__init__(context)
+        self.pin(owners)
+
+    def place(self, df, parallelism):
+        return self._inner.place(df, parallelism)
 
 
 def executor_process():
@@ -53,7 +84,7 @@ def rows_for(spark, targets, rows=600):
 def observe(placement, df, task=look):
     """Run one epoch; per subtask [executor, rows, targets], and the assignment it ran under."""
     placed = placement.place(df, SUBTASKS)
-    owners = placement.assignment(SUBTASKS)
+    owners = getattr(placement, "owners", {})
     seen = sorted(placed.mapInArrow(task, SEEN).collect())
     return {
         "partitions": [row.partition for row in seen],

@@ -5,15 +5,13 @@ import logging
 import pytest
 from tests.spark.placed_tasks import SEEN, SUBTASKS, look, observe, rows_for
 
-from moorage.engine.placement import AnchoredPlacement, LocalPlacement, assign, placement_for
+from moorage.engine.placement import AnchoredPlacement, LocalPlacement
 
 pytestmark = pytest.mark.spark
 
 
 def test_a_local_session_places_by_partition_alone(spark):
-    placement = placement_for(spark.sparkContext)
-    assert isinstance(placement, LocalPlacement)
-    assert placement.assignment(SUBTASKS) == {}
+    placement = LocalPlacement()
     epoch = observe(placement, rows_for(spark, 4))
     assert epoch["partitions"] == list(range(SUBTASKS))
     assert epoch["targets"] == ["0", "1", "2", "3", "", ""]
@@ -31,7 +29,7 @@ def test_empty_input_still_runs_every_subtask(spark, kind, parallelism):
 
 def test_this_spark_keeps_the_anchors_preference(spark, caplog):
     with caplog.at_level(logging.WARNING):
-        placement = AnchoredPlacement(spark.sparkContext, assign)
+        placement = AnchoredPlacement(spark.sparkContext)
     assert placement._usable
     assert not caplog.records
 

@@ -6,7 +6,7 @@ elsewhere reaches its state over the network, so every failure here ends in a wa
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,13 +19,11 @@ from moorage_state.errors import Bug
 
 __all__ = [
     "AnchoredPlacement",
-    "Assigner",
     "LiveExecutor",
     "LocalPlacement",
     "Placement",
     "assign",
     "executors",
-    "placement_for",
     "required_conf",
 ]
 
@@ -47,10 +45,6 @@ class LiveExecutor:
     cores: int = 1
 
 
-Assigner = Callable[[Mapping[int, str], Sequence[LiveExecutor], int], dict[int, str]]
-"""The type of `assign`: previous assignment, live executors, parallelism -> new assignment."""
-
-
 class Placement(Protocol):
     """Brings every row to its subtask and every subtask to its executor."""
 
@@ -63,9 +57,6 @@ class Placement(Protocol):
         Raises:
             Bug: Spark planned another number of partitions than asked for.
         """
-
-    def assignment(self, parallelism: int) -> dict[int, str]:
-        """Return subtask -> executor id as of now; empty when Spark chooses freely."""
 
 
 def required_conf(locality_wait: str = "10s") -> dict[str, str]:
@@ -166,13 +157,6 @@ def executors(context: SparkContext) -> list[LiveExecutor]:
     return sorted(found, key=lambda executor: _age(executor.id))
 
 
-def placement_for(context: SparkContext, assigner: Assigner = assign) -> Placement:
-    """Return the placement that fits the master `context` runs on."""
-    if context._jsc.sc().isLocal():
-        return LocalPlacement()
-    return AnchoredPlacement(context, assigner)
-
-
 class LocalPlacement:
     """For local mode, where all state is on one disk: rows go to their subtask, no more."""
 
@@ -180,41 +164,32 @@ class LocalPlacement:
         """See `Placement.place`."""
         return _as_dataframe(_routed(df, parallelism), df)
 
-    def assignment(self, parallelism: int) -> dict[int, str]:  # noqa: ARG002
-        """See `Placement.assignment`: always empty."""
-        return {}
-
 
 class AnchoredPlacement:
     """For clusters: a partition-wise union with an empty RDD that names the executors.
 
-    One assignment is kept for each parallelism, until executors come or go, so that subtask i of
-    different operators shares an executor. Not thread-safe: used by the epoch's thread.
+    Subtask i of different operators shares an executor: who serves the ranges says which, by `pin`.
+    Not thread-safe: used by the epoch's thread.
     """
 
-    def __init__(self, context: SparkContext, assigner: Assigner = assign) -> None:
+    def __init__(self, context: SparkContext) -> None:
         self._context = context
-        self._assigner = assigner
         self._anchors: dict[int, _Anchor] = {}
-        self._pinned: dict[int, str] | None = None
+        self._pinned: dict[int, str] = {}
         self._usable = self._probe()
 
     def place(self, df: DataFrame, parallelism: int) -> DataFrame:
-        """See `Placement.place`; looks at the live executors and moves subtasks first."""
+        """See `Placement.place`."""
         rows, anchor = _routed(df, parallelism), self._anchor(parallelism)
         if anchor.rdd is not None:
             # The union inherits the preferred locations of the anchor, with no work for each row.
             rows = self._union(anchor.rdd, rows, parallelism)
         return _as_dataframe(rows, df)
 
-    def assignment(self, parallelism: int) -> dict[int, str]:
-        """See `Placement.assignment`; looks at the live executors and moves subtasks first."""
-        return dict(self._anchor(parallelism).owners)
-
     def pin(self, owners: Mapping[int, str]) -> None:
         """From now on subtasks belong where `owners` says, whoever comes or goes.
 
-        A subtask whose executor is gone runs anywhere. Stands until the next call.
+        A subtask whose executor is gone, or that has none, runs anywhere.
         """
         self._pinned = dict(owners)
         self._anchors.clear()
@@ -224,17 +199,10 @@ class AnchoredPlacement:
         known = self._anchors.get(parallelism)
         if known is not None and known.live == live:
             return known
-        before = known.owners if known is not None else {}
-        if self._pinned is not None:
-            owners = self._pinned
-        else:
-            owners = self._assigner(before, live, parallelism)
-        moved = {task: owner for task, owner in owners.items() if before.get(task) != owner}
-        _log.info("placement.assigned parallelism=%d moved=%s", parallelism, moved)
         hosts = {executor.id: executor.host for executor in live}
-        locations = [_location(hosts, owners.get(task, "")) for task in range(parallelism)]
+        locations = [_location(hosts, self._pinned.get(task, "")) for task in range(parallelism)]
         useful = self._usable and len(live) > 1
-        anchor = _Anchor(live, owners, self._empty_rdd(locations) if useful else None)
+        anchor = _Anchor(live, self._empty_rdd(locations) if useful else None)
         self._anchors[parallelism] = anchor
         return anchor
 
@@ -313,10 +281,9 @@ def _as_dataframe(rows: Any, like: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Anchor:
-    """An assignment, the executors it was made for, and the RDD that carries it or None."""
+    """The executors that there were, and the RDD that names those of the subtasks, or None."""
 
     live: list[LiveExecutor]
-    owners: dict[int, str]
     rdd: Any
 
 

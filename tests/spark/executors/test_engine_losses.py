@@ -25,8 +25,9 @@ from tests.spark.executors.cluster_jobs import (
     one_operator,
     warnings_of_the_runner,
 )
+from tests.spark.placed_tasks import Placing
 
-from moorage.engine.placement import executors, placement_for
+from moorage.engine.placement import executors
 from moorage_state.server.group import ServerGroup
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -66,9 +67,7 @@ class ReadsOn(Sum):
 
 def losses_scenario(spark):
     with ServerGroup(2, Path.cwd() / "state") as group:
-        engine = partial(
-            Engine, spark, group, parallelism=6, placement=placement_for(spark.sparkContext)
-        )
+        engine = partial(Engine, spark, group, parallelism=6, placement=Placing(spark.sparkContext))
         answer = {"killed": kill_an_executor(spark, engine)}
         checks(spark, on=True)
         answer["same rows again"] = lose_a_shuffle(spark, engine, Sum, fence=2)

@@ -21,9 +21,10 @@ from tests.spark.executors.cluster_jobs import (
     one_operator,
     warnings_of_the_runner,
 )
+from tests.spark.placed_tasks import Placing
 
 from moorage import FileSink
-from moorage.engine.placement import executors, placement_for
+from moorage.engine.placement import executors
 from moorage_state.server.group import ServerGroup
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -93,7 +94,7 @@ def add_hosts_and_place(spark):
     while len({e.host for e in executors(context)}) < 1 + len(HOSTS):
         assert time.monotonic() < deadline, executors(context)
         time.sleep(0.05)
-    return placement_for(context)
+    return Placing(context)
 
 
 def fail_after_prepare(spark, engine):

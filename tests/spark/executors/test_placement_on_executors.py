@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812  the name everybody reads
 from tests.spark.placed_tasks import (
     SUBTASKS,
+    Pinned,
+    Placing,
     executor_process,
     look,
     observe,
@@ -16,7 +18,7 @@ from tests.spark.placed_tasks import (
     rows_for,
 )
 
-from moorage.engine.placement import AnchoredPlacement, executors, placement_for
+from moorage.engine.placement import executors
 
 pytestmark = pytest.mark.spark
 
@@ -59,13 +61,13 @@ def follow_assignments(spark):
     answer = []
     for wanted in ("012012", "221100", "000012"):
         owners = dict(enumerate(wanted))
-        placement = AnchoredPlacement(spark.sparkContext, lambda *_, owners=owners: owners)
+        placement = Pinned(spark.sparkContext, owners)
         answer += [observe(placement, rows_for(spark, 4)) for _ in range(2)]
     return answer
 
 
 def other_shapes(spark):
-    placement, df = placement_for(spark.sparkContext), rows_for(spark, 4)
+    placement, df = Placing(spark.sparkContext), rows_for(spark, 4)
     answer = {"empty": observe(placement, df.where("1 = 0"))}
     names = spark.createDataFrame([(i, f"n{i}") for i in range(4)], "id long, name string")
     joined = df.join(F.broadcast(names), "id").select("_m_target", "id", "name")
@@ -80,7 +82,7 @@ def other_shapes(spark):
 
 def lose_an_executor(spark):
     conf = spark.sparkContext._jsc.sc().conf()
-    placement, df = placement_for(spark.sparkContext), rows_for(spark, SUBTASKS)
+    placement, df = Placing(spark.sparkContext), rows_for(spark, SUBTASKS)
     marker = str(Path.cwd() / "died")
     answer = {"before": observe(placement, df)}
     conf.set("spark.locality.wait", "1s")
