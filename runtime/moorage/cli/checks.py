@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from moorage.driver.backends import judge_backend
 from moorage.driver.job_source import NO_BUILD, ODD_BUILD, fault_of, hiding_files
+from moorage.driver.settings import judge_backend
 from moorage_api import (
     Check,
     Problem,

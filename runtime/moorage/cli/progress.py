@@ -17,8 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from moorage.driver.types import CheckpointView, JobProgress
-from moorage.driver.views import OddRows
+from moorage.driver.types import JobProgress
+from moorage.driver.views import CheckpointView, OddRows
 
 __all__ = [
     "Display",

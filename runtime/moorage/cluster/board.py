@@ -31,8 +31,6 @@ from moorage_state.coordinator import CheckpointException
 from moorage_state.errors import MoorageError
 from moorage_state.stores.addresses import child
 
-__all__ = ["Board", "CommittedEpoch", "DriverAttempt", "error_code"]
-
 _WINDOW_SECONDS = 60.0
 _MAX_EPOCHS = 10_000
 _MAX_TEXT = 2_000

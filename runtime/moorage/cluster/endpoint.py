@@ -60,12 +60,6 @@ from moorage_state.errors import UserError
 from moorage_state.server.addresses import EVERYWHERE, listen
 from moorage_state.server.tls import TlsFiles, certificates
 
-__all__ = [
-    "MAX_BODY_BYTES",
-    "Connections",
-    "Endpoint",
-]
-
 _log = logging.getLogger(__name__)
 _MOST = 64
 _LOOK_SECONDS = 1.0

@@ -32,8 +32,6 @@ from moorage_state.errors import UserError
 from moorage_state.server.addresses import bracketed
 from moorage_state.server.tls import TlsFiles
 
-__all__ = ["SERVER_PORT", "VOLUME", "ClusterEnvironment", "Pod", "cluster_conf"]
-
 SERVER_PORT = 7790
 """Of the first state server of an executor."""
 

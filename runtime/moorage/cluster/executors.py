@@ -11,12 +11,10 @@ from typing import Any, Protocol
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
-from moorage.driver.environment import SparkEnded
 from moorage.driver.views import ExecutorsView
 from moorage.engine.placement import LiveExecutor, executors
+from moorage.engine.task_failures import SparkEnded
 from moorage_state.errors import UserError
-
-__all__ = ["ExecutorPool", "SparkExecutors"]
 
 
 class ExecutorPool(Protocol):

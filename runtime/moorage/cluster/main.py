@@ -36,12 +36,6 @@ from moorage_state.snapshots import LogWriter
 if TYPE_CHECKING:
     from moorage.driver.environment import JobEnvironment
 
-__all__ = [
-    "DriverProcess",
-    "FenceWatch",
-    "main",
-]
-
 SECONDS = 10.0
 _log = logging.getLogger("moorage.driver")
 Runner = Callable[

@@ -17,8 +17,6 @@ from moorage import __version__
 from moorage.cluster.board import Board, CommittedEpoch
 from moorage.driver.views import CheckpointRecord
 
-__all__ = ["CONTENT_TYPE", "METRICS", "DriverMetrics", "Measure", "metrics_table"]
-
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 _LABELS = ("job", "namespace")

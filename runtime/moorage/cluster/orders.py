@@ -28,17 +28,6 @@ from moorage_api.unsupported import unsupported_anywhere
 from moorage_state.errors import UserError
 from moorage_state.server.tls import BadCertificate, TlsFiles, certificates
 
-__all__ = [
-    "MIN_TOKEN",
-    "BadOrders",
-    "CertificateRefused",
-    "Mounted",
-    "NotSupported",
-    "OrdersRefused",
-    "Places",
-    "read_orders",
-]
-
 JOB_FILE = "job.yaml"
 START_FILE = "start.json"
 SPARK_FILE = "spark.json"

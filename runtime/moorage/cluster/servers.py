@@ -25,8 +25,6 @@ from moorage_state.server.slots import socket_path
 from moorage_state.server.tls import TlsFiles
 from moorage_state.server.wire import AnotherServer
 
-__all__ = ["ClusterServers", "Patience", "ServerPlace"]
-
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.25

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from moorage_api.driver import DriverEnd
 
-__all__ = ["MAX_BYTES", "Termination", "encoded"]
-
 MAX_BYTES = 4095
 """Kubernetes keeps 4,096."""
 

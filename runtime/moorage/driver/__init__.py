@@ -7,14 +7,9 @@ cluster, the driver pod's entry point call it. It must not know terminals, exit 
 
 from typing import TYPE_CHECKING, Any
 
-from moorage.driver.types import (
-    CheckpointView,
-    JobProgress,
-    RunOptions,
-    RunOutcome,
-    RunResult,
-    StoreRefused,
-)
+from moorage.driver.refusals import StoreRefused
+from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
+from moorage.driver.views import CheckpointView
 
 if TYPE_CHECKING:
     from moorage.driver.runner import run_job

@@ -14,29 +14,32 @@ from functools import partial
 
 from moorage.api.graph import JobGraph
 from moorage.api.sinks import Committable
-from moorage.driver.background import Background
-from moorage.driver.checkpoint_requests import Place, Requesters, underneath
 from moorage.driver.coordination import (
     CheckpointWatch,
+    Place,
+    Requesters,
     Unwatched,
     acknowledge,
     decline,
     new_coordinator,
     reason_of_part,
     trigger_savepoint,
+    underneath,
 )
-from moorage.driver.housekeeping import Housekeeper
-from moorage.driver.manifests import Boundary, ManifestMaker, handles_of
+from moorage.driver.housekeeping import Background, Housekeeper
+from moorage.driver.manifests import (
+    Boundary,
+    CheckpointReport,
+    ManifestMaker,
+    SnapshotWriter,
+    Staged,
+    Work,
+    handles_of,
+)
 from moorage.driver.output import OutputKeeper
 from moorage.driver.refusals import RestorePointIncompatible, RestorePointNotFound
 from moorage.driver.requests import CheckpointRequest, JobRequest, SavepointRequest
 from moorage.driver.settings import JobSettings
-from moorage.driver.snapshot_writer import (
-    CheckpointReport,
-    SnapshotWriter,
-    Staged,
-    Work,
-)
 from moorage.engine.fleet import FleetUpload, RangeFleet
 from moorage_state.coordinator import (
     CheckpointFailureReason,
@@ -68,8 +71,6 @@ from moorage_state.snapshots import (
     RangeHandle,
     UnderWay,
 )
-
-__all__ = ["Boundary", "CheckpointReport", "Checkpointer"]
 
 _log = logging.getLogger(__name__)
 

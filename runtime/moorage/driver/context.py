@@ -18,8 +18,6 @@ from moorage.engine.plan import EpochPlanner
 from moorage_state.coordinator import CompletedCheckpointStore
 from moorage_state.snapshots import CheckpointStore, LogWriter
 
-__all__ = ["DriverContext"]
-
 
 @dataclass(frozen=True, slots=True)
 class DriverContext:

@@ -19,10 +19,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import moorage_state.snapshots  # noqa: F401 - its errors cross the socket, too
-from moorage.driver.requests import Requests, SavepointRequest, SavepointView
+from moorage.driver.requests import Requests, SavepointRequest
+from moorage.driver.views import SavepointView
 from moorage_state.errors import MoorageError, Retryable, UserError, error_from_wire, error_to_wire
-
-__all__ = ["ControlServer", "ask_for_savepoint", "control_path"]
 
 FORMAT = 1
 _MAX_LINE = 1 << 16

@@ -1,18 +1,23 @@
-"""The coordinator of one run: which tasks take part in its checkpoints, and who hears of them.
+"""Between a run and its coordinator: which tasks take part, who asked, and what they are told.
 
-Called by the checkpointer, which speaks to the coordinator for all of its tasks.
+Decides which failures a job survives and which words a requester hears. Called by the checkpointer,
+which speaks to the coordinator for all tasks, under the run's epoch lock.
 """
 
+import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 from moorage.api.graph import JobGraph
-from moorage.driver.requests import SavepointRequest
+from moorage.driver.lineage import make_directory
+from moorage.driver.manifests import CheckpointReport, Work, savepoint_view, view_of
+from moorage.driver.requests import JobRequest, JobStopped, SavepointRequest
 from moorage.driver.settings import JobSettings
-from moorage.driver.snapshot_writer import CheckpointReport, Work
-from moorage.driver.views import FailureView, SavepointView
+from moorage.driver.views import CheckpointView, FailureView, SavepointView
 from moorage.engine.fleet import FleetUpload
 from moorage_api.cron import next_tick
 from moorage_state.coordinator import (
@@ -32,26 +37,37 @@ from moorage_state.coordinator import (
     TaskId,
     ToleranceAction,
 )
-from moorage_state.errors import MoorageError, ServerGone, StaleLease, VersionGone
-
-__all__ = [
-    "DRIVER_TASK",
-    "CheckpointWatch",
-    "Unwatched",
-    "WatchedCheckpoints",
-    "acknowledge",
-    "calendar_of",
-    "checkpoint_config",
-    "decline",
-    "new_coordinator",
-    "reason_of_part",
-    "trigger_savepoint",
-]
+from moorage_state.errors import (
+    Bug,
+    Fenced,
+    MoorageError,
+    Retryable,
+    ServerGone,
+    StaleLease,
+    StoreDenied,
+    StoreUnavailable,
+    VersionGone,
+)
+from moorage_state.snapshots import LogWriter, SavepointStore
 
 _YEAR_SECONDS = 365 * 86_400.0
 
 DRIVER_TASK = TaskId("", 0)
 """Stands for the driver, so that a job without state has a task to wait for as well."""
+
+_log = logging.getLogger(__name__)
+
+_SUSPENDED = (
+    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN,
+    CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
+)
+
+_OF_A_PART = (
+    CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+    CheckpointFailureReason.TASK_FAILURE,
+    CheckpointFailureReason.UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE,
+)
+"""A decline carries its text alone; the error is known here."""
 
 
 class CheckpointWatch(Protocol):
@@ -248,3 +264,177 @@ def reason_of_part(
             return CheckpointFailureReason.UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE
         case _:
             return default
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a savepoint is to lie, and the savepoint if an earlier driver completed it there."""
+
+    location: str
+    completed: SavepointView | None = None
+
+
+class Requesters:
+    """The requests of one run, from their beginning to their answer.
+
+    Args:
+        watch: hears of savepoints, and of a store that fails.
+    """
+
+    def __init__(self, settings: JobSettings, writer: LogWriter, watch: CheckpointWatch) -> None:
+        self._settings = settings
+        self._writer = writer
+        self._watch = watch
+        self._suspended: list[JobRequest] = []
+        self._attempts: dict[str, str] = {}
+        self._placing: list[JobRequest] = []
+        self._last_error: MoorageError | None = None
+
+    @property
+    def finds_place(self) -> bool:
+        """Whether a savepoint that was asked for waits for its place."""
+        return bool(self._placing)
+
+    def finding_place(self, request: SavepointRequest) -> Callable[[], "Place"]:
+        """Return what looks where the savepoint is to lie; its result goes to `placed`."""
+        self._placing.append(request)
+        return partial(self._place_of, request)
+
+    def placed(self, request: SavepointRequest, result: "Place | BaseException") -> str | None:
+        """Where the savepoint is to lie; None if an earlier driver completed it, which is told.
+
+        Raises:
+            MoorageError: it cannot lie there, or another one does.
+        """
+        if request not in self._placing:
+            return None  # handed back meanwhile
+        self._placing.remove(request)
+        if isinstance(result, BaseException):
+            raise result
+        if result.completed is None:
+            self._attempts[result.location] = request.attempt_id
+            return result.location
+        self._watch.savepoint(result.completed)
+        request.answer(result.completed)
+        return None
+
+    def _place_of(self, request: SavepointRequest) -> "Place":
+        location = self._settings.savepoint_url(request.name)
+        make_directory("state.savepointDir", self._settings.savepoint_dir)
+        savepoint = SavepointStore(location, create=True)
+        found = savepoint.completed_by(request.attempt_id)
+        if found is None:
+            return Place(location)
+        if found.lineage != self._writer.lineage:
+            savepoint.check_empty()
+        return Place(location, savepoint_view(request.name, savepoint, found))
+
+    def attempt_at(self, location: str | None) -> str:
+        """The id of the request for the savepoint there; empty for a checkpoint."""
+        return self._attempts.get(location or "", "")
+
+    def answer(self, request: JobRequest, future: CheckpointFuture) -> None:
+        """Tell who asked how it ended; what was given up with the run is kept for the next."""
+        if was_suspended(future):
+            self._suspended.append(request)
+            return
+        answer = answer_of(request, future, self._last_error)
+        if isinstance(answer, SavepointView):
+            self._watch.savepoint(answer)
+        request.answer(answer)
+
+    def take_suspended(self) -> list[JobRequest]:
+        """What was asked for and given up, for no fault of its own: the run ends, or the job."""
+        suspended, self._suspended, self._placing = self._suspended + self._placing, [], []
+        return suspended
+
+    def note(self, error: MoorageError, checkpoint_id: int) -> None:
+        """A part of a checkpoint failed."""
+        self._last_error = error
+        if isinstance(error, (StoreUnavailable, StoreDenied)):
+            self._watch.storage(str(error))
+        _log.error("checkpoint failed: checkpoint=%d: %s", checkpoint_id, error)
+
+    def forget(self) -> None:
+        """What failed before has nothing to do with what is taken next."""
+        self._last_error = None
+
+    def survivable(self, work: Work, error: BaseException) -> MoorageError:
+        """The error, if the job can go on after it; else it is raised.
+
+        A savepoint is what a person asked for: whatever goes wrong with it, the job runs on, unless
+        another driver took over.
+        """
+        known = isinstance(error, MoorageError) and not isinstance(error, (Fenced, Bug))
+        if isinstance(error, Fenced) or not (known or work.is_savepoint):
+            raise error
+        if not isinstance(error, MoorageError):
+            error = Bug(f"a savepoint failed unexpectedly: {type(error).__name__}: {error}")
+        self.note(error, work.checkpoint_id)
+        return error
+
+    def why(self, future: CheckpointFuture) -> MoorageError:
+        """Why the last checkpoint did not complete."""
+        error = future.exception()
+        if error is not None and self._last_error is None:
+            return underneath(error)
+        return self._last_error or Retryable(
+            "the last checkpoint did not complete; the next run continues from the one before"
+        )
+
+
+def was_suspended(future: CheckpointFuture) -> bool:
+    """Whether it failed for no fault of its own: the run ends, or the job stops."""
+    error = future.exception()
+    return error is not None and error.reason in _SUSPENDED
+
+
+def answer_of(
+    request: JobRequest, future: CheckpointFuture, last_error: MoorageError | None
+) -> CheckpointView | SavepointView | MoorageError:
+    """What the requester is told.
+
+    Args:
+        last_error: the latest that made a part of a checkpoint fail.
+    """
+    error = future.exception()
+    if error is None:
+        done = future.result()
+        return _view(request, done.external_pointer, done.payload)
+    return (last_error if error.reason in _OF_A_PART else None) or underneath(error)
+
+
+def underneath(error: BaseException) -> MoorageError:
+    """The error that a person should see."""
+    cause = getattr(error, "cause", None)
+    found = cause if isinstance(cause, MoorageError) else error
+    return found if isinstance(found, MoorageError) else Bug(f"{type(error).__name__}: {error}")
+
+
+def _view(
+    request: JobRequest, url: str, report: CheckpointReport
+) -> CheckpointView | SavepointView:
+    if not isinstance(request, SavepointRequest):
+        return view_of(report)
+    return SavepointView(
+        name=request.name,
+        url=url,
+        checkpoint_id=report.checkpoint_id,
+        epoch=report.epoch,
+        bytes_total=report.bytes_total,
+        duration_seconds=report.seconds,
+        manifest_digest=report.digest,
+        max_parallelism=report.max_parallelism,
+        completed_at=report.completed_at,
+    )
+
+
+def stopped(request: JobRequest) -> JobStopped:
+    """What a requester is told when the job ends before it is done."""
+    if not isinstance(request, SavepointRequest):
+        kind = request.kind.lower()
+        return JobStopped(f"the job was stopped before what was asked for was done: kind={kind}")
+    return JobStopped(
+        f"the job was stopped before the savepoint was complete: name={request.name}; to end a job "
+        f"with one use --stop"
+    )

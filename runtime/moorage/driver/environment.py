@@ -17,18 +17,7 @@ from moorage.driver.types import RunOptions
 from moorage.driver.views import ExecutorsView
 from moorage.engine.placement import Placement
 from moorage.engine.range_access import Servers
-from moorage.engine.task_failures import SparkEnded
 from moorage_state.errors import MoorageError
-
-__all__ = [
-    "JobEnvironment",
-    "NoExecutors",
-    "Platform",
-    "RangesMove",
-    "SparkEnded",
-    "SparkNotStarted",
-    "StoppedWaiting",
-]
 
 
 class NoExecutors(MoorageError):

@@ -20,8 +20,6 @@ from moorage.engine.task_failures import UserFunctionError
 from moorage_state.errors import MoorageError, UserError
 from moorage_state.import_path import after_standard_library
 
-__all__ = ["build_graph", "check_folders", "check_job_file"]
-
 _MODULE = "moorage_job"
 
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["NO_BUILD", "ODD_BUILD", "Fault", "fault_of", "hiding_files", "unread_files"]
-
 # What processes of a job import, all of them folders: a single file of such a name is another's.
 _PACKAGES = frozenset({
     *("boto3", "botocore", "msgspec", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "rocksdict"),

@@ -33,11 +33,6 @@ from moorage_state.snapshots import (
 )
 from moorage_state.stores import open_store
 
-__all__ = [
-    "hold_lineage",
-    "make_directory",
-]
-
 
 @contextlib.contextmanager
 def hold_lineage(

@@ -25,8 +25,6 @@ from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
 from moorage_state.state_backends import StateBackend
 
-__all__ = ["LocalEnvironment", "LocalServers", "Scratch"]
-
 _OWNED = ".owned"
 _SOCKETS = "sockets"
 _SHORT = 80

@@ -37,8 +37,6 @@ from moorage_state.snapshots import (
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["OutputKeeper", "history_of", "left_behind"]
-
 _Committables = Mapping[str, list[Committable]]
 
 _QUIET_SECONDS = 5.0

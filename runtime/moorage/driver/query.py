@@ -1,36 +1,32 @@
-"""What a run asks of Spark's query, and when it runs an epoch without it.
+"""The stream's query: its start and end, how far it has come, and whether it gets on.
 
-Decides what it means when Spark does not answer; and that a job without input neither misses its
-timers nor keeps two processors busy. Called by the run.
+Decides what it means when Spark does not answer. Of bounded input it tells how many files were
+taken up, by Spark's file source log in the run's own checkpoint location. Within an epoch a sign
+of life is that one of Spark's tasks ended or a stage began; between epochs, that Spark waits for
+its next trigger because there is nothing to do. What cannot be seen is no sign. Called by the run.
 """
 
 import logging
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol, TypeVar
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from moorage.api.functions import KeyedProcessFunction
 from moorage.api.graph import JobGraph
 from moorage.driver.settings import JobSettings
-from moorage.engine.event_time import Watermarks
 from moorage.engine.plan import tagged_union
-from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.task_failures import ask_spark
 
-__all__ = [
-    "Ticking",
-    "counting_consumers",
-    "end",
-    "error_of",
-    "has_timers",
-    "is_active",
-    "start_query",
-]
-
 _log = logging.getLogger(__name__)
+
+_EVERY_SECONDS = 5.0
+
+_T = TypeVar("_T")
 
 
 def start_query(
@@ -76,70 +72,130 @@ def end(query: StreamingQuery) -> None:
         _log.warning("query_not_stopped: %s: %s", type(error).__name__, error)
 
 
-def has_timers(graph: JobGraph) -> bool:
-    """Whether any of its functions fires timers."""
-    base = KeyedProcessFunction.on_timer
-    return any(type(o.function).on_timer is not base for o in graph.operators)
-
-
-def counting_consumers(graph: JobGraph) -> frozenset[str]:
-    """Uids of consumers that together read each input about once: their rows are the input's."""
-    seen: set[str] = set()
-    chosen: set[str] = set()
-    consumers = [(o.uid, (*o.upstream.branches, *o.broadcast_branches)) for o in graph.operators]
-    consumers += [(s.uid, s.upstream.branches) for s in graph.sinks]
-    for uid, branches in consumers:
-        inputs = {branch.node.uid for branch in branches}
-        if inputs - seen:
-            seen |= inputs
-            chosen.add(uid)
-    return frozenset(chosen)
-
-
-_REST_SECONDS = 0.2
-"""The least time between an epoch and a tick, however short the job's interval is."""
-
-_QUIET_SECONDS = 1.0
-"""Beyond the interval: when Spark has brought nothing for so long, its sources have nothing."""
-
-
-class Ticking:
-    """Says when an epoch without input is due: for timers, where no row comes that brings one.
-
-    Between two of them lies at least the job's epoch interval, and data goes first.
+class FileBound:
+    """Counts files of inputs that read directories.
 
     Args:
-        timers: whether any function of the job has timers.
-        epoch_seconds: the job's epoch interval.
-        clock: seconds that never go back.
+        spark_dir: the checkpoint location of the run's query.
     """
 
+    def __init__(self, graph: JobGraph, spark_dir: Path) -> None:
+        self._logs = [
+            spark_dir / "sources" / str(i)
+            for i, node in enumerate(graph.inputs)
+            if node.files is not None
+        ]
+        self._total = sum(_count_files(node.files) for node in graph.inputs if node.files)
+        self._done: dict[Path, int] = {}
+
+    def read(self) -> tuple[int, int] | None:
+        """(files taken up, files there are); None where no input reads files."""
+        if not self._logs or not self._total:
+            return None
+        done = sum(self._taken(log) for log in self._logs)
+        return min(done, self._total), self._total
+
+    def _taken(self, log: Path) -> int:
+        """Entries in the source log: a compact file holds all before it."""
+        try:
+            names = [path.name for path in log.iterdir()]
+        except OSError:
+            return 0
+        compact = [int(n.removesuffix(".compact")) for n in names if n.endswith(".compact")]
+        base = max(compact, default=-1)
+        counted = [log / f"{base}.compact"] if compact else []
+        counted += [log / n for n in names if n.isdigit() and int(n) > base]
+        for path in counted:
+            if path not in self._done:
+                self._done[path] = _entries(path)
+        return sum(self._done[path] for path in counted)
+
+
+def _count_files(url: str) -> int:
+    root = url.removeprefix("file://")
+    if "://" in root or not Path(root).is_dir():
+        return 0
+    return sum(not name.startswith(("_", ".")) for _, _, names in os.walk(root) for name in names)
+
+
+def _entries(path: Path) -> int:
+    """Lines after the version line."""
+    try:
+        return max(0, len(path.read_text().splitlines()) - 1)
+    except OSError:
+        return 0
+
+
+class Lock(Protocol):
+    """What an epoch holds."""
+
+    def acquire(self, *, timeout: float) -> bool:
+        """Whether it was had in time."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+class Told(Protocol):
+    """Hears of signs; see `moorage.driver.reporter.Reporter.lives`."""
+
+    def __call__(self, *, tasks: int = 0, moved: bool = True) -> None:
+        """So many tasks run; whether anything got on since the last time."""
+
+
+class Liveness:
+    """Looks at Spark every few seconds, and tells what has moved."""
+
     def __init__(
-        self, *, timers: bool, epoch_seconds: float, clock: Callable[[], float] = time.monotonic
+        self, spark: SparkSession, tell: Told, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.timers = timers
-        self._interval = max(epoch_seconds, _REST_SECONDS)
+        self._spark = spark
+        self._tell = tell
         self._clock = clock
         self._last = clock()
+        self._seen: frozenset[tuple[int, ...]] = frozenset()
 
-    def epoch_ended(self) -> None:
-        """An epoch has just been committed."""
-        self._last = self._clock()
+    @contextmanager
+    def watching(self, lock: Lock, query: StreamingQuery) -> Iterator[None]:
+        """Hold the lock that an epoch holds; while that is waited for, look into the epoch."""
+        while not lock.acquire(timeout=_EVERY_SECONDS):
+            self.within()
+        try:
+            self.between(query)
+            yield
+        finally:
+            lock.release()
 
-    @property
-    def quiet(self) -> bool:
-        """Whether the sources seem to have nothing to read."""
-        return self._clock() - self._last > _QUIET_SECONDS + self._interval
+    def within(self) -> None:
+        """Look at the tasks of the epoch under way."""
+        found = self._look(self._stages)
+        if found is not None:
+            seen, tasks = found
+            moved, self._seen = seen != self._seen, seen
+            self._tell(tasks=tasks, moved=moved)
 
-    def due(self, watermarks: Watermarks, next_timer: int, now_ms: int) -> bool:
-        """Whether to run an epoch without input.
+    def between(self, query: StreamingQuery) -> None:
+        """Between two epochs, and not too often: whether Spark has nothing to do."""
+        now = self._clock()
+        if now - self._last < _EVERY_SECONDS:
+            return
+        self._last = now
+        if self._look(lambda: query.status["isTriggerActive"]) is False:
+            self._tell()
 
-        Args:
-            next_timer: the earliest processing-time timer; NEVER or UNKNOWN where that is so.
-            now_ms: processing time.
-        """
-        if not self.timers:
-            return False
-        if next_timer not in {NEVER, UNKNOWN} and next_timer <= now_ms:
-            return self._clock() - self._last >= self._interval
-        return self.quiet and (next_timer == UNKNOWN or watermarks.advanced)
+    def _stages(self) -> tuple[frozenset[tuple[int, ...]], int]:
+        """What changes when a task ends, and how many tasks run."""
+        tracker = self._spark.sparkContext.statusTracker()
+        known = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        stages = [stage for stage in known if stage is not None]
+        done = frozenset(
+            (one.stageId, one.currentAttemptId, one.numCompletedTasks) for one in stages
+        )
+        return done, sum(one.numActiveTasks for one in stages)
+
+    def _look(self, at: Callable[[], _T]) -> _T | None:
+        try:
+            return at()
+        except Exception as error:  # noqa: BLE001  a look must not end the run
+            _log.debug("spark was not looked at: %s: %s", type(error).__name__, error)
+            return None

@@ -6,17 +6,6 @@ none of these, only a person, or time for a store that is away.
 
 from moorage_state.errors import CorruptState, UserError
 
-__all__ = [
-    "AdoptRequired",
-    "DirectoryConflict",
-    "RestorePointChanged",
-    "RestorePointCorrupt",
-    "RestorePointIncompatible",
-    "RestorePointNotFound",
-    "StoreAccessRefused",
-    "StoreRefused",
-]
-
 
 class StoreRefused(UserError):
     """The checkpoint directory cannot be used by this run.

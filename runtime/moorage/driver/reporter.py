@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from moorage.driver.snapshot_writer import CheckpointReport, view_of
+from moorage.driver.manifests import CheckpointReport, view_of
 from moorage.driver.types import JobProgress
 from moorage.driver.views import (
     CheckpointRecord,
@@ -24,8 +24,6 @@ from moorage.driver.views import (
     SavepointView,
 )
 from moorage_state.snapshots import Manifest
-
-__all__ = ["HISTORY", "Reporter", "view_of"]
 
 HISTORY = 100
 """How many checkpoints and savepoints are remembered."""

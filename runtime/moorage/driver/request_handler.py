@@ -8,9 +8,10 @@ end.
 from collections.abc import Callable
 from dataclasses import replace
 
-from moorage.driver.checkpoint_requests import stopped
-from moorage.driver.checkpointer import Boundary, Checkpointer
+from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.context import DriverContext
+from moorage.driver.coordination import stopped
+from moorage.driver.manifests import Boundary
 from moorage.driver.reporter import Reporter
 from moorage.driver.requests import (
     CheckpointRequest,
@@ -25,8 +26,6 @@ from moorage.driver.views import SavepointView
 from moorage_state.coordinator import CompletedCheckpointStore, JobEnd
 from moorage_state.errors import Bug, Fenced, MoorageError, StoreUnavailable, UserError
 from moorage_state.snapshots import Released
-
-__all__ = ["JobStopping", "RequestHandler", "let_go", "let_go_of_checkpoints"]
 
 
 class JobStopping(UserError):

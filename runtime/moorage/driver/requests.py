@@ -16,25 +16,6 @@ from uuid import uuid4
 from moorage.driver.views import CheckpointView, SavepointView
 from moorage_state.errors import MoorageError, Retryable, UserError
 
-__all__ = [
-    "CheckpointRequest",
-    "JobEnding",
-    "JobRequest",
-    "JobStopped",
-    "RequestConflict",
-    "RequestKind",
-    "RequestState",
-    "Requests",
-    "RescaleRequest",
-    "RestartNeeded",
-    "SavepointRequest",
-    "SavepointView",
-    "StopRequest",
-    "Stopped",
-    "TooManyRequests",
-    "check_name",
-]
-
 RequestKind = Literal["Checkpoint", "Savepoint", "Stop", "Rescale"]
 RequestState = Literal["Pending", "Running", "Completed", "Failed"]
 

@@ -14,7 +14,6 @@ import pyspark
 from msgspec.structs import replace
 
 from moorage.api.graph import JobGraph
-from moorage.driver.backends import chosen_backend
 from moorage.driver.manifests import SPARK_VERSION, STATELESS, UID_MAPPING
 from moorage.driver.refusals import (
     RestorePointChanged,
@@ -22,7 +21,7 @@ from moorage.driver.refusals import (
     RestorePointIncompatible,
     RestorePointNotFound,
 )
-from moorage.driver.settings import JobSettings, RestorePolicy
+from moorage.driver.settings import JobSettings, RestorePolicy, chosen_backend
 from moorage.state.snapshot_path import locate
 from moorage_state.errors import CorruptState, NewerFormat, StoreDenied, UserError
 from moorage_state.keygroups import resolved_max_parallelism
@@ -49,16 +48,6 @@ from moorage_state.state_backends import job_max_state_size
 from moorage_state.state_backends.state_backend import BUILT_IN
 from moorage_state.stores import ObjectStore, open_store
 from moorage_state.tuning import default_options
-
-__all__ = [
-    "Choice",
-    "adopting",
-    "check_fits",
-    "check_settings",
-    "check_spark",
-    "choose",
-    "renamed",
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,16 @@ from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.job_file import build_graph, check_folders, check_job_file
 from moorage.driver.lineage import hold_lineage
 from moorage.driver.local import LocalEnvironment
+from moorage.driver.manifests import view_of
 from moorage.driver.output import OutputKeeper
-from moorage.driver.reporter import Reporter, view_of
+from moorage.driver.reporter import Reporter
 from moorage.driver.request_handler import let_go, let_go_of_checkpoints
 from moorage.driver.requests import Stopped
 from moorage.driver.restore_point import Choice, adopting, check_fits, check_settings, choose
 from moorage.driver.savepoints import KnownSavepoints
+from moorage.driver.session import spare_byte_counts
 from moorage.driver.settings import JobSettings
 from moorage.driver.stream_run import StreamRun
-from moorage.driver.tuning import spare_byte_counts
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.plan import EpochPlanner
@@ -48,8 +49,6 @@ from moorage_state.errors import (
     VersionMismatch,
 )
 from moorage_state.snapshots import CheckpointStore, LogWriter, Verify
-
-__all__ = ["run_job"]
 
 _REWIND = (VersionGone, VersionMismatch, StaleLease, Retryable)
 _MAX_REWINDS = 3

@@ -28,8 +28,6 @@ from moorage_state.snapshots import (
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
 from moorage_state.stores import delete_all
 
-__all__ = ["ClaimedSavepoints", "KnownSavepoints"]
-
 _log = logging.getLogger(__name__)
 
 _UNDER_WAY_SECONDS = 3600.0

@@ -23,11 +23,19 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from pyspark.sql.types import (
+    BooleanType,
+    DateType,
+    NumericType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
+from moorage.api.graph import JobGraph
 from moorage.class_archive import sharing_options
 from moorage.driver.environment import SparkNotStarted
 from moorage.driver.settings import JobSettings
-from moorage.driver.tuning import COMPILER
 from moorage.engine import worker_daemon
 from moorage.engine.placement import required_conf
 from moorage.engine.worker_daemon import DAEMON_MODULE, SAFE_PATH
@@ -35,26 +43,42 @@ from moorage.redaction import SPARK_REDACTION, has_credentials, is_secret
 from moorage_state.errors import UserError
 from moorage_state.import_path import python_path
 
-__all__ = [
-    "check_spark_version",
-    "end_session",
-    "engine_conf",
-    "hidden",
-    "java_options",
-    "local_session",
-    "out_of_sight",
-    "properties",
-    "start_jvm",
-    "start_session",
-    "worker_path",
-]
-
 _log = logging.getLogger(__name__)
 
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
+
 _BATCH_ROWS = "50000"
+
 _SUPPORTED = ((4, 1), (4, 4))
+
+_OURS = ("HUP", "INT", "TERM")
+
+_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+
+_SHELL = "pyspark-shell"
+
+_ESCAPED = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+
+COMPILER = (
+    "-XX:Tier4InvocationThreshold=100000",
+    "-XX:Tier4MinInvocationThreshold=50000",
+    "-XX:Tier4CompileThreshold=200000",
+)
+"""Java's second compiler takes loops, and what is called a hundred thousand times: for every row.
+
+To compile what plans an epoch costs more than it saves in hours.
+"""
+
+_BYTE_LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
+
+_NO_LIMIT = (1 << 31) - 1
+
+_FIXED_WIDTH = (NumericType, BooleanType, DateType, TimestampType, TimestampNTZType)
+
+# Of 16 bytes at most, times the rows of a batch: less than Spark's own limit of 64 MB.
+_NARROW_COLUMNS = 64
 
 
 def check_spark_version() -> None:
@@ -192,9 +216,6 @@ def worker_path(settings: JobSettings) -> str:
     return python_path([*own, *sys.path])
 
 
-_OURS = ("HUP", "INT", "TERM")
-
-
 def start_jvm(conf: Mapping[str, str]) -> None:
     """Start the JVM with these settings on its command line, if this process has none yet.
 
@@ -222,11 +243,6 @@ def start_jvm(conf: Mapping[str, str]) -> None:
             misc.Signal.handle(misc.Signal(name), misc.SignalHandler.SIG_IGN)
     except Py4JError as error:  # -Xrs, say: then the JVM leaves signals as they are
         _log.info("jvm_takes_signals: %s", error)
-
-
-_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
-_SHELL = "pyspark-shell"
-_ESCAPED = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 
 
 def hidden(conf: Mapping[str, str]) -> dict[str, str]:
@@ -275,3 +291,20 @@ def _character(one: str, *, key: bool) -> str:
         return one
     units = one.encode("utf-16-be")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def spare_byte_counts(spark: SparkSession, graph: JobGraph, settings: JobSettings) -> None:
+    """Have Spark not add up the bytes of an Arrow batch at each row, where rows are narrow.
+
+    A limit of bytes costs a fifth of what executors do for a row, and says nothing where every
+    row has a known width: the limit of rows comes first. Streams that begin later take it over.
+    """
+    consumers = [operator.upstream.schema for operator in graph.operators]
+    consumers += [sink.upstream.schema for sink in graph.sinks]
+    if _BYTE_LIMIT not in settings.spark_conf and all(map(_is_narrow, consumers)):
+        spark.conf.set(_BYTE_LIMIT, str(_NO_LIMIT))
+
+
+def _is_narrow(schema: StructType) -> bool:
+    fixed = all(isinstance(field.dataType, _FIXED_WIDTH) for field in schema.fields)
+    return fixed and len(schema.fields) <= _NARROW_COLUMNS

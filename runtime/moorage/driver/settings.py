@@ -1,28 +1,38 @@
 """What the driver needs of a job's manifest, resolved for the machine it runs on.
 
-Decides defaults and paths once, so that nothing below reads the resource's models. Frozen.
+Decides defaults and paths once, so that nothing below reads the resource's models; and which state
+backend a job gets: a manifest goes before the machine's defaults. Frozen.
 """
 
 import datetime
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from moorage.driver.backends import chosen_backend, or_default
 from moorage.driver.types import Orders
 from moorage_api import StatefulSparkJob
-from moorage_api.state import S3
+from moorage_api.state import DEFAULT_BACKEND, S3
 from moorage_state.coordinator import CheckpointRetentionPolicy
 from moorage_state.errors import IllegalConfigurationError, UserError
-from moorage_state.state_backends import StateBackend, job_max_state_size
+from moorage_state.import_path import after_standard_library
+from moorage_state.state_backends import StateBackend, job_max_state_size, judge_job_backend
 from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
-from moorage_state.tuning import default_options
-
-__all__ = ["JobSettings", "RestorePolicy"]
+from moorage_state.tuning import Refusal, default_options
 
 _LOCAL_CLUSTER = "local"
+
+_RETENTION = {
+    "NoExternalizedCheckpoints": CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION,
+    "DeleteOnCancellation": CheckpointRetentionPolicy.RETAIN_ON_FAILURE,
+    "RetainOnCancellation": CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION,
+}
+
+DEFAULT_VARIABLE = "MOORAGE_STATE_BACKEND"
+"""The state backend of jobs that have no state yet and whose manifest names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +218,6 @@ def _backend(job: StatefulSparkJob, named: str | None, code: Sequence[Path]) -> 
     return found
 
 
-_RETENTION = {
-    "NoExternalizedCheckpoints": CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION,
-    "DeleteOnCancellation": CheckpointRetentionPolicy.RETAIN_ON_FAILURE,
-    "RetainOnCancellation": CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION,
-}
-
-
 def _retention(named: str | None) -> CheckpointRetentionPolicy | None:
     """Flink's policy under the name that people give it; none keeps checkpoints at every end."""
     return _RETENTION[named] if named is not None else None
@@ -262,3 +265,62 @@ def _restore_policy(
         order_id=orders.order_id,
         acknowledge_state_loss=loss,
     )
+
+
+def or_default(backend: str | None, environ: Mapping[str, str] = os.environ) -> str:
+    """The name of a backend; None stands for the machine's default."""
+    return backend or environ.get(DEFAULT_VARIABLE, "").strip() or DEFAULT_BACKEND
+
+
+def chosen_backend(
+    backend: str | None,
+    options: Mapping[str, str],
+    code: Sequence[Path] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> StateBackend:
+    """The backend that `spec.state.backend` and `spec.state.options` name here.
+
+    Args:
+        backend: its name; None for the machine's default.
+        code: where the job's own modules lie: folders and archives.
+
+    Raises:
+        IllegalConfigurationError: naming the key, its value and what is allowed.
+    """
+    judged = judge_backend(backend, options, code, environ)
+    if isinstance(judged, StateBackend):
+        return judged
+    raise judged[0].error()
+
+
+def judge_backend(
+    backend: str | None,
+    options: Mapping[str, str],
+    code: Sequence[Path] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> StateBackend | list[Refusal]:
+    """What `chosen_backend` gives, or everything that is wrong with the options.
+
+    Raises:
+        IllegalConfigurationError: there is no such backend, or the machine's defaults are wrong.
+    """
+    defaults = default_options(environ)
+    try:
+        with _importing_from(code):
+            return judge_job_backend(or_default(backend, environ), options, defaults)
+    except IllegalConfigurationError as error:
+        if backend is not None:
+            raise
+        raise IllegalConfigurationError(
+            f"this machine's default cannot be used: variable={DEFAULT_VARIABLE}: {error}"
+        ) from error
+
+
+@contextmanager
+def _importing_from(code: Sequence[Path]) -> Iterator[None]:
+    before = list(sys.path)
+    after_standard_library(str(path) for path in code)
+    try:
+        yield
+    finally:
+        sys.path[:] = before

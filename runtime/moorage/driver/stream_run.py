@@ -8,6 +8,7 @@ lock, so that a boundary is a boundary. Called by `run_job`, once per run token.
 import logging
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,17 +16,24 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from moorage.driver.checkpointer import Boundary, Checkpointer, CheckpointReport
+from moorage.api.functions import KeyedProcessFunction
+from moorage.api.graph import JobGraph
+from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.context import DriverContext
 from moorage.driver.environment import RangesMove
-from moorage.driver.manifests import known_schemas, operator_schemas, operator_sides, watermarks_at
-from moorage.driver.progress import FileBound, Liveness
+from moorage.driver.manifests import (
+    Boundary,
+    CheckpointReport,
+    known_schemas,
+    operator_schemas,
+    operator_sides,
+    watermarks_at,
+)
 from moorage.driver.query import (
-    Ticking,
-    counting_consumers,
+    FileBound,
+    Liveness,
     end,
     error_of,
-    has_timers,
     is_active,
     start_query,
 )
@@ -36,8 +44,10 @@ from moorage.driver.types import RunOutcome
 from moorage.driver.views import OddRows
 from moorage.engine.acks import OddCounts
 from moorage.engine.epoch import EpochRunner, RunIdentity
+from moorage.engine.event_time import Watermarks
 from moorage.engine.operator_states import OperatorMove, redistribute
 from moorage.engine.sparklog import SparkLog, capture, lay
+from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.task_failures import SparkEnded, failure_of
 from moorage_state.errors import (
     Bug,
@@ -48,13 +58,59 @@ from moorage_state.errors import (
 )
 from moorage_state.snapshots import Manifest, Run, run_token
 
-__all__ = ["DriverContext", "StreamRun"]
-
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 _LOOK_SECONDS = 2.0
 """Between two looks at the number of executors."""
+
+_REST_SECONDS = 0.2
+"""The least time between an epoch and a tick, however short the job's interval is."""
+
+_QUIET_SECONDS = 1.0
+"""Beyond the interval: when Spark has brought nothing for so long, its sources have nothing."""
+
+
+class Ticking:
+    """Says when an epoch without input is due: for timers, where no row comes that brings one.
+
+    Between two of them lies at least the job's epoch interval, and data goes first.
+
+    Args:
+        timers: whether any function of the job has timers.
+        epoch_seconds: the job's epoch interval.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self, *, timers: bool, epoch_seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.timers = timers
+        self._interval = max(epoch_seconds, _REST_SECONDS)
+        self._clock = clock
+        self._last = clock()
+
+    def epoch_ended(self) -> None:
+        """An epoch has just been committed."""
+        self._last = self._clock()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the sources seem to have nothing to read."""
+        return self._clock() - self._last > _QUIET_SECONDS + self._interval
+
+    def due(self, watermarks: Watermarks, next_timer: int, now_ms: int) -> bool:
+        """Whether to run an epoch without input.
+
+        Args:
+            next_timer: the earliest processing-time timer; NEVER or UNKNOWN where that is so.
+            now_ms: processing time.
+        """
+        if not self.timers:
+            return False
+        if next_timer not in {NEVER, UNKNOWN} and next_timer <= now_ms:
+            return self._clock() - self._last >= self._interval
+        return self.quiet and (next_timer == UNKNOWN or watermarks.advanced)
 
 
 class _Halted(Exception):
@@ -397,6 +453,26 @@ class StreamRun:
         self._halted = True
         if self._query is not None:
             end(self._query)
+
+
+def has_timers(graph: JobGraph) -> bool:
+    """Whether any of its functions fires timers."""
+    base = KeyedProcessFunction.on_timer
+    return any(type(o.function).on_timer is not base for o in graph.operators)
+
+
+def counting_consumers(graph: JobGraph) -> frozenset[str]:
+    """Uids of consumers that together read each input about once: their rows are the input's."""
+    seen: set[str] = set()
+    chosen: set[str] = set()
+    consumers = [(o.uid, (*o.upstream.branches, *o.broadcast_branches)) for o in graph.operators]
+    consumers += [(s.uid, s.upstream.branches) for s in graph.sinks]
+    for uid, branches in consumers:
+        inputs = {branch.node.uid for branch in branches}
+        if inputs - seen:
+            seen |= inputs
+            chosen.add(uid)
+    return frozenset(chosen)
 
 
 def _odd(counts: OddCounts) -> OddRows:

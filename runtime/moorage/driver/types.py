@@ -11,7 +11,6 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from moorage.driver.refusals import StoreRefused
 from moorage.driver.requests import Requests
 from moorage.driver.views import (
     CheckpointRecord,
@@ -26,16 +25,6 @@ from moorage.driver.views import (
 if TYPE_CHECKING:
     from moorage.driver.environment import JobEnvironment
     from moorage_state.snapshots import LogWriter
-
-__all__ = [
-    "CheckpointView",
-    "JobProgress",
-    "Orders",
-    "RunOptions",
-    "RunOutcome",
-    "RunResult",
-    "StoreRefused",
-]
 
 
 @dataclass(frozen=True, slots=True)

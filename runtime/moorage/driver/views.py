@@ -7,16 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-__all__ = [
-    "CheckpointRecord",
-    "CheckpointView",
-    "ExecutorsView",
-    "FailureView",
-    "OddRows",
-    "RestoredView",
-    "SavepointView",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class CheckpointView:

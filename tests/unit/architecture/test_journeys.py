@@ -96,7 +96,7 @@ def test_of_a_checkpoint(tmp_path, trace):
     world.commit(1)
     with trace.on():
         world.checkpoint(run, 1)
-    check("a checkpoint", trace.modules, most=26)
+    check("a checkpoint", trace.modules, most=24)
 
 
 @pytest.mark.usefixtures("_ends_before_chores")
@@ -114,7 +114,7 @@ def test_of_a_restore(tmp_path, trace, monkeypatch):
     monkeypatch.setattr(stream_run, "EpochRunner", runner)
     with trace.on():
         world.begin()
-    check("a restore", trace.modules, most=28)
+    check("a restore", trace.modules, most=27)
 
 
 async def test_of_a_reconcile(trace):

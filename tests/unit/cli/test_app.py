@@ -9,8 +9,8 @@ import pytest
 
 from moorage.cli.app import run_session
 from moorage.cli.progress import PlainDisplay
-from moorage.driver.types import CheckpointView, JobProgress, RunOptions, RunOutcome, RunResult
-from moorage.driver.views import OddRows
+from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
+from moorage.driver.views import CheckpointView, OddRows
 from moorage_api import load_manifest
 from moorage_state.errors import CorruptState, UserError
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from moorage.cli.exit_codes import MEANINGS, ExitCode, exit_code
-from moorage.driver.types import StoreRefused
+from moorage.driver.refusals import StoreRefused
 from moorage_api import ManifestError
 from moorage_state import errors
 

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from moorage.cli.progress import LiveDisplay, PlainDisplay, live_view, open_display, plain_line
-from moorage.driver.types import CheckpointView, JobProgress
-from moorage.driver.views import OddRows
+from moorage.driver.types import JobProgress
+from moorage.driver.views import CheckpointView, OddRows
 
 NOW = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC)
 

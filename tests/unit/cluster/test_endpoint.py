@@ -26,8 +26,7 @@ from moorage.driver.requests import (
     Stopped,
     StopRequest,
 )
-from moorage.driver.types import CheckpointView
-from moorage.driver.views import RestoredView, SavepointView
+from moorage.driver.views import CheckpointView, RestoredView, SavepointView
 from moorage_api.driver import DriverState, RequestView
 from moorage_state.errors import StoreUnavailable
 

@@ -23,8 +23,8 @@ from moorage.cluster.orders import read_orders
 from moorage.cluster.termination import Termination
 from moorage.driver.refusals import AdoptRequired, RestorePointCorrupt, RestorePointNotFound
 from moorage.driver.requests import CheckpointRequest, JobEnding, Stopped, StopRequest
-from moorage.driver.types import CheckpointView, JobProgress, RunOptions, RunOutcome, RunResult
-from moorage.driver.views import SavepointView
+from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
+from moorage.driver.views import CheckpointView, SavepointView
 from moorage.engine.task_failures import UserFunctionError
 from moorage.redaction import Redactor
 from moorage_api.driver import DriverEnd

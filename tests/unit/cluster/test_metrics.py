@@ -8,8 +8,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from moorage.cluster.metrics import METRICS, metrics_table
 from moorage.driver.reporter import Reporter
-from moorage.driver.types import CheckpointView
-from moorage.driver.views import CheckpointRecord, ExecutorsView, FailureView, OddRows
+from moorage.driver.views import (
+    CheckpointRecord,
+    CheckpointView,
+    ExecutorsView,
+    FailureView,
+    OddRows,
+)
 
 from .conftest import AT, Played
 

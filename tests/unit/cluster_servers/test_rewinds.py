@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from moorage.driver import runner
-from moorage.driver.environment import NoExecutors, RangesMove, SparkEnded, StoppedWaiting
+from moorage.driver.environment import NoExecutors, RangesMove, StoppedWaiting
 from moorage.driver.requests import Requests, StopRequest
 from moorage.driver.types import JobProgress, RunOutcome
 from moorage.engine.range_access import ExecutorLost
+from moorage.engine.task_failures import SparkEnded
 from moorage_state.errors import VersionGone
 
 LOST, GONE = ExecutorLost("executor=1"), VersionGone("a delta")

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from moorage.driver import backends
+from moorage.driver import settings
 from moorage_state.errors import IllegalConfigurationError
 from moorage_state.state_backends import job_max_state_size
 from moorage_state.tuning import DEFAULTS_VARIABLE, RocksOptions, default_options
 
 # Of any class: what is looked at here are the fields of our own.
-chosen_backend: Any = backends.chosen_backend
+chosen_backend: Any = settings.chosen_backend
 THREADS = "state.backend.rocksdb.thread.num"
 NOWHERE: dict[str, str] = {}
 
@@ -44,14 +44,14 @@ def test_the_manifest_wins_over_the_machine():
 
 
 def test_a_manifest_that_names_no_backend_gets_the_machines_and_else_rocksdb():
-    environ = {backends.DEFAULT_VARIABLE: " hashmap "}
+    environ = {settings.DEFAULT_VARIABLE: " hashmap "}
     assert chosen_backend(None, {}, environ=environ).identifier == "hashmap"
     assert chosen_backend("rocksdb", {}, environ=environ).identifier == "rocksdb"
     assert chosen_backend(None, {}, environ=NOWHERE).identifier == "rocksdb"
 
 
 def test_a_default_of_the_machine_that_cannot_be_used_is_named():
-    environ = {backends.DEFAULT_VARIABLE: "rocskdb"}
+    environ = {settings.DEFAULT_VARIABLE: "rocskdb"}
     with pytest.raises(IllegalConfigurationError, match="variable=MOORAGE_STATE_BACKEND: no such"):
         chosen_backend(None, {}, environ=environ)
 

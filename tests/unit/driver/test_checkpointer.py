@@ -8,7 +8,7 @@ import pytest
 from moorage_testing.checkpointed_job import OWNER
 from moorage_testing.jobs import wait_until
 
-from moorage.driver.checkpoint_requests import stopped
+from moorage.driver.coordination import stopped
 from moorage.driver.refusals import RestorePointNotFound
 from moorage.driver.requests import SavepointRequest
 from moorage.engine.fleet import FleetUpload

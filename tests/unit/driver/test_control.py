@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from moorage.driver.control import ControlServer, ask_for_savepoint, control_path
-from moorage.driver.requests import Requests, SavepointRequest, SavepointView
+from moorage.driver.requests import Requests, SavepointRequest
+from moorage.driver.views import SavepointView
 from moorage_state.errors import CorruptState, MoorageError, Retryable, UserError
 
 VIEW = SavepointView("before", "file:///savepoints/before", 7, 41, 1234, 0.5)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from moorage_testing.jobs import wait_until
 
-from moorage.driver.background import Background
 from moorage.driver.environment import StoppedWaiting
+from moorage.driver.housekeeping import Background
 from moorage.driver.requests import Requests, StopRequest
 from moorage.driver.runner import _choose_again
 from moorage.driver.settings import RestorePolicy

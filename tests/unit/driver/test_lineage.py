@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from moorage.driver.lineage import make_directory
-from moorage.driver.types import StoreRefused
+from moorage.driver.refusals import StoreRefused
 
 VOLUME = Path("/dev/shm")
 

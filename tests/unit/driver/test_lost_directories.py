@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from moorage.driver.environment import SparkEnded
 from moorage.driver.restore_point import Choice
 from moorage.driver.runner import _runs
+from moorage.engine.task_failures import SparkEnded
 from moorage_state.errors import CorruptState, Fenced, LocalDiskError, MoorageError, Retryable
 
 OTHERS = [

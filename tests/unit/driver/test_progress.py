@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from moorage.driver import progress
-from moorage.driver.progress import Liveness
+from moorage.driver import query
+from moorage.driver.query import Liveness
 from moorage.driver.reporter import Reporter
 
 
@@ -103,7 +103,7 @@ def test_waiting_for_the_next_trigger_is_a_sign_and_a_trigger_that_goes_on_is_no
 
 
 def test_the_epoch_is_looked_into_while_its_lock_is_waited_for(spark, seen, monkeypatch):
-    monkeypatch.setattr(progress, "_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(query, "_EVERY_SECONDS", 0.01)
     life, lock = Liveness(spark, seen.lives), threading.Lock()
     looked = threading.Event()
     monkeypatch.setattr(life, "within", looked.set)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moorage.driver.query import Ticking
+from moorage.driver.stream_run import Ticking
 from moorage.engine import event_time
 from moorage.engine.event_time import Watermarks
 from moorage.engine.subtask_plan import NEVER, UNKNOWN

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from moorage.driver.environment import RangesMove, SparkEnded
-from moorage.driver.query import Ticking
+from moorage.driver.environment import RangesMove
 from moorage.driver.request_handler import RequestHandler
 from moorage.driver.requests import (
     CheckpointRequest,
@@ -19,10 +18,11 @@ from moorage.driver.requests import (
     Stopped,
     StopRequest,
 )
-from moorage.driver.stream_run import StreamRun
-from moorage.driver.types import CheckpointView, RunOutcome
-from moorage.driver.views import ExecutorsView, SavepointView
+from moorage.driver.stream_run import StreamRun, Ticking
+from moorage.driver.types import RunOutcome
+from moorage.driver.views import CheckpointView, ExecutorsView, SavepointView
 from moorage.engine.event_time import Watermarks
+from moorage.engine.task_failures import SparkEnded
 from moorage_state.coordinator import CheckpointRetentionPolicy, CompletedCheckpointStore
 from moorage_state.errors import Fenced, MoorageError, Retryable, StoreUnavailable, UserError
 from moorage_state.snapshots import (

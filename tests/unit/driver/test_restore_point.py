@@ -11,7 +11,6 @@ from msgspec import UNSET
 from msgspec.structs import replace as changed
 
 from moorage.api.graph import JobGraph
-from moorage.driver.backends import DEFAULT_VARIABLE
 from moorage.driver.lineage import hold_lineage
 from moorage.driver.refusals import (
     AdoptRequired,
@@ -33,7 +32,7 @@ from moorage.driver.restore_point import (
     renamed,
 )
 from moorage.driver.runner import run_job
-from moorage.driver.settings import JobSettings
+from moorage.driver.settings import DEFAULT_VARIABLE, JobSettings
 from moorage.driver.types import JobProgress, Orders, RunOptions
 from moorage_api import StatefulSparkJob
 from moorage_state.errors import StoreDenied, UserError

@@ -10,12 +10,11 @@ import pytest
 from moorage_testing.checkpointed_job import OWNER
 from msgspec.structs import replace
 
-from moorage.driver.environment import SparkEnded
 from moorage.driver.refusals import RestorePointNotFound
 from moorage.driver.runner import _completed, _drive_run, _ended_well, _failed, run_job
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders, RunOptions, RunOutcome, RunResult
-from moorage.engine.task_failures import UserFunctionError
+from moorage.engine.task_failures import SparkEnded, UserFunctionError
 from moorage_api import StatefulSparkJob
 from moorage_state.coordinator import (
     CheckpointRetentionPolicy,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from moorage.driver.tuning import spare_byte_counts
+from moorage.driver.session import spare_byte_counts
 
 LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 from moorage_testing.black_hole import BlackHole
 
-from moorage.driver.background import Background
+from moorage.driver.housekeeping import Background
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.range_access import ServerDoor
 from moorage_state.deltas import encode_frame
