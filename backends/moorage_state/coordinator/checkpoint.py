@@ -10,17 +10,6 @@ from moorage_state.coordinator.failures import CheckpointException, CheckpointFa
 from moorage_state.coordinator.properties import CheckpointProperties
 from moorage_state.errors import Bug
 
-__all__ = [
-    "AcknowledgeCheckpoint",
-    "CheckpointFuture",
-    "CompletedCheckpoint",
-    "DeclineCheckpoint",
-    "MessageOutcome",
-    "PendingCheckpoint",
-    "Phase",
-    "TaskId",
-]
-
 _log = logging.getLogger(__name__)
 
 

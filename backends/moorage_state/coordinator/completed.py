@@ -27,8 +27,6 @@ from moorage_state.snapshots import (
     retained,
 )
 
-__all__ = ["CompletedCheckpointStore"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -40,8 +40,6 @@ from moorage_state.coordinator.trigger import (
 )
 from moorage_state.errors import Bug, UserError
 
-__all__ = ["CheckpointCoordinator"]
-
 
 class CheckpointCoordinator:
     """Coordinates the checkpoints of one run of a job. See the package for how to use it.

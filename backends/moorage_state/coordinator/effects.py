@@ -18,18 +18,6 @@ from moorage_state.coordinator.properties import (
     CheckpointProperties,
 )
 
-__all__ = [
-    "Effect",
-    "FailJob",
-    "FinalizeCheckpoint",
-    "NotifyCheckpointAborted",
-    "NotifyCheckpointComplete",
-    "Outbox",
-    "ScheduleAt",
-    "ToleranceExceeded",
-    "TriggerTasks",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TriggerTasks:

@@ -17,14 +17,6 @@ from moorage_state.errors import (
     UserError,
 )
 
-__all__ = [
-    "CheckpointException",
-    "CheckpointFailureManager",
-    "CheckpointFailureReason",
-    "Verdict",
-    "reason_of",
-]
-
 
 class CheckpointFailureReason(Enum):
     """A reason; each member's docstring is the situation in Moorage that raises it.

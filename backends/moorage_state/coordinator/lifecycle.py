@@ -35,8 +35,6 @@ from moorage_state.coordinator.failures import (
 from moorage_state.coordinator.properties import CheckpointProperties, ToleranceAction
 from moorage_state.errors import Bug
 
-__all__ = ["CheckpointTracker", "Lifecycle", "Untracked"]
-
 _REMEMBERED_ENDS = 1000
 
 

@@ -8,19 +8,6 @@ from enum import Enum
 
 from moorage_state.errors import Bug, UserError
 
-__all__ = [
-    "CheckpointConfig",
-    "CheckpointMetaData",
-    "CheckpointOptions",
-    "CheckpointProperties",
-    "CheckpointRetentionPolicy",
-    "CheckpointType",
-    "CheckpointingMode",
-    "JobEnd",
-    "SavepointFormat",
-    "ToleranceAction",
-]
-
 # Flink's MINIMAL_CHECKPOINT_TIME: below it a job would do nothing else.
 SHORTEST_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 365 * 24 * 3600.0

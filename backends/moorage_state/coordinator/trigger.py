@@ -29,18 +29,6 @@ from moorage_state.coordinator.properties import (
 )
 from moorage_state.errors import Bug, UserError
 
-__all__ = [
-    "CheckpointIdCounter",
-    "CheckpointRequestDecider",
-    "CountingIdCounter",
-    "Decision",
-    "Launcher",
-    "Load",
-    "PeriodicTrigger",
-    "TriggerRequest",
-]
-
-
 # -- requests that wait ----------------------------------------------------------------------------
 
 

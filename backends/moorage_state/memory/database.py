@@ -20,8 +20,6 @@ from moorage_state.memory.groups import Group
 from moorage_state.memory.limits import ENTRY_BYTES, HeapBudget
 from moorage_state.memory.views import PREFIX, HeapCursor, HeapView
 
-__all__ = ["MemoryDatabase"]
-
 _NEVER = -1
 _METADATA_GROUP = b"\xff\xff"
 

@@ -26,8 +26,6 @@ from moorage_state.errors import CorruptState, LocalDiskError, Retryable
 from moorage_state.formats import require_known_format
 from moorage_state.memory.groups import Group
 
-__all__ = ["HEAP_FORMAT_VERSION", "SNAPSHOT_FILE", "HeapFile", "write_heap"]
-
 HEAP_FORMAT_VERSION = 1
 SNAPSHOT_FILE = "state.heap"
 

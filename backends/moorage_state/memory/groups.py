@@ -7,8 +7,6 @@ Decides when keys are sorted: not before the first scan, and later only what cam
 import threading
 from bisect import bisect_left
 
-__all__ = ["Group"]
-
 _ORDER = threading.Lock()
 """A frozen group is put in order by whoever scans it first, in any thread; that takes moments."""
 

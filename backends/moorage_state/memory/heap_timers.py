@@ -15,8 +15,6 @@ from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS
 from moorage_state.memory.database import MemoryDatabase
 from moorage_state.memory.limits import HeapBudget
 
-__all__ = ["HeapTimers"]
-
 _KINDS = {EVENT_TIMERS, PROCESSING_TIMERS}
 _FIRST, _BEYOND = min(_KINDS), max(_KINDS) + 1
 _KIND_AT = 2

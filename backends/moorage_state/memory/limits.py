@@ -8,8 +8,6 @@ import threading
 
 from moorage_state.errors import StateTooLarge
 
-__all__ = ["ENTRY_BYTES", "HeapBudget"]
-
 ENTRY_BYTES = 180
 _MIB = 1 << 20
 

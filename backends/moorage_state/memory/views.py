@@ -7,8 +7,6 @@ from pathlib import Path
 
 from moorage_state.memory.groups import Group
 
-__all__ = ["PREFIX", "HeapCursor", "HeapView"]
-
 PREFIX = 2
 """Bytes of a key that say its group."""
 

@@ -25,8 +25,6 @@ from moorage_state.state_backends.futures import Cancellation, SnapshotFuture
 if TYPE_CHECKING:
     from moorage_state.state_backends.storage import CheckpointStreamFactory
 
-__all__ = ["DefaultOperatorStateBackend"]
-
 
 class DefaultOperatorStateBackend(OperatorStateStore):
     """Operator state of one subtask, in memory. Belongs to one thread.

@@ -5,8 +5,6 @@ metrics and REST answers. Manifests name operators by uid; the id is for whoever
 Pure.
 """
 
-__all__ = ["operator_id"]
-
 _MASK = (1 << 64) - 1
 _C1 = 0x87C37B91114253D5
 _C2 = 0x4CF5AD432745937F

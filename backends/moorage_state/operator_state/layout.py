@@ -14,20 +14,6 @@ elements of a list.
 
 from moorage_state.keylayout import encode_time, prefix_end, state_id
 
-__all__ = [
-    "OPERATOR_STATE",
-    "PIECE_BYTES",
-    "RAW_KEYED_STATE",
-    "element_key",
-    "operator_prefix",
-    "operator_section",
-    "piece_key",
-    "position",
-    "raw_prefix",
-    "state_prefix",
-    "stream_pieces",
-]
-
 RAW_KEYED_STATE = 0x05
 OPERATOR_STATE = 0x10
 

@@ -19,8 +19,6 @@ from moorage_state.operator_state.ranges import entries_under
 from moorage_state.operator_state.redistribution import Run, broadcast, even_split
 from moorage_state.operator_state.schemas import OperatorStateSchema
 
-__all__ = ["Mover"]
-
 _FRAME_ENTRIES = 20_000
 _FRAME_BYTES = 8 << 20
 

@@ -14,8 +14,6 @@ from moorage_state.operator_state.schemas import OperatorStateSchema
 from moorage_state.operator_state.states import BroadcastState, OperatorListState
 from moorage_state.operator_state.store import OperatorStateStore
 
-__all__ = ["Peer", "RangeOperatorStates", "Writer", "entries_under"]
-
 _SCAN_ENTRIES = 10_000
 _SCAN_BYTES = 16 << 20
 _PAGE = 512

@@ -20,14 +20,6 @@ from moorage_state.operator_state.schemas import (
     RAW_OPERATOR_STREAMS,
 )
 
-__all__ = [
-    "KeyGroupStatePartitionStreamProvider",
-    "KeyedStateCheckpointOutputStream",
-    "OperatorStateCheckpointOutputStream",
-    "RawStates",
-    "StatePartitionStreamProvider",
-]
-
 _GROUPS_AT_ONCE = 256
 
 

@@ -9,8 +9,6 @@ are Flink's ``RoundRobinOperatorStateRepartitioner``.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Run", "broadcast", "even_split", "union"]
-
 
 class Run(NamedTuple):
     """The elements `first` to `last` (excluded) of what the old subtask `source` had."""

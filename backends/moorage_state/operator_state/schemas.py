@@ -13,18 +13,6 @@ from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.types import parse_type
 
-__all__ = [
-    "RAW_KEYED",
-    "RAW_KEYED_STREAMS",
-    "RAW_OPERATOR",
-    "RAW_OPERATOR_STREAMS",
-    "OperatorStateMode",
-    "OperatorStateSchema",
-    "list_schema",
-    "map_schema",
-    "require_same",
-]
-
 OperatorStateMode = Literal["split", "union", "broadcast", "raw", "raw_keyed"]
 
 RAW_OPERATOR = "_raw_operator"

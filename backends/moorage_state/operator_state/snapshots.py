@@ -23,19 +23,6 @@ from moorage_state.operator_state.redistribution import Run, broadcast, even_spl
 from moorage_state.operator_state.schemas import OperatorStateSchema, require_same
 from moorage_state.state_backends.streams import StreamStateHandle
 
-__all__ = [
-    "OPERATOR_STREAM_FORMAT",
-    "OperatorSnapshotResult",
-    "OperatorStateHandle",
-    "Portion",
-    "StoredState",
-    "pack_map",
-    "read_handles",
-    "reassign",
-    "unpack_map",
-    "write_content",
-]
-
 OPERATOR_STREAM_FORMAT = 1
 
 _MAGIC = b"MOOROPS\0"

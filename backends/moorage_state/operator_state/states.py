@@ -13,14 +13,6 @@ from moorage_state.keys import KeyCodec
 from moorage_state.operator_state.schemas import OperatorStateSchema
 from moorage_state.types import StateType, parse_type
 
-__all__ = [
-    "BroadcastState",
-    "ListChange",
-    "MapChange",
-    "OperatorListState",
-    "ReadOnlyBroadcastState",
-]
-
 
 class ListChange(NamedTuple):
     """What was done to a list: emptied first, if `cleared`; then these elements were added."""

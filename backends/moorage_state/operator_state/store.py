@@ -23,8 +23,6 @@ from moorage_state.operator_state.schemas import (
 )
 from moorage_state.operator_state.states import BroadcastState, OperatorListState
 
-__all__ = ["OperatorStateStore"]
-
 
 class OperatorStateStore(ABC):
     """Operator states of one subtask.

@@ -5,6 +5,7 @@ into Moorage's. Called by the state server. Must not know what keys mean, beyond
 """
 
 from moorage_state.rocks.adapter import Cursor, Database
-from moorage_state.rocks.options import ProcessMemory, RocksOptions
+from moorage_state.rocks.options import ProcessMemory
+from moorage_state.tuning import RocksOptions
 
 __all__ = ["Cursor", "Database", "ProcessMemory", "RocksOptions"]

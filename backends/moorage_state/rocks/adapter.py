@@ -18,10 +18,9 @@ import rocksdict
 
 from moorage_state.deltas import Frame
 from moorage_state.errors import Bug, CorruptState, LocalDiskError, MoorageError
-from moorage_state.rocks.options import ProcessMemory, RocksOptions, to_options
+from moorage_state.rocks.options import ProcessMemory, to_options
 from moorage_state.rocks.stalls import WriteRoom
-
-__all__ = ["Cursor", "Database"]
+from moorage_state.tuning import RocksOptions
 
 _BATCH_BYTES = 1 << 20
 """Most that one call writes: it holds Python's lock, some ten milliseconds for so much."""

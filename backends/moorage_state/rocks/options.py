@@ -9,8 +9,6 @@ import rocksdict
 
 from moorage_state.tuning.rocks import RocksOptions
 
-__all__ = ["ProcessMemory", "RocksOptions", "to_options"]
-
 
 class ProcessMemory:
     """The block cache and write-buffer budget that all databases of a process share."""

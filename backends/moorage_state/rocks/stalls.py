@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from moorage_state.rocks.options import ProcessMemory, RocksOptions
-
-__all__ = ["WriteRoom"]
+from moorage_state.rocks.options import ProcessMemory
+from moorage_state.tuning import RocksOptions
 
 _LOOK_SECONDS = 0.01
 _LOOKS = 50

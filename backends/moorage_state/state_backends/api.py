@@ -17,14 +17,6 @@ from moorage_state.keygroups import SPARK_XXHASH64
 from moorage_state.state_backends.configuration import Configuration
 from moorage_state.state_backends.state_backend import StateBackend
 
-__all__ = [
-    "VOID_NAMESPACE",
-    "ConfigurableStateBackend",
-    "DelegatingStateBackend",
-    "Environment",
-    "OperatorStateBackend",
-]
-
 VOID_NAMESPACE = None
 """The namespace of states that have none."""
 

@@ -29,8 +29,6 @@ from moorage_state.state_backends.rocksdb import EmbeddedRocksDBStateBackend
 from moorage_state.state_backends.state_backend import StateBackend
 from moorage_state.state_backends.storage import CheckpointStreamFactory
 
-__all__ = ["BatchExecutionStateBackend", "BatchKeyedStateBackend", "sort_key"]
-
 _log = logging.getLogger(__name__)
 
 OnTimer = Callable[[TimeDomain, int, Any], None]

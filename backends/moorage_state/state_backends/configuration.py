@@ -17,23 +17,6 @@ from moorage_state.state_backends.storage import (
 )
 from moorage_state.tuning import CHECKPOINT_STORAGE_KEY, MAX_STATE_SIZE_KEY
 
-__all__ = [
-    "ASYNCHRONOUS",
-    "CHECKPOINTS_DIR",
-    "CHECKPOINT_STORAGE",
-    "INCREMENTAL",
-    "INLINE_THRESHOLD",
-    "MAX_STATE_SIZE",
-    "ROCKSDB_LOCALDIR",
-    "ROCKSDB_PREFIX",
-    "SAVEPOINTS_DIR",
-    "STATE_BACKEND",
-    "TIMER_SERVICE",
-    "ConfigOption",
-    "Configuration",
-    "checkpoint_config",
-]
-
 T = TypeVar("T")
 
 _SIZE = re.compile(r"(\d+)\s*(b|bytes|k|kb|kib|m|mb|mib|g|gb|gib)?\Z", re.IGNORECASE)

@@ -13,15 +13,6 @@ from typing import Generic, Protocol, TypeVar
 
 from moorage_state.errors import Bug, MoorageError, Retryable
 
-__all__ = [
-    "Cancellation",
-    "Discardable",
-    "FutureState",
-    "SnapshotCanceled",
-    "SnapshotFuture",
-    "SnapshotsUnderway",
-]
-
 _log = logging.getLogger(__name__)
 
 

@@ -21,16 +21,6 @@ from moorage_state.snapshots import FileRef, RangeHandle, StateMeta
 from moorage_state.state_backends.streams import StreamStateHandle
 from moorage_state.stores import open_store
 
-__all__ = [
-    "KeyedStateHandle",
-    "KnownStates",
-    "SnapshotResult",
-    "known_states",
-    "metas_of",
-    "select_handles",
-    "shared_keys",
-]
-
 
 class KeyedStateHandle(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one range of key groups in one snapshot.

@@ -11,8 +11,6 @@ from moorage_state.memory import SNAPSHOT_FILE, HeapBudget, MemoryDatabase
 from moorage_state.state_backends.state_backend import StateBackend
 from moorage_state.tuning import HEAP_LIMIT, parse_options
 
-__all__ = ["HashMapStateBackend"]
-
 
 @dataclass(frozen=True, slots=True)
 class HashMapStateBackend(StateBackend):

@@ -41,8 +41,6 @@ from moorage_state.keylayout import (
 from moorage_state.state_backends.handles import KeyedStateHandle
 from moorage_state.state_backends.streams import StreamStateHandle
 
-__all__ = ["FORMAT", "HeapMeta", "HeapReader", "frames_of_stream"]
-
 FORMAT = 1
 
 _MAGIC = b"MOORHMS\0"

@@ -32,7 +32,7 @@ from moorage_state.server.databases import Databases
 from moorage_state.server.local_files import RangeDirectory, Snapshots
 from moorage_state.server.operations import RangeSpec, RestoreBase, Version
 from moorage_state.server.restore import Restored, Restorer, write_marker
-from moorage_state.state_backends.api import VOID_NAMESPACE, Environment
+from moorage_state.state_backends.api import Environment
 from moorage_state.state_backends.futures import SnapshotFuture, SnapshotsUnderway
 from moorage_state.state_backends.handles import (
     KeyedStateHandle,
@@ -53,8 +53,6 @@ from moorage_state.state_backends.record_store import RecentWrites, RecordStore
 from moorage_state.state_backends.saving import RUN, Saver, Take
 from moorage_state.state_backends.storage import CheckpointStreamFactory
 from moorage_state.state_backends.timers import KeyedTimers
-
-__all__ = ["VOID_NAMESPACE", "KeyedStateBackend"]
 
 _KEY_AT = 7
 _ID_BYTES = 4

@@ -16,8 +16,6 @@ from moorage_state.keygroups import MAX_PARALLELISM_LIMIT, KeyGroupRange
 from moorage_state.keylayout import key_prefix
 from moorage_state.keys import KeyCodec
 
-__all__ = ["KeyLocator", "Located", "disposed", "require_namespace", "require_operator"]
-
 _REMEMBERED = 50_000
 _OPERATOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 

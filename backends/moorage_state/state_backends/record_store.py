@@ -22,8 +22,6 @@ from moorage_state.keylayout import EVENT_TIMERS, KEYED_STATE, METADATA
 from moorage_state.server import scans
 from moorage_state.server.operations import RangeSpec
 
-__all__ = ["RecentWrites", "RecordStore"]
-
 _MOST_BYTES = 8 << 20
 _ENTRY_BYTES = 200
 _MANY_APPENDED = 1 << 31

@@ -42,18 +42,6 @@ from moorage_state.tuning import (
     parse_options,
 )
 
-__all__ = [
-    "DEFAULT_STATE_BACKEND",
-    "LoadedBackend",
-    "StateBackendFactory",
-    "job_backend",
-    "job_max_state_size",
-    "judge_job_backend",
-    "known_identifiers",
-    "load_state_backend",
-    "register_factory",
-]
-
 DEFAULT_STATE_BACKEND = "jobmanager"
 """What holds where nobody chose: state in memory, checkpoints with the driver."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from moorage_state.rocks import ProcessMemory
     from moorage_state.server.databases import Databases
 
-__all__ = ["EmbeddedRocksDBStateBackend"]
-
 TimerService = Literal["HEAP", "ROCKSDB"]
 
 _lock = threading.Lock()

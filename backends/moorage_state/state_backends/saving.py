@@ -37,8 +37,6 @@ from moorage_state.state_backends.storage import CheckpointStreamFactory
 from moorage_state.stores import MemoryStore, ObjectInfo, ObjectStore, open_store
 from moorage_state.stores.addresses import child
 
-__all__ = ["RUN", "Saver", "Take"]
-
 RUN = "f0r1"
 """Under which files are named and versions are written; there is one run, and no other comes."""
 

@@ -29,16 +29,6 @@ if TYPE_CHECKING:  # a server starts without them in a third of the time
     from moorage_state.state_backends.keyed import KeyedStateBackend
     from moorage_state.state_backends.storage import CheckpointStorageLocation
 
-__all__ = [
-    "BUILT_IN",
-    "IDENTIFIER",
-    "StateBackend",
-    "backend_flags",
-    "backend_name",
-    "import_named",
-    "received_backend",
-]
-
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 """What handles can name."""
 

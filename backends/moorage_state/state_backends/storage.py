@@ -28,18 +28,6 @@ from moorage_state.stores import MemoryStore, ObjectStore, check_key, open_store
 from moorage_state.stores.addresses import address, child, parent_and_name
 from moorage_state.tuning import MAX_STATE_SIZE_KEY
 
-__all__ = [
-    "DEFAULT_INLINE_BYTES",
-    "DEFAULT_MAX_STATE_BYTES",
-    "CheckpointStorage",
-    "CheckpointStorageAccess",
-    "CheckpointStorageLocation",
-    "CheckpointStreamFactory",
-    "DriverCheckpointStorage",
-    "FilesystemCheckpointStorage",
-    "resolve_checkpoint",
-]
-
 DEFAULT_MAX_STATE_BYTES = 5 << 20
 DEFAULT_INLINE_BYTES = 20 << 10
 

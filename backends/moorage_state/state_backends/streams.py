@@ -25,11 +25,6 @@ from moorage_state.errors import (
 from moorage_state.state_backends.futures import SnapshotCanceled
 from moorage_state.stores import ObjectStore, open_store
 
-__all__ = [
-    "CheckpointOutputStream",
-    "StreamStateHandle",
-]
-
 _ADVICE = "restore an older checkpoint, or this object from a backup of the store"
 
 

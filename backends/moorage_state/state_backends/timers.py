@@ -25,8 +25,6 @@ from moorage_state.server.operations import RangeSpec
 from moorage_state.state_backends.keying import KeyLocator, Located
 from moorage_state.state_backends.record_store import RecordStore
 
-__all__ = ["KeyedTimers"]
-
 _INDEX = {TimeDomain.EVENT_TIME: EVENT_TIMERS, TimeDomain.PROCESSING_TIME: PROCESSING_TIMERS}
 _PAGE = 256
 _ALL = 10_000
