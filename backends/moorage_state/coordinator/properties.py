@@ -155,10 +155,6 @@ class CheckpointProperties:
         """Whether the job itself may come back from it: not from a plain savepoint."""
         return not self.is_savepoint or self.is_synchronous
 
-    def discard_on(self, status: JobEnd) -> bool:
-        """Whether it is deleted when the job ends so."""
-        return self.retention is not None and self.retention.discards(status)
-
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMetaData:

@@ -5,11 +5,10 @@ everything, and those of timers to the index too. Called by whoever opens a rang
 `timer-service.factory` is HEAP.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from moorage_state.database import PendingCopy, RangeCursor, RangeDatabase, RangeView
+from moorage_state.database import RangeDatabase, RangeView
 from moorage_state.deltas import Frame
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS
 from moorage_state.memory.database import MemoryDatabase
@@ -32,6 +31,10 @@ class HeapTimers:
         self._index = MemoryDatabase(below.path, HeapBudget())
         for frame in _timers_of(below):
             self._index.apply([frame])
+        # The very methods of the database: all reads of all states go through them.
+        self.get, self.get_many, self.cursor = below.get, below.get_many, below.cursor
+        self.make_room, self.flush = below.make_room, below.flush
+        self.checkpoint, self.size = below.checkpoint, below.size
 
     @property
     def timers(self) -> RangeView:
@@ -61,37 +64,9 @@ class HeapTimers:
         if start < end:
             self.apply([Frame([(start, end)], [], [])])
 
-    def get(self, key: bytes) -> bytes | None:
-        """See `RangeView.get`."""
-        return self._below.get(key)
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See `RangeView.get_many`."""
-        return self._below.get_many(keys)
-
-    def cursor(self, lower: bytes, upper: bytes) -> AbstractContextManager[RangeCursor]:
-        """See `RangeView.cursor`."""
-        return self._below.cursor(lower, upper)
-
-    def make_room(self, frames: Callable[[], Iterable[Frame]], size: int) -> None:
-        """See `RangeDatabase.make_room`."""
-        self._below.make_room(frames, size)
-
-    def flush(self) -> None:
-        """See `RangeDatabase.flush`."""
-        self._below.flush()
-
-    def checkpoint(self, path: Path) -> PendingCopy | None:
-        """See `RangeDatabase.checkpoint`."""
-        return self._below.checkpoint(path)
-
     def properties(self) -> dict[str, int]:
         """The database's, and how many timers are in memory."""
         return {**self._below.properties(), "heap-timers": self._index.properties()["entries"]}
-
-    def size(self) -> int:
-        """Bytes of the database; timers in memory are in it, too."""
-        return self._below.size()
 
     def close(self) -> None:
         """Close both."""

@@ -7,7 +7,6 @@ What these set is ignored: a timer that always sets the next one would never let
 """
 
 import logging
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from moorage_state.errors import UserError
 from moorage_state.keyed.timers import MAX_TIME, TimeDomain
 from moorage_state.keygroups import SPARK_XXHASH64, KeyGroupRange
 from moorage_state.server.databases import Databases
-from moorage_state.state_backends.api import Environment
 from moorage_state.state_backends.handles import KeyedStateHandle
 from moorage_state.state_backends.hashmap import HashMapStateBackend
 from moorage_state.state_backends.keyed import KeyedStateBackend
@@ -47,9 +45,20 @@ def sort_key(
 
 
 class BatchKeyedStateBackend(KeyedStateBackend):
-    """See `KeyedStateBackend`; holds the current key's state alone."""
+    """See `KeyedStateBackend`; holds the current key's state alone.
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    Raises:
+        UserError: there are handles to restore.
+    """
+
+    def __init__(
+        self, *args: Any, restore: Iterable[KeyedStateHandle] = (), **options: Any
+    ) -> None:
+        if any(True for _ in restore):
+            raise UserError(
+                "a bounded job begins without keyed state: backend=batch; restore the snapshot "
+                "with another state backend"
+            )
         super().__init__(*args, **options)
         self._on_timer: OnTimer | None = None
         self._firing = False
@@ -206,37 +215,12 @@ class BatchExecutionStateBackend(StateBackend):
         """See `StateBackend`."""
         return self.databases.working_directory
 
-    def create_keyed_state_backend(
-        self,
-        environment: Environment,
-        job_id: str,
-        operator_identifier: str,
-        key_types: Sequence[str],
-        number_of_key_groups: int,
-        key_group_range: KeyGroupRange,
-        *,
-        restore: Iterable[KeyedStateHandle] = (),
-    ) -> KeyedStateBackend:
-        """See `StateBackend`.
+    def _keyed_state_backend(self) -> type[KeyedStateBackend]:
+        return BatchKeyedStateBackend
 
-        Raises:
-            UserError: there are handles to restore.
-        """
-        if any(True for _ in restore):
-            raise UserError(
-                "a bounded job begins without keyed state: backend=batch; restore the snapshot "
-                "with another state backend"
-            )
-        return BatchKeyedStateBackend(
-            environment,
-            job_id,
-            operator_identifier,
-            tuple(key_types),
-            number_of_key_groups,
-            key_group_range,
-            databases=Databases(HashMapStateBackend()),
-            directory=environment.local_dir or Path(tempfile.gettempdir()) / "moorage-batch",
-        )
+    def _process_databases(self) -> Databases:
+        """One key's state in memory, whatever servers are made from."""
+        return Databases(HashMapStateBackend())
 
     def supports_savepoint_format(self, savepoint_format: SavepointFormat) -> bool:  # noqa: ARG002
         """Never."""

@@ -15,13 +15,11 @@ from moorage_state.state_backends.storage import (
     DEFAULT_INLINE_BYTES,
     DEFAULT_MAX_STATE_BYTES,
 )
-from moorage_state.tuning import CHECKPOINT_STORAGE_KEY, MAX_STATE_SIZE_KEY
+from moorage_state.tuning import CHECKPOINT_STORAGE_KEY, MAX_STATE_SIZE_KEY, value_kinds
 
 T = TypeVar("T")
 
-_SIZE = re.compile(r"(\d+)\s*(b|bytes|k|kb|kib|m|mb|mib|g|gb|gib)?\Z", re.IGNORECASE)
 _TIME = re.compile(r"(\d+)\s*(ms|s|sec|min|m|h|d)?\Z", re.IGNORECASE)
-_UNITS = {"b": 0, "k": 10, "m": 20, "g": 30}
 _SECONDS = {"ms": 0.001, "s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -29,20 +27,6 @@ def _text(value: str) -> str:
     if not value.strip():
         raise ValueError("text that is not empty")
     return value.strip()
-
-
-def _boolean(value: str) -> bool:
-    if value.strip().lower() not in ("true", "false"):
-        raise ValueError("true or false")
-    return value.strip().lower() == "true"
-
-
-def _size(value: str) -> int:
-    """Bytes; as Flink has it, every unit is a power of 1024."""
-    match = _SIZE.match(value.strip())
-    if match is None:
-        raise ValueError("a size such as 20kb, 5 mb or 1048576 (bytes)")
-    return int(match[1]) << _UNITS[(match[2] or "b")[0].lower()]
 
 
 def _seconds(value: str) -> float:
@@ -173,16 +157,16 @@ CHECKPOINTS_DIR: ConfigOption[str | None] = ConfigOption(
 SAVEPOINTS_DIR: ConfigOption[str | None] = ConfigOption(
     "state.savepoints.dir", _absent, None, ("execution.checkpointing.savepoint-dir",)
 )
-MAX_STATE_SIZE = ConfigOption(MAX_STATE_SIZE_KEY, _size, DEFAULT_MAX_STATE_BYTES)
+MAX_STATE_SIZE = ConfigOption(MAX_STATE_SIZE_KEY, value_kinds.size(0), DEFAULT_MAX_STATE_BYTES)
 INLINE_THRESHOLD = ConfigOption(
     "execution.checkpointing.data-inline-threshold",
-    _size,
+    value_kinds.size(0),
     DEFAULT_INLINE_BYTES,
     ("state.storage.fs.memory-threshold", "state.backend.fs.memory-threshold"),
 )
-ASYNCHRONOUS = ConfigOption("state.backend.async", _boolean, True)
+ASYNCHRONOUS = ConfigOption("state.backend.async", value_kinds.boolean, True)
 INCREMENTAL = ConfigOption(
-    "execution.checkpointing.incremental", _boolean, True, ("state.backend.incremental",)
+    "execution.checkpointing.incremental", value_kinds.boolean, True, ("state.backend.incremental",)
 )
 ROCKSDB_PREFIX = "state.backend.rocksdb."
 ROCKSDB_LOCALDIR: ConfigOption[str | None] = ConfigOption(

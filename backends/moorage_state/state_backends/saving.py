@@ -7,11 +7,10 @@ state servers do it. Called in any thread, beside the thread of the subtask.
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -34,7 +33,7 @@ from moorage_state.state_backends.handles import (
     shared_keys,
 )
 from moorage_state.state_backends.storage import CheckpointStreamFactory
-from moorage_state.stores import MemoryStore, ObjectInfo, ObjectStore, open_store
+from moorage_state.stores import MemoryStore, ObjectStore, open_store
 from moorage_state.stores.addresses import child
 
 RUN = "f0r1"
@@ -261,7 +260,7 @@ def _taken_back(
     """The store; what the with block puts into it is deleted if it fails or was canceled."""
     recording = _RecordingStore(store, account)
     try:
-        yield recording
+        yield cast(ObjectStore, recording)
         cancellation.check()
     except BaseException:
         recording.take_back()
@@ -269,7 +268,9 @@ def _taken_back(
 
 
 class _RecordingStore:
-    """An `ObjectStore` that knows what was put into it; see there for the methods.
+    """An `ObjectStore` that knows what was put into it; all else is the store's own.
+
+    Uploads write by `put` and `put_file` alone.
 
     Args:
         account: told of the size of everything before it is put; raises to refuse it.
@@ -281,20 +282,8 @@ class _RecordingStore:
         self._lock = threading.Lock()
         self._put: list[str] = []
 
-    @property
-    def url(self) -> str:
-        """See `ObjectStore`."""
-        return self._store.url
-
-    def get(self, key: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """See `ObjectStore`."""
-        return self._store.get(key, offset=offset, length=length)
-
-    def get_to_file(
-        self, key: str, path: Path, *, offset: int = 0, length: int | None = None
-    ) -> None:
-        """See `ObjectStore`."""
-        self._store.get_to_file(key, path, offset=offset, length=length)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
     def put(self, key: str, data: bytes) -> None:
         """See `ObjectStore`."""
@@ -308,32 +297,6 @@ class _RecordingStore:
             self._account(path.stat().st_size)
         self._remember(key)
         self._store.put_file(key, path)
-
-    def put_if_absent(self, key: str, data: bytes) -> None:
-        """See `ObjectStore`."""
-        self._account(len(data))
-        self._store.put_if_absent(key, data)
-        self._remember(key)
-
-    def head(self, key: str) -> ObjectInfo | None:
-        """See `ObjectStore`."""
-        return self._store.head(key)
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore`."""
-        return self._store.list(prefix, start_after)
-
-    def delete(self, key: str) -> None:
-        """See `ObjectStore`."""
-        self._store.delete(key)
-
-    def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
-        """See `ObjectStore`."""
-        return self._store.delete_many(keys)
-
-    def now(self) -> datetime:
-        """See `ObjectStore`."""
-        return self._store.now()
 
     def take_back(self) -> None:
         """Delete what was put; what cannot be deleted is left, under names nobody will use."""

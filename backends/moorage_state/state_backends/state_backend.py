@@ -138,10 +138,8 @@ class StateBackend(ABC):
             UserError: the handles are of another backend's own format, or of other keys.
             CorruptState: stored bytes are not what was written.
         """
-        from moorage_state.state_backends.keyed import KeyedStateBackend
-
         usual = environment.local_dir or Path(tempfile.gettempdir()) / f"moorage-{self.identifier}"
-        return KeyedStateBackend(
+        return self._keyed_state_backend()(
             environment,
             job_id,
             operator_identifier,
@@ -153,6 +151,12 @@ class StateBackend(ABC):
             restore=restore,
             **self._snapshot_ways(),
         )
+
+    def _keyed_state_backend(self) -> "type[KeyedStateBackend]":
+        """What keeps the keyed state of a process of one's own."""
+        from moorage_state.state_backends.keyed import KeyedStateBackend
+
+        return KeyedStateBackend
 
     def _process_databases(self) -> "Databases":
         """What opens the databases of a process of one's own."""

@@ -34,7 +34,7 @@ _COMPRESSIONS = {
 _LEVELS = 7
 
 
-class Refused(Exception):
+class Refused(ValueError):
     """A text that is no such value; says what would be."""
 
 

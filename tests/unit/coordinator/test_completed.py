@@ -3,7 +3,6 @@
 import pytest
 
 from moorage_state.coordinator import (
-    CheckpointProperties,
     CheckpointRetentionPolicy,
     CompletedCheckpointStore,
     JobEnd,
@@ -69,24 +68,10 @@ def test_the_end_of_the_job_discards_what_was_agreed(lineage, policy, status):
     lineage.complete(1, "count")
     lineage.complete(2, "count")
     discards = status.name in ENDS[policy]
-    assert CheckpointProperties.for_checkpoint(policy).discard_on(status) == discards
     assert store.shutdown(status) == (2 if discards else 0)
     assert ids(retained(lineage.log.entries)) == ([] if discards else [2, 1])
     left = [info.key for info in lineage.objects.list("chk-")]
     assert bool(left) != discards
-
-
-@pytest.mark.parametrize("status", JobEnd)
-@pytest.mark.parametrize(
-    "properties",
-    [
-        CheckpointProperties.for_savepoint(),
-        CheckpointProperties.for_sync_savepoint(terminate=True),
-        CheckpointProperties.for_unclaimed_snapshot(),
-    ],
-)
-def test_no_end_of_the_job_discards_a_savepoint(status, properties):
-    assert not properties.discard_on(status)
 
 
 def test_another_driver_that_took_over_keeps_its_checkpoints(lineage):
