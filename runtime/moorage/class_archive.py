@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["archive_path", "main", "make_archive", "sharing_options"]
+__all__ = ["archive_path", "main", "sharing_options"]
 
 _CHOSEN = "-XX:SharedArchiveFile"
 _MADE = "-XX:ArchiveClassesAtExit"

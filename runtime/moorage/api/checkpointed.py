@@ -19,11 +19,7 @@ from moorage_state.operator_state import (
 if TYPE_CHECKING:
     from moorage.api.functions import RuntimeContext
 
-__all__ = [
-    "CheckpointedFunction",
-    "FunctionInitializationContext",
-    "FunctionSnapshotContext",
-]
+__all__ = ["CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext"]
 
 
 @dataclass(frozen=True, slots=True)

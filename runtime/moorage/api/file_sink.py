@@ -18,8 +18,8 @@ from moorage.api.sinks import (
     SinkRetire,
     StageId,
 )
-from moorage.sinks import directory
 from moorage.sinks.bucket import Bucket, StoreFolder
+from moorage.sinks.directory import Folder, StagingFolder
 from moorage.sinks.file_writer import FileFormat, FileWriter, StagingArea, check_partitioning
 from moorage_state import failpoints
 from moorage_state.errors import UserError
@@ -117,7 +117,7 @@ class FileSink:
     def open_writer(self, stage: StageId, schema: pa.Schema) -> FileWriter:
         """A writer of files that nobody sees yet."""
         place: StagingArea = (
-            directory.StagingFolder(Path(self._absolute()), stage)
+            StagingFolder(Path(self._absolute()), stage)
             if self.commit == "rename"
             else StoreFolder(self._url)
         )
@@ -129,37 +129,24 @@ class FileSink:
         # Opening a store would make its folder, and another sink may yet refuse the run.
         if self._local and not Path(self._absolute()).exists():
             return []
-        if self.commit == "rename":
-            return directory.admit(Path(self._absolute()), lineage, origin, keep=keep)
-        self._bucket().admit(lineage, origin, keep=keep)
-        return []
+        return self._output().admit(lineage, origin, keep=keep)
 
     def publish(self, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
         """See `Sink.publish`."""
         failpoints.hit("sink.before_publish")
-        if self.commit == "rename":
-            root = Path(self._absolute())
-            return directory.publish(root, lineage, checkpoint_id, committables)
-        return self._bucket().publish(lineage, checkpoint_id, committables)
+        return self._output().publish(lineage, checkpoint_id, committables)
 
     def restore(self, point: SinkRestore) -> list[str]:
         """See `Sink.restore`."""
-        if self.commit == "rename":
-            return directory.restore(Path(self._absolute()), point)
-        return self._bucket().restore(point)
+        return self._output().restore(point)
 
     def retire(self, point: SinkRetire) -> None:
         """Drop what no restore can ask for: what was taken back, what losing attempts staged."""
-        if self.commit == "rename":
-            directory.retire(Path(self._absolute()), point)
-        else:
-            self._bucket().retire(point)
+        self._output().retire(point)
 
     def files(self) -> list[str]:
         """The addresses of the files that readers should see, whatever the way of committing."""
-        if self.commit == "rename":
-            return directory.files(Path(self._absolute()))
-        return self._bucket().files()
+        return self._output().files()
 
     @property
     def reader_url(self) -> str:
@@ -182,7 +169,9 @@ class FileSink:
             )
         return self.path
 
-    def _bucket(self) -> Bucket:
+    def _output(self) -> Folder | Bucket:
+        if self.commit == "rename":
+            return Folder(Path(self._absolute()))
         return Bucket(self._url, self.reader_url)
 
 

@@ -36,12 +36,7 @@ from moorage_api import (
 )
 from moorage_state.errors import MoorageError
 
-__all__ = [
-    "Runner",
-    "app",
-    "run_app",
-    "run_session",
-]
+__all__ = ["run_app", "run_session"]
 
 Runner = Callable[
     [StatefulSparkJob, Path, RunOptions, Callable[[JobProgress], None]],

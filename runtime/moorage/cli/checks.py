@@ -22,7 +22,7 @@ from moorage_api.problems import field_name
 from moorage_state.errors import IllegalConfigurationError
 from moorage_state.tuning import judge_options
 
-__all__ = ["PLACES", "Place", "checked_job"]
+__all__ = ["checked_job"]
 
 Place = Literal["local", "cluster"]
 PLACES: tuple[Place, ...] = ("local", "cluster")

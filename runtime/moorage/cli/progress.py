@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import Self, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -24,7 +23,6 @@ __all__ = [
     "Display",
     "LiveDisplay",
     "PlainDisplay",
-    "has_begun",
     "live_view",
     "open_display",
     "plain_line",
@@ -134,23 +132,30 @@ def _age(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
 
 
-class Display(Protocol):
+class Display:
     """Takes reports while it is open; call it from any thread."""
 
-    def __enter__(self) -> Self: ...
+    _last_message = ""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Show what is left to show."""
 
     def __call__(self, progress: JobProgress) -> None:
-        """Show `progress`, now or at the next occasion."""
+        """Show `progress`, now or at the next occasion; a message of it at once."""
+        if progress.message and progress.message != self._last_message:
+            self.say(progress.message)
+        self._last_message = progress.message
 
     def say(self, text: str) -> None:
-        """Show a line of text that stays."""
+        """Show a line of text that stays; a reader that went away is no reason to stop the job."""
+        with suppress(OSError, ValueError):
+            self._write(text)
+
+    def _write(self, text: str) -> None:
+        raise NotImplementedError
 
 
 def open_display(stream: TextIO, *, plain: bool) -> Display:
@@ -159,7 +164,7 @@ def open_display(stream: TextIO, *, plain: bool) -> Display:
     return PlainDisplay(stream) if plain or not console.is_terminal else LiveDisplay(console)
 
 
-class PlainDisplay:
+class PlainDisplay(Display):
     """Lines: at most one per `interval` seconds, and messages as they come."""
 
     def __init__(
@@ -175,18 +180,9 @@ class PlainDisplay:
         self._monotonic = monotonic
         self._now = now
         self._last_line = -math.inf
-        self._last_message = ""
         self._waiting: JobProgress | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Show the last report if the interval held it back."""
         if self._waiting is not None:
             self.say(plain_line(self._waiting, self._now()))
@@ -194,9 +190,7 @@ class PlainDisplay:
 
     def __call__(self, progress: JobProgress) -> None:
         """Show `progress`."""
-        if progress.message and progress.message != self._last_message:
-            self.say(progress.message)
-        self._last_message = progress.message
+        super().__call__(progress)
         if not has_begun(progress):
             return
         self._waiting = progress
@@ -205,14 +199,12 @@ class PlainDisplay:
             self._last_line, self._waiting = moment, None
             self.say(plain_line(progress, self._now()))
 
-    def say(self, text: str) -> None:
-        """Write a line; a reader that went away is no reason to stop the job."""
-        with suppress(OSError, ValueError):
-            self._stream.write(f"{text}\n")
-            self._stream.flush()
+    def _write(self, text: str) -> None:
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
 
 
-class LiveDisplay:
+class LiveDisplay(Display):
     """A view that is redrawn in place, with messages above it."""
 
     def __init__(
@@ -221,7 +213,6 @@ class LiveDisplay:
         self._console = console
         self._now = now
         self._progress = JobProgress()
-        self._last_message = ""
         # The age of a checkpoint grows between reports: the view is made anew at each refresh.
         self._live = Live(
             console=console,
@@ -235,23 +226,14 @@ class LiveDisplay:
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         with suppress(OSError, ValueError):
             self._live.stop()
 
     def __call__(self, progress: JobProgress) -> None:
         """Show `progress`."""
-        if progress.message and progress.message != self._last_message:
-            self.say(progress.message)
-        self._last_message = progress.message
+        super().__call__(progress)
         self._progress = progress
 
-    def say(self, text: str) -> None:
-        """Print a line above the view."""
-        with suppress(OSError, ValueError):
-            self._console.print(Text(text))
+    def _write(self, text: str) -> None:
+        self._console.print(Text(text))

@@ -39,9 +39,7 @@ from moorage_state.snapshots import checkpoint_id_of
 from moorage_state.stores import open_store
 from moorage_state.stores.addresses import address, child, parent_and_name
 
-__all__ = [
-    "snapshots",
-]
+__all__ = ["snapshots"]
 
 _MAX_TEXT = 60
 snapshots = typer.Typer(

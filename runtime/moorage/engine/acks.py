@@ -146,10 +146,6 @@ class EpochOutcome:
         acks = (*self.acks.values(), *self.stateless)
         return sum(a.rows_in for a in acks if a.uid in consumers)
 
-    def deltas(self, uid: str) -> dict[int, str]:
-        """The delta digest of each subtask of an operator."""
-        return {subtask: a.delta for (u, subtask), a in self.acks.items() if u == uid}
-
     def odd_rows(self) -> dict[str, OddCounts]:
         """What operators did not process, by uid, where there was any."""
         counts: dict[str, OddCounts] = {}

@@ -30,13 +30,10 @@ __all__ = [
     "MAX_VALUES",
     "EventTimes",
     "InputClock",
-    "InputTime",
     "JobClocks",
-    "SourceTime",
     "Value",
     "Watermarks",
     "job_clocks",
-    "too_many_values",
 ]
 
 MAX_VALUES = 1024

@@ -6,7 +6,7 @@ the snapshot's. Called by the epoch runner and the driver; the rules are in
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -15,17 +15,12 @@ from moorage.api.checkpointed import CheckpointedFunction
 from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import EpochOutcome
 from moorage.engine.fleet import RangeFleet, RangeId
-from moorage.engine.range_access import BoundRange, LeasedRange, connect_to
+from moorage.engine.range_access import BoundRange, Connections
 from moorage.engine.subtask_plan import OperatorStatePlan
 from moorage_state.keygroups import KeyGroupRange, range_of
 from moorage_state.operator_state import Mover, OperatorStateSchema
-from moorage_state.server.client import StateClient
 
-__all__ = [
-    "OperatorMove",
-    "OperatorStates",
-    "redistribute",
-]
+__all__ = ["OperatorMove", "OperatorStates", "redistribute"]
 
 
 @dataclass(slots=True)
@@ -137,11 +132,10 @@ def redistribute(
     # nothing, and from the commit on everything that knows epochs knows this one.
     attempt = uuid4().hex
     digests: dict[RangeId, str] = {}
-    with ExitStack() as stack:
-        connect = _connections(stack, token)
+    with closing(Connections(token)) as connections:
         for uid in uids:
             bound = [
-                BoundRange(connect(leased), leased, epoch + 1, attempt)
+                BoundRange(connections.to(leased), leased, epoch + 1, attempt)
                 for leased in fleet.leased(uid)
             ]
             prepared = _prepare(bound, ranges, needed.get(uid), epoch + 1)
@@ -163,16 +157,3 @@ def _prepare(
             for frame in mover.frames(subtask):
                 target.stage(frame)
     return [target.prepare() for target in bound]
-
-
-def _connections(stack: ExitStack, token: str) -> Callable[[LeasedRange], StateClient]:
-    """Connects to each server once; all are closed with the stack."""
-    clients: dict[str, StateClient] = {}
-
-    def connect(leased: LeasedRange) -> StateClient:
-        if leased.address not in clients:
-            client = connect_to(leased.door, token)
-            clients[leased.address] = stack.enter_context(closing(client))
-        return clients[leased.address]
-
-    return connect

@@ -16,12 +16,7 @@ import pyarrow as pa
 from moorage.api.functions import OutputTag, undeclared
 from moorage_state.errors import UserError
 
-__all__ = [
-    "RowShape",
-    "fitted",
-    "hash_column",
-    "misfit",
-]
+__all__ = ["RowShape", "fitted", "hash_column"]
 
 # Arrow cuts 1.5 to 1 for a column of integers, takes a number for a timestamp and forgets unknown
 # fields of a struct: what it would quietly change is refused here. Types of whole columns are
@@ -189,7 +184,7 @@ class RowShape:
         self, uid: str, schema: pa.Schema, side_output: str = "", *, alone: bool = False
     ) -> None:
         self._alone = alone
-        self._place = f"operator={uid}" + (f" side_output={side_output}" if side_output else "")
+        self.place = f"operator={uid}" + (f" side_output={side_output}" if side_output else "")
         self._names = schema.names
         self._width = len(schema.names)
         self.schema = schema
@@ -215,10 +210,6 @@ class RowShape:
         arrays = [self._array(i, column) for i, column in enumerate(columns)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def batches_of(self, made: Any) -> Iterator[pa.RecordBatch]:
-        """An Arrow table or batch as batches of the declared schema."""
-        return fitted(made, self.schema, self._place)
-
     def _array(self, index: int, values: Sequence[Any]) -> pa.Array:
         field = self.schema.field(index)
         if reason := misfit(field, values):
@@ -230,9 +221,9 @@ class RowShape:
 
     def _unfit(self, field: pa.Field, reason: str, values: Sequence[Any]) -> UserError:
         if (tag := self._tag_among(values)) is not None:
-            return undeclared(self._place, tag.name, ())
+            return undeclared(self.place, tag.name, ())
         return UserError(
-            f"an output value does not fit its column: {self._place} "
+            f"an output value does not fit its column: {self.place} "
             f"column={field.name} declared={field.type}: {reason}"
         )
 
@@ -241,16 +232,16 @@ class RowShape:
         if unknown:
             raise UserError(
                 f"the operator yields columns that its output does not declare: "
-                f"{self._place} columns={unknown} declared={self._names}"
+                f"{self.place} columns={unknown} declared={self._names}"
             )
         return tuple(row.get(name) for name in self._names)
 
     def _misshapen(self, row: Any) -> UserError:
         if isinstance(row, (tuple, list)) and (tag := self._tag_among(row[:1])) is not None:
-            return undeclared(self._place, tag.name, ())
+            return undeclared(self.place, tag.name, ())
         return UserError(
             f"the operator must yield rows, each a tuple of {self._width} values or a dict: "
-            f"{self._place} declared={self._names} got={row!r:.200}; a single row is "
+            f"{self.place} declared={self._names} got={row!r:.200}; a single row is "
             f"yielded, or returned in a list"
         )
 

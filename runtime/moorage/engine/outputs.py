@@ -16,17 +16,11 @@ import xxhash
 from moorage.api.functions import OutputTag, undeclared
 from moorage.api.sinks import Sink, SinkWriter, StageId
 from moorage.engine.columns import carried_batch, row_batch, side_column
-from moorage.engine.output_types import RowShape, hash_column
+from moorage.engine.output_types import RowShape, fitted, hash_column
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.errors import UserError
 
-__all__ = [
-    "FLUSH_ROWS",
-    "OutputBuffer",
-    "SubtaskOutput",
-    "TaggedBuffer",
-    "is_pair",
-]
+__all__ = ["FLUSH_ROWS", "OutputBuffer", "SubtaskOutput", "is_pair"]
 
 FLUSH_ROWS = 8192
 """Output rows that are enough for a batch."""
@@ -110,7 +104,7 @@ class OutputBuffer:
     def batches_of(self, made: Any, side_output: str = "") -> Iterator[pa.RecordBatch]:
         """An Arrow table or batch as batches of the declared schema."""
         shape = self._sides[side_output] if side_output else self._shape
-        for batch in shape.batches_of(made):
+        for batch in fitted(made, shape.schema, shape.place):
             self.total += batch.num_rows
             yield batch
 

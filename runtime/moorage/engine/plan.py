@@ -53,16 +53,7 @@ from moorage.engine.subtask_plan import OperatorStatePlan, SideOutputPlan, Subta
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.keygroups import SPARK_XXHASH64
 
-__all__ = [
-    "EpochFrame",
-    "EpochPlanner",
-    "EpochSpec",
-    "Outlets",
-    "Pick",
-    "outlets_of",
-    "tagged_union",
-    "to_all",
-]
+__all__ = ["EpochFrame", "EpochPlanner", "EpochSpec", "outlets_of", "tagged_union"]
 
 _T = TypeVar("_T")
 _HASH = "_m_hash"

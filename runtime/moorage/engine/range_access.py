@@ -5,12 +5,13 @@ same for one attempt of one subtask. `Servers` are this machine's (`moorage.driv
 cluster's (`moorage.cluster.servers`).
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 from moorage_state.database import Scan
-from moorage_state.errors import VersionGone
+from moorage_state.errors import MoorageError, VersionGone
 from moorage_state.keylayout import EVENT_TIMERS
 from moorage_state.server.client import StateClient
 from moorage_state.server.operations import Lease, StateApi, Version
@@ -19,6 +20,7 @@ from moorage_state.server.tls import TlsFiles
 
 __all__ = [
     "BoundRange",
+    "Connections",
     "ExecutorLost",
     "LeasedRange",
     "ServerConnection",
@@ -110,11 +112,6 @@ class LeasedRange:
     door: ServerDoor
     version: Version
 
-    @property
-    def address(self) -> str:
-        """Where everybody reaches its server."""
-        return self.door.address
-
 
 def connect_to(door: ServerDoor, token: str) -> StateClient:
     """Connect through the Unix socket where the server is this executor's own, else by TCP.
@@ -125,6 +122,28 @@ def connect_to(door: ServerDoor, token: str) -> StateClient:
     """
     address = f"unix:{door.socket}" if _is_near(door) else door.address
     return StateClient.connect(address, token, server=door.server, tls=door.tls)
+
+
+class Connections:
+    """To the servers of several ranges, one to each, made when it is first asked for."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._clients: dict[str, StateClient] = {}
+
+    def to(self, leased: LeasedRange) -> StateClient:
+        """The connection to the server of a range; see `connect_to`."""
+        address = leased.door.address
+        if address not in self._clients:
+            self._clients[address] = connect_to(leased.door, self._token)
+        return self._clients[address]
+
+    def close(self) -> None:
+        """End all of them."""
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            with suppress(MoorageError, OSError):
+                client.close()
 
 
 def _is_near(door: ServerDoor) -> bool:

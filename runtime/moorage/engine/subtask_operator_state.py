@@ -25,10 +25,10 @@ from moorage.api.checkpointed import (
 from moorage.api.functions import ProcessContext, RuntimeContext, TimerService
 from moorage.engine.columns import BROADCAST, INPUT_COLUMN, KIND_COLUMN, broadcast_column
 from moorage.engine.outputs import SubtaskOutput
-from moorage.engine.range_access import BoundRange, LeasedRange, connect_to
+from moorage.engine.range_access import BoundRange, Connections, LeasedRange
 from moorage.engine.rows import TupleReader, missing_times, times_of
 from moorage.engine.subtask_plan import SubtaskPlan
-from moorage_state.errors import Bug, MoorageError
+from moorage_state.errors import Bug
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.access import RangeAccess
 from moorage_state.keyed.visits import KeyVisits
@@ -36,7 +36,6 @@ from moorage_state.keygroups import range_of
 from moorage_state.keys import KeyCodec
 from moorage_state.operator_state import OperatorStateSchema, RangeOperatorStates, RawStates
 from moorage_state.operator_state.ranges import Peer
-from moorage_state.server.client import StateClient
 
 __all__ = ["SubtaskOperatorState"]
 
@@ -57,7 +56,7 @@ class SubtaskOperatorState:
         self._plan = plan
         self._needs = plan.operator_state
         self._function: Any = plan.function
-        self._clients: dict[str, StateClient] = {}
+        self._connections = Connections(plan.token)
         groups = range_of(subtask, plan.parallelism, plan.max_parallelism)
         # Without stored state there is nothing that the others could have left.
         ranges = () if plan.batch else plan.ranges
@@ -138,10 +137,7 @@ class SubtaskOperatorState:
     def close(self) -> None:
         """Close connections to other ranges, and drop what visits kept."""
         self._visits.close()
-        clients, self._clients = self._clients, {}
-        for client in clients.values():
-            with suppress(MoorageError, OSError):
-                client.close()
+        self._connections.close()
 
     def _process(
         self, batch: pa.RecordBatch, reader: TupleReader, sending: SubtaskOutput
@@ -181,10 +177,8 @@ class SubtaskOperatorState:
         """Connects to another subtask's range when it is first asked for."""
 
         def reach() -> RangeAccess:
-            address = leased.door.address
-            if address not in self._clients:
-                self._clients[address] = connect_to(leased.door, self._plan.token)
-            return BoundRange(self._clients[address], leased, self._plan.epoch, "reads-only")
+            client = self._connections.to(leased)
+            return BoundRange(client, leased, self._plan.epoch, "reads-only")
 
         return reach
 

@@ -10,6 +10,7 @@ that are left fire after their key's last row (`FiringAtTheEnd`), and nothing is
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 from moorage.api.functions import MAX_WATERMARK, NO_WATERMARK, KeyedProcessFunction, ProcessContext
 from moorage.engine.outputs import OutputBuffer
@@ -20,11 +21,7 @@ from moorage_state.keyed import KeyTimers, TimeDomain
 from moorage_state.keyed.timers import NOTHING_HELD
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, key_prefix, timer_parts
 
-__all__ = [
-    "Firing",
-    "FiringAtTheEnd",
-    "NothingStored",
-]
+__all__ = ["Firing", "FiringAtTheEnd", "NothingStored"]
 
 _DUE_PAGE = 4096
 _KIND = {TimeDomain.EVENT_TIME: EVENT_TIMERS, TimeDomain.PROCESSING_TIME: PROCESSING_TIMERS}
@@ -177,34 +174,23 @@ class NothingStored(BoundRange):
     """A range of which every key is new, and whose writes nobody will read."""
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """See `RangeAccess`: nothing."""
+        """See `RangeAccess`."""
         return [None] * len(keys)
 
-    def scan_many(
-        self,
-        prefixes: list[bytes],
-        limit_entries: int,  # noqa: ARG002  there is nothing to limit
-        limit_bytes: int,  # noqa: ARG002
-    ) -> list[Scan]:
-        """See `RangeAccess`: nothing."""
+    def scan_many(self, prefixes: list[bytes], *_limits: Any, **_: Any) -> list[Scan]:
+        """See `RangeAccess`."""
         return [Scan([], [], complete=True) for _ in prefixes]
 
-    def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:  # noqa: ARG002
-        """See `RangeAccess`: nothing."""
+    def scan_from(self, *_: Any, **__: Any) -> Scan:
+        """See `RangeAccess`."""
         return Scan([], [], complete=True)
 
-    def due_timers(
-        self,
-        up_to_ms: int,  # noqa: ARG002
-        limit: int,  # noqa: ARG002
-        after: bytes,  # noqa: ARG002
-        kind: int = EVENT_TIMERS,  # noqa: ARG002
-    ) -> list[bytes]:
-        """See `RangeAccess`: nothing."""
+    def due_timers(self, *_: Any, **__: Any) -> list[bytes]:
+        """See `RangeAccess`."""
         return []
 
-    def next_timer(self, after_ms: int, kind: int) -> int | None:  # noqa: ARG002
-        """None is stored."""
+    def next_timer(self, *_: Any, **__: Any) -> int | None:
+        """See `BoundRange`."""
         return None
 
     def stage(self, frame: bytes) -> None:

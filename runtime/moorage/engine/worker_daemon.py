@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 from zipimport import ZipImportError, zipimporter
 
-__all__ = ["DAEMON_MODULE", "SAFE_PATH", "main", "without_archives"]
+__all__ = ["DAEMON_MODULE", "SAFE_PATH", "without_archives"]
 
 DAEMON_MODULE = "spark.python.daemon.module"
 SAFE_PATH = "PYTHONSAFEPATH"

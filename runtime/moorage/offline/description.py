@@ -20,7 +20,7 @@ from moorage_state.snapshots import (
     restore_point,
 )
 
-__all__ = ["Description", "OperatorView", "RangeSummary", "describe", "moment_of"]
+__all__ = ["Description", "OperatorView", "describe", "moment_of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # As in `moorage.api.functions`, which needs numpy: these tools do without.

@@ -14,7 +14,7 @@ from moorage.offline.listing import format_of, manifest_bytes
 from moorage.offline.lookup import Found
 from moorage_state.snapshots import Manifest, OperatorState, OperatorStateMeta, StateMeta
 
-__all__ = ["ChangedFact", "Difference", "FileShare", "StateDifference", "diff", "type_text"]
+__all__ = ["Difference", "StateDifference", "diff", "type_text"]
 
 
 @dataclass(frozen=True, slots=True)

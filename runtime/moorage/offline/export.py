@@ -25,7 +25,7 @@ from moorage_state.canonical.file_schema import key_columns
 from moorage_state.errors import LocalDiskError, UserError
 from moorage_state.types import StateType, parse_type
 
-__all__ = ["FORMS", "Exported", "export"]
+__all__ = ["export"]
 
 FORMS = (".parquet", ".jsonl", ".csv")
 

@@ -36,15 +36,11 @@ from moorage_state.stores.addresses import child
 __all__ = [
     "CheckpointRow",
     "HistoryRow",
-    "Lineage",
     "Listing",
     "SavepointRow",
-    "Standing",
     "format_of",
     "list_snapshots",
     "manifest_bytes",
-    "read_lineage",
-    "slices_of",
     "standings",
 ]
 

@@ -15,17 +15,7 @@ from moorage_state.errors import UserError
 from moorage_state.snapshots import OperatorState
 from moorage_state.types import parse_type
 
-__all__ = [
-    "GroupCount",
-    "KeyState",
-    "StateCount",
-    "StateRow",
-    "count",
-    "get",
-    "list_states",
-    "split_name",
-    "whole_name",
-]
+__all__ = ["KeyState", "StateCount", "StateRow", "count", "get", "list_states", "whole_name"]
 
 _TIMERS = "_timers"
 

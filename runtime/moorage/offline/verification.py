@@ -26,7 +26,7 @@ from moorage_state.snapshots.object_keys import log_seq
 from moorage_state.stores import ObjectStore, in_parallel, open_store
 from moorage_state.stores.addresses import parent_and_name
 
-__all__ = ["Damage", "OnProgress", "Verification", "verify"]
+__all__ = ["Verification", "verify"]
 
 _THREADS = 8
 _CHUNK_BYTES = 8 << 20

@@ -121,7 +121,7 @@ class Bucket:
         self._reader_url = reader_url
         self._list = MetadataLog(self._store)
 
-    def admit(self, lineage: str, origin: SinkOrigin | None, *, keep: bool) -> None:
+    def admit(self, lineage: str, origin: SinkOrigin | None, *, keep: bool) -> list[str]:
         """Refuse a list whose readers would see rows twice, unless told to `keep` what is there."""
         found = neighbours_in(lineage, map(_file_of, self._list.read()))
         if not keep:
@@ -129,6 +129,7 @@ class Bucket:
             found.require_admissible(f"store={self._store.url}", lineage, origin, beside)
         for other in found.files:
             self._store.put(f"{self._folder(lineage)}{other}{BESIDE_SUFFIX}", b"")
+        return []
 
     def publish(self, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
         """Record the files, then commit them to the list; see `Sink.publish`."""

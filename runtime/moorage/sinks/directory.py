@@ -45,7 +45,7 @@ from moorage.sinks.records import (
 from moorage_state import failpoints
 from moorage_state.errors import CorruptState
 
-__all__ = ["StagingFolder", "admit", "files", "publish", "restore", "retire"]
+__all__ = ["Folder", "StagingFolder"]
 
 _STAGING = "_staging"
 _LOG = "_moorage_log"
@@ -81,102 +81,106 @@ class StagingFolder:
         path.unlink(missing_ok=True)
 
 
-def admit(root: Path, lineage: str, origin: SinkOrigin | None, *, keep: bool) -> list[str]:
-    """Refuse a folder whose readers would see rows twice, unless told to `keep` what is there."""
-    found = neighbours_in(lineage, files(root))
-    if not keep:
-        beside = _names(root / _LOG / origin.lineage) if origin is not None else set()
-        found.require_admissible(f"directory={root}", lineage, origin, beside)
-    log = root / _LOG / lineage
-    for other in found.files:
-        log.mkdir(parents=True, exist_ok=True)
-        (log / f"{other}{BESIDE_SUFFIX}").touch()
-    if not found.strange or keep:
-        return []
-    told = (
-        f"the output folder has files that no job wrote, and readers see them beside the output: "
-        f"directory={root} files={len(found.strange)} first={min(found.strange)}"
-    )
-    return [told]
+class Folder:
+    """The output below `root`; the driver's phases of `Sink` on it."""
 
+    def __init__(self, root: Path) -> None:
+        self._root = root
 
-def publish(root: Path, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
-    """Record staged files, then rename them into place; see `Sink.publish`."""
-    _require_files(root, lineage, committables)
-    if committables:
-        _write_log(root / _LOG / lineage, checkpoint_id, [i["file"] for i in committables])
-        failpoints.hit("sink.recorded")
-        _rename(root, committables)
-    return sum(int(item["rows"]) for item in committables)
+    def admit(self, lineage: str, origin: SinkOrigin | None, *, keep: bool) -> list[str]:
+        """Refuse a folder whose readers would see rows twice, unless told to `keep` it as it is."""
+        found = neighbours_in(lineage, self.files())
+        if not keep:
+            beside = _names(self._root / _LOG / origin.lineage) if origin is not None else set()
+            found.require_admissible(f"directory={self._root}", lineage, origin, beside)
+        log = self._root / _LOG / lineage
+        for other in found.files:
+            log.mkdir(parents=True, exist_ok=True)
+            (log / f"{other}{BESIDE_SUFFIX}").touch()
+        if not found.strange or keep:
+            return []
+        told = (
+            f"the output folder has files that no job wrote, and readers see them beside the "
+            f"output: directory={self._root} files={len(found.strange)} first={min(found.strange)}"
+        )
+        return [told]
 
+    def publish(self, lineage: str, checkpoint_id: int, committables: list[Committable]) -> int:
+        """Record staged files, then rename them into place; see `Sink.publish`."""
+        _require_files(self._root, lineage, committables)
+        if committables:
+            _write_log(
+                self._root / _LOG / lineage, checkpoint_id, [i["file"] for i in committables]
+            )
+            failpoints.hit("sink.recorded")
+            _rename(self._root, committables)
+        return sum(int(item["rows"]) for item in committables)
 
-def restore(root: Path, point: SinkRestore) -> list[str]:
-    """Take back, publish, bring back, drop; see `Sink.restore`.
+    def restore(self, point: SinkRestore) -> list[str]:
+        """Take back, publish, bring back, drop; see `Sink.restore`.
 
-    Every step can be cut short: the next restore does what is left.
-    """
-    lineage, own = point.lineage, run_age(point.run)
-    _require_files(root, lineage, point.committables)
-    _claim(root, lineage, point.run)
+        Every step can be cut short: the next restore does what is left.
+        """
+        lineage, own = point.lineage, run_age(point.run)
+        _require_files(self._root, lineage, point.committables)
+        _claim(self._root, lineage, point.run)
 
-    def check() -> None:
-        _require_newest(root, lineage, point.run)
+        def check() -> None:
+            _require_newest(self._root, lineage, point.run)
 
-    log = _read_log(root / _LOG / lineage)
-    listed = set().union(*log.values())
-    covered = _covered(log, [LiveOutput(point.history, point.committables)])
+        log = _read_log(self._root / _LOG / lineage)
+        listed = set().union(*log.values())
+        covered = _covered(log, [LiveOutput(point.history, point.committables)])
 
-    retracted = root / _RETRACTED / lineage
-    # In this order readers may miss rows in between but see none twice.
-    surplus = {name for name in listed - covered if is_not_newer(lineage, name, own)}
-    taken = _move(surplus, root, retracted, check)
-    failpoints.hit("sink.taken_back")
-    if point.history:
-        publish(root, lineage, point.history[-1], point.committables)
-    older = _older_runs(root / _STAGING / lineage, own)
-    wanted = listed.union(*(_files(output) for output in point.live or ()))
-    for staged in older:
-        # Listed but not renamed, or not even listed: the end of the process came between the
-        # checkpoint and its publication. Keep it, too.
-        _move(wanted & _tree(staged), staged, retracted, check)
-    hidden = {name for name in covered & _tree(retracted) if not (root / name).exists()}
-    brought = _move(hidden, retracted, root, check)
-    failpoints.hit("sink.brought_back")
-    for staged in older if point.live is not None else []:
-        shutil.rmtree(staged, ignore_errors=True)
-    return _sentences(root, retracted, taken, brought)
+        retracted = self._root / _RETRACTED / lineage
+        # In this order readers may miss rows in between but see none twice.
+        surplus = {name for name in listed - covered if is_not_newer(lineage, name, own)}
+        taken = _move(surplus, self._root, retracted, check)
+        failpoints.hit("sink.taken_back")
+        if point.history:
+            self.publish(lineage, point.history[-1], point.committables)
+        older = _older_runs(self._root / _STAGING / lineage, own)
+        wanted = listed.union(*(_files(output) for output in point.live or ()))
+        for staged in older:
+            # Listed but not renamed, or not even listed: the end of the process came between the
+            # checkpoint and its publication. Keep it, too.
+            _move(wanted & _tree(staged), staged, retracted, check)
+        hidden = {name for name in covered & _tree(retracted) if not (self._root / name).exists()}
+        brought = _move(hidden, retracted, self._root, check)
+        failpoints.hit("sink.brought_back")
+        for staged in older if point.live is not None else []:
+            shutil.rmtree(staged, ignore_errors=True)
+        return _sentences(self._root, retracted, taken, brought)
 
+    def retire(self, point: SinkRetire) -> None:
+        """Forget what no restore can ask for: see `SinkRetire`. May be cut short anywhere."""
+        lineage, log_folder = point.lineage, self._root / _LOG / point.lineage
+        if not self._root.is_dir() or newer_run(_names(log_folder), run_age(point.run)):
+            return
+        failpoints.hit("sink.unread")
+        retracted, staging = self._root / _RETRACTED / lineage, self._root / _STAGING / lineage
+        kept, names = _tree(retracted), _names(log_folder)
+        # Reading all records takes a while, and most of the time there is nothing to forget.
+        log = _read_log(log_folder) if kept or many(names) else {}
+        for name in kept - _covered(log, point.live):
+            if is_not_newer(lineage, name, run_age(point.run)):
+                _remove(retracted, name)
+        failpoints.hit("sink.forgotten")
+        wanted: set[str] = set().union(*(_files(output) for output in point.live))
+        for run in sorted(_names(staging)):
+            for name in _tree(staging / run) - wanted:
+                if lost(point, name):
+                    _remove(staging / run, name)
+        if many(names):
+            _compact(self._root, point, names, log, wanted)
 
-def retire(root: Path, point: SinkRetire) -> None:
-    """Forget what no restore can ask for: see `SinkRetire`. May be cut short anywhere."""
-    lineage, log_folder = point.lineage, root / _LOG / point.lineage
-    if not root.is_dir() or newer_run(_names(log_folder), run_age(point.run)):
-        return
-    failpoints.hit("sink.unread")
-    retracted, staging = root / _RETRACTED / lineage, root / _STAGING / lineage
-    kept, names = _tree(retracted), _names(log_folder)
-    # Reading all records takes a while, and most of the time there is nothing to forget.
-    log = _read_log(log_folder) if kept or many(names) else {}
-    for name in kept - _covered(log, point.live):
-        if is_not_newer(lineage, name, run_age(point.run)):
-            _remove(retracted, name)
-    failpoints.hit("sink.forgotten")
-    wanted: set[str] = set().union(*(_files(output) for output in point.live))
-    for run in sorted(_names(staging)):
-        for name in _tree(staging / run) - wanted:
-            if lost(point, name):
-                _remove(staging / run, name)
-    if many(names):
-        _compact(root, point, names, log, wanted)
-
-
-def files(root: Path) -> list[str]:
-    """All published files, and whatever else lies in the folder where readers look."""
-    found = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [n for n in folders if not n.startswith(".") and _is_data(n)]
-        found += [str(Path(folder, n)) for n in names if not n.startswith(".") and _is_data(n)]
-    return sorted(found)
+    def files(self) -> list[str]:
+        """All published files, and whatever else lies in the folder where readers look."""
+        found = []
+        for folder, folders, names in os.walk(self._root):
+            folders[:] = [n for n in folders if not n.startswith(".") and _is_data(n)]
+            found += [str(Path(folder, n)) for n in names if not n.startswith(".") and _is_data(n)]
+        return sorted(found)
 
 
 def _is_data(name: str) -> bool:

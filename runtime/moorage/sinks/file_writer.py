@@ -28,13 +28,10 @@ from moorage_state.errors import UserError
 __all__ = [
     "FileFormat",
     "FileWriter",
-    "RowFile",
     "StagingArea",
     "check_partitioning",
-    "open_file",
     "partition_name",
     "split",
-    "without",
 ]
 
 FileFormat = Literal["parquet", "json"]

@@ -29,7 +29,7 @@ from moorage_state.errors import (
 )
 from moorage_state.stores import ObjectStore, delete_all
 
-__all__ = ["LOG_PREFIX", "MetadataLog", "Visible"]
+__all__ = ["MetadataLog", "Visible"]
 
 LOG_PREFIX = "_spark_metadata/"
 

@@ -25,7 +25,7 @@ from moorage_state.errors import UserError
 from moorage_state.snapshots import RangeHandle
 from moorage_state.stores.addresses import address
 
-__all__ = ["NAME", "StateSource", "frame", "register"]
+__all__ = ["frame", "register"]
 
 NAME = "moorage-state"
 

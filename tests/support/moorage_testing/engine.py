@@ -114,7 +114,7 @@ class Engine:
             groups = range_of(subtask, self._parallelism, self._max_parallelism)
             prefixes = [key_prefix(g, b"")[:3] for g in range(groups.start, groups.end + 1)]
             assert all(p[2] == KEYED_STATE for p in prefixes)
-            with closing(StateClient.connect(leased.address, self._token)) as client:
+            with closing(StateClient.connect(leased.door.address, self._token)) as client:
                 for scan in client.range(leased.lease).scan_many(leased.version, prefixes):
                     assert scan.complete
                     entries += zip(scan.keys, scan.values, strict=True)

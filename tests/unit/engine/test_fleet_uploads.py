@@ -45,7 +45,7 @@ class Job:
         for subtask, at in enumerate(self.fleet.leased("counts")):
             keys = [key_of(subtask)] if subtask in values else []
             frame = encode_frame([], keys, [values[subtask] for _ in keys])
-            opened = self.clients[at.address].range(at.lease)
+            opened = self.clients[at.door.address].range(at.lease)
             opened.stage(self.epoch, "a", frame, 0)
             prepared = opened.prepare(self.epoch, "a", at.version.digest, 1)
             digests["counts", subtask] = prepared.digest
@@ -54,7 +54,7 @@ class Job:
     def read(self):
         found = {}
         for subtask, at in enumerate(self.fleet.leased("counts")):
-            opened, keys = self.clients[at.address].range(at.lease), [key_of(subtask)]
+            opened, keys = self.clients[at.door.address].range(at.lease), [key_of(subtask)]
             (value,) = opened.get_many(at.version, keys)
             if value is not None:
                 found[subtask] = value
