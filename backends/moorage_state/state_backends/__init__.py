@@ -33,7 +33,9 @@ if TYPE_CHECKING:
         job_max_state_size,
         judge_job_backend,
         load_state_backend,
+        register_backend,
         register_factory,
+        registered_backend,
     )
     from moorage_state.state_backends.rocksdb import EmbeddedRocksDBStateBackend
     from moorage_state.state_backends.state_backend import StateBackend
@@ -82,7 +84,9 @@ __all__ = [
     "job_max_state_size",
     "judge_job_backend",
     "load_state_backend",
+    "register_backend",
     "register_factory",
+    "registered_backend",
     "resolve_checkpoint",
     "sort_key",
 ]
@@ -108,7 +112,9 @@ _MODULES = {
         "job_max_state_size",
         "judge_job_backend",
         "load_state_backend",
+        "register_backend",
         "register_factory",
+        "registered_backend",
     ),
     "rocksdb": ("EmbeddedRocksDBStateBackend",),
     "state_backend": ("StateBackend",),

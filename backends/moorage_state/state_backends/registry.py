@@ -82,11 +82,11 @@ class LoadedBackend:
 
 
 class _OwnFactory(StateBackendFactory):
-    """Of the backends here: made with defaults, then configured."""
+    """Of a backend that is named by `module:Class`: made with defaults, then configured."""
 
-    def __init__(self, identifier: str, kind: str) -> None:
+    def __init__(self, identifier: str, name: str) -> None:
         self._identifier = identifier
-        self._kind = kind
+        self._name = name
 
     @property
     def identifier(self) -> str:
@@ -94,13 +94,13 @@ class _OwnFactory(StateBackendFactory):
 
     def create_from_config(self, config: Configuration) -> StateBackend:
         # Imported when it is asked for: a choice is judged where not every backend is installed.
-        made: StateBackend = import_named(BUILT_IN[self._kind])()
+        made: StateBackend = import_named(self._name)()
         return made.configure(config)
 
 
 _lock = threading.Lock()
 _factories: dict[str, StateBackendFactory] = {
-    name: _OwnFactory(name, kind)
+    name: _OwnFactory(name, BUILT_IN[kind])
     for name, kind in (
         *((name, name) for name in BUILT_IN),
         ("jobmanager", "hashmap"),
@@ -129,6 +129,24 @@ def register_factory(factory: StateBackendFactory) -> None:
             f"value={factory.identifier} classes={type(other).__name__},{type(factory).__name__}; "
             f"give one of them another identifier"
         )
+
+
+def register_backend(name: str) -> None:
+    """Make the backend that `module:Class` names known under its identifier, for what it wrote.
+
+    Raises:
+        IllegalConfigurationError: there is no such class, or it cannot be used.
+    """
+    made = _made(name, STATE_BACKEND.key, Configuration())
+    with _lock:
+        _factories[made.identifier] = _OwnFactory(made.identifier, name)
+
+
+def registered_backend(identifier: str) -> StateBackend | None:
+    """The backend that is known under an identifier; None where none is."""
+    if _is_foreign(identifier):
+        return None
+    return _made(identifier, STATE_BACKEND.key, Configuration())
 
 
 def load_state_backend(

@@ -26,6 +26,8 @@ from moorage.cli.output import (
 from moorage.cli.progress import size_text
 from moorage.offline import state_queries
 from moorage.offline.lookup import find
+from moorage_state.import_path import after_standard_library
+from moorage_state.state_backends import register_backend
 
 __all__ = ["state"]
 
@@ -40,6 +42,29 @@ State = Annotated[
 ]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@state.callback()
+def _options(
+    *,
+    backend: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:CLASS",
+            help="The state backend of one's own that wrote the files.",
+            show_default=False,
+        ),
+    ] = "",
+    code: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER", help="Where its module lies; may be repeated.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    if backend:
+        after_standard_library(map(str, code or ()))
+        register_backend(backend)
 
 
 @state.command("ls")

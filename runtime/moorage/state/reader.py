@@ -36,7 +36,7 @@ from moorage_state.keys import KeyCodec
 from moorage_state.server.databases import Databases, owner_of
 from moorage_state.server.restore import fetch_all, read_marker
 from moorage_state.snapshots import RangeHandle
-from moorage_state.state_backends import EmbeddedRocksDBStateBackend
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend, registered_backend
 from moorage_state.stores import open_store
 from moorage_state.tuning import RocksOptions
 
@@ -267,10 +267,24 @@ def _content(meta: FileMeta) -> tuple[Any, ...]:
     return meta.state, meta.kind, meta.type, meta.key_type, meta.key_types, stamped
 
 
+def _databases_of(owner: str, snapshot: Snapshot) -> Databases:
+    """What opens files that the backend `owner` wrote: one of ours, or one that was registered."""
+    backend = SCRATCH if owner == SCRATCH.identifier else registered_backend(owner)
+    if backend is None:
+        raise UserError(
+            f"these files are of a state backend whose code is not here: written_by={owner} "
+            f"path={snapshot.path}; name its class and the folder that holds it (moorage state "
+            f"--backend module:Class --code FOLDER ..., or register_backend of "
+            f"moorage_state.state_backends in a program), or read a canonical savepoint of the job"
+        )
+    return Databases(backend)
+
+
 def _native(snapshot: Snapshot, handle: RangeHandle, scratch: Path) -> RangeDatabase:
     """The database of a range, out of its own copy of all files."""
+    databases = _databases_of(owner_of(handle), snapshot)
     fetch_all(open_store(snapshot.store_url), handle.files, scratch)
-    database = Databases(SCRATCH).open_copy(scratch, owner_of(handle))
+    database = databases.open_copy(scratch)
     try:
         _check_version(database, snapshot, handle)
     except BaseException:

@@ -34,7 +34,7 @@ from moorage_state.snapshots import (
     Run,
     StateMeta,
 )
-from moorage_state.state_backends import EmbeddedRocksDBStateBackend
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend, StateBackend
 from moorage_state.stores import open_store
 
 __all__ = ["APART", "INLINE", "PACKED", "START", "SmallJob", "build"]
@@ -64,7 +64,13 @@ class SmallJob:
     by three, and one timer if n is even.
     """
 
-    def __init__(self, directory: Path, scratch: Path, limits: UploadLimits = APART) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        scratch: Path,
+        limits: UploadLimits = APART,
+        backend: StateBackend = _SMALL,
+    ) -> None:
         self.store = open_store(f"file://{directory}", create=True)
         self.writer = LogWriter.claim(
             self.store, Owner("here", "default", "flights", "uid-1"), "pid 7", clock=lambda: START
@@ -74,7 +80,7 @@ class SmallJob:
         self.limits = limits
         self.epochs = 0
         self.checkpoints: list[Manifest] = []
-        self._host = RangeHost(scratch / "local", _SMALL)
+        self._host = RangeHost(scratch / "local", backend)
         self._ranges = [RangeSpec("visits", 0, 7), RangeSpec("visits", 8, GROUPS - 1)]
         self._versions = [Version(0, ""), Version(0, "")]
         for spec in self._ranges:

@@ -4,6 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from moorage_testing.lineages import SmallJob
+from sqlite_backend import SqliteStateBackend
+
+from moorage_state.state_backends import registry
 
 
 def result(out):
@@ -38,6 +42,27 @@ def test_states_are_listed_with_their_types(moorage, directory):
 )
 def test_what_a_key_has_is_printed_as_it_is(moorage, directory, name, expected):
     assert moorage("state", "get", directory, name, "user-3") == (0, expected, "")
+
+
+@pytest.fixture
+def strangers(tmp_path):
+    """A lineage whose state is in the files of a backend that a job brought."""
+    with SmallJob(tmp_path / "strange", tmp_path, backend=SqliteStateBackend()) as job:
+        job.visit(range(5))
+        job.checkpoint()
+    yield tmp_path / "strange"
+    registry._factories.pop("sqlite", None)
+
+
+def test_files_of_a_backend_of_ones_own_are_read_where_its_class_is_named(moorage, strangers):
+    asked = "get", strangers, "visits/pages", "user-3"
+    status, _, err = moorage("state", *asked)
+    assert status == 2
+    assert "written_by=sqlite" in err
+    assert "--backend module:Class --code FOLDER" in err
+    named = "--backend", "sqlite_backend:SqliteStateBackend", "--code", strangers
+    assert moorage("state", *named, *asked) == (0, "page-0\npage-1\npage-2\n", "")
+    assert moorage("state", "--backend", "sqlite_backend:Nothing", *asked)[0] == 2
 
 
 def test_timers_are_printed_with_their_times(moorage, directory):
