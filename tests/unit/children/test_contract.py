@@ -3,6 +3,8 @@
 import base64
 import json
 import re
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moorage_testing.attempts import META, ORDER, REVISION, SMALL
 
+from moorage.driver.settings import JobSettings
+from moorage.driver.types import Orders
 from moorage_api import JobSpec, parse_manifest
 from moorage_api.driver import RestoreOrder, StartOrder
 from moorage_api.reserved import LOCAL_DIR, TOKEN_DIR
@@ -18,6 +22,8 @@ from moorage_operator.children import bodies, config_map
 from moorage_operator.children.pods import driver_pod, executor_template
 from moorage_operator.children.secrets import config_owner, derived, token_secret
 from moorage_operator.children.spark_conf import spark_settings
+from moorage_state.errors import IllegalConfigurationError
+from moorage_state.server import sidecar
 
 TOKEN = "t0ken-of-the-job"  # noqa: S105
 NAMES = st.sampled_from(
@@ -218,12 +224,58 @@ def test_state_servers_of_a_backend_of_the_jobs_own_find_it_where_the_driver_doe
             "application.pyFiles": ["local:///app/lib.zip"],
         }
     )
-    (sidecar,) = executor_template(meta, wanted, REVISION, order.attempt)["spec"]["initContainers"]
-    command = " ".join(sidecar["command"])
+    (servers,) = executor_template(meta, wanted, REVISION, order.attempt)["spec"]["initContainers"]
+    command = " ".join(servers["command"])
     assert "--backend own_backends:Mine" in command
     assert command.endswith("--code /app/jobs --code /app/lib.zip")
     usual = executor_template(meta, spec({}), REVISION, order.attempt)["spec"]["initContainers"]
     assert "--code" not in usual[0]["command"]
+
+
+@pytest.fixture
+def image(tmp_path, monkeypatch):
+    """A folder that stands for the image: a job file, and an archive with a backend of its own."""
+    (tmp_path / "job.py").touch()
+    code = """if True:
+        from dataclasses import dataclass
+        from moorage_state.state_backends import HashMapStateBackend
+
+        @dataclass(frozen=True)
+        class Mine(HashMapStateBackend):
+            identifier = "mine"
+    """
+    with zipfile.ZipFile(tmp_path / "lib.zip", "w") as archive:
+        archive.writestr("own_backends.py", code)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("own_backends", None)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["there", "missing"])
+def test_driver_and_sidecar_import_a_backend_of_the_jobs_own_or_name_what_is_missing(
+    meta, spec, order, image, there
+):
+    """Both before anything starts: the driver before Spark, the sidecar before its servers."""
+    wanted = {
+        "state.backend": "own_backends:Mine",
+        "application.mainFile": f"local://{image}/job.py",
+        "application.pyFiles": [f"local://{image}/lib.zip"] if there else [],
+    }
+    files = config_map(meta, spec(wanted), REVISION, order)["data"]
+    job = parse_manifest(files["job.yaml"].encode(), "job.yaml")
+    (container,) = yaml.safe_load(files["executor.yaml"])["spec"]["initContainers"]
+    words = container["command"][container["command"].index("--dir") :]
+    orders = Orders(cluster="prod", uid=meta.uid, holder="clicks-7-driver")
+    makers = [
+        lambda: JobSettings.of(job, image, orders=orders).backend,
+        lambda: sidecar.backend_for(sidecar._parser().parse_args(words)),
+    ]
+    for make in makers:
+        if there:
+            assert make().identifier == "mine"
+        else:
+            with pytest.raises(IllegalConfigurationError, match="there is no module own_backends"):
+                make()
 
 
 def test_the_secrets_of_an_attempt_are_told_apart_and_derived_one_way(meta):
@@ -277,8 +329,8 @@ def test_every_container_that_speaks_to_other_pods_has_the_jobs_certificate(meta
             # A part of the volume would not be renewed.
             assert "subPath" not in mounts["moorage-tls"]
     assert driver["spec"]["containers"][0]["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
-    [sidecar] = executor["spec"]["initContainers"]
-    name = sidecar["command"][sidecar["command"].index("--tls-name") + 1]
+    [servers] = executor["spec"]["initContainers"]
+    name = servers["command"][servers["command"].index("--tls-name") + 1]
     assert name == f"{meta.name}-driver.{meta.namespace}.svc"
 
 
