@@ -18,17 +18,6 @@ from moorage_api.job import JobSpec
 from moorage_api.model import ChangeKind, HashedAsAbsent, Model, OnChange
 from moorage_api.quantities import Duration, Quantity
 
-__all__ = [
-    "KINDS",
-    "ChangeKind",
-    "SpecChange",
-    "classify",
-    "declared",
-    "is_same_job",
-    "refreshed",
-    "spec_hash",
-]
-
 KINDS: dict[ChangeKind, str] = {
     "Ignore": "nothing; it is looked at when something else makes the job start anew",
     "Live": "the operator goes by the new value at once; the job runs on undisturbed",
@@ -44,14 +33,10 @@ _UNHASHED = ("Ignore", "Live")
 
 @dataclass(frozen=True, slots=True)
 class SpecChange:
-    """The difference between two specs.
+    """The difference between two specs."""
 
-    Attributes:
-        kind: the strongest kind among the fields; Ignore if there are none.
-        fields: what differs, as `spec.scaling.parallelism`, in the order of the models.
-    """
-
-    kind: ChangeKind
+    kind: ChangeKind  # the strongest kind among the fields; Ignore if there are none
+    # What differs, as `spec.scaling.parallelism`, in the order of the models
     fields: tuple[str, ...]
 
 

@@ -23,8 +23,6 @@ from moorage_api.sizing import least_driver_memory, least_executor_memory, least
 from moorage_api.templates import template_problems
 from moorage_api.unsupported import unsupported_anywhere
 
-__all__ = ["cluster_problems", "env_problem"]
-
 # A HostPath that is one of these, or lies in one, would let a job write into its node.
 _SYSTEM_DIRECTORIES = (
     "/bin",
@@ -69,8 +67,6 @@ def env_problem(field: str, name: str, *, credentials: bool) -> Problem | None:
     """Say why a variable of this name cannot be set.
 
     Args:
-        field: where it stands in the manifest.
-        name: the variable's.
         credentials: whether state.credentialsSecretRef is given.
     """
     if name in OWNED_ENV or name.startswith(OWNED_ENV_PREFIXES):

@@ -10,18 +10,6 @@ from moorage_api.model import MAX_INT, Cel, Items, Model, OnChange, RawMapping, 
 from moorage_api.names import CLUSTER_PY_FILE, MainFile
 from moorage_api.quantities import Duration, Quantity, at_least
 
-__all__ = [
-    "Application",
-    "Autoscaler",
-    "DriverSpec",
-    "EnvVar",
-    "EpochSpec",
-    "ExecutorSpec",
-    "Resources",
-    "Scaling",
-    "SidecarSpec",
-]
-
 MAX_PARALLELISM_LIMIT = 32768
 
 # Spark refuses to start with less than 450 MiB of heap.

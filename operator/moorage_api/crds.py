@@ -19,17 +19,6 @@ from moorage_api.quantities import Duration, Quantity
 from moorage_api.snapshot import SNAPSHOT_KIND, SnapshotSpec, SnapshotStatus
 from moorage_api.status import JobStatus
 
-__all__ = [
-    "JOB_CRD_NAME",
-    "LIST_KEYS",
-    "SNAPSHOT_CRD_NAME",
-    "Schema",
-    "job_crd",
-    "snapshot_crd",
-    "spec_schema",
-    "status_schema",
-]
-
 LIST_KEYS: dict[str, tuple[str, ...]] = {"Condition": ("type",), "EnvVar": ("name",)}
 """Model of the items to their keys; the API server refuses two items of one key."""
 
@@ -169,11 +158,9 @@ def _list_type(inner: type[BaseModel]) -> Schema:
 
 
 def _default(field: FieldInfo) -> Any:
-    """The default as the API server fills it in; None for none.
-
-    It runs an object's own rules on its default before it fills in what is below. So the default of
-    an object with rules is written out; that of one without is empty, and is filled in.
-    """
+    """The default as the API server fills it in; None for none."""
+    # It runs an object's own rules on its default before it fills in what is below. So the default
+    # of an object with rules is written out; that of one without is empty, and is filled in.
     value = field.get_default(call_default_factory=True)
     if value is PydanticUndefined or value is None or value in ((), {}):
         return None
@@ -266,11 +253,9 @@ def snapshot_crd() -> dict[str, Any]:
 
 
 def _schema(name: Schema, spec: Schema, status: Schema) -> Schema:
-    """The whole object.
-
-    The name's form is part of the schema and no rule at the root: rules there are judged at every
-    write, of finalizers too, and also for objects that are older than the rule.
-    """
+    """The whole object."""
+    # The name's form is part of the schema and no rule at the root: rules there are judged at every
+    # write, of finalizers too, and also for objects that are older than the rule.
     return {
         "type": "object",
         "required": ["spec"],

@@ -13,8 +13,6 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-__all__ = ["FIELDS", "MACROS", "Cron", "next_tick", "number", "previous_tick"]
-
 MACROS = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -41,20 +39,15 @@ _FAR = 9 * 366
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A parsed expression; the sets are of the numbers that match.
-
-    Attributes:
-        every_hour: the hour field begins with `*`.
-        either_day: both day fields are restricted, so that one of them suffices.
-    """
+    """A parsed expression; the sets are of the numbers that match."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
     days: frozenset[int]
     months: frozenset[int]
     weekdays: frozenset[int]
-    every_hour: bool
-    either_day: bool
+    every_hour: bool  # the hour field begins with `*`
+    either_day: bool  # both day fields are restricted, so that one of them suffices
 
     @classmethod
     def parse(cls, text: str) -> "Cron":

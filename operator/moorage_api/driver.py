@@ -14,39 +14,6 @@ from pydantic.alias_generators import to_camel
 
 from moorage_api.model import Items, Model
 
-__all__ = [
-    "CHECKPOINTS_PATH",
-    "CONFIG_DIR",
-    "DRIVER_FORMAT",
-    "ENDPOINT_PORT",
-    "HEALTH_PATH",
-    "METRICS_PATH",
-    "REQUESTS_PATH",
-    "RESCALE_PATH",
-    "SAVEPOINTS_PATH",
-    "SCRAPE_FILE",
-    "SPARK_SECRET_FILE",
-    "STATE_PATH",
-    "STOP_PATH",
-    "TOKEN_FILE",
-    "CheckpointBody",
-    "CheckpointInfo",
-    "DriverEnd",
-    "DriverState",
-    "Moment",
-    "Report",
-    "RequestError",
-    "RequestView",
-    "RescaleBody",
-    "RestoreOrder",
-    "RestoredFrom",
-    "SavepointBody",
-    "SavepointInfo",
-    "StartOrder",
-    "StopBody",
-    "certificate_name",
-]
-
 DRIVER_FORMAT = 1
 """The version of all documents here."""
 

@@ -19,8 +19,6 @@ from moorage_api.job import API_VERSION, KIND, StatefulSparkJob
 from moorage_api.model import Model, Violation
 from moorage_api.problems import field_name
 
-__all__ = ["Finding", "Path", "Unknown", "judge", "what_is_right"]
-
 Path = tuple[str | int, ...]
 
 Unknown = Literal["refuse", "ignore"]
@@ -106,11 +104,9 @@ def _without_nulls(data: Any) -> Any:
 
 
 def _rules_beside(data: Any, findings: list[Finding]) -> list[Finding]:
-    """Find broken rules that the errors in `findings` hide.
-
-    Rules across fields only run where every field is right. So the wrong ones are taken out and the
-    rest is judged again; a rule about a field that was taken out is not counted.
-    """
+    """Find broken rules that the errors in `findings` hide."""
+    # Rules across fields only run where every field is right. So the wrong ones are taken out and
+    # the rest is judged again; a rule about a field that was taken out is not counted.
     pruned = copy.deepcopy(data)
     for finding in findings:
         _remove(pruned, finding.path)

@@ -28,17 +28,6 @@ from moorage_api.reserved import (
 )
 from moorage_api.state import CheckpointSpec, Restore, SavepointSpec, StateSpec
 
-__all__ = [
-    "API_VERSION",
-    "DENIED_SPARK_CONF",
-    "KIND",
-    "JobSpec",
-    "ObjectMeta",
-    "Security",
-    "StatefulSparkJob",
-    "Tls",
-]
-
 
 class Tls(Model):
     """Encryption between the pods of the job, the operator and Prometheus."""

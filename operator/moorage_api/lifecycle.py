@@ -8,21 +8,6 @@ from pydantic import Field
 from moorage_api.model import MAX_INT, Cel, Model, OnChange, Violation
 from moorage_api.quantities import Duration, at_least
 
-__all__ = [
-    "Backoff",
-    "Deletion",
-    "ExecutorFailures",
-    "FailurePolicy",
-    "Health",
-    "Infrastructure",
-    "Metrics",
-    "Observability",
-    "Rollback",
-    "StableAfter",
-    "Ui",
-    "Upgrade",
-]
-
 _Positive = Annotated[Duration, at_least(Duration("1ms"))]
 _Natural = Annotated[int, Field(ge=0, le=MAX_INT)]
 

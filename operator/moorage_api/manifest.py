@@ -17,8 +17,6 @@ from moorage_api.explain import judge, what_is_right
 from moorage_api.job import StatefulSparkJob
 from moorage_api.problems import ManifestError, Problem, field_name
 
-__all__ = ["MAX_BYTES", "Check", "Document", "load_manifest", "parse", "parse_manifest"]
-
 FieldPath = tuple[str | int, ...]
 
 # What fits into the annotation that kubectl apply keeps of an object.

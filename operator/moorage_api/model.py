@@ -22,20 +22,6 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from moorage_api.problems import field_name
 
-__all__ = [
-    "MAX_INT",
-    "Cel",
-    "ChangeKind",
-    "HashedAsAbsent",
-    "Items",
-    "Model",
-    "OnChange",
-    "RawMapping",
-    "TextMapping",
-    "Violation",
-    "refuse",
-]
-
 MAX_INT = 2**31 - 1
 """The greatest number of a field that needs no other bound."""
 
@@ -66,19 +52,13 @@ class HashedAsAbsent:
 
 @dataclass(frozen=True, slots=True)
 class Cel:
-    """A rule as the API server evaluates it; it stands beside the Python form in `_rules`.
+    """A rule as the API server evaluates it; it stands beside the Python form in `_rules`."""
 
-    Attributes:
-        rule: in CEL; `self` is the model that declares it, with all defaults filled in.
-        message: what is wrong and what to write.
-        field: the manifest's field below the model that the message is about; empty for itself.
-        show: a CEL expression that gives a better message, if it can be evaluated.
-    """
-
-    rule: str
-    message: str
+    rule: str  # in CEL; `self` is the model that declares it, with all defaults filled in
+    message: str  # what is wrong and what to write
+    # The manifest's field below the model that the message is about; empty for itself
     field: str = ""
-    show: str = ""
+    show: str = ""  # a CEL expression that gives a better message, if it can be evaluated
 
     def to_schema(self) -> dict[str, str]:
         """As an item of x-kubernetes-validations."""
@@ -92,18 +72,13 @@ class Cel:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that does not hold.
+    """A rule that does not hold."""
 
-    Attributes:
-        fields: what it is about, as in the manifest (camelCase), below the model: a name, or a path
-            of names. The first one is shown.
-        reason: what is wrong.
-        fix: what to write instead.
-    """
-
+    # What it is about, as in the manifest (camelCase), below the model: a name, or a path of names.
+    # The first one is shown.
     fields: tuple[str | tuple[str, ...], ...]
-    reason: str
-    fix: str
+    reason: str  # what is wrong
+    fix: str  # what to write instead
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:

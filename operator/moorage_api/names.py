@@ -13,20 +13,6 @@ from pydantic_core import PydanticCustomError
 
 from moorage_api.cron import FIELDS, MACROS, number
 
-__all__ = [
-    "CLUSTER_PY_FILE",
-    "JOB_NAME_LENGTH",
-    "JOB_NAME_PATTERN",
-    "OBJECT_NAME",
-    "OPERATOR_UID_PATTERN",
-    "CronExpression",
-    "JobName",
-    "MainFile",
-    "OperatorUid",
-    "StorageUrl",
-    "ZoneName",
-]
-
 JOB_NAME_LENGTH = 45
 JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 OPERATOR_UID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"

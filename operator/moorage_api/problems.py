@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-__all__ = ["ManifestError", "Problem", "field_name"]
-
 
 def field_name(path: Sequence[str | int]) -> str:
     """Return a path as a person writes it: `spec.application.env[0].name`."""
@@ -26,18 +24,13 @@ def field_name(path: Sequence[str | int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing to correct.
+    """One thing to correct."""
 
-    Attributes:
-        field: the path in the manifest, such as `spec.scaling.parallelism`; `""` is the whole file.
-        reason: what is wrong with it.
-        fix: what to write instead.
-        line: the line in the file, counted from 1; None where there is no file or no such line.
-    """
-
+    # The path in the manifest, such as `spec.scaling.parallelism`; `""` is the whole file
     field: str
-    reason: str
-    fix: str
+    reason: str  # what is wrong with it
+    fix: str  # what to write instead
+    # The line in the file, counted from 1; None where there is no file or no such line
     line: int | None = None
 
     def __str__(self) -> str:

@@ -5,35 +5,6 @@ that clash with them and say what to write instead, and the runtime finds its fi
 Constants only.
 """
 
-__all__ = [
-    "BLOCK_MANAGER_PORT",
-    "CLUSTER_SPARK_CONF",
-    "CLUSTER_SPARK_PREFIXES",
-    "CONFIG_VOLUME",
-    "CREDENTIAL_ENV",
-    "DENIED_SPARK_CONF",
-    "DRIVER_CONTAINER",
-    "DRIVER_PORT",
-    "EXECUTOR_CONTAINER",
-    "LOCAL_DIR",
-    "LOCAL_VOLUME",
-    "OWNED_ENV",
-    "OWNED_ENV_PREFIXES",
-    "OWNED_PORTS",
-    "OWNED_VOLUMES",
-    "SCRAPE_DIR",
-    "SCRAPE_VOLUME",
-    "SIDECAR_CONTAINER",
-    "SIDECAR_HEALTH_PORT",
-    "SIDECAR_PORT",
-    "SPARK_KEY_PATTERN",
-    "SPARK_UID",
-    "TLS_DIR",
-    "TLS_VOLUME",
-    "TOKEN_DIR",
-    "TOKEN_VOLUME",
-]
-
 DRIVER_CONTAINER = "driver"
 EXECUTOR_CONTAINER = "executor"
 SIDECAR_CONTAINER = "state-server"

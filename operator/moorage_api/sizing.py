@@ -11,19 +11,6 @@ from moorage_api.compute import DriverSpec, ExecutorSpec
 from moorage_api.quantities import Quantity
 from moorage_api.state import LocalVolume
 
-__all__ = [
-    "JvmMemory",
-    "SidecarMemory",
-    "driver_memory",
-    "empty_dir_size",
-    "executor_count",
-    "executor_memory",
-    "least_driver_memory",
-    "least_executor_memory",
-    "least_sidecar_memory",
-    "sidecar_memory",
-]
-
 _MIB = 1 << 20
 
 # Spark refuses to start with less heap.
@@ -64,15 +51,10 @@ class JvmMemory:
 
 @dataclass(frozen=True, slots=True)
 class SidecarMemory:
-    """The state servers of an executor.
+    """The state servers of an executor."""
 
-    Attributes:
-        limit: of the container, in MiB.
-        databases: MiB of it for the caches and write buffers of all servers together.
-    """
-
-    limit: int
-    databases: int
+    limit: int  # of the container, in MiB
+    databases: int  # MiB of it for the caches and write buffers of all servers together
 
 
 def driver_memory(driver: DriverSpec) -> JvmMemory:

@@ -13,17 +13,6 @@ from moorage_api.names import JobName
 from moorage_api.quantities import Duration, at_least
 from moorage_api.status import Condition
 
-__all__ = [
-    "FINAL_STATES",
-    "SNAPSHOT_KIND",
-    "JobRef",
-    "SnapshotSpec",
-    "SnapshotState",
-    "SnapshotStatus",
-    "StatefulSparkSnapshot",
-    "StoreAccess",
-]
-
 SNAPSHOT_KIND = "StatefulSparkSnapshot"
 
 SnapshotState = Literal[

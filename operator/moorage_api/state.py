@@ -18,20 +18,6 @@ from moorage_api.names import (
 )
 from moorage_api.quantities import Duration, Quantity, at_least
 
-__all__ = [
-    "DEFAULT_BACKEND",
-    "S3",
-    "CheckpointRetention",
-    "CheckpointSpec",
-    "LocalVolume",
-    "Restore",
-    "SavepointRetention",
-    "SavepointSpec",
-    "Schedule",
-    "SecretRef",
-    "StateSpec",
-]
-
 DEFAULT_CHECKPOINT_INTERVAL = Duration("60s")
 
 # The last three are Flink's old names and choose what they chose there.

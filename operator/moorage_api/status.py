@@ -11,27 +11,6 @@ from typing import Any, Literal
 from moorage_api.driver import CheckpointInfo, Moment, Report, RestoredFrom, SavepointInfo
 from moorage_api.model import Items
 
-__all__ = [
-    "STATUS_FORMAT",
-    "AttemptStatus",
-    "Condition",
-    "ExecutorStatus",
-    "JobStatus",
-    "JobView",
-    "Leaving",
-    "OperationStatus",
-    "OperationStep",
-    "OperationType",
-    "Phase",
-    "Reconciliation",
-    "Restarts",
-    "RestorePointStatus",
-    "ScalingStatus",
-    "SnapshotsStatus",
-    "Triggers",
-    "read_status",
-]
-
 STATUS_FORMAT = 1
 
 Phase = Literal[

@@ -30,8 +30,6 @@ from moorage_api.reserved import (
     TOKEN_DIR,
 )
 
-__all__ = ["template_problems"]
-
 Path = tuple[str | int, ...]
 
 _POD_SPEC = {

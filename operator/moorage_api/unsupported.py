@@ -15,8 +15,6 @@ from moorage_api.lifecycle import Rollback
 from moorage_api.model import Model
 from moorage_api.problems import Problem
 
-__all__ = ["LocalRunReport", "local_run_report", "unsupported_anywhere", "without_effect"]
-
 _Rule = tuple[str, Callable[[StatefulSparkJob], bool], str, str]
 
 _NOT_YET: tuple[_Rule, ...] = (
@@ -87,14 +85,11 @@ def without_effect(spec: JobSpec) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class LocalRunReport:
-    """What becomes of a manifest on one machine.
+    """What becomes of a manifest on one machine."""
 
-    Attributes:
-        ignored: fields that were set and have no meaning without a cluster; the run goes ahead.
-        unsupported: fields that ask for what this release cannot do; the run must not start.
-    """
-
+    # Fields that were set and have no meaning without a cluster; the run goes ahead
     ignored: tuple[str, ...]
+    # Fields that ask for what this release cannot do; the run must not start
     unsupported: tuple[Problem, ...]
 
 

@@ -59,22 +59,15 @@ _MOST = 32
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What effects act on: the object of a pass, as it was read and decided about.
-
-    Attributes:
-        body: as it is after the status was written.
-        job: the job's metadata: of the object itself, or of the snapshot's job; None if that is
-            gone.
-        spec: the job's newest spec, if it can be read.
-        refs: what reaching the store takes; None where nothing is known of it.
-    """
+    """What effects act on: the object of a pass, as it was read and decided about."""
 
     kind: Kind
-    body: Object
+    body: Object  # as it is after the status was written
     meta: Meta
+    # The job's metadata: of the object itself, or of the snapshot's job; None if that is gone
     job: Meta | None
-    spec: JobSpec | None = None
-    refs: JobRefs | None = None
+    spec: JobSpec | None = None  # the job's newest spec, if it can be read
+    refs: JobRefs | None = None  # what reaching the store takes; None where nothing is known of it
     revisions: Mapping[str, Revision] = field(default_factory=dict)
 
     @classmethod
@@ -100,11 +93,7 @@ class Subject:
 
 @dataclass(slots=True)
 class Actor:
-    """The acting half of a pass.
-
-    Attributes:
-        may_act: asked before every effect; False once another process may be the leader.
-    """
+    """The acting half of a pass."""
 
     cluster: Cluster
     drivers: DriverClient
@@ -112,6 +101,7 @@ class Actor:
     observer: Observer
     attempts: Attempts
     finalizer: str
+    # Asked before every effect; False once another process may be the leader
     may_act: Callable[[], bool] = lambda: True
     _store_tasks: dict[str, dict[str, None]] = field(default_factory=dict)
     _asked: dict[str, dict[str, None]] = field(default_factory=dict)

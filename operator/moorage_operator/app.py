@@ -67,23 +67,17 @@ class SystemClock:
 
 @dataclass(slots=True)
 class App:
-    """Everything that one process has, put together. It runs until it is cancelled.
-
-    Attributes:
-        found: how the API server is reached, for the watches.
-        leader: None if there is only ever one process.
-        namespaces: those to look after, and which of them cannot be.
-        canary: knows whether the watches are alive.
-    """
+    """Everything that one process has, put together. It runs until it is cancelled."""
 
     settings: Settings
-    found: Configuration
+    found: Configuration  # how the API server is reached, for the watches
     cluster: Cluster
     reconciler: Reconciler
     queue: WorkQueue
     metrics: OperatorMetrics
-    leader: Leader | None
-    namespaces: WatchedNamespaces
+    leader: Leader | None  # None if there is only ever one process
+    namespaces: WatchedNamespaces  # those to look after, and which of them cannot be
+    # Knows whether the watches are alive
     canary: Canary = field(default_factory=lambda: Canary(time.monotonic))
     _lists: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LISTS_AT_ONCE))
 
@@ -157,10 +151,8 @@ class App:
             await self._list(namespace, spread=_SPREAD)
 
     async def _until_next_list(self, namespace: Namespace) -> None:
-        """What a list showed and no watch since is soon looked for in another one.
-
-        And so is a namespace that could not be looked after: it may be back.
-        """
+        """What a list showed and no watch since is soon looked for in another one."""
+        # And so is a namespace that could not be looked after: it may be back.
         relist = self.settings.relist
         if self.namespaces.problem(namespace):
             await asyncio.sleep(min(_LIST_AGAIN, relist) * random.uniform(0.8, 1.0))  # noqa: S311

@@ -20,44 +20,33 @@ _PROVEN, _AT_HOME, _MOVED = range(3)
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Claim:
-    """Of one job, on one directory; the smaller one is in the right.
-
-    Attributes:
-        folders: the directory and those above it, the widest first.
-        stands: whether it is held against others. A job that sleeps holds what it has a checkpoint
-            in, and no place that is only named in its spec.
-    """
+    """Of one job, on one directory; the smaller one is in the right."""
 
     rank: int
     created_at: datetime
     uid: str
     who: str
-    folders: tuple[str, ...]
+    folders: tuple[str, ...]  # the directory and those above it, the widest first
+    # Whether it is held against others. A job that sleeps holds what it has a checkpoint in, and no
+    # place that is only named in its spec.
     stands: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A spec that was judged.
-
-    Attributes:
-        home: the directory that the object named when this process saw it first.
-    """
+    """A spec that was judged."""
 
     uid: str
     generation: object
     folders: tuple[str, ...]
     sleeps: bool
-    home: tuple[str, ...]
+    home: tuple[str, ...]  # the directory that the object named when this process saw it first
 
 
 class CheckpointDirectories:
     """An index of all jobs' checkpointDirs; a directory inside another one counts as the same.
 
     Only specs that the models accept count: of a job whose newest spec is wrong, the one before.
-
-    Args:
-        specs: judges them.
     """
 
     def __init__(self, specs: JudgedSpecs | None = None) -> None:
@@ -139,11 +128,9 @@ def _is_proven(body: Object, folders: tuple[str, ...]) -> bool:
 
 
 def _folders(spec: JobSpec) -> tuple[str, ...]:
-    """The directory and those above it, the widest first: `s3://b`, `s3://b/k`.
-
-    Buckets are told apart by their server; two names of one server are found out by the store.
-    Files are the same in two pods only where they are those of the node.
-    """
+    """The directory and those above it, the widest first: `s3://b`, `s3://b/k`."""
+    # Buckets are told apart by their server; two names of one server are found out by the store.
+    # Files are the same in two pods only where they are those of the node.
     state = spec.state
     if state.checkpoint_dir.startswith("file://") and state.local.type != "HostPath":
         return ()

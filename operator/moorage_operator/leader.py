@@ -24,17 +24,11 @@ _LAST_WORD = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """Seconds.
+    """Seconds."""
 
-    Attributes:
-        duration: how long a lease that is not renewed keeps others out.
-        give_up: for how long after a renewal the holder acts; below `duration`.
-        retry: between two tries.
-    """
-
-    duration: float = 15.0
-    give_up: float = 10.0
-    retry: float = 2.0
+    duration: float = 15.0  # how long a lease that is not renewed keeps others out
+    give_up: float = 10.0  # for how long after a renewal the holder acts; below `duration`
+    retry: float = 2.0  # between two tries
 
     def __post_init__(self) -> None:
         if not 0 < self.retry < self.give_up < self.duration:
@@ -48,11 +42,7 @@ class Leader:
     """One process's part in the election.
 
     Args:
-        cluster: where the Lease is.
-        namespace: of the Lease.
-        name: of the Lease.
         identity: of this process; no two are alike.
-        times: how long things take.
         tick: seconds that only ever grow, of this process.
         wall: the time that is written into the Lease, for people.
     """

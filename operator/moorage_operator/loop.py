@@ -51,15 +51,10 @@ _LONGEST_SETBACK = 60.0
 
 @dataclass(slots=True)
 class Setback:
-    """What nothing else waits for, and what does not go through; times on the loop's clock.
+    """What nothing else waits for, and what does not go through; times on the loop's clock."""
 
-    Attributes:
-        failures: in a row.
-        until: when it is tried again.
-    """
-
-    failures: int = 0
-    until: float = 0.0
+    failures: int = 0  # in a row
+    until: float = 0.0  # when it is tried again
     _why: str = ""
 
     @property
@@ -85,23 +80,15 @@ class Setback:
 
 @dataclass(slots=True)
 class Memory:
-    """Of one object.
+    """Of one object."""
 
-    Attributes:
-        uid: of the object that the rest is about.
-        failures: passes in a row that ended early.
-        trouble: what effects fail with, for the status to show; empty when they go through.
-        aside: of effects whose failure does not end a pass.
-        rival: the job that was told of a directory that both have; empty if none.
-        seen: the object's resourceVersion at the last pass that had nothing to do; empty if none.
-    """
-
-    uid: str = ""
-    failures: int = 0
-    trouble: str = ""
-    rival: str = ""
+    uid: str = ""  # of the object that the rest is about
+    failures: int = 0  # passes in a row that ended early
+    trouble: str = ""  # what effects fail with, for the status to show; empty when they go through
+    rival: str = ""  # the job that was told of a directory that both have; empty if none
+    # The object's resourceVersion at the last pass that had nothing to do; empty if none
     seen: str = ""
-    aside: Setback = field(default_factory=Setback)
+    aside: Setback = field(default_factory=Setback)  # of effects whose failure does not end a pass
     _told: dict[tuple[str, str], None] = field(default_factory=dict)
     _waiting: list[Event] = field(default_factory=list)
 
@@ -142,37 +129,20 @@ _GOES_ON = (Written.UNCHANGED, Written.WRITTEN, Written.PRUNED)
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What came of a pass.
+    """What came of a pass."""
 
-    Attributes:
-        changed: something was written or done: the next pass should follow at once.
-        again_after: seconds until the next look without an event; None if only an event can bring
-            anything new.
-        problem: why it ended early; empty if it did not.
-        gone: there is no such object any more.
-    """
-
-    changed: bool
+    changed: bool  # something was written or done: the next pass should follow at once
+    # Seconds until the next look without an event; None if only an event can bring anything new
     again_after: float | None
-    problem: str = ""
-    gone: bool = False
+    problem: str = ""  # why it ended early; empty if it did not
+    gone: bool = False  # there is no such object any more
 
 
 class Reconciler:
     """Passes, and what one process remembers between them; losing that loses nothing.
 
     Args:
-        cluster: the API server.
-        drivers: the drivers' endpoints.
-        lineages: the stores.
-        clock: time.
-        config: how decisions are set up.
-        decide_job: the decision about a job.
-        decide_snapshot: the decision about a snapshot.
         may_act: False while another process may be the leader.
-        wake: sees to a pass for another object.
-        telemetry: listens.
-        chance: for the jitter of waits.
     """
 
     def __init__(
@@ -304,10 +274,8 @@ class Reconciler:
         return await self._finish(body, memory, Subject.of_job(body, world, plan), plan, written)
 
     async def _hands_off(self, body: Object, memory: Memory, world: JobWorld, plan: Plan) -> Pass:
-        """Write nothing: a status that this operator cannot read whole would lose parts.
-
-        The one thing to do is to let the object go.
-        """
+        """Write nothing: a status that this operator cannot read whole would lose parts."""
+        # The one thing to do is to let the object go.
         effects = tuple(e for e in plan.effects if e == SetFinalizer(present=False))
         only, subject = replace(plan, effects=effects), Subject.of_job(body, world, plan)
         return await self._finish(body, memory, subject, only, Written.UNCHANGED)
@@ -362,11 +330,9 @@ class Reconciler:
         return Pass(changed or written is Written.WRITTEN, min(waits, default=None))
 
     async def _act(self, effects: Iterable[Effect], subject: Subject, aside: Setback) -> bool:
-        """Carry them out in order; the first that fails ends the pass.
-
-        But for those set aside, such as objects of snapshots: what keeps them from being made, such
-        as a quota, holds up nothing else of the job.
-        """
+        """Carry them out in order; the first that fails ends the pass."""
+        # But for those set aside, such as objects of snapshots: what keeps them from being made,
+        # such as a quota, holds up nothing else of the job.
         changed = False
         kept = [effect for effect in effects if isinstance(effect, ASIDE)]
         for effect in effects:

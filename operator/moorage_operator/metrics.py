@@ -43,10 +43,7 @@ class OperatorMetrics(Telemetry):
     """The operator's metrics, in a registry of their own.
 
     Args:
-        waiting: how many objects are due.
-        leads: whether this process leads.
         namespaces: for each namespace whether it is looked after.
-        version: of this release.
         registry: where they are read; one of their own by default.
     """
 
@@ -233,11 +230,8 @@ async def health_server(
     """Serve while inside; yields the port.
 
     Args:
-        host: the address to listen on; empty for all.
-        port: the port, 0 for any.
         trouble: why the process should be restarted; empty if it should not.
         waits_for: why it is not ready: it is once it works, or stands by to; empty then.
-        registry: the metrics.
     """
 
     async def healthz(_: web.Request) -> web.Response:

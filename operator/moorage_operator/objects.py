@@ -146,19 +146,13 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A spec of one generation of one object.
-
-    Attributes:
-        spec: with defaults; None if it cannot be read as one.
-        digest: its hash; empty without a spec.
-        problems: what is wrong with it.
-    """
+    """A spec of one generation of one object."""
 
     uid: str
     generation: int | None
-    spec: JobSpec | None
-    digest: str
-    problems: tuple[Problem, ...]
+    spec: JobSpec | None  # with defaults; None if it cannot be read as one
+    digest: str  # its hash; empty without a spec
+    problems: tuple[Problem, ...]  # what is wrong with it
 
 
 class JudgedSpecs:
@@ -268,9 +262,6 @@ def with_backend(
     """The spec with the state backend that holds: its own, its state's, else the cluster's default.
 
     So another default of the cluster changes no job that has begun.
-
-    Args:
-        default: of the cluster.
     """
     if spec.state.backend is not None:
         return spec
@@ -294,9 +285,6 @@ def same_hash(
     nothing else, the job is the one that runs, whatever its hash would be today.
 
     Args:
-        spec: the newest one.
-        digest: its hash, as this release makes it.
-        generation: of the object.
         revisions: those that the status names, of this very object.
     """
     if any(one.spec_hash == digest for one in revisions.values()):

@@ -158,13 +158,7 @@ _ACTIVE = ("Pending", "InProgress", "Verifying")
 
 @dataclass(slots=True)
 class Observer:
-    """The reading half of a pass.
-
-    Attributes:
-        specs: what the newest specs say.
-        directories: which job has which checkpoint directory, as far as this process has seen.
-        report_timeout: seconds that a driver has to say how it is.
-    """
+    """The reading half of a pass."""
 
     cluster: Cluster
     drivers: DriverClient
@@ -173,9 +167,10 @@ class Observer:
     config: Config
     tokens: Tokens
     authorities: Authorities
-    specs: JudgedSpecs
+    specs: JudgedSpecs  # what the newest specs say
+    # Which job has which checkpoint directory, as far as this process has seen
     directories: CheckpointDirectories
-    report_timeout: float = 3.0
+    report_timeout: float = 3.0  # seconds that a driver has to say how it is
     _failing: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _revisions: dict[tuple[str, str], Revision] = field(default_factory=dict)
 
@@ -183,7 +178,6 @@ class Observer:
         """The world of a StatefulSparkJob, whose object was just read.
 
         Args:
-            body: the object.
             task_ids: store tasks that this process knows to be under way for it.
         """
         meta = meta_of(body)
@@ -221,11 +215,7 @@ class Observer:
         return await self._dear(world, task_ids)
 
     async def snapshot(self, body: Object, task_ids: Iterable[str] = ()) -> SnapshotWorld | None:
-        """The world of a StatefulSparkSnapshot; None if its status must be left alone.
-
-        Raises:
-            ClusterError: its job could not be read.
-        """
+        """The world of a StatefulSparkSnapshot; None if its status must be left alone."""
         view, problems, _ = read_snapshot(body)
         if view is None:
             return None
@@ -259,11 +249,7 @@ class Observer:
         return tuple(one for one in found if one.meta.uid != view.meta.uid)
 
     async def target(self, meta: Meta, attempt: int) -> DriverTarget | None:
-        """Where the driver of an attempt listens; None if it does not run.
-
-        Raises:
-            ClusterError: the API server could not say.
-        """
+        """Where the driver of an attempt listens; None if it does not run."""
         name = names.driver_pod_name(meta.name, attempt)
         body = await self.cluster.get("Pod", meta.namespace, name)
         pod = pod_view(body, meta.uid) if body is not None else None

@@ -48,62 +48,45 @@ class AskDriver:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete a pod of this uid; never another one of its name.
-
-    Attributes:
-        grace_seconds: None for the pod's own; 0 only when its node is gone.
-    """
+    """Delete a pod of this uid; never another one of its name."""
 
     name: str
     uid: str
-    grace_seconds: int | None = None
+    grace_seconds: int | None = None  # None for the pod's own; 0 only when its node is gone
 
 
 @dataclass(frozen=True, slots=True)
 class TidyAttempt:
-    """Delete ended pods and ConfigMaps of attempts below this number.
-
-    Attributes:
-        keep: of so many of them the pods stay, for their logs.
-    """
+    """Delete ended pods and ConfigMaps of attempts below this number."""
 
     below: int
-    keep: int = 1
+    keep: int = 1  # of so many of them the pods stay, for their logs
 
 
 @dataclass(frozen=True, slots=True)
 class StoreTask:
-    """Something to do in the store, by the operator itself or by a pod of the job's.
+    """Something to do in the store, by the operator itself or by a pod of the job's."""
 
-    Attributes:
-        id: deterministic; the same id is the same store task.
-        kind: Inspect the lineage, Verify a snapshot, Copy one (what takes long, and a pod always
-            does), Delete a snapshot's data, Release the lineage, DeleteLineage (all of the
-            checkpoint directory's objects, by what the log names).
-        path: the snapshot's address, for Verify, Copy and Delete.
-        digest: the manifest's, for Delete: another snapshot at the same address is left alone.
-        attempt: who begins the snapshot, for Copy; who began it, for Delete: what that left without
-            a manifest goes too.
-        source: of what Copy makes the snapshot.
-    """
-
-    id: str
+    id: str  # deterministic; the same id is the same store task
+    # Inspect the lineage, Verify a snapshot, Copy one (what takes long, and a pod always does),
+    # Delete a snapshot's data, Release the lineage, DeleteLineage (all of the checkpoint
+    # directory's objects, by what the log names)
     kind: Literal["Inspect", "Verify", "Copy", "Delete", "Release", "DeleteLineage"]
-    path: str = ""
+    path: str = ""  # the snapshot's address, for Verify, Copy and Delete
+    # The manifest's, for Delete: another snapshot at the same address is left alone
     digest: str = ""
+    # Who begins the snapshot, for Copy; who began it, for Delete: what that left without a manifest
+    # goes too
     attempt: str = ""
-    source: str = ""
+    source: str = ""  # of what Copy makes the snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class RunStoreTask:
-    """See to it that a store task is under way or done; its view comes with the next pass.
-
-    Attributes:
-        revision: the ControllerRevision that says which store is meant; empty for the present one.
-    """
+    """See to it that a store task is under way or done; its view comes with the next pass."""
 
     store_task: StoreTask
+    # The ControllerRevision that says which store is meant; empty for the present one
     revision: str = ""
 
 
@@ -125,28 +108,21 @@ class DeleteObject:
 
 @dataclass(frozen=True, slots=True)
 class KeepSnapshot:
-    """Make a StatefulSparkSnapshot, or leave the one of this name as it is.
-
-    Attributes:
-        trigger: Manual, Periodic, Upgrade or Final; kept as a label.
-    """
+    """Make a StatefulSparkSnapshot, or leave the one of this name as it is."""
 
     name: str
     spec: Mapping[str, Any]
+    # Manual, Periodic, Upgrade or Final; kept as a label
     trigger: Literal["Manual", "Periodic", "Upgrade", "Final"]
     trigger_value: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SetPodMonitor:
-    """Make or remove the PodMonitor by which Prometheus finds the job's driver.
-
-    Attributes:
-        tls_secret: the Secret with the authority of its certificate; empty if there is none.
-    """
+    """Make or remove the PodMonitor by which Prometheus finds the job's driver."""
 
     present: bool
-    tls_secret: str = ""
+    tls_secret: str = ""  # the Secret with the authority of its certificate; empty if there is none
 
 
 Effect = (
@@ -181,49 +157,35 @@ class ActionFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something to tell, once per transition: the same `key` is one Kubernetes Event.
-
-    Attributes:
-        reason: CamelCase, stable.
-        key: makes it one of its kind, such as the operation's id.
-    """
+    """Something to tell, once per transition: the same `key` is one Kubernetes Event."""
 
     kind: Literal["Normal", "Warning"]
-    reason: str
+    reason: str  # CamelCase, stable
     message: str
-    key: str
+    key: str  # makes it one of its kind, such as the operation's id
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A decision about a job.
+    """A decision about a job."""
 
-    Attributes:
-        status: what to keep; written only if it differs.
-        effects: carried out in order after the status was written; the first failure ends the
-            pass, but for those of `ASIDE`.
-        again_after: seconds until the next look without an event.
-        stale: snapshots of the job, by name, that show other uses than the job has for them now.
-    """
-
-    status: JobStatus
+    status: JobStatus  # what to keep; written only if it differs
+    # Carried out in order after the status was written; the first failure ends the pass, but for
+    # those of `ASIDE`
     effects: tuple[Effect, ...] = ()
     events: tuple[Event, ...] = ()
-    again_after: float = 30.0
+    again_after: float = 30.0  # seconds until the next look without an event
+    # Snapshots of the job, by name, that show other uses than the job has for them now
     stale: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """A decision about a snapshot; see `Plan`.
-
-    Attributes:
-        labels: to set on the object, such as moorage.dev/state.
-        again_after: None if time changes nothing any more, so that only an event leads to a look.
-    """
+    """A decision about a snapshot; see `Plan`."""
 
     status: SnapshotStatus
     effects: tuple[Effect, ...] = ()
     events: tuple[Event, ...] = ()
-    labels: Mapping[str, str] | None = None
+    labels: Mapping[str, str] | None = None  # to set on the object, such as moorage.dev/state
+    # None if time changes nothing any more, so that only an event leads to a look
     again_after: float | None = 30.0

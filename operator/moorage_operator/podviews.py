@@ -50,7 +50,6 @@ def pod_view(body: Object, job_uid: str) -> PodView:
     """The pod as decisions see it.
 
     Args:
-        body: as the API server has it.
         job_uid: of the object whose pod it is, or claims to be.
     """
     meta, spec = _at(body, "metadata"), _at(body, "spec")

@@ -128,20 +128,15 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DriverTarget:
-    """Where a driver listens, and the token it wants (never shown).
-
-    Attributes:
-        older_token: what one with an older runtime wants instead; empty if there is no such thing.
-        authority: of its certificate, as PEM; empty if it speaks in the clear.
-        name: the DNS name that its certificate must have.
-    """
+    """Where a driver listens, and the token it wants (never shown)."""
 
     ip: str
     port: int
     token: str
+    # What one with an older runtime wants instead; empty if there is no such thing
     older_token: str = ""
-    authority: str = ""
-    name: str = ""
+    authority: str = ""  # of its certificate, as PEM; empty if it speaks in the clear
+    name: str = ""  # the DNS name that its certificate must have
 
     def __repr__(self) -> str:
         return f"DriverTarget({self.ip}:{self.port})"

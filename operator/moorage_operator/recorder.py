@@ -43,17 +43,7 @@ async def write_status(
 ) -> tuple[Written, Object]:
     """Write `new` over the status in `body`, if it says anything else than `old`.
 
-    Args:
-        cluster: the API server.
-        body: the object as it was read.
-        old: its status.
-        new: the status to be.
-
-    Returns:
-        What came of it, and the object as it is now.
-
-    Raises:
-        ClusterError: the API server refused or did not answer; it may have been written.
+    Returns what came of it, and the object as it is now. After an error it may have been written.
     """
     data = fitted(new)
     if data == old.to_json():
@@ -111,11 +101,7 @@ def _status_body(body: Object, data: dict[str, Any]) -> Object:
 
 
 async def tell(cluster: Cluster, about: Object, events: Iterable[Event], now: datetime) -> None:
-    """Make the events; those that are there already are left as they are.
-
-    Raises:
-        ClusterError: as for any write; events that were made stay made.
-    """
+    """Make the events; those that are there already are left as they are."""
     for event in events:
         try:
             await cluster.create(event_body(about, event, now))

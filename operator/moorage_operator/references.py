@@ -21,9 +21,6 @@ async def fact_problems(
     """Everything that the spec names and that is not there, and whether the job may be there.
 
     What this operator may not read counts as not known: the pod's own refusal says the same.
-
-    Raises:
-        ClusterError: the API server could not say.
     """
     return (
         *_place(meta, own_namespace),

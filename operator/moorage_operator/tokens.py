@@ -19,15 +19,11 @@ def _new_token() -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AttemptTokens:
-    """What opens the endpoint of one attempt's driver.
+    """What opens the endpoint of one attempt's driver."""
 
-    Attributes:
-        control: what the driver asks for.
-        older: what it asks for if its runtime is an older one; empty where an older operator made
-            the Secret, whose one token is `control`.
-    """
-
-    control: str
+    control: str  # what the driver asks for
+    # What it asks for if its runtime is an older one; empty where an older operator made the
+    # Secret, whose one token is `control`
     older: str = ""
 
     @property
@@ -45,11 +41,7 @@ class Tokens:
         self._known: dict[str, tuple[int, AttemptTokens]] = {}
 
     async def of(self, meta: Meta, attempt: int) -> AttemptTokens | None:
-        """The attempt's tokens; None if there is no Secret of this very object with them.
-
-        Raises:
-            ClusterError: the API server could not say.
-        """
+        """The attempt's tokens; None if there is no Secret of this very object with them."""
         known = self.known(meta.uid, attempt)
         if known is None:
             known = await self._own(meta, attempt) or await self._older(meta)
@@ -67,9 +59,6 @@ class Tokens:
 
         Args:
             config_uid: of the attempt's ConfigMap, with which it goes.
-
-        Raises:
-            ClusterError: the API server refused, or another object's Secret has the name.
         """
         # What is remembered is of the attempt before.
         self.drop(meta.uid)
@@ -89,9 +78,6 @@ class Tokens:
         """Make the Secret for reading if there is none; say whether that was needed.
 
         One that somebody made is theirs to choose: it opens nothing but what may be read.
-
-        Raises:
-            ClusterError: the API server refused.
         """
         name = names.scrape_secret_name(meta.name)
         if await self._cluster.get("Secret", meta.namespace, name) is not None:
@@ -126,11 +112,7 @@ class Authorities:
         self._known: dict[tuple[str, str], str] = {}
 
     async def of(self, namespace: str, secret: str) -> str:
-        """As PEM; empty if the Secret has none.
-
-        Raises:
-            ClusterError: the API server could not say.
-        """
+        """As PEM; empty if the Secret has none."""
         key = (namespace, secret)
         if key not in self._known:
             found = await self._cluster.get("Secret", namespace, secret)

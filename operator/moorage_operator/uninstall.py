@@ -37,18 +37,13 @@ _FAILED = 1
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """An object that stays.
-
-    Attributes:
-        held: whether the operator's finalizer is on it still.
-        going: whether it is being deleted, and waits for that.
-    """
+    """An object that stays."""
 
     kind: Kind
     namespace: str
     name: str
-    held: bool
-    going: bool
+    held: bool  # whether the operator's finalizer is on it still
+    going: bool  # whether it is being deleted, and waits for that
 
 
 async def let_go(
@@ -57,9 +52,6 @@ async def let_go(
     """Every job and snapshot, after the operator's finalizer was taken off if that is wanted.
 
     A namespace that is gone, or closed to us, keeps none of the others from being seen to.
-
-    Raises:
-        ClusterError: the API server refused, or does not answer; all else is done.
     """
     found, failed = list[Leftover](), list[ClusterError]()
     for namespace in namespaces:

@@ -19,11 +19,7 @@ Namespace = str | None
 
 
 class WatchedNamespaces:
-    """What lists and watches have come to, namespace by namespace.
-
-    Args:
-        names: the namespaces to look after; empty for all at once.
-    """
+    """What lists and watches have come to, namespace by namespace."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names: tuple[Namespace, ...] = tuple(names) or (None,)
@@ -88,15 +84,10 @@ _Key = tuple[str, str, str]
 
 @dataclass(slots=True)
 class Canary:
-    """What watches and lists have shown of each object.
+    """What watches and lists have shown of each object."""
 
-    Attributes:
-        clock: seconds.
-        patience: how far a watch may be behind.
-    """
-
-    clock: Callable[[], float]
-    patience: float = PATIENCE
+    clock: Callable[[], float]  # seconds
+    patience: float = PATIENCE  # how far a watch may be behind
     _seen: dict[_Key, int] = field(default_factory=dict)
     _awaited: dict[_Key, tuple[int, float]] = field(default_factory=dict)
     _missed: dict[_Key, float] = field(default_factory=dict)

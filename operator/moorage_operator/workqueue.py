@@ -38,20 +38,14 @@ class _Entry:
 
 @dataclass(slots=True)
 class WorkQueue:
-    """Passes for objects, by wake-up and by time.
+    """Passes for objects, by wake-up and by time."""
 
-    Attributes:
-        handle: one pass.
-        workers: passes at once.
-        chance: spreads what would fall together.
-        pace: seconds from the beginning of a pass to that of the next of the same object, where
-            it is an event that asks for it: many at once, such as those of all its pods, are one.
-            After a pass that changed nothing no other comes sooner, whatever asks for it.
-    """
-
-    handle: Callable[[Ref], Awaitable[Pass]]
-    workers: int = 16
-    chance: random.Random = field(default_factory=random.Random)
+    handle: Callable[[Ref], Awaitable[Pass]]  # one pass
+    workers: int = 16  # passes at once
+    chance: random.Random = field(default_factory=random.Random)  # spreads what would fall together
+    # Seconds from the beginning of a pass to that of the next of the same object, where it is an
+    # event that asks for it: many at once, such as those of all its pods, are one. After a pass
+    # that changed nothing no other comes sooner, whatever asks for it.
     pace: float = _PACE
     _entries: dict[Ref, _Entry] = field(default_factory=dict)
     _running: dict[Ref, float] = field(default_factory=dict)

@@ -22,17 +22,12 @@ _MARK = 32
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Something could not be read: it may be there or not.
+    """Something could not be read: it may be there or not."""
 
-    Attributes:
-        reason: a stable CamelCase word, such as StoreUnavailable, StoreDenied, EndpointUnreachable.
-        message: for people.
-        since: when reading it began to fail, as far as this process knows.
-    """
-
+    # A stable CamelCase word, such as StoreUnavailable, StoreDenied, EndpointUnreachable
     reason: str
-    message: str
-    since: datetime | None = None
+    message: str  # for people
+    since: datetime | None = None  # when reading it began to fail, as far as this process knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,76 +60,54 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A spec that was acted on, as its ControllerRevision keeps it.
+    """A spec that was acted on, as its ControllerRevision keeps it."""
 
-    Attributes:
-        name: of the ControllerRevision; made from a hash of the spec.
-        number: the generation of the object that it was made of, or came back with.
-        spec_hash: of the spec with defaults filled in, so that a new default is no edit; by the
-            release that made it.
-    """
-
-    name: str
-    number: int
+    name: str  # of the ControllerRevision; made from a hash of the spec
+    number: int  # the generation of the object that it was made of, or came back with
+    # Of the spec with defaults filled in, so that a new default is no edit; by the release that
+    # made it
     spec_hash: str
     spec: JobSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerEnd:
-    """How a container ended.
-
-    Attributes:
-        reason: the kubelet's, such as OOMKilled, Error, Completed, ContainerCannotRun.
-        message: the termination message.
-    """
+    """How a container ended."""
 
     exit_code: int
-    reason: str = ""
-    message: str = ""
+    reason: str = ""  # the kubelet's, such as OOMKilled, Error, Completed, ContainerCannotRun
+    message: str = ""  # the termination message
     finished_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of the job.
-
-    Attributes:
-        phase: Pending, Running, Succeeded, Failed or Unknown; it is believed before containers.
-        reason: of the pod, such as Evicted, NodeLost, Preempting; empty if none.
-        role: driver, executor or store task, from its label.
-        attempt: from its label; 0 if it has none.
-        owned: its controller is this very object (by uid).
-        waiting: why the main container does not start, such as ImagePullBackOff; empty if it does.
-        ended: how the main container ended; None while it has not, or when nobody knows.
-        end: what the driver said when it ended; None without a readable DriverEnd.
-        disrupted: the message of a True DisruptionTarget condition, else empty.
-        unschedulable: the message of a PodScheduled=False condition, else empty.
-        node_ready: whether its node answers; None when not known or not scheduled.
-        revision: the ControllerRevision that it was made from; empty if it does not say.
-        tls_secret: the Secret with the certificate that it shows; empty if it speaks in the clear.
-    """
+    """A pod of the job."""
 
     name: str
     uid: str
-    role: str
-    attempt: int
-    phase: str
-    owned: bool = True
-    reason: str = ""
+    role: str  # driver, executor or store task, from its label
+    attempt: int  # from its label; 0 if it has none
+    phase: str  # Pending, Running, Succeeded, Failed or Unknown; it is believed before containers
+    owned: bool = True  # its controller is this very object (by uid)
+    reason: str = ""  # of the pod, such as Evicted, NodeLost, Preempting; empty if none
     message: str = ""
     node: str = ""
     ip: str = ""
     ready: bool = False
+    # Why the main container does not start, such as ImagePullBackOff; empty if it does
     waiting: str = ""
     waiting_message: str = ""
+    # How the main container ended; None while it has not, or when nobody knows
     ended: ContainerEnd | None = None
+    # What the driver said when it ended; None without a readable DriverEnd
     end: DriverEnd | None = None
-    disrupted: str = ""
-    unschedulable: str = ""
-    revision: str = ""
+    disrupted: str = ""  # the message of a True DisruptionTarget condition, else empty
+    unschedulable: str = ""  # the message of a PodScheduled=False condition, else empty
+    revision: str = ""  # the ControllerRevision that it was made from; empty if it does not say
+    # The Secret with the certificate that it shows; empty if it speaks in the clear
     tls_secret: str = ""
-    node_ready: bool | None = None
+    node_ready: bool | None = None  # whether its node answers; None when not known or not scheduled
     created_at: datetime | None = None
     started_at: datetime | None = None
     deleted_at: datetime | None = None
@@ -148,63 +121,46 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class LogPoint:
-    """A restore point that the lineage's log names.
-
-    Attributes:
-        explicit: a run that a person chose began there, and no checkpoint followed.
-    """
+    """A restore point that the lineage's log names."""
 
     path: str
     checkpoint_id: int
     epoch: int
     completed_at: datetime
     manifest_digest: str = ""
-    explicit: bool = False
+    explicit: bool = False  # a run that a person chose began there, and no checkpoint followed
 
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """What the checkpoint directory says. Read by the operator itself or by a store task.
+    """What the checkpoint directory says. Read by the operator itself or by a store task."""
 
-    Attributes:
-        exists: whether there is a lineage at all.
-        owner: (cluster, namespace, name, uid) of the lineage's owner; None without a lineage.
-        released: the owner gave it up.
-        newest: the restore point that a start from Latest would take; None if the lineage never
-            completed a checkpoint.
-        previous: the restore point before that one, if there is one.
-        order_ids: ids of restore orders that runs have followed.
-        savepoints: completed savepoints that the log announced, by the address of the directory.
-    """
-
-    exists: bool
+    exists: bool  # whether there is a lineage at all
     lineage: str = ""
+    # (cluster, namespace, name, uid) of the lineage's owner; None without a lineage
     owner: tuple[str, str, str, str] | None = None
-    released: bool = False
+    released: bool = False  # the owner gave it up
     fence: int = 0
+    # The restore point that a start from Latest would take; None if the lineage never completed a
+    # checkpoint
     newest: LogPoint | None = None
-    previous: LogPoint | None = None
-    order_ids: frozenset[str] = frozenset()
+    previous: LogPoint | None = None  # the restore point before that one, if there is one
+    order_ids: frozenset[str] = frozenset()  # ids of restore orders that runs have followed
+    # Completed savepoints that the log announced, by the address of the directory
     savepoints: Mapping[str, LogPoint] = field(default_factory=dict)
     read_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StoreTaskView:
-    """What came of a store task to the store.
+    """What came of a store task to the store."""
 
-    Attributes:
-        state: Pending, Completed or Failed.
-        result: of a completed one; what it is depends on the store task.
-        code: of a failed one, a stable word.
-        retryable: whether a failed one may go well later.
-    """
-
-    state: str
+    state: str  # Pending, Completed or Failed
+    # Of a completed one; what it is depends on the store task
     result: Mapping[str, Any] = field(default_factory=dict)
-    code: str = ""
+    code: str = ""  # of a failed one, a stable word
     message: str = ""
-    retryable: bool = False
+    retryable: bool = False  # whether a failed one may go well later
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,24 +179,17 @@ class SnapshotView:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How the operator was set up, as far as decisions depend on it.
-
-    Attributes:
-        resync: seconds after which an object is looked at again without an event.
-        endpoint_patience: seconds for which a driver that does not answer is still believed in
-            while its pod runs.
-        missing_patience: seconds for which a driver pod that a list lacks is not yet given up.
-        own_namespace: where the operator is, and no job may be; empty if it is in none.
-        state_backend: of jobs that have no state yet and whose spec names none.
-    """
+    """How the operator was set up, as far as decisions depend on it."""
 
     cluster_id: str
-    own_namespace: str = ""
-    state_backend: str = DEFAULT_BACKEND
+    own_namespace: str = ""  # where the operator is, and no job may be; empty if it is in none
+    state_backend: str = DEFAULT_BACKEND  # of jobs that have no state yet and whose spec names none
     finalizer: str = "moorage.dev/operator"
-    resync: float = 30.0
+    resync: float = 30.0  # seconds after which an object is looked at again without an event
     busy_resync: float = 2.0
+    # Seconds for which a driver that does not answer is still believed in while its pod runs
     endpoint_patience: float = 60.0
+    # Seconds for which a driver pod that a list lacks is not yet given up
     missing_patience: float = 5.0
     start_timeout: float = 600.0
     """How long a driver may take until the stream runs, where no policy says otherwise."""
@@ -250,46 +199,37 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class JobWorld:
-    """Everything a decision about one StatefulSparkJob rests on.
-
-    Attributes:
-        spec: the newest spec with defaults; None if it cannot be read as one.
-        spec_hash: of `spec`, or of the revision that asks for the same job; empty if that is None.
-        problems: what is wrong with the newest spec: of models, of the cluster, of facts (a
-            missing Secret, a checkpointDir that another object has).
-        revisions: by name: those that the status names, current, stable and target.
-        drivers: driver pods of this object's uid (and foreign ones of its names, `owned` False).
-        executors: executor pods of the current attempt.
-        report: what the current attempt's driver says; None when it was not asked.
-        store: None when it was not read in this pass, because nothing depended on it.
-        snapshots: StatefulSparkSnapshots of this job.
-        directory_rival: `namespace/name` of an older object with the same checkpointDir, or empty.
-        operator_too_old: why this operator must not act on this object (a newer status format, or
-            a status that nobody can read).
-        status_garbled: it is the latter.
-        trouble: what effects fail with, pass after pass; empty when they go through.
-        namespace_terminating: the namespace is being deleted.
-    """
+    """Everything a decision about one StatefulSparkJob rests on."""
 
     now: datetime
     config: Config
     meta: Meta
-    spec: JobSpec | None
+    spec: JobSpec | None  # the newest spec with defaults; None if it cannot be read as one
+    # Of `spec`, or of the revision that asks for the same job; empty if that is None
     spec_hash: str
+    # What is wrong with the newest spec: of models, of the cluster, of facts (a missing Secret, a
+    # checkpointDir that another object has)
     problems: tuple[Problem, ...]
     status: JobStatus
+    # By name: those that the status names, current, stable and target
     revisions: Mapping[str, Revision] = field(default_factory=dict)
+    # Driver pods of this object's uid (and foreign ones of its names, `owned` False)
     drivers: tuple[PodView, ...] | Unreadable = ()
-    executors: tuple[PodView, ...] | Unreadable = ()
+    executors: tuple[PodView, ...] | Unreadable = ()  # executor pods of the current attempt
+    # What the current attempt's driver says; None when it was not asked
     report: DriverState | Unreadable | None = None
+    # None when it was not read in this pass, because nothing depended on it
     store: StoreView | Unreadable | None = None
-    snapshots: tuple[SnapshotView, ...] | Unreadable = ()
+    snapshots: tuple[SnapshotView, ...] | Unreadable = ()  # StatefulSparkSnapshots of this job
     store_tasks: Mapping[str, StoreTaskView] = field(default_factory=dict)
+    # `namespace/name` of an older object with the same checkpointDir, or empty
     directory_rival: str = ""
+    # Why this operator must not act on this object (a newer status format, or a status that nobody
+    # can read)
     operator_too_old: str = ""
-    status_garbled: bool = False
-    trouble: str = ""
-    namespace_terminating: bool = False
+    status_garbled: bool = False  # it is the latter
+    trouble: str = ""  # what effects fail with, pass after pass; empty when they go through
+    namespace_terminating: bool = False  # the namespace is being deleted
 
     @property
     def current_driver(self) -> PodView | None:

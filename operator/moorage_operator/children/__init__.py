@@ -37,10 +37,7 @@ def bodies(meta: Meta, spec: JobSpec, revision: str, order: StartOrder) -> list[
     ConfigMap, which owns it.
 
     Args:
-        meta: of the job.
         spec: what is to run: the revision's, not the newest.
-        revision: the ControllerRevision's name.
-        order: what the driver is told.
     """
     return [
         service(meta),
@@ -127,11 +124,9 @@ def _job(meta: Meta, spec: JobSpec) -> Object:
 
 
 def _said(document: Model) -> Object:
-    """What a document says beyond the models' defaults.
-
-    A runtime that is older than this operator refuses fields that it does not know. So it is not
-    told of those that a later release added and nobody uses; of one that is used it must be.
-    """
+    """What a document says beyond the models' defaults."""
+    # A runtime that is older than this operator refuses fields that it does not know. So it is not
+    # told of those that a later release added and nobody uses; of one that is used it must be.
     said: Object = document.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
     )

@@ -102,11 +102,9 @@ def _container(ours: Object, given: Object) -> Object:
 
 
 def _resources(ours: Object, given: Object) -> Object:
-    """CPU and memory are the spec's; all else and a limit of CPU may come from the template.
-
-    What it says of a resource is all that is said: a limit of its own below our request would be
-    no pod.
-    """
+    """CPU and memory are the spec's; all else and a limit of CPU may come from the template."""
+    # What it says of a resource is all that is said: a limit of its own below our request would be
+    # no pod.
     result, fields = dict(given), ("requests", "limits")
     named = {name for field in fields for name in _mapping(given.get(field))} - {"cpu", "memory"}
     for field in fields:

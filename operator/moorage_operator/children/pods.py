@@ -171,7 +171,6 @@ def local_mounts(local: LocalVolume, *, spark: bool) -> list[dict[str, Any]]:
     """Where a container has it.
 
     Args:
-        local: the volume.
         spark: whether it is Spark's container: a claim of Spark's is mounted there by Spark.
     """
     if local.type == "ReusedPVC" and spark:
@@ -430,10 +429,8 @@ def _sidecar_command(meta: Meta, spec: JobSpec) -> list[str]:
 
 
 def _sidecar_resources(spec: JobSpec) -> dict[str, dict[str, str]]:
-    """What the spec says; else a share of a core and half a gigabyte for each server.
-
-    The databases are this container's, so that their room on the node's disk is its request.
-    """
+    """What the spec says; else a share of a core and half a gigabyte for each server."""
+    # The databases are this container's, so that their room on the node's disk is its request.
     given, limit = spec.executor.sidecar.resources, sidecar_memory(spec.executor).limit
     cpu = f"{spec.executor.cores * _MILLICORES_PER_SERVER}m"
     asked: dict[str, str] = {name: str(amount) for name, amount in given.requests.items()}

@@ -74,11 +74,9 @@ def decide_job(world: JobWorld) -> Plan:
 
 
 def _hands_off(world: JobWorld) -> Plan:
-    """A status that this operator cannot read: nothing is written, as parts of it would go.
-
-    An object that is deleted is let go where nobody can want more: with its namespace, or when a
-    person says so.
-    """
+    """A status that this operator cannot read: nothing is written, as parts of it would go."""
+    # An object that is deleted is let go where nobody can want more: with its namespace, or when a
+    # person says so.
     meta, text, reason = world.meta, world.operator_too_old, "StatusUnreadable"
     if not world.status_garbled:
         text, reason = f"{text}; upgrade the operator", "OperatorTooOld"

@@ -21,19 +21,14 @@ _SOONEST = 0.2
 
 @dataclass(slots=True)
 class Draft:
-    """What a decision about one job has come to so far.
-
-    Attributes:
-        problems: what keeps the newest spec from being acted on.
-        again: seconds until the next look.
-    """
+    """What a decision about one job has come to so far."""
 
     world: JobWorld
     status: JobStatus
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Problem, ...] = ()  # what keeps the newest spec from being acted on
     effects: list[Effect] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    again: float = 30.0
+    again: float = 30.0  # seconds until the next look
 
     # -- what there is -------------------------------------------------------------------------
 

@@ -36,15 +36,11 @@ UNTRUSTED = "EndpointUntrusted"
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is wrong with a running job.
-
-    Attributes:
-        curable: another driver may do better; else it is only shown.
-    """
+    """What is wrong with a running job."""
 
     reason: str
     message: str
-    curable: bool = True
+    curable: bool = True  # another driver may do better; else it is only shown
 
 
 def trouble(draft: Draft) -> Trouble | None:
@@ -70,11 +66,9 @@ def trouble(draft: Draft) -> Trouble | None:
 
 
 def _unheard(draft: Draft, text: str) -> Trouble:
-    """Of a driver that does not answer: what the kubelet and the store show counts.
-
-    A ready pod is one that the kubelet reaches, so that it is the way from here that is broken;
-    and what could not be read of the store proves nothing.
-    """
+    """Of a driver that does not answer: what the kubelet and the store show counts."""
+    # A ready pod is one that the kubelet reaches, so that it is the way from here that is broken;
+    # and what could not be read of the store proves nothing.
     pod = draft.pod
     if why := estranged(draft):
         return Trouble("DriverUnreachable", why, curable=False)
@@ -106,10 +100,8 @@ def is_ready(pod: PodView) -> bool:
 
 
 def _stalled(draft: Draft, report: DriverState, rules: Health) -> Trouble:
-    """Of a driver that answers, and that has shown no sign for noProgressFor.
-
-    What shows no signs on the way, a task or a restore, is given more time; not for ever.
-    """
+    """Of a driver that answers, and that has shown no sign for noProgressFor."""
+    # What shows no signs on the way, a task or a restore, is given more time; not for ever.
     text = f"nothing has moved for {rules.no_progress_for}{_under_way(report)}"
     at_work = report.tasks_running > 0 or report.phase in _OPAQUE
     patience = rules.no_progress_for.timedelta * (_OPAQUE_FACTOR if at_work else 1)
@@ -150,10 +142,8 @@ def _allowed(spec: JobSpec, running: JobSpec, interval: timedelta) -> timedelta:
 
 
 def _last(draft: Draft) -> datetime:
-    """When a checkpoint was completed last, or the stream began to run; on this clock.
-
-    Of a driver that does not answer nobody knows what its times mean.
-    """
+    """When a checkpoint was completed last, or the stream began to run; on this clock."""
+    # Of a driver that does not answer nobody knows what its times mean.
     last, report = draft.status.snapshots.last_checkpoint, draft.report
     since = draft.attempt.running_since or draft.now
     if last is None or report is None:

@@ -161,11 +161,9 @@ def _ended(draft: Draft, end: End, said: DriverEnd | None, at: datetime | None) 
 
 
 def _when(draft: Draft, at: datetime | None) -> datetime:
-    """When it ended: as it is seen now, or as the kubelet says where that is long ago.
-
-    Clocks of nodes are minutes apart; an operator that was away for longer has only their word. It
-    did not end before it was last seen at work.
-    """
+    """When it ended: as it is seen now, or as the kubelet says where that is long ago."""
+    # Clocks of nodes are minutes apart; an operator that was away for longer has only their word.
+    # It did not end before it was last seen at work.
     if at is None or at >= draft.now - _CLOCKS_APART:
         return draft.now
     attempt, moved = draft.attempt, draft.status.job.last_progress_time
@@ -193,11 +191,9 @@ def _take_last_words(draft: Draft, said: DriverEnd) -> None:
 
 
 def _has_checkpointed(draft: Draft, said: DriverEnd | None, before: CheckpointInfo | None) -> bool:
-    """Whether last words show a checkpoint of the driver's own, although nobody saw the stream run.
-
-    One that is not `before`, the last one that was known; and by the clock of the driver's node,
-    which is that of its pod's start, it was not there when the pod began.
-    """
+    """Whether last words show a checkpoint of the driver's own that nobody saw it take."""
+    # One that is not `before`, the last one that was known; and by the clock of the driver's node,
+    # which is that of its pod's start, it was not there when the pod began.
     last, pod = said.last_checkpoint if said is not None else None, draft.pod
     if last is None or (before is not None and last.id == before.id):
         return False

@@ -57,9 +57,6 @@ def block(draft: Draft, reason: str, message: str, *, told: bool = False) -> Non
     """Stop trying: a person has to do what `message` says.
 
     Args:
-        draft: the decision.
-        reason: of the block.
-        message: for people.
         told: whether an event says already that `reason` has come up.
     """
     generation = draft.meta.generation

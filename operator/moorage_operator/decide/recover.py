@@ -245,9 +245,7 @@ def after_end(draft: Draft, reason: str = "", message: str = "") -> None:
     """Answer the end of the current attempt.
 
     Args:
-        draft: the decision.
         reason: why, if the operator itself found it wanting; else as the attempt says.
-        message: likewise, for people.
     """
     attempt = draft.attempt
     if attempt.outcome == "Finished" and not reason:
@@ -340,14 +338,7 @@ def _give_up(draft: Draft, rules: FailurePolicy, reason: str, message: str) -> N
 
 
 def _refuse(draft: Draft, reason: str, message: str, cause: str) -> None:
-    """Block the job, unless a person has asked for something else already.
-
-    Args:
-        draft: the decision.
-        reason: of the block.
-        message: what a person should do.
-        cause: the reason of the end.
-    """
+    """Block the job, unless a person has asked for something else already."""
     _close(draft, cause)
     if not _follow_person(draft, cause):
         block(draft, reason, message, told=reason == cause)
@@ -400,10 +391,9 @@ def _follow_person(draft: Draft, cause: str) -> bool:
 
 
 def _may_be_our_own(draft: Draft) -> bool:
-    """Whether a late driver of this very object took the lineage, which is removed by now.
-
-    That happens once; where it happens again, or the store names another owner, somebody else runs.
-    """
+    """Whether a late driver of this very object took the lineage, which is removed by now."""
+    # That happens once; where it happens again, or the store names another owner, somebody else
+    # runs.
     restarts, spec, store = draft.status.restarts, policy(draft), draft.world.store
     rules = spec.failure_policy if spec is not None else FailurePolicy()
     last = restarts.last_time if restarts.last_reason == "Fenced" else None

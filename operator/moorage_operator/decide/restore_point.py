@@ -22,15 +22,11 @@ _BY_SPEC = "nonce-"
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why nothing is started now.
-
-    Attributes:
-        passes: it goes away by itself, so that waiting is right; else a person must act.
-    """
+    """Why nothing is started now."""
 
     reason: str
     message: str
-    passes: bool = False
+    passes: bool = False  # it goes away by itself, so that waiting is right; else a person must act
 
 
 def obstacle(draft: Draft) -> Obstacle | None:

@@ -263,12 +263,10 @@ def _supersede(draft: Draft) -> None:
 
 
 def _hangs(draft: Draft) -> bool:
-    """Whether a driver whose container runs says nothing for too long.
-
-    One that answers takes the time it needs; one that waits for an image or a node has its reason
-    in the conditions, and starting it anew would not help. One whose pod is ready, or that
-    completes checkpoints, only cannot be reached from here.
-    """
+    """Whether a driver whose container runs says nothing for too long."""
+    # One that answers takes the time it needs; one that waits for an image or a node has its reason
+    # in the conditions, and starting it anew would not help. One whose pod is ready, or that
+    # completes checkpoints, only cannot be reached from here.
     deadline, pod = draft.operation.deadline, draft.pod
     if deadline is None or draft.now < deadline or pod is None or draft.report is not None:
         return False

@@ -45,11 +45,7 @@ def begin_stop(
     """Begin an operation that stops the driver, and ask for that.
 
     Args:
-        draft: the decision.
-        kind: of the operation.
         mode: what is taken before the end.
-        reason: why, in one word.
-        message: why, for people.
         used: how state is carried over, if that does not depend on what can be taken.
     """
     begin(draft, kind, "Snapshotting", reason, message, mode_used=used)

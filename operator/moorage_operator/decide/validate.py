@@ -100,10 +100,8 @@ def _stateless(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _fixed(draft: Draft, spec: JobSpec) -> Iterator[Problem]:
-    """What a lineage cannot change; the API server refuses it first, where its rules are in force.
-
-    An acknowledged empty start, or another directory under a new nonce, is another lineage.
-    """
+    """What a lineage cannot change; the API server's rules, where in force, refuse it before."""
+    # An acknowledged empty start, or another directory under a new nonce, is another lineage.
     known = draft.world.revisions.get(draft.attempt.revision)
     if known is None or not _has_begun(draft):
         return

@@ -71,7 +71,6 @@ class KubeCluster:
     """The API server, over HTTP. Open it in the loop that uses it, and close it there.
 
     Args:
-        found: how it is reached.
         timeout: seconds that a request may take, all in all.
     """
 

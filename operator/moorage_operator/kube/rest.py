@@ -25,19 +25,14 @@ MANAGER = "moorage-operator"
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Where a kind lives.
-
-    Attributes:
-        group: empty for the core group.
-        status: it has a status subresource.
-    """
+    """Where a kind lives."""
 
     kind: str
     plural: str
-    group: str = ""
+    group: str = ""  # empty for the core group
     version: str = "v1"
     namespaced: bool = True
-    status: bool = False
+    status: bool = False  # it has a status subresource
 
     @property
     def api_version(self) -> str:
@@ -120,7 +115,6 @@ def cluster_error(
     """The error for an HTTP status and the `Status` object in the body, if there was one.
 
     Args:
-        code: the HTTP status.
         status: the body, as far as it was a Status object.
         retry_after: seconds, from the header.
     """

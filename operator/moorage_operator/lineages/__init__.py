@@ -18,16 +18,11 @@ __all__ = ["ChosenLineages", "LineageSettings"]
 
 @dataclass(frozen=True, slots=True)
 class LineageSettings:
-    """What the operator may do itself; everything else is done by pods.
+    """What the operator may do itself; everything else is done by pods."""
 
-    Attributes:
-        read_secrets: read the Secrets that jobs name, and use what is in them.
-        own_chain: use the operator's own credentials for jobs that name no Secret.
-        local_files: open `file://` directories, which must then be mounted here as in the jobs.
-    """
-
-    read_secrets: bool = True
-    own_chain: bool = False
+    read_secrets: bool = True  # read the Secrets that jobs name, and use what is in them
+    own_chain: bool = False  # use the operator's own credentials for jobs that name no Secret
+    # Open `file://` directories, which must then be mounted here as in the jobs
     local_files: bool = False
 
     @property

@@ -106,12 +106,10 @@ def opener(
     """Return what opens the job's stores, until `seconds` from now.
 
     Args:
-        job: the job.
         credentials: its own; without them and with `own_chain` the operator's are used.
         schemes: the kinds of stores that may be opened in this process.
         seconds: after which a store that was opened refuses to go on.
         own_chain: whether the operator's own credentials may be used.
-        clock: monotonic seconds.
     """
     deadline = clock() + seconds
     endpoint = (job.spec.state.s3.endpoint or "").rstrip("/")
@@ -143,14 +141,10 @@ def opener(
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """A store that begins nothing after a deadline: a thread that nobody waits for comes to an end.
-
-    Attributes:
-        deadline: on `clock`.
-    """
+    """A store that begins nothing after a deadline, so that a thread nobody waits for ends."""
 
     inner: ObjectStore
-    deadline: float
+    deadline: float  # on `clock`
     clock: Callable[[], float] = time.monotonic
 
     @property
@@ -226,18 +220,13 @@ class _Known:
 
 @dataclass(slots=True)
 class _Look:
-    """The inspections of one directory.
-
-    Attributes:
-        begun: when the latest one began; None if there was none.
-        ended: when it ended; None while it is under way.
-        failure: what the latest one that ended says, if it failed: it says nothing about what
-            there is, so that it does not grow old while the next one is under way.
-    """
+    """The inspections of one directory."""
 
     task: "asyncio.Task[Answer] | None" = None
-    begun: datetime | None = None
-    ended: datetime | None = None
+    begun: datetime | None = None  # when the latest one began; None if there was none
+    ended: datetime | None = None  # when it ended; None while it is under way
+    # What the latest one that ended says, if it failed: it says nothing about what there is, so
+    # that it does not grow old while the next one is under way
     failure: Unreadable | None = None
 
 
@@ -245,8 +234,6 @@ class DirectLineages:
     """See `moorage_operator.ports.Lineages`.
 
     Args:
-        cluster: where Secrets are read.
-        clock: the time.
         cluster_id: names the cluster in lineages.
         own_chain: whether jobs without a Secret may use the operator's own credentials.
         schemes: the kinds of stores that may be opened.

@@ -54,27 +54,17 @@ _MEMORY = "512Mi"
 
 @dataclass(frozen=True, slots=True)
 class PodAnswer:
-    """A store task's pod.
+    """A store task's pod."""
 
-    Attributes:
-        uid: of the pod.
-        ours: it is the pod of this store task of this object, and not another's of its name.
-        directory: the checkpoint directory that it was sent to.
-        ended: when, for one that has ended.
-        answer: of one that has ended.
-        held: why it does not start, as the kubelet or the scheduler says; empty if it does.
-        image: that it was made with.
-    """
-
-    uid: str
-    ours: bool
-    directory: str
+    uid: str  # of the pod
+    ours: bool  # it is the pod of this store task of this object, and not another's of its name
+    directory: str  # the checkpoint directory that it was sent to
     created: datetime | None
     deleted: datetime | None
-    ended: datetime | None
-    answer: Answer | None
-    held: str = ""
-    image: str = ""
+    ended: datetime | None  # when, for one that has ended
+    answer: Answer | None  # of one that has ended
+    held: str = ""  # why it does not start, as the kubelet or the scheduler says; empty if it does
+    image: str = ""  # that it was made with
 
 
 def pod_name(job: str, task_id: str) -> str:
@@ -133,10 +123,8 @@ def _container(spec: JobSpec, request: StoreTaskRequest) -> Object:
 
 
 def _template(driver: Mapping[str, Any]) -> Object:
-    """What a store task takes from the driver's template: where it may run, and what it can reach.
-
-    Other containers stay away: a pod with one that goes on never ends.
-    """
+    """What a store task takes from the driver's template: where it may run, what it can reach."""
+    # Other containers stay away: a pod with one that goes on never ends.
     spec = dict(driver.get("spec") or {})
     spec.pop("initContainers", None)
     spec.pop("terminationGracePeriodSeconds", None)
@@ -219,8 +207,6 @@ class PodLineages:
     """See `moorage_operator.ports.Lineages`.
 
     Args:
-        cluster: where pods are made.
-        clock: the time.
         cluster_id: names the cluster in lineages.
         seconds: how long a store task may take, with the start of its pod.
     """

@@ -47,14 +47,11 @@ _RUNNING = ("running", "checkpointing")
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """Why nothing is asked of the driver now.
-
-    Attributes:
-        patient: it passes by itself, so that the time does not count towards startDeadline.
-    """
+    """Why nothing is asked of the driver now."""
 
     reason: str
     message: str
+    # It passes by itself, so that the time does not count towards startDeadline
     patient: bool = False
 
 
@@ -277,11 +274,9 @@ def _wait_for(world: SnapshotWorld, reason: NotReady) -> Step:
 
 
 def _since(world: SnapshotWorld) -> datetime:
-    """From when startDeadline counts.
-
-    From the object's making, the last try, or the end of a wait that passes by itself: what went
-    before that one does not count.
-    """
+    """From when startDeadline counts."""
+    # From the object's making, the last try, or the end of a wait that passes by itself: what went
+    # before that one does not count.
     status = world.snapshot.status
     if status.waiting_since is not None:
         return status.waiting_since

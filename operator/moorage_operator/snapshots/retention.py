@@ -117,9 +117,6 @@ def victims(
     of each sort, however old.
 
     Args:
-        snapshots: all of one job.
-        retain: the policy.
-        now: the time.
         in_use: names of the objects that something needs.
     """
     found: dict[str, SnapshotView] = {}

@@ -29,21 +29,15 @@ COMPLETE, VERIFIED, IN_USE, FAILED = "Complete", "Verified", "InUse", "Failed"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a state's own decision says.
+    """What a state's own decision says."""
 
-    Attributes:
-        status: without conditions.
-        reason: of the conditions Complete and Failed, CamelCase; empty leaves them as they are.
-        verified: why the data are known to be whole; empty leaves the condition as it is.
-        again_after: None for the usual time.
-    """
-
-    status: SnapshotStatus
+    status: SnapshotStatus  # without conditions
     effects: tuple[Effect, ...] = ()
     events: tuple[Event, ...] = ()
+    # Of the conditions Complete and Failed, CamelCase; empty leaves them as they are
     reason: str = ""
-    verified: str = ""
-    again_after: float | None = None
+    verified: str = ""  # why the data are known to be whole; empty leaves the condition as it is
+    again_after: float | None = None  # None for the usual time
 
 
 def changed(status: SnapshotStatus, **fields: Any) -> SnapshotStatus:

@@ -29,19 +29,13 @@ from moorage_operator.world import JobFacts, JobWorld, SnapshotView, Unreadable
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What follows from annotations, schedule and retention.
+    """What follows from annotations, schedule and retention."""
 
-    Attributes:
-        triggers: for `status.snapshots.lastTrigger`.
-        last_scheduled_time: for `status.snapshots.lastScheduledTime`.
-        effects: snapshots to make, then those to delete.
-        next_at: when the schedule is due next, to be woken then; None without one.
-    """
-
-    triggers: Triggers
-    last_scheduled_time: datetime | None
-    effects: tuple[KeepSnapshot | DeleteObject, ...] = ()
+    triggers: Triggers  # for `status.snapshots.lastTrigger`
+    last_scheduled_time: datetime | None  # for `status.snapshots.lastScheduledTime`
+    effects: tuple[KeepSnapshot | DeleteObject, ...] = ()  # snapshots to make, then those to delete
     events: tuple[Event, ...] = ()
+    # When the schedule is due next, to be woken then; None without one
     next_at: datetime | None = None
 
 
@@ -138,11 +132,9 @@ def _taken(annotation: str, value: str, found: SnapshotView) -> Event:
 def _scheduled(
     world: JobWorld, draft: _Draft, snapshots: Sequence[SnapshotView], schedule: Schedule
 ) -> tuple[datetime | None, datetime | None]:
-    """The newest tick that is handled after this, and the next one.
-
-    Ticks that were missed coalesce to the newest. One that is seen for the first time starts with
-    the next tick: a schedule does not reach back to before it was there.
-    """
+    """The newest tick that is handled after this, and the next one."""
+    # Ticks that were missed coalesce to the newest. One that is seen for the first time starts with
+    # the next tick: a schedule does not reach back to before it was there.
     last = world.status.snapshots.last_scheduled_time
     try:
         due = previous_tick(schedule.cron, schedule.time_zone, world.now)
