@@ -52,25 +52,18 @@ OPERATOR_STATE_PREFIX = "_operator."
 
 
 class FileMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a file holds.
+    """What a file holds, all types as DDL.
 
     Attributes:
         format: the version of this format; always the first field.
         uid: the uid that the operator had when the file was written.
         state: the name of the state, or `_timers`.
-        kind: what it is.
-        type: the DDL type of the value, of a list's element, or of a map's value.
-        key_type: the DDL type of a map's key.
-        key_types: the DDL types of the operator's key columns.
-        key_hash: which function maps a key to its key group.
-        max_parallelism: the number of key groups.
-        start: the first key group that the file may have rows of.
-        end: the last one, included.
+        type: the type of the value, of a list's element, or of a map's value.
+        start: the first key group that the file may have rows of; `end` is the last one, included.
         epoch: the last epoch that it contains.
         earlier: the types that values in the database may still have, oldest first. Files hold
             values of `type` only, and do not say it.
         ttl_ms: the state's time to live, 0 where it has none any more; None where it never had.
-        namespace_types: the DDL types of what the state has besides the key.
         now_ms: the processing time of the snapshot, at which state expires; 0 where nothing does.
             Not in the file.
         leaves_out_expired: whether no row is made of what has expired. Not in the file.
@@ -114,10 +107,9 @@ class CanonicalSpec(msgspec.Struct, frozen=True, kw_only=True):
     operator_states: tuple[OperatorStateMeta, ...] = ()
 
     def metas(self) -> list[FileMeta]:
-        """What the file of each state says, in declared order, and of the timers, which are last.
+        """What the files say: of each state in declared order, then of the timers.
 
-        Raises:
-            UserError: a type that this release does not know.
+        Raises UserError.
         """
         declared = [self._meta(state) for state in self.states]
         sides = [self._side_meta(state) for state in self.operator_states]

@@ -34,11 +34,10 @@ class StateTypeError(TypeError):
 def decimal_fitter(precision: int, scale: int) -> Callable[[decimal.Decimal], decimal.Decimal]:
     """A function that gives a decimal exactly `scale` digits behind the point, and one zero.
 
-    It does not depend on the thread's decimal context.
-
-    Raises (the function): `decimal.DecimalException` when digits would be lost.
+    It raises `decimal.DecimalException` when digits would be lost.
     """
     quantum = decimal.Decimal((0, (1,), -scale))
+    # One of our own: the thread's may be anything.
     context = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
 
     def fit(value: decimal.Decimal) -> decimal.Decimal:
@@ -199,10 +198,8 @@ def _struct_check(parsed: StateType) -> Check:
 
 @lru_cache(maxsize=1024)
 def ordered_types(row: Any) -> set[type]:
-    """Types of tuples that have their values in the order of the fields of `row`.
-
-    Named tuples of the same fields are added as they come, if there are not too many of them.
-    """
+    """Types of tuples that have their values in the order of the fields of `row`."""
+    # Named tuples of the same fields are added as they come, if there are not too many of them.
     return {tuple, row}
 
 
@@ -231,13 +228,11 @@ def _by_name(value: tuple[Any, ...], parsed: StateType) -> tuple[Any, ...] | dic
 
 
 def scalars_check(children: Sequence[StateType]) -> Callable[[tuple[Any, ...]], bool]:
-    """The short way for the usual struct: says yes only where every field is plain and in range.
-
-    Compiled, because it runs once for every row; the source holds numbers and nothing else.
-    """
+    """The short way for the usual struct: says yes only where every field is plain and in range."""
     kinds: dict[str, Any] = {}
     if (terms := scalars_terms(children, kinds)) is None:
         return lambda _: False
+    # Compiled, because it runs once for every row; the source holds numbers and nothing else.
     check: Callable[[tuple[Any, ...]], bool] = eval(  # noqa: S307 - of the text made here
         f"lambda v: {terms}", kinds
     )

@@ -35,12 +35,9 @@ _pack = msgspec.msgpack.Encoder(decimal_format="string").encode
 
 
 def encoder(ddl: str, state: str = "") -> Encode:
-    """A function from a value of type `ddl` to its bytes.
+    """A function from a value of type `ddl` to its bytes; `state` is whose they are, for the error.
 
-    Args:
-        state: the name of the state that holds the values, for the error.
-
-    Raises (the function): `StateTypeError`, naming the value's type and the declared one.
+    It raises `StateTypeError`, naming the value's type and the declared one.
     """
     parsed = parse_type(ddl)
     if parsed.name == "pickle":
@@ -106,14 +103,13 @@ def opaque_decoder(ddl: str) -> Decode:
 def settler(ddl: str, state: str = "") -> Settle:
     """A function from a value that was written to what `decoder(ddl)` would read back for it.
 
-    For the usual struct, of scalars only, without encoding it.
-
-    Raises (the function): `StateTypeError`, as `encoder(ddl)` would.
+    It raises `StateTypeError`, as `encoder(ddl)` would.
     """
     parsed = parse_type(ddl)
     encode, decode = encoder(ddl, state), decoder(ddl)
     if parsed.name != "struct":
         return lambda value: decode(encode(value))
+    # The usual struct, of scalars only, is settled without encoding it.
     in_order, row = scalars_check(parsed.children), parsed.python
     ordered = ordered_types(row)
 
@@ -129,12 +125,10 @@ def settler(ddl: str, state: str = "") -> Settle:
 
 
 def plain_type(ddl: str) -> type | None:
-    """The Python type whose values are read back just as they were written; None if there is none.
-
-    Any other value may read back as another object: a dict as a named tuple, an int as a float, a
-    timestamp in UTC.
-    """
+    """The Python type whose values read back just as they were written; None if there is none."""
     parsed = parse_type(ddl)
+    # Others may read back as another object: a dict as a named tuple, an int as a float, a
+    # timestamp in UTC.
     return int if parsed.bits is not None else EXACT.get(parsed.name)
 
 

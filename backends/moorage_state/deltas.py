@@ -99,11 +99,7 @@ def encode_frame(
 
 
 def decode_frame(payload: bytes | bytearray | memoryview) -> Frame:
-    """The frame that `encode_frame` made.
-
-    Raises:
-        Bug: when these are not the bytes of a frame.
-    """
+    """The frame that `encode_frame` made. Raises `Bug` when these are not the bytes of one."""
     try:
         frame = _unpack_frame(payload)
     except msgspec.MsgspecError as error:

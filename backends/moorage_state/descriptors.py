@@ -10,7 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from moorage_state.codecs import checker
 from moorage_state.timetolive import StateTtlConfig
@@ -87,6 +87,7 @@ class ValueStateDescriptor(_Declared):
         ValueError: for an illegal name or a type that is not known.
     """
 
+    kind: ClassVar[StateKind] = "value"
     name: str
     type: str
     ttl: StateTtlConfig | None = field(default=None, hash=False)
@@ -97,11 +98,6 @@ class ValueStateDescriptor(_Declared):
         if self.default is not None:
             checker(self.type, self.name)(self.default)
 
-    @property
-    def kind(self) -> StateKind:
-        """How manifests name this kind of state."""
-        return "value"
-
 
 @dataclass(frozen=True, slots=True)
 class ListStateDescriptor(_Declared):
@@ -111,17 +107,13 @@ class ListStateDescriptor(_Declared):
         ValueError: for an illegal name or a type that is not known.
     """
 
+    kind: ClassVar[StateKind] = "list"
     name: str
     type: str
     ttl: StateTtlConfig | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         _check(self.name, self.type, self.ttl)
-
-    @property
-    def kind(self) -> StateKind:
-        """How manifests name this kind of state."""
-        return "list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +124,7 @@ class MapStateDescriptor(_Declared):
         ValueError: for an illegal name or a type that is not known.
     """
 
+    kind: ClassVar[StateKind] = "map"
     name: str
     key_type: str
     type: str
@@ -145,11 +138,6 @@ class MapStateDescriptor(_Declared):
                 f"key_type={self.key_type}; use a string, integer, boolean, date, timestamp, "
                 f"decimal or binary"
             )
-
-    @property
-    def kind(self) -> StateKind:
-        """How manifests name this kind of state."""
-        return "map"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +153,7 @@ class ReducingStateDescriptor(_Declared):
         ValueError: for an illegal name, a type that is not known, or an unknown function's name.
     """
 
+    kind: ClassVar[StateKind] = "reducing"
     name: str
     type: str
     reduce: _Reduce | Literal["sum", "min", "max"]
@@ -183,11 +172,6 @@ class ReducingStateDescriptor(_Declared):
                 f"reduce is a function of two values: name={self.name} "
                 f"got={type(self.reduce).__name__}"
             )
-
-    @property
-    def kind(self) -> StateKind:
-        """How manifests name this kind of state."""
-        return "reducing"
 
 
 class AggregateFunction(ABC):
@@ -221,6 +205,7 @@ class AggregatingStateDescriptor(_Declared):
         ValueError: for an illegal name or a type that is not known.
     """
 
+    kind: ClassVar[StateKind] = "aggregating"
     name: str
     type: str
     function: AggregateFunction
@@ -234,11 +219,6 @@ class AggregatingStateDescriptor(_Declared):
                 f"an aggregating state needs an AggregateFunction: name={self.name} "
                 f"got={type(given).__name__}"
             )
-
-    @property
-    def kind(self) -> StateKind:
-        """How manifests name this kind of state."""
-        return "aggregating"
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +234,7 @@ class FoldingStateDescriptor(_Declared):
         ValueError: for an illegal name or a type that is not known.
     """
 
+    kind: ClassVar[StateKind] = "aggregating"  # it takes their place
     name: str
     type: str
     initial: Any
@@ -273,11 +254,6 @@ class FoldingStateDescriptor(_Declared):
             DeprecationWarning,
             stacklevel=3,
         )
-
-    @property
-    def kind(self) -> StateKind:
-        """How manifests name this kind of state: as the one that takes its place."""
-        return "aggregating"
 
 
 StateDescriptor = (

@@ -26,6 +26,8 @@ arguments through `error_to_wire` and `error_from_wire`, and they survive pickli
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import ClassVar
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "UserError",
     "VersionGone",
     "VersionMismatch",
+    "disk_errors",
     "error_from_wire",
     "error_to_wire",
 ]
@@ -206,3 +209,14 @@ def _all_classes(base: type[MoorageError]) -> Iterator[type[MoorageError]]:
     yield base
     for child in base.__subclasses__():
         yield from _all_classes(child)
+
+
+@contextmanager
+def disk_errors(what: str, path: Path) -> Iterator[None]:
+    """Turn an `OSError` into a `LocalDiskError` that says what failed where."""
+    try:
+        yield
+    except OSError as error:
+        raise LocalDiskError(
+            f"could not {what}: path={path} error={error}; check space and health of this volume"
+        ) from error

@@ -21,16 +21,9 @@ FIRST_FORMAT = 1
 
 
 def require_known_format(what: str, number: int, known: int, where: str) -> None:
-    """Refuse data whose format is not between the first and this release's.
+    """Refuse `what` (such as "manifest") whose format is not between the first and this release's.
 
-    Args:
-        what: such as "manifest".
-        number: the format that the data says it has.
-        known: the newest that this release reads.
-        where: the path or place, for the message.
-
-    Raises:
-        NewerFormat: naming all of these and what to do.
+    Raises `NewerFormat`, naming `where` it is and what to do.
     """
     if number > known:
         raise NewerFormat(
@@ -59,11 +52,7 @@ def unknown_name(what: str, which: str, where: str) -> NewerFormat:
 
 
 def refuse_unknown(what: str, names: Collection[str], known: Collection[str], where: str) -> None:
-    """Refuse a document of which a field is neither known nor optional.
-
-    Raises:
-        NewerFormat: naming the field.
-    """
+    """Refuse, as `NewerFormat`, a document of which a field is neither known nor optional."""
     for name in sorted(set(names) - set(known)):
         if not is_optional(name):
             raise unknown_name(what, f"field={name}", where)
@@ -72,15 +61,9 @@ def refuse_unknown(what: str, names: Collection[str], known: Collection[str], wh
 def decode_document(data: bytes, kind: type[T], what: str, where: str) -> T:
     """Return the JSON document in `data`, without optional fields that `kind` does not have.
 
-    Args:
-        data: the document.
-        kind: a msgspec type of which all parts forbid unknown fields.
-        what: such as "manifest".
-        where: the path or place, for the message.
-
-    Raises:
-        NewerFormat: something in it is not known and not optional, or has another type.
-        msgspec.DecodeError: it is no JSON.
+    All parts of `kind` forbid unknown fields; `what` and `where` it is are for the message. Raises
+    `NewerFormat` where something is not known and not optional, or has another type, and
+    `msgspec.DecodeError` for what is no JSON.
     """
     try:
         return msgspec.json.decode(data, type=kind)

@@ -43,11 +43,7 @@ class KeyGroupRange:
 
 
 def range_of(subtask: int, parallelism: int, max_parallelism: int) -> KeyGroupRange:
-    """The range that `subtask` (0-based) of `parallelism` owns.
-
-    Raises:
-        ValueError: when the three numbers do not fit together.
-    """
+    """The range that `subtask` (0-based) of `parallelism` owns; ValueError if these do not fit."""
     if not 0 < parallelism <= max_parallelism <= MAX_PARALLELISM_LIMIT:
         raise ValueError(
             f"parallelism must be between 1 and maxParallelism (at most {MAX_PARALLELISM_LIMIT}): "
@@ -73,15 +69,10 @@ def default_max_parallelism(parallelism: int) -> int:
 
 
 def resolved_max_parallelism(parallelism: int, wanted: int | None, restored: int | None) -> int:
-    """The maxParallelism of a job that starts: Flink's rules.
+    """The maxParallelism of a job that starts, by Flink's rules.
 
-    Args:
-        wanted: what the job sets; None where it is to be derived.
-        restored: that of the snapshot it starts from; None where it starts empty.
-
-    Raises:
-        ValueError: it is set and differs from the snapshot's, is out of limits, or parallelism is
-            above it.
+    `wanted` is what the job sets, `restored` that of the snapshot it starts from; None where there
+    is none. Raises ValueError where they differ, or parallelism does not fit.
     """
     if wanted is not None and restored is not None and wanted != restored:
         raise ValueError(

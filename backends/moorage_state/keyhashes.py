@@ -74,16 +74,13 @@ def flink_groups(types: Sequence[str], max_parallelism: int) -> Callable[[Column
 
 
 def flink_hashes(types: Sequence[str]) -> Callable[[Columns], Hashes]:
-    """A function from key columns to the Java hash code of each key.
+    """A function from key columns, of these DDL types, to the Java hash code of each key.
 
-    Args:
-        types: the DDL type of each key column.
-
-    Raises:
-        ValueError: for a type that keys cannot have.
+    Raises ValueError for a type that keys cannot have.
     """
     codec = KeyCodec(types)
     parsed = parse_type(types[0])
+    # Java has no hash of such keys that Python could compute; their canonical bytes stand for them.
     if len(types) > 1:
         return lambda columns: _canonical(codec, columns)
     if parsed.name == "string":

@@ -44,11 +44,7 @@ def key_prefix(key_group: int, key: bytes) -> bytes:
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The first byte string after all that start with `prefix`.
-
-    Raises:
-        ValueError: when there is none (all bytes are 0xff).
-    """
+    """The first byte string after all that start with `prefix`; ValueError if all are 0xff."""
     stripped = prefix.rstrip(b"\xff")
     if not stripped:
         raise ValueError("a prefix of 0xff bytes has no end")

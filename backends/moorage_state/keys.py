@@ -50,14 +50,9 @@ class OrderedKeys(NamedTuple):
 class KeyCodec:
     """Turns a key (a tuple of column values) into bytes and back.
 
-    Values are taken to be of the declared types, as Arrow gives them; whoever has them from
-    elsewhere checks them with `codecs.checker` first.
-
-    Args:
-        types: the Spark DDL type of each key column.
-
-    Raises:
-        ValueError: for a type that keys cannot have.
+    Values are taken to be of the declared DDL `types`, as Arrow gives them; whoever has them from
+    elsewhere checks them with `codecs.checker` first. Raises ValueError for a type that keys cannot
+    have.
     """
 
     def __init__(self, types: Sequence[str]) -> None:
@@ -91,13 +86,12 @@ class KeyCodec:
     ) -> "OrderedKeys":
         """What `key_prefix` gives for each key, in the order of these bytes, the last key last.
 
-        Keys that are one integer take a short way through NumPy.
-
         Args:
             groups: the key group of each key.
             columns: the keys' values by column; at least one key.
             current: if this is the prefix of the first key, that stays the first.
         """
+        # The usual key: one integer takes a short way through NumPy.
         if self._is_number:
             return _ordered_numbers(groups, np.asarray(columns[0], np.int64), current)
         keys = map(self.encode, zip(*columns, strict=True))
@@ -154,6 +148,7 @@ def _pinned(order: NDArray[np.int64], *, runs_on: bool) -> NDArray[np.int64]:
     last = len(order) - 1
     if runs_on:
         order = np.concatenate(([0], order[order != 0]))
+    # The rows of the last key may run on in the next chunk, where it must be the current one.
     return np.concatenate((order[order != last], [last]))
 
 

@@ -18,11 +18,7 @@ T = TypeVar("T")
 
 
 class Progress:
-    """What one call has done; for any thread.
-
-    Attributes:
-        measures: what is asked besides the steps.
-    """
+    """What one call has done; for any thread. `measures` are asked besides the steps."""
 
     __slots__ = ("_last", "_steps", "measures")
 

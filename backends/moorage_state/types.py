@@ -56,7 +56,6 @@ class StateType:
         name: the canonical Spark name of the outermost type ("bigint", "array", "struct", ...).
         python: what ``msgspec`` encodes and decodes for it.
         children: element type; key and value type; or the types of a struct's fields.
-        fields: field names of a struct.
         params: precision and scale of a decimal.
         defaults: of a struct, the default of each field; None where it has none.
     """
@@ -328,11 +327,9 @@ _LITERALS: dict[str, Callable[[str], Any]] = {
 
 @lru_cache(maxsize=1024)
 def _record(names: tuple[str, ...], types: tuple[Any, ...]) -> Any:
-    """A named tuple class whose fields msgspec checks; every field may be None.
-
-    One class for all structs of these fields, however they are spelled and wherever they lie, so
-    that values of one are at once known as values of the other.
-    """
+    """A named tuple class whose fields msgspec checks; every field may be None."""
+    # One class for all structs of these fields, however they are spelled and wherever they lie, so
+    # that values of one are at once known as values of the other.
     plain: Any = namedtuple("Struct", names, rename=True)  # type: ignore[misc]  # noqa: PYI024 - names come at run time
     fields: tuple[str, ...] = plain._fields
     plain.__annotations__ = {

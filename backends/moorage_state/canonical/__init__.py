@@ -18,11 +18,8 @@ from moorage_state.canonical.hashing import key_groups, spark_xxhash64
 from moorage_state.canonical.reading import CanonicalFile, frames_of
 from moorage_state.canonical.rows import RowBuffer, RowReader, stored_id
 from moorage_state.canonicalspec import (
-    CANONICAL_FORMAT,
     EVENT_TIME,
     LAST_ACCESS,
-    OPERATOR_STATE_PREFIX,
-    PROCESSING_TIME,
     SIDE_KINDS,
     TIMER_KINDS,
     TIMERS,
@@ -32,11 +29,8 @@ from moorage_state.canonicalspec import (
 )
 
 __all__ = [
-    "CANONICAL_FORMAT",
     "EVENT_TIME",
     "LAST_ACCESS",
-    "OPERATOR_STATE_PREFIX",
-    "PROCESSING_TIME",
     "SIDE_KINDS",
     "TIMERS",
     "TIMER_KINDS",

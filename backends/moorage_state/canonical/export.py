@@ -13,7 +13,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -25,7 +25,13 @@ from moorage_state.canonical.file_schema import file_name, with_meta
 from moorage_state.canonical.rows import SIDE_ENTRIES, RowBuffer, side_parts, side_place, stored_id
 from moorage_state.canonicalspec import SIDE_KINDS, TIMERS, CanonicalSpec, FileMeta
 from moorage_state.database import RangeCursor, RangeDatabase, RangeView
-from moorage_state.errors import CorruptState, LocalDiskError, Retryable, StoreUnavailable
+from moorage_state.errors import (
+    CorruptState,
+    LocalDiskError,
+    Retryable,
+    StoreUnavailable,
+    disk_errors,
+)
 from moorage_state.keylayout import EVENT_TIMERS, EXPIRIES, KEYED_STATE, PROCESSING_TIMERS
 from moorage_state.snapshots import FileRef, RangeHandle, savepoint_key
 from moorage_state.stores import ObjectStore, check_key
@@ -53,8 +59,8 @@ def scan_rows(
 ) -> Iterator[tuple[FileMeta, pa.RecordBatch]]:
     """Rows of each state, by key group; within one in the order of stored keys.
 
-    A batch holds rows of one key group. A key group gives one batch of each state that has data in
-    it, and more where all that is held would take more than `budget` bytes.
+    A key group gives one batch of each state that has data in it, and more where all that is held
+    would take more than `budget` bytes.
 
     Args:
         metas: all states of the operator, the timers included.
@@ -62,9 +68,8 @@ def scan_rows(
         states: the states to give; None for all.
         keys: the canonical bytes of the keys to give; None for all.
 
-    Raises:
-        CorruptState: the database holds what the operator did not declare, or is damaged.
-        LocalDiskError: the volume cannot be read.
+    Raises CorruptState where the database holds what the operator did not declare, or is damaged,
+    and LocalDiskError.
     """
     scan = _Scan(database, metas, states, keys, budget)
     for first, last in ranges:
@@ -126,6 +131,7 @@ class _Scan:
         while not complete:
             keys, values, complete = cursor.take(end, _PAGE_ENTRIES, _PAGE_BYTES)
             collect(group, keys, values)
+            # However large a key group is: the largest buffer becomes a batch of its own.
             while sum(buffer.bytes for buffer in self._wanted) > self._budget:
                 yield self._taken(max(self._wanted, key=lambda b: b.bytes), group)
         for buffer in self._wanted:
@@ -188,13 +194,9 @@ def export_range(
 ) -> list[ExportedFile]:
     """Write the files of one range into `directory`, which exists.
 
-    Every declared state gets a file, also one without rows; timers get one if there are any.
-    Memory is bounded by `budget` bytes of rows, not by the size of the range.
-
-    Raises:
-        CorruptState: the database is damaged, or holds what is not declared.
-        LocalDiskError: the volume is full or cannot be read.
-        UserError: a declared type is not known.
+    Every declared state gets a file, also one without rows; timers get one if there are any. Memory
+    is bounded by `budget` bytes of rows, not by the size of the range. Raises as `scan_rows`, and
+    UserError where a declared type is not known.
     """
     metas = spec.metas()
     with _Files(directory) as files:
@@ -221,43 +223,33 @@ def export_snapshot(
 ) -> RangeHandle:
     """Bring a copy of a range to the store in the canonical format.
 
-    The copy is not changed, so epochs and native uploads go on beside it.
-
     Args:
         snapshot: a directory with the files of a copy; or state in memory.
         scratch: a directory of the same volume that is made, and deleted again.
         open_copy: opens such files to be read.
         prefix: what keys begin with, ending in `/`; empty in a store that is the savepoint's own.
         digest: the digest of the epoch's delta, as the handle records it.
-        stopped: asked between files whether to give up.
+        stopped: asked between files whether to give up; `Retryable` then.
 
-    Raises:
-        CorruptState, LocalDiskError, UserError: see `export_range`.
-        Retryable: it was stopped.
-        StoreUnavailable: the store does not answer.
+    Raises as `export_range`, and StoreUnavailable.
     """
     copy, output = scratch / "db", scratch / "files"
-    with _disk_errors("make a directory for an export", scratch):
+    with disk_errors("make a directory for an export", scratch):
         shutil.rmtree(scratch, ignore_errors=True)
         output.mkdir(parents=True)
         if isinstance(snapshot, Path):
+            # The copy is not changed: epochs and native uploads go on beside it.
             _link_database(snapshot, copy)
     try:
         if isinstance(snapshot, Path):
-            files = _export_files(open_copy(copy), spec, output)
+            with closing(open_copy(copy)) as database:
+                files = export_range(database, spec, output)
         else:
             files = export_range(snapshot, spec, output)
         refs = upload_files(files, spec, store, prefix=prefix, stopped=stopped)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return handle_of(spec, refs, digest=digest, backend_uuid=backend_uuid)
-
-
-def _export_files(database: RangeDatabase, spec: CanonicalSpec, output: Path) -> list[ExportedFile]:
-    try:
-        return export_range(database, spec, output)
-    finally:
-        database.close()
 
 
 def upload_files(
@@ -308,10 +300,7 @@ def handle_of(
 
 
 class _Files:
-    """The files of a range while they are being written; all closed at the end of the with block.
-
-    What an error leaves is deleted.
-    """
+    """The files of a range while they are being written, until the end of the with block."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -325,11 +314,12 @@ class _Files:
 
     def __exit__(self, kind: object, *_rest: object) -> None:
         try:
-            with _disk_errors("finish a canonical file", self._directory):
+            with disk_errors("finish a canonical file", self._directory):
                 self._stack.close()
         except LocalDiskError:
             self._discard()
             raise
+        # What an error leaves must not be taken for a whole file.
         if kind is not None:
             self._discard()
 
@@ -337,7 +327,7 @@ class _Files:
         """Begin the file of a state."""
         path = self._directory / file_name(meta.state)
         self._begun.append(path)
-        with _disk_errors("create a canonical file", path):
+        with disk_errors("create a canonical file", path):
             writer = pq.ParquetWriter(
                 path, with_meta(meta), compression="zstd", compression_level=_COMPRESSION_LEVEL
             )
@@ -349,7 +339,7 @@ class _Files:
     def write(self, meta: FileMeta, batch: pa.RecordBatch) -> None:
         """Add one row group."""
         writer = self._writers.get(meta.state) or self.open(meta)
-        with _disk_errors("write a canonical file", self._directory):
+        with disk_errors("write a canonical file", self._directory):
             table = pa.Table.from_batches([batch]).cast(writer.schema)
             writer.write_table(table, row_group_size=max(1, batch.num_rows))
         self._rows[meta.state] += batch.num_rows
@@ -360,7 +350,7 @@ class _Files:
 
     def _finished(self, state: str) -> ExportedFile:
         path = self._directory / file_name(state)
-        with _disk_errors("read a canonical file", path), path.open("rb") as file:
+        with disk_errors("read a canonical file", path), path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             size = path.stat().st_size
         return ExportedFile(path.name, path, size, sha256, self._rows[state])
@@ -379,13 +369,3 @@ def _link_database(source: Path, target: Path) -> None:
             os.link(path, target / path.name)
         except OSError:  # a volume without hard links
             shutil.copyfile(path, target / path.name)
-
-
-@contextmanager
-def _disk_errors(what: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise LocalDiskError(
-            f"could not {what}: path={path} error={error}; check space and health of this volume"
-        ) from error

@@ -61,8 +61,7 @@ def namespace_columns(meta: FileMeta) -> list[str]:
 def schema_of(meta: FileMeta) -> pa.Schema:
     """The columns of a file, without its metadata.
 
-    Raises:
-        UserError: a type that this release does not know.
+    Raises UserError for a type that is not known.
     """
     try:
         return pa.schema([_field("key_group", pa.int32()), *_key_fields(meta), *_row_fields(meta)])
@@ -76,6 +75,7 @@ def schema_of(meta: FileMeta) -> pa.Schema:
 def with_meta(meta: FileMeta) -> pa.Schema:
     """The columns of a file and its metadata, as it is written."""
     said = msgspec.to_builtins(meta)
+    # They are for whoever writes the file: values of it are of the last type, and none has expired.
     del said["earlier"], said["now_ms"], said["leaves_out_expired"]
     said = {name: value for name, value in said.items() if name not in _RARE or _says(value)}
     document = msgspec.json.encode(said)
@@ -86,9 +86,8 @@ def with_meta(meta: FileMeta) -> pa.Schema:
 def read_meta(schema: pa.Schema, path: str) -> FileMeta:
     """What the file says of itself, checked against the columns that it has.
 
-    Raises:
-        CorruptState: it is no canonical file, or its columns are others than it says.
-        UserError: a newer Moorage wrote it.
+    Raises CorruptState where it is no canonical file, or has other columns than it says; UserError
+    where a newer Moorage wrote it.
     """
     raw = (schema.metadata or {}).get(_KEY)
     if raw is None:

@@ -29,14 +29,9 @@ _hash = xxhash.xxh64_intdigest
 def key_groups(
     key_types: Sequence[str], max_parallelism: int, key_hash: str = SPARK_XXHASH64
 ) -> Callable[[Iterable[tuple[Any, ...]]], list[int]]:
-    """A function from keys to their key groups.
+    """A function from keys to their key groups. Raises UserError where `key_hash` is not known.
 
-    Args:
-        key_types: the DDL type of each key column; it decides the hash (an `int` 1 and a `bigint`
-            1 have different ones).
-
-    Raises:
-        UserError: `key_hash` is not known.
+    The types decide the hash: an `int` 1 and a `bigint` 1 have different ones.
     """
     if check_key_hash(key_hash) == FLINK_MURMUR:
         flink = flink_groups(key_types, max_parallelism)

@@ -26,18 +26,13 @@ _READ_ERRORS = (pa.ArrowException, OSError, ValueError)
 
 
 class CanonicalFile:
-    """One open file; a context manager.
-
-    Args:
-        path: the local file.
-        where: where it came from, for errors; the path itself if empty.
+    """One open file; a context manager. `where` is where it came from, for errors.
 
     Attributes:
         meta: what the file says of itself.
 
-    Raises (constructor and methods):
-        CorruptState: it is no canonical file, or is damaged.
-        UserError: a newer Moorage wrote it.
+    Raises (constructor and methods): CorruptState where it is no canonical file, or is damaged;
+    UserError where a newer Moorage wrote it.
     """
 
     def __init__(self, path: Path, where: str = "") -> None:
@@ -80,6 +75,7 @@ class CanonicalFile:
 
     def _may_hold(self, number: int, first: int, last: int) -> bool:
         statistics = self._file.metadata.row_group(number).column(0).statistics
+        # Of a file that another tool wrote: it may hold any.
         if statistics is None or not statistics.has_min_max:
             return True
         return bool(statistics.min <= last and statistics.max >= first)
@@ -98,8 +94,6 @@ def frames_of(
 
     Args:
         files: the files of one range, each with where it came from.
-        first: the first key group that is wanted.
-        last: the last one, included.
         generations: by state, what `RowReader` is told; 0 for those that are not in it.
 
     Raises: see `CanonicalFile`.

@@ -114,11 +114,7 @@ class Namespaces:
         self._codec = namespace_codec(meta.namespace_types) if self._columns else None
 
     def split(self, rests: Sequence[bytes]) -> tuple[list[pa.Array], Sequence[bytes]]:
-        """The columns, and what follows the namespace in each stored key.
-
-        Raises:
-            ValueError: when a stored key has no namespace.
-        """
+        """The columns, and what follows the namespace in each stored key; or ValueError."""
         if self._codec is None:
             return [], rests
         pairs = [split_namespace(rest) for rest in rests]
@@ -147,19 +143,17 @@ class Stamps:
         self._ttl_ms = meta.ttl_ms or 0
 
     def split(self, entries: Sequence[Stored]) -> tuple[list[int], list[Stored]]:
-        """When each entry was last used, and the entries without stamps.
-
-        Those that have expired only where they are not to be left out. What was written while the
-        state had no time to live begins its time now.
-        """
+        """When each entry was last used, and the entries without stamps."""
         now_ms, ttl_ms = self._meta.now_ms, self._ttl_ms
         over_at = now_ms if self._meta.leaves_out_expired else 0
         times: list[int] = []
         kept: list[Stored] = []
         for key, rest, raw in entries:
             stamp, value = split_stamp(raw)
+            # Only where they are to be left out.
             if over_at and has_expired(stamp, ttl_ms, over_at):
                 continue
+            # What was written while the state had no time to live begins its time now.
             times.append(now_ms if stamp == NEVER and now_ms and ttl_ms else stamp)
             kept.append((key, rest, value))
         return times, kept
@@ -192,11 +186,7 @@ def stored_id(meta: FileMeta) -> bytes:
 
 
 class RowBuffer:
-    """Collects stored entries of one state in one key group until they become a batch of rows.
-
-    Attributes:
-        bytes: roughly what is held.
-    """
+    """Collects stored entries of one state in one key group; `bytes` is roughly what is held."""
 
     def __init__(self, meta: FileMeta) -> None:
         self.meta = meta
@@ -222,10 +212,7 @@ class RowBuffer:
     def take(self, group: int) -> pa.RecordBatch:
         """Everything as rows of this key group; the buffer is empty afterwards.
 
-        No row is made of what has expired where it is to be left out.
-
-        Raises:
-            ValueError: an entry is not of this state.
+        Raises ValueError where an entry is not of this state.
         """
         keys: Sequence[bytes]
         entries, times = self._entries, None
@@ -243,6 +230,7 @@ class RowBuffer:
                 columns = self._columns(rests, values)
             if times is not None:
                 columns.append(pa.array(times, pa.int64()))
+            # Each key once: lists and maps have many entries of it.
             known = {raw: self._codec.decode(raw) for raw in dict.fromkeys(keys)}
             by_column = zip(*(known[raw] for raw in keys), strict=True)
             mine = [to_arrow(t, found) for t, found in zip(self._types, by_column, strict=True)]
@@ -293,11 +281,8 @@ class RowBuffer:
 class RowReader:
     """Makes entries of the rows of one state; batches come in the order of the file.
 
-    Rows of one key are taken to lie together.
-
-    Args:
-        generation: which of the types that the state is known to have had is the file's, counted
-            from the oldest; 0 where the state begins anew with it.
+    `generation` is which of the types that the state is known to have had is the file's, counted
+    from the oldest; 0 where the state begins anew with it.
     """
 
     def __init__(self, meta: FileMeta, path: str = "", generation: int = 0) -> None:
@@ -314,13 +299,9 @@ class RowReader:
     def entries(
         self, batches: Iterable[pa.RecordBatch], *, indexed: bool = True
     ) -> Iterator[Entries]:
-        """The entries of all batches.
+        """The entries of all batches; CorruptState where a row cannot be of this state.
 
-        Args:
-            indexed: also the index of what expires, which follows the entries of a batch.
-
-        Raises:
-            CorruptState: a row cannot be of this state.
+        With `indexed` also the index of what expires, which follows the entries of a batch.
         """
         try:
             if self._meta.kind == "timers":
@@ -339,11 +320,7 @@ class RowReader:
             ) from error
 
     def of_batch(self, batch: pa.RecordBatch) -> Entries:
-        """The entries of one batch; not for timers.
-
-        Raises:
-            ValueError, TypeError: a row cannot be of this state.
-        """
+        """The entries of one batch; not for timers. Raises ValueError or TypeError."""
         sid = self._sid
         prefixes = self.prefixes(batch)
         values = from_arrow(parse_type(self._meta.type), batch.column("value"))
@@ -388,6 +365,7 @@ class RowReader:
         """One packed value for each key and one index entry for each timer."""
         keys: list[bytes] = []
         values: list[bytes] = []
+        # Rows of one key lie together, also over the border of two batches.
         for prefix, found in groupby(self._timer_rows(batches), key=itemgetter(0)):
             timers = [(kind, time) for _, kind, time in found]
             if timers != sorted(set(timers)):

@@ -5,7 +5,7 @@ vectorized functions. Numbers, booleans, times, strings, bytes, and structs of t
 written as whole NumPy columns; decimals and what is nested deeper goes value by value.
 """
 
-from moorage_state.columnar.arrow import arrow_type, from_arrow, to_arrow
+from moorage_state.columnar.arrow import to_arrow
 from moorage_state.columnar.codec import ColumnCodec, is_columnar
 
-__all__ = ["ColumnCodec", "arrow_type", "from_arrow", "is_columnar", "to_arrow"]
+__all__ = ["ColumnCodec", "is_columnar", "to_arrow"]

@@ -46,11 +46,7 @@ def arrow_type(parsed: StateType) -> pa.DataType:
 
 
 def to_arrow(parsed: StateType, values: Sequence[Any]) -> pa.Array:
-    """A column of values that `codecs.decoder` gave.
-
-    Raises:
-        pa.ArrowException: a value is not of the type.
-    """
+    """A column of values that `codecs.decoder` gave. Raises `pa.ArrowException`."""
     convert = _outgoing(parsed)
     plain = values if convert is None else [convert(value) for value in values]
     return pa.array(plain, arrow_type(parsed))

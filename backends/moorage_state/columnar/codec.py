@@ -28,7 +28,7 @@ from moorage_state.columnar.columns import (
     text_part,
     timestamp_part,
 )
-from moorage_state.evolution import raw_of_latest, reader_of
+from moorage_state.evolution import mark_of, raw_of_latest, reader_of
 from moorage_state.types import StateType, parse_type
 
 _FLAT = {
@@ -60,8 +60,7 @@ _PARTS: dict[str, Callable[[NDArray[Any], NDArray[np.bool_]], Part]] = {
 def fitted(column: pa.Array, parsed: StateType) -> pa.Array:
     """The column with the Arrow type of `parsed`.
 
-    Raises:
-        pa.ArrowException: it is another type, has other fields, or a value would lose something.
+    Raises `pa.ArrowException` where it is another type, has other fields, or would lose something.
     """
     kind = column.type
     if parsed.name == "struct" and pa.types.is_struct(kind):
@@ -135,11 +134,7 @@ def is_columnar(ddl: str) -> bool:
 class ColumnCodec:
     """Reads and writes many values of one state at once.
 
-    Attributes:
-        type: the Arrow type of its columns.
-
     Args:
-        ddl: the type of the values.
         earlier: the types that stored values may still have; `StateSchema.earlier`.
         state: the name of the state, for errors.
         declared: the type with the defaults for fields that a column to be written lacks; `ddl`
@@ -161,14 +156,10 @@ class ColumnCodec:
         self._latest = raw_of_latest(ddl, earlier) if earlier else None
         self._decode = reader_of(ddl, earlier, opaque=True)
         self._encode = opaque_encoder(ddl, state)
-        self._mark = bytes([0xC1, len(earlier)]) if earlier else b""
+        self._mark = mark_of(len(earlier))
 
     def decode(self, raws: Sequence[bytes | None]) -> pa.Array:
-        """The column of these values; null where there is none.
-
-        Raises:
-            ValueError: the bytes are not those of a value of this type.
-        """
+        """The column of these values; null where there is none. Raises ValueError."""
         if not self._flat:
             values = [None if raw is None else self._decode(raw) for raw in raws]
             return to_arrow(self._parsed, values)
@@ -183,11 +174,7 @@ class ColumnCodec:
         return found.take(places)
 
     def encode(self, column: pa.Array) -> list[bytes | None]:
-        """The bytes of each value; None where the column is null.
-
-        Raises:
-            StateTypeError: the column is of another type, or a value cannot be stored.
-        """
+        """The bytes of each value, None where the column is null. Raises StateTypeError."""
         column = self._fitting(column)
         valid = column.is_valid()
         there = column if column.null_count == 0 else column.filter(valid)

@@ -23,7 +23,6 @@ _BAD = 0xFF
 
 _SMALL = dict.fromkeys((*range(128), *range(224, 256)), 0)
 _Bytes = NDArray[np.uint8]
-_NIL = 0xC0
 _MANY_LENGTHS = 48
 _UINT32, _UINT34 = 1 << 32, 1 << 34
 # Of each class of numbers, between the borders: how many bytes follow the tag, and the tag.
@@ -69,16 +68,13 @@ class Texts:
 
 
 class Reader:
-    """Reads fields of all values, the first of each, then the second, and so on.
-
-    Args:
-        raws: the values' bytes.
-    """
+    """Reads fields of all values, the first of each, then the second, and so on."""
 
     def __init__(self, raws: list[bytes]) -> None:
         lengths = np.fromiter(map(len, raws), np.int64, len(raws))
         self._ends = np.cumsum(lengths)
         self._at: _Places = self._ends - lengths
+        # A window may reach behind the last value.
         self._bytes = np.frombuffer(b"".join([*raws, bytes(_PADDING)]), np.uint8)
 
     def struct(self, width: int) -> None:
@@ -111,6 +107,7 @@ class Reader:
                 (bits >> shifts).view(np.int64),
             )
             values = np.where(widths > 0, numbers, values)
+            # Beyond a signed number's: no state type holds it.
             big = (tags == 0xCF) & (numbers < 0) if wide == 8 else None
             if big is not None and big.any():
                 self._require(~big, "a number of 64 bits with a sign")
@@ -211,7 +208,6 @@ class Part:
 
     Attributes:
         head: its first bytes, as many as `widths` says in each row.
-        widths: how many bytes of the row count.
         data: of strings, all their bytes one after the other; they follow the head.
         lengths: of strings, how many bytes each one has.
     """
@@ -330,6 +326,7 @@ def _put(out: _Bytes, place: NDArray[np.int64], part: Part) -> None:
 def _split(out: _Bytes, at: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[bytes]:
     """The values one by one; those of one size together, as long as there are few sizes."""
     found = np.unique(sizes)
+    # Cutting size by size costs a pass for each.
     if len(found) > _MANY_LENGTHS:
         whole = out.tobytes()
         return [whole[a : a + n] for a, n in zip(at.tolist(), sizes.tolist(), strict=True)]

@@ -44,12 +44,8 @@ class SchemaOutcome(StrEnum):
 class SchemaProblem(NamedTuple):
     """Why one place in a type cannot change so.
 
-    Attributes:
-        where: the path of the field, `price.amount`; `[]` is an element of an array, `{}` a value
-            of a map; empty for the value itself.
-        written: the type that the values have, as DDL.
-        declared: the type that they should be read as.
-        advice: what can be done.
+    `where` is the path of the field, `price.amount`; `[]` is an element of an array, `{}` a value
+    of a map; empty for the value itself. Types are DDL.
     """
 
     where: str
@@ -71,11 +67,7 @@ class Compatibility:
 
 
 def compare(written: str, declared: str) -> Compatibility:
-    """Compare the type that values were written with to the type they are declared with now.
-
-    Raises:
-        ValueError: one of them is no type.
-    """
+    """Compare the type that values were written with to the declared one. Raises ValueError."""
     old, new = parse_type(written), parse_type(declared)
     found = tuple(_changes(old, new, ""))
     problems = tuple(change for change in found if isinstance(change, SchemaProblem))
@@ -184,10 +176,7 @@ _Migrate = Callable[[Any], Any]
 
 
 def migration(written: str, declared: str) -> _Migrate:
-    """A function from a value that `decoder(written)` gave to the value of type `declared`.
-
-    The types are taken to be compatible.
-    """
+    """A function from a value that `decoder(written)` gave to one of type `declared`."""
     old, new = parse_type(written), parse_type(declared)
     return _migrate(old, new) or _same
 

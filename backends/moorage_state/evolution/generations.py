@@ -17,7 +17,7 @@ or not it was rewritten on the way: a field that was dropped and came back begin
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from moorage_state.codecs import Decode, Encode, decoder, encoder, opaque_decoder
 from moorage_state.errors import UserError
@@ -35,18 +35,6 @@ class StateMigrationError(UserError):
     """A state is declared with a type that its stored values cannot be read as."""
 
 
-class ValueCodec(NamedTuple):
-    """How values of a state are written, always with its last type, and read, of whatever type."""
-
-    encode: Encode
-    decode: Decode
-
-    @classmethod
-    def of(cls, ddl: str, earlier: Sequence[str] = (), state: str = "") -> "ValueCodec":
-        """The codec of a state of type `ddl` that had the types `earlier`, oldest first."""
-        return cls(writer_of(ddl, earlier, state), reader_of(ddl, earlier))
-
-
 def writer_of(ddl: str, earlier: Sequence[str] = (), state: str = "") -> Encode:
     """Like `codecs.encoder`, for a state that had other types before."""
     encode, mark = encoder(ddl, state), mark_of(len(earlier))
@@ -61,17 +49,16 @@ def mark_of(generation: int) -> bytes:
 def reader_of(ddl: str, earlier: Sequence[str] = (), *, opaque: bool = False) -> Decode:
     """Like `codecs.decoder`, for a state that had other types before.
 
-    Args:
-        opaque: leave pickled objects the bytes they are.
-
-    Raises (the function): `ValueError` for a generation that there is not, and what a decoder
-    raises.
+    `opaque` leaves pickled objects the bytes they are. The function raises `ValueError` for a
+    generation that there is not, and what a decoder raises.
     """
     types = [*earlier, ddl]
     decoders = [(opaque_decoder if opaque else decoder)(each) for each in types]
     if not earlier:
         return decoders[0]
     steps = _steps(types)
+    # Through every generation in between, so that a value is the same whether or not it was
+    # rewritten on the way: a field that was dropped and came back begins with its default.
     readers = [_composed([d, *steps[n:]]) for n, d in enumerate(decoders)]
     first, last = readers[0], len(earlier)
     newest = decoders[last]
@@ -90,10 +77,7 @@ def reader_of(ddl: str, earlier: Sequence[str] = (), *, opaque: bool = False) ->
 
 
 def raw_of_latest(ddl: str, earlier: Sequence[str]) -> Callable[[bytes], bytes]:
-    """A function from a stored value to the bytes that it has in generation 0 of type `ddl`.
-
-    For readers of whole columns, which know one type.
-    """
+    """A function from a stored value to the bytes that it has in generation 0 of type `ddl`."""
     if not earlier:
         return lambda raw: raw
     last, decode, encode = len(earlier), reader_of(ddl, earlier), encoder(ddl)
@@ -111,12 +95,8 @@ def declared_over(
 ) -> tuple[str, tuple[str, ...]]:
     """The type and the earlier types of a state that is declared anew over stored values.
 
-    Args:
-        written: the last type that values were written with.
-        earlier: the types before that.
-
-    Raises:
-        StateMigrationError: values cannot be read as `declared`, or there were too many changes.
+    `written` is the last type that values were written with, `earlier` those before. Raises
+    StateMigrationError where values cannot be read as `declared`, or after too many changes.
     """
     found = compare(written, declared)
     if found.outcome is SchemaOutcome.INCOMPATIBLE:
@@ -144,13 +124,11 @@ def later_of(
 ) -> tuple[str, tuple[str, ...]]:
     """Of what two subtasks say of one state in one epoch, what holds for both.
 
-    One of them may not have declared the state (yet), and says what was known before.
-
-    Raises:
-        StateMigrationError: they declare types that exclude each other.
+    Raises StateMigrationError where they declare types that exclude each other.
     """
     if one == other:
         return one
+    # One of them may not have declared the state (yet), and says what was known before.
     first, second = sorted((one, other), key=lambda schema: len(schema[1]))
     types = [*second[1], second[0]]
     at = len(first[1])

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import xxhash
 
 from moorage_state.database import PendingCopy, RangeDatabase
-from moorage_state.errors import LocalDiskError, Retryable
+from moorage_state.errors import LocalDiskError, Retryable, disk_errors
 from moorage_state.progress import advance, bytes_below, watching
 from moorage_state.server.operations import RangeSpec, Version
 from moorage_state.snapshots import FileRef
@@ -44,17 +44,6 @@ def run_order(run: str) -> tuple[int, int] | None:
     """What orders run tokens (`f<fence>r<run>`), None for text that is none."""
     match = _RUN.match(run)
     return (int(match[1]), int(match[2])) if match else None
-
-
-@contextmanager
-def disk_errors(what: str, path: Path) -> Iterator[None]:
-    """Turn an `OSError` into a `LocalDiskError` that says what failed where."""
-    try:
-        yield
-    except OSError as error:
-        raise LocalDiskError(
-            f"could not {what}: path={path} error={error}; check space and health of this volume"
-        ) from error
 
 
 def link_or_copy(source: Path, target: Path, unchanging: Collection[str]) -> None:

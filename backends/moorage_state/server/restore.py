@@ -20,18 +20,12 @@ import msgspec
 
 from moorage_state.database import RangeDatabase, RangeView
 from moorage_state.deltas import Frame
-from moorage_state.errors import Bug, CorruptState, ObjectNotFound
+from moorage_state.errors import Bug, CorruptState, ObjectNotFound, disk_errors
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import METADATA
 from moorage_state.progress import advance, carried
 from moorage_state.server.databases import Databases, owner_of
-from moorage_state.server.local_files import (
-    FileHashes,
-    RangeDirectory,
-    disk_errors,
-    is_right,
-    link_or_copy,
-)
+from moorage_state.server.local_files import FileHashes, RangeDirectory, is_right, link_or_copy
 from moorage_state.server.operations import RangeSpec, RestoreBase, Version
 from moorage_state.snapshots import FileRef, RangeHandle
 from moorage_state.stores import ObjectStore, open_store

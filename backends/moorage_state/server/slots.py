@@ -21,8 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from moorage_state.errors import Retryable
-from moorage_state.server.local_files import disk_errors
+from moorage_state.errors import Retryable, disk_errors
 
 ID_FILE = "ID"
 _RUN = "run"

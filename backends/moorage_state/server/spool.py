@@ -18,8 +18,7 @@ from moorage_state.deltas import (
     delta_name,
     parse_delta_name,
 )
-from moorage_state.errors import Bug, MoorageError, Retryable, VersionGone
-from moorage_state.server.local_files import disk_errors
+from moorage_state.errors import Bug, MoorageError, Retryable, VersionGone, disk_errors
 from moorage_state.server.operations import Prepared, RangeSpec, Version
 
 _ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")

@@ -24,10 +24,16 @@ import msgspec
 
 from moorage_state import failpoints
 from moorage_state.canonicalspec import CanonicalSpec
-from moorage_state.errors import LocalDiskError, Retryable, StateSizeExceeded, StoreUnavailable
+from moorage_state.errors import (
+    LocalDiskError,
+    Retryable,
+    StateSizeExceeded,
+    StoreUnavailable,
+    disk_errors,
+)
 from moorage_state.progress import bytes_below, carried, watching
 from moorage_state.server.databases import Databases
-from moorage_state.server.local_files import Snapshots, Taken, disk_errors
+from moorage_state.server.local_files import Snapshots, Taken
 from moorage_state.server.operations import RangeSpec, Uploaded, UploadLimits
 from moorage_state.snapshots import (
     FileRef,

@@ -6,9 +6,8 @@ line (which read). Must not know RocksDB, Arrow, Spark or Kubernetes; what lies 
 range, or in the opaque parts of a manifest, is not its business.
 """
 
-from moorage_state.snapshots.checkpoints import CheckpointStore, Loaded, Verify, verify_files
+from moorage_state.snapshots.checkpoints import CheckpointStore, Verify, verify_files
 from moorage_state.snapshots.entries import (
-    LOG_FORMAT,
     Checkpoint,
     Entry,
     Fence,
@@ -24,11 +23,9 @@ from moorage_state.snapshots.entries import (
     encode_record,
 )
 from moorage_state.snapshots.history import (
-    RestorePoint,
     Retirement,
     ancestors,
     current_fence,
-    current_owner,
     finished_with,
     is_released,
     next_checkpoint_id,
@@ -39,7 +36,6 @@ from moorage_state.snapshots.history import (
 )
 from moorage_state.snapshots.log import AdoptionNeeded, LineageLog, LogWriter, NotOwner
 from moorage_state.snapshots.manifest import (
-    MANIFEST_FORMAT,
     MAX_INLINE_BYTES,
     FileRef,
     Manifest,
@@ -66,9 +62,7 @@ from moorage_state.snapshots.object_keys import (
     shared_pack_key,
 )
 from moorage_state.snapshots.run_lock import (
-    LOCK_KEY,
     DirectoryLock,
-    HeartbeatLock,
     LockHolder,
     RunLock,
     acquire_lock,
@@ -78,9 +72,6 @@ from moorage_state.snapshots.sweep import AGE_FLOOR, Swept, UnderWay, find_garba
 
 __all__ = [
     "AGE_FLOOR",
-    "LOCK_KEY",
-    "LOG_FORMAT",
-    "MANIFEST_FORMAT",
     "MAX_INLINE_BYTES",
     "AdoptionNeeded",
     "Checkpoint",
@@ -90,9 +81,7 @@ __all__ = [
     "Fence",
     "FileRef",
     "Finished",
-    "HeartbeatLock",
     "LineageLog",
-    "Loaded",
     "LockHolder",
     "LogWriter",
     "Manifest",
@@ -103,7 +92,6 @@ __all__ = [
     "RangeHandle",
     "Record",
     "Released",
-    "RestorePoint",
     "Retire",
     "Retirement",
     "Run",
@@ -121,7 +109,6 @@ __all__ = [
     "checkpoint_id_of",
     "checkpoint_path",
     "current_fence",
-    "current_owner",
     "decode_manifest",
     "decode_record",
     "encode_manifest",

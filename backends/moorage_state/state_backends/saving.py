@@ -17,11 +17,11 @@ import msgspec
 from moorage_state.canonical import CanonicalSpec
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
-from moorage_state.errors import MoorageError
+from moorage_state.errors import MoorageError, disk_errors
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.server.databases import Databases
-from moorage_state.server.local_files import Snapshots, disk_errors
+from moorage_state.server.local_files import Snapshots
 from moorage_state.server.operations import Uploaded, UploadLimits
 from moorage_state.server.uploads import CheckpointNames, UploadPart, copy_native, export, upload
 from moorage_state.snapshots import FileRef, RangeHandle

@@ -73,9 +73,8 @@ def _split(url: str) -> tuple[str, str]:
 def open_store(url: str, *, create: bool = False) -> ObjectStore:
     """Return the store at `url`: `file:///path`, `s3://bucket/prefix?...` or `memory://name`.
 
-    With `create`, a missing directory is made. Without, it is a UserError, so that an unmounted
-    volume never passes for an empty store. A bucket is never made; that it is missing shows at the
-    first use. Raises UserError for any other address.
+    With `create`, a missing directory is made; without, it is a UserError, as is any other address.
+    A bucket is never made; that it is missing shows at the first use.
     """
     scheme, separator, rest = url.partition("://")
     if scheme == "s3" and separator:
@@ -123,11 +122,7 @@ def store_url(
 def opened(open_: Opener, url: str) -> ObjectStore | None:
     """Return the store at `url`; None for a directory that is not there, beside others that are.
 
-    Raises:
-        StoreDenied: not even the folder that the directory should be in is there: a volume may
-            not be mounted. That must not pass for an empty store.
-        UserError: the address is not supported.
-        StoreUnavailable: the store does not answer.
+    Raises what `open_store` does, and `StoreDenied` where not even its folder is there.
     """
     try:
         return open_(url)
@@ -136,6 +131,7 @@ def opened(open_: Opener, url: str) -> ObjectStore | None:
             raise
         if Path(unquote(url.removeprefix("file://"))).parent.is_dir():
             return None
+        # A volume may not be mounted; that must not pass for an empty store.
         raise StoreDenied(str(error)) from error
 
 

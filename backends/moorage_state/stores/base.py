@@ -1,9 +1,8 @@
 """What every object store can do, and which keys it accepts.
 
-The callers are the lineage's log, manifests, and the uploads of state files. A store knows nothing
-of any of them: it moves bytes under keys. The protocol is the part of S3 that Moorage needs, so
-that a directory, a dictionary and a bucket can stand in for one another; all of them run the same
-contract tests.
+The protocol is the part of S3 that Moorage needs, so that a directory, a dictionary and a bucket
+can stand in for one another; all of them run the same contract tests. A store moves bytes under
+keys, and knows nothing of what they are.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -111,11 +110,7 @@ class ObjectStore(Protocol):
 
 
 def check_key(key: str) -> str:
-    """Return `key`, or raise UserError: a key is one or more segments, none hidden or special.
-
-    Segments that start with a dot are refused everywhere, because a directory keeps its lock and
-    its unfinished files under such names.
-    """
+    """Return `key`, or raise UserError: a key is one or more segments, none hidden or special."""
     for segment in key.split("/"):
         if problem := _segment_problem(segment):
             raise UserError(f"object key is not allowed: key={key!r} reason={problem!r}")
@@ -166,7 +161,7 @@ def delete_each(delete: Callable[[str], None], keys: Collection[str]) -> dict[st
 def delete_all(store: ObjectStore, keys: Collection[str]) -> None:
     """Remove objects in as few requests as the store allows, as many of them as it can.
 
-    Raises what `delete_many` does, and for objects that may still be there one error of all.
+    Raises what `delete_many` does, and one error of all that may still be there.
     """
     if failed := store.delete_many(keys):
         raise not_deleted(store, failed)
@@ -182,6 +177,7 @@ def not_deleted(store: ObjectStore, failed: Mapping[str, MoorageError]) -> Moora
 def _segment_problem(segment: str) -> str:
     if not segment:
         return "is empty, absolute, or has an empty segment"
+    # A directory keeps its lock and its unfinished files under such names.
     if segment.startswith("."):
         return "has a segment that starts with a dot"
     if not segment.isprintable() or "\\" in segment:

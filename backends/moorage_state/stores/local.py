@@ -6,6 +6,7 @@ object. Names that start with a dot (`.tmp`, the lock of a checkpoint directory)
 keys cannot reach them and listings do not show them, so what a killed writer leaves behind costs
 space until `sweep_temporaries` and nothing else.
 """
+# ruff: noqa: D102  `ObjectStore` documents the methods
 
 import errno
 import os
@@ -66,12 +67,10 @@ _SEND_BYTES = 1 << 30
 
 
 def store_error(action: str, path: Path, error: OSError) -> MoorageError:
-    """Return the error to raise `from` an OSError that a store met; never means 'not found'.
-
-    StoreDenied when only a person can help, otherwise StoreUnavailable.
-    """
+    """Return the error to raise `from` an OSError that a store met; never means 'not found'."""
     name = errno.errorcode.get(error.errno or 0, "unknown")
     where = f"cannot {action}: path={path} error={name} ({error.strerror})"
+    # Only a person can help; all else may pass.
     if error.errno in _ADVICE:
         return StoreDenied(f"{where}; {_ADVICE[error.errno]}")
     if error.errno in _FULL:
@@ -132,10 +131,7 @@ def _name(root: Path, temporary: Path, target: Path, place: Place) -> None:
 
 
 def _make_folders(root: Path, folder: Path) -> None:
-    """Make the directories from below the root down to `folder`.
-
-    When a concurrent delete removes one of them meanwhile, some are missing afterwards.
-    """
+    """Make the directories from below the root down to `folder`."""
     missing: deque[Path] = deque()
     while folder != root and not folder.is_dir():
         missing.appendleft(folder)
@@ -168,11 +164,7 @@ class LocalStore:
     """
 
     def __init__(self, root: Path, *, create: bool = False) -> None:
-        """Open the directory `root` (absolute).
-
-        With `create`, missing directories are made. Without, a missing root is a UserError: an
-        unmounted volume must not pass for an empty store.
-        """
+        """Open the directory `root` (absolute); with `create`, missing directories are made."""
         if not root.is_absolute():
             raise UserError(f"store directory must be an absolute path: path={root}")
         self._root = root
@@ -195,18 +187,15 @@ class LocalStore:
 
     @property
     def url(self) -> str:
-        """The address, `file:///<path>` with special characters quoted."""
         return f"file://{quote(str(self._root))}"
 
     def get(self, key: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """See `ObjectStore.get`."""
         with self._open_slice(key, offset, length) as (source, left):
             return b"".join(_chunks(source, self._path(key), left))
 
     def get_to_file(
         self, key: str, path: Path, *, offset: int = 0, length: int | None = None
     ) -> None:
-        """See `ObjectStore.get_to_file`."""
         with self._open_slice(key, offset, length) as (source, left):
             try:
                 with path.open("wb") as target:
@@ -222,11 +211,9 @@ class LocalStore:
                 raise
 
     def put(self, key: str, data: bytes) -> None:
-        """See `ObjectStore.put`."""
         self._write(key, iter((data,)), os.replace)
 
     def put_file(self, key: str, path: Path) -> None:
-        """See `ObjectStore.put_file`."""
         check_key(key)
         try:
             source = path.open("rb")
@@ -236,14 +223,12 @@ class LocalStore:
             self._write(key, _local_chunks(source, path), os.replace)
 
     def put_if_absent(self, key: str, data: bytes) -> None:
-        """See `ObjectStore.put_if_absent`."""
         try:
             self._write(key, iter((data,)), os.link)
         except FileExistsError as error:
             raise AlreadyExists(f"object exists: store={self.url} key={key}") from error
 
     def head(self, key: str) -> ObjectInfo | None:
-        """See `ObjectStore.head`."""
         path = self._path(key)
         try:
             status = path.stat()
@@ -255,13 +240,11 @@ class LocalStore:
         return None if path.is_dir() else _info(key, status)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`; a file where the prefix names a directory is a UserError."""
         check_prefix(prefix)
         folder = prefix.rpartition("/")[0]
         return self._walk(f"{folder}/" if folder else "", prefix, start_after)
 
     def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`; directories that become empty go as well."""
         path = self._path(key)
         try:
             path.unlink()
@@ -272,6 +255,8 @@ class LocalStore:
             return
         except OSError as error:
             raise store_error("delete object", path, error) from error
+        # Directories that become empty go as well: a listing would walk through all of them for
+        # ever.
         for folder in path.parents:
             if folder == self._root:
                 break
@@ -281,20 +266,17 @@ class LocalStore:
                 break
 
     def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
-        """See `ObjectStore.delete_many`."""
         return delete_each(self.delete, keys)
 
     def now(self) -> datetime:
-        """See `ObjectStore.now`: what the file system dates a new file with.
-
-        A file server may have a clock of its own, so it takes a file to know. Where none may be
-        written, and so nothing can be deleted either, it is this machine's time.
-        """
         self._check_root()
         try:
+            # A file server may have a clock of its own, so it takes a file to know.
             return datetime.fromtimestamp(present_time(self._root), UTC)
         except OSError as error:
             if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
+                # Where none may be written nothing can be deleted either: then this machine's time
+                # will do.
                 return datetime.now(UTC)
             raise store_error("write temporary file", self._root / TEMPORARY, error) from error
 
@@ -363,10 +345,8 @@ class LocalStore:
             raise store_error("write object", target, error) from error
 
     def _walk(self, folder: str, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """Yield the objects below `folder` ("" or ending in "/") in the order of their keys.
-
-        Directories sort with their slash, since that is how the keys inside them sort.
-        """
+        """Yield the objects below `folder` ("" or ending in "/") in the order of their keys."""
+        # Directories sort with their slash, since that is how the keys inside them sort.
         for name, is_folder in self._entries(folder):
             key = folder + name
             if is_folder:
@@ -409,11 +389,7 @@ def _chunks(source: BinaryIO, path: Path, left: int) -> Iterator[bytes]:
 
 
 def _sent(source: BinaryIO, target: BinaryIO, size: int) -> int:
-    """Let the kernel copy up to `size` bytes, at twice the rate of a loop; how many it did copy.
-
-    `source` stands behind these afterwards. Where the kernel cannot, or fails, reading and writing
-    what is left tells whose fault it is.
-    """
+    """Let the kernel copy up to `size` bytes; how many it did, where `source` then stands."""
     begin = source.tell()
     done = 0
     with suppress(OSError):

@@ -1,4 +1,5 @@
 """The store that lives in this process: the twin of the real ones for tests and examples."""
+# ruff: noqa: D102  `ObjectStore` documents the methods
 
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -22,12 +23,7 @@ def _utc_now() -> datetime:
 
 
 class MemoryStore:
-    """Objects in a dictionary, shared by all users of the same name in this process.
-
-    Args:
-        name: its name.
-        clock: dates the objects.
-    """
+    """Objects in a dictionary, shared by all users of the same name in this process."""
 
     _named: ClassVar[dict[str, "MemoryStore"]] = {}
     _named_lock: ClassVar[threading.Lock] = threading.Lock()
@@ -52,11 +48,9 @@ class MemoryStore:
 
     @property
     def url(self) -> str:
-        """The address, `memory://<name>`."""
         return f"memory://{self._name}"
 
     def get(self, key: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """See `ObjectStore.get`."""
         check_slice(key, offset, length)
         with self._lock:
             found = self._objects.get(key)
@@ -70,7 +64,6 @@ class MemoryStore:
     def get_to_file(
         self, key: str, path: Path, *, offset: int = 0, length: int | None = None
     ) -> None:
-        """See `ObjectStore.get_to_file`."""
         data = self.get(key, offset=offset, length=length)
         try:
             path.write_bytes(data)
@@ -79,12 +72,10 @@ class MemoryStore:
             raise LocalDiskError(f"cannot write local file: path={path} error={error}") from error
 
     def put(self, key: str, data: bytes) -> None:
-        """See `ObjectStore.put`."""
         with self._lock:
             self._objects[check_key(key)] = (bytes(data), self._clock())
 
     def put_file(self, key: str, path: Path) -> None:
-        """See `ObjectStore.put_file`."""
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -92,20 +83,17 @@ class MemoryStore:
         self.put(key, data)
 
     def put_if_absent(self, key: str, data: bytes) -> None:
-        """See `ObjectStore.put_if_absent`."""
         with self._lock:
             if check_key(key) in self._objects:
                 raise AlreadyExists(f"object exists: store={self.url} key={key}")
             self._objects[key] = (bytes(data), self._clock())
 
     def head(self, key: str) -> ObjectInfo | None:
-        """See `ObjectStore.head`."""
         with self._lock:
             found = self._objects.get(check_key(key))
         return None if found is None else ObjectInfo(key, len(found[0]), found[1])
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`."""
         check_prefix(prefix)
         with self._lock:
             found = sorted(
@@ -116,14 +104,11 @@ class MemoryStore:
         return (ObjectInfo(*fields) for fields in found)
 
     def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
         with self._lock:
             self._objects.pop(check_key(key), None)
 
     def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
-        """See `ObjectStore.delete_many`."""
         return delete_each(self.delete, keys)
 
     def now(self) -> datetime:
-        """See `ObjectStore.now`."""
         return self._clock()

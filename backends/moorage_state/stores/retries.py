@@ -23,12 +23,7 @@ def _uniform() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What an error of one attempt means.
-
-    Attributes:
-        error: what the caller is told if there is no further attempt.
-        again: whether the same may succeed a moment later.
-    """
+    """What an error of one attempt means: what the caller is told, whether to try again."""
 
     error: MoorageError
     again: bool
@@ -43,9 +38,6 @@ class Retries:
         first_pause: the bound of the first pause, in seconds; it doubles each time.
         longest_pause: the highest bound of a pause, in seconds.
         deadline: no attempt starts later than this many seconds after the first one.
-        clock: monotonic seconds.
-        sleep: waits for seconds.
-        uniform: a random number in [0, 1).
     """
 
     attempts: int = 10

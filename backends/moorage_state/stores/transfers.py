@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 def in_parallel(tasks: Iterable[Callable[[], T]], threads: int, name: str = "transfer") -> list[T]:
-    """Run `tasks` on `threads` threads of their own and return their results in order.
+    """Run `tasks` on `threads` threads of their own, none of which is left when this returns.
 
-    See `run_windowed`, of which `threads` is the window. No thread is left when this returns.
+    See `run_windowed`, of which `threads` is the window.
     """
     with ThreadPoolExecutor(threads, name) as pool:
         return run_windowed(tasks, pool, threads)
@@ -27,14 +27,15 @@ def run_windowed(
 ) -> list[T]:
     """Run `tasks` on `pool`, at most `window` at a time, and return their results in order.
 
-    `tasks` is consumed as places become free, so that an endless or costly one is never held in
-    memory as a whole, and users of one pool take turns. After the first error `stop` is set, no
-    further task starts, and the error is raised once those that run have ended: nothing goes on
-    behind the caller's back. A task must not wait for tasks of the same pool.
+    After the first error `stop` is set, no further task starts, and the error is raised once those
+    that run have ended: nothing goes on behind the caller's back. A task must not wait for tasks of
+    the same pool.
     """
     stop = stop or threading.Event()
     results: dict[int, T] = {}
     running: dict[Future[T], int] = {}
+    # Consumed as places become free: an endless or costly one is never held in memory as a whole,
+    # and users of one pool take turns.
     source = enumerate(tasks)
     try:
         while _fill(source, pool, running, window):

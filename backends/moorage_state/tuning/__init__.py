@@ -16,7 +16,6 @@ from moorage_state.tuning.names import (
 )
 from moorage_state.tuning.resolved import (
     DEFAULTS_VARIABLE,
-    BackendOptions,
     default_options,
 )
 from moorage_state.tuning.rocks import RocksOptions
@@ -27,7 +26,6 @@ __all__ = [
     "HEAP_LIMIT",
     "KNOWN_KEYS",
     "MAX_STATE_SIZE_KEY",
-    "BackendOptions",
     "Refusal",
     "RocksOptions",
     "default_options",

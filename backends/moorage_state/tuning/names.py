@@ -70,11 +70,7 @@ ABSENT_KEYS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """What a text becomes, and where it goes.
-
-    Attributes:
-        field: of `BackendOptions`, or after `rocks.` of `RocksOptions`.
-    """
+    """What a text becomes, and its field: of `BackendOptions`, or (`rocks.`) `RocksOptions`."""
 
     field: str
     parse: Callable[[str], Any]
@@ -144,15 +140,7 @@ KNOWN_KEYS = tuple(_TABLE)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A setting that cannot be taken.
-
-    Attributes:
-        key: its name; empty where several do not go together.
-        problem: what is wrong with it.
-        fix: what to do.
-        value: as it was given.
-        why: more of what is wrong.
-    """
+    """A setting that cannot be taken; `key` is empty where several do not go together."""
 
     key: str
     problem: str
@@ -178,17 +166,7 @@ class Refusal:
 def parse_options(
     options: Mapping[str, str], defaults: Mapping[str, str] | None = None
 ) -> BackendOptions:
-    """What a job's settings mean.
-
-    Settings of a backend that is not used are judged like all others and change nothing.
-
-    Args:
-        options: the job's own.
-        defaults: the cluster's, below the job's own.
-
-    Raises:
-        IllegalConfigurationError: naming the key, its value and what is allowed.
-    """
+    """What a job's settings mean, over the cluster's `defaults`; or IllegalConfigurationError."""
     judged = judge_options(options, defaults)
     if isinstance(judged, BackendOptions):
         return judged
@@ -202,12 +180,12 @@ def judge_options(
 ) -> BackendOptions | list[Refusal]:
     """What `parse_options` gives, or everything that is wrong with the settings.
 
-    Args:
-        own: what the keys begin with that a backend which is none of these judges itself.
+    `own` is what the keys begin with that a backend which is none of these judges itself.
     """
     found: dict[str, Any] = {}
     rocks: dict[str, Any] = {}
     refused: list[Refusal] = []
+    # Also those of a backend that is not used: judged like all others, they change nothing.
     given = {**(defaults or {}), **options}
     for key, text in given.items():
         setting = _TABLE.get(key)

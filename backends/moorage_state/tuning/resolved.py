@@ -42,11 +42,7 @@ _PROFILES: dict[str, dict[str, Any]] = {
 
 
 def default_options(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the variable says, nothing if it is not set.
-
-    Raises:
-        IllegalConfigurationError: it is not a JSON object of texts.
-    """
+    """What the variable says, nothing if it is not set; or IllegalConfigurationError."""
     text = environ.get(DEFAULTS_VARIABLE, "")
     if not text.strip():
         return {}
@@ -68,20 +64,19 @@ def _not_defaults(text: str) -> IllegalConfigurationError:
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """What was asked for; made by `parse_options`.
+    """What was asked for; made by `parse_options`. 0, None or empty where nothing was said.
 
     Attributes:
         rocks: fields of `RocksOptions`, as far as they were named one by one.
         profile: what holds where they were not.
-        per_slot: bytes of cache and write buffers of one state server; 0 where nothing was said.
+        per_slot: bytes of cache and write buffers of one state server.
         per_host: the same for all servers of one machine or executor.
         write_ratio: the share of these that is for write buffers.
-        bloom: whether there are filters at all; None where nothing was said.
-        bloom_bits: their size for each key.
-        local_dir: where working state lies; empty for the usual place.
-        heap_limit: bytes of state in memory of one state server; 0 where nothing was said.
-        storage: where checkpoints go, "driver" or "filesystem"; empty where nothing was said.
-        max_state_size: what the driver keeps of one subtask's; 0 where nothing was said.
+        bloom: whether there are filters at all; `bloom_bits` is their size for each key.
+        local_dir: where working state lies.
+        heap_limit: bytes of state in memory of one state server.
+        storage: where checkpoints go, "driver" or "filesystem".
+        max_state_size: what the driver keeps of one subtask's.
     """
 
     rocks: Mapping[str, Any] = field(default_factory=dict)
@@ -97,13 +92,9 @@ class BackendOptions:
     max_state_size: int = 0
 
     def rocks_options(self, servers: int = 1, memory: int | None = None) -> RocksOptions:
-        """RocksDB's options of each of `servers` servers on one machine.
+        """RocksDB's options of each of `servers` servers on one machine. Raises UserError.
 
-        Args:
-            memory: bytes that all of them together may have, unless the job says otherwise.
-
-        Raises:
-            UserError: the values do not go together.
+        `memory` is what all of them together may have, unless the job says otherwise.
         """
         fields = {**self._below(servers, memory), **self.rocks, **self._bloom()}
         usual = RocksOptions()
@@ -113,11 +104,7 @@ class BackendOptions:
         return RocksOptions(**{**fields, "write_buffers_bytes": max(buffers, buffer)})
 
     def check(self, given: Mapping[str, str]) -> None:
-        """Refuse what does not go together.
-
-        Raises:
-            IllegalConfigurationError: naming the keys as they were given.
-        """
+        """Refuse what does not go together, naming the keys as they were `given`."""
         try:
             self.rocks_options()
         except UserError as error:

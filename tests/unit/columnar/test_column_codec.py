@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from moorage_state.checks import StateTypeError
 from moorage_state.codecs import decoder, encoder
 from moorage_state.columnar import ColumnCodec, is_columnar, to_arrow
-from moorage_state.evolution import ValueCodec
+from moorage_state.evolution import writer_of
 from moorage_state.types import parse_type
 
 unhurried = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -113,10 +113,10 @@ def test_values_of_earlier_types_are_read_in_one_column_and_written_as_the_last(
     first, second = "a int", "a int, b string default 'x'"
     third = "b string, a double"
     raws = [
-        ValueCodec.of(first).encode((1,)),
+        writer_of(first)((1,)),
         None,
-        ValueCodec.of(second, (first,)).encode((2, "y")),
-        ValueCodec.of(third, (first, second)).encode(("z", 3.5)),
+        writer_of(second, (first,))((2, "y")),
+        writer_of(third, (first, second))(("z", 3.5)),
     ]
     codec = ColumnCodec(third, (first, second))
     column = codec.decode(raws)
@@ -126,7 +126,7 @@ def test_values_of_earlier_types_are_read_in_one_column_and_written_as_the_last(
         {"b": "y", "a": 2.0},
         {"b": "z", "a": 3.5},
     ]
-    single = ValueCodec.of(third, (first, second)).encode
+    single = writer_of(third, (first, second))
     assert codec.encode(column) == [
         single(("x", 1.0)),
         None,

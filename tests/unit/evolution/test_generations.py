@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from moorage_state.codecs import decoder, encoder
 from moorage_state.evolution import (
     SchemaOutcome,
-    ValueCodec,
     compare,
     declared_over,
     migration,
     raw_of_latest,
     reader_of,
+    writer_of,
 )
 from moorage_state.types import parse_type
 
@@ -26,16 +26,14 @@ D = decimal.Decimal
 
 
 def written(ddl, value, earlier=()):
-    return ValueCodec.of(ddl, earlier).encode(value)
+    return writer_of(ddl, earlier)(value)
 
 
 def test_a_decimal_within_a_struct_gets_the_digits_of_the_new_type():
     first, last = "struct<d:decimal(5,2),n:int>", "struct<d:decimal(7,4),n:int>"
-    raw = ValueCodec.of(first).encode((D("1.25"), 3))
-    found = ValueCodec.of(last, (first,)).decode(raw)
-    assert repr(found) == repr(
-        ValueCodec.of(last).decode(ValueCodec.of(last).encode((D("1.25"), 3)))
-    )
+    raw = writer_of(first)((D("1.25"), 3))
+    found = reader_of(last, (first,))(raw)
+    assert repr(found) == repr(reader_of(last)(writer_of(last)((D("1.25"), 3))))
 
 
 @pytest.mark.parametrize(

@@ -7,23 +7,17 @@ running one (in the operator's process, and `python -m moorage.errand`) call `ru
 from moorage_state.snapshots.store_tasks.dispatch import run_store_task
 from moorage_state.snapshots.store_tasks.messages import (
     ANSWER_BYTES,
-    STORE_TASK_FORMAT,
     Answer,
-    StoreTaskKind,
     StoreTaskRequest,
     decode_answer,
     decode_request,
     encode_answer,
     encode_request,
 )
-from moorage_state.stores.addresses import Opener
 
 __all__ = [
     "ANSWER_BYTES",
-    "STORE_TASK_FORMAT",
     "Answer",
-    "Opener",
-    "StoreTaskKind",
     "StoreTaskRequest",
     "decode_answer",
     "decode_request",

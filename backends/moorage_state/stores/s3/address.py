@@ -27,8 +27,7 @@ _CREDENTIALS = "credentials come from boto3's usual places (environment, profile
 class S3Credentials:
     """Credentials that are given and not looked for in boto3's usual places; never shown.
 
-    Attributes:
-        region: the region, where the address names none.
+    `region` is for where the address names none.
     """
 
     access_key_id: str = field(repr=False)
@@ -42,8 +41,7 @@ class S3Address:
     """Where a store lies.
 
     Attributes:
-        bucket: the bucket, which must exist.
-        prefix: the folder in it, without `/` at the ends; empty for the whole bucket.
+        prefix: the folder in the bucket, without `/` at the ends; empty for the whole bucket.
         endpoint: the server's URL; None is AWS.
         region: the region; None is what boto3 finds.
         path_style: whether the bucket stands in the path and not in the host name.

@@ -6,6 +6,7 @@ keys' bytes. Servers that keep folders list a folder's content before a neighbou
 holds some 300 bytes for each key in memory. Up to a thousand objects are deleted in one request,
 each with an answer of its own.
 """
+# ruff: noqa: D102  `ObjectStore` documents the methods
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -45,11 +46,6 @@ class S3Store:
 
     It is a value: stores with equal addresses are equal, and it can be pickled and used on both
     sides of a fork. Nothing is asked of the server before the first operation.
-
-    Attributes:
-        address: where it lies.
-        retries: how requests are tried again. A request that fails for good takes its deadline.
-        credentials: whose requests they are; None for those that boto3 finds. Never shown.
     """
 
     address: S3Address
@@ -63,39 +59,29 @@ class S3Store:
 
     @property
     def url(self) -> str:
-        """The address as text, without credentials."""
         return self.address.url
 
     def get(self, key: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """See `ObjectStore.get`."""
         return read(self._calls, key, offset, length)
 
     def get_to_file(
         self, key: str, path: Path, *, offset: int = 0, length: int | None = None
     ) -> None:
-        """See `ObjectStore.get_to_file`; large ones are read in ranges at the same time."""
         download(self._calls, key, path, offset, length)
 
     def put(self, key: str, data: bytes) -> None:
-        """See `ObjectStore.put`."""
         put_source(self._calls, key, bytes_source(data))
 
     def put_file(self, key: str, path: Path) -> None:
-        """See `ObjectStore.put_file`; large ones are written in parts at the same time."""
+        # Refuses a wrong key before the file is opened.
         self.address.object_key(key)
         with file_source(path) as source:
             put_source(self._calls, key, source)
 
     def put_if_absent(self, key: str, data: bytes) -> None:
-        """See `ObjectStore.put_if_absent`.
-
-        Raises UserError when the server does not create once, see `creation`.
-        """
         create_once(self._calls, key, data)
 
     def head(self, key: str) -> ObjectInfo | None:
-        """See `ObjectStore.head`."""
-
         def look(attempt: Attempt) -> ObjectInfo:
             reply = attempt.client.head_object(**attempt.target)
             return ObjectInfo(key, reply["ContentLength"], reply["LastModified"].astimezone(UTC))
@@ -106,20 +92,15 @@ class S3Store:
             return None
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`."""
         return list_objects(self._calls, check_prefix(prefix), start_after)
 
     def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
         delete_one(self._calls, key)
 
     def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
-        """See `ObjectStore.delete_many`; a thousand go in one request."""
         return delete_objects(self._calls, keys)
 
     def now(self) -> datetime:
-        """See `ObjectStore.now`: the date of a reply, in whole seconds like those of objects."""
-
         def look(attempt: Attempt) -> str:
             reply = attempt.client.list_objects_v2(
                 Bucket=attempt.bucket, Prefix=self.address.prefix, MaxKeys=1
@@ -186,18 +167,16 @@ def _page(query: dict[str, str], attempt: Attempt) -> dict[str, Any]:
 
 
 def _earlier_in_any_order(prefix: str, start_after: str) -> str:
-    """Return a start that skips nothing after `start_after`, in either order; empty for none.
-
-    Within one folder the orders differ only where a name goes on with a character that sorts
-    before `/`; so the start is cut before the first of those. It loses one more character, because
-    servers skip the whole folder whose name is the start.
-    """
+    """Return a start that skips nothing after `start_after`, in either order; empty for none."""
     folder = prefix.rpartition("/")[0]
     folder = f"{folder}/" if folder else ""
     if not start_after.startswith(folder):
         return ""
     name = start_after.removeprefix(folder)
+    # Within one folder the orders differ only where a name goes on with a character that sorts
+    # before `/`; so the start is cut before the first of those.
     cut = next((at for at, letter in enumerate(name) if letter <= "/"), len(name))
+    # One character less, because servers skip the whole folder whose name is the start.
     return folder + name[: cut - 1] if cut > 1 else ""
 
 
@@ -278,6 +257,8 @@ class _Batch:
         for answer in reply.get("Errors", []):
             place, code = answer.get("Key", ""), answer.get("Code", "")
             if place in self._left and code != "NoSuchKey":
+                # Only so much is told of each object; what it means is judged as if it had been
+                # asked for alone.
                 status = {"HTTPStatusCode": 403 if code == "AccessDenied" else 200}
                 told = ClientError(
                     {"Error": {"Code": code}, "ResponseMetadata": status}, "DeleteObjects"

@@ -142,14 +142,12 @@ def status_of(error: Exception) -> int:
 
 
 def failure_of(error: Exception, operation: str, address: S3Address, key: str) -> Failure:
-    """Return what `error`, met by `operation` on the store's object `key`, means.
-
-    A 404 means 'not found' only if the server says that the key is what it has not got.
-    """
+    """Return what `error`, met by `operation` on the store's object `key`, means."""
     if isinstance(error, MoorageError):
         return Failure(error, again=isinstance(error, Retryable))
     code, status = code_of(error), status_of(error)
     where = f"operation={operation} {_place(address, key)} code={code}"
+    # A 404 alone may be of a bucket, or of a proxy.
     if code == "NoSuchKey":
         text = f"no such object: store={address.url} key={key}"
         return Failure(ObjectNotFound(text), again=False)
@@ -216,7 +214,6 @@ class S3Connection:
     """What the stores of one server share within a process.
 
     Attributes:
-        client: the client.
         pool: the threads that move the parts of large objects.
         creates_once: the buckets of which a probe showed that they refuse to create twice.
         probing: held while a bucket is probed.
@@ -236,11 +233,7 @@ class S3Connection:
 
 
 class _Connections:
-    """All connections of the process, by (endpoint, region, path style, given credentials).
-
-    Of those with credentials of their own the ones used last are kept: they belong to many jobs
-    and change in time.
-    """
+    """All connections of the process, by (endpoint, region, path style, given credentials)."""
 
     def __init__(self) -> None:
         self.forget()
@@ -268,6 +261,7 @@ class _Connections:
 
     def _drop_oldest(self) -> None:
         """Forget what was not used for long; who still uses it holds it until done."""
+        # Those with credentials of their own belong to many jobs and change in time.
         given = [server for server in self._open if server[3] is not None]
         for server in given[:-_GIVEN_CONNECTIONS]:
             del self._open[server]
@@ -280,9 +274,8 @@ os.register_at_fork(after_in_child=_connections.forget)
 def connection_to(address: S3Address, credentials: S3Credentials | None = None) -> S3Connection:
     """Return the connection of this process to the server of `address`.
 
-    Without `credentials` boto3 finds them in its usual places.
-
-    Raises what boto3 raises when it finds no region or a broken profile.
+    Without `credentials` boto3 finds them in its usual places. Raises what boto3 raises when it
+    finds no region or a broken profile.
     """
     return _connections.get(address, credentials, _client)
 
@@ -321,11 +314,9 @@ def _given(credentials: S3Credentials | None) -> dict[str, str | None]:
 
 
 def _send_small_bodies_at_once(params: dict[str, Any], **_: object) -> None:
-    """Leave out the question whether the server wants the body: it takes a round trip.
-
-    Large bodies keep it, so that a refusal is read and not lost in a broken connection.
-    """
+    """Leave out the question whether the server wants the body: it takes a round trip."""
     body = params.get("body")
+    # Large bodies keep it, so that a refusal is read and not lost in a broken connection.
     if isinstance(body, BytesIO) and body.getbuffer().nbytes <= _SMALL_BYTES:
         params["headers"].pop("Expect", None)
 
@@ -340,14 +331,7 @@ class Final(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one attempt of a request works with.
-
-    Attributes:
-        connection: the connection.
-        bucket: the bucket.
-        key: the key in the bucket.
-        number: which attempt it is, from 1.
-    """
+    """What one attempt of a request works with: the `key` in the bucket, its `number` from 1."""
 
     connection: S3Connection
     bucket: str
@@ -367,13 +351,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Requests to the store at an address.
-
-    Attributes:
-        address: the address.
-        retries: how a request is tried again.
-        credentials: whose requests they are; None for those that boto3 finds.
-    """
+    """Requests to the store at an address, with given credentials or those that boto3 finds."""
 
     address: S3Address
     retries: Retries
@@ -391,15 +369,13 @@ class Calls:
         work: Callable[[Attempt], T],
         stop: threading.Event | None = None,
     ) -> T:
-        """Return what `work` returns, with its errors made into ours.
+        """Return what `work` returns, with its errors made into ours, as `failure_of` says.
 
         Args:
             operation: its name in errors.
             key: the store's key that it is about; None for the whole store.
             work: one attempt. It may raise what boto3 raises.
             stop: when set, no further attempt starts.
-
-        Raises what `failure_of` says.
         """
         place = self.address.prefix if key is None else self.address.object_key(key)
 

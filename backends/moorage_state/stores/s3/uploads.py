@@ -58,12 +58,7 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Bytes to be stored.
-
-    Attributes:
-        size: how many.
-        read: returns exactly `length` of them from `offset`; called from several threads.
-    """
+    """Bytes to be stored: `read(offset, length)` returns exactly so many, to several threads."""
 
     size: int
     read: Callable[[int, int], bytes]
@@ -129,10 +124,7 @@ def put_source(calls: Calls, key: str, source: Source) -> None:
 
 
 def problem_of_stored(attempt: Attempt, reply: Mapping[str, Any], checksum: str, size: int) -> str:
-    """Return what is wrong with what the server says it stored, or nothing.
-
-    A server that has no checksums is asked for the size, and the log says so once.
-    """
+    """Return what is wrong with what the server says it stored, or nothing."""
     stored = reply.get("ChecksumCRC32")
     if stored is not None:
         return "" if stored == checksum else "object was damaged on its way"
@@ -141,6 +133,7 @@ def problem_of_stored(attempt: Attempt, reply: Mapping[str, Any], checksum: str,
         "the server returns no checksums of what it stored: sizes are compared instead, and "
         "readers compare digests",
     )
+    # All that a server without checksums can be asked.
     found = attempt.client.head_object(**attempt.target)["ContentLength"]
     return "" if found == size else f"object was stored in part: size={found}"
 
@@ -251,9 +244,9 @@ def _uploads(prefix: str, attempt: Attempt) -> list[dict[str, Any]]:
 
 
 def create_once(calls: Calls, key: str, data: bytes) -> None:
-    """Create the object or raise AlreadyExists. See `ObjectStore.put_if_absent`.
+    """Create the object; see `ObjectStore.put_if_absent`.
 
-    Raises UserError when the store does not create once.
+    UserError if the store does not create once.
     """
     calls.address.object_key(key)
     _probe(calls)
