@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from moorage_testing.kube import ApiStore, MemoryCluster
 
 from moorage_api.changes import spec_hash
-from moorage_api.driver import CheckpointInfo, DriverState, RequestView
+from moorage_api.driver import CheckpointSummary, DriverState, RequestView
 from moorage_operator.children.names import owner_reference
 from moorage_operator.children.secrets import token_secret
 from moorage_operator.decide import decide_job
@@ -139,7 +139,7 @@ def furnish(api: ApiStore, drivers: Drivers, number: int) -> Ref:
     for executor in (1, 2):
         furnish_pod(api, meta, f"{name}-1-exec-{executor}", "executor", address)
     running = START - timedelta(hours=1)
-    checkpoint = CheckpointInfo(
+    checkpoint = CheckpointSummary(
         id=60,
         path=f"s3://state/{name}/chk-60",
         epoch=3600,

@@ -173,7 +173,7 @@ class RescaleBody(Model):
     """The wanted number of executors, under the same parallelism."""
 
 
-class CheckpointInfo(Report):
+class CheckpointSummary(Report):
     """A completed checkpoint."""
 
     id: int
@@ -216,7 +216,7 @@ class RequestView(Report):
     request_id: str
     kind: Literal["Checkpoint", "Savepoint", "Stop", "Rescale"]
     state: Literal["Pending", "Running", "Completed", "Failed"]
-    checkpoint: CheckpointInfo | None = None
+    checkpoint: CheckpointSummary | None = None
     savepoint: SavepointInfo | None = None
     error: RequestError | None = None
 
@@ -270,7 +270,7 @@ class DriverState(Report):
     running_since: Moment | None = None
     """When the stream first ran in this attempt; none while it starts or restores."""
     restored_from: RestoredFrom | None = None
-    last_checkpoint: CheckpointInfo | None = None
+    last_checkpoint: CheckpointSummary | None = None
     """The newest completed one of the lineage."""
     last_savepoint: SavepointInfo | None = None
     completed_checkpoints: int = 0
@@ -300,7 +300,7 @@ class DriverEnd(Report):
     fence: int = 0
     epoch: int = 0
     restored_from: RestoredFrom | None = None
-    last_checkpoint: CheckpointInfo | None = None
+    last_checkpoint: CheckpointSummary | None = None
     savepoint: SavepointInfo | None = None
     """The one that it was stopped with."""
     released: bool = False

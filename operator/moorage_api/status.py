@@ -8,7 +8,7 @@ of sight; `format` tells whether this one may act on them at all.
 
 from typing import Any, Literal
 
-from moorage_api.driver import CheckpointInfo, Moment, Report, RestoredFrom, SavepointInfo
+from moorage_api.driver import CheckpointSummary, Moment, Report, RestoredFrom, SavepointInfo
 from moorage_api.model import Items
 
 STATUS_FORMAT = 1
@@ -203,7 +203,7 @@ class SnapshotsStatus(Report):
     """Checkpoints and savepoints."""
 
     lineage_id: str = ""
-    last_checkpoint: CheckpointInfo | None = None
+    last_checkpoint: CheckpointSummary | None = None
     last_savepoint: SavepointInfo | None = None
     last_trigger: Triggers = Triggers()
     last_scheduled_time: Moment | None = None

@@ -16,7 +16,7 @@ from moorage_state.keyed.access import RangeAccess
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.operator_state.layout import element_key, operator_section, state_prefix
 from moorage_state.operator_state.ranges import entries_under
-from moorage_state.operator_state.redistribution import Run, broadcast, even_split
+from moorage_state.operator_state.redistribution import Stretch, broadcast, even_split
 from moorage_state.operator_state.schemas import OperatorStateSchema
 
 _FRAME_ENTRIES = 20_000
@@ -98,14 +98,16 @@ class Mover:
             for _, value in islice(stored, run.first, run.last):
                 yield value
 
-    def _runs(self, subtask: int, schema: OperatorStateSchema) -> list[Run]:
+    def _runs(self, subtask: int, schema: OperatorStateSchema) -> list[Stretch]:
         if schema.mode != "union":
             return self._shares[schema.name][subtask]
         # All subtasks see all of a union list anyway; it stays where its key groups are.
         whole = 1 << 62
-        return [Run(i, 0, whole) for i, n in enumerate(self._before) if n in self._after[subtask]]
+        return [
+            Stretch(i, 0, whole) for i, n in enumerate(self._before) if n in self._after[subtask]
+        ]
 
-    def _split(self, schema: OperatorStateSchema) -> list[list[Run]]:
+    def _split(self, schema: OperatorStateSchema) -> list[list[Stretch]]:
         sources = range(len(self._before))
         counts = [sum(1 for _ in self._stored(source, schema)) for source in sources]
         return even_split(counts, len(self._after))

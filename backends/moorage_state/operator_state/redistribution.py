@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Run(NamedTuple):
+class Stretch(NamedTuple):
     """The elements `first` to `last` (excluded) of what the old subtask `source` had."""
 
     source: int
@@ -18,7 +18,7 @@ class Run(NamedTuple):
     last: int
 
 
-def even_split(counts: Sequence[int], parallelism: int) -> list[list[Run]]:
+def even_split(counts: Sequence[int], parallelism: int) -> list[list[Stretch]]:
     """Contiguous shares of the concatenation of all lists, sizes differing by one at most.
 
     The first subtasks get one more where it does not divide. With as many subtasks as before each
@@ -38,15 +38,15 @@ def even_split(counts: Sequence[int], parallelism: int) -> list[list[Run]]:
     if len(counts) == parallelism:
         return _own(counts)
     size, longer = divmod(sum(counts), parallelism)
-    shares: list[list[Run]] = []
+    shares: list[list[Stretch]] = []
     source = taken = 0
     for subtask in range(parallelism):
         wanted = size + (subtask < longer)
-        share: list[Run] = []
+        share: list[Stretch] = []
         while wanted:
             step = min(wanted, counts[source] - taken)
             if step:
-                share.append(Run(source, taken, taken + step))
+                share.append(Stretch(source, taken, taken + step))
             wanted, taken = wanted - step, taken + step
             if wanted:
                 source, taken = source + 1, 0
@@ -54,7 +54,7 @@ def even_split(counts: Sequence[int], parallelism: int) -> list[list[Run]]:
     return shares
 
 
-def union(counts: Sequence[int], parallelism: int) -> list[list[Run]]:
+def union(counts: Sequence[int], parallelism: int) -> list[list[Stretch]]:
     """Every element for every subtask, also with as many subtasks as before.
 
     Users must not rely on the order; it is that of the old subtasks.
@@ -63,7 +63,7 @@ def union(counts: Sequence[int], parallelism: int) -> list[list[Run]]:
         ValueError: for a parallelism below one.
     """
     _check(parallelism)
-    return [[Run(i, 0, n) for i, n in enumerate(counts) if n] for _ in range(parallelism)]
+    return [[Stretch(i, 0, n) for i, n in enumerate(counts) if n] for _ in range(parallelism)]
 
 
 def broadcast(before: int, parallelism: int) -> list[int | None]:
@@ -76,8 +76,8 @@ def broadcast(before: int, parallelism: int) -> list[int | None]:
     return [subtask % before if before else None for subtask in range(parallelism)]
 
 
-def _own(counts: Sequence[int]) -> list[list[Run]]:
-    return [[Run(i, 0, n)] if n else [] for i, n in enumerate(counts)]
+def _own(counts: Sequence[int]) -> list[list[Stretch]]:
+    return [[Stretch(i, 0, n)] if n else [] for i, n in enumerate(counts)]
 
 
 def _check(parallelism: int) -> None:

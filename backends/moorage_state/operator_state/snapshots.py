@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.formats import require_known_format
-from moorage_state.operator_state.redistribution import Run, broadcast, even_split, union
+from moorage_state.operator_state.redistribution import Stretch, broadcast, even_split, union
 from moorage_state.operator_state.schemas import OperatorStateSchema, require_same
 from moorage_state.state_backends.streams import StreamStateHandle
 
@@ -199,7 +199,7 @@ def _between(
         begin += len(state.spans)
 
 
-def _runs(states: Sequence[Sequence[StoredState]], parallelism: int) -> list[list[Run]]:
+def _runs(states: Sequence[Sequence[StoredState]], parallelism: int) -> list[list[Stretch]]:
     counts = [sum(len(part.spans) for part in parts) for parts in states]
     mode = next(part.schema.mode for parts in states for part in parts)
     if mode == "union":
@@ -207,7 +207,7 @@ def _runs(states: Sequence[Sequence[StoredState]], parallelism: int) -> list[lis
     if mode != "broadcast":
         return even_split(counts, parallelism)
     sources = broadcast(len(states), parallelism)
-    return [[Run(s, 0, counts[s])] if s is not None else [] for s in sources]
+    return [[Stretch(s, 0, counts[s])] if s is not None else [] for s in sources]
 
 
 def _checked(handle: OperatorStateHandle) -> bytes:

@@ -7,7 +7,7 @@ for another object begins from what is seen.
 
 from datetime import datetime, timedelta
 
-from moorage_api.driver import CheckpointInfo, DriverEnd, SavepointInfo
+from moorage_api.driver import CheckpointSummary, DriverEnd, SavepointInfo
 from moorage_api.status import (
     AttemptStatus,
     JobStatus,
@@ -115,7 +115,7 @@ def _look_at_store(draft: Draft) -> None:
     newest = store.newest
     if last is None or _is_newer(newest, last):
         _note_progress(draft, newest.completed_at - last.completed_at if last else None)
-        known = CheckpointInfo(
+        known = CheckpointSummary(
             id=newest.checkpoint_id,
             path=newest.path,
             epoch=newest.epoch,
@@ -124,7 +124,7 @@ def _look_at_store(draft: Draft) -> None:
         draft.put_snapshots(last_checkpoint=known)
 
 
-def _is_newer(found: LogPoint, known: CheckpointInfo) -> bool:
+def _is_newer(found: LogPoint, known: CheckpointSummary) -> bool:
     """By number, which only grows within a directory, and not by the times of two drivers."""
     here, there = (path.partition("?")[0].rpartition("/")[0] for path in (found.path, known.path))
     return here != there or found.checkpoint_id > known.id
@@ -190,7 +190,9 @@ def _take_last_words(draft: Draft, said: DriverEnd) -> None:
         note_savepoint(draft, savepoint, order)
 
 
-def _has_checkpointed(draft: Draft, said: DriverEnd | None, before: CheckpointInfo | None) -> bool:
+def _has_checkpointed(
+    draft: Draft, said: DriverEnd | None, before: CheckpointSummary | None
+) -> bool:
     """Whether last words show a checkpoint of the driver's own that nobody saw it take."""
     # One that is not `before`, the last one that was known; and by the clock of the driver's node,
     # which is that of its pod's start, it was not there when the pod began.

@@ -8,7 +8,7 @@ case.
 
 from datetime import datetime, timedelta
 
-from moorage_api.driver import CheckpointInfo, DriverState
+from moorage_api.driver import CheckpointSummary, DriverState
 from moorage_api.status import ExecutorStatus, JobStatus, JobView, ScalingStatus
 from moorage_operator.children.names import JOB_UID_LABEL, ROLE_LABEL
 from moorage_operator.decide.draft import Draft, began_running, here, later
@@ -56,7 +56,7 @@ def _is_news(old: JobStatus, new: JobStatus) -> bool:
     )
 
 
-def _is_another(old: CheckpointInfo | None, new: CheckpointInfo | None) -> bool:
+def _is_another(old: CheckpointSummary | None, new: CheckpointSummary | None) -> bool:
     """The first one, one of another place, one that a restore went back to, or one much later."""
     if old is None or new is None:
         return old is not new
@@ -65,7 +65,7 @@ def _is_another(old: CheckpointInfo | None, new: CheckpointInfo | None) -> bool:
     return _is_long(old.completed_at, new.completed_at)
 
 
-def _folder(checkpoint: CheckpointInfo) -> str:
+def _folder(checkpoint: CheckpointSummary) -> str:
     return checkpoint.path.partition("?")[0].rpartition("/")[0]
 
 
@@ -144,7 +144,9 @@ def _show_checkpoints(draft: Draft, report: DriverState) -> None:
         draft.tell("Warning", "CheckpointFailed", f"{failures} in a row: {text}", key)
 
 
-def _newer(old: CheckpointInfo | None, new: CheckpointInfo | None) -> CheckpointInfo | None:
+def _newer(
+    old: CheckpointSummary | None, new: CheckpointSummary | None
+) -> CheckpointSummary | None:
     """The driver's word is newer, even where a restore went back to a lower id."""
     return new or old
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 
 from moorage_api import JobSpec
-from moorage_api.driver import CheckpointInfo, SavepointInfo
+from moorage_api.driver import CheckpointSummary, SavepointInfo
 from moorage_api.state import SavepointRetention
 from moorage_api.status import JobStatus, RestorePointStatus
 from moorage_operator.snapshots.naming import is_imported, order, reach, same_place, trigger_of
@@ -91,7 +91,7 @@ def _is_live(status: JobStatus) -> bool:
     return status.attempt.number > 0 and not status.attempt.outcome
 
 
-def _is_newer(savepoint: SavepointInfo, checkpoint: CheckpointInfo | None) -> bool:
+def _is_newer(savepoint: SavepointInfo, checkpoint: CheckpointSummary | None) -> bool:
     return checkpoint is None or savepoint.checkpoint_id >= checkpoint.id
 
 

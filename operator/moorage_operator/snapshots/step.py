@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from moorage_api.driver import CheckpointInfo, SavepointInfo
+from moorage_api.driver import CheckpointSummary, SavepointInfo
 from moorage_api.snapshot import FINAL_STATES, SnapshotStatus
 from moorage_api.status import Condition
 from moorage_operator.plan import Effect, Event, SnapshotPlan
@@ -239,7 +239,7 @@ def of_savepoint(status: SnapshotStatus, info: SavepointInfo, now: datetime) -> 
     )
 
 
-def of_checkpoint(status: SnapshotStatus, info: CheckpointInfo) -> SnapshotStatus:
+def of_checkpoint(status: SnapshotStatus, info: CheckpointSummary) -> SnapshotStatus:
     """As a driver reports it."""
     return changed(
         status,

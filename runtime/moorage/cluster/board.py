@@ -20,7 +20,7 @@ from moorage.driver.types import JobProgress
 from moorage.driver.views import CheckpointRecord, CheckpointView, FailureView, SavepointView
 from moorage_api.driver import (
     DRIVER_FORMAT,
-    CheckpointInfo,
+    CheckpointSummary,
     DriverState,
     RequestError,
     RequestView,
@@ -217,15 +217,15 @@ class Board:
             completed_at=restored.completed_at,
         )
 
-    def last_checkpoint(self) -> CheckpointInfo | None:
+    def last_checkpoint(self) -> CheckpointSummary | None:
         """The newest of this lineage that this driver knows."""
         now = self.progress
         own = now.completed_checkpoints > 0 or (now.restored is not None and now.restored.own)
         return self.checkpoint(now.last_checkpoint) if own and now.last_checkpoint else None
 
-    def checkpoint(self, view: CheckpointView) -> CheckpointInfo:
+    def checkpoint(self, view: CheckpointView) -> CheckpointSummary:
         """A completed checkpoint."""
-        return CheckpointInfo(
+        return CheckpointSummary(
             id=view.checkpoint_id,
             path=self._address(f"chk-{view.checkpoint_id}"),
             epoch=view.epoch,

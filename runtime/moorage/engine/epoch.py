@@ -18,7 +18,7 @@ from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import RangeFleet, RangeId
 from moorage.engine.operator_states import OperatorStates
-from moorage.engine.plan import EpochFrame, EpochPlanner, EpochSpec
+from moorage.engine.plan import EpochFrame, EpochPlan, EpochPlanner
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.task_failures import failure_of
 from moorage_state.errors import MoorageError, Retryable, StaleLease, UserError, VersionMismatch
@@ -155,8 +155,8 @@ class EpochRunner:
                 kept.unpersist()
         return verify(acks, self._expected, self._identity.run, self.epoch + 1)
 
-    def _spec(self) -> EpochSpec:
-        return EpochSpec(
+    def _spec(self) -> EpochPlan:
+        return EpochPlan(
             lineage=self._identity.lineage,
             run=self._identity.run,
             epoch=self.epoch + 1,

@@ -15,7 +15,7 @@ from moorage.api.checkpointed import CheckpointedFunction
 from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import EpochOutcome
 from moorage.engine.fleet import RangeFleet, RangeId
-from moorage.engine.range_access import BoundRange, Connections
+from moorage.engine.range_access import BoundRange, RangeConnections
 from moorage.engine.subtask_plan import OperatorStatePlan
 from moorage_state.keygroups import KeyGroupRange, range_of
 from moorage_state.operator_state import Mover, OperatorStateSchema
@@ -132,7 +132,7 @@ def redistribute(
     # nothing, and from the commit on everything that knows epochs knows this one.
     attempt = uuid4().hex
     digests: dict[RangeId, str] = {}
-    with closing(Connections(token)) as connections:
+    with closing(RangeConnections(token)) as connections:
         for uid in uids:
             bound = [
                 BoundRange(connections.to(leased), leased, epoch + 1, attempt)

@@ -53,7 +53,7 @@ from moorage.engine.subtask_plan import OperatorStatePlan, SideOutputPlan, Subta
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.keygroups import SPARK_XXHASH64
 
-__all__ = ["EpochFrame", "EpochPlanner", "EpochSpec", "outlets_of", "tagged_union"]
+__all__ = ["EpochFrame", "EpochPlan", "EpochPlanner", "outlets_of", "tagged_union"]
 
 _T = TypeVar("_T")
 _HASH = "_m_hash"
@@ -180,7 +180,7 @@ def _sinks(
 
 
 @dataclass(frozen=True, slots=True)
-class EpochSpec:
+class EpochPlan:
     """What distinguishes one epoch from another."""
 
     lineage: str
@@ -257,7 +257,7 @@ class EpochPlanner:
         made: _T = self._made[key]
         return made
 
-    def plan(self, spec: EpochSpec, batch: DataFrame | None) -> EpochFrame:
+    def plan(self, spec: EpochPlan, batch: DataFrame | None) -> EpochFrame:
         """The frame whose collection runs the epoch; `batch` is None between micro-batches."""
         return _Build(self, spec, batch).frame()
 
@@ -269,7 +269,7 @@ class EpochPlanner:
 class _Build:
     """One epoch's plan while it is being put together."""
 
-    def __init__(self, planner: EpochPlanner, spec: EpochSpec, batch: DataFrame | None) -> None:
+    def __init__(self, planner: EpochPlanner, spec: EpochPlan, batch: DataFrame | None) -> None:
         self._p = planner
         self._spec = spec
         self._batch = batch

@@ -20,9 +20,9 @@ from moorage_state.server.tls import TlsFiles
 
 __all__ = [
     "BoundRange",
-    "Connections",
     "ExecutorLost",
     "LeasedRange",
+    "RangeConnections",
     "ServerConnection",
     "ServerDoor",
     "Servers",
@@ -124,7 +124,7 @@ def connect_to(door: ServerDoor, token: str) -> StateClient:
     return StateClient.connect(address, token, server=door.server, tls=door.tls)
 
 
-class Connections:
+class RangeConnections:
     """To the servers of several ranges, one to each, made when it is first asked for."""
 
     def __init__(self, token: str) -> None:

@@ -25,7 +25,7 @@ from moorage.api.checkpointed import (
 from moorage.api.functions import ProcessContext, RuntimeContext, TimerService
 from moorage.engine.columns import BROADCAST, INPUT_COLUMN, KIND_COLUMN, broadcast_column
 from moorage.engine.outputs import SubtaskOutput
-from moorage.engine.range_access import BoundRange, Connections, LeasedRange
+from moorage.engine.range_access import BoundRange, LeasedRange, RangeConnections
 from moorage.engine.rows import TupleReader, missing_times, times_of
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.errors import Bug
@@ -56,7 +56,7 @@ class SubtaskOperatorState:
         self._plan = plan
         self._needs = plan.operator_state
         self._function: Any = plan.function
-        self._connections = Connections(plan.token)
+        self._connections = RangeConnections(plan.token)
         groups = range_of(subtask, plan.parallelism, plan.max_parallelism)
         # Without stored state there is nothing that the others could have left.
         ranges = () if plan.batch else plan.ranges

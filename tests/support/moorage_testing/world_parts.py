@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from moorage_api import JobSpec
-from moorage_api.driver import CheckpointInfo
+from moorage_api.driver import CheckpointSummary
 from moorage_operator.world import LogPoint, StoreView
 
 __all__ = [
@@ -41,9 +41,9 @@ def job_spec(**spec: Any) -> JobSpec:
     )
 
 
-def checkpoint(number: int, at: datetime) -> CheckpointInfo:
+def checkpoint(number: int, at: datetime) -> CheckpointSummary:
     """A completed checkpoint."""
-    return CheckpointInfo(
+    return CheckpointSummary(
         id=number, path=f"{CHECKPOINTS}/chk-{number}", epoch=number * 10, completed_at=at
     )
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from moorage.cluster.termination import MAX_BYTES, Termination, encoded
 from moorage.redaction import RedactingFormatter, Redactor
-from moorage_api.driver import CheckpointInfo, DriverEnd, RestoredFrom, SavepointInfo
+from moorage_api.driver import CheckpointSummary, DriverEnd, RestoredFrom, SavepointInfo
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 LONG = "s3://bucket/" + "d" * 1000
@@ -25,7 +25,7 @@ def end(message: str = "", path: str = LONG) -> DriverEnd:
         lineage="lineage",
         fence=4,
         restored_from=RestoredFrom(path=path, checkpoint_id=6, completed_at=AT),
-        last_checkpoint=CheckpointInfo(id=7, path=path, completed_at=AT),
+        last_checkpoint=CheckpointSummary(id=7, path=path, completed_at=AT),
         savepoint=SavepointInfo(name="n", path=path, checkpoint_id=8, epoch=9),
     )
 

@@ -11,7 +11,7 @@ from moorage_testing.worlds import START, Stage, job_spec, store_of
 
 from moorage_api import Problem
 from moorage_api.changes import spec_hash
-from moorage_api.driver import CheckpointInfo, DriverEnd, DriverState, RequestView
+from moorage_api.driver import CheckpointSummary, DriverEnd, DriverState, RequestView
 from moorage_api.status import (
     AttemptStatus,
     JobStatus,
@@ -183,7 +183,8 @@ reports = (
         executors_ready=st.integers(0, 2),
         requests=st.sampled_from([(), RESCALED]),
         storage_error=st.sampled_from(["", "away"]),
-        last_checkpoint=st.none() | st.builds(CheckpointInfo, id=st.just(7), completed_at=moments),
+        last_checkpoint=st.none()
+        | st.builds(CheckpointSummary, id=st.just(7), completed_at=moments),
     )
 )
 stores = st.sampled_from(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from moorage_api.driver import CheckpointInfo, RestoredFrom, SavepointInfo, StartOrder
+from moorage_api.driver import CheckpointSummary, RestoredFrom, SavepointInfo, StartOrder
 from moorage_state.errors import Fenced, MoorageError, UserError
 from moorage_state.snapshots import (
     LogWriter,
@@ -41,7 +41,7 @@ class LineageKeeper:
     writer: LogWriter | None = None
     epoch: int = 0
     restored: RestoredFrom | None = None
-    last_checkpoint: CheckpointInfo | None = None
+    last_checkpoint: CheckpointSummary | None = None
     last_savepoint: SavepointInfo | None = None
     checkpoint_at: datetime | None = None
     completed: int = 0
@@ -144,7 +144,7 @@ class LineageKeeper:
             raise error
         return manifest
 
-    def _checkpoint(self, now: datetime) -> CheckpointInfo | None:
+    def _checkpoint(self, now: datetime) -> CheckpointSummary | None:
         assert self.writer is not None
         self.checkpoint_at = now + timedelta(seconds=self.interval)
         if self.habits.stuck:
@@ -163,7 +163,7 @@ class LineageKeeper:
             return None
         self.failed_in_a_row = 0
         self.completed += 1
-        self.last_checkpoint = CheckpointInfo(
+        self.last_checkpoint = CheckpointSummary(
             id=entry.checkpoint_id,
             path=f"{self.directory}/{checkpoint_path(entry.checkpoint_id)}",
             epoch=entry.epoch,
