@@ -53,11 +53,7 @@ class DriverAttempt:
 
 @dataclass(frozen=True, slots=True)
 class CommittedEpoch:
-    """One that was committed.
-
-    Attributes:
-        at: on the board's clock.
-    """
+    """One that was committed."""
 
     at: float
     seconds: float
@@ -68,7 +64,6 @@ class Board:
     """The newest progress, and what follows from it; for any thread.
 
     Args:
-        redact: takes secrets out of texts for people.
         observe: hears of every epoch, and of every checkpoint that ended.
     """
 

@@ -218,12 +218,10 @@ class Endpoint:
     """Serves one driver until it is closed.
 
     Args:
-        token: of who may do everything.
         scrape: a file with the token of who may only read, looked at anew each time, since it may
             change or come late.
         tls: the certificate that it shows; None: it speaks in the clear.
         port: 0 for any that is free.
-        host: the address to listen on; empty for all.
         seconds: how long one request may take to arrive.
 
     Raises:

@@ -62,8 +62,7 @@ class Pod:
     def of(cls, environ: Mapping[str, str]) -> "Pod":
         """The pod that these variables tell of.
 
-        Raises:
-            UserError: naming the variable that is missing.
+        Raises UserError: naming the variable that is missing.
         """
         names = ("MOORAGE_POD_NAME", "MOORAGE_NAMESPACE", "MOORAGE_POD_IP")
         for name in names:
@@ -128,7 +127,6 @@ class ClusterEnvironment:
 
     Args:
         ordered: Spark settings that the operator decides; `spark.master` may be one of them.
-        token: what state servers ask for.
         pod: the driver's; None where Spark's own processes are on this machine.
         find: where the state servers of an executor are; by default in its pod.
         patience: how long to wait for executors and servers.

@@ -114,10 +114,7 @@ class DriverProcess:
     """One attempt.
 
     Args:
-        runner: runs the job; `run_job` but for tests.
         leave: ends the process with a status, whatever still runs in it.
-        teardown: how long Spark and servers may take to end, in seconds.
-        clock: seconds on a clock that only goes forward.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ scrapes (durations, sizes) is counted as it happens.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,6 +17,7 @@ from prometheus_client.registry import Collector
 from moorage import __version__
 from moorage.cluster.board import Board, CommittedEpoch
 from moorage.driver.views import CheckpointRecord
+from moorage_api.driver import CheckpointSummary
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -23,6 +25,15 @@ _LABELS = ("job", "namespace")
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 _EPOCH_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _BYTES = tuple(float(4**n) for n in range(6, 22, 2))
+PHASES = (
+    "starting",
+    "restoring",
+    "running",
+    "checkpointing",
+    "rewinding",
+    "stopping",
+    "finished",
+)
 _Samples = list[tuple[tuple[str, ...], float]]
 
 
@@ -51,9 +62,22 @@ def _one(value: Callable[[Board], float | None]) -> Callable[[Board], _Samples]:
     return read
 
 
-def _last(field: Callable[[Board], float]) -> Callable[[Board], _Samples]:
-    """Of the newest checkpoint; nothing before there is one."""
-    return _one(lambda board: field(board) if board.last_checkpoint() else None)
+def _shown(name: str, path: str, meaning: str) -> Measure:
+    """A figure of the board, at this path of attributes."""
+    read = attrgetter(path)
+    return Measure(
+        name, "counter" if name.endswith("_total") else "gauge", meaning, read=_one(read)
+    )
+
+
+def _newest(name: str, meaning: str, field: Callable[[CheckpointSummary], float]) -> Measure:
+    """A figure of the newest checkpoint; nothing before there is one."""
+
+    def read(board: Board) -> float | None:
+        found = board.last_checkpoint()
+        return field(found) if found else None
+
+    return Measure(name, "gauge", meaning, read=_one(read))
 
 
 def _results(board: Board) -> _Samples:
@@ -73,25 +97,6 @@ def _stored(board: Board) -> float:
     return 0.0 if board.storage_error else 1.0
 
 
-def _timestamp(board: Board) -> float:
-    found = board.last_checkpoint()
-    return found.completed_at.timestamp() if found else 0.0
-
-
-def _of_last(name: str) -> Callable[[Board], float]:
-    return lambda board: float(getattr(board.last_checkpoint(), name))
-
-
-PHASES = (
-    "starting",
-    "restoring",
-    "running",
-    "checkpointing",
-    "rewinding",
-    "stopping",
-    "finished",
-)
-
 METRICS: tuple[Measure, ...] = (
     Measure(
         "moorage_build_info",
@@ -100,11 +105,8 @@ METRICS: tuple[Measure, ...] = (
         ("version",),
         lambda _board: [((__version__,), 1.0)],
     ),
-    Measure(
-        "moorage_attempt",
-        "gauge",
-        "The number of this driver among those of the job.",
-        read=_one(lambda b: b.attempt.number),
+    _shown(
+        "moorage_attempt", "attempt.number", "The number of this driver among those of the job."
     ),
     Measure(
         "moorage_phase",
@@ -113,24 +115,9 @@ METRICS: tuple[Measure, ...] = (
         ("phase",),
         _phases,
     ),
-    Measure(
-        "moorage_fence",
-        "gauge",
-        "The fence that this driver claimed; 0 before.",
-        read=_one(lambda b: b.progress.fence),
-    ),
-    Measure(
-        "moorage_epoch",
-        "gauge",
-        "The last committed epoch of the lineage.",
-        read=_one(lambda b: b.progress.epoch),
-    ),
-    Measure(
-        "moorage_epochs_total",
-        "counter",
-        "Epochs that this driver committed.",
-        read=_one(lambda b: b.progress.epochs),
-    ),
+    _shown("moorage_fence", "progress.fence", "The fence that this driver claimed; 0 before."),
+    _shown("moorage_epoch", "progress.epoch", "The last committed epoch of the lineage."),
+    _shown("moorage_epochs_total", "progress.epochs", "Epochs that this driver committed."),
     Measure("moorage_epoch_duration_seconds", "histogram", "How long epochs took."),
     Measure(
         "moorage_epoch_age_seconds",
@@ -138,41 +125,35 @@ METRICS: tuple[Measure, ...] = (
         "How long the epoch under way has taken; 0 between two.",
         read=_one(lambda b: b.epoch_age()),
     ),
-    Measure(
+    _shown(
         "moorage_rows_total",
-        "counter",
+        "progress.rows_total",
         "Input rows in epochs that this driver committed.",
-        read=_one(lambda b: b.progress.rows_total),
     ),
-    Measure(
+    _shown(
         "moorage_late_rows_total",
-        "counter",
+        "progress.odd.late",
         "Of these, rows whose event time the watermark had reached.",
-        read=_one(lambda b: b.progress.odd.late),
     ),
-    Measure(
+    _shown(
         "moorage_null_key_rows_total",
-        "counter",
+        "progress.odd.null_keys",
         "Rows that operators dropped or sent to a side output because their key was null.",
-        read=_one(lambda b: b.progress.odd.null_keys),
     ),
-    Measure(
+    _shown(
         "moorage_null_rows_total",
-        "counter",
+        "progress.odd.null_rows",
         "Of these, rows of nulls alone, which Spark makes of input that it cannot read.",
-        read=_one(lambda b: b.progress.odd.null_rows),
     ),
-    Measure(
+    _shown(
         "moorage_bad_time_rows_total",
-        "counter",
+        "progress.odd.bad_times",
         "Rows that operators dropped or sent to a side output because they had no event time.",
-        read=_one(lambda b: b.progress.odd.bad_times),
     ),
-    Measure(
+    _shown(
         "moorage_clock_behind_seconds",
-        "gauge",
+        "progress.clock_behind_seconds",
         "How far the driver's clock is behind processing time, which stands still until then.",
-        read=_one(lambda b: b.progress.clock_behind_seconds),
     ),
     Measure(
         "moorage_rows_per_second",
@@ -186,24 +167,9 @@ METRICS: tuple[Measure, ...] = (
         "The share of the last minute that was spent in epochs, with the one under way, 0 to 1.",
         read=_one(lambda b: b.rates()[0]),
     ),
-    Measure(
-        "moorage_state_bytes",
-        "gauge",
-        "The size of all keyed state, about.",
-        read=_one(lambda b: b.progress.state_bytes),
-    ),
-    Measure(
-        "moorage_parallelism",
-        "gauge",
-        "The number of subtasks.",
-        read=_one(lambda b: b.progress.parallelism),
-    ),
-    Measure(
-        "moorage_max_parallelism",
-        "gauge",
-        "The number of key groups.",
-        read=_one(lambda b: b.progress.max_parallelism),
-    ),
+    _shown("moorage_state_bytes", "progress.state_bytes", "The size of all keyed state, about."),
+    _shown("moorage_parallelism", "progress.parallelism", "The number of subtasks."),
+    _shown("moorage_max_parallelism", "progress.max_parallelism", "The number of key groups."),
     Measure(
         "moorage_executors",
         "gauge",
@@ -214,23 +180,20 @@ METRICS: tuple[Measure, ...] = (
             (("ready",), b.progress.executors.ready),
         ],
     ),
-    Measure(
+    _shown(
         "moorage_executors_lost_total",
-        "counter",
+        "progress.executors.lost",
         "Executors that went since the driver began.",
-        read=_one(lambda b: b.progress.executors.lost),
     ),
-    Measure(
+    _shown(
         "moorage_rewinds_total",
-        "counter",
+        "progress.rewinds",
         "How often this driver went back to the last checkpoint.",
-        read=_one(lambda b: b.progress.rewinds),
     ),
-    Measure(
+    _shown(
         "moorage_restore_seconds",
-        "gauge",
+        "progress.restore_seconds",
         "How long the last restore took, until the stream ran.",
-        read=_one(lambda b: b.progress.restore_seconds),
     ),
     Measure(
         "moorage_checkpoints_total",
@@ -239,11 +202,10 @@ METRICS: tuple[Measure, ...] = (
         ("result",),
         _results,
     ),
-    Measure(
+    _shown(
         "moorage_checkpoint_failures_in_a_row",
-        "gauge",
+        "progress.failed_in_a_row",
         "Checkpoints that failed since one was completed.",
-        read=_one(lambda b: b.progress.failed_in_a_row),
     ),
     Measure(
         "moorage_checkpoint_duration_seconds",
@@ -257,35 +219,26 @@ METRICS: tuple[Measure, ...] = (
         "Of completed checkpoints: what was uploaded (incremental), what they hold (full).",
         ("kind",),
     ),
-    Measure(
-        "moorage_last_checkpoint_id",
-        "gauge",
-        "The id of the newest checkpoint.",
-        read=_last(_of_last("id")),
-    ),
-    Measure(
+    _newest("moorage_last_checkpoint_id", "The id of the newest checkpoint.", lambda c: c.id),
+    _newest(
         "moorage_last_checkpoint_timestamp_seconds",
-        "gauge",
         "When the newest checkpoint was completed, in seconds since 1970.",
-        read=_last(_timestamp),
+        lambda c: c.completed_at.timestamp(),
     ),
-    Measure(
+    _newest(
         "moorage_last_checkpoint_size_bytes",
-        "gauge",
         "What the newest checkpoint uploaded.",
-        read=_last(_of_last("uploaded_bytes")),
+        lambda c: c.uploaded_bytes,
     ),
-    Measure(
+    _newest(
         "moorage_last_checkpoint_full_size_bytes",
-        "gauge",
         "What the newest checkpoint holds.",
-        read=_last(_of_last("size_bytes")),
+        lambda c: c.size_bytes,
     ),
-    Measure(
+    _newest(
         "moorage_last_checkpoint_duration_seconds",
-        "gauge",
         "How long the newest checkpoint took.",
-        read=_last(lambda b: _of_last("duration_ms")(b) / 1000),
+        lambda c: c.duration_ms / 1000,
     ),
     Measure(
         "moorage_storage_reachable",

@@ -91,8 +91,7 @@ class Places:
     def of(cls, environ: Mapping[str, str]) -> "Places":
         """The places that variables name, and the usual ones.
 
-        Raises:
-            BadOrders: the port is no number.
+        Raises BadOrders: the port is no number.
         """
         port = environ.get("MOORAGE_ENDPOINT_PORT", str(ENDPOINT_PORT))
         if not port.isascii() or not port.isdigit() or int(port) > 65535:
@@ -114,14 +113,10 @@ class Mounted:
     """One attempt's orders.
 
     Attributes:
-        job: the effective manifest.
         spark: settings that the operator decides.
-        executor_template: the file with the executors' pod template.
-        token: of the state servers.
         control: of the endpoint, for orders.
         scrape: the file with the token of the endpoint that only reads; there may be none.
         tls: the certificate of the job's pods; None: they speak in the clear.
-        pod: the name of this pod, for people.
     """
 
     job: StatefulSparkJob

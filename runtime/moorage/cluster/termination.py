@@ -38,8 +38,7 @@ class Termination:
     def write(self, end: DriverEnd) -> bool:
         """Leave `end`, unless there was one before; returns whether it is the one.
 
-        Raises:
-            OSError: it cannot be written.
+        Raises OSError: it cannot be written.
         """
         with self._lock:
             if self._written is not None:

@@ -15,10 +15,8 @@ from functools import partial
 from moorage.api.graph import JobGraph
 from moorage.api.sinks import Committable
 from moorage.driver.coordination import (
-    CheckpointWatch,
     Place,
     Requesters,
-    Unwatched,
     acknowledge,
     decline,
     new_coordinator,
@@ -38,6 +36,7 @@ from moorage.driver.manifests import (
 )
 from moorage.driver.output import OutputKeeper
 from moorage.driver.refusals import RestorePointIncompatible, RestorePointNotFound
+from moorage.driver.reporter import Reporter
 from moorage.driver.requests import CheckpointRequest, JobRequest, SavepointRequest
 from moorage.driver.settings import JobSettings
 from moorage.engine.fleet import FleetUpload, RangeFleet
@@ -85,17 +84,7 @@ _RECOVERED = (Retryable, StaleLease, LocalDiskError)
 
 
 class Checkpointer:
-    """Checkpoints of one run.
-
-    Args:
-        run: the number of the run under the writer's fence.
-        completed: the checkpoints of the lineage, and what the run begins from.
-        housekeeper: lets old ones go.
-        output: publishes what a completed checkpoint covers.
-        tell: takes sentences for people.
-        watch: hears what becomes of checkpoints and savepoints.
-        clock: seconds on a clock that only goes forward.
-    """
+    """Checkpoints of one run."""
 
     def __init__(
         self,
@@ -109,8 +98,7 @@ class Checkpointer:
         completed: CompletedCheckpointStore,
         housekeeper: Housekeeper,
         output: OutputKeeper,
-        tell: Callable[[str], None] = _log.warning,
-        watch: CheckpointWatch | None = None,
+        reporter: Reporter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -120,8 +108,7 @@ class Checkpointer:
         self._fleet = fleet
         self._run = run
         self._output = output
-        self._tell = tell
-        self._watch = watch or Unwatched()
+        self._reporter = reporter
         self._clock = clock
         manifests = ManifestMaker(settings, graph, writer, run)
         self._snapshots = SnapshotWriter(graph, store, writer, fleet, manifests, clock)
@@ -134,10 +121,10 @@ class Checkpointer:
         self._reports: list[CheckpointReport] = []
         self.last: CheckpointReport | None = None
         self.broken = False
-        self._requesters = Requesters(settings, writer, self._watch)
+        self._requesters = Requesters(settings, writer, reporter)
         self._ids = CountingIdCounter(store.next_id(writer.entries))
         self._coordinator = new_coordinator(
-            settings, graph, writer.lineage, completed, self._ids, self._watch, clock
+            settings, graph, writer.lineage, completed, self._ids, reporter, clock
         )
         self._completed_store = completed
         self._housekeeper = housekeeper
@@ -183,7 +170,6 @@ class Checkpointer:
         """At a boundary: take in what threads did, and do what is due. Returns what completed.
 
         Args:
-            epoch: the last committed epoch.
             at: what a checkpoint that begins now holds.
 
         Raises:
@@ -240,8 +226,7 @@ class Checkpointer:
     ) -> list[CheckpointReport]:
         """Take the last checkpoint of the run, if anything happened since the one before.
 
-        Raises:
-            MoorageError: it did not complete.
+        Raises MoorageError: it did not complete.
         """
         self._coordinator.stop_checkpoint_scheduler()
         reports = self.wait(at)
@@ -338,11 +323,13 @@ class Checkpointer:
             case NotifyCheckpointAborted():
                 self._aborted(effect.checkpoint_id)
             case ToleranceExceeded():
-                self._tell(f"more checkpoints failed in a row than are tolerated: {effect.cause}")
+                self._reporter.message(
+                    f"more checkpoints failed in a row than are tolerated: {effect.cause}"
+                )
             case FailJob():
                 if self._settings.fail_on_tolerance:
                     raise underneath(effect.cause)
-                self._tell(f"the job goes on without its savepoint: {effect.cause}")
+                self._reporter.message(f"the job goes on without its savepoint: {effect.cause}")
             case _:
                 pass  # times: `poll` comes often enough
 
@@ -450,7 +437,7 @@ class Checkpointer:
             # Tasks and sinks hear nothing of it: it commits no output.
             self._works.pop(work.checkpoint_id, None)
             self._fleet.aborted(work.checkpoint_id)  # its local copy: no recovery begins from it
-            self._tell(
+            self._reporter.message(
                 f"savepoint completed: {result} format={work.options.format.value} "
                 f"epoch={work.boundary.epoch} bytes={work.report.bytes_total if work.report else 0}"
             )

@@ -24,7 +24,6 @@ class DriverContext:
     """What lasts for the whole process, across runs.
 
     Attributes:
-        scratch: of this process.
         directories: on this machine, without which nothing works; scratch is one.
     """
 

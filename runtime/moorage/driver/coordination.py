@@ -10,29 +10,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol
 
 from moorage.api.graph import JobGraph
 from moorage.driver.lineage import make_directory
 from moorage.driver.manifests import CheckpointReport, Work, savepoint_view, view_of
+from moorage.driver.reporter import Reporter
 from moorage.driver.requests import JobRequest, JobStopped, SavepointRequest
 from moorage.driver.settings import JobSettings
-from moorage.driver.views import CheckpointView, FailureView, SavepointView
+from moorage.driver.views import CheckpointView, SavepointView
 from moorage.engine.fleet import FleetUpload
 from moorage_api.cron import next_tick
 from moorage_state.coordinator import (
     AcknowledgeCheckpoint,
     CheckpointConfig,
     CheckpointCoordinator,
-    CheckpointException,
     CheckpointFailureManager,
     CheckpointFailureReason,
     CheckpointFuture,
-    CompletedCheckpoint,
+    CheckpointTracker,
     CompletedCheckpointStore,
     CountingIdCounter,
     DeclineCheckpoint,
-    PendingCheckpoint,
     SavepointFormat,
     TaskId,
     ToleranceAction,
@@ -70,87 +68,19 @@ _OF_A_PART = (
 """A decline carries its text alone; the error is known here."""
 
 
-class CheckpointWatch(Protocol):
-    """Hears of checkpoints and savepoints; see `moorage.driver.reporter.Reporter`."""
-
-    def began(self, checkpoint_id: int, triggered_at: float, *, savepoint: bool) -> None:
-        """One was triggered, at a time in seconds since 1970."""
-
-    def completed(self, report: CheckpointReport, *, savepoint: bool) -> None:
-        """It exists."""
-
-    def failed(
-        self, checkpoint_id: int | None, failure: FailureView, at: float, *, counts: bool
-    ) -> None:
-        """It failed, perhaps before it had an id; `counts` as one more failure in a row."""
-
-    def savepoint(self, view: SavepointView) -> None:
-        """The newest savepoint."""
-
-    def storage(self, error: str) -> None:
-        """Why the store cannot be used at the moment."""
-
-
-class Unwatched:
-    """Nobody listens."""
-
-    def began(self, checkpoint_id: int, triggered_at: float, *, savepoint: bool) -> None:
-        """See `CheckpointWatch`."""
-
-    def completed(self, report: CheckpointReport, *, savepoint: bool) -> None:
-        """See `CheckpointWatch`."""
-
-    def failed(
-        self, checkpoint_id: int | None, failure: FailureView, at: float, *, counts: bool
-    ) -> None:
-        """See `CheckpointWatch`."""
-
-    def savepoint(self, view: SavepointView) -> None:
-        """See `CheckpointWatch`."""
-
-    def storage(self, error: str) -> None:
-        """See `CheckpointWatch`."""
-
-
-class WatchedCheckpoints:
-    """The coordinator's `CheckpointTracker`."""
-
-    def __init__(self, watch: CheckpointWatch) -> None:
-        self._watch = watch
-
-    def pending(self, checkpoint: PendingCheckpoint) -> None:
-        """A checkpoint was begun."""
-        self._watch.began(
-            checkpoint.checkpoint_id,
-            checkpoint.timestamp,
-            savepoint=checkpoint.properties.is_savepoint,
-        )
-
-    def completed(self, checkpoint: CompletedCheckpoint) -> None:
-        """A checkpoint exists."""
-        self._watch.completed(checkpoint.payload, savepoint=checkpoint.properties.is_savepoint)
-
-    def failed(self, checkpoint_id: int | None, failure: CheckpointException, at: float) -> None:
-        """A checkpoint failed; without an id, before it was begun."""
-        view = FailureView(failure.reason.name, str(failure))
-        self._watch.failed(checkpoint_id, view, at, counts=failure.reason.counts)
-
-
 def new_coordinator(
     settings: JobSettings,
     graph: JobGraph,
     lineage: str,
     completed: CompletedCheckpointStore,
     ids: CountingIdCounter,
-    watch: CheckpointWatch,
+    tracker: CheckpointTracker,
     clock: Callable[[], float],
 ) -> CheckpointCoordinator:
     """The coordinator; its scheduler is not started.
 
     Args:
-        completed: the checkpoints of the lineage, and what the run begins from.
         ids: counts from above all ids that were ever used in the lineage.
-        clock: seconds on a clock that only goes forward.
     """
     tasks = [DRIVER_TASK] + [
         TaskId(operator.uid, i) for operator in graph.operators for i in range(settings.parallelism)
@@ -167,7 +97,7 @@ def new_coordinator(
         clock,
         wall_clock=time.time,
         next_time=calendar_of(settings),
-        tracker=WatchedCheckpoints(watch),
+        tracker=tracker,
     )
 
 
@@ -218,11 +148,7 @@ def trigger_savepoint(
 def acknowledge(
     coordinator: CheckpointCoordinator, job: str, work: Work, result: FleetUpload
 ) -> None:
-    """Every range acknowledges its part, and the driver the whole.
-
-    Args:
-        job: the lineage.
-    """
+    """Every range acknowledges its part, and the driver the whole."""
     for uid, handles in result.handles.items():
         for i, handle in enumerate(sorted(handles, key=lambda handle: handle.start)):
             coordinator.receive_acknowledge_message(
@@ -236,11 +162,7 @@ def acknowledge(
 def decline(
     coordinator: CheckpointCoordinator, job: str, checkpoint_id: int, error: MoorageError
 ) -> None:
-    """A range could not be brought to the store: the driver declines for it.
-
-    Args:
-        job: the lineage.
-    """
+    """A range could not be brought to the store: the driver declines for it."""
     reason = reason_of_part(error, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION)
     message = DeclineCheckpoint(job, DRIVER_TASK, checkpoint_id, reason, str(error))
     coordinator.receive_decline_message(message)
@@ -275,16 +197,12 @@ class Place:
 
 
 class Requesters:
-    """The requests of one run, from their beginning to their answer.
+    """The requests of one run, from their beginning to their answer."""
 
-    Args:
-        watch: hears of savepoints, and of a store that fails.
-    """
-
-    def __init__(self, settings: JobSettings, writer: LogWriter, watch: CheckpointWatch) -> None:
+    def __init__(self, settings: JobSettings, writer: LogWriter, reporter: Reporter) -> None:
         self._settings = settings
         self._writer = writer
-        self._watch = watch
+        self._reporter = reporter
         self._suspended: list[JobRequest] = []
         self._attempts: dict[str, str] = {}
         self._placing: list[JobRequest] = []
@@ -303,8 +221,7 @@ class Requesters:
     def placed(self, request: SavepointRequest, result: "Place | BaseException") -> str | None:
         """Where the savepoint is to lie; None if an earlier driver completed it, which is told.
 
-        Raises:
-            MoorageError: it cannot lie there, or another one does.
+        Raises MoorageError: it cannot lie there, or another one does.
         """
         if request not in self._placing:
             return None  # handed back meanwhile
@@ -314,7 +231,7 @@ class Requesters:
         if result.completed is None:
             self._attempts[result.location] = request.attempt_id
             return result.location
-        self._watch.savepoint(result.completed)
+        self._reporter.savepoint(result.completed)
         request.answer(result.completed)
         return None
 
@@ -340,7 +257,7 @@ class Requesters:
             return
         answer = answer_of(request, future, self._last_error)
         if isinstance(answer, SavepointView):
-            self._watch.savepoint(answer)
+            self._reporter.savepoint(answer)
         request.answer(answer)
 
     def take_suspended(self) -> list[JobRequest]:
@@ -352,7 +269,7 @@ class Requesters:
         """A part of a checkpoint failed."""
         self._last_error = error
         if isinstance(error, (StoreUnavailable, StoreDenied)):
-            self._watch.storage(str(error))
+            self._reporter.storage(str(error))
         _log.error("checkpoint failed: checkpoint=%d: %s", checkpoint_id, error)
 
     def forget(self) -> None:

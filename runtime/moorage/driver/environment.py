@@ -45,8 +45,6 @@ class Platform:
     """What an environment gives a job for as long as it runs.
 
     Attributes:
-        token: what clients of the servers must know.
-        scratch: a directory of this process.
         state_dir: where state servers on this machine keep their databases; None for elsewhere.
     """
 
@@ -72,7 +70,6 @@ class JobEnvironment(Protocol):
 
         Args:
             lineage: to which the state on local volumes must belong.
-            tell: takes sentences that a person should read.
 
         Raises:
             UserError: Spark does not start, and only a person can change that.

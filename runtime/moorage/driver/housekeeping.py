@@ -31,11 +31,7 @@ _AGAIN_SECONDS = 300.0
 
 
 class Background:
-    """Threads and the results that wait to be taken.
-
-    Args:
-        clock: seconds on a clock that only goes forward.
-    """
+    """Threads and the results that wait to be taken."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -100,8 +96,6 @@ class _Moment:
     """What was so at one moment under the epoch lock: whatever begins later builds on that.
 
     Attributes:
-        run: the number of the run.
-        newest: the checkpoint that completed last.
         entries: the log, with an entry in doubt.
         pinned: the bases of what is under way, and of what begins next.
     """
@@ -120,9 +114,7 @@ class Housekeeper:
     no retirement is at work (`retires`).
 
     Args:
-        objects: the checkpoint directory.
         retain: how many checkpoints a claimed savepoint is kept beside.
-        clock: seconds on a clock that only goes forward.
     """
 
     def __init__(
@@ -153,7 +145,6 @@ class Housekeeper:
         """Another run begins.
 
         Args:
-            run: its number under the writer's fence.
             background: takes the results of chores under its epoch lock.
             under_way: tells which checkpoints are being taken, from any thread.
         """

@@ -47,8 +47,7 @@ def check_job_file(path: Path) -> None:
 def check_folders(path: Path, py_files: Sequence[Path] = ()) -> list[str]:
     """Find files of the job that are named like something else; gives what a person should know.
 
-    Raises:
-        UserError: one hides a package that the job's processes need.
+    Raises UserError: one hides a package that the job's processes need.
     """
     folders = [path.parent, *py_files]
     if hiding := hiding_files(folders):

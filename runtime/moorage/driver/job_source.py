@@ -39,8 +39,7 @@ class Fault:
 def fault_of(path: Path) -> Fault | None:
     """What is wrong with the file; None also where names come in ways that cannot be read off it.
 
-    Raises:
-        OSError: it cannot be read.
+    Raises OSError: it cannot be read.
     """
     try:
         tree = ast.parse(path.read_bytes(), str(path))

@@ -229,12 +229,7 @@ def _state_schemas(state: OperatorState) -> tuple[StateSchema, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReport:
-    """A checkpoint or savepoint that was completed.
-
-    Attributes:
-        digest: of a savepoint's manifest.
-        max_parallelism: the number of its key groups.
-    """
+    """A checkpoint or savepoint that was completed."""
 
     checkpoint_id: int
     epoch: int
@@ -295,11 +290,7 @@ class Work:
 
 
 class SnapshotWriter:
-    """Writes the checkpoints and savepoints of one run.
-
-    Args:
-        clock: seconds on a clock that only goes forward.
-    """
+    """Writes the checkpoints and savepoints of one run."""
 
     def __init__(
         self,

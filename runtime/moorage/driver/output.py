@@ -142,8 +142,7 @@ class OutputKeeper:
     def commit_epoch(self, run: int, epoch: int, committables: _Committables) -> None:
         """Tell the sinks that want to know that an epoch is committed.
 
-        Raises:
-            UserError: a function that is called with output raised.
+        Raises UserError: a function that is called with output raised.
         """
         info = EpochInfo(self._writer.lineage, run_token(self._writer.fence, run), epoch)
         for node in self._graph.sinks:

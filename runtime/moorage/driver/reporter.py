@@ -23,6 +23,7 @@ from moorage.driver.views import (
     RestoredView,
     SavepointView,
 )
+from moorage_state.coordinator import CheckpointException, CompletedCheckpoint, PendingCheckpoint
 from moorage_state.snapshots import Manifest
 
 HISTORY = 100
@@ -187,20 +188,21 @@ class Reporter:
         """A checkpoint was completed."""
         self._publish(last_checkpoint=view_of(report))
 
-    def began(self, checkpoint_id: int, triggered_at: float, *, savepoint: bool) -> None:
-        """A checkpoint or savepoint was triggered, at a time in seconds since 1970."""
+    def pending(self, checkpoint: PendingCheckpoint) -> None:
+        """See `CheckpointTracker`, which this is for the coordinator."""
         record = CheckpointRecord(
-            checkpoint_id,
-            "Savepoint" if savepoint else "Checkpoint",
+            checkpoint.checkpoint_id,
+            "Savepoint" if checkpoint.properties.is_savepoint else "Checkpoint",
             "InProgress",
-            datetime.fromtimestamp(triggered_at, UTC),
+            datetime.fromtimestamp(checkpoint.timestamp, UTC),
         )
         self._publish(checkpoints=(record, *self.progress.checkpoints)[:HISTORY])
 
-    def completed(self, report: CheckpointReport, *, savepoint: bool) -> None:
-        """It exists."""
+    def completed(self, checkpoint: CompletedCheckpoint) -> None:
+        """See `CheckpointTracker`."""
+        report: CheckpointReport = checkpoint.payload
         more: dict[str, object] = {"storage_error": "", "moves": self.progress.moves + 1}
-        if not savepoint:
+        if not checkpoint.properties.is_savepoint:
             count = self.progress.completed_checkpoints + 1
             more |= {"completed_checkpoints": count, "failed_in_a_row": 0}
         self._record(
@@ -214,18 +216,16 @@ class Reporter:
             objects_written=report.objects_written,
         )
 
-    def failed(
-        self, checkpoint_id: int | None, failure: FailureView, at: float, *, counts: bool
-    ) -> None:
-        """It failed, perhaps before it was begun; `counts` as one more failure in a row."""
-        now = self.progress
+    def failed(self, checkpoint_id: int | None, failure: CheckpointException, at: float) -> None:
+        """See `CheckpointTracker`."""
+        now, view = self.progress, FailureView(failure.reason.name, str(failure))
         record = next((r for r in now.checkpoints if r.checkpoint_id == checkpoint_id), None)
         more: dict[str, object] = {}
-        if failure.code not in _NO_FAILURES and (record is None or record.kind == "Checkpoint"):
+        if view.code not in _NO_FAILURES and (record is None or record.kind == "Checkpoint"):
             more = {
                 "failed_checkpoints": now.failed_checkpoints + 1,
-                "failed_in_a_row": now.failed_in_a_row + (1 if counts else 0),
-                "last_failure": failure,
+                "failed_in_a_row": now.failed_in_a_row + (1 if failure.reason.counts else 0),
+                "last_failure": view,
             }
         seconds = at - record.triggered_at.timestamp() if record else 0.0
         self._record(
@@ -233,7 +233,7 @@ class Reporter:
             more,
             state="Failed",
             duration_seconds=max(0.0, seconds),
-            failure=failure,
+            failure=view,
         )
 
     def savepoint(self, view: SavepointView) -> None:

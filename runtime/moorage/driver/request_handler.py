@@ -127,8 +127,7 @@ class RequestHandler:
     def let_go(self) -> None:
         """The last thing of a job that was asked to stop: release the lineage, and answer.
 
-        Raises:
-            Fenced: another driver took over; nothing was released.
+        Raises Fenced: another driver took over; nothing was released.
         """
         if self._granted is not None:
             let_go(self._c, *self._granted)
@@ -173,8 +172,7 @@ def _wants_state(request: JobRequest) -> bool:
 def let_go(context: DriverContext, request: StopRequest, result: Stopped) -> None:
     """The job has stopped as it was asked to: release the lineage if that was asked, and answer.
 
-    Raises:
-        Fenced: another driver took over; nothing was released.
+    Raises Fenced: another driver took over; nothing was released.
     """
     request.granted = result
     # A last checkpoint is what is to be left of the job, also where it took a failed savepoint's

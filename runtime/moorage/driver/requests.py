@@ -9,8 +9,8 @@ tests; knows neither.
 import queue
 import re
 import threading
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, TypeVar, cast
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 from uuid import uuid4
 
 from moorage.driver.views import CheckpointView, SavepointView
@@ -70,18 +70,15 @@ class Stopped:
     released: bool = False
 
 
-Answer = CheckpointView | SavepointView | Stopped | None
-_T = TypeVar("_T")
-_R = TypeVar("_R", bound="JobRequest")
+_A = TypeVar("_A")
 
 
 @dataclass(slots=True, eq=False)
-class JobRequest:
+class _Request(Generic[_A]):
     """Something that somebody waits for; may be looked at from any thread.
 
     Attributes:
         request_id: names it; two requests with one id are the same, or one of them is refused.
-        state: how far it is.
         result: what came of it, once it is Completed.
         error: why nothing did, once it is Failed.
     """
@@ -89,14 +86,17 @@ class JobRequest:
     kind: ClassVar[RequestKind]
 
     request_id: str = field(default_factory=lambda: uuid4().hex, kw_only=True)
-    state: RequestState = field(default="Pending", init=False)
-    result: Answer = field(default=None, init=False)
-    error: MoorageError | None = field(default=None, init=False)
-    _done: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+    state: RequestState = field(default="Pending", init=False, kw_only=True)
+    result: _A | None = field(default=None, init=False, kw_only=True)
+    error: MoorageError | None = field(default=None, init=False, kw_only=True)
+    _done: threading.Event = field(
+        default_factory=threading.Event, init=False, repr=False, kw_only=True
+    )
 
     def content(self) -> tuple[object, ...]:
-        """What is asked for: equal for the same request."""
-        return (self.kind,)
+        """What is asked for: equal for the same request, whatever its id."""
+        asked = (getattr(self, field.name) for field in fields(self) if not field.kw_only)
+        return (self.kind, *(a.content() if isinstance(a, _Request) else a for a in asked))
 
     @property
     def done(self) -> bool:
@@ -108,7 +108,7 @@ class JobRequest:
         if not self.done:
             self.state = "Running" if under_way else "Pending"
 
-    def answer(self, result: Answer | MoorageError) -> None:
+    def answer(self, result: _A | MoorageError | None) -> None:
         """Say what came of it; the first answer counts."""
         if self._done.is_set():
             return
@@ -118,37 +118,36 @@ class JobRequest:
             self.result, self.state = result, "Completed"
         self._done.set()
 
-    def _wait(self, timeout: float | None, default: _T) -> _T:
-        if not self._done.wait(timeout):
-            return default
-        if self.error is not None:
+    def wait(self, timeout: float | None = None) -> _A | None:
+        """The result; None when it is not there in `timeout` seconds.
+
+        Raises MoorageError: why there is none.
+        """
+        if self._done.wait(timeout) and self.error is not None:
             raise self.error
-        return cast("_T", self.result)
+        return self.result
+
+
+JobRequest: TypeAlias = _Request[Any]
+"""Any of those that follow."""
+
+_R = TypeVar("_R", bound=JobRequest)
 
 
 @dataclass(slots=True, eq=False)
-class CheckpointRequest(JobRequest):
+class CheckpointRequest(_Request[CheckpointView]):
     """A checkpoint now, beside the periodic ones."""
 
     kind = "Checkpoint"
 
-    def wait(self, timeout: float | None = None) -> CheckpointView | None:
-        """The checkpoint; None when it is not there in `timeout` seconds.
-
-        Raises:
-            MoorageError: why there is none.
-        """
-        return self._wait(timeout, None)
-
 
 @dataclass(slots=True, eq=False)
-class SavepointRequest(JobRequest):
+class SavepointRequest(_Request[SavepointView]):
     """One savepoint that somebody waits for.
 
     Attributes:
         name: of its directory below the job's savepointDir.
         format: canonical is readable by anyone, native is the backend's own files.
-        stop: end the job with it.
         attempt: the attempt id in the directory; that of an earlier request which failed is carried
             on with. Empty for the request's own.
     """
@@ -160,31 +159,18 @@ class SavepointRequest(JobRequest):
     stop: bool = False
     attempt: str = ""
 
-    def content(self) -> tuple[object, ...]:
-        """See `JobRequest.content`."""
-        return (self.kind, self.name, self.format, self.stop, self.attempt)
-
     @property
     def attempt_id(self) -> str:
         """What names the writer in the savepoint's directory."""
         return self.attempt or self.request_id
 
-    def wait(self, timeout: float | None = None) -> SavepointView | None:
-        """The savepoint; None when it is not there in `timeout` seconds.
-
-        Raises:
-            MoorageError: why there is none.
-        """
-        return self._wait(timeout, None)
-
 
 @dataclass(slots=True, eq=False)
-class StopRequest(JobRequest):
+class StopRequest(_Request[Stopped]):
     """The end of the job.
 
     Attributes:
         mode: what is taken before; None ends at once, in the middle of an epoch if need be.
-        savepoint: for mode Savepoint.
         release: give the lineage up in its log, as the last thing.
         granted: how the job stopped, once it did; also if the release then failed.
     """
@@ -194,39 +180,17 @@ class StopRequest(JobRequest):
     mode: Literal["Checkpoint", "Savepoint", "None"] = "Checkpoint"
     savepoint: SavepointRequest | None = None
     release: bool = False
-    granted: Stopped | None = field(default=None, init=False)
-
-    def content(self) -> tuple[object, ...]:
-        """See `JobRequest.content`."""
-        inner = self.savepoint.content() if self.savepoint else ()
-        return (self.kind, self.mode, inner, self.release)
-
-    def wait(self, timeout: float | None = None) -> Stopped | None:
-        """How it stopped; None when it has not in `timeout` seconds.
-
-        Raises:
-            MoorageError: why it goes on.
-        """
-        return self._wait(timeout, None)
+    granted: Stopped | None = field(default=None, init=False, kw_only=True)
 
 
 @dataclass(slots=True, eq=False)
-class RescaleRequest(JobRequest):
-    """Another size.
-
-    Attributes:
-        parallelism: the number of subtasks; None to leave it.
-        executors: the number of executors; None to leave it.
-    """
+class RescaleRequest(_Request[None]):
+    """Another size."""
 
     kind = "Rescale"
 
     parallelism: int | None = None
     executors: int | None = None
-
-    def content(self) -> tuple[object, ...]:
-        """See `JobRequest.content`."""
-        return (self.kind, self.parallelism, self.executors)
 
 
 class Requests:
@@ -270,8 +234,7 @@ class Requests:
     def put(self, request: _R) -> _R:
         """Like `ask`, with a refusal because the job has ended as the request's answer.
 
-        Raises:
-            UserError: the name cannot be that of a directory.
+        Raises UserError: the name cannot be that of a directory.
         """
         try:
             self.ask(request)
@@ -343,11 +306,7 @@ class Requests:
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no name of a savepoint.
-
-    Raises:
-        UserError: saying what a name is made of.
-    """
+    """Refuse what is no name of a savepoint. Raises UserError: saying what a name is made of."""
     if not _NAME.fullmatch(name):
         raise UserError(
             f"not a name for a savepoint: name={name!r}; use letters, digits, dots, dashes and "

@@ -335,8 +335,7 @@ def _with_backend_of(manifest: Manifest, settings: JobSettings) -> JobSettings:
 def check_settings(manifest: Manifest, settings: JobSettings) -> None:
     """Refuse what the manifest of the job alone shows: before Spark is started.
 
-    Raises:
-        RestorePointIncompatible: naming what differs and what to do.
+    Raises RestorePointIncompatible: naming what differs and what to do.
     """
     if manifest.max_parallelism != settings.max_parallelism:
         raise RestorePointIncompatible(
@@ -356,8 +355,7 @@ def check_settings(manifest: Manifest, settings: JobSettings) -> None:
 def check_fits(manifest: Manifest, graph: JobGraph, settings: JobSettings) -> None:
     """Refuse a job that cannot continue from this checkpoint.
 
-    Raises:
-        RestorePointIncompatible: naming what differs and what to do.
+    Raises RestorePointIncompatible: naming what differs and what to do.
     """
     check_settings(manifest, settings)
     for operator in graph.operators:
@@ -403,10 +401,6 @@ def check_spark(manifest: Manifest, version: str = pyspark.__version__) -> None:
 
     Only a canonical savepoint, which everything reads, carries a job from one to another. A
     manifest that names no version is taken: nothing is known against it.
-
-    Args:
-        manifest: of the restore point.
-        version: of the Spark that is to go on.
 
     Raises:
         RestorePointIncompatible: naming both versions and what to do.

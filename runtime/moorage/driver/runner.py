@@ -328,8 +328,7 @@ def _drive_run(run: StreamRun) -> RunOutcome:
 def _needing(directories: Sequence[Path]) -> Iterator[None]:
     """Name what failed if something removed one of these: Spark and the servers only see effects.
 
-    Raises:
-        LocalDiskError: one is gone.
+    Raises LocalDiskError: one is gone.
     """
     before = [one for one in directories if one.is_dir()]
     try:

@@ -37,11 +37,7 @@ _ASLEEP_SECONDS = 300.0
 
 
 class KnownSavepoints:
-    """Manifests of the savepoints of a lineage that still lie where they were put.
-
-    Args:
-        clock: seconds on a clock that only goes forward.
-    """
+    """Manifests of the savepoints of a lineage that still lie where they were put."""
 
     def __init__(self, writer: LogWriter, clock: Callable[[], float] = time.monotonic) -> None:
         self._writer = writer

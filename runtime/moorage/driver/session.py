@@ -84,8 +84,7 @@ _NARROW_COLUMNS = 64
 def check_spark_version() -> None:
     """Refuse a PySpark whose checkpoint files this release was not tried on.
 
-    Raises:
-        UserError: naming the version and the range.
+    Raises UserError: naming the version and the range.
     """
     version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
     low, high = _SUPPORTED
@@ -99,8 +98,7 @@ def check_spark_version() -> None:
 def local_session(settings: JobSettings, cores: int, scratch: Path) -> SparkSession:
     """A session with `cores` task slots in this process; Spark's log goes to `scratch`.
 
-    Raises:
-        UserError: Spark does not start, for example because there is no Java.
+    Raises UserError: Spark does not start, for example because there is no Java.
     """
     os.environ.update(settings.env)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -219,8 +217,7 @@ def worker_path(settings: JobSettings) -> str:
 def start_jvm(conf: Mapping[str, str]) -> None:
     """Start the JVM with these settings on its command line, if this process has none yet.
 
-    Raises:
-        PySparkRuntimeError: it ended before it could be reached.
+    Raises PySparkRuntimeError: it ended before it could be reached.
     """
     if SparkContext._gateway is not None:
         return

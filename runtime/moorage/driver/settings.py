@@ -40,12 +40,10 @@ class RestorePolicy:
     """What a start begins from.
 
     Attributes:
-        mode: "Latest", "Path" or "Empty".
         path: for "Path": `chk-<id>`, or its path or URL in the checkpoint directory.
         nonce: the manifest's restore nonce; a choice counts once per nonce.
         explicit: asked for on the command line: it counts now, whatever the nonce.
         max_fallback_age: how much older a checkpoint may be that takes a damaged one's place.
-        skip_missing_offsets: what Kafka no longer has is skipped.
         claim: a restored savepoint is the job's to delete.
         allow_non_restored: state of operators and inputs that are gone may be left behind.
         order_id: the operator's name for the choice, which then counts once per id; else empty.
@@ -196,8 +194,7 @@ class JobSettings:
     def savepoint_url(self, name: str) -> str:
         """The directory of the savepoint with this name.
 
-        Raises:
-            UserError: the job has no place for savepoints.
+        Raises UserError: the job has no place for savepoints.
         """
         if not self.savepoint_dir:
             raise UserError(
@@ -301,8 +298,7 @@ def judge_backend(
 ) -> StateBackend | list[Refusal]:
     """What `chosen_backend` gives, or everything that is wrong with the options.
 
-    Raises:
-        IllegalConfigurationError: there is no such backend, or the machine's defaults are wrong.
+    Raises IllegalConfigurationError: there is no such backend, or the machine's defaults are wrong.
     """
     defaults = default_options(environ)
     try:

@@ -75,11 +75,6 @@ class Ticking:
     """Says when an epoch without input is due: for timers, where no row comes that brings one.
 
     Between two of them lies at least the job's epoch interval, and data goes first.
-
-    Args:
-        timers: whether any function of the job has timers.
-        epoch_seconds: the job's epoch interval.
-        clock: seconds that never go back.
     """
 
     def __init__(
@@ -104,7 +99,6 @@ class Ticking:
 
         Args:
             next_timer: the earliest processing-time timer; NEVER or UNKNOWN where that is so.
-            now_ms: processing time.
         """
         if not self.timers:
             return False
@@ -121,7 +115,6 @@ class StreamRun:
     """One run; used once.
 
     Args:
-        number: of the run under the writer's fence.
         choice: what `context.completed` was told to begin from, and how it was chosen.
         must_restore: to begin with nothing would lose state.
     """
@@ -156,8 +149,7 @@ class StreamRun:
             completed=context.completed,
             housekeeper=context.housekeeper,
             output=self._output,
-            tell=context.reporter.message,
-            watch=context.reporter,
+            reporter=context.reporter,
         )
         self._runner = self._restore(self._checkpointer.restore(must_exist=must_restore))
         self._checkpointer.go_on()

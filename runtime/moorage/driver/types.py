@@ -32,8 +32,6 @@ class Orders:
     """What an operator ordered for this start, in place of what the manifest says.
 
     Attributes:
-        cluster: the configured name of the cluster, for the lineage's owner.
-        uid: the uid of the job's object, for the lineage's owner.
         holder: who holds the fence, for people.
         adopt_lineage: the lineage that may be taken over from an owner of another uid.
         mode: what to begin from: the newest checkpoint, `path`, or nothing.
@@ -67,7 +65,6 @@ class RunOptions:
         requests: where savepoints and more are asked for, from any thread.
         orders: an operator's; None on a person's machine. With orders the run takes the
             checkpoint directory from whoever holds it: the fence ends the other one.
-        environment: where the job runs; this machine if None.
         claimed: called with the writer of the lineage's log once the fence is claimed.
         fenced: called once, with the reason, by the thread that finds the fence lost, before
             anything else happens.
@@ -96,39 +93,21 @@ class JobProgress:
     """Where a run is. The driver reports one after every epoch and whenever something changes.
 
     Attributes:
-        epoch: the last committed epoch of the lineage; 0 before the first.
         rows_total: input rows in committed epochs of this run.
-        rows_per_second: recent input rate.
-        state_bytes: approximate size of all keyed state.
-        last_checkpoint: the newest completed one of the lineage.
         phase: one word for what is going on: starting, restoring, running, checkpointing,
             rewinding, stopping, finished.
         bound: (done, total) where the input is bounded; any unit, the same for both.
         restored_from: what the run began from, such as `chk-7`; None for an empty start.
         message: something a person should read once; repeated reports of it are shown once.
-        lineage: its id; empty until the fence is claimed.
-        fence: of this driver; 0 until it is claimed.
-        parallelism: the number of subtasks.
-        max_parallelism: the number of key groups.
-        executors: the processes that work.
-        epochs: how many epochs this driver has committed.
-        epoch_seconds: how long the last of them took.
-        epoch_rows: its input rows.
-        odd: rows in epochs of this driver that somebody should know of.
         clock_behind_seconds: how far the machine's clock is behind processing time, which stands
             still until then.
-        rewinds: how often this driver went back to the last checkpoint.
         restored: what the stream began from, with more than its name; None for an empty start.
         restore_seconds: how long that took; None before the stream ran.
         completed_checkpoints: by this driver; savepoints are not counted.
         failed_checkpoints: by this driver; savepoints are not counted.
         failed_in_a_row: checkpoints that failed since one was completed, where the failure counts.
-        last_failure: of the latest checkpoint that failed.
-        last_savepoint: the newest completed one of this driver.
         checkpoints: the latest checkpoints and savepoints of this driver, newest first.
         storage_error: why the store cannot be used at the moment; empty while it can.
-        released: the lineage was given up.
-        in_epoch: whether an epoch is under way.
         tasks: how many of Spark's tasks run in it, when it was last looked.
         moves: grows with every sign that something gets on, also within an epoch.
     """
@@ -183,13 +162,8 @@ class RunResult:
     """How a run ended.
 
     Attributes:
-        outcome: why.
-        epoch: the last committed epoch of the lineage.
         rows_total: input rows in committed epochs of this run.
-        seconds: wall-clock time of the run.
-        last_checkpoint: the newest completed one.
         restored_from: what the run began from; None for an empty start.
-        odd: rows in these epochs that somebody should know of.
         already: the job had finished before, and nothing was run.
     """
 

@@ -13,10 +13,7 @@ class CheckpointView:
     """A completed checkpoint.
 
     Attributes:
-        checkpoint_id: its number in the lineage.
-        epoch: the last epoch it contains.
         completed_at: when its log entry was written; with a time zone.
-        bytes_total: the size of the state it holds.
         bytes_uploaded: how much of that was not in the store before.
         duration_seconds: from trigger to completion.
         objects_written: how many objects the upload made, beside the manifest.
@@ -72,7 +69,6 @@ class SavepointView:
 
     Attributes:
         manifest_digest: of its manifest; who restores it may insist on it.
-        max_parallelism: the number of its key groups.
         completed_at: with a time zone; None where the asked program did not say.
     """
 
@@ -117,11 +113,7 @@ class RestoredView:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorsView:
-    """The processes that do the work.
-
-    Attributes:
-        lost: how many went since the driver began.
-    """
+    """The processes that do the work."""
 
     desired: int = 0
     ready: int = 0

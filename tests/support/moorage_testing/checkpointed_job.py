@@ -10,6 +10,7 @@ from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.manifests import Boundary
 from moorage.driver.reporter import Reporter
 from moorage.driver.requests import SavepointRequest
+from moorage.driver.types import JobProgress
 from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import FleetUpload
 from moorage_state.coordinator import CompletedCheckpointStore
@@ -113,7 +114,7 @@ class Job:
         self.writer.append(Run(self.writer.fence, 0))
         self.fleet, self.output = Fleet(), Output()
         self.said: list[str] = []
-        self.reporter = Reporter(lambda _progress: None)
+        self.reporter = Reporter(self._heard)
         settings = {
             "name": "j",
             "interval_seconds": 10.0,
@@ -158,12 +159,15 @@ class Job:
             completed=self.completed,
             housekeeper=self.housekeeper,
             output=self.output,  # type: ignore[arg-type]  # a stand-in
-            tell=self.said.append,
-            watch=self.reporter,
+            reporter=self.reporter,
             clock=lambda: self.now,
         )
         self.checkpointer.restore(must_exist=False)
         self.checkpointer.go_on()
+
+    def _heard(self, progress: JobProgress) -> None:
+        if progress.message and progress.message not in self.said[-1:]:
+            self.said.append(progress.message)
 
     def boundary(self) -> Boundary:
         return Boundary(self.epoch, {}, Watermarks({}, {}), {})
