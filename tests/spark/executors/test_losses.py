@@ -99,9 +99,12 @@ class World:
                 {"key": rng.integers(0, KEYS, ROWS), "value": rng.integers(-1000, 1000, ROWS)}
             )
             path = self.home / "in" / f"{self.files:05d}.parquet"
-            pq.write_table(table, path.with_suffix(".writing"))
-            os.utime(path.with_suffix(".writing"), (1.6e9 + self.files, 1.6e9 + self.files))
-            path.with_suffix(".writing").rename(path)
+            # Hidden until it is whole: Spark would take it under its first name, find nothing there
+            # when it reads it, and pass over the real one, which is a week older, for good.
+            hidden = path.with_name(f".{path.name}")
+            pq.write_table(table, hidden)
+            os.utime(hidden, (1.6e9 + self.files, 1.6e9 + self.files))
+            hidden.rename(path)
             self.files += 1
 
     def wait(self, what, condition):
@@ -110,8 +113,8 @@ class World:
         while not condition():
             if self.error or time.monotonic() > deadline:
                 raise AssertionError(
-                    f"in vain for {what}: error={self.error} progress={self.progress} "
-                    f"messages={self.messages}"
+                    f"in vain for {what}: error={self.error} files={self.files} "
+                    f"messages={self.messages} progress={self.progress}"
                 )
             time.sleep(0.1)
 

@@ -73,7 +73,7 @@ def call_in_process(
     if not result.exists():
         tail = output.read_text(errors="replace")[-8000:]
         # A summary of many tests shows the first line only, and the reason is in the last.
-        last = tail.rstrip().rpartition("\n")[2][:1000]
+        last = tail.rstrip().rpartition("\n")[2][:300]
         pytest.fail(f"no answer: function={command[3]} exit={process.returncode} {last}\n{tail}")
     return json.loads(result.read_text())
 
