@@ -25,7 +25,6 @@ from moorage_state.tuning import judge_options
 __all__ = ["checked_job"]
 
 Place = Literal["local", "cluster"]
-PLACES: tuple[Place, ...] = ("local", "cluster")
 
 _FOR_CLUSTER = "(for a cluster: moorage validate --for cluster)"
 

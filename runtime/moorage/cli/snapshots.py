@@ -42,6 +42,7 @@ from moorage_state.stores.addresses import address, child, parent_and_name
 __all__ = ["snapshots"]
 
 _MAX_TEXT = 60
+_STANDINGS = {"retired": "retired, not deleted"}
 snapshots = typer.Typer(
     help="List, check, compare, clean up and copy checkpoints and savepoints, without a job.",
     no_args_is_help=True,
@@ -172,7 +173,7 @@ def _checkpoint(row: CheckpointRow) -> tuple[str | int | None, ...]:
     size = row.own_bytes if row.bytes is None and row.standing != "gone" else row.bytes
     return (
         row.path,
-        "damaged" if row.problem else _standing(row.standing),
+        "damaged" if row.problem else _STANDINGS.get(row.standing, row.standing),
         row.epoch,
         time_text(row.completed_at),
         age_text(row.age_seconds),
@@ -180,10 +181,6 @@ def _checkpoint(row: CheckpointRow) -> tuple[str | int | None, ...]:
         None if row.new_bytes is None else size_text(row.new_bytes),
         row.files,
     )
-
-
-def _standing(standing: str) -> str:
-    return "retired, not deleted" if standing == "retired" else standing
 
 
 def _savepoint(row: SavepointRow) -> tuple[str | int | None, ...]:

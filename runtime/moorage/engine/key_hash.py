@@ -49,7 +49,8 @@ def arrow_groups(
 ) -> pa.Array:
     """The key groups of the keys in these columns under `flink-murmur`."""
     first = arrays[0]
-    if len(arrays) == 1 and _is_text(first) and first.null_count == 0:
+    text = pa.types.is_string(first.type) or pa.types.is_large_string(first.type)
+    if len(arrays) == 1 and text and first.null_count == 0:
         hashes = utf8_hashes(*_utf8(first))
         return pa.array(groups_of_hashes(hashes, max_parallelism), pa.int32())
     if len(arrays) == 1 and pa.types.is_integer(first.type) and first.null_count == 0:
@@ -58,10 +59,6 @@ def arrow_groups(
         # A key with a null has the group of hash 0: its row is counted where it comes to.
         values = [column_values(array) for array in arrays]
     return pa.array(flink_groups(types, max_parallelism)(values), pa.int32())
-
-
-def _is_text(array: pa.Array) -> bool:
-    return bool(pa.types.is_string(array.type) or pa.types.is_large_string(array.type))
 
 
 def _utf8(array: pa.Array) -> tuple[bytes, Any]:

@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-from moorage.api.broadcast import BroadcastInput
 from moorage.api.checkpointed import CheckpointedFunction
 from moorage.api.graph import JobGraph, OperatorNode
 from moorage.engine.acks import EpochOutcome
@@ -42,7 +41,11 @@ class OperatorStates:
 
     def plans(self, graph: JobGraph) -> dict[str, OperatorStatePlan]:
         """By operator uid, the plans of the next epoch; only for operators that need one."""
-        operators = [operator for operator in graph.operators if _has_operator_state(operator)]
+        operators = [
+            operator
+            for operator in graph.operators
+            if operator.broadcast is not None or isinstance(operator.function, CheckpointedFunction)
+        ]
         if not operators:
             return {}
         checkpoint_id = self.next_checkpoint_id()
@@ -78,20 +81,12 @@ class OperatorStates:
             restored_checkpoint_id=self.restored_checkpoint_id,
             checkpoint_id=checkpoint_id,
             schemas=self.schemas.get(operator.uid, ()),
-            columns=_columns(rows),
+            columns=tuple(rows.stream.schema.names) if rows is not None else (),
             inputs=tuple(b.node.uid for b in branches),
             time_columns=tuple(b.event_time or "" for b in branches),
             descriptors=rows.descriptors if rows is not None else (),
             changed=tuple(self._changed.get(operator.uid, {}).values()),
         )
-
-
-def _has_operator_state(operator: OperatorNode) -> bool:
-    return operator.broadcast is not None or isinstance(operator.function, CheckpointedFunction)
-
-
-def _columns(rows: BroadcastInput | None) -> tuple[str, ...]:
-    return tuple(rows.stream.schema.names) if rows is not None else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -406,7 +406,7 @@ class _Build:
             columns.append(sf.lit(index).alias(INPUT_COLUMN))
         # Columns that this operator has no use for are left out: they would cost as much as the
         # user's own on their way through shuffle, sort and Arrow.
-        return [*_columns(rows), *columns]
+        return [*(sf.col(f"`{name}`") for name in rows.columns), *columns]
 
     def _to_all(self, branches: Sequence[Branch]) -> DataFrame:
         """The rows of a broadcast stream, once for each subtask."""
@@ -496,10 +496,6 @@ def _order(operator: OperatorNode, columns: Sequence[str]) -> list[Column]:
         # Without a hash are starts, acknowledgements, and then the rows for all.
         first.append(sf.col(KIND_COLUMN).desc())
     return [*first, *(sf.col(f"`{name}`") for name in names)]
-
-
-def _columns(frame: DataFrame) -> list[Column]:
-    return [sf.col(f"`{name}`") for name in frame.columns]
 
 
 def _time_columns(operator: OperatorNode) -> tuple[str, ...]:

@@ -149,10 +149,6 @@ def run_subtask(plan: SubtaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterato
         raise failure_in(plan.function, exc, where) from exc
 
 
-def _has_timers(function: KeyedProcessFunction) -> bool:
-    return type(function).on_timer is not KeyedProcessFunction.on_timer
-
-
 def _firing(
     plan: SubtaskPlan, header: Header, ctx: ProcessContext, timers: KeyTimers, out: OutputBuffer
 ) -> Firing:
@@ -175,7 +171,8 @@ class _Subtask:
         )
         self._function = plan.function
         self._sending = SubtaskOutput(plan, header.subtask)
-        timers = KeyTimers(self._store) if _has_timers(plan.function) else None
+        has_timers = type(plan.function).on_timer is not KeyedProcessFunction.on_timer
+        timers = KeyTimers(self._store) if has_timers else None
         self._operator_state = (
             SubtaskOperatorState(plan, header.subtask, bound, self._store)
             if plan.operator_state

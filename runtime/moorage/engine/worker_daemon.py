@@ -80,7 +80,8 @@ def without_archives(path: Sequence[str]) -> list[str]:
     if installed is None or PathFinder.find_spec("py4j", kept) is None:
         return list(path)
     places = installed.submodule_search_locations or []
-    same = any(_version(archive) == _text(Path(p, _VERSION.name)) for p in places)
+    files = [Path(place, _VERSION.name) for place in places]
+    same = any(file.is_file() and file.read_bytes() == _version(archive) for file in files)
     return kept if same or not Path(archive).is_file() else list(path)
 
 
@@ -89,10 +90,6 @@ def _version(archive: str) -> bytes | None:
         return zipimporter(archive).get_data(str(Path(archive) / _VERSION))
     except (ZipImportError, OSError):
         return None
-
-
-def _text(file: Path) -> bytes:
-    return file.read_bytes() if file.is_file() else b""
 
 
 if __name__ == "__main__":

@@ -134,21 +134,19 @@ def _summary(operator: OperatorState | None) -> str | None:
 
 
 def _states(operator: OperatorState) -> dict[str, str]:
-    sides = {s.label: _side_text(s) for s in operator.operator_states}
+    sides = {s.label: f"{s.mode} {_type(s)}" for s in operator.operator_states}
     return {state.name: type_text(state) for state in operator.states} | sides
-
-
-def _side_text(state: OperatorStateMeta) -> str:
-    of = state.type if state.key_type is None else f"{state.key_type} -> {state.type}"
-    return f"{state.mode} {of}"
 
 
 def type_text(state: StateMeta) -> str:
     """`value bigint`, `list string`, `map date -> double`, `value int by bigint, ttl 60000 ms`."""
-    of = state.type if state.key_type is None else f"{state.key_type} -> {state.type}"
     spaces = f" by {', '.join(state.namespace_types)}" if state.namespace_types else ""
     lives = f", ttl {state.ttl_ms} ms" if state.ttl_ms else ""
-    return f"{state.kind} {of}{spaces}{lives}"
+    return f"{state.kind} {_type(state)}{spaces}{lives}"
+
+
+def _type(state: StateMeta | OperatorStateMeta) -> str:
+    return state.type if state.key_type is None else f"{state.key_type} -> {state.type}"
 
 
 def _times(manifest: Manifest) -> dict[str, Any]:
@@ -176,8 +174,7 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
 def _shared(one: Manifest, other: Manifest) -> FileShare:
     sides = [Counter((f.sha256, f.size) for f in manifest.files) for manifest in (one, other)]
     both, first, last = sides[0] & sides[1], sides[0] - sides[1], sides[1] - sides[0]
-    return FileShare(*(n for side in (both, first, last) for n in (side.total(), _bytes(side))))
-
-
-def _bytes(files: Counter[tuple[str, int]]) -> int:
-    return sum(size * count for (_, size), count in files.items())
+    counts: list[int] = []
+    for side in (both, first, last):
+        counts += [side.total(), sum(size * count for (_, size), count in side.items())]
+    return FileShare(*counts)

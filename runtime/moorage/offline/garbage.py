@@ -127,7 +127,16 @@ class _Collector:
         infos = find_garbage(self._store, self._read, age_floor=self._age)
         live = {checkpoint.checkpoint_id for checkpoint in retained(self._entries)}
         known = {e.checkpoint_id for e in self._entries if isinstance(e, Checkpoint | Retire)}
-        return [self._garbage(info, _reason(info, live, known)) for info in infos]
+        return [
+            Garbage(
+                info.key,
+                info.size,
+                info.modified,
+                max(0, int((self._now - info.modified).total_seconds())),
+                _reason(info, live, known),
+            )
+            for info in infos
+        ]
 
     def delete(self, objects: Sequence[Garbage]) -> int:
         """Delete what is still garbage; whoever appends to the log meanwhile is heard."""
@@ -147,10 +156,6 @@ class _Collector:
     def _read(self) -> Sequence[Entry]:
         self._entries = [entry for _, entry in self._log.read()]
         return self._entries
-
-    def _garbage(self, info: ObjectInfo, reason: str) -> Garbage:
-        age = max(0, int((self._now - info.modified).total_seconds()))
-        return Garbage(info.key, info.size, info.modified, age, reason)
 
 
 def _reason(info: ObjectInfo, live: set[int], known: set[int]) -> str:

@@ -5,7 +5,7 @@ A key is the same when all it has in the state is stored as the same bytes.
 
 import hashlib
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import chain, groupby
 
 import pyarrow as pa
 
@@ -65,18 +65,13 @@ def _check_comparable(one: Selection, other: Selection, name: str) -> None:
 
 def _digests(side: Selection) -> Iterator[_Keyed]:
     """What stands for each key and what it has, in the order of stored keys."""
-    for prefix, entries in groupby(_entries(side), key=lambda entry: entry[0]):
+    entries_of = (_split(side, selected_rows(side, handle)) for handle in side.handles)
+    for prefix, entries in groupby(chain.from_iterable(entries_of), key=lambda entry: entry[0]):
         digest = hashlib.sha256()
         for _, rest, value in entries:
             for part in (rest, value):
                 digest.update(len(part).to_bytes(8, "big") + part)
         yield prefix, digest.digest()
-
-
-def _entries(side: Selection) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Each stored entry as its key's prefix, what follows that, and its value."""
-    for handle in side.handles:
-        yield from _split(side, selected_rows(side, handle))
 
 
 def _split(

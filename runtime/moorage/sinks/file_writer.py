@@ -209,11 +209,11 @@ def _text(value: Any) -> str:
 
 
 def _escape(text: str) -> str:
-    return "".join(f"%{ord(c):02X}" if _must_escape(c) else c for c in text)
+    def escaped(char: str) -> str:
+        must = char in _ESCAPED or (not char.isprintable() and 0 < ord(char) <= _MAX_ESCAPE)
+        return f"%{ord(char):02X}" if must else char
 
-
-def _must_escape(char: str) -> bool:
-    return char in _ESCAPED or (not char.isprintable() and 0 < ord(char) <= _MAX_ESCAPE)
+    return "".join(map(escaped, text))
 
 
 class StagingArea(Protocol):

@@ -192,7 +192,9 @@ class _Builder:
         given = [_meta(descriptor) for descriptor, _ in tables.states]
         self._kept = _kept_states(uid, tables, self.old, [meta.name for meta in given])
         self._states = (*self._kept, *given)
-        self._side_states = _kept_sides(tables, self.old)
+        self._side_states = tuple(
+            state for name, state in _sides(self.old).items() if name not in tables.drop
+        )
         _check_names(uid, self._states)
         self._spec = CanonicalSpec(
             uid=uid,
@@ -285,10 +287,6 @@ def _kept_states(
     kept = [s for name, s in there.items() if name not in given and name not in tables.drop]
     # Rows that were read have the last type, whatever wrote the values.
     return [replace(state, earlier=[]) for state in kept]
-
-
-def _kept_sides(tables: OperatorTables, old: OperatorState | None) -> tuple[OperatorStateMeta, ...]:
-    return tuple(state for name, state in _sides(old).items() if name not in tables.drop)
 
 
 def _sides(old: OperatorState | None) -> dict[str, OperatorStateMeta]:
