@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BroadcastConnectedStream",
     "BroadcastContext",
-    "BroadcastInput",
     "BroadcastStream",
     "KeyedBroadcastProcessFunction",
     "ReadOnlyContext",
@@ -147,19 +146,11 @@ class KeyedBroadcastProcessFunction(KeyedProcessFunction):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BroadcastInput:
-    """The broadcast stream of an operator, and the states that its rows build up."""
-
-    stream: "DataStream"
-    descriptors: tuple[MapStateDescriptor, ...]
-
-
 class BroadcastStream:
     """A stream whose rows go to every subtask, and the states that they build up."""
 
-    def __init__(self, stream: "DataStream", descriptors: tuple[MapStateDescriptor, ...]) -> None:
-        self.stream = stream
-        self.descriptors = descriptors
+    stream: "DataStream"
+    descriptors: tuple[MapStateDescriptor, ...]
 
 
 class BroadcastConnectedStream:
@@ -187,7 +178,7 @@ class BroadcastConnectedStream:
 
 def broadcast_input(
     given: "DataStream | BroadcastStream", descriptors: tuple[MapStateDescriptor, ...]
-) -> BroadcastInput:
+) -> BroadcastStream:
     """What `connect` was given, checked."""
     if isinstance(given, BroadcastStream):
         descriptors = (*given.descriptors, *descriptors)
@@ -206,9 +197,4 @@ def broadcast_input(
     names = [d.name for d in descriptors]
     if len(set(names)) < len(names):
         raise UserError(f"two broadcast states have one name; rename one of them: names={names}")
-    if unreadable := [n for n in given.schema.names if "." in n or "`" in n]:
-        raise UserError(
-            f"pyspark hands no column with a dot or a backtick in its name to a function; rename "
-            f"it before connect: columns={unreadable}"
-        )
-    return BroadcastInput(given, descriptors)
+    return BroadcastStream(given, descriptors)

@@ -33,6 +33,7 @@ __all__ = [
     "check_columns",
     "check_event_time",
     "check_per",
+    "check_readable",
     "check_sendable",
     "first_line",
     "parse_duration",
@@ -98,6 +99,15 @@ def check_columns(schema: StructType, what: str) -> None:
         )
     if len({n.lower() for n in schema.names}) != len(schema.names):
         raise UserError(f"two columns have the same name: in={what} columns={schema.names}")
+
+
+def check_readable(schema: StructType, before: str) -> None:
+    """Raise `UserError` for names that PySpark cannot hand to a function."""
+    if unreadable := [n for n in schema.names if "." in n or "`" in n]:
+        raise UserError(
+            f"pyspark hands no column with a dot or a backtick in its name to a function; rename "
+            f"it before {before}: columns={unreadable}"
+        )
 
 
 def check_event_time(schema: StructType, column: str) -> None:

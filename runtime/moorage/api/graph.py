@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from moorage.api.broadcast import BroadcastInput
+from moorage.api.broadcast import BroadcastStream
 from moorage.api.declarations import SideOutput
 from moorage.api.functions import KeyedProcessFunction, OutputTag
 from moorage.api.sinks import Sink
@@ -49,7 +49,7 @@ class OperatorNode:
     function: KeyedProcessFunction
     output: StructType
     null_key: str | OutputTag
-    broadcast: BroadcastInput | None = None
+    broadcast: BroadcastStream | None = None
     side_outputs: tuple[SideOutput, ...] = ()
     bad_time: str | OutputTag = "fail"
 

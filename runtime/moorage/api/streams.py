@@ -15,7 +15,6 @@ from pyspark.sql.types import StructType
 
 from moorage.api.broadcast import (
     BroadcastConnectedStream,
-    BroadcastInput,
     BroadcastStream,
     KeyedBroadcastProcessFunction,
     broadcast_input,
@@ -25,6 +24,7 @@ from moorage.api.declarations import (
     check_columns,
     check_event_time,
     check_per,
+    check_readable,
     check_sendable,
     first_line,
     parse_duration,
@@ -233,11 +233,7 @@ class DataStream:
             raise UserError(
                 f"key_by needs columns of the stream: missing={missing} columns={self.schema.names}"
             )
-        if unreadable := [n for n in self.schema.names if "." in n or "`" in n]:
-            raise UserError(
-                f"pyspark hands no column with a dot or a backtick in its name to a function; "
-                f"rename it before key_by: columns={unreadable}"
-            )
+        check_readable(self.schema, "key_by")
         types = tuple(self.schema[c].dataType.simpleString() for c in columns)
         try:
             KeyCodec(types)
@@ -301,7 +297,7 @@ class KeyedStream:
         stream: DataStream,
         columns: tuple[str, ...],
         types: tuple[str, ...],
-        broadcast: BroadcastInput | None = None,
+        broadcast: BroadcastStream | None = None,
     ) -> None:
         self._stream = stream
         self._columns = columns
@@ -321,6 +317,7 @@ class KeyedStream:
             UserError: the stream comes from a stateful operator, or descriptors are missing.
         """
         side = broadcast_input(stream, descriptors)
+        check_readable(side.stream.schema, "connect")
         return BroadcastConnectedStream(KeyedStream(self._stream, self._columns, self._types, side))
 
     def process(

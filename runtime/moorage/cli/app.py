@@ -131,11 +131,7 @@ def _signals_stop(stop: threading.Event, display: Display) -> Iterator[None]:
 
 
 app.add_typer(snapshots, name="snapshots")
-
-
 app.add_typer(state, name="state")
-
-
 app.add_typer(store, name="store")
 
 

@@ -3,7 +3,7 @@
 They travel as rows on the data path, so that what is checked is exactly what was consumed. Pure.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -106,18 +106,8 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return xxhash.xxh3_128_hexdigest(f"{self.delta}|{self.output}".encode())
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Ack).decode
-
-
-def encode_ack(ack: Ack) -> bytes:
-    """The bytes of an acknowledgement."""
-    return _encode(ack)
-
-
-def decode_ack(raw: bytes) -> Ack:
-    """The acknowledgement whose bytes these are."""
-    return _decode(raw)
+encode_ack: Callable[[Ack], bytes] = msgspec.msgpack.Encoder().encode
+decode_ack: Callable[[bytes], Ack] = msgspec.msgpack.Decoder(Ack).decode
 
 
 @dataclass(frozen=True, slots=True)

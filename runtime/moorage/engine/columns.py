@@ -16,6 +16,7 @@ __all__ = [
     "INPUT_COLUMN",
     "KIND_COLUMN",
     "ORDINAL_COLUMN",
+    "OUTPUT_COLUMNS",
     "ROW",
     "SOURCE_ORDER",
     "START",
@@ -26,7 +27,6 @@ __all__ = [
     "broadcast_column",
     "carried_batch",
     "carried_schema",
-    "output_columns",
     "row_batch",
     "side_column",
 ]
@@ -50,6 +50,9 @@ TARGET_COLUMN = "_m_target"
 
 SOURCE_ORDER = "_m_src"
 """Position of a row in what a partition of its source brought."""
+
+OUTPUT_COLUMNS = (KIND_COLUMN, SUBTASK_COLUMN, ORDINAL_COLUMN, TARGET_COLUMN, ACK_COLUMN)
+"""The engine's own, after those that carry an operator's outputs."""
 
 ROW, ACK, START, BROADCAST = 0, 1, 2, -1
 
@@ -87,11 +90,6 @@ def carried_batch(batch: pa.RecordBatch, column: str, carried: pa.Schema) -> pa.
     return pa.RecordBatch.from_arrays(arrays, names=carried.names)
 
 
-def output_columns() -> list[str]:
-    """The engine's own columns after those that carry an operator's outputs."""
-    return [KIND_COLUMN, SUBTASK_COLUMN, ORDINAL_COLUMN, TARGET_COLUMN, ACK_COLUMN]
-
-
 def ack_batch(
     raw: bytes, carried: pa.Schema, subtask: int, downstream: int, brief: bytes = b""
 ) -> pa.RecordBatch:
@@ -108,7 +106,7 @@ def ack_batch(
             # Only the first of them forwards what this one has forwarded.
             pa.array([raw, *[brief] * (downstream - 1)], pa.binary()),
         ],
-        names=[*carried.names, *output_columns()],
+        names=[*carried.names, *OUTPUT_COLUMNS],
     )
 
 
@@ -124,5 +122,5 @@ def row_batch(batch: pa.RecordBatch, subtask: int, first: int) -> pa.RecordBatch
             pa.nulls(count, pa.int32()),
             pa.nulls(count, pa.binary()),
         ],
-        names=[*batch.schema.names, *output_columns()],
+        names=[*batch.schema.names, *OUTPUT_COLUMNS],
     )

@@ -34,6 +34,7 @@ from moorage.engine.columns import (
     INPUT_COLUMN,
     KIND_COLUMN,
     ORDINAL_COLUMN,
+    OUTPUT_COLUMNS,
     ROW,
     SOURCE_ORDER,
     START,
@@ -41,7 +42,6 @@ from moorage.engine.columns import (
     TARGET_COLUMN,
     TIME_COLUMN,
     broadcast_column,
-    output_columns,
     side_column,
 )
 from moorage.engine.event_time import Watermarks, job_clocks
@@ -98,18 +98,6 @@ def to_all(frames: Sequence[DataFrame], times: Sequence[Column], parallelism: in
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
-    """What an operator takes of the frame of another."""
-
-    rows: Column
-    columns: Sequence[Column]
-
-    def of(self, frame: DataFrame) -> DataFrame:
-        """The rows of one output, and all acknowledgements."""
-        return frame.where(self.rows).select(*self.columns)
-
-
-@dataclass(frozen=True, slots=True)
 class Outlets:
     """The outputs of one operator.
 
@@ -127,19 +115,19 @@ class Outlets:
     sides: tuple[SideOutputPlan, ...]
     fields: tuple[StructField, ...]
 
-    def pick(self, stream: DataStream) -> Pick | None:
-        """What takes one output from the frame; None where it is all there is."""
+    def pick(self, stream: DataStream) -> tuple[Column, list[Column]] | None:
+        """Rows (acknowledgements with them) and columns of one output; None where it is all."""
         read = {s.name: side_column(i) for i, s in enumerate(self.sides) if s.read}
         if not read:
             return None
-        engine = [sf.col(name) for name in output_columns()]
+        engine = [sf.col(name) for name in OUTPUT_COLUMNS]
         if stream.side_output is None:
             rows = reduce(and_, (sf.col(column).isNull() for column in read.values()))
-            return Pick(rows, [*(sf.col(f"`{n}`") for n in stream.schema.names), *engine])
+            return rows, [*(sf.col(f"`{n}`") for n in stream.schema.names), *engine]
         mine = read[stream.side_output]
         rows = (sf.col(KIND_COLUMN) != ROW) | sf.col(mine).isNotNull()
         own = [sf.col(f"{mine}.`{name}`").alias(name) for name in stream.schema.names]
-        return Pick(rows, [*own, *engine])
+        return rows, [*own, *engine]
 
 
 def outlets_of(graph: JobGraph, operator: OperatorNode) -> Outlets:
@@ -419,7 +407,10 @@ class _Build:
         outlets, rows = self._p.outlets(producer), self._outputs[producer.uid]
         pick = self._p.once((operator.uid, "pick"), lambda: outlets.pick(operator.upstream))
         columns = self._p.once((operator.uid, "columns"), lambda: self._output_columns(operator))
-        return (pick.of(rows) if pick is not None else rows).select(*columns)
+        if pick is not None:
+            wanted, taken = pick
+            rows = rows.where(wanted).select(*taken)
+        return rows.select(*columns)
 
     def _output_columns(self, operator: OperatorNode) -> list[Column]:
         upstream = operator.upstream

@@ -14,21 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from moorage.state.reader import StateInfo, list_states, read
-    from moorage.state.snapshot_path import Snapshot, locate
-    from moorage.state.spark_source import register
-    from moorage.state.writer import OperatorTables, write_savepoint
-
-__all__ = [
-    "OperatorTables",
-    "Snapshot",
-    "StateInfo",
-    "list_states",
-    "locate",
-    "read",
-    "register",
-    "write_savepoint",
-]
+    from moorage.state.reader import StateInfo as StateInfo
+    from moorage.state.reader import list_states as list_states
+    from moorage.state.reader import read as read
+    from moorage.state.snapshot_path import Snapshot as Snapshot
+    from moorage.state.snapshot_path import locate as locate
+    from moorage.state.spark_source import register as register
+    from moorage.state.writer import OperatorTables as OperatorTables
+    from moorage.state.writer import write_savepoint as write_savepoint
 
 _HOMES = {
     "moorage.state.snapshot_path": ("Snapshot", "locate"),
@@ -37,6 +30,8 @@ _HOMES = {
     "moorage.state.writer": ("OperatorTables", "write_savepoint"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [*_HOME_OF]  # noqa: PLE0604  names, which are strings
 
 
 def __getattr__(name: str) -> Any:

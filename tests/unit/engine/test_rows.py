@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.engine.columns import ack_batch, output_columns, row_batch
+from moorage.engine.columns import OUTPUT_COLUMNS, ack_batch, row_batch
 from moorage.engine.outputs import OutputBuffer
 from moorage.engine.rows import TupleReader, column_values, group_starts
 from moorage_state.errors import UserError
@@ -281,7 +281,7 @@ def test_acks_and_rows_for_a_downstream_operator_have_one_schema(kind):
     acks = ack_batch(b"raw", output, 3, downstream=4, brief=b"brief")
     rows = row_batch(pa.RecordBatch.from_arrays([pa.array([None, None], kind)], ["c"]), 3, 10)
     assert acks.schema.equals(rows.schema)
-    assert acks.schema.names == ["c", *output_columns()]
+    assert acks.schema.names == ["c", *OUTPUT_COLUMNS]
     assert acks.column("_m_target").to_pylist() == [0, 1, 2, 3]
     # The first of them forwards it to the driver; the others only have to know of it.
     assert acks.column("_m_ack").to_pylist() == [b"raw", b"brief", b"brief", b"brief"]
