@@ -4,7 +4,7 @@ An object is a file. New bytes are written to a file under `.tmp`, synced, and t
 in one step (`rename` to replace, `link` to create), so a reader or a crash never meets half an
 object. Names that start with a dot (`.tmp`, the lock of a checkpoint directory) are not objects:
 keys cannot reach them and listings do not show them, so what a killed writer leaves behind costs
-space until `sweep_temporaries` and nothing else.
+space and nothing else.
 """
 # ruff: noqa: D102  `ObjectStore` documents the methods
 
@@ -14,7 +14,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
@@ -279,22 +279,6 @@ class LocalStore:
                 # will do.
                 return datetime.now(UTC)
             raise store_error("write temporary file", self._root / TEMPORARY, error) from error
-
-    def sweep_temporaries(self, older_than: timedelta, now: datetime) -> int:
-        """Remove what dead writers left unfinished, by age of the last write; return how many.
-
-        `older_than` must exceed the longest write of an object, or a live writer loses its file
-        (and gets StoreUnavailable).
-        """
-        swept = 0
-        with suppress(FileNotFoundError):
-            for entry in os.scandir(self._root / TEMPORARY):
-                with suppress(FileNotFoundError):
-                    written = datetime.fromtimestamp(entry.stat().st_mtime, UTC)
-                    if now - written > older_than:
-                        Path(entry.path).unlink()
-                        swept += 1
-        return swept
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)

@@ -10,6 +10,7 @@ import pytest
 
 from moorage_state.errors import StoreUnavailable
 from moorage_state.snapshots import (
+    CheckpointStore,
     FileRef,
     LogWriter,
     Manifest,
@@ -112,6 +113,36 @@ def new_manifest() -> Callable[..., Manifest]:
         return Manifest(**(fields | changes))
 
     return make
+
+
+@pytest.fixture
+def writer(store: MemoryStore, owner: Owner) -> LogWriter:
+    return LogWriter.claim(store, owner, "me")
+
+
+@pytest.fixture
+def take(
+    store: MemoryStore, writer: LogWriter, new_manifest: Callable[..., Manifest]
+) -> Callable[..., Manifest]:
+    """Complete a checkpoint; it is completed as many minutes after the start as its id says."""
+
+    def take(checkpoint_id: int, *shared: str) -> Manifest:
+        manifest = new_manifest(checkpoint_id, shared or ("a",), writer=writer, store=store)
+        completed_at = START + timedelta(minutes=checkpoint_id)
+        CheckpointStore(store).complete(writer, manifest, completed_at)
+        return manifest
+
+    return take
+
+
+@pytest.fixture
+def keys(store: MemoryStore) -> Callable[..., set[str]]:
+    """What lies in a store beside the log."""
+
+    def keys(of: ObjectStore = store) -> set[str]:
+        return {info.key for info in of.list("") if not info.key.startswith("log/")}
+
+    return keys
 
 
 class FaultyStore:

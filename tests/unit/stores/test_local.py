@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -139,11 +138,6 @@ LocalStore(Path(sys.argv[1])).put_if_absent("log/1", b"half")
     assert list(store.list("")) == []
     store.put_if_absent("log/1", b"whole")
     assert [i.key for i in store.list("")] == ["log/1"]
-
-    now = datetime.now(UTC)
-    assert store.sweep_temporaries(timedelta(hours=1), now) == 0
-    assert store.sweep_temporaries(timedelta(hours=1), now + timedelta(hours=2)) == 1
-    assert store.sweep_temporaries(timedelta(hours=1), now + timedelta(hours=2)) == 0
 
 
 @pytest.mark.parametrize("write", ["put", "put_if_absent"])

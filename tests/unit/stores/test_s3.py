@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -157,16 +156,6 @@ def test_parts_grow_so_that_ten_thousand_are_enough() -> None:
         assert step >= 8 * MIB
         assert step % MIB == 0
         assert -(-size // step) <= 10_000
-
-
-def test_parts_that_a_dead_writer_left_are_swept_by_age(s3_store: S3Store) -> None:
-    client = connection_to(s3_store.address).client
-    key = s3_store.address.object_key("large")
-    client.create_multipart_upload(Bucket=s3_store.address.bucket, Key=key)
-    now = datetime.now(UTC)
-    assert s3_store.sweep_temporaries(timedelta(hours=1), now) == 0
-    assert s3_store.sweep_temporaries(timedelta(hours=1), now + timedelta(hours=2)) == 1
-    assert uploads(s3_store) == []
 
 
 def test_two_stores_in_one_bucket_do_not_see_each_other(s3_server: S3Server) -> None:

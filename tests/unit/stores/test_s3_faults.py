@@ -5,7 +5,6 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from moorage_state.errors import (
     UserError,
 )
 from moorage_state.stores import Retries, S3Store
+from moorage_state.stores.s3.calls import connection_to
 
 MIB = 1 << 20
 QUICK = Retries(attempts=20, first_pause=0.001, longest_pause=0.02)
@@ -226,7 +226,11 @@ def test_an_upload_whose_parts_somebody_aborted_is_unavailable(
 ) -> None:
     def abort(method: str, target: str) -> None:
         if method == "POST" and "uploadId=" in target:
-            plain.sweep_temporaries(timedelta(0), datetime.now(UTC) + timedelta(hours=1))
+            place, client = plain.address, connection_to(plain.address).client
+            found = client.list_multipart_uploads(Bucket=place.bucket, Prefix=place.prefix)
+            for one in found["Uploads"]:
+                named = {"Key": one["Key"], "UploadId": one["UploadId"]}
+                client.abort_multipart_upload(Bucket=place.bucket, **named)
 
     proxy.before = abort
     with pytest.raises(StoreUnavailable, match="was aborted by somebody"):

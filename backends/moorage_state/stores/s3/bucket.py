@@ -10,7 +10,7 @@ each with an answer of its own.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ from moorage_state.stores.s3.uploads import (
     create_once,
     file_source,
     put_source,
-    sweep_uploads,
 )
 from moorage_state.stores.transfers import in_parallel
 
@@ -115,14 +114,6 @@ class S3Store:
                 f"s3 store does not date its replies: store={self.url} date={date!r}; ages of "
                 "objects cannot be told, use a server that sends the header Date"
             ) from error
-
-    def sweep_temporaries(self, older_than: timedelta, now: datetime) -> int:
-        """Remove the parts that dead writers left unfinished, by age; return of how many objects.
-
-        `older_than` must exceed the longest write of an object, or a live writer loses its parts
-        (and gets StoreUnavailable).
-        """
-        return sweep_uploads(self._calls, older_than, now)
 
     @property
     def _calls(self) -> Calls:

@@ -2,8 +2,7 @@
 
 An object is seen only when it is whole: a single request carries its length and checksum, and
 parts become an object in the one step that completes them. What a killed process leaves are parts
-without an object, which `sweep_uploads` removes (and a bucket's own rule for incomplete multipart
-uploads, which every bucket should have).
+without an object, which a bucket's own rule for incomplete multipart uploads removes.
 
 Creating an object once: of all that try, one wins and every one of them knows who. The server
 decides (If-None-Match). Each creation carries a random id in the object's metadata, so that a
@@ -21,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -215,32 +213,9 @@ def _abort(calls: Calls, key: str, upload: str) -> None:
     def abort(attempt: Attempt) -> None:
         attempt.client.abort_multipart_upload(**attempt.target, UploadId=upload)
 
-    # What stays is swept later; the error that led here says more than one of tidying up.
+    # What stays is for the bucket's own rule; the error that led here says more than this one.
     with suppress(MoorageError):
         calls.once().run("abort upload", key, abort)
-
-
-def sweep_uploads(calls: Calls, older_than: timedelta, now: datetime) -> int:
-    """Abort the uploads below the address that began longer ago, and return how many."""
-    prefix = f"{calls.address.prefix}/" if calls.address.prefix else ""
-    found = calls.run("list uploads", None, partial(_uploads, prefix))
-    old = [one for one in found if now - one["Initiated"] > older_than]
-    for one in old:
-
-        def abort(attempt: Attempt, key: str = one["Key"], upload: str = one["UploadId"]) -> None:
-            attempt.client.abort_multipart_upload(Bucket=attempt.bucket, Key=key, UploadId=upload)
-
-        calls.run("abort upload", None, abort)
-    return len(old)
-
-
-def _uploads(prefix: str, attempt: Attempt) -> list[dict[str, Any]]:
-    pages = attempt.client.get_paginator("list_multipart_uploads")
-    return [
-        upload
-        for page in pages.paginate(Bucket=attempt.bucket, Prefix=prefix)
-        for upload in page.get("Uploads", [])
-    ]
 
 
 def create_once(calls: Calls, key: str, data: bytes) -> None:
