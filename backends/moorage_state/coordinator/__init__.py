@@ -11,6 +11,7 @@ must not know what lies in a state handle, how a manifest is written, or what an
     coordinator = CheckpointCoordinator(
         job_id, config, tasks, tasks, tasks, CountingIdCounter(checkpoints.next_id(log.entries)),
         completed, CheckpointFailureManager(tolerable), monotonic, wall_clock=time.time,
+        tracker=tracker,
     )
     restored = coordinator.restore_latest_checkpointed_state(False, True)
     coordinator.start_checkpoint_scheduler()

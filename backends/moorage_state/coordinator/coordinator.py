@@ -25,7 +25,7 @@ from moorage_state.coordinator.failures import (
     CheckpointFailureReason,
     reason_of,
 )
-from moorage_state.coordinator.lifecycle import CheckpointTracker, Lifecycle, Untracked
+from moorage_state.coordinator.lifecycle import CheckpointTracker, Lifecycle
 from moorage_state.coordinator.properties import (
     CheckpointConfig,
     CheckpointProperties,
@@ -73,7 +73,7 @@ class CheckpointCoordinator:
         clock: Callable[[], float],
         *,
         wall_clock: Callable[[], float] | None = None,
-        tracker: CheckpointTracker | None = None,
+        tracker: CheckpointTracker,
         next_time: Callable[[float], float] | None = None,
         ready: Callable[[], CheckpointFailureReason | None] = lambda: None,
         rng: random.Random | None = None,
@@ -89,7 +89,7 @@ class CheckpointCoordinator:
             tuple(tasks_to_commit_to),
             completed_store,
             failure_manager,
-            tracker or Untracked(),
+            tracker,
             config.on_tolerance_exceeded,
             self._wall_clock,
         )

@@ -54,19 +54,6 @@ class CheckpointTracker(Protocol):
         ...
 
 
-class Untracked:
-    """A tracker that nobody asks."""
-
-    def pending(self, checkpoint: PendingCheckpoint) -> None:
-        """See `CheckpointTracker`."""
-
-    def completed(self, checkpoint: CompletedCheckpoint) -> None:
-        """See `CheckpointTracker`."""
-
-    def failed(self, checkpoint_id: int | None, failure: CheckpointException, at: float) -> None:
-        """See `CheckpointTracker`."""
-
-
 class Lifecycle:
     """The pending checkpoints of a run, and their ends.
 

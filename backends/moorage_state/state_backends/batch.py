@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from moorage_state.coordinator import CheckpointOptions
-from moorage_state.coordinator.properties import SavepointFormat
 from moorage_state.database import RangeDatabase
 from moorage_state.errors import UserError
 from moorage_state.keyed.timers import MAX_TIME, TimeDomain
@@ -221,7 +220,3 @@ class BatchExecutionStateBackend(StateBackend):
     def _process_databases(self) -> Databases:
         """One key's state in memory, whatever servers are made from."""
         return Databases(HashMapStateBackend())
-
-    def supports_savepoint_format(self, savepoint_format: SavepointFormat) -> bool:  # noqa: ARG002
-        """Never."""
-        return False

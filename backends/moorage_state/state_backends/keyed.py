@@ -8,7 +8,7 @@ afterwards.
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,8 @@ from moorage_state.descriptors import (
     require_descriptor,
 )
 from moorage_state.errors import Bug, LocalDiskError
-from moorage_state.keyed.timers import TIMERS_STATE, KeyTimers, TimeDomain
+from moorage_state.keyed.timers import KeyTimers, TimeDomain
 from moorage_state.keygroups import KeyGroupRange
-from moorage_state.keylayout import KEYED_STATE, state_id
 from moorage_state.server.databases import Databases
 from moorage_state.server.local_files import RangeDirectory, Snapshots
 from moorage_state.server.operations import RangeSpec, RestoreBase, Version
@@ -55,9 +54,6 @@ from moorage_state.state_backends.storage import CheckpointStreamFactory
 from moorage_state.state_backends.timers import KeyedTimers
 
 _KEY_AT = 7
-_ID_BYTES = 4
-_PAGE_ENTRIES = 10_000
-_PAGE_BYTES = 8 << 20
 
 
 class KeyedStateBackend:
@@ -202,11 +198,6 @@ class KeyedStateBackend:
         """The key that was set last, None before the first."""
         return self._located.key if self._located is not None else None
 
-    @property
-    def has_current_key(self) -> bool:
-        """Whether a key was set."""
-        return self._located is not None
-
     def get_keys(self, state_name: str, namespace: Any = None) -> Iterator[Any]:
         """All keys that have something in this state and namespace; in no promised order."""
         self._check_usable()
@@ -264,25 +255,6 @@ class KeyedStateBackend:
             return self._store.state(descriptor)
         return self._store.get_partitioned_state(namespace, (namespace_type,), descriptor)
 
-    def apply_to_all_keys(
-        self,
-        namespace: Any,
-        namespace_type: str | None,
-        descriptor: Any,
-        function: Callable[[Any, Any], None],
-    ) -> None:
-        """Call `function(key, state)` for every key that has something in this state.
-
-        The function may change the state of its key. The current key is the same afterwards.
-        """
-        before, had = self.current_key, self.has_current_key
-        self.get_partitioned_state(namespace, namespace_type, descriptor)
-        for key in list(self.get_keys(descriptor.name, namespace)):
-            self.set_current_key(key)
-            function(key, self.get_partitioned_state(namespace, namespace_type, descriptor))
-        if had:
-            self.set_current_key(before)
-
     def merge_namespaces(
         self, target: Any, sources: Iterable[Any], namespace_type: str, descriptor: Any
     ) -> None:
@@ -311,21 +283,6 @@ class KeyedStateBackend:
                 self._settle,
             )
         return found
-
-    def num_key_value_state_entries(self) -> int:
-        """How many entries there are in all states; for tests and metrics."""
-        self._settle()
-        timers, count = state_id(TIMERS_STATE), 0
-        own = self.key_group_range
-        for group in range(own.start, own.end + 1):
-            lower = group.to_bytes(2, "big") + bytes([KEYED_STATE])
-            upper = group.to_bytes(2, "big") + bytes([KEYED_STATE + 1])
-            with self._database.cursor(lower, upper) as cursor:
-                complete = cursor.seek(lower) is None
-                while not complete:
-                    keys, _, complete = cursor.take(upper, _PAGE_ENTRIES, _PAGE_BYTES)
-                    count += sum(not _is_of(key, timers) for key in keys)
-        return count + sum(len(self.timers(domain)) for domain in TimeDomain)
 
     # -- the names of a KeyedStateStore ----------------------------------------------------
 
@@ -444,8 +401,3 @@ class KeyedStateBackend:
     def key_hash(self) -> str:
         """Which function maps a key to its key group."""
         return self._environment.key_hash
-
-
-def _is_of(key: bytes, sid: bytes) -> bool:
-    at = _KEY_AT + int.from_bytes(key[3:_KEY_AT], "big")
-    return key[at : at + _ID_BYTES] == sid

@@ -22,7 +22,6 @@ from moorage_state.import_path import after_standard_library
 from moorage_state.keygroups import KeyGroupRange
 
 if TYPE_CHECKING:  # a server starts without them in a third of the time
-    from moorage_state.coordinator.properties import SavepointFormat
     from moorage_state.server.databases import Databases
     from moorage_state.state_backends.api import Environment, OperatorStateBackend
     from moorage_state.state_backends.handles import KeyedStateHandle
@@ -190,14 +189,6 @@ class StateBackend(ABC):
         from moorage_state.state_backends.storage import resolve_checkpoint
 
         return resolve_checkpoint(pointer)
-
-    def supports_savepoint_format(self, savepoint_format: "SavepointFormat") -> bool:
-        """Whether snapshots can be taken in this format."""
-        return savepoint_format.name in ("CANONICAL", "NATIVE")
-
-    def supports_no_claim_restore_mode(self) -> bool:
-        """Whether a snapshot can be taken that references nothing older."""
-        return True
 
     def use_managed_memory(self) -> bool:
         """Whether a budget outside of Python's own memory is used."""
