@@ -9,7 +9,7 @@ must not know what lies in a state handle, how a manifest is written, or what an
     completed = CompletedCheckpointStore(log, checkpoints, retain, retention)
     completed.begin_from(manifest, "chk-7")     # or None: the job begins with nothing
     coordinator = CheckpointCoordinator(
-        job_id, config, tasks, tasks, tasks, CountingIdCounter(checkpoints.next_id(log.entries)),
+        job_id, config, tasks, tasks, tasks, CheckpointIdCounter(checkpoints.next_id(log.entries)),
         completed, CheckpointFailureManager(tolerable), monotonic, wall_clock=time.time,
         tracker=tracker,
     )
@@ -80,7 +80,6 @@ from moorage_state.coordinator.properties import (
 from moorage_state.coordinator.trigger import (
     CheckpointIdCounter,
     CheckpointRequestDecider,
-    CountingIdCounter,
     Decision,
     Load,
     TriggerRequest,
@@ -105,7 +104,6 @@ __all__ = [
     "CheckpointingMode",
     "CompletedCheckpoint",
     "CompletedCheckpointStore",
-    "CountingIdCounter",
     "Decision",
     "DeclineCheckpoint",
     "Effect",

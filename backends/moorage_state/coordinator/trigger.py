@@ -10,7 +10,7 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from moorage_state.coordinator.checkpoint import CheckpointFuture, PendingCheckpoint, TaskId
 from moorage_state.coordinator.effects import TriggerTasks
@@ -235,20 +235,8 @@ class PeriodicTrigger:
 # -- the start -------------------------------------------------------------------------------------
 
 
-class CheckpointIdCounter(Protocol):
-    """Where ids come from. They only grow, also across the drivers of a lineage."""
-
-    def get_and_increment(self) -> int:
-        """Return the next id.
-
-        Raises:
-            MoorageError: it could not be claimed.
-        """
-        ...
-
-
-class CountingIdCounter:
-    """Counts in memory, from an id that the store says is free."""
+class CheckpointIdCounter:
+    """Where ids come from: from the first that the store says is free, and they only grow."""
 
     def __init__(self, first: int = 1) -> None:
         self._next = first

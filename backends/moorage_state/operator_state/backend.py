@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from moorage_state.state_backends.storage import CheckpointStreamFactory
 
 
-class DefaultOperatorStateBackend(OperatorStateStore):
+class OperatorStateBackend(OperatorStateStore):
     """Operator state of one subtask, in memory. Belongs to one thread.
 
     Args:

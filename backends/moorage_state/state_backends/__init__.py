@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from moorage_state.errors import StateSizeExceeded
 
 if TYPE_CHECKING:
+    from moorage_state.operator_state.backend import OperatorStateBackend
     from moorage_state.state_backends.api import (
         VOID_NAMESPACE,
         ConfigurableStateBackend,
         DelegatingStateBackend,
         Environment,
-        OperatorStateBackend,
     )
     from moorage_state.state_backends.batch import BatchExecutionStateBackend, sort_key
     from moorage_state.state_backends.configuration import Configuration, checkpoint_config
@@ -92,12 +92,12 @@ __all__ = [
 ]
 
 _MODULES = {
+    ".operator_state.backend": ("OperatorStateBackend",),
     "api": (
         "VOID_NAMESPACE",
         "ConfigurableStateBackend",
         "DelegatingStateBackend",
         "Environment",
-        "OperatorStateBackend",
     ),
     "batch": ("BatchExecutionStateBackend", "sort_key"),
     "configuration": ("Configuration", "checkpoint_config"),
@@ -137,4 +137,4 @@ def __getattr__(name: str) -> Any:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    return getattr(import_module(f".{module}", __name__), name)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from moorage_state.keygroups import SPARK_XXHASH64
 from moorage_state.state_backends.configuration import Configuration
@@ -42,22 +42,6 @@ class Environment:
     local_dir: Path | None = None
     clock_ms: Callable[[], int] = field(default=_now_ms, compare=False)
     key_hash: str = SPARK_XXHASH64
-
-
-class OperatorStateBackend(Protocol):
-    """The operator state of one subtask."""
-
-    def get_list_state(self, descriptor: Any) -> Any:
-        """A list whose elements are split evenly at another parallelism."""
-        ...
-
-    def get_union_list_state(self, descriptor: Any) -> Any:
-        """A list of which every subtask gets all elements on a restore."""
-        ...
-
-    def get_broadcast_state(self, descriptor: Any) -> Any:
-        """A map that is the same in all subtasks."""
-        ...
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ from moorage_state.canonical.file_schema import file_name
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.keyed.schema import StateSchema, merged_schema
 from moorage_state.keygroups import KeyGroupRange
-from moorage_state.snapshots import FileRef, RangeHandle, StateMeta
+from moorage_state.snapshots import FileRef, RangeHandle
 from moorage_state.state_backends.streams import StreamStateHandle
 from moorage_state.stores import open_store
 
@@ -107,24 +107,6 @@ class SnapshotResult(msgspec.Struct, frozen=True):
         self.handle.discard()
         for key in self.written:
             open_store(self.handle.store_url).delete(key)
-
-
-def metas_of(schemas: Iterable[StateSchema]) -> tuple[StateMeta, ...]:
-    """The same as manifests and canonical files have them."""
-    return tuple(
-        StateMeta(
-            name=schema.name,
-            kind=schema.kind,
-            type=schema.type,
-            key_type=schema.key_type or None,
-            earlier=list(schema.earlier),
-            ttl_ms=schema.ttl_ms,
-            namespace_types=list(schema.namespace_types),
-            indexed_ms=schema.indexed_ms,
-            cleanup_in_full_snapshot=schema.cleanup_in_full_snapshot,
-        )
-        for schema in schemas
-    )
 
 
 def shared_keys(files: Iterable[FileRef]) -> set[str]:

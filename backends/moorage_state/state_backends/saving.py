@@ -10,16 +10,15 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from moorage_state.canonical import CanonicalSpec
+from moorage_state.canonicalspec import CanonicalSpec, metas_of
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
 from moorage_state.errors import MoorageError, disk_errors
 from moorage_state.keyed.schema import StateSchema
-from moorage_state.keygroups import KeyGroupRange
 from moorage_state.server.databases import Databases
 from moorage_state.server.local_files import Snapshots
 from moorage_state.server.operations import Uploaded, UploadLimits
@@ -29,12 +28,14 @@ from moorage_state.state_backends.futures import Cancellation
 from moorage_state.state_backends.handles import (
     KeyedStateHandle,
     SnapshotResult,
-    metas_of,
     shared_keys,
 )
 from moorage_state.state_backends.storage import CheckpointStreamFactory
 from moorage_state.stores import MemoryStore, ObjectStore, open_store
 from moorage_state.stores.addresses import child
+
+if TYPE_CHECKING:
+    from moorage_state.state_backends.keyed import KeyedStateBackend
 
 RUN = "f0r1"
 """Under which files are named and versions are written; there is one run, and no other comes."""
@@ -68,17 +69,6 @@ class _Saved(NamedTuple):
     shared: frozenset[str] = frozenset()
 
 
-class _Owner(Protocol):
-    """What a handle says of the backend that it comes from."""
-
-    key_types: tuple[str, ...]
-    number_of_key_groups: int
-    key_group_range: KeyGroupRange
-
-    @property
-    def key_hash(self) -> str: ...
-
-
 class Saver:
     """Makes the work of snapshots; thread-safe."""
 
@@ -86,7 +76,7 @@ class Saver:
         self,
         job_id: str,
         operator: str,
-        owner: _Owner,
+        owner: "KeyedStateBackend",
         snapshots: Snapshots,
         databases: Databases,
         *,
@@ -209,7 +199,7 @@ class Saver:
             epoch=take.checkpoint_id,
             max_parallelism=self._owner.number_of_key_groups,
             key_types=self._owner.key_types,
-            states=metas_of(take.states),
+            states=tuple(metas_of(take.states)),
             key_hash=self._owner.key_hash,
             now_ms=take.now_ms,
         )

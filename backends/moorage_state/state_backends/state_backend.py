@@ -22,8 +22,9 @@ from moorage_state.import_path import after_standard_library
 from moorage_state.keygroups import KeyGroupRange
 
 if TYPE_CHECKING:  # a server starts without them in a third of the time
+    from moorage_state.operator_state.backend import OperatorStateBackend
     from moorage_state.server.databases import Databases
-    from moorage_state.state_backends.api import Environment, OperatorStateBackend
+    from moorage_state.state_backends.api import Environment
     from moorage_state.state_backends.handles import KeyedStateHandle
     from moorage_state.state_backends.keyed import KeyedStateBackend
     from moorage_state.state_backends.storage import CheckpointStorageLocation
@@ -180,9 +181,9 @@ class StateBackend(ABC):
             restore: the handles that the subtask was assigned.
         """
         # Not at the top: operator state's snapshots are made of this package's futures and streams.
-        from moorage_state.operator_state.backend import DefaultOperatorStateBackend
+        from moorage_state.operator_state.backend import OperatorStateBackend
 
-        return DefaultOperatorStateBackend(operator_identifier, restore)
+        return OperatorStateBackend(operator_identifier, restore)
 
     def resolve_checkpoint(self, pointer: str) -> "CheckpointStorageLocation":
         """The place of the snapshot at `pointer`; raises `UserError` where there is none."""

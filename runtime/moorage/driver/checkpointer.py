@@ -42,8 +42,8 @@ from moorage.driver.settings import JobSettings
 from moorage.engine.fleet import FleetUpload, RangeFleet
 from moorage_state.coordinator import (
     CheckpointFailureReason,
+    CheckpointIdCounter,
     CompletedCheckpointStore,
-    CountingIdCounter,
     Effect,
     FailJob,
     FinalizeCheckpoint,
@@ -122,7 +122,7 @@ class Checkpointer:
         self.last: CheckpointReport | None = None
         self.broken = False
         self._requesters = Requesters(settings, writer, reporter)
-        self._ids = CountingIdCounter(store.next_id(writer.entries))
+        self._ids = CheckpointIdCounter(store.next_id(writer.entries))
         self._coordinator = new_coordinator(
             settings, graph, writer.lineage, completed, self._ids, reporter, clock
         )

@@ -21,6 +21,7 @@ from moorage.driver.views import CheckpointView, SavepointView
 from moorage.engine.event_time import JobClocks, Watermarks
 from moorage.engine.fleet import FleetUpload, RangeFleet, SavedOperator
 from moorage.engine.operator_states import OperatorStates
+from moorage_state.canonicalspec import metas_of
 from moorage_state.coordinator import CheckpointOptions, SavepointFormat
 from moorage_state.errors import Bug
 from moorage_state.keyed.schema import StateSchema
@@ -143,28 +144,10 @@ def handles_of(manifest: Manifest) -> dict[str, list[RangeHandle]]:
 
 def _metas_of(schemas: tuple[StateSchema, ...], handles: Sequence[RangeHandle]) -> list[StateMeta]:
     """Declared states as they are in these files: canonical ones hold the last type only."""
-    metas = state_metas(schemas)
+    metas = metas_of(schemas)
     if any(handle.format == "native" for handle in handles):
         return metas
     return [replace(meta, earlier=[]) for meta in metas]
-
-
-def state_metas(schemas: tuple[StateSchema, ...]) -> list[StateMeta]:
-    """Declared states as a manifest records them."""
-    return [
-        StateMeta(
-            name=s.name,
-            kind=s.kind,
-            type=s.type,
-            key_type=s.key_type or None,
-            earlier=list(s.earlier),
-            ttl_ms=s.ttl_ms,
-            namespace_types=list(s.namespace_types),
-            indexed_ms=s.indexed_ms,
-            cleanup_in_full_snapshot=s.cleanup_in_full_snapshot,
-        )
-        for s in schemas
-    ]
 
 
 def operator_metas(schemas: Iterable[OperatorStateSchema]) -> list[OperatorStateMeta]:
@@ -317,7 +300,7 @@ class SnapshotWriter:
         operators = {
             operator.uid: SavedOperator(
                 list(operator.key_types),
-                state_metas(work.boundary.schemas.get(operator.uid, ())),
+                metas_of(work.boundary.schemas.get(operator.uid, ())),
                 work.boundary.processing_time,
                 operator_metas(work.boundary.operator_states.get(operator.uid, ())),
             )

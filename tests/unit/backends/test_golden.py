@@ -28,7 +28,7 @@ from moorage_state.descriptors import (
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.keyed.timers import TimeDomain
-from moorage_state.operator_state.backend import DefaultOperatorStateBackend
+from moorage_state.operator_state.backend import OperatorStateBackend
 from moorage_state.operator_state.snapshots import OPERATOR_STREAM_FORMAT
 from moorage_state.state_backends import (
     DriverCheckpointStorage,
@@ -174,7 +174,7 @@ def test_a_changed_byte_of_a_stream_is_found_wherever_it_is(subtasks):
 
 
 def test_the_stream_of_operator_state_is_that_of_the_golden_file():
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     backend.get_list_state(ListStateDescriptor("list", "string")).add_all(["a", "\u00e9"])
     backend.get_union_list_state(ListStateDescriptor("union", "long")).add(7)
     rules = MapStateDescriptor("rules", "string", "array<long>")
@@ -185,7 +185,7 @@ def test_the_stream_of_operator_state_is_that_of_the_golden_file():
     handle: Any = future.result().handle
     data = golden(f"operator-stream-v{OPERATOR_STREAM_FORMAT}", handle.stream.data)
     assert handle.stream.data == data
-    restored = DefaultOperatorStateBackend("op", [replace(handle, stream=stream_of(data))])
+    restored = OperatorStateBackend("op", [replace(handle, stream=stream_of(data))])
     assert restored.get_list_state(ListStateDescriptor("list", "string")).get() == ["a", "\u00e9"]
     assert restored.get_union_list_state(ListStateDescriptor("union", "long")).get() == [7]
     assert restored.get_broadcast_state(rules).items() == [("a", []), ("b", [1])]

@@ -6,9 +6,9 @@ from moorage_state.coordinator import (
     AcknowledgeCheckpoint,
     CheckpointException,
     CheckpointFailureReason,
+    CheckpointIdCounter,
     CheckpointProperties,
     CheckpointType,
-    CountingIdCounter,
     FailJob,
     FinalizeCheckpoint,
     JobEnd,
@@ -513,7 +513,7 @@ def test_state_of_an_operator_that_is_gone_is_left_only_if_not_all_must_be_taken
 
 
 def test_nothing_references_files_of_what_lies_elsewhere_until_a_checkpoint_is_complete(make):
-    h = make(ids=CountingIdCounter(8))
+    h = make(ids=CheckpointIdCounter(8))
     h.restores(h.lineage.manifest(7, "count"), own=False)
     h.checkpoint()
     h.checkpoint()

@@ -5,7 +5,8 @@ from datetime import UTC
 
 import pytest
 
-from moorage.driver.manifests import known_schemas, state_metas
+from moorage.driver.manifests import known_schemas
+from moorage_state.canonicalspec import metas_of
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.snapshots import (
     Manifest,
@@ -40,7 +41,7 @@ def manifest(kind):
         format=kind,
     )
     operator = OperatorState(
-        parallelism=1, key_types=["string"], states=state_metas((SCHEMA,)), subtasks=[handle]
+        parallelism=1, key_types=["string"], states=metas_of((SCHEMA,)), subtasks=[handle]
     )
     return Manifest(
         lineage="lineage",

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor
 from moorage_state.errors import CorruptState, NewerFormat, UserError
-from moorage_state.operator_state.backend import DefaultOperatorStateBackend
+from moorage_state.operator_state.backend import OperatorStateBackend
 from moorage_state.operator_state.snapshots import reassign
 from moorage_state.state_backends.futures import SnapshotCanceled
 from moorage_state.state_backends.storage import CheckpointStreamFactory
@@ -31,7 +31,7 @@ def taken(backend, streams, checkpoint_id=1):
 
 
 def filled(number, *, rules=()):
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     backend.get_list_state(BUFFER).add_all([f"{number}a", f"{number}b"])
     backend.get_union_list_state(OFFSETS).add(number)
     backend.get_broadcast_state(RULES).put_all(dict(rules))
@@ -48,7 +48,7 @@ def test_what_is_written_after_the_synchronous_part_is_not_in_the_snapshot(strea
     threads = [threading.Thread(target=future.run) for _ in range(3)]
     for thread in threads:
         thread.start()
-    restored = DefaultOperatorStateBackend("op", [future.result(30).handle])
+    restored = OperatorStateBackend("op", [future.result(30).handle])
     for thread in threads:
         thread.join()
     assert restored.get_list_state(BUFFER).get() == ["0a", "0b"]
@@ -57,7 +57,7 @@ def test_what_is_written_after_the_synchronous_part_is_not_in_the_snapshot(strea
 
 
 def test_without_operator_state_a_snapshot_is_complete_at_once(streams):
-    future = DefaultOperatorStateBackend("op").snapshot(1, 0.0, streams)
+    future = OperatorStateBackend("op").snapshot(1, 0.0, streams)
     assert future.done
     assert future.result().handle is None
     assert future.result().state_size == 0
@@ -91,7 +91,7 @@ def test_disposing_cancels_what_is_not_through_and_can_be_repeated(streams):
 )
 def test_handles_are_dealt_out_by_the_rules(streams, parallelism, lists):
     handles = [taken(filled(n, rules=[("from", [n])]), streams) for n in range(2)]
-    restored = [DefaultOperatorStateBackend("op", mine) for mine in reassign(handles, parallelism)]
+    restored = [OperatorStateBackend("op", mine) for mine in reassign(handles, parallelism)]
     assert [backend.get_list_state(BUFFER).get() for backend in restored] == lists
     for backend in restored:
         assert sorted(backend.get_union_list_state(OFFSETS).get()) == [0, 1]
@@ -110,10 +110,10 @@ def test_subtasks_without_operator_state_are_counted(streams):
 
 def test_states_that_nobody_asks_for_are_carried_on(streams):
     first = taken(filled(7, rules=[("a", [1])]), streams)
-    second = DefaultOperatorStateBackend("op", [first])
+    second = OperatorStateBackend("op", [first])
     assert second.get_registered_state_names() == {"buffer", "offsets"}
     assert second.get_registered_broadcast_state_names() == {"rules"}
-    third = DefaultOperatorStateBackend("op", [taken(second, streams, 2)])
+    third = OperatorStateBackend("op", [taken(second, streams, 2)])
     assert third.get_list_state(BUFFER).get() == ["7a", "7b"]
     assert third.get_broadcast_state(RULES).get("a") == [1]
 
@@ -122,24 +122,24 @@ def test_states_that_nobody_asks_for_are_carried_on(streams):
 def test_a_union_does_not_multiply_however_often_it_is_restored(streams, asked):
     handles = [taken(filled(n), streams) for n in range(2)]
     for checkpoint_id, parallelism in enumerate([2, 3, 1, 2, 2], 2):
-        made = [DefaultOperatorStateBackend("op", mine) for mine in reassign(handles, parallelism)]
+        made = [OperatorStateBackend("op", mine) for mine in reassign(handles, parallelism)]
         if asked:
             for backend in made:
                 assert sorted(backend.get_union_list_state(OFFSETS).get()) == [0, 1]
         handles = [taken(backend, streams, checkpoint_id) for backend in made]
-    (restored,) = [DefaultOperatorStateBackend("op", mine) for mine in reassign(handles, 1)]
+    (restored,) = [OperatorStateBackend("op", mine) for mine in reassign(handles, 1)]
     assert sorted(restored.get_union_list_state(OFFSETS).get()) == [0, 1]
 
 
 def test_what_a_subtask_adds_to_or_clears_of_a_union_is_its_own(streams):
     first = reassign([taken(filled(n), streams) for n in range(2)], 2)
-    one, other = [DefaultOperatorStateBackend("op", mine) for mine in first]
+    one, other = [OperatorStateBackend("op", mine) for mine in first]
     one.get_union_list_state(OFFSETS).update([5])
     other.get_union_list_state(OFFSETS).add(6)
     assert one.get_union_list_state(OFFSETS).get() == [5]
     handles = [taken(backend, streams, 2) for backend in (one, other)]
     for mine in reassign(handles, 2):
-        restored = DefaultOperatorStateBackend("op", mine)
+        restored = OperatorStateBackend("op", mine)
         assert sorted(restored.get_union_list_state(OFFSETS).get()) == [1, 5, 6]
 
 
@@ -156,14 +156,14 @@ def test_what_a_subtask_did_not_ask_for_is_carried_on_with_the_type_it_was_writt
     for n, backend in enumerate(first):
         backend.get_list_state(PAIRS).add_all([(n,), (n + 10,)])
     taken_first = reassign([taken(backend, streams) for backend in first], 2)
-    second = [DefaultOperatorStateBackend("op", mine) for mine in taken_first]
+    second = [OperatorStateBackend("op", mine) for mine in taken_first]
     second[0].get_list_state(LATER_PAIRS).add((5, "5"))
     second[0].get_broadcast_state(LATER_RULES).put("new", [Decimal(7)])
     handles = [taken(backend, streams, 2) for backend in second]
-    third = [DefaultOperatorStateBackend("op", mine) for mine in reassign(handles, parallelism)]
+    third = [OperatorStateBackend("op", mine) for mine in reassign(handles, parallelism)]
     # Nobody asks: what two types wrote goes on side by side.
     fourth = [taken(backend, streams, 3) for backend in third]
-    restored = [DefaultOperatorStateBackend("op", mine) for mine in reassign(fourth, parallelism)]
+    restored = [OperatorStateBackend("op", mine) for mine in reassign(fourth, parallelism)]
     pairs = [pair for backend in restored for pair in backend.get_list_state(LATER_PAIRS).get()]
     assert pairs == [(0, "new"), (10, "new"), (5, "5"), (1, "new"), (11, "new")]
     for n, backend in enumerate(restored):
@@ -172,11 +172,11 @@ def test_what_a_subtask_did_not_ask_for_is_carried_on_with_the_type_it_was_writt
 
 
 def test_handles_that_contradict_each_other_about_a_state_are_refused(streams):
-    one, other = DefaultOperatorStateBackend("op"), DefaultOperatorStateBackend("op")
+    one, other = OperatorStateBackend("op"), OperatorStateBackend("op")
     one.get_list_state(BUFFER).add("a")
     other.get_union_list_state(BUFFER).add("b")
     with pytest.raises(UserError, match="'buffer' was written as list state<string>"):
-        DefaultOperatorStateBackend("op", [taken(one, streams), taken(other, streams)])
+        OperatorStateBackend("op", [taken(one, streams), taken(other, streams)])
 
 
 def test_handles_of_several_snapshots_are_not_mixed(streams):
@@ -186,7 +186,7 @@ def test_handles_of_several_snapshots_are_not_mixed(streams):
 
 
 def test_a_redeclared_state_is_refused_at_its_registration(streams):
-    restored = DefaultOperatorStateBackend("op", [taken(filled(0), streams)])
+    restored = OperatorStateBackend("op", [taken(filled(0), streams)])
     with pytest.raises(UserError, match="'offsets' was written as union list state<bigint>"):
         restored.get_list_state(OFFSETS)
 
@@ -204,7 +204,7 @@ def test_damaged_streams_are_refused(streams, tmp_path, at, data, error, message
     raw = path.read_bytes()
     path.write_bytes(raw[:at] + data + raw[at + 1 :])
     with pytest.raises(error, match=message):
-        DefaultOperatorStateBackend("op", [handle])
+        OperatorStateBackend("op", [handle])
 
 
 def test_a_newer_format_is_refused():
@@ -214,4 +214,4 @@ def test_a_newer_format_is_refused():
     newer = data[:8] + b"\x00\x09" + data[10:]
     stream = replace(handle.stream, data=newer, sha256=hashlib.sha256(newer).hexdigest())
     with pytest.raises(NewerFormat, match="upgrade moorage"):
-        DefaultOperatorStateBackend("op", [replace(handle, stream=stream)])
+        OperatorStateBackend("op", [replace(handle, stream=stream)])
