@@ -35,11 +35,9 @@ class RangeCursor(Protocol):
 
     def seek(self, key: bytes) -> bytes | None:
         """Go to the first entry at or after `key` and return its key, None at the end."""
-        ...
 
     def key(self) -> bytes | None:
         """The key at the cursor, None at the end."""
-        ...
 
     def take(self, end: bytes, entries: int, size: int) -> tuple[list[bytes], list[bytes], bool]:
         """Entries from the cursor on, up to the key `end` (excluded), and whether all are there.
@@ -47,11 +45,9 @@ class RangeCursor(Protocol):
         Stops after `entries` entries, or when keys and values reach `size` bytes; at least one
         entry is returned if there is one.
         """
-        ...
 
     def take_keys(self, end: bytes, entries: int) -> list[bytes]:
         """At most `entries` keys from the cursor on, up to `end` (excluded)."""
-        ...
 
 
 class RangeView(Protocol):
@@ -65,15 +61,12 @@ class RangeView(Protocol):
 
     def get(self, key: bytes) -> bytes | None:
         """The value of one key, None when absent."""
-        ...
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of `keys` in their order, None where absent; keys in order cost least."""
-        ...
 
     def cursor(self, lower: bytes, upper: bytes) -> AbstractContextManager[RangeCursor]:
         """A cursor within [lower, upper), which ends with the with block."""
-        ...
 
 
 class PendingCopy(Protocol):
@@ -85,11 +78,9 @@ class PendingCopy(Protocol):
     @property
     def bytes(self) -> int:
         """About how large the files will be."""
-        ...
 
     def view(self) -> RangeView:
         """The state that the copy holds; not after `drop`."""
-        ...
 
     def write(self, path: Path, stopped: Callable[[], bool]) -> None:
         """Make the directory `path` of the copy; what an error leaves is deleted.
@@ -98,11 +89,9 @@ class PendingCopy(Protocol):
             LocalDiskError: the volume refuses.
             Retryable: `stopped` says so.
         """
-        ...
 
     def drop(self) -> None:
         """Let go of the state; idempotent."""
-        ...
 
 
 class RangeDatabase(RangeView, Protocol):
@@ -120,7 +109,6 @@ class RangeDatabase(RangeView, Protocol):
     @property
     def timers(self) -> RangeView:
         """Where timers are looked for: the same entries, however they are kept."""
-        ...
 
     def apply(
         self,
@@ -138,7 +126,6 @@ class RangeDatabase(RangeView, Protocol):
                 are written as they come: after an error a part may be written, and the database
                 must be closed and rebuilt.
         """
-        ...
 
     def make_room(self, frames: Callable[[], Iterable[Frame]], size: int) -> None:
         """Refuse writes that could not be applied, before anybody counts on them.
@@ -150,15 +137,12 @@ class RangeDatabase(RangeView, Protocol):
         Raises:
             StateTooLarge: they do not fit; nothing has changed.
         """
-        ...
 
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Delete every key in [start, end)."""
-        ...
 
     def flush(self) -> None:
         """Bring everything written so far to files, if it is kept in files."""
-        ...
 
     def checkpoint(self, path: Path) -> PendingCopy | None:
         """Begin a copy of the state as it is now, which comes to the directory `path`.
@@ -166,16 +150,12 @@ class RangeDatabase(RangeView, Protocol):
         `path` must not exist. None when all of it is there already; else `PendingCopy.write` makes
         it, and this call costs about as much as noting what there is.
         """
-        ...
 
     def properties(self) -> dict[str, int]:
         """Figures about the database; costs microseconds."""
-        ...
 
     def size(self) -> int:
         """Bytes of state, as the database keeps them."""
-        ...
 
     def close(self) -> None:
         """Let go of everything; idempotent."""
-        ...

@@ -80,7 +80,7 @@ def flink_hashes(types: Sequence[str]) -> Callable[[Columns], Hashes]:
     """
     codec = KeyCodec(types)
     parsed = parse_type(types[0])
-    # Java has no hash of such keys that Python could compute; their canonical bytes stand for them.
+    # Of no Java type that is reproduced here: hashed as the array of its canonical bytes.
     if len(types) > 1:
         return lambda columns: _canonical(codec, columns)
     if parsed.name == "string":

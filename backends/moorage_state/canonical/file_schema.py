@@ -75,7 +75,7 @@ def schema_of(meta: FileMeta) -> pa.Schema:
 def with_meta(meta: FileMeta) -> pa.Schema:
     """The columns of a file and its metadata, as it is written."""
     said = msgspec.to_builtins(meta)
-    # They are for whoever writes the file: values of it are of the last type, and none has expired.
+    # They tell whoever writes the file how to make its rows; a reader has no use for them.
     del said["earlier"], said["now_ms"], said["leaves_out_expired"]
     said = {name: value for name, value in said.items() if name not in _RARE or _says(value)}
     document = msgspec.json.encode(said)

@@ -57,11 +57,9 @@ class StateHandleBase(Protocol):
 
     def new_chunk(self) -> None:
         """Forget what was fetched for the chunk before."""
-        ...
 
     def flush(self) -> None:
         """Write what the current key changed, and forget the key."""
-        ...
 
 
 class NoKey(list[StateHandleBase]):

@@ -90,10 +90,10 @@ class LeaseTable:
     def get(self, lease: Lease) -> OpenRange:
         """The open range that the run of `lease` holds. Raises `StaleLease` if it does not."""
         uid, start, run = lease
+        # Without the lock, since every call asks: one look into a dict is whole by itself.
         claim = self._claims.get((uid, start))
         if claim is not None and claim.run == run and claim.opened is not None:
             return claim.opened
-        # No lock here, as every call asks: one look into a dict is whole by itself.
         holder = claim.run if claim is not None else "nobody"
         raise StaleLease(
             f"the range is not open for this run: uid={uid} start={start} run={run} "

@@ -166,7 +166,6 @@ class RangeApi(Protocol):
 
     def get_many(self, version: Version, keys: list[bytes], /) -> list[bytes | None]:
         """The values of `keys` in their order, None where absent; fastest for sorted keys."""
-        ...
 
     def scan_many(
         self,
@@ -181,7 +180,6 @@ class RangeApi(Protocol):
         At most `limit_entries` a prefix and about `limit_bytes` in all: prefixes beyond that come
         back empty and incomplete.
         """
-        ...
 
     def scan_from(
         self,
@@ -195,7 +193,6 @@ class RangeApi(Protocol):
 
         And no more than reach 8 MiB, but for one. What is not `complete` goes on.
         """
-        ...
 
     def due_timers(
         self,
@@ -210,7 +207,6 @@ class RangeApi(Protocol):
 
         At most `limit`, beginning after the stored key `after`.
         """
-        ...
 
     def next_timer(self, version: Version, after_ms: int, kind: int, /) -> int | None:
         """The earliest time, later than `after_ms`, of a stored timer of this kind; None if none.
@@ -218,14 +214,12 @@ class RangeApi(Protocol):
         Raises:
             VersionMismatch: the range is not at `version`.
         """
-        ...
 
     def stage(self, epoch: int, attempt: str, frame: bytes, seq: int, /) -> None:
         """Append a frame (of `deltas.encode_frame`) to an attempt's delta; `seq` counts from 0.
 
         A client may pipeline this: an error then surfaces in `prepare`.
         """
-        ...
 
     def prepare(
         self,
@@ -242,11 +236,9 @@ class RangeApi(Protocol):
             Retryable: not all frames are here: stage them again under another attempt.
             LocalDiskError: the volume is full; the attempt is gone, the range is unharmed.
         """
-        ...
 
     def abort(self, epoch: int, attempt: str, /) -> None:
         """Forget an attempt; idempotent. A delta that another attempt also made stays."""
-        ...
 
     def commit(
         self,
@@ -266,11 +258,9 @@ class RangeApi(Protocol):
             VersionMismatch: it continues another version than the one here.
             Bug: another delta was committed for this epoch.
         """
-        ...
 
     def snapshot(self, checkpoint_id: int, version: Version, /) -> SnapshotSync:
         """Copy the range as it is at `version`; epochs may go on when this returns."""
-        ...
 
 
 class StateApi(Protocol):
@@ -281,7 +271,6 @@ class StateApi(Protocol):
 
     def ping(self) -> int:
         """The process id of the server."""
-        ...
 
     def adopt(self, lineage: str, /) -> bool:
         """Make the local directory that of `lineage`: what another one left there is deleted.
@@ -289,7 +278,6 @@ class StateApi(Protocol):
         Idempotent; returns whether anything was deleted. Not needed for a directory that only one
         lineage ever uses. Raises `Retryable` while a range of the other one is open in a server.
         """
-        ...
 
     def open_range(
         self,
@@ -315,11 +303,9 @@ class StateApi(Protocol):
             CorruptState: the checkpoint in the store is damaged; names the object.
             Retryable: another server process still has the range open; StoreUnavailable likewise.
         """
-        ...
 
     def range(self, lease: Lease, /) -> RangeApi:
         """An open range, to call; where it is served from afar only its methods ask the server."""
-        ...
 
     def upload_many(
         self,
@@ -341,7 +327,6 @@ class StateApi(Protocol):
             Retryable: a snapshot was aborted, or is not on this volume any more.
             StoreUnavailable: the store does not take it.
         """
-        ...
 
     def save_many(
         self,
@@ -363,20 +348,15 @@ class StateApi(Protocol):
             Retryable: a snapshot was aborted, or is not on this volume any more.
             StoreUnavailable: the store does not take it.
         """
-        ...
 
     def notify_complete(self, checkpoint_id: int, run: str = "", /) -> None:
         """Drop older local copies and the deltas this checkpoint contains, of `run` or of all."""
-        ...
 
     def notify_aborted(self, checkpoint_id: int, run: str = "", /) -> None:
         """Stop uploads of this checkpoint and drop its local copies, of `run` or of all."""
-        ...
 
     def release_range(self, lease: Lease, /) -> None:
         """Close the range and give up its lease; files stay. Idempotent."""
-        ...
 
     def stats(self) -> list[RangeStats]:
         """A look at every open range, ordered by uid and start."""
-        ...

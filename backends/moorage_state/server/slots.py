@@ -25,7 +25,7 @@ from moorage_state.errors import Retryable, disk_errors
 
 ID_FILE = "ID"
 _RUN = "run"
-# More executors than a node has room for: whoever comes here has leaked sidecars.
+# Far more executors than share the volume of one node.
 _MOST_SLOTS = 64
 _ID_BYTES = 16
 _IDENTITY = re.compile(r"[0-9a-f]{32}-\d+")

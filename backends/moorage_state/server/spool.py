@@ -98,7 +98,7 @@ class DeltaSpool:
         # The reply was lost and the call repeated.
         if done is not None and done[0] == frame_count:
             return done[1]
-        # A key that changed nothing staged no frame: its delta is empty, and begins here.
+        # A subtask that changed nothing staged no frame: its delta is empty, and begins here.
         current = self._begin(attempt, header, 0 if frame_count == 0 else -1)
         with current.lock:
             try:

@@ -258,11 +258,9 @@ class Names(Protocol):
 
     def pack(self, number: int, size: int, *, shared: bool) -> str:
         """Of an object with several small files."""
-        ...
 
     def alone(self, snapshots: Snapshots, file: LocalFile) -> str:
         """Of an object that is one file."""
-        ...
 
 
 class CheckpointNames:
