@@ -3,16 +3,12 @@
 Apart from what reads and writes files: a server that was never asked for any runs without Arrow.
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from moorage_state.keygroups import SPARK_XXHASH64
 from moorage_state.snapshots import Manifest, OperatorStateMeta, StateMeta
-
-if TYPE_CHECKING:
-    from moorage_state.keyed.schema import StateSchema
 
 CANONICAL_FORMAT = 1
 
@@ -90,24 +86,6 @@ class FileMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     namespace_types: tuple[str, ...] = ()
     now_ms: int = 0
     leaves_out_expired: bool = False
-
-
-def metas_of(schemas: Iterable["StateSchema"]) -> list[StateMeta]:
-    """Declared states as manifests and canonical files record them."""
-    return [
-        StateMeta(
-            name=schema.name,
-            kind=schema.kind,
-            type=schema.type,
-            key_type=schema.key_type or None,
-            earlier=list(schema.earlier),
-            ttl_ms=schema.ttl_ms,
-            namespace_types=list(schema.namespace_types),
-            indexed_ms=schema.indexed_ms,
-            cleanup_in_full_snapshot=schema.cleanup_in_full_snapshot,
-        )
-        for schema in schemas
-    ]
 
 
 class CanonicalSpec(msgspec.Struct, frozen=True, kw_only=True):

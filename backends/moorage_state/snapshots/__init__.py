@@ -46,6 +46,7 @@ from moorage_state.snapshots.manifest import (
     decode_manifest,
     encode_manifest,
     manifest_digest,
+    metas_of,
     object_keys,
     worn_packs,
 )
@@ -120,6 +121,7 @@ __all__ = [
     "log_key",
     "manifest_digest",
     "manifest_key",
+    "metas_of",
     "next_checkpoint_id",
     "object_keys",
     "pack_size",

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -21,6 +21,9 @@ from moorage_state.errors import Bug, CorruptState, UserError
 from moorage_state.formats import decode_document, require_known_format
 from moorage_state.snapshots.object_keys import pack_size
 from moorage_state.stores import check_key
+
+if TYPE_CHECKING:
+    from moorage_state.keyed.schema import StateSchema
 
 MANIFEST_FORMAT = 1
 
@@ -120,6 +123,24 @@ class StateMeta(_Part, frozen=True, kw_only=True):
     namespace_types: list[str] = []
     indexed_ms: _Count | None = None
     cleanup_in_full_snapshot: bool = False
+
+
+def metas_of(schemas: Iterable["StateSchema"]) -> list[StateMeta]:
+    """Declared states as manifests and canonical files record them."""
+    return [
+        StateMeta(
+            name=schema.name,
+            kind=schema.kind,
+            type=schema.type,
+            key_type=schema.key_type or None,
+            earlier=list(schema.earlier),
+            ttl_ms=schema.ttl_ms,
+            namespace_types=list(schema.namespace_types),
+            indexed_ms=schema.indexed_ms,
+            cleanup_in_full_snapshot=schema.cleanup_in_full_snapshot,
+        )
+        for schema in schemas
+    ]
 
 
 class OperatorStateMeta(_Part, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from moorage_state.canonicalspec import CanonicalSpec, metas_of
+from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.coordinator import CheckpointOptions
 from moorage_state.coordinator.properties import SavepointFormat
 from moorage_state.errors import MoorageError, disk_errors
@@ -23,7 +23,7 @@ from moorage_state.server.databases import Databases
 from moorage_state.server.local_files import Snapshots
 from moorage_state.server.operations import Uploaded, UploadLimits
 from moorage_state.server.uploads import CheckpointNames, UploadPart, copy_native, export, upload
-from moorage_state.snapshots import FileRef, RangeHandle
+from moorage_state.snapshots import FileRef, RangeHandle, metas_of
 from moorage_state.state_backends.futures import Cancellation
 from moorage_state.state_backends.handles import (
     KeyedStateHandle,

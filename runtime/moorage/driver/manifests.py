@@ -21,7 +21,6 @@ from moorage.driver.views import CheckpointView, SavepointView
 from moorage.engine.event_time import JobClocks, Watermarks
 from moorage.engine.fleet import FleetUpload, RangeFleet, SavedOperator
 from moorage.engine.operator_states import OperatorStates
-from moorage_state.canonicalspec import metas_of
 from moorage_state.coordinator import CheckpointOptions, SavepointFormat
 from moorage_state.errors import Bug
 from moorage_state.keyed.schema import StateSchema
@@ -39,6 +38,7 @@ from moorage_state.snapshots import (
     StateMeta,
     encode_manifest,
     manifest_digest,
+    metas_of,
     run_token,
 )
 from moorage_state.stores import open_store

@@ -6,7 +6,6 @@ from datetime import UTC
 import pytest
 
 from moorage.driver.manifests import known_schemas
-from moorage_state.canonicalspec import metas_of
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.snapshots import (
     Manifest,
@@ -14,6 +13,7 @@ from moorage_state.snapshots import (
     RangeHandle,
     decode_manifest,
     encode_manifest,
+    metas_of,
 )
 
 SCHEMA = StateSchema(
