@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from moorage.api.functions import OutputTag, undeclared
 from moorage_state.errors import UserError
@@ -146,6 +147,12 @@ def hash_column(digest: _Hash, column: pa.Array) -> None:
         _hash_texts(digest, column)
     elif pa.types.is_primitive(kind) and not pa.types.is_float16(kind):
         digest.update(np.ascontiguousarray(_numbers(column)).tobytes())
+    elif pa.types.is_list(kind):
+        hash_column(digest, pc.list_value_length(column))
+        hash_column(digest, column.flatten())
+    elif pa.types.is_struct(kind):
+        for field in column.flatten():
+            hash_column(digest, field)
     else:
         digest.update(repr(column.to_pylist()).encode())
 

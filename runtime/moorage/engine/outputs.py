@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -86,18 +84,18 @@ class OutputBuffer:
         if self.takes(tag):
             self.rows.append((tag, self._sides[tag.name].as_tuple(row)))
 
-    def take(self) -> tuple[list[Any], pa.RecordBatch]:
-        """The rows since the last call, as they are and as a batch.
+    def take(self) -> pa.RecordBatch:
+        """The rows since the last call.
 
         Raises:
             UserError: when a row is of another width, or a value does not fit its column.
         """
-        rows = self.rows.copy()
+        batch = self._shape.batch(self.rows)
         self.rows.clear()
-        self.total += len(rows)
-        return rows, self._shape.batch(rows)
+        self.total += batch.num_rows
+        return batch
 
-    def take_sides(self) -> Iterator[tuple[str, list[Any], pa.RecordBatch]]:
+    def take_sides(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The same of each side output that had rows in the last `take`, with its name."""
         return iter(())
 
@@ -120,7 +118,7 @@ class TaggedBuffer(OutputBuffer):
         self.append = self._append
         self.as_tuple = self._as_tuple
 
-    def take(self) -> tuple[list[Any], pa.RecordBatch]:
+    def take(self) -> pa.RecordBatch:
         """See `OutputBuffer.take`: the rows of the main output."""
         mine: list[Any] = []
         for row in self.rows:
@@ -131,12 +129,12 @@ class TaggedBuffer(OutputBuffer):
         self.rows[:] = mine
         return super().take()
 
-    def take_sides(self) -> Iterator[tuple[str, list[Any], pa.RecordBatch]]:
+    def take_sides(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """See `OutputBuffer.take_sides`."""
         waiting, self._waiting = self._waiting, {}
         for name, rows in waiting.items():
             self.total += len(rows)
-            yield name, rows, self._sides[name].batch(rows)
+            yield name, self._sides[name].batch(rows)
 
     def _append(self, row: tuple[Any, ...]) -> None:
         # Rows of all outputs wait in one list, so that it is full after so many, whichever they are
@@ -221,10 +219,9 @@ class SubtaskOutput:
         Raises:
             UserError: a row is not of the declared schema.
         """
-        rows, batch = self.buffer.take()
-        yield from self._rows("", rows, batch)
-        for name, aside, side_batch in self.buffer.take_sides():
-            yield from self._rows(name, aside, side_batch)
+        yield from self._batch("", self.buffer.take())
+        for name, batch in self.buffer.take_sides():
+            yield from self._batch(name, batch)
         yield from self._emitted()
 
     def emit_table(self, tag: OutputTag, made: Any) -> None:
@@ -263,28 +260,21 @@ class SubtaskOutput:
         for name, made in tables:
             yield from self._table(name, made)
 
-    def _rows(self, name: str, rows: list[Any], batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        if not rows:
+    def _table(self, name: str, made: Any) -> Iterator[pa.RecordBatch]:
+        for batch in self.buffer.batches_of(made, name):
+            yield from self._batch(name, batch)
+
+    def _batch(self, name: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        if not batch.num_rows:
             return
         outlet = self._outlets[name]
-        if outlet.read:
-            self._hash.update(f"{name}:".encode())
-            self._hash.update(_hashable(rows))
-        yield from self._send_to(outlet, batch)
-
-    def _table(self, name: str, made: Any) -> Iterator[pa.RecordBatch]:
-        outlet = self._outlets[name]
-        for batch in self.buffer.batches_of(made, name):
-            if outlet.read:
-                self._hash.update(f"{name}:".encode())
-                for column in batch.columns:
-                    hash_column(self._hash, column)
-            yield from self._send_to(outlet, batch)
-
-    def _send_to(self, outlet: _Outlet, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         for _, writer in outlet.writers:
             writer.write(batch)
         if outlet.read:
+            # With the number of rows no two outputs have the same bytes.
+            self._hash.update(f"{name}:{batch.num_rows}:".encode())
+            for column in batch.columns:
+                hash_column(self._hash, column)
             carried = batch
             if self._mixed:
                 carried = carried_batch(batch, outlet.column, self._plan.carried)
@@ -295,18 +285,3 @@ class SubtaskOutput:
 def is_pair(made: Any) -> bool:
     """Whether it is a tag and what goes to that side output."""
     return isinstance(made, tuple) and len(made) == _PAIR and type(made[0]) is OutputTag
-
-
-def _plain(value: Any) -> Any:
-    """What stands for a value in a digest: all of it, where `repr` would shorten an array."""
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
-
-
-_pack = msgspec.msgpack.Encoder(enc_hook=_plain).encode
-
-
-def _hashable(rows: list[Any]) -> bytes:
-    try:
-        return _pack(rows)
-    except OverflowError:  # integers of more than 64 bits, in a column of decimals
-        return repr(rows).encode()

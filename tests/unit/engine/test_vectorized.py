@@ -3,6 +3,7 @@
 # ruff: noqa: ARG001, ARG002 - functions have the signature that the API gives them
 
 import datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -303,6 +304,11 @@ def test_a_digest_is_of_values_and_not_of_what_lies_under_nulls():
         pa.array([None, 5], pa.timestamp("us", "UTC")),
         pa.array([5, None], pa.date32()),
         pa.array([[1], None]),
+        pa.array([[1, 2], [], None]),
+        pa.array([[1], [2], None]),
+        pa.array([{"a": 1, "b": "x"}, None]),
+        pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
+        pa.array([None, Decimal("1.5")]),
     ]
     for column in columns:
         assert digest(column) == digest(pa.concat_arrays([column, column]).slice(0, len(column)))
