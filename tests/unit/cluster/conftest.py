@@ -2,10 +2,11 @@
 
 import http.client
 import json
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import yaml
@@ -17,9 +18,24 @@ from moorage.cluster.orders import Places
 from moorage.driver.requests import Requests
 from moorage.driver.types import JobProgress
 from moorage.redaction import Redactor
+from moorage_api.driver import DriverState, RequestView
 
 TOKEN = "a-token-of-twenty-chars"  # noqa: S105
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+class Kept(http.client.HTTPConnection):
+    """A connection that is closed in the end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def ask(self, path: str, token: str | None = None) -> bytes:
+        self.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        return self.getresponse().read()
 
 
 @dataclass
@@ -29,7 +45,30 @@ class Played:
     endpoint: Endpoint
     board: Board
     requests: Requests
-    clock: list[float]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.endpoint.close()
+
+    def connect(self) -> socket.socket:
+        """A connection on which nothing was said yet."""
+        return socket.create_connection(("127.0.0.1", self.endpoint.port), timeout=10)
+
+    def keep(self) -> "Kept":
+        """A connection for several requests."""
+        return Kept("127.0.0.1", self.endpoint.port, timeout=10)
+
+    def order(self, path: str, **body: Any) -> tuple[int, Any]:
+        """One request that gives an order, under the id `a` unless `body` says otherwise."""
+        return self.call("POST", path, {"requestId": "a", **body})
+
+    def view(self, request_id: str = "a") -> RequestView:
+        return RequestView.model_validate(self.call("GET", f"/requests/{request_id}")[1])
+
+    def state(self) -> DriverState:
+        return DriverState.model_validate(self.call("GET", "/state")[1])
 
     def say(self, **fields: Any) -> None:
         """The driver's progress."""
@@ -44,8 +83,7 @@ class Played:
         **headers: str,
     ) -> tuple[int, Any]:
         """One request; its status, and its answer as JSON where it is JSON."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.endpoint.port, timeout=10)
-        try:
+        with self.keep() as connection:
             if token is not None:
                 headers["Authorization"] = f"Bearer {token}"
             data = json.dumps(body).encode() if isinstance(body, dict) else body
@@ -54,39 +92,39 @@ class Played:
             text = answer.read()
             plain = not text or answer.headers.get_content_type() != "application/json"
             return answer.status, text if plain else json.loads(text)
-        finally:
-            connection.close()
 
 
-def play(**options: Any) -> Played:
-    requests, metrics, clock = Requests(), DriverMetrics("clicks", "team"), [100.0]
-    attempt = DriverAttempt(3, "clicks", "team", "uid-1", "s3://state/clicks")
-    board = Board(
-        attempt,
-        requests,
+def board_of(clock: list[float], requests: Requests | None = None, **options: Any) -> Board:
+    """The board of a driver, on a clock that the test turns."""
+    return Board(
+        DriverAttempt(3, "clicks", "team", "uid-1", "s3://state/clicks"),
+        requests or Requests(),
         Redactor({"AWS_SECRET_ACCESS_KEY": "very-secret-key"}, TOKEN),
-        observe=metrics,
         clock=lambda: clock[0],
         wall_clock=lambda: AT,
+        **options,
     )
+
+
+def play(port: int = 0, **options: Any) -> Played:
+    requests, metrics, clock = Requests(), DriverMetrics("clicks", "team"), [100.0]
+    board = board_of(clock, requests, observe=metrics)
     metrics.show(board)
-    endpoint = Endpoint(board, requests, metrics, TOKEN, port=0, host="127.0.0.1", **options)
-    return Played(endpoint, board, requests, clock)
+    endpoint = Endpoint(board, requests, metrics, TOKEN, port=port, host="127.0.0.1", **options)
+    return Played(endpoint, board, requests)
 
 
 @pytest.fixture
 def played() -> Iterator[Played]:
-    made = play()
-    yield made
-    made.endpoint.close()
+    with play() as made:
+        yield made
 
 
 @pytest.fixture
 def hasty() -> Iterator[Played]:
     """An endpoint that waits half a second for a request."""
-    made = play(seconds=0.5)
-    yield made
-    made.endpoint.close()
+    with play(seconds=0.5) as made:
+        yield made
 
 
 @pytest.fixture

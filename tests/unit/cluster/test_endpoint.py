@@ -8,7 +8,7 @@ import ssl
 import string
 import threading
 import time
-from datetime import timedelta
+from typing import Any
 
 import pyspark
 import pytest
@@ -28,17 +28,17 @@ from moorage.driver.requests import (
 )
 from moorage.driver.views import CheckpointView, RestoredView, SavepointView
 from moorage_api.driver import DriverState, RequestView
-from moorage_state.errors import StoreUnavailable
+from moorage_state.errors import StoreUnavailable, UserError
 
 from .conftest import AT, TOKEN, play
 
 VIEW = CheckpointView(7, 41, AT, 1234, 200, 0.5, 3)
 SAVEPOINT = SavepointView("before", "s3://sp/before", 8, 41, 99, 1.5, "sha256:abc", 128, AT)
-POSTS = {
-    "/checkpoints": {"requestId": "a"},
-    "/savepoints": {"requestId": "a", "name": "before"},
-    "/stop": {"requestId": "a"},
-    "/rescale": {"requestId": "a", "executors": 3},
+ORDERS: dict[str, dict[str, Any]] = {
+    "/checkpoints": {},
+    "/savepoints": {"name": "before"},
+    "/stop": {},
+    "/rescale": {"executors": 3},
 }
 
 
@@ -58,9 +58,8 @@ def read_only(tmp_path):
     """An endpoint with a token that only reads, and the file that it lies in."""
     file = tmp_path / "scrape"
     file.write_text(f"{READER}\n")
-    made = play(scrape=file)
-    yield made, file
-    made.endpoint.close()
+    with play(scrape=file) as made:
+        yield made, file
 
 
 READER = "a-token-that-only-reads"
@@ -71,13 +70,13 @@ def test_the_token_for_scraping_reads(read_only, path):
     assert read_only[0].call("GET", path, token=READER)[0] == 200
 
 
-@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize("path", ORDERS)
 def test_the_token_for_scraping_gives_no_orders(read_only, path):
     played, _ = read_only
-    status, answer = played.call("POST", path, POSTS[path], token=READER)
+    status, answer = played.call("POST", path, {"requestId": "a", **ORDERS[path]}, token=READER)
     assert (status, answer["error"]["code"]) == (403, "forbidden")
     assert played.requests.take() == []
-    assert played.call("POST", path, POSTS[path])[0] == 202
+    assert played.order(path, **ORDERS[path])[0] == 202
 
 
 def test_the_token_for_scraping_may_change_and_come_late(read_only):
@@ -96,17 +95,15 @@ def test_the_token_for_scraping_may_change_and_come_late(read_only):
 @pytest.fixture
 def secured(tmp_path):
     """A hasty endpoint behind TLS, and where its certificate lies."""
-    files = mount(tmp_path / "tls")
-    made = play(tls=files, seconds=1.0)
-    yield made, tmp_path / "tls"
-    made.endpoint.close()
+    with play(tls=mount(tmp_path / "tls"), seconds=1.0) as made:
+        yield made, tmp_path / "tls"
 
 
 def ask_by_tls(played, ca="ca", name=NAME):
     """Status of /state, and the certificate that was shown."""
     context = ssl.create_default_context(cadata=authority(ca))
     with (
-        socket.create_connection(("127.0.0.1", played.endpoint.port), timeout=10) as plain,
+        played.connect() as plain,
         context.wrap_socket(plain, server_hostname=name) as connected,
     ):
         shown = connected.getpeercert(binary_form=True)
@@ -140,10 +137,7 @@ def test_the_endpoint_takes_up_a_renewed_certificate(secured):
 def test_a_tls_handshake_byte_by_byte_has_the_one_deadline_and_keeps_nobody_out(secured):
     played, _ = secured
     with contextlib.ExitStack() as stack:
-        address = ("127.0.0.1", played.endpoint.port)
-        crowd = [
-            stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(100)
-        ]
+        crowd = [stack.enter_context(played.connect()) for _ in range(100)]
         assert ask_by_tls(played)[0] == 200
         began = time.monotonic()
         with contextlib.suppress(OSError):
@@ -154,18 +148,17 @@ def test_a_tls_handshake_byte_by_byte_has_the_one_deadline_and_keeps_nobody_out(
 
 
 def test_two_authorizations_are_none(played):
-    connection = http.client.HTTPConnection("127.0.0.1", played.endpoint.port, timeout=10)
-    connection.putrequest("GET", "/state")
-    connection.putheader("Authorization", "Bearer wrong")
-    connection.putheader("Authorization", f"Bearer {TOKEN}")
-    connection.endheaders()
-    assert connection.getresponse().status == 401
-    connection.close()
+    with played.keep() as connection:
+        connection.putrequest("GET", "/state")
+        connection.putheader("Authorization", "Bearer wrong")
+        connection.putheader("Authorization", f"Bearer {TOKEN}")
+        connection.endheaders()
+        assert connection.getresponse().status == 401
 
 
-@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize("path", ORDERS)
 def test_what_is_asked_for_reaches_the_driver_once(played, path):
-    first, second = (played.call("POST", path, POSTS[path]) for _ in range(2))
+    first, second = (played.order(path, **ORDERS[path]) for _ in range(2))
     assert first == second
     assert first[0] == 202
     assert first[1]["state"] == "Pending"
@@ -173,11 +166,10 @@ def test_what_is_asked_for_reaches_the_driver_once(played, path):
 
 
 def test_requests_arrive_as_they_were_asked(played):
-    played.call("POST", "/checkpoints", {"requestId": "c"})
-    played.call("POST", "/savepoints", {"requestId": "s", "name": "x", "format": "native"})
-    stop = {"requestId": "t", "mode": "Savepoint", "name": "y", "release": True}
-    played.call("POST", "/stop", stop)
-    played.call("POST", "/rescale", {"requestId": "r", "parallelism": 4})
+    played.order("/checkpoints", requestId="c")
+    played.order("/savepoints", requestId="s", name="x", format="native")
+    played.order("/stop", requestId="t", mode="Savepoint", name="y", release=True)
+    played.order("/rescale", requestId="r", parallelism=4)
     one, two, three, four = played.requests.take()
     assert isinstance(one, CheckpointRequest)
     assert isinstance(two, SavepointRequest)
@@ -191,7 +183,7 @@ def test_requests_arrive_as_they_were_asked(played):
 
 
 def test_the_answer_can_be_fetched_again_when_it_was_lost(played):
-    played.call("POST", "/checkpoints", {"requestId": "a"})
+    played.order("/checkpoints")
     (request,) = played.requests.take()
     request.running()
     assert played.call("GET", "/requests/a")[1]["state"] == "Running"
@@ -210,9 +202,9 @@ def test_the_answer_can_be_fetched_again_when_it_was_lost(played):
 
 
 def test_a_savepoint_says_all_that_its_restore_needs(played):
-    played.call("POST", "/savepoints", POSTS["/savepoints"])
+    played.order("/savepoints", name="before")
     played.requests.take()[0].answer(SAVEPOINT)
-    view = RequestView.model_validate(played.call("GET", "/requests/a")[1])
+    view = played.view()
     assert view.savepoint is not None
     assert view.savepoint.manifest_digest == "sha256:abc"
     assert (view.savepoint.max_parallelism, view.savepoint.checkpoint_id) == (128, 8)
@@ -222,9 +214,9 @@ def test_a_savepoint_says_all_that_its_restore_needs(played):
 
 def test_a_stop_says_with_what(played):
     played.say(last_checkpoint=VIEW, completed_checkpoints=1)
-    played.call("POST", "/stop", POSTS["/stop"])
+    played.order("/stop")
     played.requests.take()[0].answer(Stopped(VIEW, SAVEPOINT, released=True))
-    view = RequestView.model_validate(played.call("GET", "/requests/a")[1])
+    view = played.view()
     assert view.savepoint is not None
     assert view.savepoint.name == "before"
     assert view.checkpoint is not None
@@ -239,41 +231,36 @@ def test_a_stop_says_with_what(played):
     ],
 )
 def test_why_a_request_failed_has_a_stable_code(played, error, code):
-    played.call("POST", "/rescale", POSTS["/rescale"])
+    played.order("/rescale", executors=3)
     played.requests.take()[0].answer(error)
-    status, answer = played.call("POST", "/rescale", POSTS["/rescale"])
+    status, answer = played.order("/rescale", executors=3)
     assert (status, answer["state"], answer["error"]["code"]) == (200, "Failed", code)
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/savepoints", {"requestId": "a", "name": "other"}),
-        ("/checkpoints", {"requestId": "a"}),
-        ("/stop", {"requestId": "a"}),
-    ],
+    ("path", "body"), [("/savepoints", {"name": "other"}), ("/checkpoints", {}), ("/stop", {})]
 )
 def test_an_id_is_of_one_request(played, path, body):
-    played.call("POST", "/savepoints", POSTS["/savepoints"])
-    status, answer = played.call("POST", path, body)
+    played.order("/savepoints", name="before")
+    status, answer = played.order(path, **body)
     assert (status, answer["error"]["code"]) == (409, "request_conflict")
     assert len(played.requests.take()) == 1
 
 
 def test_a_driver_that_ends_takes_nothing_new_and_still_answers(played):
-    played.call("POST", "/checkpoints", {"requestId": "a"})
+    played.order("/checkpoints")
     played.requests.refuse("the driver is ending")
-    status, answer = played.call("POST", "/checkpoints", {"requestId": "b"})
+    status, answer = played.order("/checkpoints", requestId="b")
     assert (status, answer["error"]["code"]) == (503, "driver_ending")
-    assert played.call("POST", "/checkpoints", {"requestId": "a"})[0] == 202
+    assert played.order("/checkpoints")[0] == 202
 
 
 def test_a_hundred_requests_are_remembered_and_unanswered_ones_never_forgotten(played):
     for number in range(100):
-        assert played.call("POST", "/checkpoints", {"requestId": f"r{number}"})[0] == 202
-    assert played.call("POST", "/checkpoints", {"requestId": "more"})[0] == 429
+        assert played.order("/checkpoints", requestId=f"r{number}")[0] == 202
+    assert played.order("/checkpoints", requestId="more")[0] == 429
     played.requests.get("r50").answer(VIEW)
-    assert played.call("POST", "/checkpoints", {"requestId": "more"})[0] == 202
+    assert played.order("/checkpoints", requestId="more")[0] == 202
     assert played.call("GET", "/requests/r50")[0] == 404
     assert played.call("GET", "/requests/r0")[0] == 200
     assert len(played.board.state().requests) == 100
@@ -331,14 +318,13 @@ def test_a_wrong_body_is_named_by_its_field_and_does_nothing(played, path, body,
 def test_a_body_that_is_too_long_is_not_read(played):
     body = b'{"requestId": "' + b"a" * MAX_BODY_BYTES + b'"}'
     assert played.call("POST", "/checkpoints", body)[0] == 413
-    connection = http.client.HTTPConnection("127.0.0.1", played.endpoint.port, timeout=10)
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        pieces = (b"x" * 1000 for _ in range(5_000))
-        connection.request("POST", "/stop", pieces, headers, encode_chunked=True)
-    with contextlib.suppress(ConnectionResetError):
-        assert connection.getresponse().status == 413
-    connection.close()
+    with played.keep() as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            pieces = (b"x" * 1000 for _ in range(5_000))
+            connection.request("POST", "/stop", pieces, headers, encode_chunked=True)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.getresponse().status == 413
     assert played.requests.take() == []
 
 
@@ -370,70 +356,14 @@ def test_the_state_is_that_of_the_contract_without_secrets(played):
     assert state.last_checkpoint.id == 7
 
 
-def test_a_restored_savepoint_is_not_the_lineages_last_checkpoint(played):
-    restored = RestoredView("s3://other/before", 6, AT, own=False)
-    played.say(restored_from=restored.path, restored=restored, last_checkpoint=VIEW)
-    state = DriverState.model_validate(played.call("GET", "/state")[1])
-    assert state.last_checkpoint is None
-    assert state.restored_from is not None
-    assert state.restored_from.path == "s3://other/before"
-
-
-def test_busy_ratio_and_rates_are_of_the_last_minute_and_fade(played):
-    played.say(phase="running")
-    for second in range(1, 21):
-        played.clock[0] = 100.0 + second
-        played.say(phase="running", epochs=second, epoch_seconds=0.5, epoch_rows=100)
-    state = played.board.state()
-    assert state.busy_ratio == pytest.approx(0.5, abs=0.05)
-    assert state.rows_per_second == pytest.approx(100, rel=0.1)
-    assert state.last_progress_time == AT
-    played.clock[0] = 300.0
-    state = played.board.state()
-    assert (state.busy_ratio, state.rows_per_second) == (0.0, 0.0)
-
-
-def test_an_epoch_under_way_is_busy_time_and_is_told_with_its_age(played):
-    played.say(phase="running", moves=1)
-    played.clock[0] = 160.0
-    assert played.board.state().busy_ratio == 0.0
-    played.say(phase="running", in_epoch=True, moves=2)
-    played.clock[0] = 190.0
-    state = played.board.state()
-    assert state.busy_ratio == pytest.approx(0.5)
-    assert state.epoch_since == AT
-    assert played.board.epoch_age() == 30.0
-    played.clock[0] = 160.0 + 20 * 60
-    assert played.board.state().busy_ratio == 1.0
-    played.say(phase="running", epochs=1, epoch_seconds=1200.0, moves=3)
-    state = played.board.state()
-    assert (state.epoch_since, played.board.epoch_age()) == (None, 0.0)
-    assert state.epoch_seconds == 1200.0
-
-
-def test_what_moves_within_an_epoch_is_told_and_what_does_not_is_not(played):
-    times = [AT + timedelta(minutes=minute) for minute in range(3)]
-    played.board._wall_clock = lambda: times[0]
-    played.say(phase="running", in_epoch=True, moves=1)
-    times.pop(0)
-    played.say(phase="running", in_epoch=True, moves=1, tasks=4)
-    state = played.board.state()
-    assert state.last_move_time == AT
-    assert (state.tasks_running, state.answered_at) == (4, AT + timedelta(minutes=1))
-    times.pop(0)
-    played.say(phase="running", in_epoch=True, moves=2, tasks=4)
-    assert played.board.state().last_move_time == AT + timedelta(minutes=2)
-
-
 def test_who_is_slow_to_ask_is_hung_up_on_and_others_are_served(hasty):
     slow = []
     for start in (b"", b"GET /state HT", b"POST /stop HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"):
-        peer = socket.create_connection(("127.0.0.1", hasty.endpoint.port), timeout=10)
+        peer = hasty.connect()
         peer.sendall(start)
         slow.append(peer)
-    keep = http.client.HTTPConnection("127.0.0.1", hasty.endpoint.port, timeout=10)
-    keep.request("GET", "/healthz")
-    keep.getresponse().read()
+    keep = hasty.keep()
+    keep.ask("/healthz")
     stop = threading.Event()
 
     def drip() -> None:
@@ -460,52 +390,38 @@ def test_who_is_slow_to_ask_is_hung_up_on_and_others_are_served(hasty):
 
 
 def test_a_connection_that_asks_in_time_is_kept(hasty):
-    keep = http.client.HTTPConnection("127.0.0.1", hasty.endpoint.port, timeout=10)
-    keep.connect()
-    sock = keep.sock
-    began = time.monotonic()
-    while time.monotonic() - began < 1.5:
-        keep.request("GET", "/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
-        assert keep.getresponse().read()
-    assert keep.sock is sock
-    keep.close()
+    with hasty.keep() as keep:
+        keep.connect()
+        sock, began = keep.sock, time.monotonic()
+        while time.monotonic() - began < 1.5:
+            assert keep.ask("/metrics", TOKEN)
+        assert keep.sock is sock
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/state"])
 def test_a_stranger_has_one_deadline_however_often_it_asks(hasty, path):
-    keep = http.client.HTTPConnection("127.0.0.1", hasty.endpoint.port, timeout=10)
-    keep.connect()
-    keep.auto_open = 0
-    began = time.monotonic()
-    with contextlib.suppress(OSError, http.client.HTTPException):
+    with hasty.keep() as keep, contextlib.suppress(OSError, http.client.HTTPException):
+        keep.connect()
+        keep.auto_open = 0
+        began = time.monotonic()
         while time.monotonic() - began < 10:
-            keep.request("GET", path)
-            keep.getresponse().read()
-    keep.close()
+            keep.ask(path)
     assert 0.4 < time.monotonic() - began < 5
 
 
 def test_who_has_shown_the_token_is_not_put_out_by_a_crowd(played):
-    keep = http.client.HTTPConnection("127.0.0.1", played.endpoint.port, timeout=10)
-    keep.request("GET", "/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
-    keep.getresponse().read()
-    sock = keep.sock
-    with contextlib.ExitStack() as stack:
+    with played.keep() as keep, contextlib.ExitStack() as stack:
+        keep.ask("/metrics", TOKEN)
+        sock = keep.sock
         for _ in range(150):
-            address = ("127.0.0.1", played.endpoint.port)
-            stack.enter_context(socket.create_connection(address, timeout=10))
+            stack.enter_context(played.connect())
         assert played.call("GET", "/state")[0] == 200  # so all that came before are in
-        keep.request("GET", "/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
-        assert keep.getresponse().read()
+        assert keep.ask("/metrics", TOKEN)
         assert keep.sock is sock
-    keep.close()
 
 
 def test_many_connections_do_not_keep_others_out(played):
-    idle = [
-        socket.create_connection(("127.0.0.1", played.endpoint.port), timeout=10)
-        for _ in range(200)
-    ]
+    idle = [played.connect() for _ in range(200)]
     assert played.call("GET", "/state")[0] == 200
 
     def closed() -> bool:
@@ -529,63 +445,46 @@ def test_a_port_that_is_taken_is_named():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        from moorage.cluster.endpoint import Endpoint
-
-        made = play()
-        with pytest.raises(Exception, match=r"port=\d+ error=.*in use"):
-            Endpoint(
-                made.board,
-                made.requests,
-                made.endpoint._metrics,
-                TOKEN,
-                port=taken.getsockname()[1],
-                host="127.0.0.1",
-            )
-        made.endpoint.close()
+        with pytest.raises(UserError, match=r"port=\d+ error=.*in use"):
+            play(port=taken.getsockname()[1])
 
 
 # -- whatever is sent ---------------------------------------------------------------------------
 
 PATHS = st.one_of(
-    st.sampled_from([*POSTS, "/state", "/metrics", "/requests/a", "/healthz", "*", "//", "/%00"]),
+    st.sampled_from([*ORDERS, "/state", "/metrics", "/requests/a", "/healthz", "*", "//", "/%00"]),
     st.text(string.printable, max_size=40).map(lambda s: f"/{s}"),
 )
+NAMES = [
+    "Authorization",
+    "Content-Length",
+    "Transfer-Encoding",
+    "Expect",
+    "Upgrade",
+    "Connection",
+    "Content-Encoding",
+    "Content-Type",
+    "Host",
+]
+VALUES = [
+    "Bearer wrong",
+    *[
+        "Bearer",
+        "chunked",
+        "100-continue",
+        "websocket",
+        "upgrade",
+        "gzip",
+        "-1",
+        "5",
+        "99999999999999999999",
+        "keep-alive",
+    ],
+]
 HEADERS = st.lists(
     st.tuples(
-        st.one_of(
-            st.sampled_from(
-                [
-                    "Authorization",
-                    "Content-Length",
-                    "Transfer-Encoding",
-                    "Expect",
-                    "Upgrade",
-                    "Connection",
-                    "Content-Encoding",
-                    "Content-Type",
-                    "Host",
-                ]
-            ),
-            st.text(string.printable, max_size=20),
-        ),
-        st.one_of(
-            st.sampled_from(
-                [
-                    "Bearer wrong",
-                    "Bearer",
-                    "chunked",
-                    "100-continue",
-                    "websocket",
-                    "upgrade",
-                    "gzip",
-                    "-1",
-                    "5",
-                    "99999999999999999999",
-                    "keep-alive",
-                ]
-            ),
-            st.text(max_size=60),
-        ),
+        st.one_of(st.sampled_from(NAMES), st.text(string.printable, max_size=20)),
+        st.one_of(st.sampled_from(VALUES), st.text(max_size=60)),
     ),
     max_size=8,
 )
@@ -612,9 +511,8 @@ RAW = st.builds(
 
 @pytest.fixture(scope="module")
 def target():
-    made = play(seconds=1.0)
-    yield made
-    made.endpoint.close()
+    with play(seconds=1.0) as made:
+        yield made
 
 
 @settings(
@@ -624,7 +522,7 @@ def target():
 @given(raw=st.one_of(RAW, st.binary(max_size=2000)))
 def test_nothing_sent_without_the_token_changes_or_breaks_anything(target, raw):
     answer = b""
-    with socket.create_connection(("127.0.0.1", target.endpoint.port), timeout=10) as peer:
+    with target.connect() as peer:
         with contextlib.suppress(OSError):
             peer.sendall(raw)
             peer.shutdown(socket.SHUT_WR)
@@ -646,7 +544,7 @@ def test_nothing_sent_without_the_token_changes_or_breaks_anything(target, raw):
 @given(
     method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH"]),
     path=st.one_of(
-        st.sampled_from([*POSTS, "/state", "/checkpoints", "/metrics", "/healthz"]),
+        st.sampled_from([*ORDERS, "/state", "/checkpoints", "/metrics", "/healthz"]),
         st.text(string.ascii_letters + "/%._-?&#", max_size=30).map(lambda s: f"/{s}"),
     ),
     body=st.one_of(
