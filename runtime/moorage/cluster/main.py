@@ -156,11 +156,7 @@ class DriverProcess:
         self._metrics.show(self.board)
 
     def run(self) -> int:
-        """Run the job to its end and return the exit status; the report is written.
-
-        The first signal takes a last checkpoint; a second one, or the end of the time that the
-        order gives for it, ends the process.
-        """
+        """Run the job to its end and return the exit status; the report is written."""
         try:
             endpoint = Endpoint(
                 self.board,
@@ -177,6 +173,7 @@ class DriverProcess:
             return self._end(error)
         _log.info("endpoint_listens: port=%d attempt=%d", endpoint.port, self.board.attempt.number)
         try:
+            # Daemon: a Spark that hangs is not waited for.
             threading.Thread(target=self._work, name="moorage-job", daemon=True).start()
             result = self._wait()
             status = self._end(result)

@@ -302,12 +302,3 @@ class DriverMetrics(Collector):
         measure = next(m for m in METRICS if m.name == name)
         labels = [*_LABELS, *measure.labels]
         return Histogram(name, measure.help, labels, registry=self._registry, buckets=buckets)
-
-
-def metrics_table() -> str:
-    """The table of the documentation."""
-    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    for measure in METRICS:
-        labels = ", ".join(f"`{name}`" for name in measure.labels)
-        lines.append(f"| `{measure.name}` | {measure.kind} | {labels} | {measure.help} |")
-    return "\n".join(lines) + "\n"

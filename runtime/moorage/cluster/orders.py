@@ -31,7 +31,6 @@ from moorage_state.server.tls import BadCertificate, TlsFiles, certificates
 JOB_FILE = "job.yaml"
 START_FILE = "start.json"
 SPARK_FILE = "spark.json"
-EXECUTOR_FILE = "executor.yaml"
 CONTROL_FILE = "control"
 
 MIN_TOKEN = 16
@@ -122,7 +121,6 @@ class Mounted:
     job: StatefulSparkJob
     start: StartOrder
     spark: dict[str, str]
-    executor_template: Path
     token: str
     control: str
     scrape: Path
@@ -178,7 +176,6 @@ def _read_rest(start: StartOrder, places: Places, environ: Mapping[str, str]) ->
         job=job,
         start=start,
         spark=_spark_settings(places),
-        executor_template=places.config / EXECUTOR_FILE,
         token=_token(places.token),
         control=_token(_control(places)),
         scrape=places.scrape,

@@ -177,6 +177,7 @@ class Checkpointer:
             MoorageError: the run cannot go on, or too many checkpoints failed in a row.
         """
         self._background.take()
+        # Without a new epoch a periodic checkpoint would be the one before once more.
         if epoch > self._covered_epoch or self._works:
             self._coordinator.on_time(self._clock())
         self._carry_out(at)
@@ -267,6 +268,7 @@ class Checkpointer:
         Args:
             job_ends: there is no next run, so nobody waits for uploads that lead to nothing.
         """
+        # First: whatever still answers must find a coordinator that takes no answer.
         self._coordinator.suspend()
         self._fleet.abandon(list(self._works))
         self._background.join(0.0 if job_ends else _UPLOADS_END_SECONDS)
@@ -282,11 +284,6 @@ class Checkpointer:
     def next_id(self) -> int:
         """The id of the next checkpoint or savepoint that begins."""
         return self._ids.next_id
-
-    @property
-    def under_way(self) -> bool:
-        """Whether a checkpoint or savepoint is being taken."""
-        return bool(self._works) or self._requesters.finds_place
 
     @property
     def takes_savepoint(self) -> bool:
@@ -410,12 +407,10 @@ class Checkpointer:
         )
 
     def _finalize(self, work: Work) -> str:
-        """In a thread: let it exist, then publish what it covers.
-
-        No newer one can exist before that is published: what it holds is only what came since, and
-        a restore publishes again what the restored one holds, and nothing of those before it.
-        """
+        """In a thread: let it exist, then publish what it covers."""
         address = self._snapshots.finalize(work)
+        # Published before a newer one may exist: that holds only what came since, and a restore
+        # publishes again what the restored one holds, and nothing of those before it.
         if not work.is_savepoint:
             try:
                 # A driver that was stalled must not publish over its successor.

@@ -104,7 +104,7 @@ def new_coordinator(
 def calendar_of(settings: JobSettings) -> Callable[[float], float] | None:
     """The next time of `checkpoint.cron` (in UTC) after a given one, in seconds since 1970.
 
-    None where an interval decides. An expression that matches no day is looked at once a year.
+    None where an interval decides.
     """
     cron = settings.checkpoint_cron
     if cron is None or settings.in_one_epoch:
@@ -173,13 +173,11 @@ def reason_of_part(
 ) -> CheckpointFailureReason:
     """Why a checkpoint fails when a part of it did.
 
-    A server that is gone, or that no longer serves the run, is no failure of checkpoints: it does
-    not count towards those that are tolerated.
-
     Args:
         default: what any other error means where it was raised.
     """
     match error:
+        # No failures of checkpoints: neither counts towards those that are tolerated.
         case ServerGone() | VersionGone():
             return CheckpointFailureReason.TASK_FAILURE
         case StaleLease():
@@ -277,11 +275,8 @@ class Requesters:
         self._last_error = None
 
     def survivable(self, work: Work, error: BaseException) -> MoorageError:
-        """The error, if the job can go on after it; else it is raised.
-
-        A savepoint is what a person asked for: whatever goes wrong with it, the job runs on, unless
-        another driver took over.
-        """
+        """The error, if the job can go on after it; else it is raised."""
+        # A savepoint is what a person asked for: nothing that goes wrong with it ends the job.
         known = isinstance(error, MoorageError) and not isinstance(error, (Fenced, Bug))
         if isinstance(error, Fenced) or not (known or work.is_savepoint):
             raise error

@@ -63,6 +63,7 @@ class Background:
             self._answers.put(partial(then, result))
 
         self._threads = [known for known in self._threads if known[0].is_alive()]
+        # A store that hangs must not keep the process from its end.
         thread = threading.Thread(target=work, name=name, daemon=True)
         if awaited:
             self._threads.append((thread, writes))
@@ -109,9 +110,7 @@ class _Moment:
 class Housekeeper:
     """Keeps a lineage's directory in order for as long as the driver lives, run after run.
 
-    A chore may outlive the run that began it: a store that hangs is not waited for. So a sweep asks
-    what is under way of the run that is on by then, and the next restore point is chosen only when
-    no retirement is at work (`retires`).
+    A chore may outlive the run that began it: a store that hangs is not waited for.
 
     Args:
         retain: how many checkpoints a claimed savepoint is kept beside.

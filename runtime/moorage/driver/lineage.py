@@ -69,13 +69,10 @@ def _claim(settings: JobSettings, options: RunOptions) -> tuple[LogWriter, Check
 def _lock(
     settings: JobSettings, options: RunOptions, reporter: Reporter
 ) -> contextlib.AbstractContextManager[object]:
-    """The lock on the checkpoint directory, which is made on a file system.
-
-    An operator knows that the driver before is gone, or means to end it: the lock then only keeps
-    away people's tools.
-    """
+    """The lock on the checkpoint directory, which is made on a file system."""
     make_directory("state.checkpointDir", settings.checkpoint_dir)
     holder = LockHolder.current(settings.name, datetime.datetime.now(datetime.UTC))
+    # An operator knows that the driver before is gone, or means to end it.
     insist = options.take_over or options.orders is not None
     try:
         store = open_store(settings.checkpoint_dir)
@@ -99,9 +96,6 @@ def _refusal(error: UserError) -> StoreRefused:
 def make_directory(field: str, url: str) -> None:
     """Make the directory at a `file://` address; others are left alone.
 
-    An unmounted volume must not be taken for an empty store. So the last part of a path is made,
-    and all that is missing directly below a mount point: there the volume is, with nothing on it.
-
     Args:
         field: which of the manifest's directories it is, for the error.
 
@@ -112,6 +106,8 @@ def make_directory(field: str, url: str) -> None:
     if not url.startswith("file://"):
         return
     directory = Path(unquote(url.removeprefix("file://")))
+    # An unmounted volume must not pass for an empty store: only the last part of a path is made,
+    # and all of it directly below a mount point, where the volume is there with nothing on it.
     try:
         directory.mkdir(exist_ok=True, parents=_is_on_empty_volume(directory))
     except FileNotFoundError as exc:

@@ -356,8 +356,7 @@ class SnapshotWriter:
     ) -> tuple[str, str, Manifest]:
         """Announce it in the log, which only the fence's holder can, and then let it exist.
 
-        Returns its address, its digest, and the manifest that lies there: a driver before this one
-        may have announced its own for the same request, and have woken up in between.
+        Returns its address, its digest, and the manifest that lies there.
         """
         savepoint = SavepointStore(work.location)
         digest = manifest_digest(encode_manifest(manifest))
@@ -375,6 +374,7 @@ class SnapshotWriter:
         try:
             savepoint.create(manifest)
         except SavepointConflict:
+            # A driver before may have announced its own for this request, and woken up since.
             found = savepoint.completed_by(work.attempt)
             if found is None or found.lineage != manifest.lineage:
                 raise

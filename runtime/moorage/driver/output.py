@@ -69,14 +69,11 @@ class OutputKeeper:
     def admit(self, manifest: Manifest | None) -> list[str]:
         """Ask all sinks whether the run may begin with this point; returns sentences for people.
 
-        What begins with the lineage's own state goes on with its own output, and is not asked.
-
-        Raises:
-            UserError: the run must not begin; names every sink that says so.
+        Raises UserError: the run must not begin; names every sink that says so.
         """
         lineage = self._writer.lineage
         if manifest is not None and manifest.lineage == lineage:
-            return []
+            return []  # its own state goes on with its own output
         origin = None
         if manifest is not None:
             run = run_token(manifest.fence, manifest.run)
@@ -214,14 +211,11 @@ class OutputKeeper:
 
 
 def history_of(entries: Sequence[Entry], manifest: Manifest) -> tuple[int, ...]:
-    """The checkpoints that a point descends from, oldest first, its own id last.
-
-    A savepoint has no entry of its own kind to ask: it descends from the checkpoint that its run
-    had completed before it, or had started from.
-    """
+    """The checkpoints that a point descends from, oldest first, its own id last."""
     announced = {e.checkpoint_id for e in entries if isinstance(e, Savepoint)}
     if manifest.kind == "checkpoint" or manifest.checkpoint_id in announced:
         return ancestors(entries, manifest.checkpoint_id)
+    # One that the log does not know: it follows what its run completed before, or started from.
     parent: int | None = None
     for entry in entries:
         match entry:

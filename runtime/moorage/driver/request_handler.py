@@ -83,16 +83,13 @@ class RequestHandler:
     def stopped(self) -> bool:
         """Whether the job was asked to stop, and now has: nothing may come after it.
 
-        All output is published, then the savepoint is taken if one was asked for. If any of that
-        fails, the job goes on.
-
-        Raises:
-            MoorageError: it cannot go on either.
+        Raises MoorageError: what was to come before failed, and it cannot go on either.
         """
         request, self._stop = self._stop, None
         if request is None:
             return False
         try:
+            # It publishes all output, which a savepoint does not.
             self._last_checkpoint()
             savepoint = self._last_savepoint(request.savepoint) if request.savepoint else None
         except MoorageError as error:

@@ -83,6 +83,7 @@ def run_job(
     reporter.job(settings.parallelism, settings.max_parallelism)
     with contextlib.ExitStack() as stack:
         stack.callback(options.requests.close, f"the job has ended: job={settings.name}")
+        # Before the choice: nobody else adds a checkpoint from here on.
         writer, store = stack.enter_context(hold_lineage(settings, options, reporter))
         choice = choose(store, writer.entries, settings)
         reporter.messages(choice.warnings)
@@ -155,11 +156,9 @@ def _ended_well(context: DriverContext | None, outcome: RunOutcome) -> None:
 
 
 def _failed(context: DriverContext, options: RunOptions, error: BaseException) -> None:
-    """Only the job's own fault ends it for good: the next start may be luckier after others.
-
-    On a cluster not even that, for the operator starts the driver again.
-    """
+    """Only the job's own fault ends it for good: the next start may be luckier after others."""
     own = isinstance(error, UserFunctionError) and not isinstance(error, RunRefused)
+    # With orders there is an operator, which starts the driver again.
     if own and options.orders is None:
         let_go_of_checkpoints(context.completed, context.reporter, JobEnd.FAILED)
 
@@ -177,12 +176,7 @@ def _drive(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRu
 
 
 def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun | None]:
-    """Run after run until one ends well: a run that loses its local state is followed by another.
-
-    Rewinds that come without a checkpoint in between are counted and end the job; executors that
-    are lost make the next run begin later and later instead. A checkpoint
-    whose files turn out to be damaged is replaced by an older one where the job allows that.
-    """
+    """Run after run until one ends well: one that loses its local state is followed by another."""
     rewinds = _Rewinds()
     number = 0
     must_restore = context.settings.restore.mode == "Path"
@@ -198,9 +192,11 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun
         except RangesMove:
             if context.stop.is_set():
                 return RunOutcome.STOPPED, run
+            # It ended with a checkpoint and has lost nothing: no rewind that counts.
             context.reporter.message("subtasks move to other executors")
             rewinds, choice = _Rewinds(), _choose_again(context, "sizes", StoppedWaiting())
         except CorruptState as error:
+            # What runs already is damaged here and not in the store; what a person chose stays.
             if run is not None or choice.explicit:
                 raise
             choice = _undamaged(context, choice, error)
@@ -252,18 +248,16 @@ def _counted(
 ) -> _Rewinds:
     """The rewinds in a row that came to nothing, with this one.
 
-    Lost executors are Spark's to count: they end no job.
-
-    Raises:
-        MoorageError: it itself, if there were too many. Or if the job was told to stop: then there
-            is no time for another run, whose end would hide that something was not saved.
+    Raises MoorageError: it itself, if there were too many or the job was told to stop.
     """
     if context.stop.is_set():
+        # No time for another run, whose end would hide that something was not saved.
         raise error
     lost = isinstance(error, ExecutorLost)
     if run is not None and run.checkpointer.last is not None:
         return _Rewinds(losses=0, others=0 if lost else 1)
     if lost:
+        # Spark counts those that go, and ends by itself when they are too many.
         return replace(before, losses=before.losses + 1)
     if before.others >= _MAX_REWINDS:
         raise error

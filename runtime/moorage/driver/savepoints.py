@@ -83,10 +83,7 @@ class ClaimedSavepoints:
         self._gone: set[tuple[str, str]] = set()
 
     def release(self) -> None:
-        """Delete those that as many checkpoints followed as are retained; what fails is left.
-
-        Files go before the manifest, so that the next call finds what an interrupted one left.
-        """
+        """Delete those that as many checkpoints followed as are retained; what fails is left."""
         for url, digest in _superseded(self._writer.entries, self._retain):
             if (url, digest) not in self._gone:
                 try:
@@ -121,6 +118,7 @@ def _delete(url: str, digest: str, writer: LogWriter) -> None:
         return
     manifest = savepoint.load(digest)
     writer.refresh()  # only who holds the fence deletes
+    # Files before the manifest, by which the next call finds what an interrupted one left.
     delete_all(savepoint.store, sorted(object_keys(manifest.handles)))
     for key in (ATTEMPT_KEY, MANIFEST_KEY):
         savepoint.store.delete(key)

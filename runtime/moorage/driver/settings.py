@@ -221,11 +221,8 @@ def _retention(named: str | None) -> CheckpointRetentionPolicy | None:
 
 
 def _address(url: str, s3: S3, job_dir: Path) -> str:
-    """The whole address of a directory.
-
-    A `file://` URL that names a relative path starts at the manifest's directory; one of S3 says
-    how S3 is reached, for processes that know nothing of the manifest.
-    """
+    """The whole address of a directory; a relative path of a `file://` URL starts at `job_dir`."""
+    # With how S3 is reached, for processes that know nothing of the manifest.
     if not url.startswith("file://"):
         return store_url(url, s3.endpoint, s3.region, path_style=s3.path_style)
     path = url.removeprefix("file://")

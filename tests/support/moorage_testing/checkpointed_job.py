@@ -193,7 +193,7 @@ class Job:
 
         def quiet() -> bool:
             done.extend(self.poll())
-            return not self.checkpointer.under_way
+            return not (self.checkpointer._works or self.checkpointer._requesters.finds_place)
 
         wait_until(quiet, 20, "the end of all checkpoints")
         return done

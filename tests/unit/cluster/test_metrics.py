@@ -6,7 +6,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from moorage.cluster.metrics import METRICS, metrics_table
+from moorage.cluster.metrics import METRICS
 from moorage.driver.reporter import Reporter
 from moorage.driver.views import (
     CheckpointRecord,
@@ -35,6 +35,15 @@ def samples(played: Played) -> dict[str, float]:
 
 def record(checkpoint_id: int, state: Any, **more: Any) -> CheckpointRecord:
     return CheckpointRecord(checkpoint_id, "Checkpoint", state, AT, **more)
+
+
+def metrics_table() -> str:
+    """The table of the documentation."""
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    for measure in METRICS:
+        labels = ", ".join(f"`{name}`" for name in measure.labels)
+        lines.append(f"| `{measure.name}` | {measure.kind} | {labels} | {measure.help} |")
+    return "\n".join(lines) + "\n"
 
 
 def test_the_documentation_lists_them_all():
