@@ -5,11 +5,11 @@ It goes by an error's stable `code`, so it needs none of the packages that defin
 
 from enum import IntEnum
 
-__all__ = ["MEANINGS", "ExitCode", "exit_code"]
+__all__ = ["ExitCode", "exit_code"]
 
 
 class ExitCode(IntEnum):
-    """The exit status of `moorage`."""
+    """The exit status of `moorage`; docs/cli.md says what each means."""
 
     OK = 0
     INTERNAL = 1
@@ -21,21 +21,6 @@ class ExitCode(IntEnum):
     LOCAL_DISK = 7
     INTERRUPTED = 130
 
-
-MEANINGS: dict[ExitCode, str] = {
-    ExitCode.OK: "done; a job finished, or was stopped (Ctrl-C, SIGTERM) with a last checkpoint",
-    ExitCode.INTERNAL: "an internal error, or a failure that retries did not cure",
-    ExitCode.BAD_INPUT: "the manifest or the arguments are wrong; nothing was started or changed",
-    ExitCode.JOB_FAILED: (
-        "code of the job raised an error, or its rows broke a rule "
-        "(null keys, no time, wrong output)"
-    ),
-    ExitCode.STORE: "the store is missing, unreadable, held by another run or another job's",
-    ExitCode.CORRUPT: "stored state is damaged (a run: and no older checkpoint may take its place)",
-    ExitCode.FENCED: "another driver took the job over; this one stopped writing at once",
-    ExitCode.LOCAL_DISK: "the local volume is full or cannot be written",
-    ExitCode.INTERRUPTED: "interrupted (a run: a second time, so without a last checkpoint)",
-}
 
 _BY_CODE = {
     "corrupt_state": ExitCode.CORRUPT,

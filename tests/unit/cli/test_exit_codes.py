@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from moorage.cli.exit_codes import MEANINGS, ExitCode, exit_code
+from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.driver.refusals import StoreRefused
 from moorage_api import ManifestError
 from moorage_state import errors
@@ -44,7 +44,7 @@ def test_an_error_made_later_has_the_status_of_what_it_is_a_kind_of():
     assert exit_code(SpecialFence("x")) == ExitCode.FENCED
 
 
-def test_every_status_has_a_meaning_and_the_documentation_says_the_same():
+def test_the_documentation_says_of_every_status_what_it_means():
     text = (ROOT / "docs" / "cli.md").read_text()
-    documented = dict(re.findall(r"^\| (\d+) \| (.+?) \|$", text, re.MULTILINE))
-    assert documented == {str(int(code)): MEANINGS[code] for code in ExitCode}
+    documented = re.findall(r"^\| (\d+) \| .{4,} \|$", text, re.MULTILINE)
+    assert documented == [str(int(code)) for code in ExitCode]
