@@ -26,7 +26,7 @@ must not know what lies in a state handle, how a manifest is written, or what an
                 case ScheduleAt(time=t): timer.set(t, coordinator.on_time)
                 case FailJob(cause=e): stop(e)
                 case other: tell(other)                        # notifications
-        # from tasks: receive_acknowledge_message, receive_decline_message, task_failed
+        # from tasks: receive_acknowledge_message, receive_decline_message
     completed.shutdown(JobEnd.FINISHED)      # deletes what must not outlive such an end
 
 Three effects want an answer: `TriggerTasks`, `FinalizeCheckpoint`, and `ScheduleAt`, whose answer

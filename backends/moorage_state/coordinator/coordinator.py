@@ -298,20 +298,6 @@ class CheckpointCoordinator:
         self._proceed()
         return MessageOutcome.ACCEPTED
 
-    def task_failed(self, task: TaskId, error: BaseException | None = None) -> None:
-        """A task is lost: what it has not acknowledged cannot complete."""
-        reason = CheckpointFailureReason.TASK_FAILURE
-        where = f"operator={task.operator} subtask={task.subtask}"
-        for one in [o for o in self._life.pending.values() if task in o.missing()]:
-            message = f"{error or reason.message}: {where}"
-            self._life.abort(one, CheckpointException(reason, message, error))
-        self._proceed()
-
-    def abort_pending_checkpoints(self, reason: CheckpointFailureReason, message: str = "") -> None:
-        """Abort all that are pending, as when a part of the job restarts."""
-        self._life.abort_all(CheckpointException(reason, message))
-        self._proceed()
-
     # Answers of the driver.
 
     def finalized(self, checkpoint_id: int, completed: CompletedCheckpoint) -> None:

@@ -226,12 +226,9 @@ def reason_of(
     error: BaseException,
     default: CheckpointFailureReason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE,
 ) -> CheckpointFailureReason:
-    """Return the reason that an error stands for, looking through the chain of its causes.
-
-    Input and output come first wherever they are in the chain, then a reason that was given, then
-    what the classes of Moorage say, then `default`.
-    """
+    """Return the reason that an error stands for, looking through the chain of its causes."""
     chain = list(_chain(error))
+    # Input and output first, wherever in the chain: what was raised over them knows less.
     for one in chain:
         if isinstance(one, (OSError, Retryable, LocalDiskError)):
             return CheckpointFailureReason.IO_EXCEPTION
@@ -295,18 +292,16 @@ class CheckpointFailureManager:
     ) -> Verdict:
         """Judge a failure.
 
-        On the coordinator a savepoint's failure is its requester's business. On a task it counts
-        like any other, and the savepoint that the job stops with fails the job: its tasks wait
-        for an end that does not come.
-
         Args:
             checkpoint_id: None if it failed before it had one.
             on_task: a task said so; else it failed in the coordinator.
         """
         on_task = on_task and not exception.reason.pre_flight
         if on_task and properties.is_synchronous:
+            # Its tasks wait for an end of the job that does not come.
             return Verdict(must_fail=True)
         if not on_task and properties.is_savepoint:
+            # The business of who asked for it; on a task it counts like any other.
             return Verdict()
         return self._check(exception, checkpoint_id)
 

@@ -220,7 +220,7 @@ class Lifecycle:
             self._finalize_next()
 
     def _finalize_next(self) -> None:
-        """One at a time, so that checkpoints complete in an order that everybody agrees on."""
+        # One at a time: checkpoints complete in an order that log, sinks and tasks agree on.
         if self._finalizing is not None or not self._acknowledged:
             return
         one = self._finalizing = self._acknowledged.popleft()

@@ -79,10 +79,8 @@ class CheckpointRetentionPolicy(Enum):
     RETAIN_ON_CANCELLATION = "retain_on_cancellation"
 
     def discards(self, status: JobEnd) -> bool:
-        """Whether they are deleted when the job ends so.
-
-        Suspended it has not ended: whoever goes on with it needs them.
-        """
+        """Whether they are deleted when the job ends so."""
+        # Suspended it has not ended: whoever goes on with it needs them.
         return status.is_globally_terminal and status in _DISCARDED_AT[self]
 
 

@@ -180,14 +180,13 @@ class PeriodicTrigger:
     def start(self) -> None:
         """Set the first time: with an interval, after a random part of it.
 
-        Jobs that were started together do not all write at once then.
-
         Raises:
             UserError: there is neither an interval nor a calendar.
         """
         if self._next_time is not None:
             self._by_calendar(self._next_time)
         elif self._interval is not None:
+            # So that jobs which were started together do not all write at once.
             self.due = self._clock() + self._rng.uniform(self._pause, self._interval)
         else:
             raise UserError(
@@ -360,6 +359,7 @@ class Launcher:
         if blocked is not None:
             raise CheckpointException(blocked)
         checkpoint_id = self._ids.get_and_increment()
+        # Files are named by it: an id that was used may lie in the store already.
         if checkpoint_id <= self._last_id:
             raise Bug(f"ids only grow: last={self._last_id} next={checkpoint_id}")
         self._last_id = checkpoint_id

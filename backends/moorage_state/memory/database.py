@@ -245,6 +245,7 @@ class MemoryDatabase:
     @staticmethod
     def _most_entries(size: int) -> int:
         """What the entries of a delta of `size` bytes may cost beside their bytes."""
+        # Every key has more than four bytes: a key group, a kind, and what is stored under it.
         return size // 4 * ENTRY_BYTES
 
     # -- views -----------------------------------------------------------------------------

@@ -7,11 +7,11 @@ Decides when keys are sorted: not before the first scan, and later only what cam
 import threading
 from bisect import bisect_left
 
+# A frozen group is put in order by whoever scans it first, in any thread; that takes moments.
 _ORDER = threading.Lock()
-"""A frozen group is put in order by whoever scans it first, in any thread; that takes moments."""
 
+# Up to one new key in so many is brought to its place one by one.
 _FEW = 8
-"""Up to one new key in so many is brought to its place one by one."""
 
 
 class Group:

@@ -55,6 +55,7 @@ class OperatorStateBackend(OperatorStateStore):
         Without operator state the future is completed already.
         """
         self._futures = [future for future in self._futures if not future.done]
+        # References to bytes that never change: what is written meanwhile makes new ones.
         content = self._content()
         if not content:
             return SnapshotFuture.completed(OperatorSnapshotResult())

@@ -105,13 +105,11 @@ class RangeOperatorStates(OperatorStateStore):
             self.replace(name, change.added, keep=not change.cleared)
 
     def replace(self, name: str, elements: list[bytes], *, keep: bool = False) -> None:
-        """Write the elements of a list state; behind those that it has if `keep`.
-
-        Functions write their whole list anew in each epoch: what is known to lie there already, at
-        the same place, stays as it is.
-        """
+        """Write the elements of a list state; behind those that it has if `keep`."""
         prefix = state_prefix(self._first_group, name)
         known = self._own.get(name)
+        # Functions write their whole list anew in each epoch: what lies there already, at the same
+        # place, is not written again.
         if known is not None and not keep and elements[: len(known)] == known:
             elements = elements[len(known) :]
         elif not keep:

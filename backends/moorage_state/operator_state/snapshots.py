@@ -147,8 +147,7 @@ def reassign(
 ) -> list[list[OperatorStateHandle]]:
     """By new subtask, the handles that make up its operator state.
 
-    The elements of a union are given to all. Each goes on as the own one of one of them: of the
-    subtask that had it, or of the one in its place where there are more or fewer than before.
+    The elements of a union are given to all.
 
     Args:
         handles: of one snapshot, by old subtask; None where one had no operator state.
@@ -167,6 +166,8 @@ def reassign(
         states = [_states(handle, name) for handle in handles]
         for subtask, runs in enumerate(_runs(states, parallelism)):
             for run in runs:
+                # Each element of a union goes on as the own one of one subtask: that which had it,
+                # or the one in its place. Else every restore would multiply the list.
                 own = run.source * parallelism // len(handles) == subtask
                 parts = _between(states[run.source], run.first, run.last, own=own)
                 given[subtask].setdefault(run.source, []).extend(parts)

@@ -22,8 +22,8 @@ from moorage_state.rocks.options import ProcessMemory, to_options
 from moorage_state.rocks.stalls import WriteRoom
 from moorage_state.tuning import RocksOptions
 
+# Most that one call writes: it holds Python's lock, some ten milliseconds for so much.
 _BATCH_BYTES = 1 << 20
-"""Most that one call writes: it holds Python's lock, some ten milliseconds for so much."""
 
 # A multi-get holds no GIL while it looks up: slices let other threads in between, and this size
 # was the fastest of 1 000 to 200 000 keys.

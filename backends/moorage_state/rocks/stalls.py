@@ -14,10 +14,10 @@ from moorage_state.rocks.options import ProcessMemory
 from moorage_state.tuning import RocksOptions
 
 _LOOK_SECONDS = 0.01
+# After which it has everything flushed instead: that waits without Python's lock.
 _LOOKS = 50
-"""After which it has everything flushed instead: that waits without Python's lock."""
+# Times its size, what a batch may take of a write buffer.
 _OVERHEAD = 3
-"""Times its size, what a batch may take of a write buffer."""
 
 
 class Buffered(Protocol):

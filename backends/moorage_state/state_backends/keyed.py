@@ -146,6 +146,7 @@ class KeyedStateBackend:
         self, databases: Databases, handles: list[KeyedStateHandle], known: KnownStates
     ) -> Restored:
         generations = {handle.start: known.generations(handle) for handle in handles}
+        # Nobody else comes here; the machinery of ranges asks for it before it deletes anything.
         self._directory.lock()
         try:
             self._directory.prepare(RUN, None)
@@ -367,6 +368,7 @@ class KeyedStateBackend:
         if self._disposed:
             return
         self._disposed = True
+        # Both raise from now on whatever they are asked, so that no record pays for a check.
         self._located, self._locator = None, disposed(self._gone)
         self._store.close(self._gone)
         self._underway.cancel_all()

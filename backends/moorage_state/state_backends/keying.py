@@ -96,6 +96,7 @@ class KeyLocator:
         )
         if type(key) is self._plain:
             if len(self._known) >= _REMEMBERED:
+                # All at once: to know which was used longest ago would cost every record more.
                 self._known.clear()
             self._known[key] = located
         return located

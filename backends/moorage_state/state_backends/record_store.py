@@ -25,10 +25,10 @@ from moorage_state.server.operations import RangeSpec
 _MOST_BYTES = 8 << 20
 _ENTRY_BYTES = 200
 _MANY_APPENDED = 1 << 31
+# Entries for which a change of the key may wait, some milliseconds.
 _SWEPT_AT_ONCE = 1000
-"""Entries for which a change of the key may wait, some milliseconds."""
+# Sooner a sweep finds nothing new: the index has its times rounded up to such a part of a life.
 _SPANS = 16
-"""Sooner a sweep finds nothing new: the index has its times rounded up to such a part of a life."""
 _KEY_AT = 7
 
 Entries = dict[bytes, bytes | None]
@@ -36,9 +36,6 @@ Entries = dict[bytes, bytes | None]
 
 class RecentWrites:
     """Implements `RangeAccess` over a database and what is not in it yet.
-
-    Only where ranges are deleted, or scanned beside what is written, is it kept by key what was
-    written: the others do without.
 
     Every method may raise what the database raises.
 
@@ -55,6 +52,8 @@ class RecentWrites:
         self.held = 0
         self._stored = False
         self._entries: Entries = {}
+        # Set by the first range that is deleted or scanned beside what is written: only then has it
+        # to be known by key what was written, which costs every write a second look-up.
         self._by_key = False
         # What lies under a key beside its cells: entries, and what was deleted before they came.
         self._below: dict[bytes, Entries] = {}
@@ -115,11 +114,9 @@ class RecentWrites:
         return [self.get(key) for key in keys] if self.held else self.database.get_many(keys)
 
     def scan_many(self, prefixes: list[bytes], limit_entries: int, limit_bytes: int) -> list[Scan]:  # noqa: ARG002
-        """See `RangeAccess`: nothing ahead of its use.
-
-        For a chunk of keys it pays to fetch whole small maps at once. Here there is one key, and
-        most often one entry of its map is wanted.
-        """
+        """See `RangeAccess`: nothing ahead of its use."""
+        # For a chunk of keys it pays to fetch whole small maps at once. Here there is one key, and
+        # most often one entry of its map is wanted.
         return [Scan([], [], complete=False) for _ in prefixes]
 
     def scan_from(self, prefix: bytes, after: bytes, limit: int) -> Scan:
@@ -224,8 +221,8 @@ class _Closed(list[StateHandleBase]):
         raise self._gone()
 
 
+# What `RecordStore` does by a method of `RecentWrites` itself.
 _METHODS = {"write": "put", "write_cell": "put_cell", "read": "get"}
-"""What `RecordStore` does by a method of `RecentWrites` itself."""
 
 
 class RecordStore(KeyedStateStore):
@@ -263,11 +260,9 @@ class RecordStore(KeyedStateStore):
         return (self.writes.get_cell(self.prefix + sid),)
 
     def enter(self, prefix: bytes) -> None:
-        """Make the key with this prefix the current one.
-
-        What `begin_chunk` and `switch_to` do for a chunk of one key, in one go: it is done for
-        every record. Handles that the key before did not touch have nothing to forget.
-        """
+        """Make the key with this prefix the current one."""
+        # What `begin_chunk` and `switch_to` do for a chunk of one key, in one go: it is done for
+        # every record. Handles that the key before did not touch have nothing to forget.
         writes = self.writes
         if writes.held >= _MOST_BYTES:
             writes.apply()
@@ -294,6 +289,7 @@ class RecordStore(KeyedStateStore):
         self.touched.clear()
         self._key_prefix = None
         self.writes.prefix = b""
+        # The place of an element has four bytes for its number within the epoch.
         if self.appended >= _MANY_APPENDED:
             self.next_epoch()
 

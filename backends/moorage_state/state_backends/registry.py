@@ -45,8 +45,8 @@ from moorage_state.tuning import (
 DEFAULT_STATE_BACKEND = "jobmanager"
 """What holds where nobody chose: state in memory, checkpoints with the driver."""
 
+# Old names choose a storage as well.
 _STORAGE_OF = {"jobmanager": "driver", "filesystem": "filesystem"}
-"""Old names choose a storage as well."""
 
 
 class StateBackendFactory(ABC):
@@ -139,6 +139,7 @@ def register_backend(name: str) -> None:
     """
     made = _made(name, STATE_BACKEND.key, Configuration())
     with _lock:
+        # In place of what was there: this one was named by a person just now.
         _factories[made.identifier] = _OwnFactory(made.identifier, name)
 
 

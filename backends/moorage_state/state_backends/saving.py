@@ -98,6 +98,7 @@ class Saver:
             handle = self._uploaded.get(checkpoint_id)
             if handle is not None:
                 self._base = handle
+            # The base only moves forward: nothing builds on an older one.
             for other in [one for one in self._uploaded if one <= checkpoint_id]:
                 del self._uploaded[other]
 

@@ -215,6 +215,7 @@ def _with_settings(backend: StateBackend, prefix: str, own: Mapping[str, str]) -
             raise IllegalConfigurationError(
                 f"setting is not known: key={key} value={text!r}; known are {known}"
             )
+        # What was set in code goes before the configuration.
         if getattr(backend, name) != getattr(usual, name):
             continue
         try:

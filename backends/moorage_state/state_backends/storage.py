@@ -152,8 +152,8 @@ class CheckpointStorageLocation:
         """
         if self.metadata != _METADATA:
             raise UserError(
-                f"a checkpoint of a lineage is not deleted by hand: pointer={self.pointer}; "
-                f"use moorage snapshots delete"
+                f"a snapshot of a lineage is not deleted by hand: pointer={self.pointer}; a job "
+                f"deletes its checkpoints by spec.checkpoint.retain"
             )
         store = open_store(self.store_url)
         store.delete(self.prefix + self.metadata)

@@ -186,6 +186,7 @@ class CheckpointOutputStream:
                 self._require_open()
                 self._closed = True
         except BaseException:
+            # Also where the put failed: its reply may have been lost.
             with suppress(MoorageError):
                 self._store.delete(self._key)
             raise

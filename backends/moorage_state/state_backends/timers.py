@@ -28,8 +28,8 @@ from moorage_state.state_backends.record_store import RecordStore
 _INDEX = {TimeDomain.EVENT_TIME: EVENT_TIMERS, TimeDomain.PROCESSING_TIME: PROCESSING_TIMERS}
 _PAGE = 256
 _ALL = 10_000
+# A key that nearly all others come before.
 _LATE = b"\xff" * 16
-"""A key that nearly all others come before."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,9 +44,6 @@ class KeyedTimers:
     """Timers of one time domain, one for each key and time; found in the order of time.
 
     Times are milliseconds since 1970 UTC, any 64-bit integer.
-
-    Of each key group it remembers a time before which nothing is set. A search that began with the
-    first entry would pass over all that ever fired, which RocksDB goes on keeping for a while.
 
     Attributes:
         ignored: where it is set, timers are not set any more: it is told of their times.
@@ -78,6 +75,8 @@ class KeyedTimers:
         self._enter = enter
         self._current = current
         self._settle = settle
+        # By key group. A search that began with the first entry would pass over all that ever
+        # fired, which RocksDB goes on keeping for a while.
         self._nothing_before: dict[int, int] = {}
         # More than one where a handler fires timers itself.
         self._rounds: list[_Round] = []

@@ -246,15 +246,6 @@ def test_a_failed_checkpoint_is_told(make):
     assert (told.checkpoint_id, told.latest_completed_id, told.tasks) == (2, 1, h.tasks)
 
 
-def test_a_lost_task_fails_only_what_it_has_not_acknowledged(make):
-    h = make(max_concurrent=2)
-    h.begin()
-    h.ack(1)
-    h.begin()
-    h.coordinator.task_failed(h.tasks[0])
-    assert h.coordinator.pending_ids == (1,)
-
-
 def test_one_failure_too_many_fails_the_job(make):
     h = make(tolerable=1)
     for _ in range(2):

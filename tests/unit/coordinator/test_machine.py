@@ -306,10 +306,6 @@ class Machine(RuleBasedStateMachine):
         checkpoint_id = known[pick % len(known)]
         self.call(self.h.decline, checkpoint_id, reason, self.h.tasks[task], on_task=True)
 
-    @rule(task=st.integers(0, 1))
-    def a_task_is_lost(self, task):
-        self.call(self.h.coordinator.task_failed, self.h.tasks[task])
-
     @precondition(lambda self: self.finalizing is not None)
     @rule()
     def it_is_in_the_log(self):
@@ -433,7 +429,6 @@ def walk(machine, seed, steps):
     rare = [
         lambda: one.time_passes(31.0),
         lambda: one.a_task_declines(pick(), rng.randrange(2), rng.choice(DECLINES)),
-        lambda: one.a_task_is_lost(rng.randrange(2)),
         lambda: one.finalizing and one.it_cannot_be_written(rng.choice(FINALIZE_ERRORS)),
         lambda: one.a_trigger_fails(pick()),
         one.the_scheduler_starts,

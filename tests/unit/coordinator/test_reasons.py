@@ -182,16 +182,16 @@ def a_lost_fence(make):
 @raises(Reason.JOB_FAILOVER_REGION)
 def a_retried_stage(make):
     h = make(tolerable=9)
-    _, future = h.begin()
-    h.coordinator.abort_pending_checkpoints(Reason.JOB_FAILOVER_REGION)
+    checkpoint_id, future = h.begin()
+    h.decline(checkpoint_id, Reason.JOB_FAILOVER_REGION)
     return h, future
 
 
 @raises(Reason.TASK_FAILURE)
 def a_lost_state_server(make):
     h = make(tolerable=9)
-    _, future = h.begin()
-    h.coordinator.task_failed(h.tasks[1])
+    checkpoint_id, future = h.begin()
+    h.decline(checkpoint_id, Reason.TASK_FAILURE)
     return h, future
 
 
