@@ -7,7 +7,7 @@ a value only where it is a number or a choice from a list, because any other tex
 import copy
 import difflib
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -144,7 +144,7 @@ def _translate(details: ErrorDetails) -> Iterator[Finding]:
     if path[-1:] == ("[key]",):
         yield Finding(path[:-1], "is a key that is not text", "put the key in quotes")
         return
-    reason, fix = _PHRASES.get(details["type"], _other)(path, details["input"], context)
+    reason, fix = _phrase(details["type"], path, details["input"], context)
     yield Finding(path, reason, fix or _describe(path))
 
 
@@ -201,65 +201,36 @@ def _whole(_path: Path, given: Any, _context: dict[str, Any]) -> _Phrase:
     return f"is {_kind_of(given)} and not a whole number", "write a whole number"
 
 
-def _boolean(_path: Path, given: Any, _context: dict[str, Any]) -> _Phrase:
-    return f"is {_kind_of(given)} and not a boolean", "write true or false, without quotes"
-
-
-def _mapping(_path: Path, given: Any, _context: dict[str, Any]) -> _Phrase:
-    return f"is {_kind_of(given)} and not a mapping", ""
-
-
-def _list(_path: Path, given: Any, _context: dict[str, Any]) -> _Phrase:
-    return f"is {_kind_of(given)} and not a list", "write [a, b], or one '- a' per line"
-
-
-def _too_small(_path: Path, given: Any, context: dict[str, Any]) -> _Phrase:
-    return f"{given} is too small", f"write {context['ge']} or more"
-
-
-def _too_large(_path: Path, given: Any, context: dict[str, Any]) -> _Phrase:
-    return f"{given} is too large", f"write {context['le']} or less"
-
-
-def _too_long(_path: Path, given: Any, context: dict[str, Any]) -> _Phrase:
-    return f"has {len(given)} characters", f"use {context['max_length']} or less"
-
-
-def _too_many(_path: Path, given: Any, context: dict[str, Any]) -> _Phrase:
-    return f"has {len(given)} entries", f"use {context['max_length']} or less"
-
-
-def _too_short(_path: Path, _given: Any, _context: dict[str, Any]) -> _Phrase:
-    return "is empty", ""
-
-
-def _form(_path: Path, _given: Any, context: dict[str, Any]) -> _Phrase:
-    return "does not have the form it needs", f"it must match {context['pattern']}"
-
-
-def _other(_path: Path, _given: Any, _context: dict[str, Any]) -> _Phrase:
-    return "cannot be used", ""
-
-
 _PHRASES: dict[str, Callable[[Path, Any, dict[str, Any]], _Phrase]] = {
-    "bool_type": _boolean,
-    "dict_type": _mapping,
     "extra_forbidden": _unknown,
-    "greater_than_equal": _too_small,
     "int_type": _whole,
-    "less_than_equal": _too_large,
     "literal_error": _choice,
-    "mapping_type": _mapping,
     "missing": _missing,
-    "model_type": _mapping,
     "moorage_value": _value,
-    "string_pattern_mismatch": _form,
-    "string_too_long": _too_long,
-    "string_too_short": _too_short,
     "string_type": _text,
-    "too_long": _too_many,
-    "tuple_type": _list,
 }
+_PLAIN: dict[str, _Phrase] = {
+    "bool_type": ("is {kind} and not a boolean", "write true or false, without quotes"),
+    "dict_type": ("is {kind} and not a mapping", ""),
+    "greater_than_equal": ("{given} is too small", "write {ge} or more"),
+    "less_than_equal": ("{given} is too large", "write {le} or less"),
+    "mapping_type": ("is {kind} and not a mapping", ""),
+    "model_type": ("is {kind} and not a mapping", ""),
+    "string_pattern_mismatch": ("does not have the form it needs", "it must match {pattern}"),
+    "string_too_long": ("has {count} characters", "use {max_length} or less"),
+    "string_too_short": ("is empty", ""),
+    "too_long": ("has {count} entries", "use {max_length} or less"),
+    "tuple_type": ("is {kind} and not a list", "write [a, b], or one '- a' per line"),
+}
+
+
+def _phrase(error: str, path: Path, given: Any, context: dict[str, Any]) -> _Phrase:
+    if error in _PHRASES:
+        return _PHRASES[error](path, given, context)
+    count = len(given) if isinstance(given, Sized) else 0
+    known = {**context, "given": given, "kind": _kind_of(given), "count": count}
+    reason, fix = _PLAIN.get(error, ("cannot be used", ""))
+    return reason.format_map(known), fix.format_map(known)
 
 
 def _kind_of(value: Any) -> str:

@@ -28,7 +28,7 @@ from moorage_operator.decide import decide_job
 from moorage_operator.endpoint import HttpDrivers
 from moorage_operator.kube.client import KubeCluster, configuration
 from moorage_operator.leader import Leader, LeaseTimes
-from moorage_operator.lineages import ChosenLineages, LineageSettings
+from moorage_operator.lineages import ChosenLineages
 from moorage_operator.lineages.direct import DirectLineages
 from moorage_operator.lineages.pods import PodLineages
 from moorage_operator.loop import Reconciler
@@ -313,7 +313,7 @@ async def build(
         decide_snapshot,
         may_act=leads,
         wake=lambda ref: queue.wake(ref, 0.0),
-        telemetry=metrics,
+        metrics=metrics,
     )
     queue = WorkQueue(reconciler.reconcile, settings.workers)
     return App(settings, found, cluster, reconciler, queue, metrics, leader, namespaces)
@@ -327,21 +327,16 @@ def _lineages(
     stack: AsyncExitStack,
     answered: Callable[[JobRefs], None],
 ) -> ChosenLineages:
-    chosen = LineageSettings(
-        read_secrets=settings.read_secrets,
-        own_chain=settings.own_credentials,
-        local_files=settings.local_files,
-    )
     direct = DirectLineages(
         cluster,
         clock,
         cluster_id,
-        own_chain=chosen.own_chain,
-        schemes=chosen.schemes,
+        own_chain=settings.own_credentials,
+        schemes=frozenset({"s3", "file"} if settings.local_files else {"s3"}),
         answered=answered,
     )
     stack.push_async_callback(direct.close)
-    return ChosenLineages(direct, PodLineages(cluster, clock, cluster_id), chosen)
+    return ChosenLineages(direct, PodLineages(cluster, clock, cluster_id), settings)
 
 
 def _ref_of(job: JobRefs) -> Ref:

@@ -17,6 +17,7 @@ from moorage_operator.act import Actor, Subject
 from moorage_operator.attempts import Attempts
 from moorage_operator.children import names
 from moorage_operator.directories import CheckpointDirectories
+from moorage_operator.metrics import OperatorMetrics
 from moorage_operator.objects import JudgedSpecs, meta_of, read_snapshot
 from moorage_operator.observe import Observer
 from moorage_operator.plan import (
@@ -37,7 +38,6 @@ from moorage_operator.ports import (
     Lineages,
     Object,
     Ref,
-    Telemetry,
     WallClock,
 )
 from moorage_operator.recorder import Written, tell, write_status
@@ -157,13 +157,13 @@ class Reconciler:
         *,
         may_act: Callable[[], bool] = lambda: True,
         wake: Callable[[Ref], None] = lambda _: None,
-        telemetry: Telemetry | None = None,
+        metrics: OperatorMetrics | None = None,
         chance: random.Random | None = None,
     ) -> None:
         self._cluster, self._clock = cluster, clock
         self._decide_job, self._decide_snapshot = decide_job, decide_snapshot
         self._may_act, self._wake = may_act, wake
-        self._telemetry = telemetry or Telemetry()
+        self._metrics = metrics or OperatorMetrics()
         self._chance = chance or random.Random()  # noqa: S311  spreads waits, guards nothing
         self._memory: dict[Ref, Memory] = {}
         self.specs = JudgedSpecs()
@@ -206,7 +206,7 @@ class Reconciler:
         if done.changed or done.problem:
             memory.seen = ""
         seconds = asyncio.get_running_loop().time() - begun
-        self._telemetry.pass_ended(ref, seconds, _outcome(done))
+        self._metrics.pass_ended(ref, seconds, _outcome(done))
         return done
 
     def has_seen(self, body: Object) -> bool:
@@ -265,7 +265,7 @@ class Reconciler:
         if written is Written.PRUNED:
             plan = replace(plan, events=(*plan.events, _pruned(self._clock.now())))
         self._note_phase(ref, world.status.phase, status.phase)
-        self._telemetry.job_seen(body, status)
+        self._metrics.job_seen(body, status)
         for name in plan.stale:
             self._wake(Ref("StatefulSparkSnapshot", ref.namespace, name))
         await self._tell_rival(world, memory)
@@ -298,7 +298,7 @@ class Reconciler:
         if written is Written.PRUNED:
             plan = replace(plan, events=(*plan.events, _pruned(self._clock.now())))
         self._note_phase(ref, old.state, status.state)
-        self._telemetry.snapshot_seen(body, status.state)
+        self._metrics.snapshot_seen(body, status.state)
         labelled, body = await self._label(body, plan.labels or {})
         subject = Subject.of_snapshot(body, world)
         written = Written.WRITTEN if labelled else written
@@ -376,7 +376,7 @@ class Reconciler:
             return None
         if written is Written.GONE:
             return Pass(changed=True, again_after=0.0)
-        self._telemetry.conflicted(ref)
+        self._metrics.conflicted()
         _log.warning("somebody else wrote the status: object=%s", ref)
         conflict = Event(
             "Warning",
@@ -415,7 +415,7 @@ class Reconciler:
             self._tokens.drop(memory.uid)
         if ref.kind == "StatefulSparkJob":
             self._observer.forget(f"{ref.namespace}/{ref.name}")
-        self._telemetry.gone(ref)
+        self._metrics.gone(ref)
         return Pass(changed=False, again_after=None, gone=True)
 
     async def _wake_left(self, job: Ref) -> None:
@@ -458,7 +458,7 @@ class Reconciler:
 
     def _note_phase(self, ref: Ref, before: str, after: str) -> None:
         if before != after:
-            self._telemetry.moved(ref, before, after)
+            self._metrics.moved(ref, after)
             _log.info("phase: object=%s from=%s to=%s", ref, before, after)
 
 

@@ -19,7 +19,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from moorage_api.status import JobStatus, Phase
-from moorage_operator.ports import Object, Ref, Telemetry
+from moorage_operator.ports import Object, Ref
 
 _PHASES = get_args(Phase)
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -39,7 +39,7 @@ class _Job:
     failed_checkpoints: int
 
 
-class OperatorMetrics(Telemetry):
+class OperatorMetrics:
     """The operator's metrics, in a registry of their own.
 
     Args:
@@ -88,28 +88,28 @@ class OperatorMetrics(Telemetry):
         registry.register(_Namespaces(lambda: namespaces() if leads() else {}))
 
     def pass_ended(self, ref: Ref, seconds: float, outcome: str) -> None:
-        """See `Telemetry`."""
+        """A pass took so long; outcome is changed, unchanged, failed, conflict or gone."""
         self._seconds.labels(kind=_KINDS[ref.kind], outcome=outcome).observe(seconds)
 
     def job_seen(self, body: Object, status: JobStatus) -> None:
-        """See `Telemetry`."""
+        """This is how a job is now."""
         self._jobs[_ref(body)] = _job(status)
 
     def snapshot_seen(self, body: Object, state: str) -> None:
-        """See `Telemetry`."""
+        """This is how a snapshot is now."""
         self._snapshots[_ref(body)] = state
 
     def gone(self, ref: Ref) -> None:
-        """See `Telemetry`."""
+        """There is no such object any more."""
         self._jobs.pop(ref, None)
         self._snapshots.pop(ref, None)
 
-    def moved(self, ref: Ref, before: str, after: str) -> None:  # noqa: ARG002
-        """See `Telemetry`."""
+    def moved(self, ref: Ref, after: str) -> None:
+        """A phase or state was written that is another than before."""
         self._moves.labels(kind=_KINDS[ref.kind], to=after).inc()
 
-    def conflicted(self, ref: Ref) -> None:  # noqa: ARG002
-        """See `Telemetry`."""
+    def conflicted(self) -> None:
+        """Somebody else wrote a status."""
         self._conflicts.inc()
 
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 
 from moorage_api import JobSpec
 from moorage_api.driver import DriverState, RequestView
-from moorage_api.status import JobStatus
 from moorage_operator.plan import StoreTask
 from moorage_operator.world import Meta, StoreTaskView, StoreView, Unreadable
 
@@ -200,25 +199,3 @@ class WallClock(Protocol):
 
     def now(self) -> datetime:
         """The time, aware, in UTC."""
-
-
-class Telemetry:
-    """Listens to passes; all methods are quick and never raise."""
-
-    def pass_ended(self, ref: Ref, seconds: float, outcome: str) -> None:
-        """A pass took so long; outcome is changed, unchanged, failed, conflict or gone."""
-
-    def job_seen(self, body: Object, status: JobStatus) -> None:
-        """This is how a job is now."""
-
-    def snapshot_seen(self, body: Object, state: str) -> None:
-        """This is how a snapshot is now."""
-
-    def gone(self, ref: Ref) -> None:
-        """There is no such object any more."""
-
-    def moved(self, ref: Ref, before: str, after: str) -> None:
-        """A phase or state was written that is another than before."""
-
-    def conflicted(self, ref: Ref) -> None:
-        """Somebody else wrote a status."""

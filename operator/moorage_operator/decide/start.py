@@ -7,7 +7,7 @@ makes the same pod again. What a start begins from is decided once, with the num
 from datetime import datetime, timedelta
 
 from moorage_api.driver import RestoreOrder, StartOrder
-from moorage_api.status import AttemptStatus, RestorePointStatus
+from moorage_api.status import AttemptStatus, JobView, RestorePointStatus
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.fencing import cleared
 from moorage_operator.decide.health import is_ready
@@ -26,7 +26,6 @@ from moorage_operator.decide.specs import (
     target,
 )
 from moorage_operator.decide.stop import keep_snapshot
-from moorage_operator.decide.view import fresh_view
 from moorage_operator.plan import StartDriver, TidyAttempt, TidyRevisions
 from moorage_operator.world import StoreView
 
@@ -188,7 +187,7 @@ def _count_up(draft: Draft, revision: str, point: RestorePointStatus) -> None:
     old = draft.status.reconciliation
     draft.put(
         next_restore=None,
-        job=fresh_view(),
+        job=JobView(),
         attempt=AttemptStatus(
             number=number,
             revision=revision,

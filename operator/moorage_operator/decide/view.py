@@ -120,16 +120,11 @@ def show_pods(draft: Draft) -> None:
     )
 
 
-def fresh_view() -> JobView:
-    """Of an attempt that has said nothing yet."""
-    return JobView()
-
-
 def _show_checkpoints(draft: Draft, report: DriverState) -> None:
     """Take over checkpoints and savepoints."""
     snapshots = draft.status.snapshots
-    old = snapshots.last_checkpoint
-    newest = _newer(old, report.last_checkpoint)
+    # The driver's word is newer, even where a restore went back to a lower id.
+    newest = report.last_checkpoint or snapshots.last_checkpoint
     draft.put_snapshots(
         lineage_id=report.lineage or snapshots.lineage_id,
         last_checkpoint=newest,
@@ -142,13 +137,6 @@ def _show_checkpoints(draft: Draft, report: DriverState) -> None:
         text = f"{why.message} (code {why.code})" if why else "nobody said why"
         key = f"{draft.attempt.number}-{newest.id if newest else 0}-{failures}"
         draft.tell("Warning", "CheckpointFailed", f"{failures} in a row: {text}", key)
-
-
-def _newer(
-    old: CheckpointSummary | None, new: CheckpointSummary | None
-) -> CheckpointSummary | None:
-    """The driver's word is newer, even where a restore went back to a lower id."""
-    return new or old
 
 
 def _job(draft: Draft, report: DriverState) -> JobView:

@@ -11,31 +11,8 @@ from datetime import datetime
 
 from moorage_operator.plan import StoreTask
 from moorage_operator.ports import JobRefs, Lineages
+from moorage_operator.settings import Settings
 from moorage_operator.world import StoreTaskView, StoreView, Unreadable
-
-__all__ = ["ChosenLineages", "LineageSettings"]
-
-
-@dataclass(frozen=True, slots=True)
-class LineageSettings:
-    """What the operator may do itself; everything else is done by pods."""
-
-    read_secrets: bool = True  # read the Secrets that jobs name, and use what is in them
-    own_chain: bool = False  # use the operator's own credentials for jobs that name no Secret
-    # Open `file://` directories, which must then be mounted here as in the jobs
-    local_files: bool = False
-
-    @property
-    def schemes(self) -> frozenset[str]:
-        """The kinds of stores that the operator opens."""
-        return frozenset({"s3", "file"} if self.local_files else {"s3"})
-
-    def is_direct(self, job: JobRefs) -> bool:
-        """Whether the operator goes itself."""
-        state = job.spec.state
-        if state.checkpoint_dir.startswith("file://"):
-            return self.local_files
-        return self.own_chain if state.credentials_secret_ref is None else self.read_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +21,7 @@ class ChosenLineages:
 
     direct: Lineages
     store_tasks: Lineages
-    settings: LineageSettings
+    settings: Settings
 
     async def inspect(
         self, job: JobRefs, since: datetime | None = None
@@ -66,4 +43,11 @@ class ChosenLineages:
         return found
 
     def _way(self, job: JobRefs) -> Lineages:
-        return self.direct if self.settings.is_direct(job) else self.store_tasks
+        return self.direct if self._is_direct(job) else self.store_tasks
+
+    def _is_direct(self, job: JobRefs) -> bool:
+        """Whether the operator goes itself."""
+        state, may = job.spec.state, self.settings
+        if state.checkpoint_dir.startswith("file://"):
+            return may.local_files
+        return may.own_credentials if state.credentials_secret_ref is None else may.read_secrets

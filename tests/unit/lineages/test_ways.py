@@ -20,12 +20,13 @@ from moorage_testing.snapshot_worlds import job_meta, job_spec
 from moorage_testing.world.clock import FakeClock
 
 from moorage.errand import main
-from moorage_operator.lineages import ChosenLineages, LineageSettings
+from moorage_operator.lineages import ChosenLineages
 from moorage_operator.lineages.direct import DirectLineages
 from moorage_operator.lineages.pods import STORE_TASK_ENV, PodLineages, pod_name, store_task_pod
 from moorage_operator.lineages.requests import request_of
 from moorage_operator.plan import StoreTask
 from moorage_operator.ports import ApiUnavailable, JobRefs
+from moorage_operator.settings import Settings
 from moorage_operator.world import StoreView, Unreadable
 from moorage_state.snapshots.store_tasks import Answer, decode_request, encode_answer
 from moorage_state.stores import open_store
@@ -504,24 +505,27 @@ def test_the_process_refuses_what_is_no_store_task(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "directory", "named", "expected"),
     [
-        (LineageSettings(), "s3://bucket/b", True, True),
-        (LineageSettings(), "s3://bucket/b", False, False),
-        (LineageSettings(read_secrets=False), "s3://bucket/b", True, False),
-        (LineageSettings(own_chain=True), "s3://bucket/b", False, True),
-        (LineageSettings(), "file:///a/b", True, False),
-        (LineageSettings(local_files=True), "file:///a/b", False, True),
+        (Settings(), "s3://bucket/b", True, True),
+        (Settings(), "s3://bucket/b", False, False),
+        (Settings(read_secrets=False), "s3://bucket/b", True, False),
+        (Settings(own_credentials=True), "s3://bucket/b", False, True),
+        (Settings(), "file:///a/b", True, False),
+        (Settings(local_files=True), "file:///a/b", False, True),
     ],
 )
-def test_the_way_follows_from_the_jobs_spec_and_the_settings(settings, directory, named, expected):
+def test_the_way_follows_from_the_jobs_spec_and_the_settings(
+    direct, pods, settings, directory, named, expected
+):
     spec = state(directory)
     if named:
         spec["credentialsSecretRef"] = {"name": "s3-creds"}
     job = refs(state=spec, upgrade={"mode": "LastCheckpoint"})
-    assert settings.is_direct(job) is expected
+    chosen = ChosenLineages(direct, pods, settings)
+    assert (chosen._way(job) is direct) is expected
 
 
 async def test_the_chosen_way_is_taken_for_everything(direct, pods, cluster):
-    chosen = ChosenLineages(direct, pods, LineageSettings(read_secrets=False))
+    chosen = ChosenLineages(direct, pods, Settings(read_secrets=False))
     await chosen.run(refs(), VERIFY)
     assert await chosen.look(refs(), "v-1") is not None
     assert await chosen.inspect(refs()) is None
@@ -531,7 +535,7 @@ async def test_the_chosen_way_is_taken_for_everything(direct, pods, cluster):
 async def test_scenario_15_gigabytes_are_moved_by_a_pod_whoever_may_open_the_store(
     direct, pods, cluster
 ):
-    chosen = ChosenLineages(direct, pods, LineageSettings(local_files=True))
+    chosen = ChosenLineages(direct, pods, Settings(local_files=True))
     job = refs(state=state("file:///state"), upgrade={"mode": "LastCheckpoint"})
     copy = StoreTask("u-copy-1", "Copy", "file:///late", source="file:///state")
     assert (await chosen.run(job, copy)).state == "Pending"

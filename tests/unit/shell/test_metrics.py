@@ -63,8 +63,8 @@ def test_a_gone_object_has_no_series(metrics):
 
 def test_passes_and_transitions_are_counted(metrics):
     metrics.pass_ended(CLICKS, 0.02, "changed")
-    metrics.moved(CLICKS, "Created", "Deploying")
-    metrics.conflicted(CLICKS)
+    metrics.moved(CLICKS, "Deploying")
+    metrics.conflicted()
     shown = text(metrics)
     assert 'moorage_operator_reconcile_seconds_count{kind="job",outcome="changed"} 1.0' in shown
     assert 'moorage_operator_transitions_total{kind="job",to="Deploying"} 1.0' in shown
