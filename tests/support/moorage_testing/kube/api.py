@@ -7,7 +7,6 @@ gives. Left out: schemas and defaults, who owns which field, permissions.
 
 import json
 import uuid
-from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 
 from moorage_operator.kube.rest import MANAGER, RESOURCES
@@ -15,6 +14,7 @@ from moorage_testing.kube.collecting import Collecting
 from moorage_testing.kube.forms import check_form, encoded, fixed_of_pod
 from moorage_testing.kube.merging import (
     PatchTestFailed,
+    copied,
     dropped,
     json_patch,
     matches,
@@ -45,11 +45,11 @@ class ApiStore(Collecting):
     def get(self, kind, namespace, name):
         """The object, or None."""
         found = self._objects.get(self._key(kind, namespace, name))
-        return deepcopy(found)
+        return copied(found)
 
     def need(self, kind, namespace, name):
         """The object; 404 without it."""
-        return deepcopy(self._need(self._key(kind, namespace, name)))
+        return copied(self._need(self._key(kind, namespace, name)))
 
     def list(self, kind, namespace=None, labels=None):
         """Objects by name, of all namespaces if that is None."""
@@ -58,17 +58,17 @@ class ApiStore(Collecting):
             for (its_kind, its_namespace, _), found in sorted(self._objects.items())
             if its_kind == kind and namespace in {None, its_namespace}
         )
-        return [deepcopy(o) for o in chosen if matches(o["metadata"].get("labels"), labels)]
+        return [copied(o) for o in chosen if matches(o["metadata"].get("labels"), labels)]
 
     def everything(self):
         """All objects."""
-        return [deepcopy(found) for found in self._objects.values()]
+        return [copied(found) for found in self._objects.values()]
 
     # -- writing
 
     def create(self, body):
         """POST."""
-        body = encoded(pruned(deepcopy(body)))
+        body = encoded(pruned(body))
         meta = body.setdefault("metadata", {})
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = meta["generateName"] + uuid.uuid4().hex[:5]
@@ -93,7 +93,7 @@ class ApiStore(Collecting):
     def replace(self, body):
         """PUT of the main resource."""
         key, old = self._of_body(body)
-        return self._change(key, old, encoded(pruned(deepcopy(body))))
+        return self._change(key, old, encoded(pruned(body)))
 
     def replace_status(self, body):
         """PUT of /status; only the status of the body counts."""
@@ -102,7 +102,7 @@ class ApiStore(Collecting):
             raise ApiRefusal(422, "Invalid", "metadata.resourceVersion: must be specified")
         new = {name: value for name, value in old.items() if name != "status"}
         if body.get("status") is not None:
-            new["status"] = pruned(deepcopy(body["status"]))
+            new["status"] = pruned(body["status"])
         return self._store_if_new(key, old, new)
 
     def patch(self, kind, namespace, name, patch, subresource=""):
@@ -111,7 +111,7 @@ class ApiStore(Collecting):
         old = self._need(key)
         try:
             put = json_patch if isinstance(patch, list) else merge_patch
-            new = deepcopy(put(old, patch))
+            new = copied(put(old, patch))
         except (PatchTestFailed, KeyError, IndexError) as error:
             raise ApiRefusal(422, "Invalid", f"the patch does not fit: {error}") from error
         if isinstance(patch, dict):
@@ -123,7 +123,7 @@ class ApiStore(Collecting):
 
     def apply(self, body, manager=MANAGER, subresource=""):
         """Server-side apply, forced: what this manager applied before and not now is dropped."""
-        body = encoded(pruned(deepcopy(body)))
+        body = encoded(pruned(body))
         meta = body.get("metadata") or {}
         key = self._key(body["kind"], meta.get("namespace"), meta.get("name"))
         old = self._objects.get(key)
@@ -152,7 +152,7 @@ class ApiStore(Collecting):
             raise ApiRefusal(409, "Conflict", f"precondition failed: uid is {meta['uid']}")
         if version is not None and version != meta["resourceVersion"]:
             raise ApiRefusal(409, "Conflict", "precondition failed: resourceVersion")
-        new = deepcopy(old)
+        new = copied(old)
         if propagation == "Foreground" and not meta.get("deletionTimestamp"):
             new["metadata"]["finalizers"] = [*meta.get("finalizers", []), "foregroundDeletion"]
         if kind == "Namespace":
@@ -180,7 +180,7 @@ class ApiStore(Collecting):
 
     def _change(self, key, old, new):
         """Store a new main part over the old one, under the rules of metadata and spec."""
-        new = deepcopy(new)
+        new = copied(new)
         meta, was = new.setdefault("metadata", {}), old["metadata"]
         self._check_version(key, old, meta)
         for field in (*_SERVER_FILLED, "deletionTimestamp", "deletionGracePeriodSeconds"):
@@ -233,7 +233,7 @@ class ApiStore(Collecting):
 
     def _store_if_new(self, key, old, new):
         if new == old:
-            return deepcopy(old)
+            return copied(old)
         meta = new["metadata"]
         dying = key[0] == "Pod" and meta.get("deletionGracePeriodSeconds")
         if meta.get("deletionTimestamp") and not meta.get("finalizers") and not dying:
@@ -246,13 +246,13 @@ class ApiStore(Collecting):
             raise ApiRefusal(500, "InternalError", "etcdserver: request is too large")
         self.version += 1
         new["metadata"]["resourceVersion"] = str(self.version)
-        self._objects[key] = deepcopy(new)
+        self._objects[key] = copied(new)
         self._tell(event, new)
-        return deepcopy(new)
+        return copied(new)
 
     def _remove(self, key, last):
         self.version += 1
-        gone = deepcopy(last)
+        gone = copied(last)
         gone["metadata"]["resourceVersion"] = str(self.version)
         del self._objects[key]
         self._tell("DELETED", gone)
@@ -260,7 +260,7 @@ class ApiStore(Collecting):
 
     def _tell(self, event, found):
         for watcher in list(self.watchers):
-            watcher(event, deepcopy(found))
+            watcher(event, copied(found))
 
     def _mark(self, key, new, seconds):
         meta = new["metadata"]
@@ -280,7 +280,7 @@ class ApiStore(Collecting):
         return spec.get("terminationGracePeriodSeconds", 30) if asked is None else asked
 
     def _terminate(self, key, old):
-        new = deepcopy(old)
+        new = copied(old)
         new["metadata"].setdefault("deletionTimestamp", self._stamp())
         new["status"] = {"phase": "Terminating"}
         return self._store(key, new, "MODIFIED") if new != old else new

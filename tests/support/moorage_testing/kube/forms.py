@@ -2,8 +2,8 @@
 
 import re
 from base64 import b64encode
-from copy import deepcopy
 
+from moorage_testing.kube.merging import copied
 from moorage_testing.kube.refusals import ApiRefusal
 
 __all__ = ["check_form", "encoded", "fixed_of_pod"]
@@ -22,7 +22,7 @@ def encoded(body):
 
 
 def fixed_of_pod(pod):
-    spec = deepcopy(pod.get("spec", {}))
+    spec = copied(pod.get("spec", {}))
     for field in ("nodeName", "tolerations", "activeDeadlineSeconds"):
         spec.pop(field, None)
     for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):

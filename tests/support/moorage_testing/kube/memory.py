@@ -5,13 +5,12 @@ The server behind it is the one in memory, or any other that has the port.
 
 import asyncio
 from contextlib import contextmanager
-from copy import deepcopy
 
 from moorage_operator.kube.rest import cluster_error
 from moorage_operator.ports import ClusterError
 from moorage_testing.kube.api import ApiStore
 from moorage_testing.kube.faults import Call, CrashPoints, Fault
-from moorage_testing.kube.merging import matches
+from moorage_testing.kube.merging import copied, matches
 from moorage_testing.kube.refusals import ApiRefusal
 
 __all__ = ["Direct", "MemoryCluster"]
@@ -157,7 +156,7 @@ class MemoryCluster:
         if kind not in self._frozen:
             return await self._port.list(kind, namespace, labels)
         return [
-            deepcopy(found)
+            copied(found)
             for found in self._frozen[kind]
             if namespace in {None, found["metadata"].get("namespace")}
             and matches(found["metadata"].get("labels"), labels)

@@ -10,7 +10,6 @@ import ssl
 import tempfile
 import time
 from base64 import b64decode
-from copy import deepcopy
 from datetime import timedelta
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
@@ -19,6 +18,7 @@ from urllib.parse import urlencode, urlsplit
 import yaml
 
 from moorage_operator.kube.rest import RESOURCES
+from moorage_testing.kube.merging import copied
 from moorage_testing.kube.refusals import ApiRefusal
 
 __all__ = ["RemoteApi", "RemotePort", "Stamps"]
@@ -187,7 +187,7 @@ class RemoteApi:
 
     def _tell(self, event, found):
         for watcher in list(self.watchers):
-            watcher(event, deepcopy(found))
+            watcher(event, copied(found))
 
     def collect(self):
         """Wait until the cluster's controllers have done what is theirs to do now."""
