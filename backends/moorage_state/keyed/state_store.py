@@ -1,13 +1,14 @@
 """The keyed state of one operator in one subtask during one epoch.
 
-Decides when state is fetched and when changes leave for the state server. Called by the subtask
-(`begin_chunk`, `switch_to`, `finish`) and, through the state handles, by user functions. It must
-not know what a record is.
+Decides which class is the handle of a descriptor, when state is fetched and when changes leave for
+the state server. Called by the subtask (`begin_chunk`, `switch_to`, `finish`) and, through the
+state handles, by user functions. It must not know what a record is.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
+from moorage_state.codecs import changes_in_place
 from moorage_state.deltas import encode_frame
 from moorage_state.descriptors import (
     AggregatingStateDescriptor,
@@ -21,6 +22,11 @@ from moorage_state.descriptors import (
 )
 from moorage_state.errors import UserError
 from moorage_state.keyed.access import RangeAccess
+from moorage_state.keyed.detached import (
+    DetachedListState,
+    DetachedMapState,
+    DetachedValueState,
+)
 from moorage_state.keyed.expiry import Expiry, lacks_entries, mark_all, sweep
 from moorage_state.keyed.interfaces import (
     AggregatingState,
@@ -30,9 +36,12 @@ from moorage_state.keyed.interfaces import (
     ReducingState,
     ValueState,
 )
+from moorage_state.keyed.lists import ExpiringListState, StoredListState
+from moorage_state.keyed.maps import ExpiringMapState, StoredMapState
 from moorage_state.keyed.namespaces import NamespacedState, keys_of, namespace_codec
 from moorage_state.keyed.scanning import Values, fetch_values
 from moorage_state.keyed.schema import (
+    RAW,
     StateCodec,
     StateSchema,
     Unstored,
@@ -43,13 +52,23 @@ from moorage_state.keyed.schema import (
     schema_of,
     unstored_of,
 )
-from moorage_state.keyed.states import is_plain_value, make_handle
+from moorage_state.keyed.value_states import (
+    DefaultedValueState,
+    ExpiringValueState,
+    StoredAggregatingState,
+    StoredFoldingState,
+    StoredReducingState,
+    StoredValueState,
+    folding_function,
+    reducer,
+)
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import state_id
 
 _FRAME_ENTRIES = 50_000
 _FRAME_BYTES = 8 << 20
 _SWEEP_LIMIT = 100_000
+_DETACHED = {ListStateDescriptor: DetachedListState, MapStateDescriptor: DetachedMapState}
 
 
 class StateHandleBase(Protocol):
@@ -243,13 +262,13 @@ class KeyedStateStore:
             expiry = self.new_expiry(descriptor)
             self._expiring[descriptor.name] = descriptor
         if not namespace_types:
-            return make_handle(self, sid, descriptor, codec, expiry)
+            return _make_handle(self, sid, descriptor, codec, expiry)
         return NamespacedState(
             self,
             sid,
             namespace_types,
             descriptor.name,
-            lambda s: make_handle(self, s, descriptor, codec, expiry),
+            lambda s: _make_handle(self, s, descriptor, codec, expiry),
         )
 
     def new_expiry(self, descriptor: StateDescriptor) -> Expiry:
@@ -258,7 +277,7 @@ class KeyedStateStore:
 
     def plain_value(self, handle: Any) -> tuple[StateSchema, str] | None:
         """Schema and declared type of a value state that is stored as it is; None for others."""
-        if is_plain_value(handle):
+        if _is_plain_value(handle):
             for name, known in self._handles.items():
                 if known is handle:
                     return self._schemas[name], self._declared[name].type
@@ -364,3 +383,55 @@ class KeyedStateStore:
         self.frames += 1
         self._ranges, self._keys, self._values = [], [], []
         self._bytes = 0
+
+
+def _make_handle(
+    store: KeyedStateStore,
+    sid: bytes,
+    descriptor: StateDescriptor,
+    codec: StateCodec,
+    expiry: Expiry | None,
+) -> Any:
+    """The handle of a state that is stored under `sid`; stamped where there is an `expiry`."""
+    if changes_in_place(descriptor.type):
+        # The cell keeps bytes, so that what a user has is never what the state has.
+        kind: Any = _DETACHED.get(type(descriptor), DetachedValueState)
+        cell = kind(_cell(store, sid, descriptor, RAW, expiry), codec)
+    else:
+        cell = _cell(store, sid, descriptor, codec, expiry)
+    if isinstance(descriptor, ReducingStateDescriptor):
+        return StoredReducingState(cell, reducer(descriptor), descriptor.name)
+    if isinstance(descriptor, AggregatingStateDescriptor):
+        return StoredAggregatingState(cell, descriptor.function, descriptor.name)
+    if isinstance(descriptor, FoldingStateDescriptor):
+        function = folding_function(descriptor, codec.settle)
+        return StoredFoldingState(cell, function, descriptor.name)
+    if isinstance(descriptor, ValueStateDescriptor) and descriptor.default is not None:
+        return DefaultedValueState(cell, codec.encode(descriptor.default), codec.decode)
+    return cell
+
+
+def _is_plain_value(handle: Any) -> bool:
+    """Whether it is that of a value state whose values are stored as they are, unstamped."""
+    while type(handle) in (DefaultedValueState, DetachedValueState):
+        handle = handle.cell
+    return type(handle) is StoredValueState
+
+
+def _cell(
+    store: KeyedStateStore,
+    sid: bytes,
+    descriptor: StateDescriptor,
+    codec: StateCodec,
+    expiry: Expiry | None,
+) -> Any:
+    """The handle of what is stored for a key: a list, a map, or one value."""
+    expiring: tuple[Any, ...] = () if expiry is None else (expiry,)
+    if isinstance(descriptor, ListStateDescriptor):
+        list_class: Any = ExpiringListState if expiring else StoredListState
+        return list_class(store, sid, codec, *expiring)
+    if isinstance(descriptor, MapStateDescriptor):
+        map_class: Any = ExpiringMapState if expiring else StoredMapState
+        return map_class(store, sid, codec, descriptor, *expiring)
+    value_class: Any = ExpiringValueState if expiring else StoredValueState
+    return value_class(store, sid, codec, *expiring)

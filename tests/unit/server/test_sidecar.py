@@ -22,9 +22,8 @@ from moorage_testing.jobs import wait_until
 
 from moorage_state.errors import LocalDiskError, MoorageError, Retryable, UserError
 from moorage_state.server import StateClient
-from moorage_state.server.sidecar import Sidecar, backend_for, main
+from moorage_state.server.sidecar import Sidecar, Signs, backend_for, main
 from moorage_state.server.slots import Slot, socket_path
-from moorage_state.server.vitals import Signs
 from moorage_state.server.wire import AnotherServer
 from moorage_state.tuning import DEFAULTS_VARIABLE
 

@@ -9,7 +9,7 @@ import time
 import pytest
 from moorage_testing.jobs import wait_until
 
-from moorage_state.server.vitals import HangJudge, Signs, signs_of
+from moorage_state.server.sidecar import HangJudge, Signs, signs_of
 
 WORK = """
 import sys, time
