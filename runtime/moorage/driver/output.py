@@ -97,9 +97,9 @@ class OutputKeeper:
             Fenced: another driver took over; no sink was touched.
             UserFunctionError: a function that is called with output raised.
         """
-        if not self._one_at_a_time.acquire(timeout=_QUIET_SECONDS):
+        while not self._one_at_a_time.acquire(timeout=_QUIET_SECONDS):
+            # Again and again: who is told may be about to stop, and a store may hang.
             yield "waiting until the sinks of the run before have deleted what they may forget"
-            self._one_at_a_time.acquire()
         try:
             yield from self._restore(run, manifest)
         finally:

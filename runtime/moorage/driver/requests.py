@@ -277,11 +277,6 @@ class Requests:
         """The request to end without waiting for a boundary, if there is one."""
         return self._at_once
 
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more is taken."""
-        return bool(self._ended)
-
     def refuse(self, reason: str) -> None:
         """Take nothing new from now on; what was asked for goes on."""
         with self._lock:

@@ -20,7 +20,7 @@ from moorage.api.functions import KeyedProcessFunction
 from moorage.api.graph import JobGraph
 from moorage.driver.checkpointer import Checkpointer
 from moorage.driver.context import DriverContext
-from moorage.driver.environment import RangesMove
+from moorage.driver.environment import RangesMove, StoppedWaiting
 from moorage.driver.manifests import (
     Boundary,
     CheckpointReport,
@@ -230,8 +230,7 @@ class StreamRun:
             raise RestorePointCorrupt(error.message, error.path, error.advice) from error
         epoch = _deal_out(c, manifest)
         _record_run(c, self._number, self._choice)
-        for sentence in self._output.restore(self._number, manifest):
-            c.reporter.message(sentence)
+        self._restore_sinks(manifest)
         if manifest is not None:
             self._lay(manifest.source)
         c.reporter.restored(self._choice.path, manifest, own=not self._choice.address)
@@ -248,6 +247,12 @@ class StreamRun:
             now_ms=manifest.processing_time if manifest else 0,
             restored=manifest is not None,
         )
+
+    def _restore_sinks(self, manifest: Manifest | None) -> None:
+        for sentence in self._output.restore(self._number, manifest):
+            self._c.reporter.message(sentence)
+            if self._c.stop.is_set() or self._c.requests.stop_at_once is not None:
+                raise StoppedWaiting  # the next start restores them once more
 
     def _lay(self, source: dict[str, Any]) -> None:
         if not source:

@@ -176,7 +176,7 @@ def test_a_signal_lets_the_job_take_its_last_checkpoint(attempt):
 def test_after_the_signal_nothing_new_is_taken(attempt, gate):
     made = attempt(lambda _options, _listen: (gate.wait(20), STOPPED)[1])
     made.driver.signalled(signal.SIGTERM)
-    wait_until(lambda: made.driver.requests.ended, 10, "the signal to be heard")
+    wait_until(lambda: made.driver.requests._ended, 10, "the signal to be heard")
     with pytest.raises(JobEnding, match="SIGTERM"):
         made.driver.requests.ask(CheckpointRequest())
     gate.set()

@@ -1,13 +1,14 @@
 """What a running job does of what it is asked for; the query and its epochs are played."""
 
 import threading
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from moorage.driver.environment import RangesMove
+from moorage.driver.environment import RangesMove, StoppedWaiting
 from moorage.driver.request_handler import RequestHandler
 from moorage.driver.requests import (
     CheckpointRequest,
@@ -231,6 +232,19 @@ def test_a_stop_takes_a_last_checkpoint_and_ends(running):
     assert (request.wait(0).checkpoint, request.wait(0).savepoint) == (LAST, None)
     assert running.checkpoints.job_ends
     assert not [e for e in running.entries() if isinstance(e, Released)]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_to_stop_ends_the_wait_for_the_sinks_of_the_run_before(at_once):
+    running: Any = Running()
+    running.run._number = 1
+    running.run._output = SimpleNamespace(restore=lambda *_args: repeat("waiting"))
+    if at_once:
+        running.ask(StopRequest(mode="None"))
+    else:
+        running.stop.set()
+    with pytest.raises(StoppedWaiting):
+        running.run._restore_sinks(None)
 
 
 def test_a_run_without_input_tells_of_a_clock_that_went_back(running):
