@@ -121,11 +121,6 @@ class CheckpointCoordinator:
         return tuple(self._life.pending)
 
     @property
-    def is_triggering(self) -> bool:
-        """Whether a trigger waits for its boundary."""
-        return self._life.triggering is not None
-
-    @property
     def queued(self) -> tuple[TriggerRequest, ...]:
         """The requests that wait, the next one first."""
         return self._launcher.queued

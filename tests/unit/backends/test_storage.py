@@ -142,7 +142,7 @@ def test_checkpoints_and_savepoints_of_a_lineage_are_found_too(tmp_path):
         (directory / "MANIFEST").write_bytes(b"manifest")
         found = resolve_checkpoint(str(directory))
         assert (found.metadata, found.read_metadata()) == ("MANIFEST", b"manifest")
-        with pytest.raises(UserError, match="moorage snapshots delete"):
+        with pytest.raises(UserError, match=r"spec\.checkpoint\.retain"):
             found.dispose()
 
 
