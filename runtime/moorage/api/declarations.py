@@ -258,6 +258,7 @@ def _require_rows_of(uid: str, argument: str, side: SideOutput, stream: StructTy
 def check_sendable(what: str, uid: str, thing: Any) -> None:
     """Refuse what cannot be pickled, naming the attribute, or the name that a method uses."""
     error = _refusal(thing)
+    # Found while the job is described, and not in its first epoch.
     if error is None:
         return
     for name, part in _parts(thing):

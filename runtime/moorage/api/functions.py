@@ -133,8 +133,6 @@ class TimerService:
         Once per key and time; also when no row comes. A time that has passed fires when the key's
         rows are done; if `on_timer` sets it, in the next epoch, unless it is later than the
         processing-time timer that fires.
-
-        Raises: see `register_event_time_timer`.
         """
         self._require().register(timer_time(timestamp), TimeDomain.PROCESSING_TIME)
 

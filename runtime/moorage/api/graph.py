@@ -37,9 +37,7 @@ class InputNode:
 class OperatorNode:
     """One stateful operator.
 
-    Attributes:
-        null_key: "fail", "drop", or the side output that rows whose key is null go to.
-        bad_time: the same for rows without the event time that their input declares.
+    `null_key` and `bad_time` are "fail", "drop", or the side output that such rows go to.
     """
 
     uid: str

@@ -64,7 +64,6 @@ class SinkContext:
     """Where a sink is in the job, for sinks that have a method `bind`.
 
     Attributes:
-        uid: the sink's uid.
         base_dir: the job file's directory; "" where there is none.
         staging: the address of the checkpoint directory; "" where there is none.
         schema: of the rows that come.
@@ -91,13 +90,7 @@ class LiveOutput:
 
 @dataclass(frozen=True, slots=True)
 class SinkOrigin:
-    """A point of another lineage that this one begins from.
-
-    Attributes:
-        lineage: the id of that lineage.
-        run: the token of its run that the point is of.
-        epoch: the epoch that it ends with.
-    """
+    """A point of another lineage that this one begins from: its run's token, its last epoch."""
 
     lineage: str
     run: str
@@ -109,7 +102,6 @@ class SinkRestore:
     """Where a sink goes back to, or forward again.
 
     Attributes:
-        lineage: the id of the lineage.
         run: the token `f<fence>r<run>` of the run that restores.
         history: the checkpoints that the restored state descends from, oldest first, the restored
             one last; empty for an empty start.
@@ -132,7 +124,6 @@ class SinkRetire:
     """What a sink may forget once a checkpoint completed and old ones were retired.
 
     Attributes:
-        lineage: the id of the lineage.
         run: the token of the running run.
         epoch: the newest epoch that a completed checkpoint of this run covers. What this run
             staged up to it is covered by a checkpoint, or was staged by an attempt that lost.

@@ -255,6 +255,7 @@ class DataStream:
         self.env.claim_uid(uid)
         if not hasattr(sink, "open_writer"):
             raise UserError(f"sink_to takes a sink such as FileSink(path): uid={uid} got={sink!r}")
+        # Before it is checked that it can be sent: what is sent is what `bind` returns.
         if (bind := getattr(sink, "bind", None)) is not None:
             schema = arrow_schema(self.schema)
             sink = bind(SinkContext(uid, self.env.base_dir, self.env.staging, schema))
@@ -512,10 +513,11 @@ class StreamEnvironment:
         return {**options, name: self._max_records}
 
     def _limited_files(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Spark limits files by number or bytes: as many as about hold the records."""
+        """Options with the record limit as a number of bytes."""
         limits = {"maxfilespertrigger", "maxbytespertrigger"}
         if self._max_records is None or limits.intersection(name.lower() for name in options):
             return options
+        # Spark limits files by number or bytes, not by rows: as many as about hold the records.
         return {**options, "maxBytesPerTrigger": self._max_records * _BYTES_PER_RECORD}
 
 

@@ -50,6 +50,7 @@ def _files(job: StatefulSparkJob, folder: Path) -> Iterator[Problem]:
         yield _absent("spec.application.mainFile", main_file)
     else:
         yield from _source(main_file)
+    # Python would import that file in place of the package, in the driver and in every worker.
     for path in hiding_files([main_file.parent]):
         reason = f"has a file beside it that hides the package {path.stem}: {path}"
         yield Problem("spec.application.mainFile", reason, "rename that file")

@@ -361,6 +361,7 @@ def copy(
 
 def _beside(one: Found, before: str, after: str) -> Found:
     """The second of two; `chk-N` alone is in the directory of the first."""
+    # Only a name: the directory is that of the first, so that it is typed once.
     if checkpoint_id_of(after) is None or one.checkpoint is None:
         return find(after)
     directory = directories_of(before).checkpoints

@@ -96,6 +96,7 @@ def _placed(target: Path, *, force: bool) -> Iterator[Path]:
         yield partial
         with _disk_errors(target):
             _sync(partial)
+            # Complete and on disk before it takes the place: a reader sees all of it or nothing.
             if force:
                 partial.replace(target)
             else:

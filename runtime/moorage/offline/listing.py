@@ -79,6 +79,7 @@ def read_lineage(store: ObjectStore) -> Lineage:
     for info in store.list("chk-"):
         found = checkpoint_id_of(info.key.partition("/")[0])
         if found is not None:
+            # Under an id there may be objects of several attempts: what they cost counts together.
             present[found] = present.get(found, 0) + info.size
     # Read after the listing: what completed in between is known, and not called unfinished.
     records = LineageLog.open(store).read_records()

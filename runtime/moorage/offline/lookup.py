@@ -82,4 +82,5 @@ def find(text: str, name: str | None = None) -> Found:
 
 def has_log(store: ObjectStore) -> bool:
     """Whether the store holds, or held, a lineage: then its log is what to read."""
+    # Of a lineage whose log was lost its objects are left, and that is damage to be told of.
     return any(next(iter(store.list(prefix)), None) for prefix in ("log/", "chk-", "shared/"))

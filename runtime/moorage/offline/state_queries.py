@@ -115,6 +115,7 @@ def get(found: Found, name: str, key: str, map_key: str | None = None) -> KeySta
     Raises:
         UserError: no such state; the key is not of its type; or it is no map.
     """
+    # Here, and not above: listing states needs neither RocksDB nor Arrow.
     from moorage.state.reader import select, selected_rows
 
     uid, state = whole_name(found, name)

@@ -66,6 +66,7 @@ def check_store(
     try:
         for name, one in _TRIES:
             checks.append(_tried(name, partial(one, store, root), clock))
+            # If nothing can be written, all other answers would be the same error again.
             if checks[0].error is not None:
                 raise checks[0].error
     finally:

@@ -220,6 +220,7 @@ def _check_objects(
         by = tuple(sorted(one.needed_by))
         return [Damage(f"{store.url}/{key}", problem, by) for problem in problems]
 
+    # Each object once, however many checkpoints share it.
     checks = (partial(check, key) for key in sorted(objects))
     return [damage for found in in_parallel(checks, _THREADS) for damage in found]
 

@@ -280,6 +280,7 @@ class FileWriter:
         if found is not None:
             self._open.move_to_end(folder)
             return found
+        # A file of a partition that comes again later is another file: open ones cost memory.
         if len(self._open) >= _MAX_OPEN:
             self._close(next(iter(self._open)))
         name = file_name(self._stage, self._format)
@@ -319,5 +320,6 @@ class _OpenFile:
         """Write what waits as one row group."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if waiting:
+            # One row group, whatever the batches were cut like.
             for batch in pa.Table.from_batches(waiting).combine_chunks().to_batches():
                 self.rows.write_batch(batch)

@@ -95,6 +95,8 @@ class MetadataLog:
                 if self._append(state, target, added):
                     return
             else:
+                # The format knows no removal but in compact entries: fill the numbers up to the
+                # next.
                 self._append(state, state.files, {})
         raise _contended(self._store)
 
@@ -160,6 +162,7 @@ class MetadataLog:
 
     def begin(self) -> None:
         """Make the log of a new folder; does nothing where there is one."""
+        # Readers work out the distance between compact entries from the last two of them.
         if self._read().newest >= _FIRST:
             return
         for number in (_INTERVAL - 1, _FIRST):

@@ -63,6 +63,8 @@ def decode(records: Iterable[tuple[str, bytes]], where: str) -> Records:
         if _NAME.fullmatch(name):
             for checkpoint_id, files in _parts(data, f"{where}/{name}").items():
                 known = found.setdefault(checkpoint_id, [])
+                # A compaction that was cut short leaves a record and its copy: their union is
+                # right.
                 known.extend(file for file in files if file not in known)
     return found
 

@@ -257,6 +257,7 @@ def _canonical(
                 )
             for first, last in ranges:
                 yield from file.batches(first, last)
+        # Scratch space for one file, not for all of a range.
         (scratch / ref.name).unlink()
 
 

@@ -38,7 +38,8 @@ def register(spark: SparkSession) -> None:
 
 
 def frame(spark: SparkSession, path: str | Path, uid: str, state: str) -> DataFrame:
-    """One state as a DataFrame; its errors come when it is made, not when it is first used."""
+    """One state as a DataFrame."""
+    # Its errors come when the frame is made, not when it is first used.
     select(locate(path), uid, state)
     register(spark)
     reader = spark.read.format(NAME).option("path", address(path))

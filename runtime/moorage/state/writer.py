@@ -82,6 +82,7 @@ def write_savepoint(
             for uid, tables in operators.items()
             if tables is not None
         }
+        # All operators are built and checked by now: a mistake leaves the directory as it was.
         target.begin(uuid.uuid4().hex)
         states = {uid: _stored(target.store, one) for uid, one in built.items()}
         if origin is not None:
