@@ -295,7 +295,7 @@ class DriverEnd(Report):
     code: str = ""
     """For Failed: the error's stable code, such as user_function, fenced, corrupt_state."""
     message: str = ""
-    """For Failed: what a person should read; no secrets."""
+    """What a person should read; no secrets. Of a job that finished: about its checkpoints."""
     lineage: str = ""
     fence: int = 0
     epoch: int = 0

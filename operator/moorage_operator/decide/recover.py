@@ -115,7 +115,8 @@ def judge(pod: PodView) -> End:
     """How the driver in a pod ended whose container will not run again."""
     end = pod.end
     if end is not None and end.outcome == "Finished":
-        return End("Finished", "Finished", "the job's input ended")
+        more = f"; {end.message}" if end.message else ""
+        return End("Finished", "Finished", _short(f"the job's input ended{more}"))
     if end is not None and end.outcome == "Stopped":
         return End("Stopped", _disruption(pod) or "DriverStopped", _stopped(pod))
     if end is not None and kind_of(_said(end)) is FailureKind.REFUSED:

@@ -330,8 +330,10 @@ class DriverProcess:
         if isinstance(result, BaseException):
             text = str(result) or type(result).__name__
             return end.model_copy(update={"code": error_code(result), "message": text})
-        outcome = "Finished" if result.outcome is RunOutcome.FINISHED else "Stopped"
-        return end.model_copy(update={"outcome": outcome})
+        if result.outcome is RunOutcome.STOPPED:
+            return end.model_copy(update={"outcome": "Stopped"})
+        # What became of its checkpoints is the last that a finished job says.
+        return end.model_copy(update={"outcome": "Finished", "message": now.message})
 
 
 def main(early: Sequence[int] = ()) -> NoReturn:

@@ -112,6 +112,7 @@ def test_a_finished_job_says_what_it_did(attempt):
                 epoch=41,
                 last_checkpoint=view,
                 completed_checkpoints=1,
+                message="checkpoints of the ended job could not be deleted",
             )
         )
         return DONE
@@ -126,6 +127,7 @@ def test_a_finished_job_says_what_it_did(attempt):
         2,
         41,
     )
+    assert end.message == "checkpoints of the ended job could not be deleted"
     assert end.last_checkpoint is not None
     assert end.last_checkpoint.path == "s3://state/clicks/chk-7"
 

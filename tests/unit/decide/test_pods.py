@@ -70,6 +70,13 @@ def test_scenario_38_39_how_a_driver_ended_is_told_from_its_pod(pod, reason, kin
     assert (end.reason, kind_of(end.reason)) == (reason, kind)
 
 
+def test_what_a_finished_driver_says_of_its_checkpoints_is_told():
+    said = _end("Finished").model_copy(update={"message": "checkpoints could not be deleted"})
+    end = judge(_pod(end=said))
+    told = "the job's input ended; checkpoints could not be deleted"
+    assert (end.outcome, end.message) == ("Finished", told)
+
+
 def test_scenario_38_an_evicted_driver_is_back_at_once_and_counts_towards_nothing():
     stage = Stage(spec=job_spec(failurePolicy={"maxRestarts": 0}))
     stage.run()
