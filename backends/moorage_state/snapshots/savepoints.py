@@ -270,10 +270,14 @@ def bring(
     again), and LocalDiskError where the temporary directory is full.
     """
     total = sum(piece.source.size for piece in pieces)
+
+    def move(scratch: Path, piece: Piece) -> bool:
+        resumed = _moved(source, target, scratch, piece)
+        progress(piece.source.size, total)
+        return resumed
+
     with _scratch() as scratch:
-        mover = _Mover(source, target, scratch)
-        tasks = (partial(_moved, mover, piece, progress, total) for piece in pieces)
-        return sum(in_parallel(tasks, _THREADS, "copy"))
+        return sum(in_parallel((partial(move, scratch, p) for p in pieces), _THREADS, "copy"))
 
 
 @contextmanager
@@ -289,52 +293,40 @@ def _scratch() -> Iterator[Path]:
         yield Path(path)
 
 
-def _moved(mover: "_Mover", piece: Piece, progress: Callable[[int, int], None], total: int) -> bool:
-    resumed = mover.move(piece)
-    progress(piece.source.size, total)
-    return resumed
+def _moved(source: ObjectStore, target: ObjectStore, scratch: Path, piece: Piece) -> bool:
+    """Bring one file to the target, checked on the way; whether it was there already."""
+    # What lies under its key can only come from this very copy, and objects are put whole.
+    if _is_there(target, piece.target):
+        return True
+    path = scratch / f"{threading.get_ident()}"
+    try:
+        _fetch(source, piece.source, path)
+        target.put_file(piece.target.key, path)
+    finally:
+        path.unlink(missing_ok=True)
+    if not _is_there(target, piece.target):
+        raise StoreUnavailable(
+            f"store does not have what was put into it: store={target.url} "
+            f"key={piece.target.key} bytes={piece.target.size}; run the same command again"
+        )
+    return False
 
 
-class _Mover:
-    """Moves single files through a scratch directory, checked on the way. Thread-safe."""
+def _is_there(store: ObjectStore, ref: FileRef) -> bool:
+    info = store.head(ref.key)
+    return info is not None and info.size == ref.size
 
-    def __init__(self, source: ObjectStore, target: ObjectStore, scratch: Path) -> None:
-        self._source = source
-        self._target = target
-        self._scratch = scratch
 
-    def move(self, piece: Piece) -> bool:
-        """Bring one file to the target; whether it was there already."""
-        # What lies under its key can only come from this very copy, and objects are put whole.
-        if self._is_there(piece.target):
-            return True
-        path = self._scratch / f"{threading.get_ident()}"
-        try:
-            self._fetch(piece.source, path)
-            self._target.put_file(piece.target.key, path)
-        finally:
-            path.unlink(missing_ok=True)
-        if not self._is_there(piece.target):
-            raise StoreUnavailable(
-                f"store does not have what was put into it: store={self._target.url} "
-                f"key={piece.target.key} bytes={piece.target.size}; run the same command again"
-            )
-        return False
-
-    def _is_there(self, ref: FileRef) -> bool:
-        info = self._target.head(ref.key)
-        return info is not None and info.size == ref.size
-
-    def _fetch(self, ref: FileRef, path: Path) -> None:
-        where = f"{self._source.url}/{ref.key}"
-        try:
-            self._source.get_to_file(ref.key, path, offset=ref.offset, length=ref.size)
-        except ObjectNotFound as error:
-            raise CorruptState("object of the snapshot is missing", where, _ADVICE) from error
-        try:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise LocalDiskError(f"cannot read local file: path={path} error={error}") from error
-        if digest != ref.sha256:
-            raise CorruptState("object of the snapshot does not match its checksum", where, _ADVICE)
+def _fetch(store: ObjectStore, ref: FileRef, path: Path) -> None:
+    where = f"{store.url}/{ref.key}"
+    try:
+        store.get_to_file(ref.key, path, offset=ref.offset, length=ref.size)
+    except ObjectNotFound as error:
+        raise CorruptState("object of the snapshot is missing", where, _ADVICE) from error
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise LocalDiskError(f"cannot read local file: path={path} error={error}") from error
+    if digest != ref.sha256:
+        raise CorruptState("object of the snapshot does not match its checksum", where, _ADVICE)
