@@ -10,7 +10,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -96,23 +95,6 @@ class StoreFolder:
             open_output(self._url).delete(self._prefix + file)
 
 
-@dataclass(frozen=True, slots=True)
-class _Journal:
-    """The records of one lineage, as they were read."""
-
-    names: frozenset[str]
-    records: Records
-
-    def covered(self, outputs: Iterable[LiveOutput]) -> dict[str, Committable]:
-        """By name, what is visible at one of these points, or by restoring it."""
-        found: dict[str, Committable] = {}
-        for output in outputs:
-            found.update((item["file"], item) for item in output.committables)
-            for checkpoint_id in output.history:
-                found.update((item["file"], item) for item in self.records.get(checkpoint_id, []))
-        return found
-
-
 class Bucket:
     """The output at `url`; the driver's phases of `Sink` on it. Readers use `reader_url` for it."""
 
@@ -144,9 +126,9 @@ class Bucket:
     def restore(self, point: SinkRestore) -> list[str]:
         """Make the list right in one step; see `Sink.restore`."""
         own, lineage = run_age(point.run), point.lineage
-        journal = self._journal(lineage)
+        _, records = self._journal(lineage)
         self._list.begin()
-        covered = journal.covered([LiveOutput(point.history, point.committables)])
+        covered = _covered(records, [LiveOutput(point.history, point.committables)])
         self._require(covered)
         self._mark(lineage, point.run)
         if point.history and point.committables:
@@ -159,7 +141,7 @@ class Bucket:
                 p: v for p, v in visible.items() if not is_not_newer(lineage, _file_of(p), own)
             }
             known = {p: visible.get(p, line) for p, line in lines.items()}
-            published = {i["file"] for items in journal.records.values() for i in items}
+            published = {i["file"] for items in records.values() for i in items}
             target = others | known
             changes["hidden"] = len(visible.keys() - target.keys())
             shown = (_file_of(path) for path in target.keys() - visible.keys())
@@ -176,13 +158,13 @@ class Bucket:
         if newer_run(names, run_age(point.run)) or not (due or many(names)):
             return
         failpoints.hit("sink.unread")
-        journal = self._journal(point.lineage)
+        names, records = self._journal(point.lineage)
         if due:
-            self._sweep(point, set(journal.covered(point.live)))
+            self._sweep(point, set(_covered(records, point.live)))
             self._list.expire()
         folder = self._folder(point.lineage)
-        live = live_ids(point, journal.records)
-        plan = compaction(journal.names, journal.records, live)
+        live = live_ids(point, records)
+        plan = compaction(names, records, live)
         if plan is not None:
             self._store.put(folder + plan.name, plan.data.encode())
             failpoints.hit("sink.compacted")
@@ -235,10 +217,11 @@ class Bucket:
                     advice="put it back from a copy, or restore an older checkpoint",
                 )
 
-    def _journal(self, lineage: str) -> _Journal:
-        folder, names = self._folder(lineage), frozenset(self._journal_names(lineage))
+    def _journal(self, lineage: str) -> tuple[list[str], Records]:
+        """The records of a lineage, by name and as they were read."""
+        folder, names = self._folder(lineage), self._journal_names(lineage)
         contents = ((n, self._store.get(folder + n)) for n in sorted(names) if n.endswith(".json"))
-        return _Journal(names, decode(contents, f"{self._store.url}/{folder}"))
+        return names, decode(contents, f"{self._store.url}/{folder}")
 
     def _journal_names(self, lineage: str) -> list[str]:
         folder = self._folder(lineage)
@@ -261,6 +244,16 @@ class Bucket:
             "action": "add",
         }
         return path, json.dumps(status)
+
+
+def _covered(records: Records, outputs: Iterable[LiveOutput]) -> dict[str, Committable]:
+    """By name, what is visible at one of these points, or by restoring it."""
+    found: dict[str, Committable] = {}
+    for output in outputs:
+        found.update((item["file"], item) for item in output.committables)
+        for checkpoint_id in output.history:
+            found.update((item["file"], item) for item in records.get(checkpoint_id, []))
+    return found
 
 
 def _file_of(path: str) -> str:
