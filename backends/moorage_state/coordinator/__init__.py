@@ -40,7 +40,6 @@ from moorage_state.coordinator.checkpoint import (
     CheckpointFuture,
     CompletedCheckpoint,
     DeclineCheckpoint,
-    MessageOutcome,
     PendingCheckpoint,
     Phase,
     TaskId,
@@ -61,8 +60,6 @@ from moorage_state.coordinator.failures import (
     CheckpointException,
     CheckpointFailureManager,
     CheckpointFailureReason,
-    Verdict,
-    reason_of,
 )
 from moorage_state.coordinator.lifecycle import CheckpointTracker
 from moorage_state.coordinator.properties import (
@@ -79,10 +76,8 @@ from moorage_state.coordinator.properties import (
 )
 from moorage_state.coordinator.trigger import (
     CheckpointIdCounter,
-    CheckpointRequestDecider,
     Decision,
     Load,
-    TriggerRequest,
 )
 
 __all__ = [
@@ -97,7 +92,6 @@ __all__ = [
     "CheckpointMetaData",
     "CheckpointOptions",
     "CheckpointProperties",
-    "CheckpointRequestDecider",
     "CheckpointRetentionPolicy",
     "CheckpointTracker",
     "CheckpointType",
@@ -111,7 +105,6 @@ __all__ = [
     "FinalizeCheckpoint",
     "JobEnd",
     "Load",
-    "MessageOutcome",
     "NotifyCheckpointAborted",
     "NotifyCheckpointComplete",
     "PendingCheckpoint",
@@ -121,8 +114,5 @@ __all__ = [
     "TaskId",
     "ToleranceAction",
     "ToleranceExceeded",
-    "TriggerRequest",
     "TriggerTasks",
-    "Verdict",
-    "reason_of",
 ]

@@ -12,15 +12,15 @@ from moorage_state.coordinator import (
     FailJob,
     FinalizeCheckpoint,
     JobEnd,
-    MessageOutcome,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
-    ScheduleAt,
     TaskId,
     ToleranceAction,
     ToleranceExceeded,
     TriggerTasks,
 )
+from moorage_state.coordinator.checkpoint import MessageOutcome
+from moorage_state.coordinator.effects import ScheduleAt
 from moorage_state.errors import Bug, UserError
 
 Reason = CheckpointFailureReason

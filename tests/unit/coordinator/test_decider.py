@@ -4,13 +4,8 @@ from math import inf
 
 import pytest
 
-from moorage_state.coordinator import (
-    CheckpointFailureReason,
-    CheckpointProperties,
-    CheckpointRequestDecider,
-    Load,
-    TriggerRequest,
-)
+from moorage_state.coordinator import CheckpointFailureReason, CheckpointProperties, Load
+from moorage_state.coordinator.trigger import CheckpointRequestDecider, TriggerRequest
 
 PLAIN = CheckpointProperties()
 FORCED = CheckpointProperties(forced=True)

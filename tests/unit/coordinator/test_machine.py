@@ -23,10 +23,10 @@ from moorage_state.coordinator import (
     FailJob,
     FinalizeCheckpoint,
     JobEnd,
-    MessageOutcome,
     NotifyCheckpointComplete,
     TriggerTasks,
 )
+from moorage_state.coordinator.checkpoint import MessageOutcome
 from moorage_state.errors import Fenced, StoreUnavailable, UserError
 
 POLICY = CheckpointRetentionPolicy.RETAIN_ON_FAILURE

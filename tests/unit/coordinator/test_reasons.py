@@ -11,8 +11,8 @@ from moorage_state.coordinator import (
     CheckpointFailureReason,
     CheckpointProperties,
     JobEnd,
-    reason_of,
 )
+from moorage_state.coordinator.failures import reason_of
 from moorage_state.errors import (
     Bug,
     Fenced,
