@@ -4,24 +4,12 @@ import kmock
 import pytest
 from moorage_testing.kube.emulator import Emulator
 from moorage_testing.kube.servers import Emulated, InMemory, Real
+from moorage_testing.manifests import job_object, spec_data
 
 
 def job_body(namespace, name="clicks", **meta):
     """A job that a real API server takes, too."""
-    return {
-        "apiVersion": "moorage.dev/v1alpha1",
-        "kind": "StatefulSparkJob",
-        "metadata": {"name": name, "namespace": namespace, **meta},
-        "spec": {
-            "image": "registry.example/clicks:1",
-            "application": {"mainFile": "local:///app/job.py"},
-            "scaling": {"parallelism": 2, "maxParallelism": 8},
-            "state": {
-                "checkpointDir": f"s3://state/{namespace}/{name}",
-                "savepointDir": f"s3://savepoints/{namespace}/{name}",
-            },
-        },
-    }
+    return job_object(spec_data(f"{namespace}/{name}"), name, namespace=namespace, **meta)
 
 
 @pytest.fixture

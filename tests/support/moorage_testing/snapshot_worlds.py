@@ -12,6 +12,7 @@ from moorage_operator.plan import AskDriver, RunStoreTask, SnapshotPlan, StoreTa
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.snapshots.naming import data_go_too
 from moorage_operator.world import Config, JobFacts, Meta, SnapshotView, SnapshotWorld
+from moorage_testing.manifests import changed, spec_data
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 CONFIG = Config(cluster_id="test")
@@ -19,18 +20,9 @@ DIGEST = "sha256:" + "a" * 64
 
 
 def job_spec(**changes: Any) -> JobSpec:
-    plain = {
-        "image": "clicks:1",
-        "application": {"mainFile": "local:///app/job.py"},
-        "scaling": {"parallelism": 2},
-        "state": {
-            "checkpointDir": "s3://state/clicks",
-            "savepointDir": "s3://savepoints/clicks",
-            "credentialsSecretRef": {"name": "s3-creds"},
-        },
-        **changes,
-    }
-    return JobSpec.model_validate(plain)
+    usual: dict[str, Any] = {"image": "clicks:1", "scaling": {"parallelism": 2}}
+    named = changed(spec_data(**usual), {"state.credentialsSecretRef": {"name": "s3-creds"}})
+    return JobSpec.model_validate({**named, **changes})
 
 
 def job_status(**changes: Any) -> JobStatus:

@@ -7,6 +7,7 @@ from typing import Any
 from moorage_api import JobSpec
 from moorage_api.driver import CheckpointSummary
 from moorage_operator.world import LogPoint, StoreView
+from moorage_testing.manifests import spec_data
 
 __all__ = [
     "CHECKPOINTS",
@@ -29,16 +30,7 @@ UID = "0a1b2c3d-0000-4000-8000-000000000001"
 
 def job_spec(**spec: Any) -> JobSpec:
     """A spec that is right; keyword arguments replace its parts."""
-    return JobSpec.model_validate(
-        {
-            "image": "registry.example/clicks:1",
-            "application": {"mainFile": "local:///app/job.py"},
-            "scaling": {"parallelism": 2, "maxParallelism": 16},
-            "state": {"checkpointDir": CHECKPOINTS, "savepointDir": SAVEPOINTS},
-            "checkpoint": {"interval": "60s"},
-            **spec,
-        }
-    )
+    return JobSpec.model_validate(spec_data(**{"checkpoint": {"interval": "60s"}, **spec}))
 
 
 def checkpoint(number: int, at: datetime) -> CheckpointSummary:

@@ -2,6 +2,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from moorage_testing.manifests import changed
 
 from moorage_api import ManifestError, load_manifest, parse_manifest
 
@@ -21,17 +22,7 @@ SMALL = {
 def manifest():
     """A small valid manifest as data, with `spec.a.b=value` changes."""
 
-    def build(changes=None):
-        data = _copy(SMALL)
-        for path, value in (changes or {}).items():
-            *parents, last = path.split(".")
-            place = data
-            for name in parents:
-                place = place.setdefault(name, {})
-            place[last] = value
-        return data
-
-    return build
+    return lambda changes=None: changed(SMALL, changes, nulls=True)
 
 
 @pytest.fixture
@@ -56,7 +47,3 @@ def write(tmp_path: Path):
         return load_manifest(path)
 
     return load
-
-
-def _copy(data):
-    return {k: _copy(v) if isinstance(v, dict) else v for k, v in data.items()}

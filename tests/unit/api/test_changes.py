@@ -1,6 +1,5 @@
 """What an edit of a running job means, and when two specs are the same job."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from moorage_testing.manifests import changed
 
 from moorage_api import JobSpec
 from moorage_api.changes import KINDS, classify, declared, is_same_job, refreshed, spec_hash
@@ -21,14 +21,7 @@ BASE: dict[str, Any] = {
 
 
 def spec(changes=None):
-    data = copy.deepcopy(BASE)
-    for path, value in (changes or {}).items():
-        *parents, last = path.split(".")
-        place = data
-        for name in parents:
-            place = place.setdefault(name, {})
-        place[last] = value
-    return JobSpec.model_validate(data)
+    return JobSpec.model_validate(changed(BASE, changes))
 
 
 EDITS = [

@@ -1,7 +1,6 @@
-import copy
-
 import pytest
 from moorage_testing.attempts import META, ORDER, SMALL
+from moorage_testing.manifests import changed
 
 from moorage_api import JobSpec
 
@@ -20,14 +19,4 @@ def order():
 def spec():
     """A spec for a cluster, with `a.b=value` changes in camelCase."""
 
-    def build(changes=None):
-        data = copy.deepcopy(SMALL)
-        for path, value in (changes or {}).items():
-            *parents, last = path.split(".")
-            place = data
-            for name in parents:
-                place = place.setdefault(name, {})
-            place[last] = value
-        return JobSpec.model_validate(data)
-
-    return build
+    return lambda changes=None: JobSpec.model_validate(changed(SMALL, changes))

@@ -1,7 +1,6 @@
-import copy
-
 import pytest
 from moorage_testing.crd import Judge
+from moorage_testing.manifests import changed
 
 from moorage_api.crds import job_crd, snapshot_crd
 
@@ -46,17 +45,3 @@ def job():
 def snapshot():
     """A small snapshot, likewise."""
     return lambda changes=None: changed(SNAPSHOT, changes)
-
-
-def changed(base, changes):
-    data = copy.deepcopy(base)
-    for path, value in (changes or {}).items():
-        *parents, last = path.split(".")
-        place = data
-        for name in parents:
-            place = place.setdefault(name, {})
-        if value is None:
-            place.pop(last, None)
-        else:
-            place[last] = value
-    return data

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from moorage_testing.kube import MemoryCluster
+from moorage_testing.manifests import job_object, spec_data
 
 from moorage_api.driver import DriverState, RequestView
 from moorage_operator.loop import Reconciler
@@ -166,20 +167,7 @@ CLICKS = Ref("StatefulSparkJob", "here", "clicks")
 
 
 def job_body(name="clicks", meta=None, **spec):
-    return {
-        **OWNER,
-        "metadata": {"name": name, "namespace": "here", **(meta or {})},
-        "spec": {
-            "image": "registry.example/clicks:1",
-            "application": {"mainFile": "local:///app/job.py"},
-            "scaling": {"parallelism": 2, "maxParallelism": 8},
-            "state": {
-                "checkpointDir": f"s3://state/{name}",
-                "savepointDir": f"s3://savepoints/{name}",
-            },
-            **spec,
-        },
-    }
+    return job_object(spec_data(name, **spec), name, namespace="here", **(meta or {}))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from moorage_testing.manifests import spec_data
 
 import moorage_operator.objects
 from moorage_operator.directories import CheckpointDirectories
@@ -24,14 +25,7 @@ def judges(monkeypatch):
 
 def job(name="clicks", generation=1, uid="u"):
     meta = {"name": name, "namespace": "n", "uid": uid, "generation": generation}
-    spec = {
-        "image": "registry.example/clicks:1",
-        "application": {"mainFile": "local:///app/job.py"},
-        "scaling": {"parallelism": 1},
-        "state": {"checkpointDir": f"s3://state/{name}"},
-        "upgrade": {"mode": "LastCheckpoint"},
-    }
-    return {"metadata": meta, "spec": spec}
+    return {"metadata": meta, "spec": spec_data(name)}
 
 
 async def test_a_whole_list_is_judged_beside_the_loop(judges):

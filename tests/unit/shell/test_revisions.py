@@ -1,6 +1,7 @@
 """By which hash a spec is known, and which state backend it has where it names none."""
 
 import pytest
+from moorage_testing.manifests import spec_data
 
 from moorage_api import JobSpec
 from moorage_api.changes import spec_hash
@@ -10,13 +11,7 @@ from moorage_operator.world import Revision
 
 
 def spec(image="registry.example/clicks:1", **more):
-    plain = {
-        "image": image,
-        "application": {"mainFile": "local:///app/job.py"},
-        "scaling": {"parallelism": 2, "maxParallelism": 8},
-        "state": {"checkpointDir": "s3://state/a", "savepointDir": "s3://savepoints/a"},
-    }
-    return JobSpec.model_validate({**plain, **more})
+    return JobSpec.model_validate(spec_data("a", image=image, **more))
 
 
 NEWEST = spec()

@@ -14,6 +14,7 @@ from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.world import Config
 from moorage_testing.crd import Judge
 from moorage_testing.kube import ApiRefusal, CrashPoints, OperatorKilled
+from moorage_testing.manifests import job_object, spec_data
 from moorage_testing.world.buckets import Buckets
 from moorage_testing.world.clock import FakeClock
 from moorage_testing.world.doors import CountedDrivers, CountedLineages
@@ -32,22 +33,7 @@ _MOST_PASSES = 30
 
 def job(name: str = "clicks", **spec: Any) -> dict[str, Any]:
     """A job that is right; keyword arguments replace or add parts of its spec."""
-    return {
-        "apiVersion": "moorage.dev/v1alpha1",
-        "kind": "StatefulSparkJob",
-        "metadata": {"name": name},
-        "spec": {
-            "image": "registry.example/clicks:1",
-            "application": {"mainFile": "local:///app/job.py"},
-            "scaling": {"parallelism": 2, "maxParallelism": 16},
-            "state": {
-                "checkpointDir": f"s3://state/{name}",
-                "savepointDir": f"s3://savepoints/{name}",
-            },
-            "checkpoint": {"interval": "10s"},
-            **spec,
-        },
-    }
+    return job_object(spec_data(name, **{"checkpoint": {"interval": "10s"}, **spec}), name)
 
 
 @functools.cache

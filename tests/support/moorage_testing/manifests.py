@@ -1,0 +1,48 @@
+"""A job that is right, as plain data, and how a test changes it."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["changed", "job_object", "spec_data"]
+
+
+def spec_data(name: str = "clicks", **parts: Any) -> dict[str, Any]:
+    """A spec for a cluster; keyword arguments replace or add whole parts of it."""
+    return {
+        "image": "registry.example/clicks:1",
+        "application": {"mainFile": "local:///app/job.py"},
+        "scaling": {"parallelism": 2, "maxParallelism": 16},
+        "state": {
+            "checkpointDir": f"s3://state/{name}",
+            "savepointDir": f"s3://savepoints/{name}",
+        },
+        **parts,
+    }
+
+
+def job_object(spec: Mapping[str, Any], name: str = "clicks", **meta: Any) -> dict[str, Any]:
+    """The object with this spec."""
+    return {
+        "apiVersion": "moorage.dev/v1alpha1",
+        "kind": "StatefulSparkJob",
+        "metadata": {"name": name, **meta},
+        "spec": dict(spec),
+    }
+
+
+def changed(
+    data: Mapping[str, Any], changes: Mapping[str, Any] | None, *, nulls: bool = False
+) -> dict[str, Any]:
+    """A copy with `a.b=value` changes, in camelCase; None takes a field out, or is a null."""
+    result = copy.deepcopy(dict(data))
+    for path, value in (changes or {}).items():
+        *parents, last = path.split(".")
+        place = result
+        for name in parents:
+            place = place.setdefault(name, {})
+        if value is None and not nulls:
+            place.pop(last, None)
+        else:
+            place[last] = value
+    return result
