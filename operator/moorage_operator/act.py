@@ -193,6 +193,7 @@ class Actor:
             raise ActionFailed(f"a revision of a deleted job had the name: {kind} {effect.name}")
         if int(found.get("revision") or 0) >= effect.number:
             return False
+        # The uid is a condition: another object that got the name meanwhile is a conflict.
         patch = {"metadata": {"uid": uid}, "revision": effect.number}
         await self.cluster.patch("ControllerRevision", meta.namespace, effect.name, patch)
         return True
@@ -240,6 +241,8 @@ class Actor:
             wanted.append(self.finalizer)
         if tuple(wanted) == meta.finalizers or (effect.present and meta.deleted_at is not None):
             return False
+        # A merge patch puts the whole list: without the version it would undo what another
+        # controller wrote into it meanwhile.
         version = subject.body["metadata"]["resourceVersion"]
         patch = {"metadata": {"uid": meta.uid, "resourceVersion": version, "finalizers": wanted}}
         try:

@@ -45,11 +45,14 @@ _log = logging.getLogger("moorage.operator")
 
 _Result = TypeVar("_Result")
 
+# Every request of a pass has a time limit of its own: only a bug keeps one up for so long.
 _STUCK = 300.0
+# A thousand namespaces at once would be a thousand requests in one second, at every start.
 _LISTS_AT_ONCE = 8
 _LIST_AGAIN = 30.0
 """Seconds until a namespace that could not be listed is tried again."""
 _KINDS: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot")
+# Seconds over which the objects of a list are woken, so that they do not all come at once.
 _SPREAD = 10.0
 
 

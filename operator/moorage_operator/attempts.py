@@ -193,6 +193,8 @@ class Attempts:
 
     async def _make_pod(self, body: Object, meta: Meta) -> bool:
         name = body["metadata"]["name"]
+        # Created, never applied: of two operators that act for a moment only one makes it, and
+        # most of a pod cannot be changed anyway.
         try:
             await self.cluster.create(body)
         except NameTaken as error:
@@ -216,6 +218,7 @@ class Attempts:
                 kind, meta.namespace, name, uid=uid, grace_seconds=grace_seconds
             )
         except (Conflict, NotFound):
+            # Between the look and the deletion it went, or another one got its name.
             return False
         return True
 

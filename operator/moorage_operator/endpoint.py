@@ -22,9 +22,11 @@ from moorage_operator.ports import (
 
 _View = TypeVar("_View", bound=BaseModel)
 
+# A report has some kilobytes; a driver is a user's program, and may answer with anything.
 _LARGEST = 256 * 1024
 _ACCEPTED = (200, 202)
 _LONGEST = 512
+# A driver that ends says so with it: as good as no answer, since its last words are to come.
 _ENDING = 503
 _UNAUTHORIZED = "unauthorized"
 

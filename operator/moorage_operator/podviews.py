@@ -17,6 +17,7 @@ from moorage_operator.ports import Object
 from moorage_operator.world import ContainerEnd, PodView
 
 _STARTING = ("ContainerCreating", "PodInitializing", "")
+# A kubelet keeps 4,096 bytes of a message; what is twice as long was never a driver's.
 _LONGEST = 8192
 
 

@@ -57,6 +57,8 @@ async def write_status(
         meta = body["metadata"]
         found = await cluster.get(body["kind"], meta["namespace"], meta["name"])
     else:
+        # A write that changes nothing keeps the version, and ours did change something: so what
+        # is new in it was taken out by a definition that does not know it.
         same = kept["metadata"]["resourceVersion"] == version
         return (Written.PRUNED if same else Written.WRITTEN), kept
     if found is None or found["metadata"]["uid"] != meta["uid"]:
@@ -90,6 +92,7 @@ def _cut(value: Any, longest: int, key: str = "") -> Any:
 
 def _status_body(body: Object, data: dict[str, Any]) -> Object:
     meta = body["metadata"]
+    # With the version the server refuses a status that rests on an older one.
     identity = ("name", "namespace", "uid", "resourceVersion")
     return {
         "apiVersion": body["apiVersion"],
@@ -106,6 +109,7 @@ async def tell(cluster: Cluster, about: Object, events: Iterable[Event], now: da
         try:
             await cluster.create(event_body(about, event, now))
         except NameTaken:
+            # Its name follows from what it tells: an operator that died after it told it before.
             continue
         except Forbidden as error:
             # In a namespace that goes away nobody reads them.

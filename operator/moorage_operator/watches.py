@@ -33,6 +33,7 @@ _KINDS: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot", "Pod")
 _TOLD_EVERY = 0.05
 _SCAN_SECONDS = 3.0
 _JOIN_SECONDS = 5.0
+# 404 as well: so a kind answers whose definition is not there (yet, or any more).
 _REFUSED = (403, 404)
 _BACKOFFS = (1.0, 2.0, 5.0, 10.0)
 _LONGEST_BACKOFF = 30.0
@@ -224,6 +225,7 @@ class Watching:
 def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.peering.standalone = True
+    # Its own events about handlers: ours are told by the loop, once each.
     settings.posting.enabled = False
     settings.networking.request_timeout = 30.0
     settings.networking.error_backoffs = _WithoutEnd()
@@ -233,7 +235,9 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.client_timeout = 300
     settings.watching.chunk_size = 500
     settings.watching.label_selectors["", "v1", "pods"] = JOB_LABEL
+    # It would watch namespaces and definitions, cluster-wide rights that nobody needs to give.
     settings.scanning.disabled = True
+    # Else Kopf kills the whole process, passes and all, when its own end takes too long.
     settings.process.ultimate_exiting_timeout = None
     return settings
 

@@ -149,6 +149,7 @@ class Draft:
 
     def do(self, effect: Effect) -> None:
         """Ask for an effect, after those before it."""
+        # Several steps of one decision may ask for the same.
         if effect not in self.effects:
             self.effects.append(effect)
 

@@ -27,6 +27,7 @@ _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json"
 _GONE = 410
+# A list of many pages may outlive the version that it reads (410), and then begins anew.
 _PAGES_ANEW = 3
 
 
