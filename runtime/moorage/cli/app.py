@@ -36,8 +36,6 @@ from moorage_api import (
 )
 from moorage_state.errors import MoorageError
 
-__all__ = ["run_app", "run_session"]
-
 Runner = Callable[
     [StatefulSparkJob, Path, RunOptions, Callable[[JobProgress], None]],
     RunResult,

@@ -22,8 +22,6 @@ from moorage_api.problems import field_name
 from moorage_state.errors import IllegalConfigurationError
 from moorage_state.tuning import judge_options
 
-__all__ = ["checked_job"]
-
 Place = Literal["local", "cluster"]
 
 _FOR_CLUSTER = "(for a cluster: moorage validate --for cluster)"

@@ -5,8 +5,6 @@ It goes by an error's stable `code`, so it needs none of the packages that defin
 
 from enum import IntEnum
 
-__all__ = ["ExitCode", "exit_code"]
-
 
 class ExitCode(IntEnum):
     """The exit status of `moorage`; docs/cli.md says what each means."""

@@ -23,21 +23,6 @@ from moorage.cli.exit_codes import ExitCode
 from moorage.redaction import redact
 from moorage_state.errors import Bug
 
-__all__ = [
-    "Output",
-    "Where",
-    "age_text",
-    "complain",
-    "one_line",
-    "print_found",
-    "print_json",
-    "print_pairs",
-    "print_table",
-    "progress_bar",
-    "stoppable",
-    "time_text",
-]
-
 _JSON_FORMAT = 1
 
 Output = Annotated[

@@ -19,17 +19,6 @@ from rich.text import Text
 from moorage.driver.types import JobProgress
 from moorage.driver.views import CheckpointView, OddRows
 
-__all__ = [
-    "Display",
-    "LiveDisplay",
-    "PlainDisplay",
-    "live_view",
-    "open_display",
-    "plain_line",
-    "rows_text",
-    "size_text",
-]
-
 _BAR_WIDTH = 40
 
 

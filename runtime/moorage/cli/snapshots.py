@@ -31,15 +31,14 @@ from moorage.offline.description import Description, OperatorView
 from moorage.offline.difference import Difference, StateDifference, type_text
 from moorage.offline.garbage import Collected
 from moorage.offline.listing import CheckpointRow, HistoryRow, Listing, SavepointRow
-from moorage.offline.lookup import Found, SnapshotDirectories, directories_of, find
+from moorage.offline.lookup import SnapshotDirectories, directories_of, find
 from moorage.offline.verification import Verification
+from moorage.state.snapshot_path import Found
 from moorage_api import Duration
 from moorage_state.errors import UserError
 from moorage_state.snapshots import checkpoint_id_of
 from moorage_state.stores import open_store
 from moorage_state.stores.addresses import address, child, parent_and_name
-
-__all__ = ["snapshots"]
 
 _MAX_TEXT = 60
 _STANDINGS = {"retired": "retired, not deleted"}

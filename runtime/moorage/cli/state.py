@@ -29,8 +29,6 @@ from moorage.offline.lookup import find
 from moorage_state.import_path import after_standard_library
 from moorage_state.state_backends import register_backend
 
-__all__ = ["state"]
-
 state = typer.Typer(
     help="Look into the state of checkpoints and savepoints, without a job.",
     no_args_is_help=True,

@@ -11,8 +11,6 @@ from moorage.offline.lookup import directories_of
 from moorage.offline.store_check import StoreReport, check_store
 from moorage_state.stores import open_store
 
-__all__ = ["store"]
-
 store = typer.Typer(
     help="Try whether a store can hold checkpoints and savepoints.", no_args_is_help=True
 )

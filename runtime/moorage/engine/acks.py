@@ -16,17 +16,6 @@ from moorage_state.keyed.schema import StateSchema, merged_schema
 from moorage_state.operator_state import OperatorStateSchema
 from moorage_state.operator_state.schemas import require_same
 
-__all__ = [
-    "Ack",
-    "EpochConflict",
-    "EpochIncomplete",
-    "EpochOutcome",
-    "OddCounts",
-    "decode_ack",
-    "encode_ack",
-    "verify",
-]
-
 _T = TypeVar("_T")
 
 

@@ -8,29 +8,6 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-__all__ = [
-    "ACK",
-    "ACK_COLUMN",
-    "BROADCAST",
-    "GROUP_COLUMN",
-    "INPUT_COLUMN",
-    "KIND_COLUMN",
-    "ORDINAL_COLUMN",
-    "OUTPUT_COLUMNS",
-    "ROW",
-    "SOURCE_ORDER",
-    "START",
-    "SUBTASK_COLUMN",
-    "TARGET_COLUMN",
-    "TIME_COLUMN",
-    "ack_batch",
-    "broadcast_column",
-    "carried_batch",
-    "carried_schema",
-    "row_batch",
-    "side_column",
-]
-
 KIND_COLUMN = "_m_kind"
 """ROW, ACK, START or BROADCAST."""
 GROUP_COLUMN = "_m_kg"

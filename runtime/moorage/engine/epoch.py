@@ -24,8 +24,6 @@ from moorage.engine.task_failures import failure_of
 from moorage_state.errors import MoorageError, Retryable, StaleLease, UserError, VersionMismatch
 from moorage_state.keyed.schema import StateSchema
 
-__all__ = ["EpochRunner", "RunIdentity"]
-
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS = 4

@@ -26,16 +26,6 @@ from moorage_state.errors import UserError
 if TYPE_CHECKING:
     from moorage.api.graph import Branch, JobGraph
 
-__all__ = [
-    "MAX_VALUES",
-    "EventTimes",
-    "InputClock",
-    "JobClocks",
-    "Value",
-    "Watermarks",
-    "job_clocks",
-]
-
 MAX_VALUES = 1024
 """How many values of its column a clock may count by at once: each acknowledgement names them."""
 

@@ -39,8 +39,6 @@ from moorage_state.snapshots import (
     worn_packs,
 )
 
-__all__ = ["FleetUpload", "RangeFleet", "RangeId", "SavedOperator"]
-
 RangeId = tuple[str, int]
 """Operator uid and subtask."""
 

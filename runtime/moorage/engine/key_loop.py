@@ -20,8 +20,6 @@ from moorage.engine.timers import Firing
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keys import KeyCodec
 
-__all__ = ["KeyLoop"]
-
 _KEY_AT = 7
 
 

@@ -19,8 +19,6 @@ from moorage.engine.subtask_plan import OperatorStatePlan
 from moorage_state.keygroups import KeyGroupRange, range_of
 from moorage_state.operator_state import Mover, OperatorStateSchema
 
-__all__ = ["OperatorMove", "OperatorStates", "redistribute"]
-
 
 @dataclass(slots=True)
 class OperatorStates:

@@ -17,8 +17,6 @@ import pyarrow.compute as pc
 from moorage.api.functions import OutputTag, undeclared
 from moorage_state.errors import UserError
 
-__all__ = ["RowShape", "fitted", "hash_column"]
-
 # Arrow cuts 1.5 to 1 for a column of integers, takes a number for a timestamp and forgets unknown
 # fields of a struct: what it would quietly change is refused here. Types of whole columns are
 # looked at, in one pass, as this is done for every batch.

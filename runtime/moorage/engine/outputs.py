@@ -18,8 +18,6 @@ from moorage.engine.output_types import RowShape, fitted, hash_column
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.errors import UserError
 
-__all__ = ["FLUSH_ROWS", "OutputBuffer", "SubtaskOutput", "is_pair"]
-
 FLUSH_ROWS = 8192
 """Output rows that are enough for a batch."""
 

@@ -17,16 +17,6 @@ from pyspark.sql import DataFrame
 from moorage.engine.columns import TARGET_COLUMN
 from moorage_state.errors import Bug
 
-__all__ = [
-    "AnchoredPlacement",
-    "LiveExecutor",
-    "LocalPlacement",
-    "Placement",
-    "assign",
-    "executors",
-    "required_conf",
-]
-
 _log = logging.getLogger(__name__)
 
 

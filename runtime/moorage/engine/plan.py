@@ -56,8 +56,6 @@ from moorage_state.keyed.schema import StateSchema
 from moorage_state.keygroups import FLINK_MURMUR, SPARK_XXHASH64
 from moorage_state.keyhashes import flink_groups, groups_of_hashes, utf8_hashes
 
-__all__ = ["EpochFrame", "EpochPlan", "EpochPlanner", "outlets_of", "tagged_union"]
-
 _T = TypeVar("_T")
 _HASH = "_m_hash"
 _TAG = "_m_tag"

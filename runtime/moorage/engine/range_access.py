@@ -18,17 +18,6 @@ from moorage_state.server.operations import Lease, StateApi, Version
 from moorage_state.server.slots import ID_FILE
 from moorage_state.server.tls import TlsFiles
 
-__all__ = [
-    "BoundRange",
-    "ExecutorLost",
-    "LeasedRange",
-    "RangeConnections",
-    "ServerConnection",
-    "ServerDoor",
-    "Servers",
-    "connect_to",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ServerDoor:

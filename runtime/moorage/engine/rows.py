@@ -18,19 +18,6 @@ from moorage.engine.columns import GROUP_COLUMN, INPUT_COLUMN, TIME_COLUMN
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.keys import KeyCodec
 
-__all__ = [
-    "Chunk",
-    "RowFilter",
-    "TupleReader",
-    "by_key",
-    "chunk_of",
-    "column_values",
-    "group_starts",
-    "missing_times",
-    "time_column",
-    "times_of",
-]
-
 
 def column_values(column: pa.Array) -> list[Any]:
     """The column as Python values; numbers without nulls take the short way through NumPy."""

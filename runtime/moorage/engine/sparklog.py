@@ -29,8 +29,6 @@ import msgspec
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.formats import refuse_unknown
 
-__all__ = ["InputLog", "SparkLog", "capture", "lay"]
-
 _VERSION = "v1"
 _NO_OFFSET = "-"
 _COMPACT = ".compact"

@@ -42,8 +42,6 @@ from moorage.engine.vectorized_loop import VectorizedLoop
 from moorage_state.keyed import KeyedStateStore, KeyTimers
 from moorage_state.keygroups import range_of
 
-__all__ = ["SubtaskPlan", "run_subtask", "seldom_collecting", "stage_rows"]
-
 # A subtask makes some tuples for every row and few cycles. At Python's own threshold of 700 new
 # objects the collector walks over the rows of the batch again and again: half of a subtask's time.
 _NEW_OBJECTS = 200_000

@@ -37,8 +37,6 @@ from moorage_state.keys import KeyCodec
 from moorage_state.operator_state import OperatorStateSchema, RangeOperatorStates, RawStates
 from moorage_state.operator_state.ranges import Peer
 
-__all__ = ["SubtaskOperatorState"]
-
 
 class SubtaskOperatorState:
     """Operator state and broadcast rows of one attempt of one subtask.

@@ -15,8 +15,6 @@ from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.operator_state import OperatorStateSchema
 
-__all__ = ["NEVER", "UNKNOWN", "OperatorStatePlan", "SideOutputPlan", "SubtaskPlan"]
-
 NEVER = MAX_WATERMARK
 """Stands for the time of a timer where there is none."""
 

@@ -28,16 +28,6 @@ from moorage_state.errors import (
     error_from_wire,
 )
 
-__all__ = [
-    "SourceOffsetsLost",
-    "SparkEnded",
-    "SubtaskFailure",
-    "UserFunctionError",
-    "ask_spark",
-    "failure_in",
-    "failure_of",
-]
-
 _T = TypeVar("_T")
 # With the class name before it: a mark in user data or in a trace's source lines is not ours.
 _MARK = re.compile(r"(?:\A|SubtaskFailure: )\[moorage:([a-z_]+)\] (.*)", re.DOTALL)

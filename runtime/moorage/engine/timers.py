@@ -21,8 +21,6 @@ from moorage_state.keyed import KeyTimers, TimeDomain
 from moorage_state.keyed.timers import NOTHING_HELD
 from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, key_prefix, timer_parts
 
-__all__ = ["Firing", "FiringAtTheEnd", "NothingStored"]
-
 _DUE_PAGE = 4096
 _KIND = {TimeDomain.EVENT_TIME: EVENT_TIMERS, TimeDomain.PROCESSING_TIME: PROCESSING_TIMERS}
 _EVENT, _PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME

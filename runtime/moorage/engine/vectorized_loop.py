@@ -22,8 +22,6 @@ from moorage_state.keyed import KeyedStateStore
 from moorage_state.keylayout import state_id
 from moorage_state.keys import KeyCodec
 
-__all__ = ["VectorizedLoop"]
-
 _Raws = list[bytes | None]
 
 

@@ -18,8 +18,6 @@ from types import ModuleType
 from typing import Any
 from zipimport import ZipImportError, zipimporter
 
-__all__ = ["DAEMON_MODULE", "SAFE_PATH", "without_archives"]
-
 DAEMON_MODULE = "spark.python.daemon.module"
 SAFE_PATH = "PYTHONSAFEPATH"
 

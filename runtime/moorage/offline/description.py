@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from moorage.offline.listing import format_of, manifest_bytes, standings
-from moorage.offline.lookup import Found
+from moorage.state.snapshot_path import Found
 from moorage_state.errors import UserError
 from moorage_state.snapshots import (
     Fence,
@@ -19,8 +19,6 @@ from moorage_state.snapshots import (
     StateMeta,
     restore_point,
 )
-
-__all__ = ["Description", "OperatorView", "describe", "moment_of"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # As in `moorage.api.functions`, which needs numpy: these tools do without.

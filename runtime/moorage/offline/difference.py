@@ -11,10 +11,8 @@ from typing import Any
 
 from moorage.offline.description import moment_of
 from moorage.offline.listing import format_of, manifest_bytes
-from moorage.offline.lookup import Found
+from moorage.state.snapshot_path import Found
 from moorage_state.snapshots import Manifest, OperatorState, OperatorStateMeta, StateMeta
-
-__all__ = ["Difference", "StateDifference", "diff", "type_text"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,14 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moorage.offline.lookup import Found
 from moorage.offline.state_queries import whole_name
 from moorage.offline.value_text import json_value, show_value
 from moorage.state.reader import select, selected_rows
+from moorage.state.snapshot_path import Found
 from moorage_state.canonical import LAST_ACCESS, FileMeta, namespace_columns, schema_of
 from moorage_state.canonical.file_schema import key_columns
 from moorage_state.errors import LocalDiskError, UserError
 from moorage_state.types import StateType, parse_type
-
-__all__ = ["export"]
 
 FORMS = (".parquet", ".jsonl", ".csv")
 

@@ -26,8 +26,6 @@ from moorage_state.snapshots import (
 from moorage_state.snapshots.object_keys import checkpoint_id_in
 from moorage_state.stores import LocalStore, ObjectInfo, ObjectStore, not_deleted
 
-__all__ = ["Collected", "collect"]
-
 _DELETES_PER_LOOK = 100
 
 

@@ -33,17 +33,6 @@ from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
 from moorage_state.stores import ObjectStore, in_parallel, open_store
 from moorage_state.stores.addresses import child
 
-__all__ = [
-    "CheckpointRow",
-    "HistoryRow",
-    "Listing",
-    "SavepointRow",
-    "format_of",
-    "list_snapshots",
-    "manifest_bytes",
-    "standings",
-]
-
 Standing = Literal["restore point", "retained", "retired", "unfinished", "gone"]
 """`retired`: its objects are still there. `unfinished`: objects without an entry in the log, of a
 checkpoint that is under way or was given up. `gone`: retired, and nothing is left of it."""

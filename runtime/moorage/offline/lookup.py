@@ -14,8 +14,6 @@ from moorage_state.snapshots import checkpoint_id_of
 from moorage_state.stores import ObjectStore, store_url
 from moorage_state.stores.addresses import address, child
 
-__all__ = ["Found", "SnapshotDirectories", "directories_of", "find", "has_log"]
-
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDirectories:

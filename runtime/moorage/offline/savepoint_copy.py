@@ -8,13 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from moorage.offline.lookup import Found
+from moorage.state.snapshot_path import Found
 from moorage_state.errors import UserError
 from moorage_state.snapshots import SavepointStore, encode_manifest, manifest_digest
 from moorage_state.snapshots.savepoints import as_savepoint, bring
 from moorage_state.stores.addresses import address, parent_and_name, same_or_below
-
-__all__ = ["Copied", "copy"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,11 @@ from itertools import chain, groupby
 import pyarrow as pa
 
 from moorage.offline.difference import StateDifference
-from moorage.offline.lookup import Found
 from moorage.offline.state_queries import whole_name
 from moorage.state.reader import Selection, select, selected_rows
+from moorage.state.snapshot_path import Found
 from moorage_state.canonical import RowReader
 from moorage_state.errors import UserError
-
-__all__ = ["compare"]
 
 _Keyed = tuple[bytes, bytes]
 _END: _Keyed = (b"", b"")

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from moorage.offline.lookup import Found
 from moorage.offline.value_text import json_value, parse_key, parse_value
+from moorage.state.snapshot_path import Found
 from moorage_state.errors import UserError
 from moorage_state.snapshots import OperatorState
 from moorage_state.types import parse_type
-
-__all__ = ["KeyState", "StateCount", "StateRow", "count", "get", "list_states", "whole_name"]
 
 _TIMERS = "_timers"
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from moorage_state.errors import AlreadyExists, MoorageError
 from moorage_state.stores import ObjectStore
 
-__all__ = ["Check", "StoreReport", "check_store"]
-
 _RACERS = 8
 # In more than one part on a store that has parts.
 _LARGE_BYTES = 17 << 20

@@ -16,8 +16,6 @@ from moorage_state.codecs import checker
 from moorage_state.errors import UserError
 from moorage_state.types import StateType, parse_type
 
-__all__ = ["json_value", "parse_key", "parse_value", "show_value"]
-
 _TRUE = {"true": True, "false": False}
 _EXAMPLES = {
     "boolean": "true or false",

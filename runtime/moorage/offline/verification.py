@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from moorage.offline.lookup import Found, directories_of, find, has_log
+from moorage.offline.lookup import directories_of, find, has_log
+from moorage.state.snapshot_path import Found
 from moorage_state.errors import CorruptState, ObjectNotFound
 from moorage_state.snapshots import (
     Checkpoint,
@@ -25,8 +26,6 @@ from moorage_state.snapshots import (
 from moorage_state.snapshots.object_keys import log_seq
 from moorage_state.stores import ObjectStore, in_parallel, open_store
 from moorage_state.stores.addresses import parent_and_name
-
-__all__ = ["Verification", "verify"]
 
 _THREADS = 8
 _CHUNK_BYTES = 8 << 20

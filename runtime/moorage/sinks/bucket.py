@@ -42,8 +42,6 @@ from moorage_state import failpoints
 from moorage_state.errors import CorruptState
 from moorage_state.stores import ObjectStore, delete_all, open_store
 
-__all__ = ["Bucket", "StoreFolder", "open_output"]
-
 # A store has no rename: a file goes to its last name at once, and tools that know nothing of the
 # list skip names with an underscore.
 _DATA = "_data/"

@@ -45,8 +45,6 @@ from moorage.sinks.records import (
 from moorage_state import failpoints
 from moorage_state.errors import CorruptState
 
-__all__ = ["Folder", "StagingFolder"]
-
 _STAGING = "_staging"
 _LOG = "_moorage_log"
 _RETRACTED = "_retracted"

@@ -15,23 +15,6 @@ from uuid import uuid4
 from moorage.api.sinks import SinkOrigin, SinkRetire, StageId
 from moorage_state.errors import Bug, Fenced, UserError
 
-__all__ = [
-    "BESIDE_SUFFIX",
-    "RUN_SUFFIX",
-    "Age",
-    "OutputConflict",
-    "age_of",
-    "file_name",
-    "is_not_newer",
-    "lost",
-    "neighbours_in",
-    "newer_run",
-    "older_marks",
-    "origin_of",
-    "run_age",
-    "taken_over",
-]
-
 Age = tuple[int, int]
 """The fence and the number of a run; later runs compare greater."""
 

@@ -25,15 +25,6 @@ from moorage.api.sinks import Committable, StageId
 from moorage.sinks.file_names import file_name
 from moorage_state.errors import UserError
 
-__all__ = [
-    "FileFormat",
-    "FileWriter",
-    "StagingArea",
-    "check_partitioning",
-    "partition_name",
-    "split",
-]
-
 FileFormat = Literal["parquet", "json"]
 _Convert = Callable[[Any], Any]
 _encode = msgspec.json.Encoder(decimal_format="number").encode

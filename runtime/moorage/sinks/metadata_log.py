@@ -29,8 +29,6 @@ from moorage_state.errors import (
 )
 from moorage_state.stores import ObjectStore, delete_all
 
-__all__ = ["MetadataLog", "Visible"]
-
 LOG_PREFIX = "_spark_metadata/"
 
 Visible = dict[str, str]

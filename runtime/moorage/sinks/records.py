@@ -17,8 +17,6 @@ from moorage.api.sinks import SinkRetire
 from moorage_state.errors import CorruptState
 from moorage_state.formats import refuse_unknown, require_known_format
 
-__all__ = ["Records", "compaction", "decode", "encode", "live_ids", "many", "record_name"]
-
 Records = dict[int, list[Any]]
 """Published files by checkpoint."""
 

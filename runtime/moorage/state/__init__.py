@@ -14,20 +14,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from moorage.state.operator_files import OperatorTables as OperatorTables
     from moorage.state.reader import StateInfo as StateInfo
     from moorage.state.reader import list_states as list_states
     from moorage.state.reader import read as read
     from moorage.state.snapshot_path import Snapshot as Snapshot
     from moorage.state.snapshot_path import locate as locate
     from moorage.state.spark_source import register as register
-    from moorage.state.writer import OperatorTables as OperatorTables
     from moorage.state.writer import write_savepoint as write_savepoint
 
 _HOMES = {
     "moorage.state.snapshot_path": ("Snapshot", "locate"),
     "moorage.state.reader": ("StateInfo", "list_states", "read"),
     "moorage.state.spark_source": ("register",),
-    "moorage.state.writer": ("OperatorTables", "write_savepoint"),
+    "moorage.state.operator_files": ("OperatorTables",),
+    "moorage.state.writer": ("write_savepoint",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

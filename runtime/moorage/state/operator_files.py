@@ -40,8 +40,6 @@ from moorage_state.keys import KeyCodec
 from moorage_state.snapshots import Manifest, OperatorState, OperatorStateMeta, StateMeta
 from moorage_state.types import parse_type
 
-__all__ = ["BuiltOperator", "OperatorTables", "build_operator"]
-
 _KEY_AT = 7
 
 

@@ -40,17 +40,6 @@ from moorage_state.state_backends import EmbeddedRocksDBStateBackend, registered
 from moorage_state.stores import open_store
 from moorage_state.tuning import RocksOptions
 
-__all__ = [
-    "SCRATCH",
-    "Selection",
-    "StateInfo",
-    "list_states",
-    "range_rows",
-    "read",
-    "select",
-    "selected_rows",
-]
-
 _MIB = 1 << 20
 SCRATCH = EmbeddedRocksDBStateBackend(
     tuned=RocksOptions(

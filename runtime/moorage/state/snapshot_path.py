@@ -25,16 +25,6 @@ from moorage_state.snapshots import (
 from moorage_state.stores import ObjectStore, open_store
 from moorage_state.stores.addresses import address, child, parent_and_name
 
-__all__ = [
-    "FORMS",
-    "Found",
-    "Snapshot",
-    "find_checkpoint",
-    "find_savepoint",
-    "find_snapshot",
-    "locate",
-]
-
 FORMS = (
     "name a checkpoint directory, one checkpoint in it (<directory>/chk-<id>), a savepoint's "
     "directory, or the job's manifest (job.yaml)"

@@ -25,8 +25,6 @@ from moorage_state.errors import UserError
 from moorage_state.snapshots import RangeHandle
 from moorage_state.stores.addresses import address
 
-__all__ = ["frame", "register"]
-
 NAME = "moorage-state"
 
 _OPTIONS = ("path", "uid", "state")

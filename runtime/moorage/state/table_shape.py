@@ -19,8 +19,6 @@ from moorage_state.canonical import (
 from moorage_state.errors import UserError
 from moorage_state.types import parse_type
 
-__all__ = ["Shaper", "batches_of", "checked_types"]
-
 _BATCH_ROWS = 20_000
 
 # What a column may be made of without a guess about what its values mean.

@@ -33,8 +33,6 @@ from moorage_state.snapshots import (
 from moorage_state.stores import ObjectStore, open_store
 from moorage_state.stores.addresses import address, parent_and_name
 
-__all__ = ["OperatorTables", "write_savepoint"]
-
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
 

@@ -25,7 +25,8 @@ from moorage.engine.columns import (
     broadcast_column,
 )
 from moorage.engine.range_access import LeasedRange, ServerDoor
-from moorage.engine.subtask import SubtaskPlan, run_subtask
+from moorage.engine.subtask import run_subtask
+from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
 from moorage_state.server.operations import Lease, RangeSpec, Version

@@ -3,10 +3,11 @@ from moorage_testing.lineages import SmallJob
 from msgspec.structs import replace
 
 from moorage.offline.difference import diff
-from moorage.offline.lookup import Found, find
+from moorage.offline.lookup import find
 from moorage.offline.savepoint_copy import copy
 from moorage.offline.state_difference import compare
 from moorage.state import OperatorTables, Snapshot, write_savepoint
+from moorage.state.snapshot_path import Found
 from moorage_state.errors import UserError
 from moorage_state.snapshots import Manifest, StateMeta
 

@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from moorage.offline.lookup import Found, find
+from moorage.offline.lookup import find
 from moorage.offline.state_queries import count, get, list_states
 from moorage.state import OperatorTables, write_savepoint
+from moorage.state.snapshot_path import Found
 from moorage_state.errors import UserError
 
 

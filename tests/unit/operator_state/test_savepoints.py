@@ -7,11 +7,10 @@ from msgspec.structs import replace
 
 from moorage.offline.difference import diff
 from moorage.offline.export import export
-from moorage.offline.lookup import Found
 from moorage.offline.state_queries import count, get, list_states
 from moorage.state import OperatorTables, read, write_savepoint
 from moorage.state import list_states as states_of
-from moorage.state.snapshot_path import locate
+from moorage.state.snapshot_path import Found, locate
 from moorage_state.canonical import CanonicalSpec, export_range, handle_of, upload_files
 from moorage_state.deltas import decode_frame
 from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor
