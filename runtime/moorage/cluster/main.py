@@ -140,6 +140,7 @@ class DriverProcess:
         self._stop = threading.Event()
         self._watch: FenceWatch | None = None
         self._known = False
+        self._cut_off = ""
         self._left = 0.0
         job, start = mounted.job, mounted.start
         namespace = job.metadata.namespace or ""
@@ -234,8 +235,8 @@ class DriverProcess:
 
     def _fenced(self, reason: str) -> None:
         """Another driver goes on: nothing here may be waited for, and nothing more be written."""
-        if self._known or self.board.progress.phase == "finished":
-            return  # all is published; who took over finds nothing to do
+        if self._known or self._has_finished:
+            return  # who took over finds nothing to do
         error = Fenced(reason)
         if self._say(error):  # else the end is known already, and what it says holds
             self._leave(exit_code(error))
@@ -251,6 +252,8 @@ class DriverProcess:
         while True:
             event = self._next(deadline)
             match event:
+                case _Ended(EndpointLost() as lost) if self._has_finished:
+                    _log.warning("endpoint_not_needed_any_more: %s", lost)
                 case _Ended(result, final):
                     self._left = 0.0 if final else self._teardown
                     return result
@@ -263,16 +266,38 @@ class DriverProcess:
                     self._stop.set()
                 case _Signal(number):
                     name = signal.Signals(number).name
-                    return Interrupted(
-                        f"told to end a second time, before the last checkpoint: signal={name}; "
-                        f"the next start goes on from the one before"
+                    return self._interrupted(
+                        f"told to end a second time, before the last checkpoint: signal={name}",
+                        f"told to end a second time: signal={name}",
                     )
                 case None:
-                    return Interrupted(
-                        f"the last checkpoint was not complete in time: "
-                        f"seconds={self._mounted.start.grace_seconds:g}; the next start goes on "
-                        f"from the one before"
+                    seconds = self._mounted.start.grace_seconds
+                    return self._interrupted(
+                        f"the last checkpoint was not complete in time: seconds={seconds:g}",
+                        f"the time to end was over: seconds={seconds:g}",
                     )
+
+    @property
+    def _has_finished(self) -> bool:
+        """Whether all is checkpointed and published: what is left is to delete checkpoints."""
+        return self.board.progress.phase == "finished"
+
+    def _interrupted(self, running: str, finished: str) -> RunResult | Interrupted:
+        """How a job ends that is not waited for any longer.
+
+        Args:
+            running: why not, of a job that has not finished.
+            finished: why not, of one that has.
+        """
+        if not self._has_finished:
+            return Interrupted(f"{running}; the next start goes on from the one before")
+        now = self.board.progress
+        if self._mounted.job.spec.checkpoint.externalized_checkpoint_retention is not None:
+            self._cut_off = (
+                f"its checkpoints may not all be deleted, {finished}; the next start of the job "
+                f"deletes what is left"
+            )
+        return RunResult(RunOutcome.FINISHED, now.epoch, now.rows_total, seconds=0.0)
 
     def _tear_down(self) -> None:
         """Give Spark and servers a little time to end; the report is written, whatever they do."""
@@ -333,7 +358,8 @@ class DriverProcess:
         if result.outcome is RunOutcome.STOPPED:
             return end.model_copy(update={"outcome": "Stopped"})
         # What became of its checkpoints is the last that a finished job says.
-        return end.model_copy(update={"outcome": "Finished", "message": now.message})
+        message = now.message or self._cut_off
+        return end.model_copy(update={"outcome": "Finished", "message": message})
 
 
 def main(early: Sequence[int] = ()) -> NoReturn:

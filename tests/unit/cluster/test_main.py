@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from moorage_testing.jobs import wait_until
 
 from moorage.cluster import main
@@ -64,10 +65,17 @@ class DriverAttempt:
 def attempt(mount) -> Callable[..., DriverAttempt]:
 
     def make(
-        play: Play, grace: float = 60.0, port: int = 0, teardown: float = 20.0
+        play: Play,
+        grace: float = 60.0,
+        port: int = 0,
+        teardown: float = 20.0,
+        retention: str | None = None,
     ) -> DriverAttempt:
-        start = {**json.loads(mounted_files()["start_json"]), "graceSeconds": grace}
-        places = mount(start_json=json.dumps(start))
+        files = mounted_files()
+        start = {**json.loads(files["start_json"]), "graceSeconds": grace}
+        job = yaml.safe_load(files["job_yaml"])
+        job["spec"]["checkpoint"] = {"externalizedCheckpointRetention": retention}
+        places = mount(start_json=json.dumps(start), job_yaml=yaml.safe_dump(job))
         places = type(places)(
             places.config, places.token, places.termination, "127.0.0.1", port, local=True
         )
@@ -226,6 +234,56 @@ def test_spark_that_cannot_be_ended_changes_nothing_of_how_the_job_ended(attempt
     made = attempt(play)
     assert made.status() == (0 if result is STOPPED else 7)
     assert (made.end().outcome, made.end().code) == said
+
+
+@pytest.fixture
+def deleting(attempt, gate):
+    """A driver that has published all, and deletes checkpoints as long as the gate is shut."""
+
+    def make(grace: float = 60.0) -> DriverAttempt:
+        at = threading.Event()
+
+        def play(options: RunOptions, listen: Callable[[JobProgress], None]) -> RunResult:
+            listen(JobProgress(phase="finished", lineage="lin", epoch=41))
+            at.set()
+            gate.wait(20)
+            options.ended(DONE)
+            return DONE
+
+        made = attempt(play, grace, retention="RetainOnCancellation")
+        assert at.wait(20)
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("signals", "why"),
+    [
+        (1, "the time to end was over: seconds=0.2"),
+        (2, "told to end a second time: signal=SIGTERM"),
+    ],
+)
+def test_a_finished_job_that_is_cut_off_has_finished(deleting, gate, signals, why):
+    made = deleting(0.2 if signals == 1 else 60.0)
+    for _ in range(signals):
+        made.driver.signalled(signal.SIGTERM)
+    assert made.status() == 0
+    end = made.end()
+    assert (end.outcome, end.code, end.epoch, gate.is_set()) == ("Finished", "", 41, False)
+    assert end.message == (
+        f"its checkpoints may not all be deleted, {why}; the next start of the job deletes what "
+        f"is left"
+    )
+
+
+def test_a_finished_job_needs_no_endpoint_to_delete_its_checkpoints(deleting, gate):
+    made = deleting()
+    made.driver._endpoint_lost("the loop is broken")
+    wait_until(made.driver._events.empty, 10, "that to be heard")
+    gate.set()
+    assert made.status() == 0
+    assert (made.end().outcome, made.end().message) == ("Finished", "")
 
 
 def test_without_its_endpoint_the_driver_ends(attempt, gate, monkeypatch):
