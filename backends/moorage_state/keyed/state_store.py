@@ -68,7 +68,6 @@ from moorage_state.keylayout import state_id
 _FRAME_ENTRIES = 50_000
 _FRAME_BYTES = 8 << 20
 _SWEEP_LIMIT = 100_000
-_DETACHED = {ListStateDescriptor: DetachedListState, MapStateDescriptor: DetachedMapState}
 
 
 class StateHandleBase(Protocol):
@@ -395,8 +394,7 @@ def _make_handle(
     """The handle of a state that is stored under `sid`; stamped where there is an `expiry`."""
     if changes_in_place(descriptor.type):
         # The cell keeps bytes, so that what a user has is never what the state has.
-        kind: Any = _DETACHED.get(type(descriptor), DetachedValueState)
-        cell = kind(_cell(store, sid, descriptor, RAW, expiry), codec)
+        cell = _detached(descriptor)(_cell(store, sid, descriptor, RAW, expiry), codec)
     else:
         cell = _cell(store, sid, descriptor, codec, expiry)
     if isinstance(descriptor, ReducingStateDescriptor):
@@ -409,6 +407,13 @@ def _make_handle(
     if isinstance(descriptor, ValueStateDescriptor) and descriptor.default is not None:
         return DefaultedValueState(cell, codec.encode(descriptor.default), codec.decode)
     return cell
+
+
+def _detached(descriptor: StateDescriptor) -> Any:
+    """The class that stands before the bytes of a list, a map, or one value."""
+    if isinstance(descriptor, ListStateDescriptor):
+        return DetachedListState
+    return DetachedMapState if isinstance(descriptor, MapStateDescriptor) else DetachedValueState
 
 
 def _is_plain_value(handle: Any) -> bool:

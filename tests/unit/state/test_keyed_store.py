@@ -10,8 +10,10 @@ import pytest
 from moorage_state.checks import StateTypeError
 from moorage_state.deltas import decode_frame
 from moorage_state.descriptors import (
+    FoldingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
     ValueStateDescriptor,
 )
 from moorage_state.errors import UserError
@@ -514,3 +516,29 @@ def test_a_schema_has_the_canonical_types():
         "value",
         "map",
     )
+
+
+@pytest.mark.filterwarnings("ignore:FoldingStateDescriptor is deprecated")
+@pytest.mark.parametrize("as_class", [lambda c: c, lambda c: type("Own", (c,), {})])
+@pytest.mark.parametrize(("ddl", "value"), [("long", 1), ("array<long>", [1])])
+def test_a_subclass_of_a_descriptor_declares_what_its_base_does(
+    store, at_key, as_class, ddl, value
+):
+    one = store.value_state(as_class(ValueStateDescriptor)("one", ddl))
+    many = store.list_state(as_class(ListStateDescriptor)("many", ddl))
+    named = store.map_state(as_class(MapStateDescriptor)("named", "string", ddl))
+    total = store.reducing_state(
+        as_class(ReducingStateDescriptor)("total", ddl, lambda a, b: a + b)
+    )
+    folded = store.folding_state(
+        as_class(FoldingStateDescriptor)("folded", ddl, value, lambda a, b: a + b)
+    )
+    at_key(store)
+    one.update(value)
+    many.add_all([value, value])
+    named.put("a", value)
+    for state in (total, folded):
+        state.add(value)
+        state.add(value)
+    assert (one.value(), many.get(), named.get("a")) == (value, [value, value], value)
+    assert (total.get(), folded.get()) == (value + value, value + value + value)
