@@ -53,6 +53,7 @@ _CODES = {
     "manifest_error": "InvalidJob",
     "output_conflict": "OutputConflict",
     "source_offsets_lost": "SourceOffsetsLost",
+    "state_size_exceeded": "InvalidJob",
     "state_too_large": "LocalDiskFailed",
     "store_denied": "StoreDenied",
     "store_refused": "StoreRefused",

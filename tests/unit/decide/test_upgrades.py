@@ -475,6 +475,7 @@ def test_scenario_64_a_directory_of_another_jobs_lineage_is_refused():
         ("source_offsets_lost", "SourceOffsetsLost"),
         ("store_denied", "StoreDenied"),
         ("manifest_error", "InvalidJob"),
+        ("state_size_exceeded", "InvalidJob"),
     ],
 )
 def test_scenario_25_30_31_32_36_what_the_driver_refuses_blocks_and_is_tried_when_a_person_acts(
