@@ -19,6 +19,7 @@ from moorage.api.sinks import (
     SinkRetire,
 )
 from moorage.engine.task_failures import UserFunctionError
+from moorage.sinks.file_names import OutputConflict
 from moorage_state.errors import CorruptState, StoreUnavailable, UserError
 from moorage_state.snapshots import (
     Checkpoint,
@@ -250,11 +251,14 @@ def _outputs(
 
 def _refusal(refused: Mapping[str, UserError]) -> UserError:
     """One error for all sinks, so that a person mends all of them before the next start."""
-    first = next(iter(refused.values()))
-    if len(refused) == 1:
+    first, *more = refused.values()
+    if not more:
         return first
     each = "; ".join(f"sink={uid}: {error}" for uid, error in refused.items())
-    return type(first)(f"sinks refuse to begin here: sinks={sorted(refused)}; {each}")
+    # Never the type of one of them: a sink's own error may be made of something else than a text.
+    conflict = any(isinstance(error, OutputConflict) for error in refused.values())
+    kind = OutputConflict if conflict else UserError
+    return kind(f"sinks refuse to begin here: sinks={sorted(refused)}; {each}")
 
 
 def _of_function(error: UserError) -> UserError:

@@ -7,12 +7,13 @@ the job, or to give up.
 
 import dis
 import errno
+import inspect
 import re
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType, FunctionType, TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -27,6 +28,7 @@ from moorage_state.errors import (
     UserError,
     error_from_wire,
 )
+from moorage_state.keyed.value_states import OverCell
 
 _T = TypeVar("_T")
 # With the class name before it: a mark in user data or in a trace's source lines is not ours.
@@ -207,8 +209,8 @@ def _place(function: Any, frames: Sequence[traceback.FrameSummary]) -> str:
         return f"file={frames[-1].filename} line={frames[-1].lineno} in {frames[-1].name}"
     name = type(function).__name__
     for method in _METHODS:
-        code = getattr(type(function).__dict__.get(method), "__code__", None)
-        if isinstance(code, CodeType):
+        code = _code_of(type(function).__dict__.get(method))
+        if code is not None:
             return f"file={code.co_filename} line={code.co_firstlineno} in {name}.{method}"
     return f"in {name}"
 
@@ -223,22 +225,33 @@ def _writing_lines(function: Any, trace: TracebackType | None) -> list[str]:
         if (raising := trace.tb_frame.f_locals.get("self")) is not None:
             handles.append(raising)
         trace = trace.tb_next
-    names = {
-        name
-        for name, mine in getattr(function, "__dict__", {}).items()
-        if any(mine is one or getattr(mine, "cell", mine) is one for one in handles)
-    }
-    codes = [
-        code
-        for kind in type(function).__mro__
-        for method in vars(kind).values()
-        if isinstance(code := getattr(method, "__code__", None), CodeType)
-    ]
+    methods: dict[str, object] = {}
+    try:
+        attributes = object.__getattribute__(function, "__dict__").items()
+        names = {name for name, mine in attributes if _is_one(mine, handles)}
+        for kind in type(function).__mro__:
+            for name, method in vars(kind).items():
+                methods.setdefault(name, method)  # what it overrides does not run
+    except Exception:  # noqa: BLE001 - whatever an object says of itself, the error is told
+        return []
     return [
         f"file={code.co_filename} line={line} in {code.co_name}"
-        for code in codes
+        for code in map(_code_of, methods.values())
+        if code is not None
         for line in _writes_in(code, names)
     ]
+
+
+# Types are compared, and no attribute is asked for, not even by `isinstance`: an object of the job
+# may answer with code of its own, such as one that connects when it is first used.
+def _is_one(mine: object, handles: Collection[object]) -> bool:
+    """Whether this is one of the handles, or wraps one."""
+    inner = mine.cell if issubclass(type(mine), OverCell) else mine  # type: ignore[attr-defined]  # it is one
+    return any(one is mine or one is inner for one in handles)
+
+
+def _code_of(method: object) -> CodeType | None:
+    return method.__code__ if type(method) is FunctionType else None
 
 
 def _writes_in(code: CodeType, names: Collection[str]) -> Iterator[int]:
@@ -252,8 +265,10 @@ def _writes_in(code: CodeType, names: Collection[str]) -> Iterator[int]:
 
 def _hint(exc: Exception) -> str:
     """The columns that a row has, where one is asked for that it has not."""
-    columns = getattr(getattr(exc, "obj", None), "_fields", None)
-    if not isinstance(exc, AttributeError) or not columns:
+    if not isinstance(exc, AttributeError):
+        return ""
+    columns = inspect.getattr_static(type(exc.obj), "_fields", None)
+    if type(columns) is not tuple or not columns:
         return ""
     near = get_close_matches(str(exc.name), columns, n=1)
     meant = f"; did you mean {near[0]}?" if near else ""

@@ -162,6 +162,61 @@ def test_a_wrong_state_value_shows_the_line_that_wrote_it_and_its_type(operator,
     assert "Traceback" not in str(error)
 
 
+class Lazy:
+    """Runs code of its own when it is asked for anything."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError("the client is not connected")
+
+
+def test_the_error_of_a_state_is_told_whatever_else_the_function_has(operator, batch):
+    class Wrong(KeyedProcessFunction):
+        process_batch = limits = Lazy()
+
+        def open(self, ctx):
+            self.client = Lazy()
+            self.n = ctx.get_state(ValueStateDescriptor("n", "long"))
+
+        def process(self, row, ctx):
+            self.n.update("two")
+
+    line = Wrong.process.__code__.co_firstlineno + 1
+    error = failing(operator, Wrong(), [batch(("a", 1))])
+    assert "cannot hold 'two' of Python type str" in str(error)
+    assert str(error).endswith(f"(file={__file__} line={line} in process)")
+
+
+def test_an_attribute_that_is_not_there_is_told_whatever_it_was_asked_of(operator, batch):
+    class Refuses:
+        def __getattr__(self, name):
+            if name == "send":
+                raise AttributeError("no send", name=name, obj=self)
+            raise RuntimeError("the client is not connected")
+
+    class Sends(KeyedProcessFunction):
+        def process(self, row, ctx):
+            row.n = Refuses().send
+
+    assert "AttributeError: no send" in str(failing(operator, Sends(), [batch(("a", 1))]))
+
+
+def test_a_method_that_is_overridden_is_not_named(operator, batch):
+    class Base(KeyedProcessFunction):
+        def open(self, ctx):
+            self.n = ctx.get_state(ValueStateDescriptor("n", "long"))
+
+        def process(self, row, ctx):
+            self.n.update(1)
+
+    class Wrong(Base):
+        def process(self, row, ctx):
+            self.n.update("two")
+
+    line = Wrong.process.__code__.co_firstlineno + 1
+    error = failing(operator, Wrong(), [batch(("a", 1))])
+    assert str(error).endswith(f"'two' of Python type str (file={__file__} line={line} in process)")
+
+
 def test_where_it_is_not_known_which_line_wrote_it_the_method_is_shown(operator, batch):
     class Wrong(KeyedProcessFunction):
         def open(self, ctx):

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from moorage.api.file_sink import FileSink
+from moorage.api.foreach_sinks import ForeachCheckpoint
 from moorage.api.graph import SinkNode
 from moorage.sinks.file_names import OutputConflict
 from moorage_state.errors import UserError
@@ -78,6 +79,45 @@ def test_all_sinks_that_refuse_are_named_at_once(lineage, tmp_path):
     assert new.sink.path in str(refusal.value)
     assert other.path in str(refusal.value)
     assert not Path(free.path).exists()
+
+
+class Refuses(ForeachCheckpoint):
+    """A sink with a reason of its own not to begin."""
+
+    def admit(self, _lineage, _origin):
+        raise TopicTaken("clicks", 3)
+
+
+class TopicTaken(UserError):
+    """Made of something else than one text."""
+
+    code = "topic_taken"
+
+    def __init__(self, topic, partitions):
+        super().__init__(f"the topic is taken: topic={topic} partitions={partitions}")
+
+
+@pytest.mark.parametrize("first", ["a", "z"])
+def test_a_conflict_of_output_is_told_beside_sinks_that_refuse_for_reasons_of_their_own(
+    lineage, first
+):
+    ran(lineage("one"), 1)
+    new = lineage("one")
+    strange = SinkNode(first, cast("Any", None), cast("Any", Refuses(print)))
+    new.graph.sinks.insert(0, strange)
+    with pytest.raises(OutputConflict) as refusal:
+        new.start()
+    assert f"sink={first}: the topic is taken: topic=clicks partitions=3" in str(refusal.value)
+    assert new.sink.path in str(refusal.value)
+
+
+def test_sinks_that_all_refuse_for_reasons_of_their_own_are_all_named(lineage):
+    new = lineage()
+    refusing = cast("Any", Refuses(print))
+    new.graph.sinks[:] = [SinkNode(uid, cast("Any", None), refusing) for uid in "ab"]
+    with pytest.raises(UserError, match=r"sinks=\['a', 'b'\]") as refusal:
+        new.start()
+    assert type(refusal.value) is UserError
 
 
 def test_it_is_a_refusal_that_no_other_start_cures():
