@@ -266,10 +266,11 @@ def with_backend(
     if spec.state.backend is not None:
         return spec
     attempt, known = status.attempt, revisions.get(status.attempt.revision)
-    name = status.reconciliation.state_backend
+    name, ran = status.reconciliation.state_backend, attempt.running_since is not None
     # An attempt that ended and never ran left no state: perhaps the default was what it failed of.
-    has_state = attempt.running_since is not None or status.snapshots.last_checkpoint is not None
-    if not name and known is not None and (has_state or not attempt.outcome):
+    begun = status.snapshots.last_checkpoint is not None or not attempt.outcome
+    # What ran is the truth: an operator of a release before moves a job and leaves the record.
+    if known is not None and (ran or (not name and begun)):
         name = known.spec.state.effective_backend
     state = spec.state.model_copy(update={"backend": name or default})
     return spec.model_copy(update={"state": state})

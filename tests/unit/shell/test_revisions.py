@@ -59,6 +59,11 @@ KEPT = [
     ("never ran", {"attempt": {"revision": "r", "outcome": "Failed"}}, "hashmap"),
     ("ran once", {"attempt": {"revision": "r", "outcome": "Failed", **RAN}}, "rocksdb"),
     ("ran", {"reconciliation": {"stateBackend": "a:B"}, "attempt": {"revision": "r"}}, "a:B"),
+    (
+        "ran on another since the record",
+        {"reconciliation": {"stateBackend": "a:B"}, "attempt": {"revision": "r", **RAN}},
+        "rocksdb",
+    ),
     ("revision gone", {"attempt": {"revision": "s"}}, "hashmap"),
 ]
 
