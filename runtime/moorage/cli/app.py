@@ -20,7 +20,7 @@ from typing import Annotated, Literal, NoReturn
 import typer
 
 import moorage
-from moorage.cli.checks import checked_job
+from moorage.cli.checks import checked_job, undecided_options
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.progress import Display, open_display, rows_text
 from moorage.cli.snapshots import snapshots
@@ -246,6 +246,12 @@ def validate(
         f"{manifest} is valid: job {job.name}, parallelism {scaling.parallelism} "
         f"of {scaling.max_parallelism} key groups"
     )
+    if target == "cluster" and (keys := undecided_options(job)):
+        _complain(
+            f"no backend of Moorage has these settings: keys={','.join(keys)}; the operator "
+            f"refuses them unless the cluster's default (jobs.stateBackend) is a backend that "
+            f"has: name it in spec.state.backend, or correct them"
+        )
 
 
 @app.command()

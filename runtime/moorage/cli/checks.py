@@ -105,10 +105,18 @@ def _backend(job: StatefulSparkJob, folder: Path) -> Iterator[Problem]:
 
 
 def _cluster_options(job: StatefulSparkJob) -> Iterator[Problem]:
-    # A backend of the job's own is in the image, and is asked there what it is told.
+    # A backend of one's own is in the image, and is asked there what it is told. A job that names
+    # none may have one by the cluster's default.
     state = job.spec.state
-    own = "state.backend." if state.names_own_backend else ""
+    own = "state.backend." if state.backend is None or state.names_own_backend else ""
     yield from _options(judge_options(state.options, own=own))
+
+
+def undecided_options(job: StatefulSparkJob) -> list[str]:
+    """Settings of a valid job's backend that the cluster's default has, or nothing has."""
+    state = job.spec.state
+    judged = judge_options(state.options) if state.backend is None else []
+    return [one.key for one in judged] if isinstance(judged, list) else []
 
 
 def _options(judged: object) -> Iterator[Problem]:

@@ -163,6 +163,35 @@ def test_validate_can_apply_the_rules_of_a_place(moorage, job_file):
     assert moorage("validate", job_file, "--for", "local")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("state", "status", "said"),
+    [
+        (
+            'options: {"state.backend.sqlite.cache": "1"}',
+            0,
+            "keys=state.backend.sqlite.cache; the op",
+        ),
+        ('options: {"state.backend.rocksdb.threads": "1"}', 2, "rocksdb.threads"),
+        ('backend: rocksdb, options: {"state.backend.sqlite.cache": "1"}', 2, "sqlite.cache"),
+        ('backend: "m:C", options: {"state.backend.sqlite.cache": "1"}', 0, ""),
+        ('options: {"state.backend.rocksdb.thread.num": "4"}', 0, ""),
+    ],
+)
+def test_settings_that_a_default_of_the_cluster_may_have_are_told_and_not_refused(
+    moorage, tmp_path, state, status, said
+):
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(
+        "apiVersion: moorage.dev/v1alpha1\nkind: StatefulSparkJob\nmetadata: {name: clicks}\n"
+        "spec:\n  image: example/clicks:1\n  application: {mainFile: local:///app/job.py}\n"
+        "  scaling: {parallelism: 2}\n"
+        "  upgrade: {mode: LastCheckpoint}\n"
+        f"  state: {{checkpointDir: s3://bucket/clicks, {state}}}\n"
+    )
+    found, _, err = moorage("validate", manifest, "--for", "cluster")
+    assert (found, said in err, bool(err)) == (status, True, bool(said)), err
+
+
 def test_version_names_what_is_installed(moorage):
     status, out, _ = moorage("version")
     assert status == 0
