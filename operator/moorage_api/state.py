@@ -47,6 +47,13 @@ def _backend(text: str) -> str:
     return text
 
 
+def for_every_job(backend: str) -> str:
+    """A backend that jobs may have which name none. Raises ValueError: it cannot serve them all."""
+    if backend.lower() in ("forst", "batch"):
+        raise ValueError("is no backend for every job; use rocksdb, hashmap or module:Class")
+    return backend
+
+
 def _endpoint(text: str) -> str:
     if not re.fullmatch(_ENDPOINT, text):
         # Not repeated: people paste user:password@ into URLs.

@@ -18,7 +18,7 @@ from pydantic import (
     ValidationError,
 )
 
-from moorage_api.state import DEFAULT_BACKEND, Backend
+from moorage_api.state import DEFAULT_BACKEND, Backend, for_every_job
 
 _PREFIX = "MOORAGE_"
 # What others put into a pod's environment under our prefix, each read elsewhere or by nobody.
@@ -32,12 +32,6 @@ def _names(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
-
-
-def _for_every_job(backend: str) -> str:
-    if backend in ("forst", "batch"):
-        raise ValueError("is no backend for every job: use rocksdb, hashmap or module:Class")
-    return backend
 
 
 class SettingsError(Exception):
@@ -59,7 +53,7 @@ class Settings(BaseModel):
     namespace: Annotated[str, Field(max_length=63)] = "moorage-system"
     """The operator's own namespace, where its Lease is."""
 
-    state_backend: Annotated[Backend, AfterValidator(_for_every_job)] = DEFAULT_BACKEND
+    state_backend: Annotated[Backend, AfterValidator(for_every_job)] = DEFAULT_BACKEND
     """The state backend of jobs that have no state yet and whose spec names none."""
 
     identity: str = ""

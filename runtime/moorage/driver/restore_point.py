@@ -314,22 +314,23 @@ def adopting(settings: JobSettings, manifest: Manifest | None) -> JobSettings:
 
 
 def _with_backend_of(manifest: Manifest, settings: JobSettings) -> JobSettings:
-    """A default that is another one by now changes no job that has state."""
+    """A default that is another one by now changes no job that has state.
+
+    Neither its backend nor its storage, which some names choose as well.
+    """
     options = settings.open_backend_options
     if options is None:
         return settings
     owners = {owner_of(handle) for handle in manifest.handles if handle.format == "native"}
-    if owners <= {Databases(settings.backend).owner}:
+    backend, owner = settings.backend, Databases(settings.backend).owner
+    if not owners <= {owner}:
+        # A stranger's handle knows the identifier, which imports nothing: that is refused.
+        owner = next((one for one in sorted(owners) if one in BUILT_IN), "")
+        backend = chosen_backend(owner, options, settings.code) if owner else backend
+    if not owners or not owner:
         return settings
-    # Of a stranger's backend a handle knows the identifier, which imports nothing: that is refused.
-    owner = next((one for one in sorted(owners) if one in BUILT_IN), "")
-    if not owner:
-        return settings
-    return dataclasses.replace(
-        settings,
-        backend=chosen_backend(owner, options, settings.code),
-        max_state_size=job_max_state_size(owner, options, default_options(os.environ)),
-    )
+    limit = job_max_state_size(owner, options, default_options(os.environ))
+    return dataclasses.replace(settings, backend=backend, max_state_size=limit)
 
 
 def check_settings(manifest: Manifest, settings: JobSettings) -> None:

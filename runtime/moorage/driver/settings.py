@@ -14,7 +14,7 @@ from pathlib import Path
 
 from moorage.driver.types import Orders
 from moorage_api import StatefulSparkJob
-from moorage_api.state import DEFAULT_BACKEND, S3
+from moorage_api.state import DEFAULT_BACKEND, S3, for_every_job
 from moorage_state.coordinator import CheckpointRetentionPolicy
 from moorage_state.errors import IllegalConfigurationError, UserError
 from moorage_state.import_path import after_standard_library
@@ -262,8 +262,17 @@ def _restore_policy(
 
 
 def or_default(backend: str | None, environ: Mapping[str, str] = os.environ) -> str:
-    """The name of a backend; None stands for the machine's default."""
-    return backend or environ.get(DEFAULT_VARIABLE, "").strip() or DEFAULT_BACKEND
+    """The name of a backend; None stands for the machine's default.
+
+    Raises IllegalConfigurationError: that default is no backend for every job.
+    """
+    if backend is not None:
+        return backend
+    name = environ.get(DEFAULT_VARIABLE, "").strip() or DEFAULT_BACKEND
+    try:
+        return for_every_job(name)
+    except ValueError as error:
+        raise IllegalConfigurationError(f"{name} {error}") from error
 
 
 def chosen_backend(

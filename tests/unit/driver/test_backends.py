@@ -56,6 +56,15 @@ def test_a_default_of_the_machine_that_cannot_be_used_is_named():
         chosen_backend(None, {}, environ=environ)
 
 
+@pytest.mark.parametrize("name", ["batch", "Batch", "forst"])
+def test_a_default_of_the_machine_that_cannot_serve_every_job_is_refused_as_a_clusters(name):
+    environ = {settings.DEFAULT_VARIABLE: name}
+    said = f"variable=MOORAGE_STATE_BACKEND: {name} is no backend for every job; use rocksdb, hash"
+    with pytest.raises(IllegalConfigurationError, match=said):
+        chosen_backend(None, {}, environ=environ)
+    assert chosen_backend("batch", {}, environ=environ).identifier == "batch"
+
+
 @pytest.mark.parametrize("text", ["", "  "])
 def test_a_machine_without_defaults_has_none(text):
     assert default_options({DEFAULTS_VARIABLE: text}) == {}

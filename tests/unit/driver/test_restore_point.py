@@ -323,7 +323,11 @@ def test_another_default_of_the_machine_leaves_a_job_the_backend_of_its_state(
     point = manifest(started, 9)
     assert settings.backend.identifier == "hashmap"
     assert settings.max_state_size is not None, "the default's checkpoints are the driver's"
-    assert adopting(settings, written_by(point, "rocksdb")).max_state_size is None
+    for owner in ("rocksdb", "hashmap"):
+        assert adopting(settings, written_by(point, owner)).max_state_size is None, owner
+    options = {"state.checkpoint-storage": "jobmanager"}
+    named = replace(settings, open_backend_options=options)
+    assert adopting(named, written_by(point, "hashmap")).max_state_size == 5 << 20
     for owner, found in (("rocksdb", "rocksdb"), ("hashmap", "hashmap"), ("sqlite", "hashmap")):
         kept = adopting(settings, written_by(point, owner)).backend.identifier
         assert kept == found, owner
