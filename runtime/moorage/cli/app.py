@@ -317,7 +317,8 @@ def _summary(job: StatefulSparkJob, result: RunResult) -> str:
         left = "nothing is left to do of what it was to read"
         if result.restored_from is None:
             return (
-                f"{done} at epoch {result.epoch}, and its checkpoints are deleted: {left}; {again}"
+                f"{done} at epoch {result.epoch}, and none of its checkpoints is kept: {left}; "
+                f"{again}"
             )
         return (
             f"{done} with {result.restored_from} at epoch {result.epoch}: {left}; take out "

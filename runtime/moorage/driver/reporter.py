@@ -120,6 +120,10 @@ class Reporter:
             restored_from=path, restored=restored, epoch=manifest.epoch, last_checkpoint=view
         )
 
+    def nothing_left(self, epoch: int) -> None:
+        """What the run began from is deleted; the job had come to `epoch`."""
+        self._publish(restored_from=None, restored=None, last_checkpoint=None, epoch=epoch)
+
     def epoch_began(self) -> None:
         """An epoch is under way from now on, until it is committed or something else goes on."""
         self._publish(in_epoch=True, tasks=0, moves=self.progress.moves + 1)

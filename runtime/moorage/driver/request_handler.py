@@ -195,16 +195,24 @@ def let_go_of_checkpoints(
     try:
         count = completed.shutdown(status)
     except Exception as error:  # noqa: BLE001 - whatever it is, the job has ended as it has
-        reporter.message(
-            f"checkpoints of the ended job could not be deleted: {error}; the next start of the "
-            f"job deletes what is left, as does moorage snapshots gc"
-        )
+        left = _left(completed, status)
+        reporter.message(f"checkpoints of the ended job could not be deleted: {error}; {left}")
         return
     if count:
         reporter.message(
             f"the job is {status.value}: its checkpoints were deleted, as "
             f"checkpoint.externalizedCheckpointRetention says: checkpoints={count}"
         )
+
+
+def _left(completed: CompletedCheckpointStore, status: JobEnd) -> str:
+    """What becomes of checkpoints that were to be deleted at such an end, and were not."""
+    if status is JobEnd.FINISHED:
+        return "the next start of the job deletes what is left"
+    if kept := len(completed.checkpoints):
+        return f"the next start of the job goes on from what is left: checkpoints={kept}"
+    # Collected as garbage is only what the log says is gone, as it does of all of them here.
+    return "nobody can go on from them, and moorage snapshots gc --delete deletes what is left"
 
 
 def _release(context: DriverContext, request: StopRequest) -> None:

@@ -48,7 +48,7 @@ from moorage_state.errors import (
     VersionGone,
     VersionMismatch,
 )
-from moorage_state.snapshots import CheckpointStore, LogWriter, Verify
+from moorage_state.snapshots import CheckpointStore, LogWriter, Verify, checkpoint_path
 
 _REWIND = (VersionGone, VersionMismatch, StaleLease, Retryable)
 _MAX_REWINDS = 3
@@ -90,20 +90,8 @@ def run_job(
         if choice.manifest is None and choice.finished is None:
             reporter.message(f"starting empty: no checkpoint yet in {settings.checkpoint_dir}")
         if _already_finished(choice, settings):
-            reporter.restored(choice.path, choice.manifest)
-            reporter.phase("finished")
-            # The driver before may have ended before all of them were deleted.
             completed = _completed(settings, writer, store)
-            let_go_of_checkpoints(completed, reporter, JobEnd.FINISHED)
-            return RunResult(
-                outcome=RunOutcome.FINISHED,
-                epoch=choice.finished.epoch if choice.finished else reporter.progress.epoch,
-                rows_total=0,
-                seconds=time.monotonic() - started,
-                last_checkpoint=reporter.progress.last_checkpoint,
-                restored_from=choice.path,
-                already=True,
-            )
+            return _finished_before(choice, completed, reporter, started)
         settings, asked = adopting(settings, choice.manifest), settings
         if settings.backend.identifier != asked.backend.identifier:
             reporter.message(
@@ -146,6 +134,32 @@ def run_job(
         # next one finds in the log that the job has finished, and deletes what is left.
         _ended_well(context, outcome)
         options.ended(result)
+    return result
+
+
+def _finished_before(
+    choice: Choice, completed: CompletedCheckpointStore, reporter: Reporter, started: float
+) -> RunResult:
+    """There is nothing to run, but perhaps to delete: the driver before may have ended too early.
+
+    What is deleted is not what the run began from: nobody can go back to it.
+    """
+    epoch = choice.finished.epoch if choice.finished else None
+    reporter.restored(choice.path, choice.manifest)
+    reporter.phase("finished")
+    let_go_of_checkpoints(completed, reporter, JobEnd.FINISHED)
+    left = choice.path in {checkpoint_path(one.checkpoint_id) for one in completed.checkpoints}
+    result = RunResult(
+        outcome=RunOutcome.FINISHED,
+        epoch=reporter.progress.epoch if epoch is None else epoch,
+        rows_total=0,
+        seconds=time.monotonic() - started,
+        last_checkpoint=reporter.progress.last_checkpoint if left else None,
+        restored_from=choice.path if left else None,
+        already=True,
+    )
+    if not left:
+        reporter.nothing_left(result.epoch)
     return result
 
 

@@ -10,10 +10,11 @@ import pytest
 from moorage_testing.checkpointed_job import OWNER
 from msgspec.structs import replace
 
+from moorage.cli.app import _summary
 from moorage.driver.refusals import RestorePointNotFound
 from moorage.driver.runner import _completed, _drive_run, _ended_well, _failed, run_job
 from moorage.driver.settings import JobSettings
-from moorage.driver.types import Orders, RunOptions, RunOutcome, RunResult
+from moorage.driver.types import JobProgress, Orders, RunOptions, RunOutcome, RunResult
 from moorage.engine.task_failures import SparkEnded, UserFunctionError
 from moorage_api import StatefulSparkJob
 from moorage_state.coordinator import (
@@ -30,6 +31,7 @@ from moorage_state.snapshots import (
     Run,
     retained,
 )
+from moorage_state.snapshots import Finished as FinishedEntry
 from moorage_state.stores import LocalStore
 
 AWAY = StoreUnavailable("away")
@@ -170,17 +172,56 @@ def test_a_failed_job_keeps_what_it_may_need(ended, policy):
     assert job.left == 2
 
 
-def test_a_store_that_is_down_changes_nothing_of_how_the_job_ended(ended, monkeypatch):
-    job = ended(CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION)
+LEFT = "checkpoints of the ended job could not be deleted: away; "
+LEFT_IN_LOG = "the next start of the job goes on from what is left: checkpoints="
 
-    def away(_entry: Any) -> None:
-        raise StoreUnavailable("away")
 
-    monkeypatch.setattr(job.log, "append", away)
+@pytest.fixture
+def unreachable(ended, monkeypatch):
+    """A job at its end, whose store went away after so many writes to the log."""
+
+    def make(writes: int) -> Ended:
+        job = ended(CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION)
+        append, left = job.log.append, list(range(writes))
+
+        def appended(entry: Any) -> Any:
+            if not left:
+                away()
+            left.pop()
+            return append(entry)
+
+        def away() -> None:
+            raise StoreUnavailable("away")
+
+        monkeypatch.setattr(job.log, "append", appended)
+        monkeypatch.setattr(job.log, "refresh", away)
+        return job
+
+    return make
+
+
+@pytest.mark.parametrize(("writes", "left"), [(0, 2), (1, 2), (2, 1), (3, 0)])
+def test_what_is_left_of_a_finished_job_goes_with_the_next_start(unreachable, writes, left):
+    job = unreachable(writes)
     _ended_well(job.context, RunOutcome.FINISHED)
-    assert job.left == 2
+    assert (job.left, job.said) == (left, [f"{LEFT}the next start of the job deletes what is left"])
+
+
+@pytest.mark.parametrize(("writes", "left"), [(0, 2), (1, 1)])
+def test_the_next_start_of_a_failed_job_goes_on_from_what_is_left(unreachable, writes, left):
+    job = unreachable(writes)
+    _failed(job.context, RunOptions(), FAULT)
+    assert (job.left, job.said) == (left, [f"{LEFT}{LEFT_IN_LOG}{left}"])
+
+
+def test_of_a_failed_job_whose_log_has_no_checkpoint_only_garbage_is_left(unreachable):
+    job = unreachable(2)
+    _failed(job.context, RunOptions(), FAULT)
+    assert job.left == 0
     (said,) = job.said
-    assert said.startswith("checkpoints of the ended job could not be deleted: away; the next sta")
+    assert said.endswith(
+        "; nobody can go on from them, and moorage snapshots gc --delete deletes what is left"
+    )
 
 
 def test_a_driver_that_was_replaced_deletes_nothing_and_has_ended_all_the_same(make_job):
@@ -205,6 +246,7 @@ class Finished:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.reports: list[JobProgress] = []
         self.objects = LocalStore(path / "state", create=True)
         self.writer = LogWriter.claim(
             self.objects, Owner("prod", "default", "clicks", "uid-1"), "d"
@@ -236,6 +278,11 @@ class Finished:
             extra={},
         )
 
+    def last_checkpoint(self) -> None:
+        """The job's last one, which says that it has finished."""
+        made = replace(self.manifest(), checkpoint_id=3, epoch=3, extra={"finished": True})
+        self.checkpoints.complete(self.writer, made, made.created_at)
+
     def end(self) -> None:
         policy = CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION
         CompletedCheckpointStore(self.writer, self.checkpoints, 1, policy).shutdown(JobEnd.FINISHED)
@@ -245,7 +292,7 @@ class Finished:
         job = job_of(self.path, retention, bounded=bounded)
         orders = Orders("prod", "uid-1", "the next driver")
         given = RunOptions(orders=orders, **options)
-        return run_job(job, self.path, given, lambda _progress: None)
+        return run_job(job, self.path, given, self.reports.append)
 
     @property
     def left(self) -> list[str]:
@@ -273,6 +320,42 @@ def test_the_next_driver_deletes_what_a_finished_one_had_no_time_for(finished, m
     assert len(finished.left) == 2
     assert finished.start().already
     assert finished.left == []
+
+
+@pytest.mark.parametrize("before", [(), (FinishedEntry,)], ids=["nothing", "that it finished"])
+def test_a_job_whose_checkpoints_the_next_driver_deletes_says_that_none_is_left(finished, before):
+    """The driver before was killed when the log had got this far, and no checkpoint had gone."""
+    finished.last_checkpoint()
+    for entry in before:
+        finished.writer.append(entry(finished.writer.fence))
+    result = finished.start()
+    assert (result.already, result.epoch, finished.left) == (True, 3, [])
+    assert (result.restored_from, result.last_checkpoint) == (None, None)
+    last = finished.reports[-1]
+    assert (last.phase, last.epoch, last.restored, last.restored_from) == (
+        "finished",
+        3,
+        None,
+        None,
+    )
+    assert "its checkpoints were deleted" in last.message
+    summary = _summary(job_of(finished.path, {}), result)
+    assert "at epoch 3, and none of its checkpoints is kept" in summary
+    assert "--restore" not in summary
+
+
+def test_a_finished_job_whose_checkpoints_cannot_be_deleted_names_what_is_left(
+    finished, monkeypatch
+):
+    finished.last_checkpoint()
+
+    def away(*_args: Any, **_options: Any) -> None:
+        raise AWAY
+
+    monkeypatch.setattr(CheckpointStore, "retire", away)
+    result = finished.start()
+    assert (result.already, result.restored_from, len(finished.left)) == (True, "chk-3", 3)
+    assert "go back with --restore chk-<id>" in _summary(job_of(finished.path, {}), result)
 
 
 def test_a_finished_job_that_is_to_read_on_is_told_that_its_state_is_gone(finished):
