@@ -99,7 +99,7 @@ class _OwnFactory(StateBackendFactory):
 
 
 _lock = threading.Lock()
-_factories: dict[str, StateBackendFactory] = {
+_factories: dict[str, StateBackendFactory | StateBackend] = {
     name: _OwnFactory(name, BUILT_IN[kind])
     for name, kind in (
         *((name, name) for name in BUILT_IN),
@@ -134,13 +134,17 @@ def register_factory(factory: StateBackendFactory) -> None:
 def register_backend(name: str) -> None:
     """Make the backend that `module:Class` names known under its identifier, for what it wrote.
 
+    The class may be a factory. One of Moorage's own is known already, by every name.
+
     Raises:
         IllegalConfigurationError: there is no such class, or it cannot be used.
     """
-    made = _made(name, STATE_BACKEND.key, Configuration())
+    made = _made(_known_name(name), STATE_BACKEND.key, Configuration())
+    if made.identifier in BUILT_IN:
+        return
     with _lock:
         # In place of what was there: this one was named by a person just now.
-        _factories[made.identifier] = _OwnFactory(made.identifier, name)
+        _factories[made.identifier] = made
 
 
 def registered_backend(identifier: str) -> StateBackend | None:

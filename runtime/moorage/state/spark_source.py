@@ -22,7 +22,9 @@ from moorage.state.reader import Selection, select, selected_rows
 from moorage.state.snapshot_path import locate
 from moorage_state.canonical import schema_of
 from moorage_state.errors import UserError
+from moorage_state.server.databases import owner_of
 from moorage_state.snapshots import RangeHandle
+from moorage_state.state_backends.state_backend import BUILT_IN
 from moorage_state.stores.addresses import address
 
 NAME = "moorage-state"
@@ -38,7 +40,7 @@ def register(spark: SparkSession) -> None:
 def frame(spark: SparkSession, path: str | Path, uid: str, state: str) -> DataFrame:
     """One state as a DataFrame."""
     # Its errors come when the frame is made, not when it is first used.
-    select(locate(path), uid, state)
+    _readable(select(locate(path), uid, state))
     register(spark)
     reader = spark.read.format(NAME).option("path", address(path))
     return reader.option("uid", uid).option("state", state).load()
@@ -84,4 +86,16 @@ def _selection(options: Mapping[str, Any]) -> Selection:
     missing = [name for name in _OPTIONS if not options.get(name)]
     if missing:
         raise UserError(f"format {NAME} needs the options path, uid and state: missing={missing}")
-    return select(locate(options["path"]), options["uid"], options["state"])
+    return _readable(select(locate(options["path"]), options["uid"], options["state"]))
+
+
+def _readable(selection: Selection) -> Selection:
+    """Refuse what executors cannot open: a backend that is registered is so in one process."""
+    for handle in selection.handles:
+        if handle.format == "native" and (owner := owner_of(handle)) not in BUILT_IN:
+            raise UserError(
+                f"executors cannot open files of a state backend of one's own: written_by={owner} "
+                f"path={selection.snapshot.path}; read them without spark= in a program that calls "
+                f"register_backend of moorage_state.state_backends, or read a canonical savepoint"
+            )
+    return selection

@@ -7,6 +7,9 @@ import pytest
 from moorage_testing.lineages import SmallJob
 from sqlite_backend import SqliteStateBackend
 
+from moorage.state import read
+from moorage.state.spark_source import StateSource
+from moorage_state.errors import UserError
 from moorage_state.state_backends import registry
 
 
@@ -63,6 +66,37 @@ def test_files_of_a_backend_of_ones_own_are_read_where_its_class_is_named(moorag
     named = "--backend", "sqlite_backend:SqliteStateBackend", "--code", strangers
     assert moorage("state", *named, *asked) == (0, "page-0\npage-1\npage-2\n", "")
     assert moorage("state", "--backend", "sqlite_backend:Nothing", *asked)[0] == 2
+
+
+class SqliteFactory:
+    identifier = "sqlite"
+
+    def create_from_config(self, config):
+        return SqliteStateBackend().configure(config)
+
+
+def test_files_of_a_backend_of_ones_own_are_read_where_its_factory_is_named(moorage, strangers):
+    named = "--backend", f"{__name__}:SqliteFactory", "--code", Path(__file__).parent
+    found = moorage("state", *named, "get", strangers, "visits/pages", "user-3")
+    assert found == (0, "page-0\npage-1\npage-2\n", "")
+
+
+@pytest.mark.parametrize("name", ["hashmap", "rocksdb", "JobManager", "batch"])
+def test_naming_a_backend_that_is_known_anyway_changes_nothing(moorage, directory, name):
+    asked = "get", directory, "visits/pages", "user-3"
+    for _ in range(2):
+        assert moorage("state", "--backend", name, *asked) == moorage("state", *asked)
+
+
+def test_executors_are_asked_for_no_files_that_they_cannot_open(strangers):
+    registry.register_backend("sqlite_backend:SqliteStateBackend")
+    asked = {"path": str(strangers), "uid": "visits", "state": "pages"}
+    assert read(**asked).num_rows > 0
+    for made in (lambda: read(**asked, spark=object()), lambda: StateSource(asked).schema()):
+        with pytest.raises(
+            UserError, match=r"written_by=sqlite .*without spark= .* canonical save"
+        ):
+            made()
 
 
 def test_timers_are_printed_with_their_times(moorage, directory):
