@@ -11,7 +11,7 @@ import pytest
 from moorage_state.deltas import Frame
 from moorage_state.errors import Bug, LocalDiskError
 from moorage_state.rocks import Database, ProcessMemory, RocksOptions, adapter, options
-from moorage_state.rocks.stalls import WriteRoom
+from moorage_state.rocks.adapter import WriteRoom
 
 KIB, MIB = 1 << 10, 1 << 20
 SMALL = RocksOptions(
