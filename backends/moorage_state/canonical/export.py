@@ -224,9 +224,8 @@ def export_snapshot(
     """Bring a copy of a range to the store in the canonical format.
 
     Args:
-        snapshot: a directory with the files of a copy; or state in memory.
+        snapshot: a directory with the files of a copy, which `open_copy` reads; or state in memory.
         scratch: a directory of the same volume that is made, and deleted again.
-        open_copy: opens such files to be read.
         prefix: what keys begin with, ending in `/`; empty in a store that is the savepoint's own.
         digest: the digest of the epoch's delta, as the handle records it.
         stopped: asked between files whether to give up; `Retryable` then.

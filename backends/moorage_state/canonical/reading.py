@@ -26,10 +26,9 @@ _READ_ERRORS = (pa.ArrowException, OSError, ValueError)
 
 
 class CanonicalFile:
-    """One open file; a context manager. `where` is where it came from, for errors.
+    """One open file, with what it says of itself (`meta`); a context manager.
 
-    Attributes:
-        meta: what the file says of itself.
+    `where` is where it came from, for errors.
 
     Raises (constructor and methods): CorruptState where it is no canonical file, or is damaged;
     UserError where a newer Moorage wrote it.
@@ -92,9 +91,8 @@ def frames_of(
 ) -> Iterator[Frame]:
     """What has to be written to a database so that it holds the key groups of these files.
 
-    Args:
-        files: the files of one range, each with where it came from.
-        generations: by state, what `RowReader` is told; 0 for those that are not in it.
+    `files` are those of one range, each with where it came from; `generations` are, by state, what
+    `RowReader` is told, 0 where a state is not among them.
 
     Raises: see `CanonicalFile`.
     """

@@ -249,10 +249,7 @@ class CheckpointCoordinator:
     ) -> bool:
         """The trigger failed, before its boundary or while tasks were told.
 
-        Args:
-            reason: what `error` stands for, if not given.
-
-        Returns whether that was waited for.
+        Without a `reason` it is what `error` stands for. Returns whether that was waited for.
         """
         checkpoint = self._life.pending.get(checkpoint_id)
         if checkpoint is None or not checkpoint.is_abortable:

@@ -58,12 +58,9 @@ class FinalizeCheckpoint:
     def completed(
         self, completed_at: float, external_pointer: str = "", payload: Any = None
     ) -> CompletedCheckpoint:
-        """The checkpoint as it is once it exists.
+        """The checkpoint as it is once it exists, from `completed_at` (seconds since 1970) on.
 
-        Args:
-            completed_at: in seconds since 1970.
-            external_pointer: what a person names to restore it.
-            payload: kept with it.
+        `external_pointer` is what a person names to restore it.
         """
         return self._pending.completed(completed_at, external_pointer, payload)
 

@@ -133,11 +133,7 @@ class Lifecycle:
         *,
         on_task: bool = False,
     ) -> None:
-        """End a checkpoint that is not being finalized.
-
-        Args:
-            on_task: a task gave it up.
-        """
+        """End a checkpoint that is not being finalized; with `on_task`, a task gave it up."""
         if not checkpoint.is_abortable:
             raise Bug(f"it may exist already: checkpoint={checkpoint.checkpoint_id}")
         if checkpoint in self._acknowledged:

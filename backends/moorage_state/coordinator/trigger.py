@@ -144,14 +144,9 @@ class CheckpointRequestDecider:
 
 
 class PeriodicTrigger:
-    """The alarm clock of the periodic checkpoints.
+    """The alarm clock of the periodic checkpoints; see `CheckpointCoordinator` for its clocks.
 
-    Args:
-        config: has the interval, if there is one.
-        clock: seconds on a clock that only goes forward; `due` is on it.
-        wall_clock: seconds since 1970.
-        next_time: the first time of a calendar after a given one, both in seconds since 1970.
-        rng: where the first delay comes from.
+    `due` is on `clock`, which only goes forward; `next_time` is asked in seconds since 1970.
     """
 
     def __init__(

@@ -41,14 +41,10 @@ class _Frame:
 
 
 class Mover:
-    """Redistributes the operator state of one operator.
+    """Redistributes the operator state of one operator, as deltas of `epoch`.
 
-    Args:
-        schemas: its operator states.
-        before: the first key groups of the old subtasks, in order.
-        after: the ranges of the new ones, in order.
-        read: reaches the range of a new subtask, at the restored version.
-        epoch: the epoch that the deltas belong to.
+    From subtasks that began at the key groups `before` to those of the ranges `after`, both in
+    order; `read` reaches the range of a new one, at the restored version.
     """
 
     def __init__(

@@ -55,9 +55,7 @@ class RangeOperatorStates(OperatorStateStore):
 
     Args:
         access: the subtask's own range at the version this epoch reads.
-        writer: where changes go.
-        first_group: the first key group of the range.
-        epoch: the epoch, part of the position of what is added to lists.
+        epoch: part of the position of what is added to lists.
         known: schemas that the restored state or earlier epochs recorded.
         peers: the ranges of all subtasks of the operator, in order, the own one included.
         changed: states that other subtasks declare with another type in this epoch: they are

@@ -116,13 +116,9 @@ class OperatorStateCheckpointOutputStream:
 
 
 class RawStates:
-    """Raw state of one subtask for one epoch.
+    """Raw state of one subtask for one epoch; `access` is its range at the version that is read.
 
-    Args:
-        states: the subtask's operator states, which keep the streams of the operator.
-        access: the subtask's range at the version this epoch reads.
-        writer: where changes go.
-        groups: the key groups of the range.
+    The streams of the operator are kept in `states`, those of its key groups in the range.
     """
 
     def __init__(

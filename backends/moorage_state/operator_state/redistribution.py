@@ -22,11 +22,7 @@ def even_split(counts: Sequence[int], parallelism: int) -> list[list[Stretch]]:
     """Contiguous shares of the concatenation of all lists, sizes differing by one at most.
 
     The first subtasks get one more where it does not divide. With as many subtasks as before each
-    keeps its own list untouched.
-
-    Args:
-        counts: how many elements each old subtask had, in order.
-        parallelism: the number of subtasks from now on.
+    keeps its own list untouched. `counts` are the elements of each old subtask, in order.
 
     Returns:
         By new subtask, its runs in order; empty ones are left out.

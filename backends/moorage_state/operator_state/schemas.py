@@ -74,10 +74,7 @@ def map_schema(descriptor: MapStateDescriptor) -> OperatorStateSchema:
 
 
 def require_same(new: OperatorStateSchema, old: OperatorStateSchema, verb: str) -> None:
-    """Refuse another mode or type under a known name.
-
-    Args:
-        verb: how the old one came about: "was registered", "was written".
+    """Refuse another mode or type under a known name; `verb`: as the old one "was registered".
 
     Raises:
         UserError: naming the state, both declarations and what to do.

@@ -55,11 +55,7 @@ class StoredState(msgspec.Struct, frozen=True):
 class OperatorStateHandle(msgspec.Struct, frozen=True, kw_only=True):
     """The operator state of one subtask in one snapshot, or a part of it.
 
-    Attributes:
-        operator: the operator's uid.
-        checkpoint_id: the snapshot.
-        states: what of the stream belongs to it.
-        stream: the bytes.
+    `states` says what of `stream` belongs to it.
     """
 
     operator: str
@@ -147,11 +143,8 @@ def reassign(
 ) -> list[list[OperatorStateHandle]]:
     """By new subtask, the handles that make up its operator state.
 
-    The elements of a union are given to all.
-
-    Args:
-        handles: of one snapshot, by old subtask; None where one had no operator state.
-        parallelism: the number of subtasks from now on.
+    The elements of a union are given to all. `handles` are by old subtask, all of one snapshot;
+    None where one had no operator state.
 
     Raises:
         UserError: the handles are of several operators or snapshots.

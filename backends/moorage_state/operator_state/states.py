@@ -106,10 +106,7 @@ class BroadcastState:
     The order of entries is not part of the contract. A value is never None. What is read is the
     reader's own: only `put` changes a value. Values that cannot be changed are decoded once.
 
-    Args:
-        schema: see `OperatorListState`.
-        load: gives the entries that were there before, by stored key; called once.
-        declared: see `OperatorListState`.
+    Args as of `OperatorListState`; `load` gives entries by stored key.
 
     Raises (every method that takes a key): `StateTypeError` when it is not of the declared type.
     """

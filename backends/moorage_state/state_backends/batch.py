@@ -173,8 +173,7 @@ class BatchKeyedStateBackend(KeyedStateBackend):
 class BatchExecutionStateBackend(StateBackend):
     """State of bounded jobs, whose input is sorted by key; takes no snapshots.
 
-    Attributes:
-        databases: the backend of the state servers, where nothing is kept.
+    State servers, where nothing is kept, have the backend `databases`.
     """
 
     identifier: ClassVar[str] = "batch"

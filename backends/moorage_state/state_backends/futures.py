@@ -179,10 +179,7 @@ class SnapshotFuture(Generic[T]):
         return True
 
     def result(self, timeout: float | None = None) -> T:
-        """What the snapshot gave, once `run` is through in some thread.
-
-        Args:
-            timeout: seconds to wait; None for ever.
+        """What the snapshot gave, once `run` is through; waits `timeout` seconds, None for ever.
 
         Raises:
             SnapshotCanceled: it was canceled.

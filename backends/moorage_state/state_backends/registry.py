@@ -232,9 +232,7 @@ def job_max_state_size(
 ) -> int | None:
     """What one subtask of a job may have in a manifest; None where checkpoints are files.
 
-    Args: see `judge_job_backend`.
-
-    Raises:
+    Raises, for arguments as of `judge_job_backend`:
         IllegalConfigurationError: a setting has a value that it cannot have.
     """
     given = {**(defaults or {}), **options}

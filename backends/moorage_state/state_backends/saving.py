@@ -46,11 +46,7 @@ Work = Callable[[Cancellation], SnapshotResult]
 class Take(NamedTuple):
     """A snapshot that was taken.
 
-    Attributes:
-        number: that of the local copy.
-        sequence: the handle's.
-        states: what was declared.
-        now_ms: when, by the clock that state expires by.
+    `number` is that of the local copy, `now_ms` of the clock that state expires by.
     """
 
     number: int
@@ -261,10 +257,7 @@ def _taken_back(
 class _RecordingStore:
     """An `ObjectStore` that knows what was put into it; all else is the store's own.
 
-    Uploads write by `put` and `put_file` alone.
-
-    Args:
-        account: told of the size of everything before it is put; raises to refuse it.
+    Uploads write by `put` and `put_file` alone. `account` is told each size before, and may refuse.
     """
 
     def __init__(self, store: ObjectStore, account: Callable[[int], None]) -> None:

@@ -103,8 +103,7 @@ class StateBackend(ABC):
     def for_servers(self, servers: int, memory: int | None) -> "StateBackend":  # noqa: ARG002
         """This backend for each of `servers` server processes on one machine.
 
-        Args:
-            memory: bytes that their databases may have together; None where nobody said.
+        Together their databases may have `memory` bytes; None where nobody said.
         """
         return self
 

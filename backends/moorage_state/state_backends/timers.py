@@ -50,8 +50,7 @@ class KeyedTimers:
 
     Args:
         of_key: those of the current key, of both domains.
-        enter: makes a key the current one.
-        current: the key that is current, None before the first.
+        current: None before the first key.
         settle: brings all writes into the database.
     """
 
