@@ -25,11 +25,7 @@ class TaskId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeCheckpoint:
-    """A task's part is durable.
-
-    Attributes:
-        state: the handle of it; opaque to the coordinator.
-    """
+    """A task's part is durable; `state` is its handle, opaque to the coordinator."""
 
     job_id: str
     task: TaskId
@@ -39,12 +35,7 @@ class AcknowledgeCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class DeclineCheckpoint:
-    """A task does not take part.
-
-    Attributes:
-        reason: why.
-        message: for people; the reason's own text if empty.
-    """
+    """A task does not take part; `message` is for people, the reason's own text if empty."""
 
     job_id: str
     task: TaskId

@@ -156,12 +156,7 @@ class CheckpointProperties:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMetaData:
-    """A checkpoint's name in time.
-
-    Attributes:
-        checkpoint_id: from 1, growing.
-        timestamp: of the trigger, in seconds since 1970.
-    """
+    """A checkpoint's name in time: its id, from 1, growing; its trigger, in seconds since 1970."""
 
     checkpoint_id: int
     timestamp: float

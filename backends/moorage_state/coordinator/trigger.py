@@ -34,11 +34,9 @@ from moorage_state.errors import Bug, UserError
 
 @dataclass(frozen=True, slots=True)
 class TriggerRequest:
-    """A checkpoint that somebody asked for.
+    """A checkpoint that somebody asked for, at `timestamp` on the coordinator's clock.
 
-    Attributes:
-        timestamp: of the request, on the coordinator's clock.
-        number: of the request, so that the order is complete.
+    Requests of one moment are in the order of their `number`.
     """
 
     properties: CheckpointProperties
@@ -61,13 +59,9 @@ class TriggerRequest:
 
 
 class Load(NamedTuple):
-    """What the decision depends on beside the queue.
+    """What the decision depends on beside the queue; times are on the coordinator's clock.
 
-    Attributes:
-        now: on the coordinator's clock.
-        is_triggering: a trigger waits for its boundary.
-        pending: checkpoints that have not ended.
-        last_completion: on the coordinator's clock.
+    `is_triggering`: a trigger waits for its boundary; `pending`: checkpoints that have not ended.
     """
 
     now: float

@@ -15,14 +15,10 @@ _FEW = 8
 
 
 class Group:
-    """Entries by key.
+    """Entries by key, which only `put` and `discard` write.
 
-    A list that `ordered` gave never changed. It may hold keys that are gone; none
-    that is there is missing from it.
-
-    Attributes:
-        born: the moment from which on views see this object; older ones have a copy of their own.
-        entries: values by key. Written by `put`, `discard` only.
+    Views from the moment `born` on see this object; older ones have a copy of their own. A list
+    that `ordered` gave never changes: it may hold keys that are gone, but lacks none that is there.
     """
 
     __slots__ = ("_fresh", "_gone", "_order", "born", "entries")

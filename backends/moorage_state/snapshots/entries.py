@@ -181,15 +181,13 @@ _KINDS = frozenset(
 
 
 class Record(NamedTuple):
-    """An entry with what the log adds to it.
+    """An entry with what the log adds: its number, from 1 without gaps, and who wrote it when.
 
-    Attributes:
-        seq: its number, from 1 without gaps.
-        attempt: tells a writer its own entry after a lost reply.
-        at: when it was written, with a time zone, by the writer's clock.
+    `at` has a time zone, and is by the writer's clock.
     """
 
     seq: int
+    # By it a writer knows its own entry after a lost reply.
     attempt: str
     at: datetime
     entry: Entry

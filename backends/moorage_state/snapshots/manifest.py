@@ -192,10 +192,9 @@ class Manifest(_Part, frozen=True, kw_only=True):
 
     Attributes:
         kind: which of the two; the keys of a savepoint are relative to its own directory.
-        name: the name of a savepoint; empty for a checkpoint.
+        name: of a savepoint; empty for a checkpoint.
         epoch: the last epoch it contains.
         max_parallelism: the number of key groups.
-        key_hash: which function maps a key to its key group.
         operators: the stateful operators by uid.
         source: how far the inputs were read; opaque to this layer.
         watermarks: per input uid the newest event time, per operator uid the watermark it worked

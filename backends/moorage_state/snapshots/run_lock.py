@@ -81,12 +81,7 @@ class DirectoryLock(RunLock):
     def acquire(
         cls, directory: Path, holder: LockHolder, *, take_over: bool = False
     ) -> "DirectoryLock":
-        """Lock `directory` (which must exist) in the name of `holder`.
-
-        With `take_over` a lock that another process holds is replaced by this one's. Raises
-        UserError when another process holds the lock, naming it, and when the directory cannot be
-        locked.
-        """
+        """See `acquire_lock`; UserError also when `directory` is missing or cannot be locked."""
         path = directory / _FILE_NAME
         try:
             descriptor = _replace(path) if take_over else _lock(path)
@@ -235,13 +230,7 @@ class HeartbeatLock(RunLock):
         watching: Callable[[str], None] | None = None,
         pace: Pace | None = None,
     ) -> Self:
-        """Lock the checkpoint directory in `store` in the name of `holder`.
-
-        When another's lock is there, it is watched: up to `pace.patience` seconds if it does not
-        change. With `take_over` it is replaced at once. `watching` is told once, in a sentence,
-        before that. Raises UserError when the lock is alive, naming its holder, and what the store
-        raises.
-        """
+        """See `acquire_lock`; another's lock is watched for `pace.patience` seconds at most."""
         pace = pace or Pace()
         token = uuid.uuid4().hex
         mine = _encode(holder, token, 0)

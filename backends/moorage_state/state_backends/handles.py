@@ -27,14 +27,10 @@ class KeyedStateHandle(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         backend: the identifier of the state backend that reads it; `canonical` is everybody's.
-        job_id: the job that took it.
         operator: the operator's uid.
         key_types: the DDL types of its key columns.
-        key_hash: which function maps a key to its key group.
         number_of_key_groups: the operator's maximum parallelism.
-        start: the first key group.
-        end: the last one, included.
-        checkpoint_id: the snapshot.
+        end: the last key group, included.
         states: what was declared. Where the format keeps values of the last type only, `earlier`
             says no more than which types came before it.
         sequence: goes on growing after a restore; part of the place of list elements.

@@ -29,14 +29,9 @@ _ADVICE = "restore an older checkpoint, or this object from a backup of the stor
 
 
 class StreamStateHandle(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the bytes of one stream are: in the handle itself, or in an object of a store.
+    """Where the bytes of one stream are: in the handle itself (`data`), or in an object of a store.
 
-    Attributes:
-        size: in bytes.
-        sha256: hex digest of all the bytes.
-        data: the bytes, where they travel with the handle.
-        store_url: the address of the store, where they do not.
-        key: of the object there.
+    `size` is in bytes, `sha256` the hex digest of all of them.
     """
 
     size: int
