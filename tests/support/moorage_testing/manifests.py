@@ -1,10 +1,13 @@
-"""A job that is right, as plain data, and how a test changes it."""
+"""A job and a checkpoint that are right, and how a test changes them."""
 
 import copy
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["changed", "job_object", "spec_data"]
+from moorage_state.snapshots import Manifest
+
+__all__ = ["changed", "checkpoint_manifest", "job_object", "spec_data"]
 
 
 def spec_data(name: str = "clicks", **parts: Any) -> dict[str, Any]:
@@ -46,3 +49,29 @@ def changed(
         else:
             place[last] = value
     return result
+
+
+def checkpoint_manifest(
+    lineage: str, checkpoint_id: int, *, fence: int = 1, **parts: Any
+) -> Manifest:
+    """That of a checkpoint without state; keyword arguments replace whole parts of it."""
+    fields: dict[str, Any] = {
+        "kind": "checkpoint",
+        "name": "",
+        "lineage": lineage,
+        "checkpoint_id": checkpoint_id,
+        "epoch": checkpoint_id,
+        "fence": fence,
+        "run": 0,
+        "created_at": datetime(2026, 1, 2, tzinfo=UTC),
+        "job_name": "clicks",
+        "moorage_version": "0",
+        "max_parallelism": 128,
+        "key_hash": "spark-xxhash64",
+        "operators": {},
+        "source": {},
+        "watermarks": {},
+        "sinks": {},
+        "extra": {},
+    }
+    return Manifest(**{**fields, **parts})

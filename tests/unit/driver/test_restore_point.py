@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moorage_testing.manifests import checkpoint_manifest
 from msgspec import UNSET
 from msgspec.structs import replace as changed
 
@@ -123,25 +124,7 @@ class Lineage:
 
 
 def manifest(writer: LogWriter, checkpoint_id: int) -> Manifest:
-    return Manifest(
-        kind="checkpoint",
-        name="",
-        lineage=writer.lineage,
-        checkpoint_id=checkpoint_id,
-        epoch=checkpoint_id,
-        fence=writer.fence,
-        run=0,
-        created_at=NOW,
-        job_name="clicks",
-        moorage_version="0",
-        max_parallelism=128,
-        key_hash="spark-xxhash64",
-        operators={},
-        source={},
-        watermarks={},
-        sinks={},
-        extra={},
-    )
+    return checkpoint_manifest(writer.lineage, checkpoint_id, fence=writer.fence)
 
 
 def _as_savepoint(made: Manifest) -> Manifest:

@@ -1,13 +1,13 @@
 """What becomes of a job's checkpoints when it ends: the manifest says so, and the driver acts."""
 
 import contextlib
-import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from moorage_testing.checkpointed_job import OWNER
+from moorage_testing.manifests import checkpoint_manifest
 from msgspec.structs import replace
 
 from moorage.cli.app import _summary
@@ -258,25 +258,7 @@ class Finished:
             self.checkpoints.complete(self.writer, made, made.created_at)
 
     def manifest(self) -> Manifest:
-        return Manifest(
-            kind="checkpoint",
-            name="",
-            lineage=self.writer.lineage,
-            checkpoint_id=0,
-            epoch=0,
-            fence=self.writer.fence,
-            run=0,
-            created_at=datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC),
-            job_name="clicks",
-            moorage_version="0",
-            max_parallelism=128,
-            key_hash="spark-xxhash64",
-            operators={},
-            source={},
-            watermarks={},
-            sinks={},
-            extra={},
-        )
+        return checkpoint_manifest(self.writer.lineage, 0, fence=self.writer.fence)
 
     def last_checkpoint(self) -> None:
         """The job's last one, which says that it has finished."""

@@ -1,14 +1,13 @@
 """From one minor version of Spark to another, state goes by what every version reads."""
 
-import datetime
-
 import pyspark
 import pytest
+from moorage_testing.manifests import checkpoint_manifest
 
 from moorage.driver.refusals import RestorePointIncompatible
 from moorage.driver.restore_point import check_spark
 from moorage.engine.event_time import Watermarks
-from moorage_state.snapshots import Manifest, OperatorState, RangeHandle
+from moorage_state.snapshots import OperatorState, RangeHandle
 
 
 def point(wrote, file_format="native"):
@@ -26,25 +25,8 @@ def point(wrote, file_format="native"):
     state = OperatorState(
         parallelism=1, key_types=["string"], states=[], subtasks=[handle], operator_states=[]
     )
-    return Manifest(
-        kind="checkpoint",
-        name="",
-        lineage="lineage-1",
-        checkpoint_id=7,
-        epoch=7,
-        fence=1,
-        run=0,
-        created_at=datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC),
-        job_name="clicks",
-        moorage_version="0",
-        max_parallelism=128,
-        key_hash="spark-xxhash64",
-        operators={"counter": state},
-        source={},
-        watermarks={},
-        sinks={},
-        extra={"spark_version": wrote} if wrote else {},
-    )
+    extra = {"spark_version": wrote} if wrote else {}
+    return checkpoint_manifest("lineage-1", 7, operators={"counter": state}, extra=extra)
 
 
 @pytest.mark.scenario(58)
