@@ -1,6 +1,6 @@
 # Every target sets up the environment first: `make demo` works on a fresh Debian with Python 3.11.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test helm check format bench bench-snapshots soak oldest-spark e2e image clean
+.PHONY: help setup demo test helm check format bench bench-snapshots bench-scale soak oldest-spark e2e image clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -61,6 +61,9 @@ bench: $(STAMP) ## measure against Spark's own stateful operators
 
 bench-snapshots: $(STAMP) ## measure checkpoints and restores of 4 GB of state
 	$(BIN)/python -m benchmarks.snapshots $(ARGS)
+
+bench-scale: $(STAMP) ## measure how costs grow with jobs, histories and fleets
+	$(BIN)/python -m benchmarks.scale $(ARGS)
 
 soak: $(STAMP) oldest-spark ## run the long tests: make soak TIME=2h
 	$(PYTEST) -m soak --timeout=0 --soak-time=$(TIME) $(ARGS)

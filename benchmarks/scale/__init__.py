@@ -1,0 +1,1 @@
+"""What coordination costs as jobs, histories and fleets grow."""
