@@ -12,8 +12,6 @@ from typing import NamedTuple, Protocol
 
 from moorage_state.deltas import Frame
 
-__all__ = ["PendingCopy", "RangeCursor", "RangeDatabase", "RangeView", "Scan"]
-
 
 class Scan(NamedTuple):
     """Entries under a prefix in key order; not `complete` where a limit cut them off.

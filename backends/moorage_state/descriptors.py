@@ -16,19 +16,6 @@ from moorage_state.codecs import checker
 from moorage_state.timetolive import StateTtlConfig
 from moorage_state.types import parse_type
 
-__all__ = [
-    "AggregateFunction",
-    "AggregatingStateDescriptor",
-    "FoldingStateDescriptor",
-    "ListStateDescriptor",
-    "MapStateDescriptor",
-    "ReducingStateDescriptor",
-    "StateDescriptor",
-    "StateKind",
-    "ValueStateDescriptor",
-    "require_descriptor",
-]
-
 StateKind = Literal["value", "list", "map", "reducing", "aggregating"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")

@@ -30,31 +30,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-__all__ = [
-    "AlreadyExists",
-    "Bug",
-    "CorruptState",
-    "Fenced",
-    "IllegalConfigurationError",
-    "LocalDiskError",
-    "MoorageError",
-    "NewerFormat",
-    "ObjectNotFound",
-    "Retryable",
-    "ServerGone",
-    "StaleLease",
-    "StateSizeExceeded",
-    "StateTooLarge",
-    "StoreDenied",
-    "StoreUnavailable",
-    "UserError",
-    "VersionGone",
-    "VersionMismatch",
-    "disk_errors",
-    "error_from_wire",
-    "error_to_wire",
-]
-
 
 class MoorageError(Exception):
     """The base of all errors raised on purpose; `code` is stable across releases."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["StateTtlConfig", "StateVisibility", "UpdateType"]
-
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 _SWEEP_LIMIT = 100_000
 

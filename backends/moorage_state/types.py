@@ -17,8 +17,6 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Optional
 
-__all__ = ["StateType", "parse_type", "type_of"]
-
 _INTEGERS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _ALIASES = {
     "byte": "tinyint",

@@ -6,68 +6,38 @@ It must not know any of them, nor Spark, Kubernetes or a store: pydantic, YAML a
 library are all it imports.
 """
 
-from moorage_api.cluster import cluster_problems
-from moorage_api.compute import (
-    Application,
-    Autoscaler,
-    DriverSpec,
-    EnvVar,
-    EpochSpec,
-    ExecutorSpec,
-    Resources,
-    Scaling,
-    SidecarSpec,
-)
-from moorage_api.job import API_VERSION, KIND, JobSpec, ObjectMeta, StatefulSparkJob
-from moorage_api.lifecycle import Deletion, FailurePolicy, Observability, Upgrade
-from moorage_api.manifest import Check, load_manifest, parse_manifest
-from moorage_api.problems import ManifestError, Problem
-from moorage_api.quantities import Duration, Quantity
-from moorage_api.state import (
-    S3,
-    CheckpointSpec,
-    LocalVolume,
-    Restore,
-    SavepointSpec,
-    Schedule,
-    StateSpec,
-)
-from moorage_api.unsupported import LocalRunReport, local_run_report
-
-__all__ = [
-    "API_VERSION",
-    "KIND",
-    "S3",
-    "Application",
-    "Autoscaler",
-    "Check",
-    "CheckpointSpec",
-    "Deletion",
-    "DriverSpec",
-    "Duration",
-    "EnvVar",
-    "EpochSpec",
-    "ExecutorSpec",
-    "FailurePolicy",
-    "JobSpec",
-    "LocalRunReport",
-    "LocalVolume",
-    "ManifestError",
-    "ObjectMeta",
-    "Observability",
-    "Problem",
-    "Quantity",
-    "Resources",
-    "Restore",
-    "SavepointSpec",
-    "Scaling",
-    "Schedule",
-    "SidecarSpec",
-    "StateSpec",
-    "StatefulSparkJob",
-    "Upgrade",
-    "cluster_problems",
-    "load_manifest",
-    "local_run_report",
-    "parse_manifest",
-]
+from moorage_api.cluster import cluster_problems as cluster_problems
+from moorage_api.compute import Application as Application
+from moorage_api.compute import Autoscaler as Autoscaler
+from moorage_api.compute import DriverSpec as DriverSpec
+from moorage_api.compute import EnvVar as EnvVar
+from moorage_api.compute import EpochSpec as EpochSpec
+from moorage_api.compute import ExecutorSpec as ExecutorSpec
+from moorage_api.compute import Resources as Resources
+from moorage_api.compute import Scaling as Scaling
+from moorage_api.compute import SidecarSpec as SidecarSpec
+from moorage_api.job import API_VERSION as API_VERSION
+from moorage_api.job import KIND as KIND
+from moorage_api.job import JobSpec as JobSpec
+from moorage_api.job import ObjectMeta as ObjectMeta
+from moorage_api.job import StatefulSparkJob as StatefulSparkJob
+from moorage_api.lifecycle import Deletion as Deletion
+from moorage_api.lifecycle import FailurePolicy as FailurePolicy
+from moorage_api.lifecycle import Observability as Observability
+from moorage_api.lifecycle import Upgrade as Upgrade
+from moorage_api.manifest import Check as Check
+from moorage_api.manifest import load_manifest as load_manifest
+from moorage_api.manifest import parse_manifest as parse_manifest
+from moorage_api.problems import ManifestError as ManifestError
+from moorage_api.problems import Problem as Problem
+from moorage_api.quantities import Duration as Duration
+from moorage_api.quantities import Quantity as Quantity
+from moorage_api.state import S3 as S3
+from moorage_api.state import CheckpointSpec as CheckpointSpec
+from moorage_api.state import LocalVolume as LocalVolume
+from moorage_api.state import Restore as Restore
+from moorage_api.state import SavepointSpec as SavepointSpec
+from moorage_api.state import Schedule as Schedule
+from moorage_api.state import StateSpec as StateSpec
+from moorage_api.unsupported import LocalRunReport as LocalRunReport
+from moorage_api.unsupported import local_run_report as local_run_report

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from moorage.api.functions import OutputTag as OutputTag
     from moorage.api.functions import ProcessContext as ProcessContext
     from moorage.api.functions import RuntimeContext as RuntimeContext
-    from moorage.api.functions import TimeDomain as TimeDomain
     from moorage.api.functions import TimerService as TimerService
     from moorage.api.sinks import CheckpointInfo as CheckpointInfo
     from moorage.api.sinks import EpochInfo as EpochInfo
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
     from moorage_state.keyed import ListState as ListState
     from moorage_state.keyed import MapState as MapState
     from moorage_state.keyed import ReducingState as ReducingState
+    from moorage_state.keyed import TimeDomain as TimeDomain
     from moorage_state.keyed import ValueState as ValueState
     from moorage_state.operator_state import BroadcastState as BroadcastState
     from moorage_state.operator_state import OperatorListState as OperatorListState
@@ -104,7 +104,6 @@ _HOMES = {
         "OutputTag",
         "ProcessContext",
         "RuntimeContext",
-        "TimeDomain",
         "TimerService",
     ),
     "moorage.api.sinks": (
@@ -137,6 +136,7 @@ _HOMES = {
         "ListState",
         "MapState",
         "ReducingState",
+        "TimeDomain",
         "ValueState",
     ),
     "moorage_state.operator_state": (

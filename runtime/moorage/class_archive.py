@@ -19,8 +19,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["archive_path", "main", "sharing_options"]
-
 _CHOSEN = "-XX:SharedArchiveFile"
 _MADE = "-XX:ArchiveClassesAtExit"
 _LIMIT_SECONDS = 300

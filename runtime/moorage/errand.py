@@ -19,8 +19,6 @@ from moorage_state.snapshots.store_tasks import (
 )
 from moorage_state.stores import open_store
 
-__all__ = ["main"]
-
 # This module and the variable are called what a store task was called once: the operator and the
 # job's image may be of two releases, and each must find the name that the other knows.
 REQUEST_ENV = "MOORAGE_ERRAND"

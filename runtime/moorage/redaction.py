@@ -9,15 +9,6 @@ import logging
 import re
 from collections.abc import Mapping
 
-__all__ = [
-    "SPARK_REDACTION",
-    "RedactingFormatter",
-    "Redactor",
-    "has_credentials",
-    "is_secret",
-    "redact",
-]
-
 _USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
 _WORDS = r"secret|token|passw(?:or)?d|access[._-]?key|api[._-]?key|private[._-]?key|credential"
 _SECRET_NAME = re.compile(_WORDS, re.IGNORECASE)

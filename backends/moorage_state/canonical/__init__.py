@@ -5,53 +5,28 @@ made from them. Called by the state server (export and restore), and by `moorage
 people read, repair and write savepoints. Knows no Spark. See docs/formats.md, "Canonical files".
 """
 
-from moorage_state.canonical.export import (
-    ExportedFile,
-    export_range,
-    export_snapshot,
-    handle_of,
-    scan_rows,
-    upload_files,
-)
-from moorage_state.canonical.file_schema import file_name, key_columns, namespace_columns, schema_of
-from moorage_state.canonical.hashing import key_groups, spark_xxhash64
-from moorage_state.canonical.reading import CanonicalFile, frames_of
-from moorage_state.canonical.rows import RowBuffer, RowReader, stored_id
-from moorage_state.canonicalspec import (
-    EVENT_TIME,
-    LAST_ACCESS,
-    SIDE_KINDS,
-    TIMER_KINDS,
-    TIMERS,
-    CanonicalSpec,
-    FileMeta,
-    spec_of,
-)
-
-__all__ = [
-    "EVENT_TIME",
-    "LAST_ACCESS",
-    "SIDE_KINDS",
-    "TIMERS",
-    "TIMER_KINDS",
-    "CanonicalFile",
-    "CanonicalSpec",
-    "ExportedFile",
-    "FileMeta",
-    "RowBuffer",
-    "RowReader",
-    "export_range",
-    "export_snapshot",
-    "file_name",
-    "frames_of",
-    "handle_of",
-    "key_columns",
-    "key_groups",
-    "namespace_columns",
-    "scan_rows",
-    "schema_of",
-    "spark_xxhash64",
-    "spec_of",
-    "stored_id",
-    "upload_files",
-]
+from moorage_state.canonical.export import ExportedFile as ExportedFile
+from moorage_state.canonical.export import export_range as export_range
+from moorage_state.canonical.export import export_snapshot as export_snapshot
+from moorage_state.canonical.export import handle_of as handle_of
+from moorage_state.canonical.export import scan_rows as scan_rows
+from moorage_state.canonical.export import upload_files as upload_files
+from moorage_state.canonical.file_schema import file_name as file_name
+from moorage_state.canonical.file_schema import key_columns as key_columns
+from moorage_state.canonical.file_schema import namespace_columns as namespace_columns
+from moorage_state.canonical.file_schema import schema_of as schema_of
+from moorage_state.canonical.hashing import key_groups as key_groups
+from moorage_state.canonical.hashing import spark_xxhash64 as spark_xxhash64
+from moorage_state.canonical.reading import CanonicalFile as CanonicalFile
+from moorage_state.canonical.reading import frames_of as frames_of
+from moorage_state.canonical.rows import RowBuffer as RowBuffer
+from moorage_state.canonical.rows import RowReader as RowReader
+from moorage_state.canonical.rows import stored_id as stored_id
+from moorage_state.canonicalspec import EVENT_TIME as EVENT_TIME
+from moorage_state.canonicalspec import LAST_ACCESS as LAST_ACCESS
+from moorage_state.canonicalspec import SIDE_KINDS as SIDE_KINDS
+from moorage_state.canonicalspec import TIMER_KINDS as TIMER_KINDS
+from moorage_state.canonicalspec import TIMERS as TIMERS
+from moorage_state.canonicalspec import CanonicalSpec as CanonicalSpec
+from moorage_state.canonicalspec import FileMeta as FileMeta
+from moorage_state.canonicalspec import spec_of as spec_of

@@ -35,84 +35,39 @@ ignored, but for `FinalizeCheckpoint`, which is never aborted and must always be
 after `shutdown` and `suspend`.
 """
 
-from moorage_state.coordinator.checkpoint import (
-    AcknowledgeCheckpoint,
-    CheckpointFuture,
-    CompletedCheckpoint,
-    DeclineCheckpoint,
-    PendingCheckpoint,
-    Phase,
-    TaskId,
-)
-from moorage_state.coordinator.completed import CompletedCheckpointStore
-from moorage_state.coordinator.coordinator import CheckpointCoordinator
-from moorage_state.coordinator.effects import (
-    Effect,
-    FailJob,
-    FinalizeCheckpoint,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
-    ScheduleAt,
-    ToleranceExceeded,
-    TriggerTasks,
-)
-from moorage_state.coordinator.failures import (
-    CheckpointException,
-    CheckpointFailureManager,
-    CheckpointFailureReason,
-)
-from moorage_state.coordinator.lifecycle import CheckpointTracker
+from moorage_state.coordinator.checkpoint import AcknowledgeCheckpoint as AcknowledgeCheckpoint
+from moorage_state.coordinator.checkpoint import CheckpointFuture as CheckpointFuture
+from moorage_state.coordinator.checkpoint import CompletedCheckpoint as CompletedCheckpoint
+from moorage_state.coordinator.checkpoint import DeclineCheckpoint as DeclineCheckpoint
+from moorage_state.coordinator.checkpoint import PendingCheckpoint as PendingCheckpoint
+from moorage_state.coordinator.checkpoint import Phase as Phase
+from moorage_state.coordinator.checkpoint import TaskId as TaskId
+from moorage_state.coordinator.completed import CompletedCheckpointStore as CompletedCheckpointStore
+from moorage_state.coordinator.coordinator import CheckpointCoordinator as CheckpointCoordinator
+from moorage_state.coordinator.effects import Effect as Effect
+from moorage_state.coordinator.effects import FailJob as FailJob
+from moorage_state.coordinator.effects import FinalizeCheckpoint as FinalizeCheckpoint
+from moorage_state.coordinator.effects import NotifyCheckpointAborted as NotifyCheckpointAborted
+from moorage_state.coordinator.effects import NotifyCheckpointComplete as NotifyCheckpointComplete
+from moorage_state.coordinator.effects import ScheduleAt as ScheduleAt
+from moorage_state.coordinator.effects import ToleranceExceeded as ToleranceExceeded
+from moorage_state.coordinator.effects import TriggerTasks as TriggerTasks
+from moorage_state.coordinator.failures import CheckpointException as CheckpointException
+from moorage_state.coordinator.failures import CheckpointFailureManager as CheckpointFailureManager
+from moorage_state.coordinator.failures import CheckpointFailureReason as CheckpointFailureReason
+from moorage_state.coordinator.lifecycle import CheckpointTracker as CheckpointTracker
+from moorage_state.coordinator.properties import CheckpointConfig as CheckpointConfig
+from moorage_state.coordinator.properties import CheckpointingMode as CheckpointingMode
+from moorage_state.coordinator.properties import CheckpointMetaData as CheckpointMetaData
+from moorage_state.coordinator.properties import CheckpointOptions as CheckpointOptions
+from moorage_state.coordinator.properties import CheckpointProperties as CheckpointProperties
 from moorage_state.coordinator.properties import (
-    CheckpointConfig,
-    CheckpointingMode,
-    CheckpointMetaData,
-    CheckpointOptions,
-    CheckpointProperties,
-    CheckpointRetentionPolicy,
-    CheckpointType,
-    JobEnd,
-    SavepointFormat,
-    ToleranceAction,
+    CheckpointRetentionPolicy as CheckpointRetentionPolicy,
 )
-from moorage_state.coordinator.trigger import (
-    CheckpointIdCounter,
-    Decision,
-    Load,
-)
-
-__all__ = [
-    "AcknowledgeCheckpoint",
-    "CheckpointConfig",
-    "CheckpointCoordinator",
-    "CheckpointException",
-    "CheckpointFailureManager",
-    "CheckpointFailureReason",
-    "CheckpointFuture",
-    "CheckpointIdCounter",
-    "CheckpointMetaData",
-    "CheckpointOptions",
-    "CheckpointProperties",
-    "CheckpointRetentionPolicy",
-    "CheckpointTracker",
-    "CheckpointType",
-    "CheckpointingMode",
-    "CompletedCheckpoint",
-    "CompletedCheckpointStore",
-    "Decision",
-    "DeclineCheckpoint",
-    "Effect",
-    "FailJob",
-    "FinalizeCheckpoint",
-    "JobEnd",
-    "Load",
-    "NotifyCheckpointAborted",
-    "NotifyCheckpointComplete",
-    "PendingCheckpoint",
-    "Phase",
-    "SavepointFormat",
-    "ScheduleAt",
-    "TaskId",
-    "ToleranceAction",
-    "ToleranceExceeded",
-    "TriggerTasks",
-]
+from moorage_state.coordinator.properties import CheckpointType as CheckpointType
+from moorage_state.coordinator.properties import JobEnd as JobEnd
+from moorage_state.coordinator.properties import SavepointFormat as SavepointFormat
+from moorage_state.coordinator.properties import ToleranceAction as ToleranceAction
+from moorage_state.coordinator.trigger import CheckpointIdCounter as CheckpointIdCounter
+from moorage_state.coordinator.trigger import Decision as Decision
+from moorage_state.coordinator.trigger import Load as Load

@@ -6,28 +6,14 @@ called when a state is registered, for every value of a state whose type changed
 that reads stored values: never for a state whose type is still its first.
 """
 
-from moorage_state.evolution.compatibility import SchemaOutcome, compare, migration
-from moorage_state.evolution.generations import (
-    MAX_GENERATIONS,
-    StateMigrationError,
-    declared_over,
-    later_of,
-    mark_of,
-    raw_of_latest,
-    reader_of,
-    writer_of,
-)
-
-__all__ = [
-    "MAX_GENERATIONS",
-    "SchemaOutcome",
-    "StateMigrationError",
-    "compare",
-    "declared_over",
-    "later_of",
-    "mark_of",
-    "migration",
-    "raw_of_latest",
-    "reader_of",
-    "writer_of",
-]
+from moorage_state.evolution.compatibility import SchemaOutcome as SchemaOutcome
+from moorage_state.evolution.compatibility import compare as compare
+from moorage_state.evolution.compatibility import migration as migration
+from moorage_state.evolution.generations import MAX_GENERATIONS as MAX_GENERATIONS
+from moorage_state.evolution.generations import StateMigrationError as StateMigrationError
+from moorage_state.evolution.generations import declared_over as declared_over
+from moorage_state.evolution.generations import later_of as later_of
+from moorage_state.evolution.generations import mark_of as mark_of
+from moorage_state.evolution.generations import raw_of_latest as raw_of_latest
+from moorage_state.evolution.generations import reader_of as reader_of
+from moorage_state.evolution.generations import writer_of as writer_of

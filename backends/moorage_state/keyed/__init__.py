@@ -8,25 +8,12 @@ never costs a call into the state server, and a key costs a fraction of one.
 Called by the runtime's subtask; talks to a range only through `RangeAccess`. Knows no Spark.
 """
 
-from moorage_state.keyed.interfaces import (
-    AggregatingState,
-    FoldingState,
-    ListState,
-    MapState,
-    ReducingState,
-    ValueState,
-)
-from moorage_state.keyed.state_store import KeyedStateStore
-from moorage_state.keyed.timers import KeyTimers, TimeDomain
-
-__all__ = [
-    "AggregatingState",
-    "FoldingState",
-    "KeyTimers",
-    "KeyedStateStore",
-    "ListState",
-    "MapState",
-    "ReducingState",
-    "TimeDomain",
-    "ValueState",
-]
+from moorage_state.keyed.interfaces import AggregatingState as AggregatingState
+from moorage_state.keyed.interfaces import FoldingState as FoldingState
+from moorage_state.keyed.interfaces import ListState as ListState
+from moorage_state.keyed.interfaces import MapState as MapState
+from moorage_state.keyed.interfaces import ReducingState as ReducingState
+from moorage_state.keyed.interfaces import ValueState as ValueState
+from moorage_state.keyed.state_store import KeyedStateStore as KeyedStateStore
+from moorage_state.keyed.timers import KeyTimers as KeyTimers
+from moorage_state.keyed.timers import TimeDomain as TimeDomain

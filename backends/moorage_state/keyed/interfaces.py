@@ -15,18 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = [
-    "AggregatingState",
-    "AppendingState",
-    "FoldingState",
-    "ListState",
-    "MapState",
-    "MergingState",
-    "ReducingState",
-    "State",
-    "ValueState",
-]
-
 
 class State(ABC):
     """Any state of the current key."""

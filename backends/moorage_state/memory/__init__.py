@@ -4,9 +4,7 @@ Called by the state server, beside `moorage_state.rocks`. Must not know what key
 their first two bytes are a key group.
 """
 
-from moorage_state.memory.database import MemoryDatabase
-from moorage_state.memory.files import SNAPSHOT_FILE
-from moorage_state.memory.heap_timers import HeapTimers
-from moorage_state.memory.limits import HeapBudget
-
-__all__ = ["SNAPSHOT_FILE", "HeapBudget", "HeapTimers", "MemoryDatabase"]
+from moorage_state.memory.database import MemoryDatabase as MemoryDatabase
+from moorage_state.memory.files import SNAPSHOT_FILE as SNAPSHOT_FILE
+from moorage_state.memory.heap_timers import HeapTimers as HeapTimers
+from moorage_state.memory.limits import HeapBudget as HeapBudget

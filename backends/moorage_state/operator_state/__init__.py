@@ -6,35 +6,24 @@ Decides what a user may do with them (`states`, `store`, `raw`), where they lie 
 `moving`). Knows no Spark. The in-process form is in `backend`, which is imported by itself.
 """
 
-from moorage_state.operator_state.moving import Mover
-from moorage_state.operator_state.ranges import RangeOperatorStates
+from moorage_state.operator_state.moving import Mover as Mover
+from moorage_state.operator_state.ranges import RangeOperatorStates as RangeOperatorStates
 from moorage_state.operator_state.raw import (
-    KeyedStateCheckpointOutputStream,
-    KeyGroupStatePartitionStreamProvider,
-    OperatorStateCheckpointOutputStream,
-    RawStates,
-    StatePartitionStreamProvider,
+    KeyedStateCheckpointOutputStream as KeyedStateCheckpointOutputStream,
 )
-from moorage_state.operator_state.schemas import OperatorStateMode, OperatorStateSchema
-from moorage_state.operator_state.states import (
-    BroadcastState,
-    OperatorListState,
-    ReadOnlyBroadcastState,
+from moorage_state.operator_state.raw import (
+    KeyGroupStatePartitionStreamProvider as KeyGroupStatePartitionStreamProvider,
 )
-from moorage_state.operator_state.store import OperatorStateStore
-
-__all__ = [
-    "BroadcastState",
-    "KeyGroupStatePartitionStreamProvider",
-    "KeyedStateCheckpointOutputStream",
-    "Mover",
-    "OperatorListState",
-    "OperatorStateCheckpointOutputStream",
-    "OperatorStateMode",
-    "OperatorStateSchema",
-    "OperatorStateStore",
-    "RangeOperatorStates",
-    "RawStates",
-    "ReadOnlyBroadcastState",
-    "StatePartitionStreamProvider",
-]
+from moorage_state.operator_state.raw import (
+    OperatorStateCheckpointOutputStream as OperatorStateCheckpointOutputStream,
+)
+from moorage_state.operator_state.raw import RawStates as RawStates
+from moorage_state.operator_state.raw import (
+    StatePartitionStreamProvider as StatePartitionStreamProvider,
+)
+from moorage_state.operator_state.schemas import OperatorStateMode as OperatorStateMode
+from moorage_state.operator_state.schemas import OperatorStateSchema as OperatorStateSchema
+from moorage_state.operator_state.states import BroadcastState as BroadcastState
+from moorage_state.operator_state.states import OperatorListState as OperatorListState
+from moorage_state.operator_state.states import ReadOnlyBroadcastState as ReadOnlyBroadcastState
+from moorage_state.operator_state.store import OperatorStateStore as OperatorStateStore

@@ -4,8 +4,7 @@ Decides how a database is opened, read, written and linked, and turns the bindin
 into Moorage's. Called by the state server. Must not know what keys mean, beyond its own metadata.
 """
 
-from moorage_state.rocks.adapter import Cursor, Database
-from moorage_state.rocks.options import ProcessMemory
-from moorage_state.tuning import RocksOptions
-
-__all__ = ["Cursor", "Database", "ProcessMemory", "RocksOptions"]
+from moorage_state.rocks.adapter import Cursor as Cursor
+from moorage_state.rocks.adapter import Database as Database
+from moorage_state.rocks.options import ProcessMemory as ProcessMemory
+from moorage_state.tuning import RocksOptions as RocksOptions

@@ -14,8 +14,6 @@ from moorage_state.memory import SNAPSHOT_FILE
 from moorage_state.snapshots import RangeHandle
 from moorage_state.state_backends.state_backend import StateBackend, received_backend
 
-__all__ = ["Databases", "check_owner", "owner_of"]
-
 _AT_HAND = ("rocksdb", "hashmap")
 """Their handles bear no name: they are as old as the format, and told apart by their files."""
 

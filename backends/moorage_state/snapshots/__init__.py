@@ -6,136 +6,69 @@ line (which read). Must not know RocksDB, Arrow, Spark or Kubernetes; what lies 
 range, or in the opaque parts of a manifest, is not its business.
 """
 
-from moorage_state.snapshots.checkpoints import CheckpointStore, Verify, verify_files
-from moorage_state.snapshots.entries import (
-    Checkpoint,
-    Entry,
-    Fence,
-    Finished,
-    Owner,
-    Record,
-    Released,
-    Retire,
-    Run,
-    Savepoint,
-    Unknown,
-    decode_record,
-    encode_record,
-)
-from moorage_state.snapshots.history import (
-    Retirement,
-    ancestors,
-    current_fence,
-    finished_with,
-    is_released,
-    next_checkpoint_id,
-    restore_point,
-    restore_points,
-    retained,
-    victims,
-)
-from moorage_state.snapshots.log import AdoptionNeeded, LineageLog, LogWriter, NotOwner
-from moorage_state.snapshots.manifest import (
-    MAX_INLINE_BYTES,
-    FileRef,
-    Manifest,
-    OperatorState,
-    OperatorStateMeta,
-    RangeHandle,
-    StateMeta,
-    decode_manifest,
-    encode_manifest,
-    manifest_digest,
-    metas_of,
-    object_keys,
-    worn_packs,
-)
-from moorage_state.snapshots.object_keys import (
-    checkpoint_id_of,
-    checkpoint_path,
-    log_key,
-    manifest_key,
-    pack_size,
-    private_key,
-    private_pack_key,
-    run_token,
-    shared_key,
-    shared_pack_key,
-)
-from moorage_state.snapshots.run_lock import (
-    DirectoryLock,
-    LockHolder,
-    RunLock,
-    acquire_lock,
-)
-from moorage_state.snapshots.savepoints import SavepointConflict, SavepointStore, savepoint_key
-from moorage_state.snapshots.sweep import AGE_FLOOR, Swept, UnderWay, find_garbage, garbage, sweep
-
-__all__ = [
-    "AGE_FLOOR",
-    "MAX_INLINE_BYTES",
-    "AdoptionNeeded",
-    "Checkpoint",
-    "CheckpointStore",
-    "DirectoryLock",
-    "Entry",
-    "Fence",
-    "FileRef",
-    "Finished",
-    "LineageLog",
-    "LockHolder",
-    "LogWriter",
-    "Manifest",
-    "NotOwner",
-    "OperatorState",
-    "OperatorStateMeta",
-    "Owner",
-    "RangeHandle",
-    "Record",
-    "Released",
-    "Retire",
-    "Retirement",
-    "Run",
-    "RunLock",
-    "Savepoint",
-    "SavepointConflict",
-    "SavepointStore",
-    "StateMeta",
-    "Swept",
-    "UnderWay",
-    "Unknown",
-    "Verify",
-    "acquire_lock",
-    "ancestors",
-    "checkpoint_id_of",
-    "checkpoint_path",
-    "current_fence",
-    "decode_manifest",
-    "decode_record",
-    "encode_manifest",
-    "encode_record",
-    "find_garbage",
-    "finished_with",
-    "garbage",
-    "is_released",
-    "log_key",
-    "manifest_digest",
-    "manifest_key",
-    "metas_of",
-    "next_checkpoint_id",
-    "object_keys",
-    "pack_size",
-    "private_key",
-    "private_pack_key",
-    "restore_point",
-    "restore_points",
-    "retained",
-    "run_token",
-    "savepoint_key",
-    "shared_key",
-    "shared_pack_key",
-    "sweep",
-    "verify_files",
-    "victims",
-    "worn_packs",
-]
+from moorage_state.snapshots.checkpoints import CheckpointStore as CheckpointStore
+from moorage_state.snapshots.checkpoints import Verify as Verify
+from moorage_state.snapshots.checkpoints import verify_files as verify_files
+from moorage_state.snapshots.entries import Checkpoint as Checkpoint
+from moorage_state.snapshots.entries import Entry as Entry
+from moorage_state.snapshots.entries import Fence as Fence
+from moorage_state.snapshots.entries import Finished as Finished
+from moorage_state.snapshots.entries import Owner as Owner
+from moorage_state.snapshots.entries import Record as Record
+from moorage_state.snapshots.entries import Released as Released
+from moorage_state.snapshots.entries import Retire as Retire
+from moorage_state.snapshots.entries import Run as Run
+from moorage_state.snapshots.entries import Savepoint as Savepoint
+from moorage_state.snapshots.entries import Unknown as Unknown
+from moorage_state.snapshots.entries import decode_record as decode_record
+from moorage_state.snapshots.entries import encode_record as encode_record
+from moorage_state.snapshots.history import Retirement as Retirement
+from moorage_state.snapshots.history import ancestors as ancestors
+from moorage_state.snapshots.history import current_fence as current_fence
+from moorage_state.snapshots.history import finished_with as finished_with
+from moorage_state.snapshots.history import is_released as is_released
+from moorage_state.snapshots.history import next_checkpoint_id as next_checkpoint_id
+from moorage_state.snapshots.history import restore_point as restore_point
+from moorage_state.snapshots.history import restore_points as restore_points
+from moorage_state.snapshots.history import retained as retained
+from moorage_state.snapshots.history import victims as victims
+from moorage_state.snapshots.log import AdoptionNeeded as AdoptionNeeded
+from moorage_state.snapshots.log import LineageLog as LineageLog
+from moorage_state.snapshots.log import LogWriter as LogWriter
+from moorage_state.snapshots.log import NotOwner as NotOwner
+from moorage_state.snapshots.manifest import MAX_INLINE_BYTES as MAX_INLINE_BYTES
+from moorage_state.snapshots.manifest import FileRef as FileRef
+from moorage_state.snapshots.manifest import Manifest as Manifest
+from moorage_state.snapshots.manifest import OperatorState as OperatorState
+from moorage_state.snapshots.manifest import OperatorStateMeta as OperatorStateMeta
+from moorage_state.snapshots.manifest import RangeHandle as RangeHandle
+from moorage_state.snapshots.manifest import StateMeta as StateMeta
+from moorage_state.snapshots.manifest import decode_manifest as decode_manifest
+from moorage_state.snapshots.manifest import encode_manifest as encode_manifest
+from moorage_state.snapshots.manifest import manifest_digest as manifest_digest
+from moorage_state.snapshots.manifest import metas_of as metas_of
+from moorage_state.snapshots.manifest import object_keys as object_keys
+from moorage_state.snapshots.manifest import worn_packs as worn_packs
+from moorage_state.snapshots.object_keys import checkpoint_id_of as checkpoint_id_of
+from moorage_state.snapshots.object_keys import checkpoint_path as checkpoint_path
+from moorage_state.snapshots.object_keys import log_key as log_key
+from moorage_state.snapshots.object_keys import manifest_key as manifest_key
+from moorage_state.snapshots.object_keys import pack_size as pack_size
+from moorage_state.snapshots.object_keys import private_key as private_key
+from moorage_state.snapshots.object_keys import private_pack_key as private_pack_key
+from moorage_state.snapshots.object_keys import run_token as run_token
+from moorage_state.snapshots.object_keys import shared_key as shared_key
+from moorage_state.snapshots.object_keys import shared_pack_key as shared_pack_key
+from moorage_state.snapshots.run_lock import DirectoryLock as DirectoryLock
+from moorage_state.snapshots.run_lock import LockHolder as LockHolder
+from moorage_state.snapshots.run_lock import RunLock as RunLock
+from moorage_state.snapshots.run_lock import acquire_lock as acquire_lock
+from moorage_state.snapshots.savepoints import SavepointConflict as SavepointConflict
+from moorage_state.snapshots.savepoints import SavepointStore as SavepointStore
+from moorage_state.snapshots.savepoints import savepoint_key as savepoint_key
+from moorage_state.snapshots.sweep import AGE_FLOOR as AGE_FLOOR
+from moorage_state.snapshots.sweep import Swept as Swept
+from moorage_state.snapshots.sweep import UnderWay as UnderWay
+from moorage_state.snapshots.sweep import find_garbage as find_garbage
+from moorage_state.snapshots.sweep import garbage as garbage
+from moorage_state.snapshots.sweep import sweep as sweep

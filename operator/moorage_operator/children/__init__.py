@@ -25,8 +25,6 @@ from moorage_operator.children.pods import driver_pod, executor_template
 from moorage_operator.children.spark_conf import spark_settings
 from moorage_operator.world import Meta
 
-__all__ = ["bodies", "config_map", "pod_monitor", "service"]
-
 Object = dict[str, Any]
 
 

@@ -37,8 +37,6 @@ from moorage_operator.plan import Event, Plan, SetFinalizer, SetPodMonitor
 from moorage_operator.snapshots.triggers import stale, wanted
 from moorage_operator.world import JobWorld, Unreadable
 
-__all__ = ["decide_job"]
-
 _STEPS: dict[OperationStep, Callable[[Draft], None]] = {
     "Preflight": snapshotting,
     "Snapshotting": snapshotting,

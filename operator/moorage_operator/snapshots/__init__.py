@@ -24,8 +24,6 @@ from moorage_operator.snapshots.step import Step, changed, plan_of
 from moorage_operator.snapshots.store_work import begin_verifying, copying, verifying
 from moorage_operator.world import SnapshotWorld
 
-__all__ = ["decide_snapshot"]
-
 
 def decide_snapshot(world: SnapshotWorld) -> SnapshotPlan:
     """Decide what is next for the snapshot; the same world gives the same plan."""

@@ -22,15 +22,6 @@ from moorage_state.operator_state import BroadcastState, ReadOnlyBroadcastState
 if TYPE_CHECKING:
     from moorage.api.streams import DataStream, KeyedStream
 
-__all__ = [
-    "BroadcastConnectedStream",
-    "BroadcastContext",
-    "BroadcastStream",
-    "KeyedBroadcastProcessFunction",
-    "ReadOnlyContext",
-    "broadcast_input",
-]
-
 
 def _undeclared(name: str, declared: Iterable[str]) -> RuntimeError:
     return RuntimeError(

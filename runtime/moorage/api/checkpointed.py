@@ -19,8 +19,6 @@ from moorage_state.operator_state import (
 if TYPE_CHECKING:
     from moorage.api.functions import RuntimeContext
 
-__all__ = ["CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext"]
-
 
 @dataclass(frozen=True, slots=True)
 class FunctionInitializationContext:

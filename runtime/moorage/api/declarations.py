@@ -27,21 +27,6 @@ from pyspark.sql.types import (
 from moorage.api.functions import OutputTag
 from moorage_state.errors import UserError
 
-__all__ = [
-    "SideOutput",
-    "arrow_schema",
-    "check_columns",
-    "check_event_time",
-    "check_per",
-    "check_readable",
-    "check_sendable",
-    "first_line",
-    "parse_duration",
-    "parse_output",
-    "refuse_stateful",
-    "side_outputs_of",
-]
-
 _ARROW_ARGUMENTS = inspect.signature(to_arrow_schema).parameters
 _RESERVED_PREFIX = "_m_"
 _PY4J = "An error occurred while calling "

@@ -25,8 +25,6 @@ from moorage_state import failpoints
 from moorage_state.errors import UserError
 from moorage_state.stores.s3 import S3Address
 
-__all__ = ["FileSink"]
-
 _SCHEMES = ("file", "memory", "s3")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 

@@ -32,8 +32,6 @@ from moorage_state import failpoints
 from moorage_state.errors import CorruptState, MoorageError, ObjectNotFound, UserError
 from moorage_state.stores import delete_all
 
-__all__ = ["CheckpointFunction", "EpochFunction", "ForeachCheckpoint", "ForeachEpoch"]
-
 EpochFunction = Callable[[pa.Table, EpochInfo], None]
 CheckpointFunction = Callable[[Iterator[pa.Table], CheckpointInfo], None]
 

@@ -30,18 +30,6 @@ from moorage_state.keyed import (
 )
 from moorage_state.keyed.timers import timer_time
 
-__all__ = [
-    "MAX_WATERMARK",
-    "NO_WATERMARK",
-    "KeyedProcessFunction",
-    "OutputTag",
-    "ProcessContext",
-    "RuntimeContext",
-    "TimeDomain",
-    "TimerService",
-    "undeclared",
-]
-
 MAX_WATERMARK = (1 << 63) - 1
 """The watermark after the last record of a bounded job: every event-time timer is due."""
 

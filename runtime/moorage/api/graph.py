@@ -19,7 +19,6 @@ from moorage_state.errors import UserError
 if TYPE_CHECKING:
     from moorage.api.streams import DataStream
 
-__all__ = ["Branch", "InputNode", "JobGraph", "OperatorNode", "SinkNode", "Transform"]
 
 Transform = Callable[[DataFrame], DataFrame]
 

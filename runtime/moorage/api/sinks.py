@@ -11,22 +11,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-__all__ = [
-    "CheckpointInfo",
-    "Committable",
-    "EpochInfo",
-    "LiveOutput",
-    "Sink",
-    "SinkContext",
-    "SinkOrigin",
-    "SinkRestore",
-    "SinkRetire",
-    "SinkWriter",
-    "StageId",
-    "TwoPhaseCommitSink",
-    "already_published",
-]
-
 Committable = dict[str, Any]
 """What a subtask staged, as JSON; it travels in acknowledgements and manifests."""
 

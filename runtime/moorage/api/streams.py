@@ -53,8 +53,6 @@ from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keys import KeyCodec
 
-__all__ = ["DataStream", "KeyedStream", "StreamEnvironment"]
-
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _BYTES_PER_RECORD = 64

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from moorage.api.functions import KeyedProcessFunction, OutputTag
 from moorage_state.keyed import ValueState
 
-__all__ = ["BatchContext", "BatchOutput", "KeyedBatchFunction"]
-
 _Columns: TypeAlias = "pa.Table | pa.RecordBatch"
 _Made: TypeAlias = "_Columns | tuple[OutputTag, _Columns]"
 BatchOutput: TypeAlias = "_Made | Iterable[_Made] | None"

@@ -8,8 +8,6 @@ import sys
 
 from moorage_state.import_path import standard_library_first
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command line and leave the process with its exit status."""

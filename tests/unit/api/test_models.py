@@ -5,7 +5,6 @@ import pydantic
 import pytest
 import yaml
 
-import moorage_api
 from moorage_api import Duration, Quantity, Restore, Scaling, StatefulSparkJob
 
 EVERYTHING = """
@@ -150,12 +149,6 @@ def test_python_code_builds_models_by_their_python_names_and_rules_hold_there_to
 
 def test_every_field_has_a_description():
     assert list(_undescribed(StatefulSparkJob, ())) == []
-
-
-def test_every_public_name_is_exported():
-    assert sorted(moorage_api.__all__) == sorted(set(moorage_api.__all__))
-    for name in moorage_api.__all__:
-        assert hasattr(moorage_api, name)
 
 
 def test_the_json_schema_can_be_made_and_speaks_camel_case():

@@ -413,12 +413,3 @@ def test_key_groups_outside_of_the_operators_are_refused(backend, tmp_path):
             KeyGroupRange(0, 7),
         )
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-def test_the_name_that_the_package_had_gives_what_the_package_has():
-    import moorage_state.backends as former
-    from moorage_state import state_backends
-
-    assert all(getattr(former, name) is getattr(state_backends, name) for name in former.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        former.nothing  # noqa: B018

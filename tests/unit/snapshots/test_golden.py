@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-import moorage_state.snapshots
 from moorage_state.errors import NewerFormat
 from moorage_state.server.databases import owner_of
 from moorage_state.snapshots import (
@@ -122,9 +121,3 @@ def test_a_manifest_of_a_named_backend_is_written_and_read_as_in_the_golden_file
         "rocksdb",
         "rocksdb",
     ]
-
-
-def test_all_public_names_are_exported_and_sorted() -> None:
-    names = moorage_state.snapshots.__all__
-    assert all(hasattr(moorage_state.snapshots, name) for name in names)
-    assert len(set(names)) == len(names)

@@ -14,8 +14,8 @@ from moorage_state.errors import (
 
 CLASSES = [
     kind
-    for name in errors.__all__
-    if isinstance(kind := getattr(errors, name), type) and issubclass(kind, MoorageError)
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, MoorageError)
 ]
 
 

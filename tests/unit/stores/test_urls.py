@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pytest
 
-import moorage_state.stores
 from moorage_state.errors import UserError
 from moorage_state.stores import LocalStore, MemoryStore, open_store
 
@@ -45,8 +44,3 @@ def test_memory_stores_are_shared_by_name() -> None:
 def test_other_addresses_are_refused_with_what_is_supported(url: str) -> None:
     with pytest.raises(UserError, match=r"use file:///absolute/path .*s3://.* or memory://name"):
         open_store(url)
-
-
-def test_all_public_names_are_exported() -> None:
-    for name in moorage_state.stores.__all__:
-        assert getattr(moorage_state.stores, name).__module__.startswith("moorage_state.stores")

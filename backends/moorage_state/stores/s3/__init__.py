@@ -5,7 +5,6 @@ error means), `uploads`, `downloads`, and `store`, which puts them together. Eve
 tried again is tried again by `moorage_state.stores.retries`; boto3's own retries are off.
 """
 
-from moorage_state.stores.s3.address import S3Address, S3Credentials
-from moorage_state.stores.s3.bucket import S3Store
-
-__all__ = ["S3Address", "S3Credentials", "S3Store"]
+from moorage_state.stores.s3.address import S3Address as S3Address
+from moorage_state.stores.s3.address import S3Credentials as S3Credentials
+from moorage_state.stores.s3.bucket import S3Store as S3Store
