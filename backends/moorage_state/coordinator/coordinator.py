@@ -131,16 +131,6 @@ class CheckpointCoordinator:
         return self._life.base_id
 
     @property
-    def missed_ticks(self) -> int:
-        """How many periodic checkpoints were left out, as the one before took too long."""
-        return self._periodic.missed
-
-    @property
-    def is_periodic_checkpointing_started(self) -> bool:
-        """Whether periodic checkpoints are taken."""
-        return self._periodic.is_running
-
-    @property
     def next_wake(self) -> float | None:
         """When `on_time` should be called, on the coordinator's clock."""
         if self._life.ended is not None:
@@ -417,10 +407,10 @@ class CheckpointCoordinator:
     def _tick(self, now: float) -> None:
         if not self._periodic.fire(now):
             return
-        if self._config.coalesce_periodic and any(one.is_periodic for one in self.queued):
-            self._periodic.missed += 1
-            return
-        self.trigger_checkpoint(is_periodic=True)
+        # Where a slow checkpoint keeps one waiting, another would find nothing new.
+        waits = any(one.is_periodic for one in self.queued)
+        if not (self._config.coalesce_periodic and waits):
+            self.trigger_checkpoint(is_periodic=True)
 
     def _stop(self, why: str) -> None:
         self._periodic.stop()

@@ -159,7 +159,6 @@ class PeriodicTrigger:
         self._rng = rng
         self._wall_due = -math.inf
         self.due: float | None = None
-        self.missed = 0
 
     @property
     def is_running(self) -> bool:
@@ -193,10 +192,7 @@ class PeriodicTrigger:
             self.due = due
 
     def fire(self, now: float) -> bool:
-        """Whether it is time; then the next time is set.
-
-        Times that passed unnoticed are left out and counted in `missed`.
-        """
+        """Whether it is time; then the next time is set. What passed unnoticed is left out."""
         if self.due is None or now < self.due:
             return False
         if self._next_time is not None:
@@ -207,9 +203,7 @@ class PeriodicTrigger:
             self._by_calendar(self._next_time)
             return True
         interval = self._interval or 0.0
-        missed = math.floor((now - self.due) / interval)
-        self.missed += missed
-        self.due += (missed + 1) * interval
+        self.due += (math.floor((now - self.due) / interval) + 1) * interval
         if self.due <= now:  # the sum was rounded down
             self.due = now + interval
         return True

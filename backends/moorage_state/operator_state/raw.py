@@ -106,10 +106,6 @@ class OperatorStateCheckpointOutputStream:
             self.start_new_partition()
         return _append(self._partitions[-1], data)
 
-    def get_number_of_partitions(self) -> int:
-        """How many streams there are."""
-        return len(self._partitions)
-
     def streams(self) -> list[bytes]:
         """What was written, in order."""
         return [bytes(stream) for stream in self._partitions]

@@ -19,11 +19,6 @@ class ProcessMemory:
             options.write_buffers_bytes, False, self.cache
         )
 
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of the cache in use, write buffers included."""
-        return self.cache.get_usage()
-
 
 def to_options(given: RocksOptions, memory: ProcessMemory) -> rocksdict.Options:
     """RocksDB's options for one database that shares `memory` with its neighbours."""

@@ -312,6 +312,7 @@ def _unusable(name: str, why: str) -> IllegalConfigurationError:
 
 
 def _is_dataclass(cls: type) -> bool:
+    # Asked of a StateBackend in place, mypy takes the answer to be no.
     return dataclasses.is_dataclass(cls)
 
 

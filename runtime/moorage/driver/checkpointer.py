@@ -128,7 +128,6 @@ class Checkpointer:
         )
         self._completed_store = completed
         self._housekeeper = housekeeper
-        housekeeper.serve(run, self._background, self._unfinished)
 
     # -- from the run ----------------------------------------------------------------------
 
@@ -256,6 +255,11 @@ class Checkpointer:
             if not job_finished:
                 raise
             _log.warning("old checkpoints were not let go: %s", error)
+
+    def begin(self) -> None:
+        """The run is restored: take checkpoints from here on, and let old ones go."""
+        self._housekeeper.serve(self._run, self._background, self._unfinished)
+        self.go_on()
 
     def go_on(self) -> None:
         """Take periodic checkpoints, also again: the job was to stop and does not."""

@@ -152,7 +152,7 @@ class StreamRun:
             reporter=context.reporter,
         )
         self._runner = self._restore(self._checkpointer.restore(must_exist=must_restore))
-        self._checkpointer.go_on()
+        self._checkpointer.begin()
         self._runner.operator_states.next_checkpoint_id = lambda: self._checkpointer.next_id
         self._handler = RequestHandler(
             context, self._checkpointer, self._boundary, self._last_checkpoint

@@ -163,7 +163,7 @@ class Job:
             clock=lambda: self.now,
         )
         self.checkpointer.restore(must_exist=False)
-        self.checkpointer.go_on()
+        self.checkpointer.begin()
 
     def _heard(self, progress: JobProgress) -> None:
         if progress.message and progress.message not in self.said[-1:]:

@@ -114,7 +114,7 @@ def test_of_a_restore(tmp_path, trace, monkeypatch):
     monkeypatch.setattr(stream_run, "EpochRunner", runner)
     with trace.on():
         world.begin()
-    check("a restore", trace.modules, most=26)
+    check("a restore", trace.modules, most=25)
 
 
 async def test_of_a_reconcile(trace):

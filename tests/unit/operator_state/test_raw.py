@@ -31,7 +31,7 @@ def write_operator(*partitions):
         for partition in partitions:
             out.start_new_partition()
             out.write(f"{n}{partition}".encode())
-        assert out.get_number_of_partitions() == len(partitions)
+        assert len(out.streams()) == len(partitions)
 
     return work
 

@@ -251,10 +251,10 @@ def test_options_that_cannot_work_are_refused_by_name(wrong):
 
 
 def test_databases_share_one_cache(opened, memory):
-    before = memory.cache_bytes
+    before = memory.cache.get_usage()
     for name in ("one", "two"):
         fill(opened(name), 5000)
-    assert memory.cache_bytes > before
+    assert memory.cache.get_usage() > before
 
 
 def test_a_database_opened_to_read_only_gives_everything_and_takes_nothing(

@@ -118,7 +118,7 @@ def capacity_used(settings, tmp_path, databases=2):
         with database.cursor(b"", b"\xff") as cursor:
             cursor.seek(b"")
             cursor.take(b"\xff", 1 << 30, 1 << 40)
-    used = memory.cache_bytes
+    used = memory.cache.get_usage()
     for database in opened:
         database.close()
     return used

@@ -175,11 +175,11 @@ def test_a_copy_that_is_only_read_uses_the_shared_cache_and_its_filters(tmp_path
     copy = backend.open_database(tmp_path / "db", memory, read_only=True)
     assert isinstance(copy, Database)
     capacity = copy._open().property_int_value("rocksdb.block-cache-capacity")
-    before = memory.cache_bytes
+    before = memory.cache.get_usage()
     copy.get_many([key(0, 2 * n + 1) for n in range(0, 20_000, 100)])
-    of_absent = memory.cache_bytes - before
+    of_absent = memory.cache.get_usage() - before
     copy.get_many([key(0, 2 * n) for n in range(0, 20_000, 100)])
-    of_present = memory.cache_bytes - before - of_absent
+    of_present = memory.cache.get_usage() - before - of_absent
     copy.close()
     assert capacity == 24 * MIB
     assert 0 < 10 * of_absent < of_present

@@ -205,11 +205,11 @@ def delete_lineage(open_: Opener, checkpoint_dir: str, owner: Owner, holder: str
     for key in _keys(store, writer.lineage):
         if deleted % _DELETES_PER_LOOK == 0:
             writer.refresh()
-        _delete_key(store, key)
+        store.delete(key)
         deleted += 1
     writer.refresh()
     for key in _log_keys(store):
-        _delete_key(store, key)
+        store.delete(key)
         deleted += 1
     return {"deleted": deleted, "left": ""}
 
@@ -236,7 +236,3 @@ def _log_keys(store: ObjectStore) -> list[str]:
     """The entries, newest first: a number missing below a higher one would be damage."""
     found = [info.key for info in store.list(LOG_PREFIX)]
     return sorted((key for key in found if log_seq(key) is not None), reverse=True)
-
-
-def _delete_key(store: ObjectStore, key: str) -> None:
-    store.delete(key)
