@@ -12,10 +12,11 @@ from moorage_state.database import RangeDatabase
 from moorage_state.errors import UserError
 from moorage_state.memory import SNAPSHOT_FILE
 from moorage_state.snapshots import RangeHandle
-from moorage_state.state_backends.state_backend import StateBackend, received_backend
+from moorage_state.state_backends.state_backend import BUILT_IN, StateBackend, received_backend
 
-_AT_HAND = ("rocksdb", "hashmap")
-"""Their handles bear no name: they are as old as the format, and told apart by their files."""
+_NAMELESS = frozenset({"rocksdb", "hashmap"})
+"""Whose handles bear no name: they are as old as the format, and told apart by their files. Nothing
+is added: what is written from here on names its backend, a built-in one too."""
 
 
 def owner_of(handle: RangeHandle) -> str:
@@ -36,7 +37,7 @@ def check_owner(owner: str, reader: str, where: str) -> None:
     Raises:
         UserError: saying how to go on.
     """
-    if owner not in (reader, *_AT_HAND):
+    if owner != reader and owner not in BUILT_IN:
         raise UserError(
             f"files of another state backend cannot be opened: written_by={owner} "
             f"opened_by={reader} {where}; start the job with {owner} once more, take a canonical "
@@ -61,8 +62,8 @@ class Databases:
 
     @property
     def label(self) -> str:
-        """What handles of these databases' files say of their owner: nothing of a built-in one."""
-        return "" if self.owner in _AT_HAND else self.owner
+        """What handles of these databases' files say of their owner."""
+        return "" if self.owner in _NAMELESS else self.owner
 
     def open(self, path: Path, groups: tuple[int, int] | None = None) -> RangeDatabase:
         """The working database at `path`, empty if nothing lies there.

@@ -116,7 +116,10 @@ def _signals_stop(stop: threading.Event, display: Display) -> Iterator[None]:
         _let_go(terminals)
         again = "press Ctrl-C again" if number == signal.SIGINT else "send a second signal"
         name = signal.Signals(number).name
-        display.say(f"{name}: taking a last checkpoint; {again} to quit without it")
+        doing = "taking a last checkpoint"
+        if display.progress.phase == "finished":
+            doing = "the job has finished, and what it does not keep is being deleted"
+        display.say(f"{name}: {doing}; {again} to quit without it")
 
     # One that was ignored already stays so: that is what `nohup` asks for.
     taken = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
@@ -186,10 +189,11 @@ def run(
         control=True,
     )
     display = open_display(sys.stderr, plain=plain)
+    began = time.monotonic()
     try:
         result = run_session(_driver(), job, manifest.absolute().parent, options, display)
     except KeyboardInterrupt:
-        _quit_now()
+        _quit_now(job, display.progress, time.monotonic() - began)
     typer.echo(_summary(job, result))
 
 
@@ -279,13 +283,22 @@ def run_app() -> int:
     return ExitCode.OK
 
 
-def _quit_now() -> NoReturn:
-    """End at once."""
-    _complain("interrupted; no last checkpoint, the next run goes on from the one before")
+def _quit_now(job: StatefulSparkJob, at: JobProgress, seconds: float) -> NoReturn:
+    """End at once; of a job that has finished nothing is lost."""
+    status = ExitCode.INTERRUPTED
+    if at.phase == "finished":
+        status, told = ExitCode.OK, "the job has finished, its next start deletes what is left to"
+        finished = RunResult(
+            RunOutcome.FINISHED, at.epoch, at.rows_total, seconds, at.last_checkpoint, odd=at.odd
+        )
+        typer.echo(_summary(job, finished))
+    else:
+        told = "no last checkpoint, the next run goes on from the one before"
+    _complain(f"interrupted; {told}")
     sys.stdout.flush()
     # The driver's thread still works, and waiting for it is what was refused. The processes it
     # started (the JVM, state servers) end when they lose their parent.
-    os._exit(ExitCode.INTERRUPTED)
+    os._exit(status)
 
 
 def _restore_url(restore: str | None) -> str | None:

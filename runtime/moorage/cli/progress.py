@@ -122,9 +122,9 @@ def _age(seconds: float) -> str:
 
 
 class Display:
-    """Takes reports while it is open; call it from any thread."""
+    """Takes reports while it is open, and keeps the latest; call it from any thread."""
 
-    _last_message = ""
+    progress = JobProgress()
 
     def __enter__(self) -> Self:
         return self
@@ -134,9 +134,9 @@ class Display:
 
     def __call__(self, progress: JobProgress) -> None:
         """Show `progress`, now or at the next occasion; a message of it at once."""
-        if progress.message and progress.message != self._last_message:
+        before, self.progress = self.progress, progress
+        if progress.message and progress.message != before.message:
             self.say(progress.message)
-        self._last_message = progress.message
 
     def say(self, text: str) -> None:
         """Show a line of text that stays; a reader that went away is no reason to stop the job."""
@@ -201,11 +201,10 @@ class LiveDisplay(Display):
     ) -> None:
         self._console = console
         self._now = now
-        self._progress = JobProgress()
         # The age of a checkpoint grows between reports: the view is made anew at each refresh.
         self._live = Live(
             console=console,
-            get_renderable=lambda: live_view(self._progress, self._now()),
+            get_renderable=lambda: live_view(self.progress, self._now()),
             refresh_per_second=4,
             redirect_stdout=True,
             redirect_stderr=True,
@@ -218,11 +217,6 @@ class LiveDisplay(Display):
     def __exit__(self, *_error: object) -> None:
         with suppress(OSError, ValueError):
             self._live.stop()
-
-    def __call__(self, progress: JobProgress) -> None:
-        """Show `progress`."""
-        super().__call__(progress)
-        self._progress = progress
 
     def _write(self, text: str) -> None:
         self._console.print(Text(text))

@@ -268,7 +268,10 @@ def or_default(backend: str | None, environ: Mapping[str, str] = os.environ) -> 
     """
     if backend is not None:
         return backend
-    name = environ.get(DEFAULT_VARIABLE, "").strip() or DEFAULT_BACKEND
+    return _for_every_job(environ.get(DEFAULT_VARIABLE, "").strip() or DEFAULT_BACKEND)
+
+
+def _for_every_job(name: str) -> str:
     try:
         return for_every_job(name)
     except ValueError as error:
@@ -309,13 +312,17 @@ def judge_backend(
     defaults = default_options(environ)
     try:
         with _importing_from(code):
-            return judge_job_backend(or_default(backend, environ), options, defaults)
+            judged = judge_job_backend(or_default(backend, environ), options, defaults)
+        if backend is None and isinstance(judged, StateBackend):
+            # A name says it before anything is imported; of module:Class only what it makes does.
+            _for_every_job(judged.identifier)
     except IllegalConfigurationError as error:
         if backend is not None:
             raise
         raise IllegalConfigurationError(
             f"this machine's default cannot be used: variable={DEFAULT_VARIABLE}: {error}"
         ) from error
+    return judged
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 
-# `listens` decides whether the runner stops when it is asked to.
+# `listens` decides whether the runner stops when it is asked to, `phase` what it has come to.
 PROGRAM = """
 import sys, time
 from pathlib import Path
@@ -24,6 +24,7 @@ from moorage.driver.types import RunOutcome, JobProgress, RunResult
 
 def runner(job, job_dir, options, listener):
     listener(JobProgress(epoch=1, phase="running"))
+    listener(JobProgress(epoch=3, rows_total=9, phase={phase!r}, message="is there"))
     while True:
         if options.stop.wait(0.02) and {listens}:
             return RunResult(RunOutcome.STOPPED, epoch=3, rows_total=9, seconds=0.1)
@@ -50,8 +51,8 @@ def start(job_file):
     """
     with contextlib.ExitStack() as stack:
 
-        def begin(*within, listens=True, terminal=None):
-            program = textwrap.dedent(PROGRAM.format(listens=listens))
+        def begin(*within, listens=True, terminal=None, phase="running"):
+            program = textwrap.dedent(PROGRAM.format(listens=listens, phase=phase))
             command = [*within, sys.executable, "-c", program, "run", job_file]
             if terminal is not None:
                 command = [sys.executable, "-c", IN_TERMINAL, *command]
@@ -70,6 +71,7 @@ def start(job_file):
             stack.callback(process.kill)
             if process.stderr is not None:
                 assert process.stderr.readline().startswith("running: epoch 1")
+                assert process.stderr.readline() == "is there\n"
             return process
 
         yield begin
@@ -111,14 +113,29 @@ def test_a_second_signal_within_a_second_is_the_first_and_a_later_one_ends_at_on
     began = time.monotonic()
     process.send_signal(number)
     assert "taking a last checkpoint" in process.stderr.readline()
+    send_until_it_ends(process, number)
+    assert time.monotonic() - began >= 1
+    assert process.returncode == 130
+    assert "no last checkpoint" in process.stderr.read()
+
+
+def send_until_it_ends(process, number):
+    began = time.monotonic()
     while process.poll() is None:
         assert time.monotonic() - began < 30
         process.send_signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.05)
-    assert time.monotonic() - began >= 1
-    assert process.returncode == 130
-    assert "no last checkpoint" in process.stderr.read()
+
+
+def test_a_second_signal_in_the_last_deletions_of_a_finished_job_ends_it_as_finished(start):
+    process = start(listens=False, phase="finished")
+    process.send_signal(signal.SIGINT)
+    assert "SIGINT: the job has finished, and what it does not keep" in process.stderr.readline()
+    send_until_it_ends(process, signal.SIGINT)
+    assert process.returncode == 0
+    assert process.stdout.read().startswith("clicks finished: 9 rows in ")
+    assert "its next start deletes what is left" in process.stderr.read()
 
 
 def read_until(descriptor, text):

@@ -65,6 +65,14 @@ def test_a_default_of_the_machine_that_cannot_serve_every_job_is_refused_as_a_cl
     assert chosen_backend("batch", {}, environ=environ).identifier == "batch"
 
 
+def test_a_default_of_the_machine_is_judged_by_what_its_class_makes():
+    name = "moorage_state.state_backends:BatchExecutionStateBackend"
+    said = "variable=MOORAGE_STATE_BACKEND: batch is no backend for every job"
+    with pytest.raises(IllegalConfigurationError, match=said):
+        chosen_backend(None, {}, environ={settings.DEFAULT_VARIABLE: name})
+    assert chosen_backend(name, {}, environ=NOWHERE).identifier == "batch"
+
+
 @pytest.mark.parametrize("text", ["", "  "])
 def test_a_machine_without_defaults_has_none(text):
     assert default_options({DEFAULTS_VARIABLE: text}) == {}

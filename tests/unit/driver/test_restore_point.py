@@ -38,6 +38,7 @@ from moorage.driver.types import JobProgress, Orders, RunOptions
 from moorage_api import StatefulSparkJob
 from moorage_state.errors import StoreDenied, UserError
 from moorage_state.memory import SNAPSHOT_FILE
+from moorage_state.server.databases import check_owner
 from moorage_state.snapshots import (
     CheckpointStore,
     Fence,
@@ -54,6 +55,7 @@ from moorage_state.snapshots import (
     encode_manifest,
     manifest_digest,
 )
+from moorage_state.state_backends.state_backend import BUILT_IN
 from moorage_state.stores import LocalStore
 
 NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
@@ -317,6 +319,15 @@ def test_another_default_of_the_machine_leaves_a_job_the_backend_of_its_state(
     assert adopting(settings, point).backend.identifier == "hashmap", "a canonical savepoint"
     with pytest.raises(RestorePointIncompatible, match="written_by=sqlite opened_by=hashmap"):
         check_settings(written_by(point, "sqlite"), settings)
+
+
+@pytest.mark.parametrize("reader", sorted(BUILT_IN))
+@pytest.mark.parametrize("owner", sorted(BUILT_IN))
+def test_what_a_built_in_backend_wrote_any_backend_goes_on_with(owner, reader):
+    check_owner(owner, reader, "checkpoint=1")
+    check_owner(owner, "sqlite", "checkpoint=1")
+    with pytest.raises(UserError, match=f"written_by=sqlite opened_by={reader}"):
+        check_owner("sqlite", reader, "checkpoint=1")
 
 
 def test_a_backend_that_is_named_or_that_an_operator_chose_is_the_jobs(
