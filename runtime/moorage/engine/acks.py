@@ -1,6 +1,8 @@
 """Acknowledgements: what subtasks report of an epoch, and whether the reports agree.
 
-They travel as rows on the data path, so that what is checked is exactly what was consumed. Pure.
+They travel as rows on the data path, each by way of subtasks of its own number. What was read of
+another operator is said by its rows: each bears a mark of the batch that it was sent in, and over
+all subtasks the marks that were sent and those that were read have the same sums. Pure.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -8,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 import xxhash
 
 from moorage.engine.event_time import Value
@@ -31,14 +34,81 @@ class EpochIncomplete(Retryable):
     code = "epoch_incomplete"
 
 
+_MARK_BITS = 16
+"""Of a mark, those that name the subtask; the others are of the digest."""
+
+_SUBTASKS = (1 << _MARK_BITS) - 1
+_WORD = (1 << 64) - 1
+
+
+class Tally(msgspec.Struct, frozen=True, array_like=True):
+    """Rows between operators, such that those of several subtasks can be added up.
+
+    Attributes:
+        rows: how many there are.
+        digests: the sum of what their marks have of digests, modulo 2^64.
+        by_subtask: the same with each multiplied by the subtask that sent it: where one of them
+            does not agree, the two differences tell which.
+    """
+
+    rows: int = 0
+    digests: int = 0
+    by_subtask: int = 0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            self.rows + other.rows,
+            (self.digests + other.digests) & _WORD,
+            (self.by_subtask + other.by_subtask) & _WORD,
+        )
+
+    def other_subtask(self, read: "Tally", count: int) -> int | None:
+        """The one subtask of `count` whose rows were others than these, which were sent."""
+        off = read.digests - self.digests
+        far = read.by_subtask - self.by_subtask
+        found = [i for i in range(count) if (i * off - far) & _WORD == 0]
+        return found[0] if len(found) == 1 else None
+
+
+def mark_of(digest: int, subtask: int) -> int:
+    """The mark of the rows of a batch, 64 bits; `digest` is of it and of all that went before."""
+    return (digest << _MARK_BITS | subtask) & _WORD
+
+
+def tally(marks: Any) -> Tally:
+    """What rows with these marks (a NumPy array of 64 bits each) add up to."""
+    words = marks.view(np.uint64)
+    digests = words >> np.uint64(_MARK_BITS)
+    # Sums of unsigned words wrap around, which is what is wanted here.
+    by_subtask = np.dot(digests, words & np.uint64(_SUBTASKS))
+    return Tally(len(words), int(digests.sum()), int(by_subtask))
+
+
+def tally_of(mark: int, rows: int) -> Tally:
+    """What so many rows of one mark add up to."""
+    digest = mark >> _MARK_BITS
+    return Tally(rows, digest * rows & _WORD, digest * rows * (mark & _SUBTASKS) & _WORD)
+
+
+_NO_ROWS = Tally()
+
+
+class ReadRows(msgspec.Struct, frozen=True):
+    """Rows that a subtask has read of the output `side_output` ("" for the main one) of `uid`."""
+
+    uid: str
+    side_output: str
+    tally: Tally
+
+
 class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one attempt of one subtask did in one epoch.
 
     Attributes:
         delta: digest of the prepared delta ("" for a sink without state).
         output: digest of the rows it sent downstream ("" where nothing is downstream).
-        consumed: by upstream uid and subtask, the digest this attempt saw.
-        forwarded: acknowledgements of upstream attempts, encoded, on their way to the driver.
+        sent: by side output, "" for the main one, the rows that operators read.
+        read: the rows that came from another operator.
         null_rows: rows of nulls alone; they are among those with a null key.
         bad_times: other keyed rows without the event time that their input declares.
         bad_time: names the first of these.
@@ -74,20 +144,8 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     schemas: list[StateSchema] = []
     operator_states: list[OperatorStateSchema] = []
     committables: dict[str, list[dict[str, Any]]] = {}
-    consumed: dict[str, dict[int, str]] = {}
-    forwarded: list[bytes] = []
-
-    @property
-    def brief(self) -> "Ack":
-        """What a consumer that does not forward it has to know: whose it is, and its effect."""
-        return Ack(
-            uid=self.uid,
-            subtask=self.subtask,
-            run=self.run,
-            epoch=self.epoch,
-            delta=self.delta,
-            output=self.output,
-        )
+    sent: dict[str, Tally] = {}
+    read: ReadRows | None = None
 
     @property
     def digest(self) -> str:
@@ -196,16 +254,17 @@ def verify(
     """Decide whether an epoch may commit.
 
     Args:
-        collected: acknowledgements that reached the driver, with those they forward.
+        collected: acknowledgements that reached the driver.
         parallelism: subtasks of each stateful operator, by uid.
 
     Raises:
-        EpochConflict: two attempts of one subtask were acknowledged or consumed.
+        EpochConflict: two attempts of one subtask were acknowledged, or the rows that operators
+            read are not those that were sent to them.
         EpochIncomplete: an acknowledgement is missing, or belongs to another run or epoch.
     """
     acks: dict[tuple[str, int], Ack] = {}
     stateless: list[Ack] = []
-    for ack in _flatten(collected):
+    for ack in collected:
         if ack.run != run or ack.epoch != epoch:
             raise EpochIncomplete(
                 f"an acknowledgement of another run or epoch arrived: uid={ack.uid} "
@@ -216,9 +275,12 @@ def verify(
             continue
         known = acks.setdefault((ack.uid, ack.subtask), ack)
         if known.digest != ack.digest:
-            raise _conflict(ack.uid, ack.subtask, known.digest, ack.digest, "the driver")
+            raise _conflict(
+                f"uid={ack.uid} subtask={ack.subtask} one={known.digest} other={ack.digest} "
+                f"seen_by=the driver"
+            )
     _require_all(acks, parallelism)
-    _require_agreement(acks)
+    _require_agreement(acks, parallelism)
     newest: dict[str, int] = {}
     values: dict[str, dict[Value, int]] = {}
     for ack in (*acks.values(), *stateless):
@@ -233,12 +295,6 @@ def _keep_newest(known: dict[_T, int], observed: Mapping[_T, int]) -> None:
         known[name] = max(known.get(name, time_ms), time_ms)
 
 
-def _flatten(collected: Iterable[Ack]) -> Iterable[Ack]:
-    for ack in collected:
-        yield ack
-        yield from _flatten(map(decode_ack, ack.forwarded))
-
-
 def _require_all(acks: Mapping[tuple[str, int], Ack], parallelism: Mapping[str, int]) -> None:
     for uid, count in parallelism.items():
         missing = [i for i in range(count) if (uid, i) not in acks]
@@ -251,24 +307,35 @@ def _require_all(acks: Mapping[tuple[str, int], Ack], parallelism: Mapping[str, 
         raise EpochIncomplete(f"acknowledgements of subtasks that do not exist: {extra}")
 
 
-def _require_agreement(acks: Mapping[tuple[str, int], Ack]) -> None:
-    for (consumer, subtask), ack in acks.items():
-        for uid, digests in ack.consumed.items():
-            for upstream, digest in digests.items():
-                where = f"{consumer}[{subtask}]"
-                seen = acks.get((uid, upstream))
-                if seen is None:
-                    raise EpochIncomplete(
-                        f"a subtask consumed what no operator of the job acknowledged: "
-                        f"uid={uid} subtask={upstream} seen_by={where}"
-                    )
-                if digest != seen.digest:
-                    raise _conflict(uid, upstream, seen.digest, digest, where)
+def _require_agreement(acks: Mapping[tuple[str, int], Ack], parallelism: Mapping[str, int]) -> None:
+    """Rows that went between operators must have been read as they were sent, and all of them."""
+    sent: dict[tuple[str, str], Tally] = {}
+    read: dict[tuple[str, str, str], Tally] = {}
+    for (uid, _), ack in acks.items():
+        for side, some in ack.sent.items():
+            sent[uid, side] = sent.get((uid, side), _NO_ROWS) + some
+        if (rows := ack.read) is not None:
+            way = (rows.uid, rows.side_output, uid)
+            read[way] = read.get(way, _NO_ROWS) + rows.tally
+    for (uid, side, consumer), theirs in read.items():
+        if uid not in parallelism:
+            raise EpochIncomplete(
+                f"an operator read what no operator of the job acknowledged: uid={uid} "
+                f"seen_by={consumer}"
+            )
+        ours = sent.get((uid, side), _NO_ROWS)
+        if ours != theirs:
+            subtask = ours.other_subtask(theirs, parallelism[uid])
+            which = "several" if subtask is None else subtask
+            output = f" side_output={side}" if side else ""
+            raise _conflict(
+                f"uid={uid} subtask={which}{output} rows_sent={ours.rows} rows_read={theirs.rows} "
+                f"seen_by={consumer}"
+            )
 
 
-def _conflict(uid: str, subtask: int, one: str, other: str, where: str) -> EpochConflict:
+def _conflict(what: str) -> EpochConflict:
     return EpochConflict(
-        f"two attempts of one subtask had different results: uid={uid} subtask={subtask} "
-        f"one={one} other={other} seen_by={where}; a function that is not deterministic (random "
-        f"numbers, clock, order of a set) does this"
+        f"two attempts of one subtask had different results: {what}; a function that is not "
+        f"deterministic (random numbers, clock, order of a set) does this"
     )

@@ -3,7 +3,7 @@
 Shared by the planner (driver) and the subtask (executor).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,20 +18,23 @@ INPUT_COLUMN = "_m_in"
 """Position of the row's input in the operator's list of inputs."""
 ACK_COLUMN = "_m_ack"
 """An encoded acknowledgement."""
-SUBTASK_COLUMN = "_m_sub"
-"""The subtask that produced a row."""
 ORDINAL_COLUMN = "_m_ord"
-"""Position of a row in what that subtask produced."""
+"""The subtask that produced a row, and the row's position in what it produced."""
+MARK_COLUMN = "_m_mark"
+"""Of the batch that a row of another operator was sent in, see `acks`; null for other rows."""
 TARGET_COLUMN = "_m_target"
 """The subtask that a row goes to."""
 
 SOURCE_ORDER = "_m_src"
 """Position of a row in what a partition of its source brought."""
 
-OUTPUT_COLUMNS = (KIND_COLUMN, SUBTASK_COLUMN, ORDINAL_COLUMN, TARGET_COLUMN, ACK_COLUMN)
+OUTPUT_COLUMNS = (KIND_COLUMN, ORDINAL_COLUMN, MARK_COLUMN, TARGET_COLUMN, ACK_COLUMN)
 """The engine's own, after those that carry an operator's outputs."""
 
 ROW, ACK, START, BROADCAST = 0, 1, 2, -1
+
+# As `monotonically_increasing_id` numbers rows: one column to sort by.
+_ORDINAL_BITS = 40
 
 
 def broadcast_column(index: int) -> str:
@@ -68,34 +71,40 @@ def carried_batch(batch: pa.RecordBatch, column: str, carried: pa.Schema) -> pa.
 
 
 def ack_batch(
-    raw: bytes, carried: pa.Schema, subtask: int, downstream: int, brief: bytes = b""
+    raws: Sequence[bytes], carried: pa.Schema, subtask: int, *, downstream: bool
 ) -> pa.RecordBatch:
-    """An acknowledgement as rows: one for the driver, or one for each downstream subtask."""
+    """Acknowledgements as rows: for the driver, or for the same subtask of the next operator."""
+    count = len(raws)
     if not downstream:
-        return pa.RecordBatch.from_arrays([pa.array([raw], pa.binary())], names=[ACK_COLUMN])
+        return pa.RecordBatch.from_arrays([pa.array(raws, pa.binary())], names=[ACK_COLUMN])
     return pa.RecordBatch.from_arrays(
         [
-            *(pa.nulls(downstream, f.type) for f in carried),
-            pa.array(np.full(downstream, ACK, dtype=np.int8)),
-            pa.array(np.full(downstream, subtask, dtype=np.int32)),
-            pa.nulls(downstream, pa.int64()),
-            pa.array(np.arange(downstream, dtype=np.int32)),
-            # Only the first of them forwards what this one has forwarded.
-            pa.array([raw, *[brief] * (downstream - 1)], pa.binary()),
+            *(pa.nulls(count, f.type) for f in carried),
+            pa.array(np.full(count, ACK, dtype=np.int8)),
+            pa.nulls(count, pa.int64()),
+            pa.nulls(count, pa.int64()),
+            pa.array(np.full(count, subtask, dtype=np.int32)),
+            pa.array(raws, pa.binary()),
         ],
         names=[*carried.names, *OUTPUT_COLUMNS],
     )
 
 
-def row_batch(batch: pa.RecordBatch, subtask: int, first: int) -> pa.RecordBatch:
-    """Carried rows for downstream operators; `first` is the ordinal of the first of them."""
+def row_batch(batch: pa.RecordBatch, subtask: int, first: int, mark: int) -> pa.RecordBatch:
+    """Carried rows for downstream operators.
+
+    Args:
+        first: the position of the first of them in what the subtask produced.
+        mark: 64 bits, see `acks`.
+    """
     count = batch.num_rows
+    start = (subtask << _ORDINAL_BITS) + first
     return pa.RecordBatch.from_arrays(
         [
             *batch.columns,
             pa.array(np.full(count, ROW, dtype=np.int8)),
-            pa.array(np.full(count, subtask, dtype=np.int32)),
-            pa.array(np.arange(first, first + count, dtype=np.int64)),
+            pa.array(np.arange(start, start + count, dtype=np.int64)),
+            pa.array(np.full(count, mark, dtype=np.uint64).view(np.int64)),
             pa.nulls(count, pa.int32()),
             pa.nulls(count, pa.binary()),
         ],

@@ -13,6 +13,7 @@ import xxhash
 
 from moorage.api.functions import OutputTag, undeclared
 from moorage.api.sinks import Sink, SinkWriter, StageId
+from moorage.engine.acks import Tally, mark_of, tally_of
 from moorage.engine.columns import carried_batch, row_batch, side_column
 from moorage.engine.output_types import RowShape, fitted, hash_column
 from moorage.engine.subtask_plan import SubtaskPlan
@@ -180,6 +181,7 @@ class SubtaskOutput:
 
     Attributes:
         buffer: what the function has yielded since the last `flush`.
+        sent: by output, the rows that went downstream.
     """
 
     def __init__(self, plan: SubtaskPlan, subtask: int) -> None:
@@ -197,6 +199,7 @@ class SubtaskOutput:
         self._mixed = any(side.read for side in plan.side_outputs)
         self._tables: list[tuple[str, Any]] = []
         self._hash = xxhash.xxh3_128()
+        self.sent: dict[str, Tally] = {}
 
     @property
     def digest(self) -> str:
@@ -276,8 +279,11 @@ class SubtaskOutput:
             carried = batch
             if self._mixed:
                 carried = carried_batch(batch, outlet.column, self._plan.carried)
-            yield row_batch(carried, self._subtask, outlet.sent)
+            mark = mark_of(self._hash.intdigest(), self._subtask)
+            yield row_batch(carried, self._subtask, outlet.sent, mark)
             outlet.sent += batch.num_rows
+            before = self.sent.get(name, Tally())
+            self.sent[name] = before + tally_of(mark, batch.num_rows)
 
 
 def is_pair(made: Any) -> bool:

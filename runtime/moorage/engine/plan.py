@@ -35,12 +35,12 @@ from moorage.engine.columns import (
     GROUP_COLUMN,
     INPUT_COLUMN,
     KIND_COLUMN,
+    MARK_COLUMN,
     ORDINAL_COLUMN,
     OUTPUT_COLUMNS,
     ROW,
     SOURCE_ORDER,
     START,
-    SUBTASK_COLUMN,
     TARGET_COLUMN,
     TIME_COLUMN,
     broadcast_column,
@@ -51,7 +51,7 @@ from moorage.engine.placement import Placement
 from moorage.engine.range_access import LeasedRange
 from moorage.engine.rows import column_values
 from moorage.engine.subtask import run_subtask, stage_rows
-from moorage.engine.subtask_plan import OperatorStatePlan, SideOutputPlan, SubtaskPlan
+from moorage.engine.subtask_plan import OperatorStatePlan, SideOutputPlan, SubtaskPlan, Upstream
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.keygroups import FLINK_MURMUR, SPARK_XXHASH64
 from moorage_state.keyhashes import flink_groups, groups_of_hashes, utf8_hashes
@@ -60,13 +60,13 @@ _T = TypeVar("_T")
 _HASH = "_m_hash"
 _TAG = "_m_tag"
 # The order of rows of one key; see ADR 0003.
-_TIES = (TIME_COLUMN, INPUT_COLUMN, SUBTASK_COLUMN, SOURCE_ORDER)
+_TIES = (TIME_COLUMN, INPUT_COLUMN, SOURCE_ORDER)
 _MS = 1000
 _ACK_SCHEMA = StructType([StructField(ACK_COLUMN, BinaryType())])
 _ENGINE_FIELDS = [
     StructField(KIND_COLUMN, ByteType()),
-    StructField(SUBTASK_COLUMN, IntegerType()),
     StructField(ORDINAL_COLUMN, LongType()),
+    StructField(MARK_COLUMN, LongType()),
     StructField(TARGET_COLUMN, IntegerType()),
     StructField(ACK_COLUMN, BinaryType()),
 ]
@@ -299,9 +299,7 @@ class _Build:
         starts = self._p.once((operator.uid, "starts"), lambda: self._starts(rows.schema))
         order = self._p.once((operator.uid, "order"), lambda: _order(operator, rows.columns))
         placed = self._p.placement.place(rows.unionByName(starts), self._p.parallelism)
-        ordered = placed.sortWithinPartitions(*order).drop(
-            _HASH, SOURCE_ORDER, SUBTASK_COLUMN, TARGET_COLUMN
-        )
+        ordered = placed.sortWithinPartitions(*order).drop(_HASH, SOURCE_ORDER, TARGET_COLUMN)
         output = self._run(operator, ordered)
         if len(self._p.outlets(operator).consumers) > 1:
             output = output.persist()
@@ -347,18 +345,25 @@ class _Build:
             now_ms=spec.now_ms,
             next_timers=spec.next_timers.get(operator.uid, ()),
             timer_delay_ms=clocks.within_keys(operator.uid),
-            downstream=self._p.parallelism if outlets.consumers else 0,
+            downstream=bool(outlets.consumers),
             main_read=outlets.main_read,
             side_outputs=outlets.sides,
             time_columns=_time_columns(operator),
             null_keys_to=_name_of(operator.null_key),
             bad_times_to=_name_of(operator.bad_time),
-            upstream=(upstream.uid, self._p.parallelism) if upstream else None,
+            upstream=self._upstream(operator),
             schemas=tuple(spec.schemas.get(operator.uid, ())),
             sinks=outlets.sinks,
             operator_state=spec.operator_states.get(operator.uid),
             batch=self._p.batch,
         )
+
+    def _upstream(self, operator: OperatorNode) -> Upstream | None:
+        producer = operator.upstream.operator
+        if producer is None:
+            return None
+        first = self._p.outlets(producer).consumers[0]
+        return Upstream(producer.uid, operator.upstream.side_output or "", first is operator)
 
     # -- rows on their way to a subtask ----------------------------------------------------
 
@@ -425,7 +430,7 @@ class _Build:
             sf.col(ACK_COLUMN),
             sf.when(is_row, digest).alias(_HASH),
             sf.col(ORDINAL_COLUMN).alias(SOURCE_ORDER),
-            sf.col(SUBTASK_COLUMN),
+            sf.col(MARK_COLUMN),
             sf.when(is_row, self._owner(group))
             .otherwise(sf.col(TARGET_COLUMN))
             .alias(TARGET_COLUMN),

@@ -27,8 +27,16 @@ from moorage.api.functions import (
 )
 from moorage.api.sinks import Sink, StageId
 from moorage.api.vectorized import KeyedBatchFunction
-from moorage.engine.acks import Ack, EpochConflict, EpochIncomplete, decode_ack, encode_ack
-from moorage.engine.columns import ACK_COLUMN, GROUP_COLUMN, KIND_COLUMN, ROW, START, ack_batch
+from moorage.engine.acks import Ack, EpochIncomplete, ReadRows, Tally, encode_ack, tally
+from moorage.engine.columns import (
+    ACK_COLUMN,
+    GROUP_COLUMN,
+    KIND_COLUMN,
+    MARK_COLUMN,
+    ROW,
+    START,
+    ack_batch,
+)
 from moorage.engine.event_time import EventTimes
 from moorage.engine.key_loop import KeyLoop
 from moorage.engine.outputs import OutputBuffer, SubtaskOutput
@@ -64,31 +72,10 @@ def seldom_collecting() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Which subtask this is, and the acknowledgements of the upstream operator, encoded."""
+    """Which subtask this is, and acknowledgements on their way to the driver, encoded."""
 
     subtask: int
     acks: tuple[bytes, ...]
-
-    def upstream_digests(self, uid: str, count: int, where: str) -> dict[int, str]:
-        """By subtask of the upstream operator `uid`, the digest of the attempt that is read.
-
-        Raises:
-            SubtaskFailure: two attempts of a subtask are mixed, or not all `count` are there.
-        """
-        digests: dict[int, str] = {}
-        for raw in self.acks:
-            ack = decode_ack(raw)
-            if digests.setdefault(ack.subtask, ack.digest) != ack.digest:
-                raise SubtaskFailure(
-                    EpochConflict.code,
-                    f"two attempts of upstream subtask {ack.subtask} of {uid} reached {where}",
-                )
-        if len(digests) != count:
-            raise SubtaskFailure(
-                EpochIncomplete.code,
-                f"{where} heard of {len(digests)} of {count} upstream subtasks of {uid}",
-            )
-        return digests
 
 
 def read_header(batches: Iterator[pa.RecordBatch]) -> tuple[Header, Iterator[pa.RecordBatch]]:
@@ -189,6 +176,7 @@ class _Subtask:
         loop = VectorizedLoop if isinstance(plan.function, KeyedBatchFunction) else KeyLoop
         self._loop = loop(plan, self._ctx, self._store, self._sending, self._firing)
         self._rows_in = 0
+        self._read = Tally()
         self._filter = RowFilter(plan)
         self._times = EventTimes(plan)
         self._opened = False
@@ -201,7 +189,6 @@ class _Subtask:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """All batches, then timers of keys without rows, then the acknowledgement."""
         plan = self._plan
-        consumed = self._upstream_digests()
         self._sending.open()
         context = RuntimeContext(self._store, plan.uid, self._header.subtask, plan.parallelism)
         if self._operator_state is not None:
@@ -213,6 +200,8 @@ class _Subtask:
             batches = yield from self._operator_state.take_broadcast(batches, self._sending)
             self._rows_in += self._operator_state.broadcast_rows if self._header.subtask == 0 else 0
         for batch in batches:
+            if plan.upstream is not None:
+                self._read += tally(batch.column(MARK_COLUMN).to_numpy())
             self._times.observe(batch)
             keyed, aside = self._filter.sort_out(batch)
             for name, rows in aside:
@@ -228,7 +217,7 @@ class _Subtask:
             self._operator_state.finish()
             self._store.finish()
         # Last: whoever has read an acknowledgement has read all rows before it.
-        yield self._ack_batch(self._range.prepare(), consumed)
+        yield self._ack_batch(self._range.prepare())
 
     def close(self) -> None:
         """Close the function, once, if it was opened."""
@@ -253,15 +242,9 @@ class _Subtask:
 
     # -- the acknowledgement ---------------------------------------------------------------
 
-    def _upstream_digests(self) -> dict[str, dict[int, str]]:
-        """Digests of the upstream attempts whose rows this attempt reads; all must be there."""
-        if self._plan.upstream is None:
-            return {}
-        uid, count = self._plan.upstream
-        return {uid: self._header.upstream_digests(uid, count, self.where())}
-
-    def _ack_batch(self, delta: str, consumed: dict[str, dict[int, str]]) -> pa.RecordBatch:
+    def _ack_batch(self, delta: str) -> pa.RecordBatch:
         plan, firing, odd, state = self._plan, self._firing, self._filter, self._operator_state
+        up = plan.upstream
         ack = Ack(
             uid=plan.uid,
             subtask=self._header.subtask,
@@ -280,8 +263,8 @@ class _Subtask:
             schemas=self._store.schemas,
             operator_states=state.schemas if state is not None else [],
             committables=self._sending.finish(),
-            consumed=consumed,
-            forwarded=list(self._header.acks) if self._header.subtask == 0 else [],
+            sent=self._sending.sent,
+            read=ReadRows(up.uid, up.side_output, self._read) if up is not None else None,
             null_keys=odd.null_keys,
             null_rows=odd.null_rows,
             bad_times=odd.bad_times,
@@ -292,8 +275,9 @@ class _Subtask:
             else 0,
             bad_broadcast=state.first_bad_time if state is not None else "",
         )
-        raw, brief = encode_ack(ack), encode_ack(ack.brief)
-        return ack_batch(raw, plan.carried, ack.subtask, plan.downstream, brief)
+        forwarded = self._header.acks if up is not None and up.forwards else ()
+        raws = (encode_ack(ack), *forwarded)
+        return ack_batch(raws, plan.carried, ack.subtask, downstream=plan.downstream)
 
 
 def stage_rows(

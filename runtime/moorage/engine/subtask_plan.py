@@ -64,6 +64,18 @@ class SideOutputPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Upstream:
+    """The output `side_output` ("" for the main one) of another operator.
+
+    `forwards` tells that this operator, of all that read it, passes its acknowledgements on.
+    """
+
+    uid: str
+    side_output: str = ""
+    forwards: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class SubtaskPlan:
     """All that the subtasks of one operator need to know in one epoch; picklable.
 
@@ -80,13 +92,13 @@ class SubtaskPlan:
         timer_delay_ms: how far event time within a key stays behind its rows; None: it stands
             still.
         batch: this epoch holds all there is: no state is read or kept.
-        downstream: parallelism of the operators that read any of its outputs; 0 where none does.
+        downstream: whether operators read any of its outputs.
         main_read: whether one of these reads the main output.
         time_columns: by position in `inputs` the column of event time, empty for an input that
             declares none; of another operator's output its one; nothing where none is declared.
         null_keys_to: name of the side output for rows whose key is null; empty where there is none.
         bad_times_to: the same for rows without the event time that their input declares.
-        upstream: uid and parallelism of the operator whose output is read, if it is one.
+        upstream: whose output is read, if it is an operator's.
         operator_state: for an operator with operator state or broadcast rows.
     """
 
@@ -110,13 +122,13 @@ class SubtaskPlan:
     now_ms: int = 0
     next_timers: tuple[int, ...] = ()
     timer_delay_ms: int | None = None
-    downstream: int = 0
+    downstream: bool = False
     main_read: bool = True
     side_outputs: tuple[SideOutputPlan, ...] = ()
     time_columns: tuple[str, ...] = ()
     null_keys_to: str = ""
     bad_times_to: str = ""
-    upstream: tuple[str, int] | None = None
+    upstream: Upstream | None = None
     schemas: tuple[StateSchema, ...] = ()
     sinks: tuple[tuple[str, Sink], ...] = ()
     operator_state: OperatorStatePlan | None = None

@@ -172,7 +172,7 @@ class Subtasks:
             ranges=(LeasedRange(self._lease, ServerDoor("here"), Version(0, "")),),
             token="",
             inputs=("clicks",),
-            downstream=1,
+            downstream=True,
         )
         list(run_subtask(plan, iter([pa.RecordBatch.from_pylist(rows, schema=schema)])))
 

@@ -19,6 +19,7 @@ from moorage.engine.columns import (
     GROUP_COLUMN,
     INPUT_COLUMN,
     KIND_COLUMN,
+    MARK_COLUMN,
     ROW,
     START,
     TIME_COLUMN,
@@ -44,6 +45,7 @@ ENGINE = [
     (GROUP_COLUMN, pa.int32()),
     (TIME_COLUMN, pa.int64()),
     (INPUT_COLUMN, pa.int32()),
+    (MARK_COLUMN, pa.int64()),
     (ACK_COLUMN, pa.binary()),
 ]
 
@@ -180,6 +182,7 @@ def batch() -> Callable[..., pa.RecordBatch]:
                 GROUP_COLUMN: group_of(row[key]),
                 TIME_COLUMN: row[width] if len(row) > width else None,
                 INPUT_COLUMN: source,
+                MARK_COLUMN: 0,
             }
             for row in rows
         ]

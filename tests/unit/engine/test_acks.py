@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +13,13 @@ from moorage.engine.acks import (
     EpochConflict,
     EpochIncomplete,
     OddCounts,
+    ReadRows,
+    Tally,
     decode_ack,
     encode_ack,
+    mark_of,
+    tally,
+    tally_of,
     verify,
 )
 from moorage_state.errors import Retryable
@@ -28,15 +34,18 @@ def check(acks, **parallelism):
     return verify(acks, parallelism, "f1r0", 7)
 
 
-def chained(*, first=("d0", "d1"), seen=(("d0", "d1"), ("d0", "d1"))):
-    """Two subtasks of `a`, read by two of `b`; `seen` is what each of `b` consumed."""
-    upstream = [ack("a", i, delta, output="o") for i, delta in enumerate(first)]
-    digests = [[ack("a", i, d, output="o").digest for i, d in enumerate(ds)] for ds in seen]
-    forwarded = [encode_ack(a) for a in upstream]
-    return [
-        ack("b", 0, consumed={"a": dict(enumerate(digests[0]))}, forwarded=forwarded),
-        ack("b", 1, consumed={"a": dict(enumerate(digests[1]))}),
-    ]
+MARKS = [mark_of(digest, i) for i, digest in enumerate((1 << 60, 77, 9))]
+
+
+def chained(*, read=(MARKS, MARKS), side="", **changes):
+    """Three subtasks of `a`, each of which sends a row to each of two of `b`.
+
+    `read` are the marks of the rows that each of `b` read.
+    """
+    sent = [{side: tally_of(mark, 2)} for mark in MARKS]
+    upstream = [ack("a", i, output="o", sent=some) for i, some in enumerate(sent)]
+    rows = [ReadRows("a", side, tally(np.array(marks, np.uint64))) for marks in read]
+    return [*upstream, *(ack("b", i, read=some, **changes) for i, some in enumerate(rows))]
 
 
 def deltas(outcome, uid):
@@ -50,8 +59,8 @@ def test_an_ack_reads_back_as_it_was_sent():
         max_event_time={"clicks": -3},
         schemas=[StateSchema("n", "map", "bigint", "string")],
         committables={"sink": [{"file": "a", "rows": 1}]},
-        consumed={"up": {0: "x", 11: "y"}},
-        forwarded=[b"\x00"],
+        sent={"": Tally(1, (1 << 64) - 1, 5), "side": Tally(3)},
+        read=ReadRows("up", "side", Tally(2, 1 << 63, 0)),
     )
     assert decode_ack(encode_ack(sent)) == sent
 
@@ -85,8 +94,6 @@ def test_an_ack_of_another_run_or_epoch_fails_the_attempt(fields):
     foreign = Ack(**({"uid": "count", "subtask": 0, "run": "f1r0", "epoch": 7} | fields))
     with pytest.raises(EpochIncomplete, match="another run or epoch arrived: uid=count"):
         check([ack(), foreign], count=1)
-    with pytest.raises(EpochIncomplete, match="another run or epoch"):
-        check([ack(forwarded=[encode_ack(foreign)])], count=1)
 
 
 @pytest.mark.parametrize("other", [{"delta": "e"}, {"output": "o"}])
@@ -101,41 +108,75 @@ def test_two_attempts_with_one_result_agree_whatever_else_they_counted():
     assert check([ack(rows_in=1), ack(rows_in=2)], count=1).rows_in({"count"}) == 1
 
 
-def test_a_chain_of_operators_agrees():
-    outcome = check(chained(), a=2, b=2)
-    assert deltas(outcome, "a") == {0: "d0", 1: "d1"}
+# -- rows between operators -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["", "odd"])
+def test_operators_that_read_what_was_sent_agree(side):
+    outcome = check(chained(side=side), a=3, b=2)
+    assert deltas(outcome, "a") == {0: "d", 1: "d", 2: "d"}
     assert deltas(outcome, "b") == {0: "d", 1: "d"}
 
 
+def test_it_does_not_matter_which_subtask_reads_what():
+    check(chained(read=([MARKS[2], MARKS[0]], [*MARKS, MARKS[1]])), a=3, b=2)
+    check(chained(read=(MARKS * 2, [])), a=3, b=2)
+
+
+@pytest.mark.parametrize("upstream", range(3))
+def test_rows_of_another_attempt_are_a_conflict_that_names_the_subtask(upstream):
+    other = [*MARKS]
+    other[upstream] = mark_of(8, upstream)
+    words = f"uid=a subtask={upstream} rows_sent=6 rows_read=6 seen_by=b; a function"
+    for read in ((other, MARKS), (MARKS, other)):
+        with pytest.raises(EpochConflict, match=re.escape(words)):
+            check(chained(read=read), a=3, b=2)
+
+
+def test_other_attempts_of_several_subtasks_are_a_conflict_of_the_operator():
+    other = [mark_of(8, 0), mark_of(12345, 1), MARKS[2]]
+    with pytest.raises(EpochConflict, match="uid=a subtask=several rows_sent=6"):
+        check(chained(read=(other, MARKS)), a=3, b=2)
+
+
 @pytest.mark.parametrize(
-    ("seen", "where"),
-    [
-        ((("d0", "x"), ("d0", "d1")), "subtask=1 .* seen_by=b\\[0\\]"),
-        ((("d0", "d1"), ("x", "d1")), "subtask=0 .* seen_by=b\\[1\\]"),
-    ],
+    ("read", "subtask", "rows"),
+    [((MARKS[:2], MARKS), 2, 5), ((MARKS, [*MARKS, MARKS[1]]), 1, 7)],
 )
-def test_consumers_of_different_attempts_are_a_conflict(seen, where):
-    with pytest.raises(EpochConflict, match=where):
-        check(chained(seen=seen), a=2, b=2)
+def test_a_row_that_was_lost_or_read_twice_is_a_conflict(read, subtask, rows):
+    words = f"uid=a subtask={subtask} side_output=odd rows_sent=6 rows_read={rows} seen_by=b"
+    with pytest.raises(EpochConflict, match=words):
+        check(chained(read=read, side="odd"), a=3, b=2)
+
+
+def test_a_conflict_is_found_in_whichever_output_was_read():
+    acks = chained()
+    wrong = ReadRows("a", "", tally_of(MARKS[0], 5))
+    acks.append(ack("c", read=wrong))
+    with pytest.raises(EpochConflict, match="seen_by=c"):
+        check(acks, a=3, b=2, c=1)
 
 
 def test_an_upstream_ack_that_nobody_forwards_is_missing():
-    _, second = chained()
     with pytest.raises(EpochIncomplete, match=r"uid=a missing=\[0, 1\]"):
-        check([second, ack("b", 0)], a=2, b=2)
+        check(chained()[2:], a=3, b=2)
 
 
-@pytest.mark.parametrize("consumed", [{"ghost": {0: "x"}}, {"count": {9: "x"}}])
-def test_consuming_what_nobody_acknowledged_fails_the_attempt(consumed):
-    with pytest.raises(EpochIncomplete, match=r"consumed what no operator .* seen_by=count\[0\]"):
-        check([ack(consumed=consumed)], count=1)
+def test_reading_what_nobody_acknowledged_fails_the_attempt():
+    with pytest.raises(EpochIncomplete, match=r"read what no operator .*uid=ghost seen_by=count"):
+        check([ack(read=ReadRows("ghost", "", Tally()))], count=1)
 
 
-def test_acks_are_forwarded_through_several_operators():
-    a = ack("a", output="o")
-    b = ack("b", output="p", consumed={"a": {0: a.digest}}, forwarded=[encode_ack(a)])
-    c = ack("c", consumed={"b": {0: b.digest}}, forwarded=[encode_ack(b)])
-    assert {uid for uid, _ in check([c], a=1, b=1, c=1).acks} == {"a", "b", "c"}
+WORDS = st.integers(0, (1 << 64) - 1)
+
+
+@given(st.lists(st.tuples(WORDS, st.integers(1, 9000)), min_size=1, max_size=6), st.randoms())
+def test_sums_of_marks_are_the_same_however_rows_are_spread(batches, random):
+    marks = [mark_of(digest, i) for i, (digest, _) in enumerate(batches)]
+    sent = sum((tally_of(m, n) for m, (_, n) in zip(marks, batches, strict=True)), Tally())
+    rows = np.repeat(np.array(marks, np.uint64), [n for _, n in batches])
+    cut = random.randrange(len(rows) + 1)
+    assert tally(rows[:cut]) + tally(rows[cut:]) == sent
 
 
 def test_disagreements_are_tried_again():

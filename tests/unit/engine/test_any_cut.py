@@ -30,11 +30,13 @@ from moorage.engine.columns import (
     GROUP_COLUMN,
     INPUT_COLUMN,
     KIND_COLUMN,
+    MARK_COLUMN,
     ROW,
     START,
     TIME_COLUMN,
 )
 from moorage.engine.event_time import Watermarks, job_clocks
+from moorage.engine.subtask_plan import Upstream
 from moorage_state.descriptors import ListStateDescriptor
 
 SEEDS, SOAK_SEEDS, SHARE = 100, 2000, 25
@@ -46,6 +48,7 @@ ENGINE = [
     (GROUP_COLUMN, pa.int32()),
     (TIME_COLUMN, pa.int64()),
     (INPUT_COLUMN, pa.int32()),
+    (MARK_COLUMN, pa.int64()),
     (ACK_COLUMN, pa.binary()),
 ]
 INPUT = pa.schema([("user", pa.string()), ("n", pa.int64()), ("part", pa.string())])
@@ -356,7 +359,7 @@ class Job:
             "start": False,
         }
         if before:
-            changes |= {"upstream": (before.uid, 1), "columns": ("user", "at", "n")}
+            changes |= {"upstream": Upstream(before.uid), "columns": ("user", "at", "n")}
         return changes
 
     def _run(self, step, given):
@@ -389,6 +392,7 @@ class Job:
             made.append({
                 "user": user, "at": at, "n": n, "part": part_of(n), KIND_COLUMN: ROW,
                 GROUP_COLUMN: ord(user), TIME_COLUMN: time, INPUT_COLUMN: index,
+                MARK_COLUMN: 0,
             })  # fmt: skip
         size = self.random.choice([2, 5, 1000])
         parts = [made[i : i + size] for i in range(0, len(made), size)]

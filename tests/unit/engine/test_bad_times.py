@@ -22,7 +22,7 @@ from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.event_time import InputClock, Watermarks
 from moorage.engine.plan import EpochFrame
-from moorage.engine.subtask_plan import OperatorStatePlan, SideOutputPlan
+from moorage.engine.subtask_plan import OperatorStatePlan, SideOutputPlan, Upstream
 from moorage_state.errors import UserError
 
 STREAM = pa.schema([("user", pa.string()), ("n", pa.int64())])
@@ -129,7 +129,7 @@ def test_rows_of_another_operator_are_judged_by_the_time_that_is_declared_there(
 ):
     upstream = encode_ack(Ack(uid="up", subtask=0, run="f1r0", epoch=1))
     rows = [head([0], [upstream]), batch(("a", 5, 1), ("b", 6))]
-    changes = {"upstream": ("up", 1), "inputs": (), "start": False, "downstream": 1}
+    changes = {"upstream": Upstream("up"), "inputs": (), "start": False, "downstream": 1}
     done = operator.attempt(Judges(), rows, **AT, **changes)
     assert (done.rows, done.ack.bad_time) == ([("a", 5)], "column=at key='b'")
 

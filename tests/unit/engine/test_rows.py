@@ -275,17 +275,17 @@ def test_a_full_buffer_says_so(buffer):
 @pytest.mark.parametrize("kind", [k for k, _ in VALUES])
 def test_acks_and_rows_for_a_downstream_operator_have_one_schema(kind):
     output = pa.schema([("c", kind)])
-    acks = ack_batch(b"raw", output, 3, downstream=4, brief=b"brief")
-    rows = row_batch(pa.RecordBatch.from_arrays([pa.array([None, None], kind)], ["c"]), 3, 10)
+    acks = ack_batch([b"raw", b"another"], output, 3, downstream=True)
+    nulls = pa.RecordBatch.from_arrays([pa.array([None, None], kind)], ["c"])
+    rows = row_batch(nulls, 3, 10, (1 << 64) - 2)
     assert acks.schema.equals(rows.schema)
     assert acks.schema.names == ["c", *OUTPUT_COLUMNS]
-    assert acks.column("_m_target").to_pylist() == [0, 1, 2, 3]
-    # The first of them forwards it to the driver; the others only have to know of it.
-    assert acks.column("_m_ack").to_pylist() == [b"raw", b"brief", b"brief", b"brief"]
-    assert rows.column("_m_ord").to_pylist() == [10, 11]
-    assert set(rows.column("_m_sub").to_pylist()) == {3}
+    assert acks.column("_m_target").to_pylist() == [3, 3]
+    assert acks.column("_m_ack").to_pylist() == [b"raw", b"another"]
+    assert rows.column("_m_ord").to_pylist() == [(3 << 40) + 10, (3 << 40) + 11]
+    assert rows.column("_m_mark").to_pylist() == [-2, -2]
 
 
-def test_the_last_operators_ack_goes_to_the_driver_alone():
-    batch = ack_batch(b"raw", pa.schema([("c", pa.int64())]), 3, downstream=0)
-    assert batch.to_pydict() == {"_m_ack": [b"raw"]}
+def test_the_last_operators_acks_go_to_the_driver_alone():
+    batch = ack_batch([b"raw", b"another"], pa.schema([("c", pa.int64())]), 3, downstream=False)
+    assert batch.to_pydict() == {"_m_ack": [b"raw", b"another"]}

@@ -146,7 +146,12 @@ def test_what_operators_read_travels_beside_the_main_output(operator, batch):
     assert sent(done, "_m_o1") == [{"n": 1}, {"n": 2}]
     *rows, acks = done.batches
     assert all(acks.schema.equals(b.schema) for b in rows)
-    assert acks.column("_m_target").to_pylist() == [0, 1]
+    assert acks.column("_m_target").to_pylist() == [0]
+    assert [(name, some.rows) for name, some in done.ack.sent.items()] == [
+        ("", 2),
+        ("big", 2),
+        ("odd", 2),
+    ]
     assert sorted(o for b in rows for o in b.column("_m_ord").to_pylist()) == [0, 0, 0, 1, 1, 1]
 
 

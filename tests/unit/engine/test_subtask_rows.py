@@ -10,7 +10,17 @@ import pyarrow as pa
 import pytest
 
 from moorage.api.functions import KeyedProcessFunction
-from moorage.engine.acks import Ack, decode_ack, encode_ack
+from moorage.engine.acks import (
+    Ack,
+    ReadRows,
+    Tally,
+    decode_ack,
+    encode_ack,
+    mark_of,
+    tally,
+    tally_of,
+)
+from moorage.engine.subtask_plan import Upstream
 from moorage.engine.task_failures import SubtaskFailure
 from moorage_state.descriptors import (
     ListStateDescriptor,
@@ -67,7 +77,7 @@ def test_the_ack_says_what_happened(operator, batch):
     assert (ack.rows_in, ack.rows_out, ack.keys, ack.null_keys, ack.timers_fired) == (3, 3, 2, 0, 0)
     assert ack.schemas == [StateSchema("n", "value", "bigint")]
     assert len(ack.delta) == 32
-    assert (ack.output, ack.consumed, ack.forwarded, ack.max_event_time) == ("", {}, [], {})
+    assert (ack.output, ack.sent, ack.read, ack.max_event_time) == ("", {}, None, {})
 
 
 def test_a_key_that_runs_over_batches_is_one_key(operator, batch):
@@ -229,76 +239,84 @@ def test_start_rows_and_rows_may_share_a_batch(operator, batch, head):
     assert done.rows == [("a", 1), ("b", 2), ("b", 5)]
 
 
-def upstream_ack(subtask, delta="d", **fields):
-    return Ack(uid="up", subtask=subtask, run="f1r0", epoch=1, delta=delta, **fields)
+def upstream_ack(subtask, uid="up"):
+    return Ack(uid=uid, subtask=subtask, run="f1r0", epoch=1, delta="d")
 
 
-def test_an_ack_lists_the_attempts_it_consumed_and_forwards_them(operator, batch, head):
-    acks = [upstream_ack(0), upstream_ack(1, "e", output="o")]
-    raws = [encode_ack(a) for a in acks]
+def marked(batch, marks):
+    at = batch.schema.get_field_index("_m_mark")
+    return batch.set_column(at, "_m_mark", pa.array(marks, pa.int64()))
+
+
+def acks_of(done):
+    return [decode_ack(raw) for raw in done.batches[-1].column("_m_ack").to_pylist()]
+
+
+def test_an_ack_adds_up_the_marks_of_all_rows_that_were_read(operator, batch, head):
+    marks = [mark_of(5, 0), mark_of(7, 3), mark_of(7, 3)]
+    rows = marked(batch(("a", 1), ("b", 2), (None, 3)), marks)
+    given = [head([0]), rows.slice(0, 1), rows.slice(1)]
+    done = operator.attempt(Count(), given, start=False, upstream=Upstream("up", "side"))
+    assert done.ack.read == ReadRows("up", "side", tally_of(marks[0], 1) + tally_of(marks[1], 2))
+    assert done.ack.read.tally == Tally(3, 5 + 7 + 7, 3 * (7 + 7))
+
+
+def test_acks_pass_through_a_subtask_as_they_came(operator, batch, head):
+    raws = [encode_ack(upstream_ack(0)), encode_ack(upstream_ack(4, uid="further"))]
     for given in ([head([0], raws)], [head(acks=raws), head([0])]):
-        done = operator.attempt(
-            Count(), [*given, batch(("a", 1))], start=False, upstream=("up", 2), inputs=()
-        )
-        assert done.ack.consumed == {"up": {0: acks[0].digest, 1: acks[1].digest}}
-        assert [decode_ack(raw) for raw in done.ack.forwarded] == acks
+        for changes in ({}, {"downstream": True}):
+            done = operator.attempt(
+                Count(), [*given, batch(("a", 1))], start=False, upstream=Upstream("up"), **changes
+            )
+            assert [ack.uid for ack in acks_of(done)] == [operator.uid, "up", "further"]
+            assert done.batches[-1].column("_m_ack").to_pylist()[1:] == raws
 
 
-def test_only_the_first_subtask_forwards_what_all_have_heard(operator, batch, head):
-    raws = [encode_ack(upstream_ack(0))]
-    ranges = operator.plan(Count()).ranges * 2
-    rows = [head([1], raws), batch(("a", 1))]
-    done = operator.attempt(
-        Count(), rows, start=False, upstream=("up", 1), ranges=ranges, parallelism=2
-    )
-    assert (done.ack.subtask, done.ack.forwarded) == (1, [])
-    assert list(done.ack.consumed["up"]) == [0]
-
-
-def test_the_same_attempt_may_be_heard_of_twice(operator, head):
-    raws = [encode_ack(upstream_ack(0)), encode_ack(upstream_ack(0, rows_in=5))]
-    done = operator.attempt(Count(), [head([0], raws)], start=False, upstream=("up", 1))
-    assert list(done.ack.consumed["up"]) == [0]
-
-
-def test_two_attempts_of_an_upstream_subtask_do_not_mix(operator, head):
-    raws = [encode_ack(upstream_ack(0)), encode_ack(upstream_ack(0, "e"))]
-    with pytest.raises(SubtaskFailure, match=r"epoch_conflict\] two attempts .* subtask 0 of up"):
-        operator.attempt(Count(), [head([0], raws)], start=False, upstream=("up", 1))
-
-
-@pytest.mark.parametrize("heard", [[], [0], [1]])
-def test_all_upstream_subtasks_must_be_heard_of(operator, head, heard):
-    raws = [encode_ack(upstream_ack(i)) for i in heard]
-    with pytest.raises(SubtaskFailure, match=rf"epoch_incomplete\] .* heard of {len(heard)} of 2"):
-        operator.attempt(Count(), [head([0], raws)], start=False, upstream=("up", 2))
+def test_of_several_operators_that_read_an_output_one_passes_acks_on(operator, head):
+    given = [head([0], [encode_ack(upstream_ack(0))])]
+    other = Upstream("up", forwards=False)
+    assert len(acks_of(operator.attempt(Count(), given, start=False, upstream=other))) == 1
 
 
 # -- what goes downstream ---------------------------------------------------------------------
 
 
-def test_a_downstream_operator_gets_rows_with_their_order_and_an_ack_for_each_subtask(
-    operator, batch
+def test_a_downstream_operator_gets_rows_with_their_order_and_one_ack_from_each_subtask(
+    operator, batch, head
 ):
-    done = operator.attempt(Count(), [batch(("a", 1), ("b", 2))], downstream=3)
+    plan = {"ranges": operator.plan(Count()).ranges * 4, "parallelism": 4, "downstream": True}
+    given = [head([3]), batch(("a", 1), ("b", 2))]
+    done = operator.attempt(Count(), given, start=False, **plan)
     rows, acks = done.batches
-    assert rows.column("_m_ord").to_pylist() == [0, 1]
-    assert acks.column("_m_target").to_pylist() == [0, 1, 2]
-    assert acks.column("user").null_count == 3
-    whole, *others = (decode_ack(raw) for raw in acks.column("_m_ack").to_pylist())
-    assert others == [whole.brief, whole.brief]
-    assert whole.brief.digest == whole.digest
+    assert rows.column("_m_ord").to_pylist() == [(3 << 40), (3 << 40) + 1]
+    assert acks.column("_m_target").to_pylist() == [3]
+    assert acks.column("user").null_count == 1
     assert len(done.ack.output) == 32
 
 
-def test_an_acknowledgement_of_many_values_goes_to_one_subtask_of_the_next_operator(
-    operator, batch
-):
-    rows = batch(*(("a", n, n) for n in range(1000)))
-    done = operator.attempt(Count(), [rows], downstream=3, per=("n",))
-    sizes = [len(raw) for raw in done.batches[-1].column("_m_ack").to_pylist()]
-    assert sizes[0] < 16_000
-    assert max(sizes[1:]) < 200
+def test_an_ack_adds_up_the_marks_of_all_rows_that_were_sent(operator, batch):
+    class Twice(KeyedProcessFunction):
+        def process(self, row, ctx):
+            return [(row.user, row.n)] * 2
+
+    rows = [(f"u{i // 10:04d}", i) for i in range(9000)]
+    done = operator.attempt(Twice(), [batch(*rows)], downstream=True)
+    marks = [b.column("_m_mark").to_numpy() for b in done.batches[:-1]]
+    assert len({mark for some in marks for mark in some}) == len(marks) > 1
+    assert done.ack.sent == {"": sum((tally(some) for some in marks), Tally())}
+    assert done.ack.sent[""].rows == 18_000
+
+
+def test_an_acknowledgement_does_not_grow_with_the_number_of_subtasks(operator, batch, head):
+    def size(parallelism):
+        ranges = operator.plan(Count()).ranges * parallelism
+        given = [head([0], [encode_ack(upstream_ack(0))]), batch(("a", 1))]
+        plan = {"ranges": ranges, "parallelism": parallelism, "max_parallelism": 1000}
+        changes = {"start": False, "upstream": Upstream("up"), "downstream": True}
+        done = operator.attempt(Count(), given, **plan, **changes)
+        return done.batches[-1].get_total_buffer_size()
+
+    assert size(1000) == size(1) < 1024
 
 
 def test_the_output_digest_tells_attempts_apart(operator, batch):
