@@ -33,8 +33,13 @@ _log = logging.getLogger(__name__)
 class CompletedCheckpointStore:
     """What a job may come back from, for as long as its driver holds the fence.
 
-    Safe to use from several threads, as the log is. Of the lineage's checkpoints `max_retained` (at
-    least 1) stay while the job runs; at its end `retention` decides, None: all stay.
+    Safe to use from several threads, as the log is.
+
+    Args:
+        log: of the lineage.
+        checkpoints: its manifests and files.
+        max_retained: how many stay while the job runs, at least 1.
+        retention: what becomes of them when the job ends; None: they stay at every end.
     """
 
     def __init__(
@@ -71,8 +76,11 @@ class CompletedCheckpointStore:
     def begin_from(self, manifest: Manifest | None, path: str = "", *, own: bool = True) -> None:
         """Have runs begin from this point: the log's newest one, or one that a person named.
 
-        No manifest is an empty start; `path` is how the log names it. Of what is not this lineage's
-        `own` no file is referenced, claimed or not: its owner may delete its directory.
+        Args:
+            manifest: None for an empty start.
+            path: how the log names it.
+            own: a checkpoint of this lineage. Of any other no file is referenced, claimed or not:
+                its owner may delete its directory.
         """
         if manifest is None:
             self._latest = None
@@ -97,7 +105,12 @@ class CompletedCheckpointStore:
     def subsume(
         self, pinned: Collection[int] = (), entries: Sequence[Entry] | None = None
     ) -> Retirement:
-        """Let go of those over the number retained; arguments as of `CheckpointStore.retire`."""
+        """Let go of those over the number retained; see `CheckpointStore.retire`.
+
+        Args:
+            pinned: what is under way may reference these.
+            entries: the log at the moment when that was so; by default now.
+        """
         return self._store.retire(self._log, self._max_retained, pinned=pinned, entries=entries)
 
     def shutdown(self, status: JobEnd) -> int:

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 
 class OperatorStateBackend(OperatorStateStore):
-    """Operator state of one subtask, in memory, from what `reassign` gave to it. For one thread.
+    """Operator state of one subtask, in memory. Belongs to one thread.
+
+    Args:
+        operator: the operator's uid.
+        restore: the handles that `reassign` gave to this subtask.
 
     Raises:
         CorruptState, NewerFormat, UserError: see `read_handles`.

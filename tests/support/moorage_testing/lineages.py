@@ -36,6 +36,7 @@ from moorage_state.snapshots import (
 )
 from moorage_state.state_backends import EmbeddedRocksDBStateBackend, StateBackend
 from moorage_state.stores import open_store
+from moorage_testing.manifests import checkpoint_manifest
 
 __all__ = ["APART", "INLINE", "PACKED", "START", "SmallJob", "build"]
 
@@ -120,9 +121,8 @@ class SmallJob:
         fields: dict[str, Any] = {
             "lineage": self.writer.lineage,
             "checkpoint_id": number,
-            "epoch": self.epochs,
             "fence": self.writer.fence,
-            "run": 0,
+            "epoch": self.epochs,
             "created_at": START + timedelta(minutes=number),
             "job_name": "flights",
             "moorage_version": "0.1.0",
@@ -132,7 +132,7 @@ class SmallJob:
             "watermarks": {"in": 1357034400000, "idle": None, "": -(1 << 63)},
             "sinks": {"out": [{"path": "part-1", "rows": 3}]},
         }
-        manifest = Manifest(**{**fields, **changes})
+        manifest = checkpoint_manifest(**{**fields, **changes})
         at = START + timedelta(minutes=number)
         CheckpointStore(self.store).complete(self.writer, manifest, at)
         self._host.notify_complete(number)

@@ -34,6 +34,7 @@ from moorage_state.snapshots import (
     worn_packs,
 )
 from moorage_state.stores import ObjectStore
+from moorage_testing.manifests import checkpoint_manifest
 
 __all__ = ["BadStore", "Crash", "Driver", "Expected", "State"]
 
@@ -224,18 +225,13 @@ class Driver:
         operator = OperatorState(
             parallelism=self.parallelism, key_types=[], states=[], subtasks=handles
         )
-        return Manifest(
-            lineage=self.writer.lineage,
-            checkpoint_id=self.last_id,
-            epoch=self.last_id,
+        return checkpoint_manifest(
+            self.writer.lineage,
+            self.last_id,
             fence=self.writer.fence,
-            run=0,
             created_at=datetime.now(UTC),
-            job_name="flights",
-            moorage_version="0",
             max_parallelism=GROUPS,
             operators={"op": operator},
-            source={},
         )
 
     def complete(self) -> None:

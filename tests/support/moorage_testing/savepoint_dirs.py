@@ -20,6 +20,7 @@ from moorage_state.snapshots import (
 )
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
 from moorage_state.stores import ObjectStore
+from moorage_testing.manifests import checkpoint_manifest
 
 __all__ = [
     "OWNER",
@@ -98,14 +99,9 @@ def _manifest(files: list[FileRef], checkpoint_id: int, **changes: object) -> Ma
         "lineage": "lineage-1",
         "checkpoint_id": checkpoint_id,
         "epoch": 70,
-        "fence": 1,
-        "run": 0,
         "created_at": START,
-        "job_name": "clicks",
-        "moorage_version": "0.1.0",
         "max_parallelism": 16,
         "operators": {"counts": operator},
-        "source": {},
         **changes,
     }
-    return Manifest(**fields)
+    return checkpoint_manifest(**fields)

@@ -11,12 +11,38 @@ from moorage_api.status import JobStatus
 from moorage_operator.plan import AskDriver, RunStoreTask, SnapshotPlan, StoreTask
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.snapshots.naming import data_go_too
-from moorage_operator.world import Config, JobFacts, Meta, SnapshotView, SnapshotWorld
+from moorage_operator.world import (
+    Config,
+    JobFacts,
+    Meta,
+    SnapshotView,
+    SnapshotWorld,
+    StoreTaskView,
+)
 from moorage_testing.manifests import changed, spec_data
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 CONFIG = Config(cluster_id="test")
 DIGEST = "sha256:" + "a" * 64
+FOUND = {
+    "found": True,
+    "kind": "savepoint",
+    "path": "s3://savepoints/clicks/a",
+    "attempt": "ssnap-uid-clicks-a",
+    "digest": DIGEST,
+    "checkpoint_id": 12,
+    "epoch": 99,
+    "max_parallelism": 128,
+    "size_bytes": 1000,
+    "completed_at": NOW.isoformat(),
+}
+RECOVERY = {
+    "id": "1-1",
+    "type": "Recover",
+    "step": "Starting",
+    "startedAt": NOW,
+    "stepStartedAt": NOW,
+}
 
 
 def job_spec(**changes: Any) -> JobSpec:
@@ -143,3 +169,25 @@ def store_task_of(plan: SnapshotPlan) -> StoreTask:
 def asked(view: SnapshotView | None = None, **changes: Any) -> SnapshotWorld:
     """A world in which the driver was asked for the snapshot."""
     return replace(after(world(view)), **changes)
+
+
+def condition(plan: SnapshotPlan, kind: str) -> Any:
+    return plan.status.condition(kind)
+
+
+def kinds(plan: SnapshotPlan) -> list[type]:
+    return [type(effect) for effect in plan.effects]
+
+
+def reasons(plan: SnapshotPlan) -> list[str]:
+    return [event.reason for event in plan.events]
+
+
+def lost_driver(before: SnapshotWorld) -> SnapshotWorld:
+    """The driver that was asked has ended, and another one runs."""
+    other = job(attempt={"number": 4, "runningSince": NOW, "startedAt": NOW})
+    return replace(before, job=other, report=report(attempt=4))
+
+
+def with_store_task(before: SnapshotWorld, view: StoreTaskView) -> SnapshotWorld:
+    return replace(before, store_tasks={before.snapshot.status.store_task: view})

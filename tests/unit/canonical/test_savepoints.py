@@ -1,10 +1,10 @@
 """A savepoint's directory: one writer, one manifest, nothing outside of it."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from moorage_testing.manifests import checkpoint_manifest
 from msgspec.structs import replace
 
 from moorage_state.errors import AlreadyExists, Bug, CorruptState, UserError
@@ -44,20 +44,14 @@ def make() -> Make:
             format="canonical",
         )
         operator = OperatorState(parallelism=1, key_types=["string"], states=[], subtasks=[handle])
-        return Manifest(
+        return checkpoint_manifest(
+            "l",
+            1,
             kind="savepoint",
             name="sp-1",
-            lineage="l",
-            checkpoint_id=1,
             epoch=7,
-            fence=1,
-            run=0,
-            created_at=datetime(2026, 1, 2, tzinfo=UTC),
-            job_name="flights",
-            moorage_version="0",
             max_parallelism=16,
             operators={"visits": operator},
-            source={},
         )
 
     return made
@@ -160,7 +154,7 @@ def test_a_file_that_is_damaged_is_found(
 def test_a_damaged_manifest_is_refused(savepoint: SavepointStore, make: Make) -> None:
     digest = savepoint.create(make(savepoint))
     data = savepoint.store.get("MANIFEST")
-    savepoint.store.put("MANIFEST", data.replace(b"flights", b"fliehts"))
+    savepoint.store.put("MANIFEST", data.replace(b"clicks", b"cl1cks"))
     with pytest.raises(CorruptState, match="checksum"):
         savepoint.load()
     savepoint.store.put("MANIFEST", data)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from moorage_testing.manifests import checkpoint_manifest
 
 import moorage.state.reader
 import moorage.state.snapshot_path
@@ -117,15 +118,11 @@ def _manifest(
         states=list(spec.states),
         subtasks=handles,
     )
-    return Manifest(
-        lineage=writer.lineage,
-        checkpoint_id=checkpoint_id,
-        epoch=7,
+    return checkpoint_manifest(
+        writer.lineage,
+        checkpoint_id,
         fence=writer.fence,
-        run=0,
-        created_at=datetime.datetime(2026, 1, 2, tzinfo=UTC),
-        job_name="visits",
-        moorage_version="0",
+        epoch=7,
         max_parallelism=16,
         operators={"visits": operator},
         source={"files": "offsets"},

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from itertools import count
 
 import pytest
+from moorage_testing.manifests import checkpoint_manifest
 
 from moorage_state.coordinator import (
     AcknowledgeCheckpoint,
@@ -21,7 +22,6 @@ from moorage_state.coordinator import (
 from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
-    Manifest,
     OperatorState,
     Owner,
     RangeHandle,
@@ -61,23 +61,16 @@ class Lineage:
             ]
             for uid in uids
         }
-        return Manifest(
-            lineage=self.log.lineage,
-            checkpoint_id=checkpoint_id,
-            epoch=checkpoint_id,
+        return checkpoint_manifest(
+            self.log.lineage,
+            checkpoint_id,
             fence=self.log.fence,
-            run=0,
             created_at=datetime.fromtimestamp(WALL, UTC),
             job_name=JOB,
-            moorage_version="0",
-            max_parallelism=128,
             operators={
                 uid: OperatorState(parallelism=2, key_types=["string"], states=[], subtasks=found)
                 for uid, found in handles.items()
             },
-            source={},
-            watermarks={},
-            sinks={},
         )
 
     def complete(self, checkpoint_id, *uids):

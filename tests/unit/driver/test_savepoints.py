@@ -4,6 +4,7 @@ import datetime
 from typing import Any
 
 import pytest
+from moorage_testing.manifests import checkpoint_manifest
 
 from moorage.driver.savepoints import ClaimedSavepoints, KnownSavepoints
 from moorage_state.errors import StoreUnavailable
@@ -11,7 +12,6 @@ from moorage_state.snapshots import (
     Checkpoint,
     FileRef,
     LogWriter,
-    Manifest,
     OperatorState,
     Owner,
     RangeHandle,
@@ -63,24 +63,19 @@ def savepoint(writer: LogWriter, checkpoint_id: int = 3) -> str:
         format="canonical",
     )
     return store.create(
-        Manifest(
+        checkpoint_manifest(
+            writer.lineage,
+            checkpoint_id,
+            fence=writer.fence,
             kind="savepoint",
             name="claimed",
-            lineage=writer.lineage,
-            checkpoint_id=checkpoint_id,
             epoch=9,
-            fence=writer.fence,
-            run=0,
             created_at=NOW,
-            job_name="j",
-            moorage_version="0",
-            max_parallelism=128,
             operators={
                 "count": OperatorState(
                     parallelism=1, key_types=["bigint"], states=[], subtasks=[handle]
                 )
             },
-            source={},
         )
     )
 

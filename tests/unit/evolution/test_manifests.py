@@ -1,14 +1,11 @@
 """Earlier types of a state in manifests: kept where values may have them, and nowhere else."""
 
-import datetime
-from datetime import UTC
-
 import pytest
+from moorage_testing.manifests import checkpoint_manifest
 
 from moorage.driver.manifests import known_schemas
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.snapshots import (
-    Manifest,
     OperatorState,
     RangeHandle,
     decode_manifest,
@@ -43,19 +40,7 @@ def manifest(kind):
     operator = OperatorState(
         parallelism=1, key_types=["string"], states=metas_of((SCHEMA,)), subtasks=[handle]
     )
-    return Manifest(
-        lineage="lineage",
-        checkpoint_id=1,
-        epoch=3,
-        fence=1,
-        run=0,
-        created_at=datetime.datetime(2026, 1, 1, tzinfo=UTC),
-        job_name="job",
-        moorage_version="0",
-        max_parallelism=8,
-        operators={"op": operator},
-        source={},
-    )
+    return checkpoint_manifest("lineage", 1, epoch=3, max_parallelism=8, operators={"op": operator})
 
 
 def test_a_manifest_keeps_the_types_that_values_may_still_have():

@@ -1,8 +1,7 @@
 """Operator state in savepoints: listed, read, exported, kept by who writes another one."""
 
-from datetime import UTC, datetime
-
 import pytest
+from moorage_testing.manifests import checkpoint_manifest
 from msgspec.structs import replace
 
 from moorage.offline.difference import diff
@@ -17,7 +16,6 @@ from moorage_state.descriptors import ListStateDescriptor, MapStateDescriptor
 from moorage_state.errors import Bug, UserError
 from moorage_state.rocks import Database, ProcessMemory, RocksOptions
 from moorage_state.snapshots import (
-    Manifest,
     OperatorState,
     OperatorStateMeta,
     SavepointStore,
@@ -75,20 +73,8 @@ def savepoint(world, tmp_path):
         parallelism=2, key_types=["string"], states=[], subtasks=handles, operator_states=metas
     )
     target.create(
-        Manifest(
-            kind="savepoint",
-            name="first",
-            lineage="l",
-            checkpoint_id=1,
-            epoch=1,
-            fence=1,
-            run=0,
-            created_at=datetime.now(UTC),
-            job_name="job",
-            moorage_version="0",
-            max_parallelism=12,
-            operators={"op": operator},
-            source={},
+        checkpoint_manifest(
+            "l", 1, kind="savepoint", name="first", max_parallelism=12, operators={"op": operator}
         )
     )
     return url

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from moorage_testing.manifests import checkpoint_manifest
 
 from moorage.api.file_sink import FileSink
 from moorage.api.foreach_sinks import ForeachCheckpoint
@@ -18,7 +19,7 @@ from moorage.engine.task_failures import UserFunctionError
 from moorage.sinks import records
 from moorage_state import failpoints
 from moorage_state.errors import Fenced
-from moorage_state.snapshots import CheckpointStore, LogWriter, Manifest, Owner, Run
+from moorage_state.snapshots import CheckpointStore, LogWriter, Owner, Run
 from moorage_state.stores import MemoryStore
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -72,18 +73,12 @@ class Job:
         values: dict[str, Any] = {
             "lineage": self.writer.lineage,
             "checkpoint_id": self.last_id,
-            "epoch": self.epoch,
             "fence": self.writer.fence,
-            "run": 0,
+            "epoch": self.epoch,
             "created_at": NOW,
-            "job_name": "job",
-            "moorage_version": "0",
-            "max_parallelism": 8,
-            "operators": {},
-            "source": {},
             "sinks": {"out": items},
         }
-        return Manifest(**(values | changes))
+        return checkpoint_manifest(**(values | changes))
 
 
 class Counting(TwoPhaseCommitSink):

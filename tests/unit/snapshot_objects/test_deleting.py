@@ -14,6 +14,7 @@ from moorage_testing.snapshot_worlds import (
     savepoint_info,
     snapshot,
     store_task_of,
+    with_store_task,
     world,
 )
 
@@ -43,10 +44,6 @@ def deleted(status=None, **spec):
 
 def begun(view=None, **changes):
     return after(world(view or deleted(), **changes))
-
-
-def with_store_task(before, view):
-    return replace(before, store_tasks={before.snapshot.status.store_task: view})
 
 
 def test_its_data_go_before_its_finalizer():

@@ -20,6 +20,7 @@ from moorage_state.snapshots import (
     restore_point,
 )
 from moorage_state.snapshots.savepoints import MANIFEST_KEY
+from moorage_testing.manifests import checkpoint_manifest
 from moorage_testing.world.buckets import Buckets
 from moorage_testing.world.habits import Habits, Restored
 
@@ -175,20 +176,16 @@ class LineageKeeper:
 
     def _manifest_of(self, checkpoint_id: int, now: datetime, name: str = "") -> Manifest:
         assert self.writer is not None
-        return Manifest(
+        return checkpoint_manifest(
+            self.writer.lineage,
+            checkpoint_id,
+            fence=self.writer.fence,
             kind="savepoint" if name else "checkpoint",
             name=name,
-            lineage=self.writer.lineage,
-            checkpoint_id=checkpoint_id,
             epoch=self.epoch,
-            fence=self.writer.fence,
-            run=0,
             created_at=now,
             job_name=self.manifest["metadata"]["name"],
-            moorage_version="0",
             max_parallelism=self.manifest["spec"]["scaling"].get("maxParallelism", 128),
-            operators={},
-            source={},
         )
 
     def _savepoint(self, name: str, attempt: str, now: datetime) -> SavepointInfo | None:
