@@ -9,6 +9,7 @@ import pytest
 
 from moorage.api.file_sink import FileSink
 from moorage.api.sinks import SinkRestore, StageId
+from moorage.sinks import metadata_log
 
 pytestmark = pytest.mark.spark
 
@@ -33,7 +34,10 @@ def expected(numbers):
 
 
 @pytest.mark.parametrize("commit", ["list", "rename"])
-def test_spark_reads_the_committed_rows_of_partitions_back_and_forth(spark, tmp_path, commit):
+def test_spark_reads_the_committed_rows_of_partitions_back_and_forth(
+    spark, tmp_path, commit, monkeypatch
+):
+    monkeypatch.setattr(metadata_log, "GROW_BYTES", 100)
     sink = FileSink(tmp_path / "out put", partition_by=["day"], commit=commit)
 
     def read():
@@ -53,11 +57,13 @@ def test_spark_reads_the_committed_rows_of_partitions_back_and_forth(spark, tmp_
     assert read() == expected([*range(5, 10), *range(50, 55)])
     restore(sink, [1, 2, 3], items[3], "f3r0")
     assert read() == expected(range(5, 20))
-    for n in range(6, 20):  # past two compact entries, read with other settings than ours
+    # Past compact entries at growing intervals, read with other settings than ours.
+    for n in range(6, 90):
         sink.publish(LINEAGE, n, stage(sink, [100 + n], run="f3r0", epoch=n))
-    for interval in ("1", "7", "10", "1000"):
-        spark.conf.set("spark.sql.streaming.fileSink.log.compactInterval", interval)
-        assert read() == expected([*range(5, 20), *range(106, 120)])
+        if n % 12 == 0:
+            settings = "spark.sql.streaming.fileSink.log.compactInterval"
+            spark.conf.set(settings, ("1", "7", "10", "1000")[n // 12 % 4])
+            assert read() == expected([*range(5, 20), *range(106, 101 + n)])
     spark.conf.unset("spark.sql.streaming.fileSink.log.compactInterval")
 
 

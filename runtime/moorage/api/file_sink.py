@@ -91,6 +91,11 @@ class FileSink:
         self.commit = commit or ("rename" if local else "list")
         self.other_lineages = other_lineages
         self._reader_url = reader_url.rstrip("/") if reader_url else None
+        self._bucket: Bucket | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Executors only stage."""
+        return {**self.__dict__, "_bucket": None}
 
     def bind(self, context: SinkContext) -> "FileSink":
         """The same sink with its path resolved; refuses columns that are not there."""
@@ -103,6 +108,7 @@ class FileSink:
         if self.path.startswith("s3://"):
             _check_address(context.uid, self.path)
         bound = copy(self)
+        bound._bucket = None  # noqa: SLF001
         if self._local and not self.path.startswith("/"):
             if not context.base_dir.startswith("/"):
                 raise UserError(
@@ -170,7 +176,10 @@ class FileSink:
     def _output(self) -> Folder | Bucket:
         if self.commit == "rename":
             return Folder(Path(self._absolute()))
-        return Bucket(self._url, self.reader_url)
+        # Kept, because it knows where the list ends that it wrote last.
+        if self._bucket is None:
+            self._bucket = Bucket(self._url, self.reader_url)
+        return self._bucket
 
 
 def _check_address(uid: str, url: str) -> None:

@@ -35,8 +35,10 @@ from moorage.sinks.records import (
     decode,
     encode,
     live_ids,
-    many,
     record_name,
+    recorded,
+    sweep_is_due,
+    together,
 )
 from moorage_state import failpoints
 from moorage_state.errors import CorruptState
@@ -47,7 +49,8 @@ from moorage_state.stores import ObjectStore, delete_all, open_store
 _DATA = "_data/"
 _LOG = "_moorage_log/"
 _SWEEP_EVERY = 16
-"""Checkpoints between two listings of all files: what losing attempts left costs space only."""
+"""Checkpoints between two listings of all files, at first: what losing attempts left costs space
+only."""
 
 _BLOCK_BYTES = 64 << 20
 """How large a part of a file Spark gives to one task at most; any number is right."""
@@ -100,6 +103,9 @@ class Bucket:
         self._store = open_output(url)
         self._reader_url = reader_url
         self._list = MetadataLog(self._store)
+        # What a restore took off the list is not kept until the next sweep is due.
+        self._restored = False
+        self._retired_at = 0
 
     def admit(self, lineage: str, origin: SinkOrigin | None, *, keep: bool) -> list[str]:
         """Refuse a list whose readers would see rows twice, unless told to `keep` what is there."""
@@ -115,10 +121,12 @@ class Bucket:
         """Record the files, then commit them to the list; see `Sink.publish`."""
         if committables:
             own = max(o.run for i in committables if (o := origin_of(lineage, i["file"])))
+            # A record comes before its files: where there is none they are on no list.
+            new = not recorded(self._journal_names(lineage), checkpoint_id)
             self._list.begin()
             self._record(lineage, checkpoint_id, committables)
             lines = dict(self._line(item) for item in committables)
-            self._list.add(lines, self._not_replaced(lineage, own))
+            self._list.add(lines, self._not_replaced(lineage, own), new=new)
         return sum(int(item["rows"]) for item in committables)
 
     def restore(self, point: SinkRestore) -> list[str]:
@@ -147,22 +155,25 @@ class Bucket:
             return target
 
         self._list.replace(wanted, self._not_replaced(lineage, own))
+        self._restored = True
         return _sentences(self._store.url, changes)
 
     def retire(self, point: SinkRetire) -> None:
         """Forget what no restore can ask for: see `SinkRetire`. May be cut short anywhere."""
-        names = self._journal_names(point.lineage)
-        due = point.checkpoint_id % _SWEEP_EVERY == 0
-        if newer_run(names, run_age(point.run)) or not (due or many(names)):
+        folder, at = self._folder(point.lineage), point.checkpoint_id
+        sizes = self._journal_sizes(point.lineage)
+        names, regular = together(sizes), at % _SWEEP_EVERY == 0
+        if newer_run(sizes, run_age(point.run)) or not (regular or names):
             return
         failpoints.hit("sink.unread")
-        names, records = self._journal(point.lineage)
-        if due:
-            self._sweep(point, set(_covered(records, point.live)))
+        if regular:
+            if self._restored or sweep_is_due(self._retired_at or at - 1, at, _SWEEP_EVERY):
+                _, records = self._journal(point.lineage)
+                self._sweep(point, set(_covered(records, point.live)))
+            self._restored, self._retired_at = False, at
             self._list.expire()
-        folder = self._folder(point.lineage)
-        live = live_ids(point, records)
-        plan = compaction(names, records, live)
+        records = self._records(point.lineage, names)
+        plan = compaction(names, records, live_ids(point, records))
         if plan is not None:
             self._store.put(folder + plan.name, plan.data.encode())
             failpoints.hit("sink.compacted")
@@ -217,13 +228,21 @@ class Bucket:
 
     def _journal(self, lineage: str) -> tuple[list[str], Records]:
         """The records of a lineage, by name and as they were read."""
-        folder, names = self._folder(lineage), self._journal_names(lineage)
-        contents = ((n, self._store.get(folder + n)) for n in sorted(names) if n.endswith(".json"))
-        return names, decode(contents, f"{self._store.url}/{folder}")
+        names = self._journal_names(lineage)
+        return names, self._records(lineage, [n for n in sorted(names) if n.endswith(".json")])
+
+    def _records(self, lineage: str, names: Iterable[str]) -> Records:
+        folder = self._folder(lineage)
+        contents = ((name, self._store.get(folder + name)) for name in names)
+        return decode(contents, f"{self._store.url}/{folder}")
 
     def _journal_names(self, lineage: str) -> list[str]:
+        return list(self._journal_sizes(lineage))
+
+    def _journal_sizes(self, lineage: str) -> dict[str, int]:
+        """By name, the bytes of all that is kept for a lineage."""
         folder = self._folder(lineage)
-        return [info.key.removeprefix(folder) for info in self._store.list(folder)]
+        return {info.key.removeprefix(folder): info.size for info in self._store.list(folder)}
 
     @staticmethod
     def _folder(lineage: str) -> str:

@@ -39,8 +39,9 @@ from moorage.sinks.records import (
     decode,
     encode,
     live_ids,
-    many,
     record_name,
+    sweep_is_due,
+    together,
 )
 from moorage_state import failpoints
 from moorage_state.errors import CorruptState
@@ -157,9 +158,10 @@ class Folder:
             return
         failpoints.hit("sink.unread")
         retracted, staging = self._root / _RETRACTED / lineage, self._root / _STAGING / lineage
-        kept, names = _tree(retracted), _names(log_folder)
+        at = point.checkpoint_id
+        kept = _tree(retracted) if sweep_is_due(at - 1, at, every=1) else set()
         # Reading all records takes a while, and most of the time there is nothing to forget.
-        log = _read_log(log_folder) if kept or many(names) else {}
+        log = _read_log(log_folder) if kept else {}
         for name in kept - _covered(log, point.live):
             if is_not_newer(lineage, name, run_age(point.run)):
                 _remove(retracted, name)
@@ -169,8 +171,7 @@ class Folder:
             for name in _tree(staging / run) - wanted:
                 if lost(point, name):
                     _remove(staging / run, name)
-        if many(names):
-            _compact(self._root, point, names, log, wanted)
+        _compact(self._root, point, wanted)
 
     def files(self) -> list[str]:
         """All published files, and whatever else lies in the folder where readers look."""
@@ -186,11 +187,11 @@ def _is_data(name: str) -> bool:
     return not name.startswith("_") or "=" in name
 
 
-def _compact(
-    root: Path, point: SinkRetire, names: set[str], log: Records, wanted: set[str]
-) -> None:
-    """Put the records in `names`, which `log` was read from after they were listed, together."""
+def _compact(root: Path, point: SinkRetire, wanted: set[str]) -> None:
+    """Put records together, if it is time to."""
     folder = root / _LOG / point.lineage
+    names = together({path.name: path.stat().st_size for path in folder.glob("[0-9]*.json")})
+    log = _read_log(folder, names)
     places = (root, root / _RETRACTED / point.lineage)
     old = set().union(*log.values()) - wanted
     gone = {name for name in old if not any((place / name).exists() for place in places)}
@@ -292,9 +293,10 @@ def _replace(target: Path, text: str) -> None:
     _sync(target.parent)
 
 
-def _read_log(log: Path) -> Records:
-    """Files by checkpoint."""
-    return decode(((e.name, e.read_bytes()) for e in log.glob("[0-9]*.json")), str(log))
+def _read_log(log: Path, names: Iterable[str] | None = None) -> Records:
+    """Files by checkpoint: of all records, or of some."""
+    entries = log.glob("[0-9]*.json") if names is None else (log / name for name in names)
+    return decode(((entry.name, entry.read_bytes()) for entry in entries), str(log))
 
 
 def _names(directory: Path) -> set[str]:

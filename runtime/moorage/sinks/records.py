@@ -4,7 +4,9 @@
     <newest id, 20 digits>.compact.json       {"format":1,"checkpoints":{"1":[...],"2":[...]}}
 
 What a file is here (a name, or an object with name and size) is the business of the sink. Readers
-take the union of all records, so compacting may be cut short anywhere.
+take the union of all records, so compacting may be cut short anywhere. It puts records together
+with those before them that are not larger than they are: a record is written again only as often as
+the logarithm of their number says, and so many files hold all of them.
 """
 
 import json
@@ -49,6 +51,12 @@ def record_name(checkpoint_id: int) -> str:
     return f"{checkpoint_id:020d}.json"
 
 
+def recorded(names: Collection[str], checkpoint_id: int) -> bool:
+    """Whether there may be a record of a checkpoint: its own, or one of later ones together."""
+    numbers = ((int(m[1]), m[2]) for n in names if (m := _NAME.fullmatch(n)))
+    return any(i == checkpoint_id or (many and i > checkpoint_id) for i, many in numbers)
+
+
 def encode(checkpoint_id: int, files: Sequence[Any]) -> str:
     """The record of one checkpoint."""
     return json.dumps({"format": _FORMAT, "checkpoint": checkpoint_id, "files": list(files)})
@@ -67,28 +75,58 @@ def decode(records: Iterable[tuple[str, bytes]], where: str) -> Records:
     return found
 
 
-def many(names: Collection[str]) -> bool:
-    """Whether it is time to put records together."""
-    return sum(1 for n in names if (m := _NAME.fullmatch(n)) and not m[2]) >= COMPACT_AT
+def sweep_is_due(before: int, checkpoint_id: int, every: int) -> bool:
+    """Whether to look at all that there is, which costs as much as there is.
+
+    At ever larger distances, so that on average it costs a checkpoint the same for ever.
+
+    Args:
+        before: the checkpoint at which this was asked last.
+        every: so many checkpoints lie between two looks at first.
+    """
+    step = max(every, 1 << max(checkpoint_id.bit_length() - 5, 0))
+    return before // step < checkpoint_id // step
+
+
+def together(sizes: Mapping[str, int]) -> list[str]:
+    """The records that it is time to put together; none while there are few of one checkpoint.
+
+    Args:
+        sizes: by name, the bytes of all files beside the output; others are passed over.
+    """
+    named = [(m, size) for n, size in sizes.items() if (m := _NAME.fullmatch(n))]
+    single = [(m, size) for m, size in named if not m[2]]
+    if len(single) < COMPACT_AT:
+        return []
+    chosen = [m[0] for m, _ in single]
+    newest, total = max(int(m[1]) for m, _ in single), sum(size for _, size in single)
+    older = sorted(((int(m[1]), m[0], size) for m, size in named if m[2]), reverse=True)
+    for number, name, size in older:
+        # One of the same number would be overwritten: a compaction was cut short behind it.
+        if size > total and number < newest:
+            break
+        chosen.append(name)
+        newest, total = max(newest, number), total + size
+    return sorted(chosen)
 
 
 def compaction(
-    names: Collection[str], records: Records, live: Collection[int], gone: Collection[str] = ()
+    names: Sequence[str], records: Records, live: Collection[int], gone: Collection[str] = ()
 ) -> Compaction | None:
-    """What to do about these records; None while they are few.
+    """What to write for these records, and what to delete then; None for none.
 
     Args:
-        names: of all record files.
-        records: what they hold together.
+        names: of the files that are put together.
+        records: what they hold.
         live: the checkpoints that are in the history of anything that can be restored.
         gone: files, by name, that are nowhere any more.
     """
-    if not records or not many(names):
+    if not names:
         return None
-    newest = max(records)
+    newest = max(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
     kept = {str(i): _without(records[i], gone) for i in sorted(records) if i in live}
     name = f"{newest:020d}.compact.json"
-    obsolete = tuple(sorted(n for n in names if _NAME.fullmatch(n) and n != name))
+    obsolete = tuple(sorted(n for n in names if n != name))
     return Compaction(name, json.dumps({"format": _FORMAT, "checkpoints": kept}), obsolete)
 
 

@@ -23,7 +23,7 @@ from moorage.api.file_sink import FileSink
 from moorage.api.foreach_sinks import ForeachCheckpoint
 from moorage.api.sinks import LiveOutput, SinkContext, SinkRestore, SinkRetire, StageId
 from moorage.sinks import bucket as bucket_module
-from moorage.sinks import records
+from moorage.sinks import metadata_log, records
 from moorage_state import failpoints
 from moorage_state.errors import MoorageError
 from moorage_state.stores import MemoryStore, open_store
@@ -255,6 +255,7 @@ def make_world(kind, seed, tmp_path, monkeypatch):
     # Often enough that every run passes there.
     monkeypatch.setattr(records, "COMPACT_AT", 3)
     monkeypatch.setattr(bucket_module, "_SWEEP_EVERY", 2)
+    monkeypatch.setattr(metadata_log, "GROW_BYTES", 50)
     monkeypatch.setattr(
         bucket_module, "open_output", lambda url: WatchedStore(open_store(url, create=True))
     )
