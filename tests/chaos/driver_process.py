@@ -20,13 +20,8 @@ from moorage_testing.lives import Driver, Expected
 from moorage_testing.whole_lives import takeovers
 
 from moorage_state.errors import CorruptState, Fenced, ObjectNotFound
-from moorage_state.snapshots import (
-    Checkpoint,
-    LineageLog,
-    current_fence,
-    encode_manifest,
-    manifest_digest,
-)
+from moorage_state.snapshots import Checkpoint, LineageLog, encode_manifest, manifest_digest
+from moorage_state.snapshots.history import current_fence
 from moorage_state.stores import ObjectStore, open_store
 
 LONGEST_PAUSE = 0.05

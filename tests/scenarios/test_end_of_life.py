@@ -3,7 +3,7 @@
 import pytest
 from moorage_testing.world.scene import CHECKPOINTS, job
 
-from moorage_state.snapshots import is_released
+from moorage_state.snapshots.history import is_released
 
 pytestmark = pytest.mark.scenarios
 

@@ -15,7 +15,8 @@ from pyspark.sql import functions as sf
 
 from moorage import MapStateDescriptor, ValueStateDescriptor
 from moorage.state import OperatorTables, read, register, write_savepoint
-from moorage_state.canonical import key_groups, spark_xxhash64
+from moorage_state.canonical import key_groups
+from moorage_state.canonical.hashing import spark_xxhash64
 from moorage_state.errors import UserError
 
 pytestmark = pytest.mark.spark

@@ -16,10 +16,8 @@ from moorage_state.canonical.file_schema import key_columns as key_columns
 from moorage_state.canonical.file_schema import namespace_columns as namespace_columns
 from moorage_state.canonical.file_schema import schema_of as schema_of
 from moorage_state.canonical.hashing import key_groups as key_groups
-from moorage_state.canonical.hashing import spark_xxhash64 as spark_xxhash64
 from moorage_state.canonical.reading import CanonicalFile as CanonicalFile
 from moorage_state.canonical.reading import frames_of as frames_of
-from moorage_state.canonical.rows import RowBuffer as RowBuffer
 from moorage_state.canonical.rows import RowReader as RowReader
 from moorage_state.canonical.rows import stored_id as stored_id
 from moorage_state.canonicalspec import EVENT_TIME as EVENT_TIME

@@ -5,6 +5,4 @@ vectorized functions. Numbers, booleans, times, strings, bytes, and structs of t
 written as whole NumPy columns; decimals and what is nested deeper goes value by value.
 """
 
-from moorage_state.columnar.arrow import to_arrow as to_arrow
 from moorage_state.columnar.codec import ColumnCodec as ColumnCodec
-from moorage_state.columnar.codec import is_columnar as is_columnar

@@ -49,7 +49,6 @@ from moorage_state.coordinator.effects import FailJob as FailJob
 from moorage_state.coordinator.effects import FinalizeCheckpoint as FinalizeCheckpoint
 from moorage_state.coordinator.effects import NotifyCheckpointAborted as NotifyCheckpointAborted
 from moorage_state.coordinator.effects import NotifyCheckpointComplete as NotifyCheckpointComplete
-from moorage_state.coordinator.effects import ScheduleAt as ScheduleAt
 from moorage_state.coordinator.effects import ToleranceExceeded as ToleranceExceeded
 from moorage_state.coordinator.effects import TriggerTasks as TriggerTasks
 from moorage_state.coordinator.failures import CheckpointException as CheckpointException
@@ -70,4 +69,3 @@ from moorage_state.coordinator.properties import SavepointFormat as SavepointFor
 from moorage_state.coordinator.properties import ToleranceAction as ToleranceAction
 from moorage_state.coordinator.trigger import CheckpointIdCounter as CheckpointIdCounter
 from moorage_state.coordinator.trigger import Decision as Decision
-from moorage_state.coordinator.trigger import Load as Load

@@ -6,11 +6,8 @@ called when a state is registered, for every value of a state whose type changed
 that reads stored values: never for a state whose type is still its first.
 """
 
-from moorage_state.evolution.compatibility import SchemaOutcome as SchemaOutcome
 from moorage_state.evolution.compatibility import compare as compare
 from moorage_state.evolution.compatibility import migration as migration
-from moorage_state.evolution.generations import MAX_GENERATIONS as MAX_GENERATIONS
-from moorage_state.evolution.generations import StateMigrationError as StateMigrationError
 from moorage_state.evolution.generations import declared_over as declared_over
 from moorage_state.evolution.generations import later_of as later_of
 from moorage_state.evolution.generations import mark_of as mark_of

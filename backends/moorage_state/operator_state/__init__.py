@@ -21,7 +21,6 @@ from moorage_state.operator_state.raw import RawStates as RawStates
 from moorage_state.operator_state.raw import (
     StatePartitionStreamProvider as StatePartitionStreamProvider,
 )
-from moorage_state.operator_state.schemas import OperatorStateMode as OperatorStateMode
 from moorage_state.operator_state.schemas import OperatorStateSchema as OperatorStateSchema
 from moorage_state.operator_state.states import BroadcastState as BroadcastState
 from moorage_state.operator_state.states import OperatorListState as OperatorListState

@@ -5,18 +5,14 @@ rescale. Called by tasks and the driver through `StateApi`, in this process or o
 not know Spark, manifests beyond their handles, or what state values mean.
 """
 
-from moorage_state.database import Scan as Scan
-from moorage_state.server.client import StateClient as StateClient
 from moorage_state.server.group import ServerGroup as ServerGroup
 from moorage_state.server.host import RangeHost as RangeHost
 from moorage_state.server.operations import Lease as Lease
-from moorage_state.server.operations import OpenResult as OpenResult
 from moorage_state.server.operations import Prepared as Prepared
 from moorage_state.server.operations import RangeApi as RangeApi
 from moorage_state.server.operations import RangeSpec as RangeSpec
 from moorage_state.server.operations import RestoreBase as RestoreBase
 from moorage_state.server.operations import StateApi as StateApi
-from moorage_state.server.operations import Uploaded as Uploaded
 from moorage_state.server.operations import UploadLimits as UploadLimits
 from moorage_state.server.operations import UploadRequest as UploadRequest
 from moorage_state.server.operations import Version as Version

@@ -20,18 +20,11 @@ from moorage_state.snapshots.entries import Retire as Retire
 from moorage_state.snapshots.entries import Run as Run
 from moorage_state.snapshots.entries import Savepoint as Savepoint
 from moorage_state.snapshots.entries import Unknown as Unknown
-from moorage_state.snapshots.entries import decode_record as decode_record
-from moorage_state.snapshots.entries import encode_record as encode_record
 from moorage_state.snapshots.history import Retirement as Retirement
 from moorage_state.snapshots.history import ancestors as ancestors
-from moorage_state.snapshots.history import current_fence as current_fence
 from moorage_state.snapshots.history import finished_with as finished_with
-from moorage_state.snapshots.history import is_released as is_released
-from moorage_state.snapshots.history import next_checkpoint_id as next_checkpoint_id
 from moorage_state.snapshots.history import restore_point as restore_point
-from moorage_state.snapshots.history import restore_points as restore_points
 from moorage_state.snapshots.history import retained as retained
-from moorage_state.snapshots.history import victims as victims
 from moorage_state.snapshots.log import AdoptionNeeded as AdoptionNeeded
 from moorage_state.snapshots.log import LineageLog as LineageLog
 from moorage_state.snapshots.log import LogWriter as LogWriter
@@ -43,7 +36,6 @@ from moorage_state.snapshots.manifest import OperatorState as OperatorState
 from moorage_state.snapshots.manifest import OperatorStateMeta as OperatorStateMeta
 from moorage_state.snapshots.manifest import RangeHandle as RangeHandle
 from moorage_state.snapshots.manifest import StateMeta as StateMeta
-from moorage_state.snapshots.manifest import decode_manifest as decode_manifest
 from moorage_state.snapshots.manifest import encode_manifest as encode_manifest
 from moorage_state.snapshots.manifest import manifest_digest as manifest_digest
 from moorage_state.snapshots.manifest import metas_of as metas_of
@@ -59,7 +51,6 @@ from moorage_state.snapshots.object_keys import private_pack_key as private_pack
 from moorage_state.snapshots.object_keys import run_token as run_token
 from moorage_state.snapshots.object_keys import shared_key as shared_key
 from moorage_state.snapshots.object_keys import shared_pack_key as shared_pack_key
-from moorage_state.snapshots.run_lock import DirectoryLock as DirectoryLock
 from moorage_state.snapshots.run_lock import LockHolder as LockHolder
 from moorage_state.snapshots.run_lock import RunLock as RunLock
 from moorage_state.snapshots.run_lock import acquire_lock as acquire_lock

@@ -7,11 +7,9 @@ they are read.
 
 from moorage_state.tuning.names import CHECKPOINT_STORAGE_KEY as CHECKPOINT_STORAGE_KEY
 from moorage_state.tuning.names import HEAP_LIMIT as HEAP_LIMIT
-from moorage_state.tuning.names import KNOWN_KEYS as KNOWN_KEYS
 from moorage_state.tuning.names import MAX_STATE_SIZE_KEY as MAX_STATE_SIZE_KEY
 from moorage_state.tuning.names import Refusal as Refusal
 from moorage_state.tuning.names import judge_options as judge_options
 from moorage_state.tuning.names import parse_options as parse_options
-from moorage_state.tuning.resolved import DEFAULTS_VARIABLE as DEFAULTS_VARIABLE
 from moorage_state.tuning.resolved import default_options as default_options
 from moorage_state.tuning.rocks import RocksOptions as RocksOptions

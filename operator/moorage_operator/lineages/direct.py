@@ -15,11 +15,10 @@ import binascii
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from moorage_operator.lineages.requests import (
     INSPECT,
@@ -31,7 +30,7 @@ from moorage_operator.lineages.requests import (
 from moorage_operator.plan import StoreTask
 from moorage_operator.ports import Cluster, ClusterError, JobRefs, WallClock
 from moorage_operator.world import StoreTaskView, StoreView, Unreadable
-from moorage_state.errors import MoorageError, StoreDenied, StoreUnavailable
+from moorage_state.errors import StoreDenied, StoreUnavailable
 from moorage_state.snapshots.store_tasks import Answer, StoreTaskRequest, run_store_task
 from moorage_state.stores import (
     ObjectInfo,
@@ -114,6 +113,9 @@ def opener(
     deadline = clock() + seconds
     endpoint = (job.spec.state.s3.endpoint or "").rstrip("/")
 
+    def within(store: ObjectStore) -> ObjectStore:
+        return cast("ObjectStore", _Limited(store, deadline, clock))
+
     def open_(url: str) -> ObjectStore:
         scheme = url.partition("://")[0]
         if scheme not in schemes:
@@ -122,7 +124,7 @@ def opener(
                 "store tasks run as pods"
             )
         if scheme != "s3":
-            return Limited(open_store(url), deadline, clock)
+            return within(open_store(url))
         address = S3Address.parse(url)
         if (address.endpoint or "") != endpoint:
             raise StoreDenied(
@@ -134,72 +136,33 @@ def opener(
                 "no credentials for the store: name a Secret in spec.state.credentialsSecretRef, "
                 "or let store tasks run as pods"
             )
-        return Limited(S3Store(address, _RETRIES, credentials), deadline, clock)
+        return within(S3Store(address, _RETRIES, credentials))
 
     return open_
 
 
-@dataclass(frozen=True, slots=True)
-class Limited:
+class _Limited:
     """A store that begins nothing after a deadline, so that a thread nobody waits for ends."""
 
-    inner: ObjectStore
-    deadline: float  # on `clock`
-    clock: Callable[[], float] = time.monotonic
+    def __init__(self, inner: ObjectStore, deadline: float, clock: Callable[[], float]) -> None:
+        self._inner, self._deadline, self._clock = inner, deadline, clock
+        self.url = inner.url
 
-    @property
-    def url(self) -> str:
-        """See `ObjectStore.url`."""
-        return self.inner.url
-
-    def get(self, key: str, *, offset: int = 0, length: int | None = None) -> bytes:
-        """See `ObjectStore.get`."""
-        return self._in_time().get(key, offset=offset, length=length)
-
-    def get_to_file(
-        self, key: str, path: Path, *, offset: int = 0, length: int | None = None
-    ) -> None:
-        """See `ObjectStore.get_to_file`."""
-        self._in_time().get_to_file(key, path, offset=offset, length=length)
-
-    def put(self, key: str, data: bytes) -> None:
-        """See `ObjectStore.put`."""
-        self._in_time().put(key, data)
-
-    def put_file(self, key: str, path: Path) -> None:
-        """See `ObjectStore.put_file`."""
-        self._in_time().put_file(key, path)
-
-    def put_if_absent(self, key: str, data: bytes) -> None:
-        """See `ObjectStore.put_if_absent`."""
-        self._in_time().put_if_absent(key, data)
-
-    def head(self, key: str) -> ObjectInfo | None:
-        """See `ObjectStore.head`."""
-        return self._in_time().head(key)
-
-    def now(self) -> datetime:
-        """See `ObjectStore.now`."""
-        return self._in_time().now()
+    def __getattr__(self, name: str) -> Any:
+        """Whatever a store can do, looked up when it is called."""
+        self._check()
+        return getattr(self._inner, name)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`."""
-        for info in self._in_time().list(prefix, start_after):
-            self._in_time()
+        """See `ObjectStore.list`; each page is another request."""
+        self._check()
+        for info in self._inner.list(prefix, start_after):
+            self._check()
             yield info
 
-    def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
-        self._in_time().delete(key)
-
-    def delete_many(self, keys: Collection[str]) -> dict[str, MoorageError]:
-        """See `ObjectStore.delete_many`."""
-        return self._in_time().delete_many(keys)
-
-    def _in_time(self) -> ObjectStore:
-        if self.clock() > self.deadline:
-            raise StoreUnavailable(f"store is too slow: store={self.inner.url}; tried no longer")
-        return self.inner
+    def _check(self) -> None:
+        if self._clock() > self._deadline:
+            raise StoreUnavailable(f"store is too slow: store={self.url}; tried no longer")
 
 
 _KEPT = timedelta(minutes=10)

@@ -8,11 +8,6 @@ cluster, the driver pod's entry point call it. It must not know terminals, exit 
 from typing import TYPE_CHECKING, Any
 
 from moorage.driver.refusals import StoreRefused as StoreRefused
-from moorage.driver.types import JobProgress as JobProgress
-from moorage.driver.types import RunOptions as RunOptions
-from moorage.driver.types import RunOutcome as RunOutcome
-from moorage.driver.types import RunResult as RunResult
-from moorage.driver.views import CheckpointView as CheckpointView
 
 if TYPE_CHECKING:
     from moorage.driver.runner import run_job as run_job

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from moorage_testing.manifests import changed
 
-from moorage_api import ManifestError, load_manifest, parse_manifest
+from moorage_api import ManifestError, load_manifest
+from moorage_api.manifest import parse_manifest
 
 SMALL = {
     "apiVersion": "moorage.dev/v1alpha1",

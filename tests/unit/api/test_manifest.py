@@ -6,10 +6,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_api import ManifestError, load_manifest, parse_manifest
+from moorage_api import ManifestError, load_manifest
 from moorage_api.explain import judge
 from moorage_api.job import StatefulSparkJob
-from moorage_api.manifest import MAX_BYTES
+from moorage_api.manifest import MAX_BYTES, parse_manifest
 
 GOOD = """\
 apiVersion: moorage.dev/v1alpha1

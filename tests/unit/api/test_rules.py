@@ -3,7 +3,8 @@
 import pytest
 import yaml
 
-from moorage_api import ManifestError, parse_manifest
+from moorage_api import ManifestError
+from moorage_api.manifest import parse_manifest
 
 REFUSED = [
     ("metadata.name", "x" * 46, "metadata.name", "46 characters"),

@@ -16,7 +16,7 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.errors import UserError
-from moorage_state.evolution import StateMigrationError
+from moorage_state.evolution.generations import StateMigrationError
 from moorage_state.timetolive import StateTtlConfig, StateVisibility, UpdateType
 
 from .conftest import BACKENDS

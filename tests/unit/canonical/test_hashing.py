@@ -6,7 +6,8 @@ from datetime import UTC
 
 import pytest
 
-from moorage_state.canonical import key_groups, spark_xxhash64
+from moorage_state.canonical import key_groups
+from moorage_state.canonical.hashing import spark_xxhash64
 from moorage_state.errors import UserError
 
 

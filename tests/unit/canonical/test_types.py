@@ -14,14 +14,8 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moorage_state.canonical import (
-    CanonicalSpec,
-    RowBuffer,
-    RowReader,
-    export_range,
-    frames_of,
-    stored_id,
-)
+from moorage_state.canonical import CanonicalSpec, RowReader, export_range, frames_of, stored_id
+from moorage_state.canonical.rows import RowBuffer
 from moorage_state.codecs import encoder
 from moorage_state.deltas import Frame
 from moorage_state.keyed.timers import TIMERS_STATE, pack_timers

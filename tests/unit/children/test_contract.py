@@ -15,8 +15,9 @@ from moorage_testing.attempts import META, ORDER, REVISION, SMALL
 
 from moorage.driver.settings import JobSettings
 from moorage.driver.types import Orders
-from moorage_api import JobSpec, parse_manifest
+from moorage_api import JobSpec
 from moorage_api.driver import RestoreOrder, StartOrder
+from moorage_api.manifest import parse_manifest
 from moorage_api.reserved import LOCAL_DIR, TOKEN_DIR
 from moorage_operator.children import bodies, config_map
 from moorage_operator.children.pods import driver_pod, executor_template

@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moorage_testing.attempts import META, ORDER, SMALL
 
-from moorage_api import (
-    DriverSpec,
-    ExecutorSpec,
-    JobSpec,
-    Quantity,
-    StatefulSparkJob,
-    cluster_problems,
-)
+from moorage_api import JobSpec, Quantity, StatefulSparkJob, cluster_problems
+from moorage_api.compute import DriverSpec, ExecutorSpec
 from moorage_api.sizing import (
     driver_memory,
     executor_count,

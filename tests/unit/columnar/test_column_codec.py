@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from moorage_state.checks import StateTypeError
 from moorage_state.codecs import decoder, encoder
-from moorage_state.columnar import ColumnCodec, is_columnar, to_arrow
+from moorage_state.columnar import ColumnCodec
+from moorage_state.columnar.arrow import to_arrow
+from moorage_state.columnar.codec import is_columnar
 from moorage_state.evolution import writer_of
 from moorage_state.types import parse_type
 

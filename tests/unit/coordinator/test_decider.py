@@ -4,8 +4,8 @@ from math import inf
 
 import pytest
 
-from moorage_state.coordinator import CheckpointFailureReason, CheckpointProperties, Load
-from moorage_state.coordinator.trigger import CheckpointRequestDecider, TriggerRequest
+from moorage_state.coordinator import CheckpointFailureReason, CheckpointProperties
+from moorage_state.coordinator.trigger import CheckpointRequestDecider, Load, TriggerRequest
 
 PLAIN = CheckpointProperties()
 FORCED = CheckpointProperties(forced=True)

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from moorage_testing.crd import nodes, structural_faults
 
-from moorage_api import parse_manifest
 from moorage_api.crds import JOB_CRD_NAME, SNAPSHOT_CRD_NAME, job_crd, snapshot_crd
+from moorage_api.manifest import parse_manifest
 from moorage_api.status import JobStatus
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,8 @@ import pytest
 from moorage.driver import settings
 from moorage_state.errors import IllegalConfigurationError
 from moorage_state.state_backends import job_max_state_size
-from moorage_state.tuning import DEFAULTS_VARIABLE, RocksOptions, default_options
+from moorage_state.tuning import RocksOptions, default_options
+from moorage_state.tuning.resolved import DEFAULTS_VARIABLE
 
 # Of any class: what is looked at here are the fields of our own.
 chosen_backend: Any = settings.chosen_backend

@@ -4,7 +4,8 @@ from msgspec.structs import replace
 
 from moorage.driver.manifests import watermarks_at
 from moorage.engine.event_time import InputClock, JobClocks, Watermarks
-from moorage_state.snapshots import decode_manifest, encode_manifest
+from moorage_state.snapshots import encode_manifest
+from moorage_state.snapshots.manifest import decode_manifest
 
 CLOCKS = JobClocks({"in": InputClock(per="part")}, {}, {"op": frozenset({"in"})})
 

@@ -4,14 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_state.evolution import (
-    MAX_GENERATIONS,
-    SchemaOutcome,
-    StateMigrationError,
-    compare,
-    declared_over,
-    later_of,
-)
+from moorage_state.evolution import compare, declared_over, later_of
+from moorage_state.evolution.compatibility import SchemaOutcome
+from moorage_state.evolution.generations import MAX_GENERATIONS, StateMigrationError
 
 AS_IS, MIGRATION = SchemaOutcome.AS_IS, SchemaOutcome.MIGRATION
 RECONFIGURED, INCOMPATIBLE = SchemaOutcome.RECONFIGURED, SchemaOutcome.INCOMPATIBLE

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from moorage_state.codecs import decoder, encoder
 from moorage_state.evolution import (
-    SchemaOutcome,
     compare,
     declared_over,
     migration,
@@ -20,6 +19,7 @@ from moorage_state.evolution import (
     reader_of,
     writer_of,
 )
+from moorage_state.evolution.compatibility import SchemaOutcome
 from moorage_state.types import parse_type
 
 D = decimal.Decimal

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from moorage_state.codecs import decoder
-from moorage_state.columnar import ColumnCodec, to_arrow
+from moorage_state.columnar import ColumnCodec
+from moorage_state.columnar.arrow import to_arrow
 from moorage_state.evolution import reader_of, writer_of
 from moorage_state.types import parse_type
 

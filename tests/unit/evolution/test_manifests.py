@@ -5,13 +5,8 @@ from moorage_testing.manifests import checkpoint_manifest
 
 from moorage.driver.manifests import known_schemas
 from moorage_state.keyed.schema import StateSchema
-from moorage_state.snapshots import (
-    OperatorState,
-    RangeHandle,
-    decode_manifest,
-    encode_manifest,
-    metas_of,
-)
+from moorage_state.snapshots import OperatorState, RangeHandle, encode_manifest, metas_of
+from moorage_state.snapshots.manifest import decode_manifest
 
 SCHEMA = StateSchema(
     "visit",

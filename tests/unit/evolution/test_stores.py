@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from moorage.engine.acks import Ack, EpochOutcome
-from moorage_state.canonical import RowBuffer
+from moorage_state.canonical.rows import RowBuffer
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.codecs import encoder
 from moorage_state.columnar import ColumnCodec
@@ -23,7 +23,7 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.errors import UserError
-from moorage_state.evolution import StateMigrationError
+from moorage_state.evolution.generations import StateMigrationError
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.schema import StateSchema, merged_schema
 from moorage_state.keylayout import key_prefix, state_id

@@ -29,7 +29,6 @@ from moorage_state.snapshots import (
 )
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
 from moorage_state.snapshots.store_tasks import (
-    ANSWER_BYTES,
     Answer,
     StoreTaskRequest,
     decode_answer,
@@ -38,6 +37,7 @@ from moorage_state.snapshots.store_tasks import (
     encode_request,
     run_store_task,
 )
+from moorage_state.snapshots.store_tasks.messages import ANSWER_BYTES
 from moorage_state.stores import Retries, S3Address, S3Credentials, S3Store, open_store
 from moorage_state.stores.s3.calls import connection_to
 

@@ -21,13 +21,14 @@ from moorage_testing.world.clock import FakeClock
 
 from moorage.errand import main
 from moorage_operator.lineages import ChosenLineages
-from moorage_operator.lineages.direct import DirectLineages
+from moorage_operator.lineages.direct import DirectLineages, opener
 from moorage_operator.lineages.pods import STORE_TASK_ENV, PodLineages, pod_name, store_task_pod
 from moorage_operator.lineages.requests import request_of
 from moorage_operator.plan import StoreTask
 from moorage_operator.ports import ApiUnavailable, JobRefs
 from moorage_operator.settings import Settings
 from moorage_operator.world import StoreView, Unreadable
+from moorage_state.errors import StoreUnavailable
 from moorage_state.snapshots.store_tasks import Answer, decode_request, encode_answer
 from moorage_state.stores import open_store
 
@@ -225,6 +226,23 @@ def hanging(monkeypatch):
     monkeypatch.setattr("moorage_operator.lineages.direct.run_store_task", store)
     yield store
     store.go_on.set()
+
+
+def test_a_store_that_was_opened_begins_nothing_after_its_time(tmp_path):
+    now = [0.0]
+    job, url = refs(), f"file://{tmp_path}"
+    files = frozenset({"file"})
+    store = opener(job, None, files, 5.0, own_chain=False, clock=lambda: now[0])(url)
+    for name in ("a", "b"):
+        store.put(name, b"data")
+    assert store.url == open_store(url).url
+    half = store.list("")
+    assert (store.get("a"), next(half).key) == (b"data", "a")
+    now[0] = 5.1
+    for late in (lambda: store.get("a"), lambda: store.delete_many(["a"]), lambda: next(half)):
+        with pytest.raises(StoreUnavailable, match=f"store is too slow: store={store.url}"):
+            late()
+    assert open_store(url).get("a") == b"data"
 
 
 async def test_nobody_waits_for_a_store_and_whoever_asked_is_woken(cluster, clock, hanging):

@@ -8,7 +8,8 @@ import pytest
 from moorage.offline.garbage import collect
 from moorage.offline.verification import verify
 from moorage_state.errors import CorruptState, UserError
-from moorage_state.snapshots import DirectoryLock, LockHolder, LogWriter, Owner
+from moorage_state.snapshots import LockHolder, LogWriter, Owner
+from moorage_state.snapshots.run_lock import DirectoryLock
 from moorage_state.stores import LocalStore, MemoryStore
 
 NONE = timedelta(0)

@@ -16,7 +16,7 @@ from moorage_state.descriptors import (
     ValueStateDescriptor,
 )
 from moorage_state.errors import UserError
-from moorage_state.evolution import StateMigrationError
+from moorage_state.evolution.generations import StateMigrationError
 from moorage_state.operator_state import ReadOnlyBroadcastState
 from moorage_state.operator_state.schemas import list_schema, map_schema
 from moorage_state.timetolive import StateTtlConfig

@@ -10,7 +10,6 @@ from moorage_state.deltas import encode_frame
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import (
     Lease,
-    OpenResult,
     Prepared,
     RangeApi,
     RangeHost,
@@ -22,6 +21,7 @@ from moorage_state.server import (
     UploadRequest,
     Version,
 )
+from moorage_state.server.operations import OpenResult
 from moorage_state.snapshots import FileRef, RangeHandle
 from moorage_state.state_backends import (
     EmbeddedRocksDBStateBackend,

@@ -19,7 +19,8 @@ from moorage_testing.jobs import wait_until
 
 from moorage_state.deltas import encode_frame
 from moorage_state.errors import LocalDiskError, Retryable, UserError
-from moorage_state.server import Lease, ServerGroup, StateClient, process
+from moorage_state.server import Lease, ServerGroup, process
+from moorage_state.server.client import StateClient
 from moorage_state.server.process import main
 from moorage_state.server.wire import AnotherServer, Connection
 

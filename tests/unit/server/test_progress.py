@@ -9,8 +9,9 @@ import pytest
 
 from moorage_state.errors import ServerGone
 from moorage_state.progress import Progress, advance, bytes_below, carried, carrying, watching
-from moorage_state.server import RangeHost, RestoreBase, Uploaded, UploadLimits
+from moorage_state.server import RangeHost, RestoreBase, UploadLimits
 from moorage_state.server.client import StateClient
+from moorage_state.server.operations import Uploaded
 from moorage_state.server.service import Pulse, Service
 from moorage_state.stores.transfers import in_parallel
 

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from moorage_state.database import Scan
 from moorage_state.keylayout import timer_entry
-from moorage_state.server import Scan
 
 
 @pytest.fixture

@@ -21,11 +21,11 @@ import pytest
 from moorage_testing.jobs import wait_until
 
 from moorage_state.errors import LocalDiskError, MoorageError, Retryable, UserError
-from moorage_state.server import StateClient
+from moorage_state.server.client import StateClient
 from moorage_state.server.sidecar import Sidecar, Signs, backend_for, main
 from moorage_state.server.slots import Slot, socket_path
 from moorage_state.server.wire import AnotherServer
-from moorage_state.tuning import DEFAULTS_VARIABLE
+from moorage_state.tuning.resolved import DEFAULTS_VARIABLE
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 TOKEN = "secret"  # noqa: S105

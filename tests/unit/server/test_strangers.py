@@ -14,7 +14,8 @@ import pytest
 from moorage_testing.jobs import wait_until
 
 from moorage_state.errors import ServerGone
-from moorage_state.server import ServerGroup, StateClient
+from moorage_state.server import ServerGroup
+from moorage_state.server.client import StateClient
 from moorage_state.server.service import Service
 from moorage_state.server.sidecar import _health
 

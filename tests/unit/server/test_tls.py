@@ -11,7 +11,8 @@ from moorage_testing.jobs import wait_until
 from moorage_testing.tls import NAME, mount
 
 from moorage_state.errors import ServerGone, UserError
-from moorage_state.server import ServerGroup, StateClient
+from moorage_state.server import ServerGroup
+from moorage_state.server.client import StateClient
 from moorage_state.server.service import Service
 from moorage_state.server.sidecar import main
 from moorage_state.server.tls import BadCertificate, Certificates, TlsFiles, tls_files

@@ -31,8 +31,8 @@ from moorage_state.snapshots import (
     encode_manifest,
     sweep,
     verify_files,
-    victims,
 )
+from moorage_state.snapshots.history import victims
 from moorage_state.stores import LocalStore, MemoryStore
 from moorage_state.stores.base import delete_each
 

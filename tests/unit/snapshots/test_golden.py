@@ -25,11 +25,10 @@ from moorage_state.snapshots import (
     Retire,
     Run,
     Savepoint,
-    decode_manifest,
-    decode_record,
     encode_manifest,
-    encode_record,
 )
+from moorage_state.snapshots.entries import decode_record, encode_record
+from moorage_state.snapshots.manifest import decode_manifest
 
 GOLDEN = Path(__file__).parent / "golden"
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

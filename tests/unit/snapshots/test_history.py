@@ -14,11 +14,10 @@ from moorage_state.snapshots import (
     Run,
     Unknown,
     finished_with,
-    next_checkpoint_id,
     restore_point,
-    restore_points,
     retained,
 )
+from moorage_state.snapshots.history import next_checkpoint_id, restore_points
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 OWNER = Owner("c", "n", "j", "u", "l")

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from moorage_state.errors import UserError
-from moorage_state.snapshots import DirectoryLock, LockHolder
+from moorage_state.snapshots import LockHolder
+from moorage_state.snapshots.run_lock import DirectoryLock
 
 HOLD = """
 import os, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from moorage_state.snapshots import DirectoryLock, LockHolder
+from moorage_state.snapshots.run_lock import DirectoryLock, LockHolder
 holder = LockHolder.current("trains", datetime(2026, 1, 2, tzinfo=UTC))
 lock = DirectoryLock.acquire(Path(sys.argv[1]), holder)
 if sys.argv[2] == "plain" or os.fork() == 0:

@@ -22,10 +22,9 @@ from moorage_state.snapshots import (
     Run,
     Savepoint,
     Unknown,
-    decode_record,
-    encode_record,
     log_key,
 )
+from moorage_state.snapshots.entries import decode_record, encode_record
 from moorage_state.stores import LocalStore, MemoryStore
 
 

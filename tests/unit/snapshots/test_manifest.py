@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from moorage_state.errors import Bug, CorruptState, UserError
-from moorage_state.snapshots import Manifest, decode_manifest, encode_manifest, manifest_digest
+from moorage_state.snapshots import Manifest, encode_manifest, manifest_digest
+from moorage_state.snapshots.manifest import decode_manifest
 
 NewManifest = Callable[..., Manifest]
 PLAIN = st.recursive(

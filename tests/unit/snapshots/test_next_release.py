@@ -25,12 +25,12 @@ from moorage_state.snapshots import (
     Retire,
     Run,
     Unknown,
-    decode_manifest,
-    decode_record,
     encode_manifest,
     log_key,
     retained,
 )
+from moorage_state.snapshots.entries import decode_record
+from moorage_state.snapshots.manifest import decode_manifest
 from moorage_state.stores import MemoryStore
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from moorage_state.tuning import KNOWN_KEYS
+from moorage_state.tuning.names import KNOWN_KEYS
 
 DOC = Path(__file__).parents[3] / "docs" / "state-options.md"
 

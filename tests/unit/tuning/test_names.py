@@ -6,8 +6,8 @@ import pytest
 
 from moorage_state.errors import IllegalConfigurationError, UserError
 from moorage_state.state_backends import HashMapStateBackend
-from moorage_state.tuning import KNOWN_KEYS, RocksOptions, parse_options
-from moorage_state.tuning.names import ABSENT_KEYS
+from moorage_state.tuning import RocksOptions, parse_options
+from moorage_state.tuning.names import ABSENT_KEYS, KNOWN_KEYS
 
 MIB = 1 << 20
 P = "state.backend.rocksdb."

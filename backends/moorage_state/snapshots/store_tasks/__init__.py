@@ -5,7 +5,6 @@ running one (in the operator's process, and `python -m moorage.errand`) call `ru
 """
 
 from moorage_state.snapshots.store_tasks.dispatch import run_store_task as run_store_task
-from moorage_state.snapshots.store_tasks.messages import ANSWER_BYTES as ANSWER_BYTES
 from moorage_state.snapshots.store_tasks.messages import Answer as Answer
 from moorage_state.snapshots.store_tasks.messages import StoreTaskRequest as StoreTaskRequest
 from moorage_state.snapshots.store_tasks.messages import decode_answer as decode_answer
