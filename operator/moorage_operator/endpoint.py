@@ -116,11 +116,7 @@ def _secured(target: DriverTarget) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _context(authority: str) -> ssl.SSLContext:
-    """One for each authority, since making one takes longer than a request.
-
-    Raises:
-        EndpointUntrusted: it is no certificate, so that nothing can be believed by it.
-    """
+    """One for each authority, since making one takes longer than a request."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -139,11 +135,7 @@ def _why(error: aiohttp.ClientConnectorCertificateError) -> str:
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    """The body.
-
-    Raises:
-        ValueError: it is larger than any answer.
-    """
+    """The body; raises ValueError where it is larger than any answer."""
     text = bytearray()
     async for part in response.content.iter_chunked(64 * 1024):
         text += part

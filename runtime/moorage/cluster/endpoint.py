@@ -80,18 +80,12 @@ _M = TypeVar("_M", bound=Model)
 
 @dataclass(slots=True, eq=False)
 class _Visit:
-    """One connection.
-
-    Attributes:
-        since: when it came or, once it is known, had its last answer.
-        begun: whether it has got as far as HTTP.
-        known: whether it has shown a token.
-    """
+    """One connection."""
 
     connected: socket.socket
-    since: float
-    begun: bool = False
-    known: bool = False
+    since: float  # when it came or, once it is known, had its last answer
+    begun: bool = False  # has got as far as HTTP
+    known: bool = False  # has shown a token
 
 
 class Connections:

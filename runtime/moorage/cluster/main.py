@@ -283,12 +283,7 @@ class DriverProcess:
         return self.board.progress.phase == "finished"
 
     def _interrupted(self, running: str, finished: str) -> RunResult | Interrupted:
-        """How a job ends that is not waited for any longer.
-
-        Args:
-            running: why not, of a job that has not finished.
-            finished: why not, of one that has.
-        """
+        """How a job ends that is not waited for any longer, and why: one at work, or finished."""
         if not self._has_finished:
             return Interrupted(f"{running}; the next start goes on from the one before")
         now = self.board.progress

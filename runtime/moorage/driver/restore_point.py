@@ -236,11 +236,7 @@ def _check_digest(settings: JobSettings, *, path: str, digest: str) -> None:
 
 @contextmanager
 def _missing_point(path: str = "") -> Iterator[None]:
-    """What cannot be found, or read by this Moorage, by its own name.
-
-    Args:
-        path: as a person wrote it, who is told where to look; empty for one of the log's.
-    """
+    """What cannot be found, or read by this Moorage; `path` is as a person wrote it."""
     try:
         yield
     except (StoreDenied, RestorePointNotFound):
@@ -314,10 +310,7 @@ def adopting(settings: JobSettings, manifest: Manifest | None) -> JobSettings:
 
 
 def _with_backend_of(manifest: Manifest, settings: JobSettings) -> JobSettings:
-    """A default that is another one by now changes no job that has state.
-
-    Neither its backend nor its storage, which some names choose as well.
-    """
+    """A default that has changed leaves a job with state its backend, and its storage."""
     options = settings.open_backend_options
     if options is None:
         return settings

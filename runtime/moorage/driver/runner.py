@@ -178,10 +178,7 @@ def _failed(context: DriverContext, options: RunOptions, error: BaseException) -
 
 
 def _drive(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun | None]:
-    """Run after run, until one ends well or nobody wants another one.
-
-    Returns no run if the job was told to stop while there was none.
-    """
+    """Run after run, until one ends well or nobody wants another; no run if there was none."""
     try:
         return _runs(context, choice)
     except StoppedWaiting:
@@ -260,10 +257,7 @@ class _Rewinds:
 def _counted(
     context: DriverContext, before: _Rewinds, run: StreamRun | None, error: MoorageError
 ) -> _Rewinds:
-    """The rewinds in a row that came to nothing, with this one.
-
-    Raises MoorageError: it itself, if there were too many or the job was told to stop.
-    """
+    """The rewinds in a row that came to nothing, with this one; raises it where it ends the job."""
     if context.stop.is_set():
         # No time for another run, whose end would hide that something was not saved.
         raise error
@@ -279,12 +273,7 @@ def _counted(
 
 
 def _wait(context: DriverContext, rewinds: _Rewinds, error: MoorageError) -> None:
-    """Tell of a rewind and wait until the next run may begin.
-
-    Raises:
-        MoorageError: it itself, if the job was told to stop meanwhile.
-        StoppedWaiting: somebody asked for the job's end without a checkpoint.
-    """
+    """Tell of a rewind and wait until the next run may begin. Raises as `_poll`."""
     pause, text = rewinds.pause, f"going back to the last checkpoint: {error}"
     if pause:
         text = (
@@ -298,12 +287,7 @@ def _wait(context: DriverContext, rewinds: _Rewinds, error: MoorageError) -> Non
 
 
 def _poll(context: DriverContext, error: Exception) -> None:
-    """Wait a moment between two runs.
-
-    Raises:
-        StoppedWaiting: somebody asked for the job's end without a checkpoint.
-        Exception: `error`, why there is no run, if the job was told to stop.
-    """
+    """Wait a moment between two runs; raises why there is none, if the job is to stop."""
     if context.requests.stop_at_once is not None:
         raise StoppedWaiting
     if context.stop.wait(_POLL_SECONDS):
@@ -318,12 +302,7 @@ class RunRefused(UserFunctionError):
 
 
 def _drive_run(run: StreamRun) -> RunOutcome:
-    """Run it to its end; a plain UserError is no longer one of the manifest.
-
-    Raises:
-        UserFunctionError: the job's own code failed.
-        RunRefused: what it met is wrong.
-    """
+    """Run it to its end; a plain UserError is no longer one of the manifest."""
     try:
         return run.drive()
     except UserError as error:
@@ -334,10 +313,7 @@ def _drive_run(run: StreamRun) -> RunOutcome:
 
 @contextlib.contextmanager
 def _needing(directories: Sequence[Path]) -> Iterator[None]:
-    """Name what failed if something removed one of these: Spark and the servers only see effects.
-
-    Raises LocalDiskError: one is gone.
-    """
+    """Name it if one of these was removed: Spark and the servers only see effects."""
     before = [one for one in directories if one.is_dir()]
     try:
         yield
@@ -354,10 +330,7 @@ def _needing(directories: Sequence[Path]) -> Iterator[None]:
 
 
 def _choose_again(context: DriverContext, verify: Verify, error: Exception) -> Choice:
-    """The restore point of the next run; what a person chose was followed already.
-
-    Raises: as `_poll`, with `error`.
-    """
+    """The restore point of the next run; what a person chose was followed. Raises as `_poll`."""
     # A retirement that the run before began may be about to delete what would be chosen.
     while context.housekeeper.retires:
         _poll(context, error)

@@ -496,10 +496,7 @@ def _record_run(context: DriverContext, number: int, choice: Choice) -> None:
 
 
 def _deal_out(context: DriverContext, manifest: Manifest | None) -> int:
-    """Give the subtasks of this run their operator state, where they are others than before.
-
-    Returns the epoch after which the run begins.
-    """
+    """Give new subtasks their operator state; returns the epoch after which the run begins."""
     if manifest is None:
         return 0
     settings, uids = context.settings, [operator.uid for operator in context.graph.operators]
