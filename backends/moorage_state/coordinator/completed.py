@@ -63,12 +63,6 @@ class CompletedCheckpointStore:
         return tuple(reversed(retained(self._log.entries)))
 
     @property
-    def latest_id(self) -> int:
-        """The id of the newest retained one; 0 if there is none."""
-        newest = self.checkpoints[-1:]
-        return newest[0].checkpoint_id if newest else 0
-
-    @property
     def latest(self) -> CompletedCheckpoint | None:
         """What a run begins from, its manifest as payload; None for nothing."""
         return self._latest

@@ -87,7 +87,6 @@ class CheckpointCoordinator:
         self._store = completed_store
         self._life = Lifecycle(
             tuple(tasks_to_commit_to),
-            completed_store,
             failure_manager,
             tracker,
             config.on_tolerance_exceeded,

@@ -79,7 +79,6 @@ class NotifyCheckpointAborted:
     """Tell tasks to give up a checkpoint, whatever they have done for it."""
 
     checkpoint_id: int
-    latest_completed_id: int
     timestamp: float
     tasks: tuple[TaskId, ...]
 

@@ -256,12 +256,10 @@ class Verdict:
     """What a failure leads to.
 
     Attributes:
-        counted: it was one more in a row.
         exceeded: it was one more than is tolerated; the counter starts again at 0.
         must_fail: the job has to fail whatever is tolerated.
     """
 
-    counted: bool = False
     exceeded: bool = False
     must_fail: bool = False
 
@@ -319,10 +317,10 @@ class CheckpointFailureManager:
                 return Verdict()
             self._counted.add(checkpoint_id)
         self.count += 1
-        if self.count <= self._tolerable:
-            return Verdict(counted=True)
-        self._clear()
-        return Verdict(counted=True, exceeded=True)
+        exceeded = self.count > self._tolerable
+        if exceeded:
+            self._clear()
+        return Verdict(exceeded=exceeded)
 
     def _clear(self) -> None:
         self.count = 0

@@ -17,7 +17,6 @@ from moorage_state.coordinator.checkpoint import (
     Phase,
     TaskId,
 )
-from moorage_state.coordinator.completed import CompletedCheckpointStore
 from moorage_state.coordinator.effects import (
     FailJob,
     FinalizeCheckpoint,
@@ -68,14 +67,12 @@ class Lifecycle:
     def __init__(
         self,
         tasks_to_commit_to: tuple[TaskId, ...],
-        store: CompletedCheckpointStore,
         failures: CheckpointFailureManager,
         tracker: CheckpointTracker,
         on_exceeded: ToleranceAction,
         wall_clock: Callable[[], float],
     ) -> None:
         self._to_commit_to = tasks_to_commit_to
-        self._store = store
         self._failures = failures
         self._tracker = tracker
         self._on_exceeded = on_exceeded
@@ -199,9 +196,7 @@ class Lifecycle:
             self.triggering = None
         self._tracker.failed(checkpoint_id, exception, self._wall_clock())
         self.outbox.emit(
-            NotifyCheckpointAborted(
-                checkpoint_id, self._store.latest_id, checkpoint.timestamp, self._to_commit_to
-            )
+            NotifyCheckpointAborted(checkpoint_id, checkpoint.timestamp, self._to_commit_to)
         )
         self._remember(checkpoint_id)
         verdict = self._failures.failed(

@@ -143,6 +143,11 @@ class Harness:
             rng=random.Random(1),
         )
 
+    @property
+    def latest_id(self):
+        """The newest retained checkpoint; 0 for none."""
+        return next((one.checkpoint_id for one in reversed(self.store.checkpoints)), 0)
+
     def drain(self):
         new = self.coordinator.drain()
         self.effects.extend(new)

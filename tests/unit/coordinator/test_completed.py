@@ -27,17 +27,15 @@ def test_the_newest_are_retained_newest_last(lineage):
         lineage.complete(checkpoint_id)
     assert store.subsume().checkpoint_ids == (1,)
     assert ids(store.checkpoints) == [2, 3]
-    assert store.latest_id == 3
 
 
 def test_what_another_hand_writes_into_the_log_is_what_the_store_says(lineage):
     store = store_of(lineage)
-    assert (store.checkpoints, store.latest_id) == ((), 0)
+    assert store.checkpoints == ()
     lineage.complete(1)
     lineage.complete(2)
     lineage.log.append(Retire(lineage.log.fence, 2))
     assert ids(store.checkpoints) == [1]
-    assert store.latest_id == 1
 
 
 def test_one_is_retained_at_least(lineage):

@@ -8,6 +8,7 @@ from moorage_state.coordinator import (
     CheckpointFailureReason,
     CheckpointProperties,
 )
+from moorage_state.coordinator.failures import Verdict
 from moorage_state.errors import UserError
 
 PLAIN = CheckpointProperties()
@@ -48,7 +49,7 @@ def test_an_older_success_clears_nothing():
 def test_a_failure_older_than_the_last_success_is_ignored():
     manager = CheckpointFailureManager()
     manager.succeeded(4)
-    assert not manager.failed(PLAIN, EXPIRED, 3).counted
+    assert not manager.failed(PLAIN, EXPIRED, 3).exceeded
 
 
 def test_a_checkpoint_counts_once():
@@ -68,9 +69,9 @@ def test_failures_without_an_id_count_each():
 @pytest.mark.parametrize("properties", [SAVEPOINT, STOP])
 @pytest.mark.parametrize("failure", [EXPIRED, IO])
 def test_a_savepoint_that_fails_in_the_coordinator_never_counts(properties, failure):
-    verdict = CheckpointFailureManager().failed(properties, failure, 1)
-    assert not verdict.counted
-    assert not verdict.must_fail
+    manager = CheckpointFailureManager()
+    verdict = manager.failed(properties, failure, 1)
+    assert (verdict, manager.count) == (Verdict(), 0)
 
 
 def test_a_savepoint_that_a_task_declines_counts():

@@ -362,7 +362,7 @@ class Machine(RuleBasedStateMachine):
         if hasattr(self, "h"):
             assert self.bases <= {one.checkpoint_id for one in self.h.store.checkpoints}
             if self.completed:
-                assert self.h.store.latest_id == self.completed[-1]
+                assert self.h.latest_id == self.completed[-1]
 
     @invariant()
     def a_future_ends_once(self):
