@@ -43,19 +43,6 @@ def _count(value: str) -> int:
     return int(value)
 
 
-def one_of(*choices: str) -> Callable[[str], str]:
-    """Text that is one of `choices`, in any case."""
-    known = {choice.lower(): choice for choice in choices}
-
-    def parse(value: str) -> str:
-        found = known.get(value.strip().lower())
-        if found is None:
-            raise ValueError(f"one of {', '.join(choices)}")
-        return found
-
-    return parse
-
-
 @dataclass(frozen=True, slots=True)
 class ConfigOption(Generic[T]):
     """A setting.
@@ -140,23 +127,17 @@ def _as_text(key: object, value: object) -> str:
     )
 
 
-_absent: Callable[[str], str | None] = _text
+def _open(key: str, *fallback_keys: str) -> ConfigOption[str | None]:
+    """Text that nothing stands for where it is not configured."""
+    return ConfigOption(key, _text, None, fallback_keys)
 
-STATE_BACKEND: ConfigOption[str | None] = ConfigOption(
-    "state.backend", _absent, None, ("state.backend.type",)
+
+STATE_BACKEND = _open("state.backend", "state.backend.type")
+CHECKPOINT_STORAGE = ConfigOption(
+    CHECKPOINT_STORAGE_KEY, value_kinds.storage, None, ("execution.checkpointing.storage",)
 )
-CHECKPOINT_STORAGE: ConfigOption[str | None] = ConfigOption(
-    CHECKPOINT_STORAGE_KEY,
-    one_of("driver", "jobmanager", "filesystem"),
-    None,
-    ("execution.checkpointing.storage",),
-)
-CHECKPOINTS_DIR: ConfigOption[str | None] = ConfigOption(
-    "state.checkpoints.dir", _absent, None, ("execution.checkpointing.dir",)
-)
-SAVEPOINTS_DIR: ConfigOption[str | None] = ConfigOption(
-    "state.savepoints.dir", _absent, None, ("execution.checkpointing.savepoint-dir",)
-)
+CHECKPOINTS_DIR = _open("state.checkpoints.dir", "execution.checkpointing.dir")
+SAVEPOINTS_DIR = _open("state.savepoints.dir", "execution.checkpointing.savepoint-dir")
 MAX_STATE_SIZE = ConfigOption(MAX_STATE_SIZE_KEY, value_kinds.size(0), DEFAULT_MAX_STATE_BYTES)
 INLINE_THRESHOLD = ConfigOption(
     "execution.checkpointing.data-inline-threshold",
@@ -169,19 +150,21 @@ INCREMENTAL = ConfigOption(
     "execution.checkpointing.incremental", value_kinds.boolean, True, ("state.backend.incremental",)
 )
 ROCKSDB_PREFIX = "state.backend.rocksdb."
-ROCKSDB_LOCALDIR: ConfigOption[str | None] = ConfigOption(
-    "state.backend.rocksdb.localdir", _absent, None
-)
+ROCKSDB_LOCALDIR = _open("state.backend.rocksdb.localdir")
 # A job's state servers and a process of one's own have defaults of their own.
-TIMER_SERVICE: ConfigOption[str | None] = ConfigOption(
-    "state.backend.rocksdb.timer-service.factory", one_of("HEAP", "ROCKSDB"), None
+TIMER_SERVICE = ConfigOption(
+    "state.backend.rocksdb.timer-service.factory",
+    value_kinds.choice(HEAP="HEAP", ROCKSDB="ROCKSDB"),
+    None,
 )
 
 _INTERVAL: ConfigOption[float | None] = ConfigOption(
     "execution.checkpointing.interval", _seconds, None
 )
 _MODE = ConfigOption(
-    "execution.checkpointing.mode", one_of("EXACTLY_ONCE", "AT_LEAST_ONCE"), "EXACTLY_ONCE"
+    "execution.checkpointing.mode",
+    value_kinds.choice(**{mode.name: mode for mode in CheckpointingMode}),
+    CheckpointingMode.EXACTLY_ONCE,
 )
 _TIMEOUT = ConfigOption("execution.checkpointing.timeout", _seconds, 600.0)
 _MAX_CONCURRENT = ConfigOption("execution.checkpointing.max-concurrent-checkpoints", _count, 1)
@@ -189,8 +172,12 @@ _MIN_PAUSE = ConfigOption("execution.checkpointing.min-pause", _seconds, 0.0)
 _TOLERABLE = ConfigOption("execution.checkpointing.tolerable-failed-checkpoints", _count, 0)
 _RETENTION = ConfigOption(
     "execution.checkpointing.externalized-checkpoint-retention",
-    one_of("NO_EXTERNALIZED_CHECKPOINTS", "DELETE_ON_CANCELLATION", "RETAIN_ON_CANCELLATION"),
-    "NO_EXTERNALIZED_CHECKPOINTS",
+    value_kinds.choice(
+        NO_EXTERNALIZED_CHECKPOINTS=CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION,
+        DELETE_ON_CANCELLATION=CheckpointRetentionPolicy.RETAIN_ON_FAILURE,
+        RETAIN_ON_CANCELLATION=CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION,
+    ),
+    CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION,
 )
 
 OPTIONS: tuple[ConfigOption[Any], ...] = (
@@ -213,12 +200,6 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     _RETENTION,
 )
 
-_POLICIES = {
-    "NO_EXTERNALIZED_CHECKPOINTS": CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION,
-    "DELETE_ON_CANCELLATION": CheckpointRetentionPolicy.RETAIN_ON_FAILURE,
-    "RETAIN_ON_CANCELLATION": CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION,
-}
-
 
 def checkpoint_config(configuration: Configuration) -> CheckpointConfig:
     """The coordinator's settings, of `execution.checkpointing.*`.
@@ -234,8 +215,8 @@ def checkpoint_config(configuration: Configuration) -> CheckpointConfig:
             max_concurrent=get(_MAX_CONCURRENT),
             min_pause=get(_MIN_PAUSE),
             tolerable_failures=get(_TOLERABLE),
-            mode=CheckpointingMode[get(_MODE)],
-            retention=_POLICIES[get(_RETENTION)],
+            mode=get(_MODE),
+            retention=get(_RETENTION),
         )
     except IllegalConfigurationError:
         raise

@@ -127,10 +127,7 @@ _TABLE: dict[str, _Setting] = {
     "state.backend.rocksdb.log.file-num": _Setting("rocks.log_files", value_kinds.whole(1, 1000)),
     "state.backend.rocksdb.log.dir": _Setting("rocks.log_dir", value_kinds.directory),
     HEAP_LIMIT: _Setting("heap_limit", value_kinds.size(1 << 20)),
-    CHECKPOINT_STORAGE_KEY: _Setting(
-        "storage",
-        value_kinds.choice(FILESYSTEM="filesystem", JOBMANAGER="driver", DRIVER="driver"),
-    ),
+    CHECKPOINT_STORAGE_KEY: _Setting("storage", value_kinds.storage),
     MAX_STATE_SIZE_KEY: _Setting("max_state_size", value_kinds.size(1)),
 }
 

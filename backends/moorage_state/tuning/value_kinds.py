@@ -92,6 +92,9 @@ def choice(**known: Any) -> Callable[[str], Any]:
     return parse
 
 
+storage = choice(FILESYSTEM="filesystem", JOBMANAGER="driver", DRIVER="driver")
+
+
 def directory(text: str) -> str:
     """An absolute path of this machine, or a file:// URL of one."""
     path = text.strip().removeprefix("file://")

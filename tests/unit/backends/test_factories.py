@@ -302,7 +302,7 @@ def test_a_registered_factory_is_known_by_its_identifier(monkeypatch):
             {"state.checkpoint-storage": "filesystem"},
             "key=state.checkpoints.dir needed_by=state.checkpoint-storage=filesystem",
         ),
-        ({"state.checkpoint-storage": "tape"}, "value='tape'; give one of driver, jobmanager"),
+        ({"state.checkpoint-storage": "tape"}, "value='tape'; give one of FILESYSTEM, JOB"),
         ({"state.checkpoints.dir": "relative/path"}, "value='relative/path'; use file:///path"),
         ({"state.backend.async": "maybe"}, "key=state.backend.async value='maybe'; give true"),
         (
