@@ -29,7 +29,7 @@ FROM build AS build-runtime
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
-RUN /opt/tools/bin/python -m pip --python /opt/moorage install -q -c constraints.txt '.[runtime,cli]' \
+RUN /opt/tools/bin/python -m pip --python /opt/moorage install -q -c constraints.txt '.[runtime,cli,kafka]' \
     && find /opt/moorage -name '__pycache__' -prune -exec rm -rf {} + \
     && python -m compileall -q --invalidation-mode checked-hash /opt/moorage/lib
 

@@ -49,6 +49,10 @@ from moorage.api.graph import (
     Transform,
 )
 from moorage.api.sinks import Sink, SinkContext
+from moorage.kafka.client import check_client
+from moorage.kafka.options import SourceOptions
+from moorage.kafka.source import NAME as MOORAGE_KAFKA
+from moorage.kafka.source import register as register_kafka
 from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
 from moorage_state.keys import KeyCodec
@@ -421,7 +425,8 @@ class StreamEnvironment:
 
         Args:
             uid: the input's stable name; checkpoints keep its offsets under it.
-            format: the Spark source: "parquet", "json", "kafka", "rate-micro-batch", ...
+            format: the Spark source: "parquet", "json", "kafka", "rate-micro-batch", ...; or
+                "moorage-kafka", which needs no jar, but the package confluent-kafka.
             schema: DDL or StructType, where the source needs one.
             path: for file sources; relative to the job file's directory.
             options: the source's own options. Where none limits how much one epoch takes, the
@@ -431,11 +436,13 @@ class StreamEnvironment:
             UserError: for a uid that is taken or illegal, or a source Spark does not know.
         """
         where = self._resolve(path) if path is not None else None
+        options = self._limited(format, self._lossy(format, options))
+        found = self._open_kafka(uid, options) if format == MOORAGE_KAFKA else format
         try:
-            reader = self.spark.readStream.format(format)
+            reader = self.spark.readStream.format(found)
             if schema is not None:
                 reader = reader.schema(schema)
-            for name, value in self._limited(format, self._lossy(format, options)).items():
+            for name, value in options.items() if found == format else ():
                 reader = reader.option(name, value)
             frame = reader.load(where) if where is not None else reader.load()
         except Exception as exc:
@@ -488,6 +495,15 @@ class StreamEnvironment:
                     f"uids={[node.uid, uid]} path={sink.path}"
                 )
 
+    def _open_kafka(self, uid: str, options: dict[str, Any]) -> str:
+        """The format of this input. What is wrong is told here, where the job's line is known."""
+        try:
+            parsed = SourceOptions.parse(options)
+            check_client(parsed.client)
+        except UserError as error:
+            raise UserError(f"{error}: uid={uid} format={MOORAGE_KAFKA}") from error
+        return register_kafka(self.spark, uid, parsed)
+
     def _resolve(self, path: str) -> str:
         if _URL.match(path) or path.startswith("/") or not self.base_dir:
             return path
@@ -496,7 +512,8 @@ class StreamEnvironment:
     def _lossy(self, source: str, options: dict[str, Any]) -> dict[str, Any]:
         """Options that let Kafka's gaps be skipped, where the manifest says so and they do not."""
         given = "failondataloss" in (name.lower() for name in options)
-        if source != "kafka" or given or not self._skip_missing_offsets:
+        kafka = source in {"kafka", MOORAGE_KAFKA}
+        if not kafka or given or not self._skip_missing_offsets:
             return options
         return {**options, "failOnDataLoss": "false"}
 
@@ -504,9 +521,14 @@ class StreamEnvironment:
         """Options with the job's record limit rendered into the source's own option."""
         if source in _FILE_FORMATS:
             return self._limited_files(options)
-        names = {"kafka": "maxOffsetsPerTrigger", "rate-micro-batch": "rowsPerBatch"}
+        names = {
+            "kafka": "maxOffsetsPerTrigger",
+            MOORAGE_KAFKA: "maxOffsetsPerTrigger",
+            "rate-micro-batch": "rowsPerBatch",
+        }
         name = names.get(source)
-        if name is None or name in options or self._max_records is None:
+        given = {option.lower() for option in options}
+        if name is None or name.lower() in given or self._max_records is None:
             return options
         return {**options, name: self._max_records}
 
@@ -525,4 +547,5 @@ def _missing_connector(source: str, error: Exception) -> str:
         return ""
     packages = {"kafka": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"}
     wanted = packages.get(source, f"the Maven coordinates of the connector of {source}")
-    return f"; set in the manifest sparkConf: {{spark.jars.packages: {wanted!r}}}"
+    without = f"; or, without a jar, use format={MOORAGE_KAFKA!r}" if source == "kafka" else ""
+    return f"; set in the manifest sparkConf: {{spark.jars.packages: {wanted!r}}}{without}"

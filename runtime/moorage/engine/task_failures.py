@@ -32,7 +32,9 @@ from moorage_state.keyed.value_states import OverCell
 
 _T = TypeVar("_T")
 # With the class name before it: a mark in user data or in a trace's source lines is not ours.
-_MARK = re.compile(r"(?:\A|SubtaskFailure: )\[moorage:([a-z_]+)\] (.*)", re.DOTALL)
+_MARK = re.compile(
+    r"(?:\A|(?:SubtaskFailure|SourceFailure|OffsetsLost): )\[moorage:([a-z_]+)\] (.*)", re.DOTALL
+)
 _SPARK_TAIL = re.compile(
     r"\n\s*(at (org|java|scala)\.|Driver stacktrace:|JVM stacktrace:).*", re.DOTALL
 )

@@ -1,0 +1,338 @@
+"""The Spark data source `moorage-kafka`: Kafka's topics as a stream, without Spark's connector.
+
+Spark keeps the offsets, as it does for every source, and they go into checkpoints from there; no
+consumer group has a part in it. The reader lives in a Python process beside the driver's JVM and is
+asked once an epoch; `read` runs in tasks, one for each partition with new records. Made known to a
+session by `StreamEnvironment.read_stream`, as one format for each input that has its options in it:
+options that are given to Spark are shown in its plans, and some of these are secrets.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from moorage.kafka.client import (
+    Brokers,
+    OffsetsLost,
+    SourceFailure,
+    consumer_config,
+    failure_of,
+    is_gone,
+    library,
+)
+from moorage.kafka.offsets import (
+    OffsetJson,
+    Offsets,
+    Slice,
+    as_json,
+    dealt,
+    from_json,
+    gone,
+    planned,
+)
+from moorage.kafka.options import EARLIEST, LATEST, SourceOptions
+from moorage_state.errors import Retryable, UserError
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # Spark 4.1 asks for the latest offset and nothing else
+    ReadAllAvailable = ReadLimit = ReadMaxRows = SupportsTriggerAvailableNow = None  # type: ignore[assignment,misc]  # not there
+
+__all__ = ["NAME", "KafkaReader", "KafkaSource", "register"]
+
+NAME = "moorage-kafka"
+
+_log = logging.getLogger(__name__)
+
+_BATCH_ROWS = 8192
+_POLL_SECONDS = 0.1
+
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_ARROW = pa.schema([
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("timestamp", pa.timestamp("us", tz="UTC")),
+    ("timestampType", pa.int32()),
+])  # fmt: skip
+
+
+def register(spark: SparkSession, uid: str, options: SourceOptions) -> str:
+    """Make an input's source known to this session; returns the format to read."""
+    found = {"given": options, "format": f"{NAME}-{uid}", "__module__": "__main__"}
+    # Of no module that could be imported: it is sent to Spark's processes as it is.
+    spark.dataSource.register(type("KafkaInput", (KafkaSource,), found))
+    return f"{NAME}-{uid}"
+
+
+class KafkaSource(DataSource):
+    """What Spark asks of the format."""
+
+    given: ClassVar[SourceOptions]
+    format: ClassVar[str] = NAME
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return cls.format
+
+    def schema(self) -> StructType:
+        """The columns, those of Spark's connector."""
+        fields = [
+            StructField("key", BinaryType()),
+            StructField("value", BinaryType()),
+            StructField("topic", StringType()),
+            StructField("partition", IntegerType()),
+            StructField("offset", LongType()),
+            StructField("timestamp", TimestampType()),
+            StructField("timestampType", IntegerType()),
+        ]
+        if self.given.headers:
+            pair = [StructField("key", StringType()), StructField("value", BinaryType())]
+            fields.append(StructField("headers", ArrayType(StructType(pair))))
+        return StructType(fields)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's
+        """The reader of one query."""
+        return KafkaReader(self.given)
+
+
+class _Slice(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, slice_: Slice) -> None:
+        super().__init__(slice_)
+
+
+class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object):  # type: ignore[misc]  # see the import
+    """Where a stream stands, and what the next epoch takes.
+
+    Args:
+        brokers: makes what it asks; connected when it is first needed, and never in a task.
+    """
+
+    def __init__(
+        self, options: SourceOptions, brokers: Callable[[SourceOptions], Brokers] = Brokers
+    ) -> None:
+        self._options = options
+        self._make_brokers = brokers
+        self._connected: Brokers | None = None
+        self._known: Offsets | None = None
+        self._final: Offsets | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Tasks read; they ask nothing."""
+        return {**self.__dict__, "_connected": None, "_make_brokers": None}
+
+    # -- beside the driver -----------------------------------------------------------------
+
+    def initialOffset(self) -> OffsetJson:  # noqa: N802 - Spark's
+        """Where a stream begins that no checkpoint has an offset for."""
+        brokers, starting = self._brokers, self._options.starting
+        partitions = brokers.partitions()
+        if not partitions and not self._options.pattern:
+            # Not a topic that comes later: a name that is wrong would wait for ever, in silence.
+            raise SourceFailure(
+                UserError.code,
+                f"no partition of these topics is there: topics={list(self._options.topics)}; "
+                f"create them, or mend subscribe or assign",
+            )
+        if isinstance(starting, int):
+            at = {EARLIEST: brokers.earliest, LATEST: brokers.latest}[starting](partitions)
+        else:
+            at = self._given(starting, partitions)
+        self._known = at
+        return as_json(at)
+
+    def _given(self, starting: dict[str, dict[int, int]], partitions: set[Any]) -> Offsets:
+        given = {(t, p): offset for t, each in starting.items() for p, offset in each.items()}
+        if given.keys() != partitions:
+            raise SourceFailure(
+                UserError.code,
+                f"startingOffsets must name each partition once: "
+                f"missing={sorted(partitions - given.keys())} "
+                f"unknown={sorted(given.keys() - partitions)}",
+            )
+        ends = {
+            EARLIEST: self._brokers.earliest([at for at, n in given.items() if n == EARLIEST]),
+            LATEST: self._brokers.latest([at for at, n in given.items() if n == LATEST]),
+        }
+        return {at: ends[n][at] if n in ends else n for at, n in given.items()}
+
+    def getDefaultReadLimit(self) -> "ReadLimit":  # noqa: N802 - Spark's
+        """How much an epoch takes, unless the trigger says otherwise."""
+        limit = self._options.max_offsets
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(  # noqa: N802 - Spark's
+        self, start: OffsetJson | None = None, limit: "ReadLimit | None" = None
+    ) -> OffsetJson:
+        """The end of the next epoch. Without arguments (Spark 4.1) it follows what is known."""
+        if limit is None:
+            begin, rows = self._known, self._options.max_offsets
+        else:
+            begin = None if start is None else from_json(start)
+            rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        latest = self._latest(begin or {})
+        # Before it is known where a stream stands, its records cannot be counted.
+        ends = latest if rows is None or begin is None else dealt(begin, latest, rows)
+        if limit is None:
+            self._known = ends
+        return as_json(ends)
+
+    def reportLatestOffset(self) -> OffsetJson | None:  # noqa: N802 - Spark's
+        """How far the topics go, for the query's progress."""
+        return as_json(self._latest({}))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+        """From now on the stream ends where the topics end now."""
+        brokers = self._brokers
+        self._final = brokers.latest(brokers.partitions())
+
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
+        """One slice for each partition with records."""
+        self._known = from_json(end)
+        slices, lost = planned(from_json(start), self._known)
+        self._tell(lost)
+        return [_Slice(one) for one in slices]
+
+    def commit(self, end: OffsetJson) -> None:
+        """Nothing: offsets are in checkpoints."""
+
+    def stop(self) -> None:
+        """The query has ended."""
+        if self._connected is not None:
+            self._connected.close()
+
+    @property
+    def _brokers(self) -> Brokers:
+        if self._connected is None:
+            self._connected = self._make_brokers(self._options)
+        return self._connected
+
+    def _latest(self, begin: Offsets) -> Offsets:
+        """The ends of all partitions; one that is gone is told, and left out where that is well."""
+        if self._final is not None:
+            return self._final
+        found = self._brokers.partitions()
+        if self._options.fail_on_data_loss:
+            self._tell(gone(begin, found))
+        return self._brokers.latest(found)
+
+    def _tell(self, lost: list[str]) -> None:
+        if lost and self._options.fail_on_data_loss:
+            raise OffsetsLost("; ".join(lost))
+        for one in lost:
+            _log.warning("kafka_data_loss: %s", one)
+
+    # -- in a task -------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one slice, in the order of their offsets."""
+        return _records(self._options, partition.value)
+
+
+def _records(options: SourceOptions, part: Slice) -> Iterator[pa.RecordBatch]:
+    kafka = library()
+    consumer = kafka.Consumer({**consumer_config(options.client), "logger": _log})
+    with closing(consumer):
+        at = part.start
+        consumer.assign([kafka.TopicPartition(part.topic, part.partition, at)])
+        deadline = time.monotonic() + options.timeout_ms / 1000
+        while at < part.end:
+            messages = consumer.consume(min(_BATCH_ROWS, part.end - at), _POLL_SECONDS)
+            rows, found = [], at
+            for message in messages:
+                if (error := message.error()) is None:
+                    rows.append(message)
+                    found = message.offset() + 1
+                elif error.name() == "_PARTITION_EOF":
+                    # Behind the last record lie the marks of transactions, which nobody is given.
+                    found = max(found, message.offset())
+                else:
+                    found = _beyond(options, consumer, kafka, part, found, error)
+            if found > at:
+                at, deadline = found, time.monotonic() + options.timeout_ms / 1000
+            elif time.monotonic() > deadline:
+                raise SourceFailure(
+                    Retryable.code,
+                    f"kafka brought nothing in time: topic={part.topic} "
+                    f"partition={part.partition} offset={at} end={part.end} "
+                    f"milliseconds={options.timeout_ms}",
+                )
+            if rows := [row for row in rows if row.offset() < part.end]:
+                yield _batch(options, rows)
+
+
+def _beyond(
+    options: SourceOptions, consumer: Any, kafka: Any, part: Slice, at: int, error: Any
+) -> int:
+    """The offset to go on with after an error; the end of the slice if nothing is left of it."""
+    where = f"topic={part.topic} partition={part.partition} offset={at}"
+    if error.name() == "_AUTO_OFFSET_RESET":
+        here = kafka.TopicPartition(part.topic, part.partition)
+        low = int(consumer.get_watermark_offsets(here, options.timeout_ms / 1000)[0])
+        lost = (
+            f"partition {part.topic}-{part.partition} has nothing at offset {at}, the next to "
+            f"read; the earliest is {low}"
+        )
+        following = min(max(low, at), part.end)
+    elif is_gone(error):
+        lost, following = f"partition {part.topic}-{part.partition} is gone: {where}", part.end
+    else:
+        raise failure_of(error, where)
+    if options.fail_on_data_loss:
+        raise OffsetsLost(lost)
+    _log.warning("kafka_data_loss: %s", lost)
+    if following < part.end:
+        consumer.assign([kafka.TopicPartition(part.topic, part.partition, following)])
+    return following
+
+
+def _batch(options: SourceOptions, rows: list[Any]) -> pa.RecordBatch:
+    stamps = [row.timestamp() for row in rows]  # (0 none, 1 of the producer, 2 of the log; ms)
+    millis = pa.array([ms if kind else None for kind, ms in stamps], pa.int64())
+    columns = [
+        pa.array([row.key() for row in rows], pa.binary()),
+        pa.array([row.value() for row in rows], pa.binary()),
+        pa.array([row.topic() for row in rows], pa.string()),
+        pa.array([row.partition() for row in rows], pa.int32()),
+        pa.array([row.offset() for row in rows], pa.int64()),
+        millis.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+        pa.array([kind - 1 for kind, _ in stamps], pa.int32()),
+    ]
+    schema = _ARROW
+    if options.headers:
+        found = [_pairs(row.headers()) for row in rows]
+        columns.append(pa.array(found, pa.list_(_HEADER)))
+        schema = schema.append(pa.field("headers", pa.list_(_HEADER)))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _pairs(headers: list[tuple[str, bytes | None]] | None) -> list[Mapping[str, Any]] | None:
+    if headers is None:
+        return None
+    return [{"key": key, "value": value} for key, value in headers]

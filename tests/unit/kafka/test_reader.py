@@ -1,0 +1,216 @@
+"""The source's reader: what it asks brokers, where epochs begin and end, what tasks read.
+
+Partitions that are added or deleted are told by a stand-in: the mock brokers cannot do that.
+"""
+
+import datetime
+import pickle
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from moorage.kafka.client import OffsetsLost, SourceFailure
+from moorage.kafka.offsets import Slice
+from moorage.kafka.options import SourceOptions
+from moorage.kafka.source import KafkaReader
+
+
+class FakeBrokers:
+    def __init__(self, first=0, **ends):
+        self.first = first
+        self.ends = {("events", int(name[1:])): end for name, end in ends.items()}
+
+    def partitions(self):
+        return set(self.ends)
+
+    def earliest(self, partitions):
+        return dict.fromkeys(partitions, self.first)
+
+    def latest(self, partitions):
+        return {at: self.ends[at] for at in partitions}
+
+
+def reader_on(fake, **options):
+    base = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "events"}
+    return KafkaReader(SourceOptions.parse({**base, **options}), lambda _: fake)
+
+
+@pytest.mark.parametrize(
+    ("starting", "expected"),
+    [
+        ("earliest", {"0": 3, "1": 3}),
+        ("latest", {"0": 10, "1": 20}),
+        ('{"events":{"0":7,"1":-2}}', {"0": 7, "1": 3}),
+        ('{"events":{"0":-1,"1":8}}', {"0": 10, "1": 8}),
+    ],
+)
+def test_a_new_stream_begins_where_it_is_told(starting, expected):
+    reader = reader_on(FakeBrokers(3, p0=10, p1=20), startingOffsets=starting)
+    assert reader.initialOffset() == {"events": expected}
+
+
+@pytest.mark.parametrize("starting", ['{"events":{"0":7}}', '{"events":{"0":7,"1":1,"2":1}}'])
+def test_starting_offsets_name_each_partition_once(starting):
+    reader = reader_on(FakeBrokers(p0=10, p1=20), startingOffsets=starting)
+    with pytest.raises(SourceFailure, match="must name each partition once"):
+        reader.initialOffset()
+
+
+def test_a_topic_that_is_not_there_is_told_and_not_waited_for():
+    with pytest.raises(SourceFailure, match=r"user_error.*topics=\['events'\]"):
+        reader_on(FakeBrokers()).initialOffset()
+
+
+def test_an_epoch_takes_no_more_than_the_limit_and_a_trigger_may_lift_it():
+    reader = reader_on(FakeBrokers(p0=100, p1=100), maxOffsetsPerTrigger="10")
+    start = {"events": {"0": 0, "1": 0}}
+    assert reader.getDefaultReadLimit() == ReadMaxRows(10)
+    assert reader.latestOffset(start, ReadMaxRows(10)) == {"events": {"0": 5, "1": 5}}
+    assert reader.latestOffset(start, ReadAllAvailable()) == {"events": {"0": 100, "1": 100}}
+
+
+def test_without_start_and_limit_as_in_spark_4_1_the_limit_holds_from_what_is_known():
+    reader = reader_on(FakeBrokers(p0=100), maxOffsetsPerTrigger="10", startingOffsets="earliest")
+    reader.initialOffset()
+    assert [reader.latestOffset() for _ in range(2)] == [
+        {"events": {"0": 10}},
+        {"events": {"0": 20}},
+    ]
+    restored = reader_on(FakeBrokers(p0=100), maxOffsetsPerTrigger="10")
+    assert restored.latestOffset() == {"events": {"0": 100}}
+
+
+def test_a_partition_that_appears_in_mid_stream_is_read_from_its_first_record():
+    fake = FakeBrokers(p0=10)
+    reader = reader_on(fake)
+    start = {"events": {"0": 10}}
+    fake.ends["events", 1] = 4
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert [p.value for p in reader.partitions(start, end)] == [Slice("events", 1, 0, 4)]
+
+
+@pytest.mark.parametrize("ends", [{"p0": 10}, {"p0": 10, "p1": 2}])
+def test_a_partition_that_went_back_or_away_fails_the_job_unless_told_otherwise(ends):
+    start = {"events": {"0": 5, "1": 5}}
+
+    def epoch(reader):
+        return [
+            p.value for p in reader.partitions(start, reader.latestOffset(start, ReadMaxRows(99)))
+        ]
+
+    with pytest.raises(
+        OffsetsLost, match=r"\[moorage:source_offsets_lost\] .*: partition events-1"
+    ):
+        epoch(reader_on(FakeBrokers(**ends)))
+    lenient = reader_on(FakeBrokers(**ends), failOnDataLoss="false")
+    assert epoch(lenient) == [Slice("events", 0, 5, 10)]
+
+
+def test_a_bounded_run_ends_where_the_topics_ended_when_it_began():
+    fake = FakeBrokers(p0=10)
+    reader = reader_on(fake)
+    reader.prepareForTriggerAvailableNow()
+    fake.ends["events", 0] = 99
+    assert reader.latestOffset({"events": {"0": 0}}, ReadAllAvailable()) == {"events": {"0": 10}}
+
+
+# --- on mock brokers ------------------------------------------------------------------------------
+
+
+def reader_of(kafka, topic, **options):
+    base = {"kafka.bootstrap.servers": kafka.servers, "subscribe": topic}
+    return KafkaReader(SourceOptions.parse({**base, "startingOffsets": "earliest", **options}))
+
+
+def read(reader, topic, partition, start, end):
+    sent = pickle.loads(pickle.dumps(reader))
+    batches = sent.read(InputPartition(Slice(topic, partition, start, end)))
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_records_come_with_the_columns_of_sparks_connector(kafka, topic):
+    kafka.produce(topic, 1, b"v", key=b"k", timestamp=1_700_000_000_123)
+    kafka.produce(topic, 1, b"w", headers=[("h", b"1"), ("h", None)])
+    reader = reader_of(kafka, topic, includeHeaders="true")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    reader.stop()
+    assert (start, end) == ({topic: {"0": 0, "1": 0}}, {topic: {"0": 0, "1": 2}})
+    first, second = read(reader, topic, 1, 0, 2)
+    assert first == {
+        "key": b"k",
+        "value": b"v",
+        "topic": topic,
+        "partition": 1,
+        "offset": 0,
+        "timestamp": datetime.datetime.fromtimestamp(1_700_000_000.123, datetime.UTC),
+        "timestampType": 0,
+        "headers": None,
+    }
+    assert (second["key"], second["offset"]) == (None, 1)
+    assert second["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+
+
+def test_a_slice_is_read_from_its_start_up_to_its_end_and_no_further(kafka, topic):
+    kafka.produce(topic, 0, *[b"%d" % n for n in range(10)])
+    rows = read(reader_of(kafka, topic), topic, 0, 3, 7)
+    assert [row["value"] for row in rows] == [b"3", b"4", b"5", b"6"]
+
+
+def test_what_lies_behind_the_last_record_of_a_transaction_is_no_record_and_not_waited_for(
+    kafka, topic
+):
+    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": topic})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"one", partition=0)
+    producer.commit_transaction()
+    reader = reader_of(kafka, topic)
+    end = reader.latestOffset({topic: {"0": 0}}, ReadAllAvailable())
+    reader.stop()
+    assert end[topic]["0"] == 2  # the record, and the mark of the commit
+    rows = read(reader_of(kafka, topic, **{"kafkaConsumer.pollTimeoutMs": "5000"}), topic, 0, 0, 2)
+    assert [row["value"] for row in rows] == [b"one"]
+
+
+def test_records_that_are_deleted_fail_the_job_or_are_passed_over(kafka, topic):
+    kafka.produce(topic, 0, *[b"x" * 90_000] * 100)  # the mock keeps 5 MB
+    [oldest] = {row["offset"] for row in read_all(kafka, topic)[:1]}
+    assert oldest > 0
+    with pytest.raises(OffsetsLost, match=f"nothing at offset 0, .* the earliest is {oldest}"):
+        read(reader_of(kafka, topic), topic, 0, 0, 100)
+    rows = read(reader_of(kafka, topic, failOnDataLoss="false"), topic, 0, 0, 100)
+    assert [row["offset"] for row in rows] == list(range(oldest, 100))
+    assert read(reader_of(kafka, topic, failOnDataLoss="false"), topic, 0, 0, 5) == []
+
+
+def read_all(kafka, topic):
+    reader = reader_of(kafka, topic, failOnDataLoss="false")
+    return read(reader, topic, 0, 0, 100)
+
+
+def test_brokers_that_do_not_answer_are_tried_again_and_not_the_jobs_fault():
+    options = {
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "subscribe": "events",
+        "kafkaConsumer.pollTimeoutMs": "200",
+    }
+    reader = KafkaReader(SourceOptions.parse(options))
+    with pytest.raises(SourceFailure, match=r"\[moorage:retryable\] .*listing topics"):
+        reader.latestOffset({"events": {"0": 0}}, ReadAllAvailable())
+    reader.stop()
+    with pytest.raises(SourceFailure, match=r"\[moorage:retryable\] kafka brought nothing in time"):
+        read(reader, "events", 0, 0, 1)
+
+
+def test_a_pattern_names_topics_as_a_whole(kafka, topic):
+    kafka.create(f"{topic}-more", 1)
+    options = {"kafka.bootstrap.servers": kafka.servers, "startingOffsets": "earliest"}
+    one = KafkaReader(SourceOptions.parse({**options, "subscribePattern": topic}))
+    two = KafkaReader(SourceOptions.parse({**options, "subscribePattern": topic + "(-more)?"}))
+    assert sorted(one.initialOffset()) == [topic]
+    assert sorted(two.initialOffset()) == sorted([topic, f"{topic}-more"])
+    one.stop()
+    two.stop()
