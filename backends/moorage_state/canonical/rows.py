@@ -34,8 +34,9 @@ from moorage_state.columnar.arrow import from_arrow, to_arrow
 from moorage_state.errors import CorruptState
 from moorage_state.evolution import mark_of, reader_of
 from moorage_state.keyed.expiry import NEVER, due_time, has_expired, split_stamp, stamp_bytes
+from moorage_state.keyed.many_timers import are_packed, entry_parts, stored_timers, unpack_timers
 from moorage_state.keyed.namespaces import namespace_bytes, namespace_codec, split_namespace
-from moorage_state.keyed.timers import TIMERS_STATE, pack_timers, unpack_timers
+from moorage_state.keyed.timers import TIMERS_STATE
 from moorage_state.keylayout import (
     EVENT_TIMERS,
     PROCESSING_TIMERS,
@@ -265,12 +266,20 @@ class RowBuffer:
     def _timers(
         self, keys: Sequence[bytes], rests: Sequence[bytes], values: Sequence[bytes]
     ) -> tuple[Sequence[bytes], list[pa.Array]]:
-        """A key and a row for each timer of the packed ones."""
+        """A key and a row for each timer: of the packed ones, and of those with an entry each."""
         owners, kinds, times = [], [], []
         for key, rest, value in zip(keys, rests, values, strict=True):
+            if rest:
+                domain, time = entry_parts(rest)
+                owners.append(key)
+                kinds.append(TIMER_KINDS[domain])
+                times.append(time)
+                continue
+            if not are_packed(value):
+                continue  # entries follow
             packed = unpack_timers(value)
-            if rest or not any(packed):
-                raise ValueError("timers of a key are not packed as one value")
+            if not any(packed):
+                raise ValueError("a key has a value for timers and no timers")
             for kind, found in zip(TIMER_KINDS, packed, strict=True):
                 owners += [key] * len(found)
                 kinds += [kind] * len(found)
@@ -362,7 +371,7 @@ class RowReader:
         ]
 
     def _timers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Entries]:
-        """One packed value for each key and one index entry for each timer."""
+        """What is stored for the timers of each key, and one index entry for each timer."""
         keys: list[bytes] = []
         values: list[bytes] = []
         # Rows of one key lie together, also over the border of two batches.
@@ -371,8 +380,10 @@ class RowReader:
             if timers != sorted(set(timers)):
                 raise ValueError(f"timers of a key are out of order or doubled: {timers[:9]}")
             group, key = int.from_bytes(prefix[:2], "big"), prefix[_KEY_AT:]
-            keys.append(prefix + self._sid)
-            values.append(pack_timers(*([t for k, t in timers if k == one] for one in TIMER_KINDS)))
+            by_kind = ([t for k, t in timers if k == one] for one in TIMER_KINDS)
+            for rest, value in stored_timers(*by_kind):
+                keys.append(prefix + self._sid + rest)
+                values.append(value)
             keys += [timer_entry(group, time, key, _INDEX_OF[kind]) for kind, time in timers]
             values += [b""] * len(timers)
             if len(keys) >= _PAGE:

@@ -1,7 +1,10 @@
 """Timers of one subtask: set and deleted by key, found by time.
 
-A key's own timers are one packed value beside its state (the truth); an index ordered by time
-finds the keys whose timers are due although they got no record. One timer per key, domain and time.
+A key's own timers lie beside its state (the truth); an index ordered by time finds the keys whose
+timers are due although they got no record. One timer per key, domain and time.
+
+Few timers of a key are one packed value. Many are an entry each behind it (`many_timers`), so that
+setting or firing one costs the same however many there are.
 """
 
 from bisect import bisect_left
@@ -9,10 +12,16 @@ from enum import IntEnum
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from moorage_state.keyed.many_timers import (
+    ManyTimers,
+    are_packed,
+    pack_timers,
+    too_many,
+    unpack_timers,
+    write_index,
+)
 from moorage_state.keyed.scanning import fetch_values
-from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS, timer_entry
+from moorage_state.keylayout import EVENT_TIMERS, PROCESSING_TIMERS
 
 if TYPE_CHECKING:
     from moorage_state.keyed.scanning import Values
@@ -27,7 +36,6 @@ MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
 NOTHING_HELD = MIN_TIME - 1
 """As `KeyTimers.held_to`: no timer waits for the next epoch that is due in this one."""
 
-_KEY_AT = 7
 _NONE: tuple[list[int], list[int]] = ([], [])
 
 
@@ -36,28 +44,6 @@ class TimeDomain(IntEnum):
 
     EVENT_TIME = 0
     PROCESSING_TIME = 1
-
-
-class _Packed(msgspec.Struct, frozen=True, array_like=True):
-    """A key's timers as stored: times in milliseconds, ascending."""
-
-    event: list[int]
-    processing: list[int]
-
-
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(_Packed).decode
-
-
-def pack_timers(event: list[int], processing: list[int]) -> bytes:
-    """The stored value of a key's timers, of which there is at least one; each list ascends."""
-    return _pack((event, processing))
-
-
-def unpack_timers(raw: bytes) -> tuple[list[int], list[int]]:
-    """Event and processing times of a key's timers. Raises `msgspec.MsgspecError` for no such."""
-    packed = _unpack(raw)
-    return packed.event, packed.processing
 
 
 def timer_time(given: Any) -> int:
@@ -89,6 +75,7 @@ class KeyTimers:
         "_before",
         "_fired",
         "_held",
+        "_many",
         "_raws",
         "_sid",
         "_store",
@@ -116,15 +103,19 @@ class KeyTimers:
         # So many of the times at the front have fired. Taking them out one by one would cost a
         # key with very many timers the square of their number.
         self._fired = [0, 0]
+        # Of a key that has its timers in entries: what holds for it instead of the above.
+        self._many: ManyTimers | None = None
         store.attach(self)
 
     def register(self, time_ms: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> bool:
-        """Set a timer of the current key; False where it was set, and nothing is changed."""
+        """Set a timer of the current key; False where it is known to be set: nothing is changed."""
         if self.quiesced:
             self.ignored += 1
             return False
         if not self.loaded:
             self._load()
+        if self._many is not None:
+            return self._many.register(time_ms, domain, self.held_to)
         times, first = self._times[domain], self._fired[domain]
         at = bisect_left(times, time_ms, first)
         if at < len(times) and times[at] == time_ms:
@@ -141,6 +132,8 @@ class KeyTimers:
         """Delete a timer of the current key; whether it was set, and is not held."""
         if not self.loaded:
             self._load()
+        if self._many is not None:
+            return self._many.delete(time_ms, domain)
         times, first = self._times[domain], self._fired[domain]
         at = bisect_left(times, time_ms, first)
         if at < len(times) and times[at] == time_ms:
@@ -154,6 +147,8 @@ class KeyTimers:
         """Take the current key's earliest timer that is due at `up_to_ms`, or None."""
         if not self.loaded:
             self._load()
+        if self._many is not None:
+            return self._many.pop_due(up_to_ms, domain)
         times, first = self._times[domain], self._fired[domain]
         if first < len(times) and times[first] <= up_to_ms:
             self._fired[domain] = first + 1
@@ -164,6 +159,8 @@ class KeyTimers:
         """The key's earliest event and processing times as the epoch found them."""
         if not self.loaded:
             self._load()
+        if self._many is not None:
+            return self._many.found
         event, processing = self._before
         return (  # beyond the last time there is for none
             event[0] if event else MAX_TIME + 1,
@@ -174,6 +171,8 @@ class KeyTimers:
         """Whether the current key has timers that are due at these times, and not held."""
         if not self.loaded:
             self._load()
+        if self._many is not None:
+            return self._many.has_due(watermark, now_ms)
         (event, processing), (by_event, by_clock) = self._times, self._fired
         return (by_event < len(event) and event[by_event] <= watermark) or (
             by_clock < len(processing) and processing[by_clock] <= now_ms
@@ -183,6 +182,9 @@ class KeyTimers:
         """Whether some were due as the epoch found them; of a key that was looked at."""
         if not self.loaded:
             return False
+        if self._many is not None:
+            event_ms, processing_ms = self._many.found
+            return event_ms <= watermark or processing_ms <= now_ms
         event, processing = self._before
         return bool(event and event[0] <= watermark) or bool(processing and processing[0] <= now_ms)
 
@@ -191,8 +193,12 @@ class KeyTimers:
         self._raws = None
 
     def flush(self) -> None:
-        """Write what changed for the current key: its packed timers and the index by time."""
+        """Write what changed for the current key: its timers and the index by time."""
         self.loaded = False
+        if self._many is not None:
+            self.earliest = min(self.earliest, self._many.flush())
+            self._many = None
+            return
         event, processing = self._times
         by_event, by_clock = self._fired
         if by_event:
@@ -206,25 +212,23 @@ class KeyTimers:
             self.earliest = processing[0]
         if self._times == self._before:
             return
-        store = self._store
-        raw = pack_timers(event, processing) if event or processing else None
-        store.write(store.prefix + self._sid, raw)
-        before = self._before
+        store, before = self._store, self._before
+        if too_many(event, processing):
+            ManyTimers.begin(store, self._sid, event, processing)
+        else:
+            raw = pack_timers(event, processing) if event or processing else None
+            store.write(store.prefix + self._sid, raw)
         if event != before[0]:
             self._write_index(EVENT_TIMERS, before[0], event)
         if processing != before[1]:
             self._write_index(PROCESSING_TIMERS, before[1], processing)
 
     def _write_index(self, kind: int, before: list[int], after: list[int]) -> None:
-        store = self._store
-        group, key = int.from_bytes(store.prefix[:2], "big"), store.prefix[_KEY_AT:]
         gone, new = before, after
         if before and after:
             gone, new = sorted(set(before).difference(after)), sorted(set(after).difference(before))
-        for time_ms in gone:
-            store.write(timer_entry(group, time_ms, key, kind), None)
-        for time_ms in new:
-            store.write(timer_entry(group, time_ms, key, kind), b"")
+        write_index(self._store, kind, gone, None)
+        write_index(self._store, kind, new, b"")
 
     def _load(self) -> None:
         store = self._store
@@ -235,6 +239,8 @@ class KeyTimers:
         self._fired = [0, 0]
         if raw is None:
             self._before, self._times = _NONE, ([], [])
+        elif not are_packed(raw):
+            self._many = ManyTimers(store, self._sid, raw)
         else:
             self._before = event, processing = unpack_timers(raw)
             self._times = list(event), list(processing)

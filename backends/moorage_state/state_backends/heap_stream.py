@@ -28,8 +28,9 @@ from moorage_state.errors import CorruptState
 from moorage_state.evolution import mark_of
 from moorage_state.formats import require_known_format
 from moorage_state.keyed.expiry import stamp_bytes
+from moorage_state.keyed.many_timers import stored_timers
 from moorage_state.keyed.namespaces import prefixed_with_length
-from moorage_state.keyed.timers import TIMERS_STATE, TimeDomain, pack_timers
+from moorage_state.keyed.timers import TIMERS_STATE, TimeDomain
 from moorage_state.keylayout import (
     EVENT_TIMERS,
     PROCESSING_TIMERS,
@@ -133,7 +134,8 @@ class _Entry:
 def _put_timers(
     entries: _Entries, group: int, raw: bytes, event: list[int], processing: list[int]
 ) -> None:
-    entries[key_prefix(group, raw) + state_id(TIMERS_STATE)] = pack_timers(event, processing)
+    cell = key_prefix(group, raw) + state_id(TIMERS_STATE)
+    entries.update((cell + rest, value) for rest, value in stored_timers(event, processing))
     for kind, times in ((EVENT_TIMERS, event), (PROCESSING_TIMERS, processing)):
         entries.update(dict.fromkeys((timer_entry(group, t, raw, kind) for t in times), b""))
 

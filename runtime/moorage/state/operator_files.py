@@ -33,7 +33,7 @@ from moorage_state.database import RangeDatabase
 from moorage_state.deltas import Frame
 from moorage_state.descriptors import MapStateDescriptor, StateDescriptor
 from moorage_state.errors import UserError
-from moorage_state.keyed.timers import pack_timers, unpack_timers
+from moorage_state.keyed.many_timers import pack_timers, unpack_timers
 from moorage_state.keygroups import range_of
 from moorage_state.keylayout import state_id
 from moorage_state.keys import KeyCodec

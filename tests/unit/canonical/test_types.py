@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,9 @@ from moorage_state.canonical import CanonicalSpec, RowReader, export_range, fram
 from moorage_state.canonical.rows import RowBuffer
 from moorage_state.codecs import encoder
 from moorage_state.deltas import Frame
-from moorage_state.keyed.timers import TIMERS_STATE, pack_timers
+from moorage_state.keyed import many_timers
+from moorage_state.keyed.many_timers import stored_timers
+from moorage_state.keyed.timers import TIMERS_STATE
 from moorage_state.keylayout import (
     EVENT_TIMERS,
     PROCESSING_TIMERS,
@@ -169,8 +172,17 @@ timers = st.tuples(timers_of_kind, timers_of_kind).filter(any)
     st.dictionaries(stored_keys, timers, max_size=9),
     st.integers(1, 1000),
     st.integers(0, 15),
+    st.sampled_from([1, 512]),
 )
 def test_any_database_comes_back_whole_or_in_two_parts(
+    values: Any, lists: Any, maps: Any, times: Any, budget: int, cut: int, many: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many_timers, "_MANY", many)
+        check_that_a_database_comes_back(values, lists, maps, times, budget, cut)
+
+
+def check_that_a_database_comes_back(
     values: Any, lists: Any, maps: Any, times: Any, budget: int, cut: int
 ) -> None:
     codec, pack = KeyCodec(["decimal(5,5)"]), msgspec.msgpack.encode
@@ -186,7 +198,8 @@ def test_any_database_comes_back_whole_or_in_two_parts(
             rest = codec.encode((inner,))
             entries[key_prefix(group, key) + state_id("m") + rest] = pack(value)
     for (group, key), found in times.items():
-        entries[key_prefix(group, key) + state_id(TIMERS_STATE)] = pack_timers(*found)
+        cell = key_prefix(group, key) + state_id(TIMERS_STATE)
+        entries.update((cell + rest, value) for rest, value in stored_timers(*found))
         for kind, times_of_kind in zip((EVENT_TIMERS, PROCESSING_TIMERS), found, strict=True):
             entries |= {timer_entry(group, time, key, kind): b"" for time in times_of_kind}
     spec = CanonicalSpec(
