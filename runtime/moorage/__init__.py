@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from moorage.api.streams import StreamEnvironment as StreamEnvironment
     from moorage.api.vectorized import BatchContext as BatchContext
     from moorage.api.vectorized import KeyedBatchFunction as KeyedBatchFunction
+    from moorage.kafka.sink import KafkaSink as KafkaSink
     from moorage_state.descriptors import AggregateFunction as AggregateFunction
     from moorage_state.descriptors import AggregatingStateDescriptor as AggregatingStateDescriptor
     from moorage_state.descriptors import FoldingStateDescriptor as FoldingStateDescriptor
@@ -121,6 +122,7 @@ _HOMES = {
     ),
     "moorage.api.streams": ("DataStream", "KeyedStream", "StreamEnvironment"),
     "moorage.api.vectorized": ("BatchContext", "KeyedBatchFunction"),
+    "moorage.kafka.sink": ("KafkaSink",),
     "moorage_state.descriptors": (
         "AggregateFunction",
         "AggregatingStateDescriptor",

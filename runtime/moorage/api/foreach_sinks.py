@@ -154,6 +154,9 @@ class ForeachEpoch(_StagedRows):
 class ForeachCheckpoint(_StagedRows):
     """Calls `function(tables, CheckpointInfo)` once a checkpoint completed."""
 
+    _kind = "foreach_checkpoint"
+    """What people are told that it is."""
+
     def __init__(self, function: CheckpointFunction) -> None:
         super().__init__()
         self._function = function
@@ -180,7 +183,7 @@ class ForeachCheckpoint(_StagedRows):
         if point.live is not None:
             self._drop_older(point, self._wanted(point.live, handed))
         if left := tuple(i for i in point.left_behind if i in handed):
-            return [already_published(f"foreach_checkpoint {self._uid}", left)]
+            return [already_published(f"{self._kind} {self._uid}", left)]
         return []
 
     def retire(self, point: SinkRetire) -> None:
@@ -201,9 +204,12 @@ class ForeachCheckpoint(_StagedRows):
             tables = self._tables(info.lineage, items)
             call = functools.partial(self._function, tables, info)
             self._call(call, f"checkpoint={info.checkpoint_id}")
+        self._record(info, [item["file"] for item in items])
+
+    def _record(self, info: CheckpointInfo, files: list[str]) -> None:
+        """Remember that a checkpoint's rows, staged in these files, were handed over."""
         key = self._folder(info.lineage, "handed") + record_name(info.checkpoint_id)
-        data = encode(info.checkpoint_id, [item["file"] for item in items]).encode()
-        open_output(self._staging).put(key, data)
+        open_output(self._staging).put(key, encode(info.checkpoint_id, files).encode())
         failpoints.hit("sink.recorded")
 
     def _handed(self, lineage: str) -> dict[int, list[str]]:

@@ -49,7 +49,7 @@ from moorage.api.graph import (
     Transform,
 )
 from moorage.api.sinks import Sink, SinkContext
-from moorage.kafka.client import check_client
+from moorage.kafka.client import check_client, consumer_config
 from moorage.kafka.options import SourceOptions
 from moorage.kafka.source import NAME as MOORAGE_KAFKA
 from moorage.kafka.source import register as register_kafka
@@ -499,7 +499,7 @@ class StreamEnvironment:
         """The format of this input. What is wrong is told here, where the job's line is known."""
         try:
             parsed = SourceOptions.parse(options)
-            check_client(parsed.client)
+            check_client(consumer_config(parsed.client))
         except UserError as error:
             raise UserError(f"{error}: uid={uid} format={MOORAGE_KAFKA}") from error
         return register_kafka(self.spark, uid, parsed)

@@ -14,12 +14,12 @@ from moorage.kafka.offsets import Offsets, Partition
 from moorage.kafka.options import SourceOptions
 from moorage_state.errors import Retryable, UserError
 
-__all__ = ["Brokers", "OffsetsLost", "SourceFailure", "check_client", "library"]
+__all__ = ["DENIED", "GONE", "Brokers", "OffsetsLost", "SourceFailure", "check_client", "library"]
 
 _log = logging.getLogger(__name__)
 
 # Tries do not mend these.
-_DENIED = frozenset({
+DENIED = frozenset({
     "TOPIC_AUTHORIZATION_FAILED",
     "GROUP_AUTHORIZATION_FAILED",
     "CLUSTER_AUTHORIZATION_FAILED",
@@ -28,7 +28,7 @@ _DENIED = frozenset({
     "_AUTHENTICATION",
     "_INVALID_ARG",
 })  # fmt: skip
-_GONE = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+GONE = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 
 
 class SourceFailure(Exception):
@@ -68,14 +68,17 @@ def library() -> ModuleType:
     return module
 
 
-def check_client(config: Mapping[str, str]) -> None:
+def check_client(config: Mapping[str, Any], kind: str = "Consumer") -> None:
     """Let librdkafka judge its options; no broker is asked.
+
+    Args:
+        kind: the class of client.
 
     Raises UserError: it does not know one, or values do not go together.
     """
     kafka = library()
     try:
-        kafka.Consumer({**consumer_config(config), "logger": _log}).close()
+        getattr(kafka, kind)({**config, "logger": _log})
     except kafka.KafkaException as error:
         raise UserError(
             f"kafka's client refuses its options: {error.args[0].str()}; the options that begin "
@@ -100,13 +103,13 @@ def consumer_config(config: Mapping[str, str]) -> dict[str, Any]:
 
 def failure_of(error: Any, what: str) -> SourceFailure:
     """The failure for a `KafkaError`."""
-    code = UserError.code if error.name() in _DENIED else Retryable.code
+    code = UserError.code if error.name() in DENIED else Retryable.code
     return SourceFailure(code, f"kafka did not answer as it should: {what}: {error.str()}")
 
 
 def is_gone(error: Any) -> bool:
     """Whether a `KafkaError` says that the topic or partition is not there."""
-    return error.name() in _GONE
+    return error.name() in GONE
 
 
 class Brokers:

@@ -5,6 +5,8 @@ import uuid
 import pytest
 from moorage_testing.mock_kafka import mock_kafka
 
+from moorage_state.stores import MemoryStore
+
 
 @pytest.fixture(scope="session")
 def kafka():
@@ -18,3 +20,11 @@ def topic(kafka):
     name = f"t{uuid.uuid4().hex}"
     kafka.create(name, 2)
     return name
+
+
+@pytest.fixture
+def store_url():
+    """A store of its own, gone afterwards."""
+    MemoryStore.forget("kafka")
+    yield "memory://kafka"
+    MemoryStore.forget("kafka")

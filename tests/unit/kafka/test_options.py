@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from moorage.kafka.client import check_client
+from moorage.kafka.client import check_client, consumer_config
 from moorage.kafka.options import EARLIEST, LATEST, SourceOptions
 from moorage_state.errors import UserError
 
@@ -79,11 +79,11 @@ def test_a_pattern_must_be_a_regular_expression():
 def test_the_client_judges_its_own_options_and_no_secret_is_told():
     config = parse(**{"kafka.sasl.pasword": "hunter2"}).client
     with pytest.raises(UserError, match=r'No such configuration property: "sasl.pasword"') as told:
-        check_client(config)
+        check_client(consumer_config(config))
     assert "hunter2" not in str(told.value)
 
 
 def test_without_the_library_people_are_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(UserError, match=r"install moorage\[kafka\]"):
-        check_client(parse().client)
+        check_client(consumer_config(parse().client))

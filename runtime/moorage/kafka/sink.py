@@ -1,0 +1,150 @@
+"""The sink that writes to Kafka exactly once: a checkpoint is one transaction.
+
+Rows wait beside the checkpoints, as those of `foreach_checkpoint` do, until the checkpoint that
+covers them is complete; then the driver publishes them. What was published is in Kafka itself, see
+`moorage.kafka.transactions`, and in the sink's own record beside the checkpoints, which is written
+after it; a start makes the second agree with the first.
+"""
+
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from moorage.api.foreach_sinks import ForeachCheckpoint
+from moorage.api.sinks import CheckpointInfo, LiveOutput, SinkContext, SinkRestore
+from moorage.kafka.client import check_client
+from moorage.kafka.options import client_config
+from moorage.kafka.transactions import OURS, Transactions, producer_config, transactional_id
+from moorage.sinks.file_names import run_age
+from moorage_state.errors import Bug, UserError
+
+__all__ = ["KafkaSink"]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind)
+        or pt.is_large_binary(kind)
+    )  # fmt: skip
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    if not (pt.is_list(kind) or pt.is_large_list(kind)) or not pt.is_struct(kind.value_type):
+        return False
+    pair = kind.value_type
+    return [pair.field(i).name for i in range(pair.num_fields)] == ["key", "value"]
+
+
+_COLUMNS = {
+    "value": (_is_text, "a string or binary"),
+    "key": (_is_text, "a string or binary"),
+    "topic": (pt.is_string, "a string"),
+    "partition": (pt.is_int32, "an int"),
+    "headers": (_is_headers, "an array<struct<key:string,value:binary>>"),
+}
+
+
+class KafkaSink(ForeachCheckpoint):
+    """Writes rows to Kafka; readers with `isolation.level=read_committed` see each exactly once.
+
+    Args:
+        topic: of all rows; None where their column `topic` says it.
+        ledger_topic: a topic that is there for good, for the sink's own offset; `topic` by default.
+        options: of the client, with `kafka.` before their names.
+
+    Columns are those of Spark's connector: `value`, and if wanted `key`, `headers`, `partition`,
+    and `topic`.
+    """
+
+    _kind = "KafkaSink"
+
+    def __init__(
+        self, topic: str | None = None, *, ledger_topic: str | None = None, **options: Any
+    ) -> None:
+        super().__init__(_not_bound)
+        stray = sorted(name for name in options if not name.lower().startswith("kafka."))
+        if stray:
+            raise UserError(
+                f"a kafka sink has no such option: unknown={stray}; options of its client begin "
+                f"with 'kafka.'"
+            )
+        if not topic and not ledger_topic:
+            raise UserError(
+                "a kafka sink without a topic takes it from the column topic, and then needs a "
+                "topic for its own offset: KafkaSink(ledger_topic='...')"
+            )
+        self.topic = topic or None
+        self._ledger_topic = str(ledger_topic or topic)
+        self._config = client_config(options, OURS)
+        self._transactions: Transactions | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Executors only stage: they get no secret."""
+        return {**super().__getstate__(), "_config": {}, "_transactions": None}
+
+    def bind(self, context: SinkContext) -> Self:
+        """The same sink, checked against the rows that come. Raises UserError."""
+        self._check_columns(context)
+        check_client(producer_config(self._config, "moorage"), "Producer")
+        bound = super().bind(context)
+        bound._function = bound._publish_rows  # noqa: SLF001 - of the copy
+        return bound
+
+    def _check_columns(self, context: SinkContext) -> None:
+        names = context.schema.names
+        wanted = ["value"] if self.topic else ["value", "topic"]
+        if (missing := [n for n in wanted if n not in names]) or (set(names) - set(_COLUMNS)):
+            raise UserError(
+                f"a kafka sink takes the columns {list(_COLUMNS)}: uid={context.uid} "
+                f"missing={missing} unknown={sorted(set(names) - set(_COLUMNS))}; make one value "
+                f"of a row's columns, with json.dumps say"
+            )
+        if self.topic and "topic" in names:
+            raise UserError(
+                f"rows have a topic and so has the sink; leave one out: uid={context.uid} "
+                f"topic={self.topic}"
+            )
+        for field in context.schema:
+            right, needed = _COLUMNS[field.name]
+            if not right(field.type):
+                raise UserError(
+                    f"a column of a kafka sink has another type: uid={context.uid} "
+                    f"column={field.name} type={field.type} needed={needed}"
+                )
+
+    def restore(self, point: SinkRestore) -> list[str]:
+        """Shut out older drivers, believe what Kafka says was published, then as any sink.
+
+        Raises Fenced where a later driver has published.
+        """
+        if self._transactions is not None:
+            self._transactions.close()
+            self._transactions = None
+        name = transactional_id(point.lineage, self._uid)
+        fence = run_age(point.run)[0]
+        self._transactions = Transactions(self._config, name, self._ledger_topic, fence)
+        ledger = self._transactions.ledger
+        # A driver that ended between the transaction and its record.
+        if ledger is not None and ledger.checkpoint not in self._handed(point.lineage):
+            files = _files_of(point, ledger.checkpoint)
+            self._record(CheckpointInfo(point.lineage, ledger.checkpoint), files)
+        return super().restore(point)
+
+    def _publish_rows(self, tables: Any, info: CheckpointInfo) -> None:
+        if self._transactions is None:
+            raise Bug(f"a kafka sink publishes before it was restored: uid={self._uid}")
+        self._transactions.publish(info.checkpoint_id, tables, self.topic)
+
+
+def _files_of(point: SinkRestore, checkpoint_id: int) -> list[str]:
+    """What a checkpoint covers, if it can still be restored."""
+    own = LiveOutput(point.history, point.committables)
+    for output in (own, *(point.live or ())):
+        if output.history and output.history[-1] == checkpoint_id:
+            return [item["file"] for item in output.committables]
+    return []
+
+
+def _not_bound(_tables: Any, info: CheckpointInfo) -> None:
+    raise Bug(f"a kafka sink publishes that is attached to no stream: {info}")
