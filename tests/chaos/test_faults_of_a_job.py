@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 COUNTING_JOB = Path(__file__).parent / "counting_job.py"
 # So that a job is not through before something goes wrong with it.
 EPOCH = {"interval": "400ms"}
+# So that it is not through either while another process begins and is refused, however slowly.
+SLOW_EPOCH = {"interval": "3s"}
 
 
 @pytest.fixture(scope="module")
@@ -118,13 +120,14 @@ class Met:
 @pytest.fixture(scope="module")
 def met(tmp_path_factory, small_event_files, truth):
     home = JobHome.make(
-        tmp_path_factory.mktemp("met") / "job", COUNTING_JOB, small_event_files, epoch=EPOCH
+        tmp_path_factory.mktemp("met") / "job", COUNTING_JOB, small_event_files, epoch=SLOW_EPOCH
     )
     try:
         process = home.start()
         home.wait_for_checkpoints(2)
         refusal = home.run(expect=4)
         servers = children_of(process, "moorage_state.server")
+        assert process.poll() is None, f"it was through before it could be killed\n{home.log()}"
         os.kill(process.pid, signal.SIGKILL)
         deadline = time.monotonic() + 20
         while (left := alive(servers)) and time.monotonic() < deadline:
@@ -132,6 +135,7 @@ def met(tmp_path_factory, small_event_files, truth):
         kill_group(process)
         newest, damaged = home.completed()[-1], newest_file(home)
         flip_a_byte(damaged)
+        home.write_manifest(COUNTING_JOB, epoch=EPOCH)
         last_run = home.run("--take-over")
         problems = judge(home.path, truth)
     finally:
