@@ -16,7 +16,7 @@ from typing import Self
 from moorage_state.deltas import Frame
 from moorage_state.errors import Bug, StateTooLarge
 from moorage_state.memory.files import SNAPSHOT_FILE, HeapFile, write_heap
-from moorage_state.memory.groups import Group
+from moorage_state.memory.groups import Group, run_of
 from moorage_state.memory.limits import ENTRY_BYTES, HeapBudget
 from moorage_state.memory.views import PREFIX, HeapCursor, HeapView
 
@@ -200,9 +200,11 @@ class MemoryDatabase:
         for name in self._names[bisect_left(self._names, first) :]:
             if name > last:
                 break
-            keys = self._groups[name].ordered()
-            doomed = keys[bisect_left(keys, start) : bisect_left(keys, end)]
-            if doomed:
+            order = self._groups[name].ordered()
+            for keys in order[run_of(order, start) :] if order else ():
+                doomed = keys[bisect_left(keys, start) : bisect_left(keys, end)]
+                if not doomed and keys[0] >= end:
+                    break
                 self._write(doomed, [None] * len(doomed))
 
     def _count(self, entries: int, size: int) -> None:

@@ -16,6 +16,7 @@ A reader of some key groups reads only their blocks.
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
@@ -102,7 +103,7 @@ def _pages(group: Group) -> Iterator[_Entries]:
     keys: list[bytes] = []
     values: list[bytes] = []
     size = 0
-    for key in group.ordered():
+    for key in chain.from_iterable(group.ordered()):
         value = entries.get(key)
         if value is None:
             continue

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from moorage_state.memory.groups import Group
+from moorage_state.memory.groups import Group, Order, run_of
 
 PREFIX = 2
 """Bytes of a key that say its group."""
@@ -50,7 +50,18 @@ class HeapView:
 class HeapCursor:
     """See `RangeCursor`. Groups are sorted when the cursor comes to them."""
 
-    __slots__ = ("_at", "_entries", "_group", "_groups", "_keys", "_lower", "_names", "_upper")
+    __slots__ = (
+        "_at",
+        "_entries",
+        "_group",
+        "_groups",
+        "_keys",
+        "_lower",
+        "_names",
+        "_order",
+        "_run",
+        "_upper",
+    )
 
     def __init__(
         self, groups: Mapping[bytes, Group], names: list[bytes], lower: bytes, upper: bytes
@@ -59,6 +70,8 @@ class HeapCursor:
         self._names = names
         self._lower = lower
         self._upper = upper
+        self._order: Order = []
+        self._run = 0
         self._keys: list[bytes] = []
         self._entries: Mapping[bytes, bytes] = {}
         self._enter(0)
@@ -68,7 +81,8 @@ class HeapCursor:
         key = max(key, self._lower)
         name = key[:PREFIX]
         self._enter(bisect_left(self._names, name))
-        if self._group < len(self._names) and self._names[self._group] == name:
+        if self._keys and self._names[self._group] == name:
+            self._enter_run(run_of(self._order, key))
             self._at = bisect_left(self._keys, key)
         return self.key()
 
@@ -81,7 +95,10 @@ class HeapCursor:
                 if key in entries:
                     return key if key < self._upper else None
                 self._at += 1
-            self._enter(self._group + 1)
+            if self._run + 1 < len(self._order):
+                self._enter_run(self._run + 1)
+            else:
+                self._enter(self._group + 1)
         return None
 
     def take(self, end: bytes, entries: int, size: int) -> tuple[list[bytes], list[bytes], bool]:
@@ -116,17 +133,22 @@ class HeapCursor:
         return keys
 
     def _page(self, end: bytes, most: int) -> list[bytes]:
-        """Keys of this group that are there, from the one at the cursor on, and step behind."""
+        """Keys of this run that are there, from the one at the cursor on, and step behind."""
         stop = min(bisect_left(self._keys, end, self._at), self._at + most)
         page, self._at = self._keys[self._at : stop], stop
         entries = self._entries
         return [key for key in page if key in entries]
 
     def _enter(self, group: int) -> None:
-        self._group, self._at = group, 0
+        self._group, self._order = group, []
         if group < len(self._names):
             found = self._groups[self._names[group]]
-            self._keys, self._entries = found.ordered(), found.entries
+            self._order, self._entries = found.ordered(), found.entries
+        self._enter_run(0)
+
+    def _enter_run(self, run: int) -> None:
+        self._run, self._at = run, 0
+        self._keys = self._order[run] if run < len(self._order) else []
 
 
 def _fitting(keys: list[bytes], values: list[bytes], size: int) -> int:

@@ -3,6 +3,7 @@
 import threading
 import time
 import tracemalloc
+from contextlib import closing
 
 import pytest
 
@@ -287,3 +288,14 @@ def test_what_an_entry_costs_is_about_what_is_counted(tmp_path, size):
     counted = database.size()
     assert counted == (count // 16) * 16 * (9 + size + ENTRY_BYTES)
     assert 0.6 * counted < used < 1.2 * counted
+
+
+def test_a_scan_after_few_changes_copies_only_the_runs_that_they_are_in(tmp_path):
+    with closing(MemoryDatabase(tmp_path / "large", HeapBudget())) as database:
+        database.apply([writes([3], 100_000, b"")])
+        (group,) = database._groups.values()
+        before = group.ordered()
+        database.apply([Frame([], [key(3, 50_000) + b"new"], [b""])])
+        after = group.ordered()
+    assert sum(map(len, after)) == 100_001
+    assert sum(one is not other for one, other in zip(before, after, strict=True)) == 1
