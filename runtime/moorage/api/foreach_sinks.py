@@ -6,7 +6,8 @@ until it is. Called by `DataStream.foreach_epoch` and `foreach_checkpoint`.
 
 import functools
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -34,6 +35,10 @@ from moorage_state.stores import delete_all
 
 EpochFunction = Callable[[pa.Table, EpochInfo], None]
 CheckpointFunction = Callable[[Iterator[pa.Table], CheckpointInfo], None]
+
+
+_IN_MEMORY_BYTES = 16 << 20
+"""Epochs whose staged files have more bytes than this are handed over from a local file."""
 
 
 class _StagedRows:
@@ -68,6 +73,27 @@ class _StagedRows:
 
     def _tables(self, lineage: str, items: Iterable[Committable]) -> Iterator[pa.Table]:
         """The staged rows, one table for each file, in the order of producers and subtasks."""
+        return (pq.read_table(path) for path in self._fetched(lineage, items))
+
+    def _table(self, lineage: str, items: Sequence[Committable]) -> pa.Table:
+        """The staged rows as one table; one that is large lies in a local file, not in memory."""
+        if sum(int(item["bytes"]) for item in items) <= _IN_MEMORY_BYTES:
+            return pa.concat_tables(self._tables(lineage, items))
+        with tempfile.TemporaryDirectory(prefix="moorage-output-") as scratch, ExitStack() as stack:
+            path = Path(scratch, "rows.arrow")
+            writer = None
+            for file in self._fetched(lineage, items):
+                with pq.ParquetFile(file) as parquet:
+                    if writer is None:
+                        writer = stack.enter_context(pa.ipc.new_file(path, parquet.schema_arrow))
+                    for batch in parquet.iter_batches():
+                        writer.write_batch(batch)
+            stack.close()
+            # The file is gone with its directory; what is mapped stays for as long as the table.
+            return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+    def _fetched(self, lineage: str, items: Iterable[Committable]) -> Iterator[Path]:
+        """Local copies of the staged files, each until the next one is asked for."""
         store, folder = open_output(self._staging), self._folder(lineage)
         for item in items:
             with tempfile.TemporaryDirectory(prefix="moorage-output-") as scratch:
@@ -80,8 +106,7 @@ class _StagedRows:
                         f"{store.url}/{folder}{item['file']}",
                         "put them back from a copy, or restore an older checkpoint",
                     ) from error
-                table = pq.read_table(path)
-            yield table
+                yield path
 
     def _drop(self, lineage: str, files: Iterable[str]) -> None:
         folder = self._folder(lineage)
@@ -128,7 +153,7 @@ class ForeachEpoch(_StagedRows):
 
     def commit_epoch(self, info: EpochInfo, committables: list[Committable]) -> None:
         """Hand the epoch's rows over, then drop what was staged."""
-        table = pa.concat_tables(self._tables(info.lineage, committables))
+        table = self._table(info.lineage, committables)
         self._call(
             functools.partial(self._function, table, info), f"run={info.run} epoch={info.epoch}"
         )

@@ -270,6 +270,9 @@ class DataStream:
         """Call `function(table, EpochInfo)` on the driver with the rows of each epoch.
 
         Called when the epoch is committed, with one Arrow table, and not for epochs without rows.
+        A large table is mapped from a local file: the driver's memory need not hold the epoch, as
+        long as the function goes through `table.to_batches()`.
+
         At least once: after a failure the job goes back to its last checkpoint, and the rows since
         come again, under another run and maybe in other epochs. An exception ends the run.
 

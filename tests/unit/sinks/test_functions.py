@@ -5,6 +5,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
+from moorage.api import foreach_sinks
 from moorage.api.foreach_sinks import ForeachCheckpoint, ForeachEpoch
 from moorage.api.sinks import (
     CheckpointInfo,
@@ -73,6 +74,29 @@ def test_a_function_gets_the_rows_of_a_checkpoint_once(per_checkpoint, calls, st
         assert per_checkpoint.publish(LINEAGE, 7, items) == 3
     assert calls == [(CheckpointInfo(LINEAGE, 7), [1, 2, 3])]
     assert stored(store_url) == []
+
+
+def test_the_rows_of_a_large_epoch_are_not_held_in_memory(context, monkeypatch):
+    seen: list[tuple[pa.Schema, int, int]] = []
+
+    def function(table, _info):
+        seen.append((table.schema, table.nbytes, pa.total_allocated_bytes() - before))
+        assert sum(len(batch) for batch in table.to_batches()) == 4 * 100_000
+        kept.append(table)
+
+    kept: list[pa.Table] = []
+    sink = ForeachEpoch(function).bind(context)
+    items = [item for _ in range(4) for item in stage(sink, *range(100_000))]
+    for limit in (1 << 30, 1):
+        monkeypatch.setattr(foreach_sinks, "_IN_MEMORY_BYTES", limit)
+        monkeypatch.setattr(sink, "_drop", lambda *_: None)
+        before = pa.total_allocated_bytes()
+        sink.commit_epoch(EpochInfo(LINEAGE, "f1r0", limit), items)
+    (schema, size, held), (same, _, mapped) = seen
+    assert schema == same
+    assert held >= size > 8 * 100_000
+    assert mapped < size / 4
+    assert kept[0].equals(kept[1])  # also when the file is gone
 
 
 def test_a_crash_before_the_record_leads_to_the_same_call_again(per_checkpoint, calls, monkeypatch):
