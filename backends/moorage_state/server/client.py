@@ -7,7 +7,8 @@ Uploads take long, so they have clients of their own.
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Self, cast
 
 from moorage_state.errors import ServerGone, UserError, error_from_wire
@@ -19,7 +20,8 @@ from moorage_state.server.wire import OPERATIONS, Connection, RemoteOperation, g
 _CONNECT_SECONDS = 10.0
 _STORE_SECONDS = 300.0
 """What a store may take to answer, retries included, while its caller hears of no progress."""
-_LONG_OPERATIONS = frozenset({"open_range", "save_many", "upload_many"})
+LONG_OPERATIONS = frozenset({"open_range", "save_many", "upload_many"})
+"""Those that move files to or from the store."""
 
 
 class _RemoteRange:
@@ -125,21 +127,55 @@ class StateClient(StateApi):
         """The range, to call; whether it is there says only the answer to a call."""
         return cast("RangeApi", _RemoteRange(self._send, lease))
 
+    @contextmanager
+    def lent(self, seconds: float | None) -> Iterator[socket.socket]:
+        """The socket for whoever exchanges whole messages itself, without waiting in it.
+
+        Args:
+            seconds: to wait for another thread's call; None: as long as that takes.
+
+        Raises:
+            ServerGone: the server went away, or another thread's call takes longer.
+        """
+        if not self._lock.acquire(timeout=-1 if seconds is None else seconds):
+            self.close()
+            raise self.broken_by(TimeoutError("timed out"))
+        try:
+            self._require_whole()
+            connected = self._connection.socket
+            connected.settimeout(0.0)
+            yield connected
+            with suppress(OSError):  # it was closed meanwhile
+                connected.settimeout(self._timeout)
+        finally:
+            self._lock.release()
+
+    def patience(self, *, long: bool) -> float:
+        """Seconds that the server may say nothing; `long`: in one of `LONG_OPERATIONS`."""
+        return self._store_timeout if long else self._timeout
+
+    def broken_by(self, problem: BaseException) -> ServerGone:
+        """Give the connection up; returns the error that says so."""
+        self._break(problem)
+        return _no_answer(self._address, self._broken)
+
+    def _require_whole(self) -> None:
+        if self._broken:
+            raise ServerGone(
+                f"connection to the state server is gone: address={self._address} "
+                f"reason={self._broken}; connect again"
+            )
+
     def _send(self, operation: RemoteOperation, arguments: tuple[Any, ...]) -> Any:
         with self._lock:
-            if self._broken:
-                raise ServerGone(
-                    f"connection to the state server is gone: address={self._address} "
-                    f"reason={self._broken}; connect again"
-                )
+            self._require_whole()
             try:
                 self._connection.send_request(operation, arguments)
                 if not operation.has_reply:
                     return None
                 error, payload = self._reply(operation)
             except (OSError, EOFError) as problem:
-                self._break(problem)
-                raise _no_answer(self._address, self._broken) from problem
+                raise self.broken_by(problem) from problem
             except BaseException as problem:
                 # Half a message may be on its way: nothing sensible can follow it.
                 self._break(problem)
@@ -153,7 +189,7 @@ class StateClient(StateApi):
         self._connection.close()
 
     def _reply(self, operation: RemoteOperation) -> tuple[dict[str, Any] | None, bytearray]:
-        if operation.name not in _LONG_OPERATIONS:
+        if operation.name not in LONG_OPERATIONS:
             return self._connection.receive_reply()
         self._connection.socket.settimeout(self._store_timeout)
         try:

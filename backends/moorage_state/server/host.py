@@ -242,6 +242,9 @@ class RangeHost:
     def stats(self) -> list[RangeStats]:
         return [opened.stats() for opened in self._ranges_of("")]
 
+    def state_bytes(self) -> int:
+        return sum(stats.size_bytes for stats in self.stats())
+
     def busy(self) -> bool:
         """Whether a snapshot is being uploaded."""
         return any(opened.snapshots.busy() for opened in self._ranges_of(""))

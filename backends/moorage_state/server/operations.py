@@ -7,7 +7,7 @@ the wire. Holds no behaviour.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.database import Scan
@@ -154,6 +154,17 @@ class RangeStats:
     properties: dict[str, int] = field(default_factory=dict)
     error: str = ""
     busy: bool = False
+
+
+class Call(NamedTuple):
+    """A call that is made together with others: an operation, and its range where it is of one.
+
+    Operations that move bulk (`wire.BULK_ARGUMENTS`) are called alone.
+    """
+
+    operation: str
+    arguments: tuple[Any, ...] = ()
+    lease: Lease | None = None
 
 
 class RangeApi(Protocol):
@@ -360,3 +371,6 @@ class StateApi(Protocol):
 
     def stats(self) -> list[RangeStats]:
         """A look at every open range, ordered by uid and start."""
+
+    def state_bytes(self) -> int:
+        """About how large the live state of all open ranges is; never waits for one."""

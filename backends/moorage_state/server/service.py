@@ -13,17 +13,19 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from moorage_state.errors import MoorageError, UserError, error_to_wire
-from moorage_state.progress import Progress, carrying
+from moorage_state.progress import Progress, advance, carrying
 from moorage_state.server.operations import StateApi
 from moorage_state.server.tls import Certificates
 from moorage_state.server.wire import (
     NONCE_BYTES,
+    OPERATIONS,
+    TOGETHER,
     Connection,
     RemoteOperation,
     accept_peer,
@@ -247,7 +249,10 @@ class Service:
         try:
             arguments = operation.arguments_of(raw, payload)
             with self._pulse.of(connection) if operation.has_reply else nullcontext():
-                result = self._call(operation, arguments, staged)
+                if operation is TOGETHER:
+                    result: object = self._together(connection, *arguments)
+                else:
+                    result = self._call(operation, arguments, staged)
         except Exception as problem:  # every error goes to the client that asked
             error = as_moorage_error(problem)
             if error is not problem:
@@ -263,6 +268,32 @@ class Service:
             return
         if operation.has_reply:
             connection.send_result(result)
+
+    def _together(
+        self,
+        connection: Connection,
+        keep_going: bool,  # noqa: FBT001  as it crosses the wire
+        calls: Iterable[Any],
+    ) -> list[tuple[dict[str, object] | None, object]]:
+        answers: list[tuple[dict[str, object] | None, object]] = []
+        for call in calls:
+            # Whoever sends something before it has the answer has no use for the calls that are
+            # left.
+            if answers and connection.has_more():
+                break
+            try:
+                operation = OPERATIONS[call.operation]
+                arguments = operation.arguments_of(call.arguments, bytearray())
+                answers.append((None, operation.carry_out(self._host, arguments)))
+            except Exception as problem:  # noqa: BLE001  every error goes to the client that asked
+                error = as_moorage_error(problem)
+                if error is not problem:
+                    _log.exception("operation failed: operation=%s", call.operation)
+                answers.append((error_to_wire(error), None))
+                if not keep_going:
+                    break
+            advance()
+        return answers
 
     def _call(
         self,

@@ -18,6 +18,10 @@ lease. The argument that holds the bulk of a call (`BULK_ARGUMENTS`) travels as 
 Reply header: msgpack nil, or {"code", "args"} of an error; its payload is the msgpack result.
 Before the reply of a long call may come any number of messages with the header true and no payload:
 the call has got on since the one before.
+`together` makes several calls with one message: its argument says whether they go on after one that
+failed, its payload is msgpack [[operation, [arguments]], ...] and the result a pair [error or nil,
+result] for each call that was begun. It ends early, after the call at work, when the client sends
+anything meanwhile.
 `stage` has no reply: its error is the reply of the next `prepare` of that attempt on the same
 connection. Types on either side come from the signatures of `StateApi` and `RangeApi`.
 """
@@ -26,10 +30,11 @@ import hashlib
 import hmac
 import inspect
 import secrets
+import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_type_hints
@@ -37,9 +42,9 @@ from typing import Any, ClassVar, get_type_hints
 import msgspec
 
 from moorage_state.errors import Bug, MoorageError, Retryable, UserError
-from moorage_state.server.operations import Lease, RangeApi, StateApi
+from moorage_state.server.operations import Call, Lease, RangeApi, StateApi
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 BULK_ARGUMENTS = {
     "get_many": "keys",
@@ -100,17 +105,21 @@ class RemoteOperation:
     has_reply: bool
     decode_arguments: Callable[[bytes | bytearray | memoryview], tuple[Any, ...]]
     decode_bulk: Callable[[bytearray], Any]
-    decode_result: Callable[[bytearray], Any]
+    decode_result: Callable[[bytearray | memoryview], Any]
 
     def encode_request(self, arguments: tuple[Any, ...]) -> tuple[bytes, bytes]:
         """Header and payload of a call with its arguments in order."""
-        if missing := self.count - len(arguments):
-            arguments += self.defaults[-missing:]
+        arguments = self.complete(arguments)
         if self.bulk_at is None:
             return _pack((self.name, arguments)), b""
         bulk = arguments[self.bulk_at]
         small = arguments[: self.bulk_at] + arguments[self.bulk_at + 1 :]
         return _pack((self.name, small)), _pack(bulk) if self.has_reply else bulk
+
+    def complete(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments with those that were left out."""
+        missing = self.count - len(arguments)
+        return arguments + self.defaults[-missing:] if missing else arguments
 
     def arguments_of(self, raw: msgspec.Raw, payload: bytearray) -> tuple[Any, ...]:
         """The arguments of a call in order. Raises `Bug` if the operation takes others."""
@@ -166,6 +175,36 @@ OPERATIONS = {
     if name != "range" and not name.startswith("_")
 }
 
+_CalledTogether = list[tuple[dict[str, Any] | None, msgspec.Raw]]
+
+TOGETHER = RemoteOperation(
+    name="together",
+    of_range=False,
+    count=2,
+    defaults=(),
+    bulk_at=1,
+    has_reply=True,
+    decode_arguments=msgspec.msgpack.Decoder(tuple[bool]).decode,
+    decode_bulk=msgspec.msgpack.Decoder(list[_Request]).decode,
+    decode_result=msgspec.msgpack.Decoder(_CalledTogether).decode,
+)
+"""Several calls, whether they go on after an error first; see `encode_together`."""
+
+_REQUESTS = OPERATIONS | {TOGETHER.name: TOGETHER}
+
+
+def encode_together(calls: Iterable[Call], *, keep_going: bool) -> tuple[bytes, bytes]:
+    """Header and payload of several calls."""
+    several = []
+    for call in calls:
+        operation = OPERATIONS[call.operation]
+        if operation.bulk_at is not None:
+            raise Bug(f"is called alone: operation={call.operation}")
+        lease = () if call.lease is None else (call.lease,)
+        several.append((call.operation, operation.complete(lease + call.arguments)))
+    return TOGETHER.encode_request((keep_going, several))
+
+
 _decode_request = msgspec.msgpack.Decoder(_Request).decode
 _decode_reply = msgspec.msgpack.Decoder(dict[str, Any] | bool | None).decode
 _decode_error = msgspec.msgpack.Decoder(dict[str, Any] | None).decode
@@ -210,9 +249,15 @@ class Connection:
         header, payload = self._receive(_MAX_HEADER, _MAX_PAYLOAD)
         try:
             request = _decode_request(header)
-            return OPERATIONS[request.operation], request.arguments, payload
+            return _REQUESTS[request.operation], request.arguments, payload
         except (msgspec.MsgspecError, KeyError) as error:
             raise Bug(f"request is not understood: error={error}") from error
+
+    def has_more(self) -> bool:
+        """Whether the peer has sent something since, or has gone."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def send_result(self, result: object) -> None:
         """Answer a call."""
@@ -301,6 +346,33 @@ class Connection:
         if header > max_header or payload > max_payload:
             raise Bug(f"message is too large: header={header} payload={payload}")
         return self.receive_exactly(header), self.receive_exactly(payload)
+
+
+def encode_message(header: bytes, payload: bytes) -> bytes:
+    """The bytes of a message."""
+    return b"".join((_LENGTHS.pack(len(header), len(payload)), header, payload))
+
+
+def take_message(received: bytearray) -> tuple[bytearray, bytearray] | None:
+    """Header and payload of the first message, which is removed; None while it is not whole."""
+    if len(received) < _LENGTHS.size:
+        return None
+    header, payload = _LENGTHS.unpack_from(received)
+    if header > _MAX_HEADER or payload > _MAX_PAYLOAD:
+        raise Bug(f"message is too large: header={header} payload={payload}")
+    start = _LENGTHS.size
+    end = start + header + payload
+    if len(received) < end:
+        return None
+    message = received[start : start + header], received[start + header : end]
+    del received[:end]
+    return message
+
+
+def reply_in(header: bytearray) -> dict[str, Any] | bool | None:
+    """What a reply's header says: an error, None for a result, True for a call that gets on."""
+    reply: dict[str, Any] | bool | None = _decode_reply(header)
+    return reply
 
 
 def _notice_lost_hosts(connected: socket.socket) -> None:

@@ -9,7 +9,7 @@ Knows executors only through `ExecutorPool`, so that it is tested without Spark.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -160,7 +160,7 @@ class ClusterServers:
         door = self._servers[index].door
         return StateClient.connect(door.address, self._token, server=door.server, tls=self._tls)
 
-    def ensure_alive(self) -> list[int]:
+    def ensure_alive(self, well: Container[int] = ()) -> list[int]:
         """Wait for servers that do not answer, as long as their executors and volumes live.
 
         Those are restarted by their own parents; who has restarted shows when it is asked for its
@@ -170,7 +170,9 @@ class ClusterServers:
             ExecutorLost: one is gone, and the state on its volume with it.
         """
         deadline = self._clock() + self._patience.revival
-        missing = sorted(set(self._placed))
+        placed = sorted(set(self._placed))
+        self._refuse_lost(placed)
+        missing = [index for index in placed if index not in well]
         while missing:
             self._refuse_lost(missing)
             missing = [

@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -199,7 +199,7 @@ class LocalServers:
         """A new connection to a server."""
         return StateClient.connect(self._group.addresses[index], self._group.token)
 
-    def ensure_alive(self) -> list[int]:
+    def ensure_alive(self, well: Container[int] = ()) -> list[int]:  # noqa: ARG002
         """Restart what is dead; returns the indices of the servers that were restarted."""
         return self._group.ensure_alive()
 

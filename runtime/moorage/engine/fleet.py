@@ -7,20 +7,21 @@ by the epoch runner (commit, recover) and the checkpointer (snapshot, upload).
 
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from moorage.engine.range_access import LeasedRange, ServerConnection, Servers
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
 from moorage_state.keygroups import range_of
+from moorage_state.server.exchange import Answer, exchange
 from moorage_state.server.operations import (
+    Call,
     Lease,
     OpenResult,
-    RangeApi,
     RangeSpec,
     RangeStats,
     RestoreBase,
@@ -46,7 +47,7 @@ T = TypeVar("T")
 
 _NOTHING = Version(0, "")
 _NOWHERE = -1
-_MOST_THREADS = 64
+_CONNECTING = 16
 _SMALL_PACKS_PER_SERVER = 16
 
 _LOOK_SECONDS = 1.0
@@ -100,6 +101,7 @@ class RangeFleet:
             it has to be there; None where it goes to the store.
         answer_seconds: how long all servers together are waited for where nothing depends on the
             answer of each.
+        exchange: makes calls of several servers side by side.
     """
 
     def __init__(
@@ -112,8 +114,10 @@ class RangeFleet:
         *,
         max_state_size: int | None = None,
         answer_seconds: float = _ANSWER_SECONDS,
+        exchange: Callable[..., dict[int, Answer]] = exchange,
     ) -> None:
         self._servers = servers
+        self._exchange = exchange
         self._answer_seconds = answer_seconds
         self._looked = float("-inf")
         self._state_bytes = 0
@@ -125,8 +129,6 @@ class RangeFleet:
         self._run = ""
         self._parallelism = parallelism
         self._clients: dict[int, ServerConnection] = {}
-        threads = min(_MOST_THREADS, max(2, parallelism))
-        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="fleet")
         self._ranges: dict[RangeId, _Range] = {}
         for uid in uids:
             for subtask in range(parallelism):
@@ -163,7 +165,7 @@ class RangeFleet:
             item.initial_epoch = epoch
             item.committed = []
             item.version = Version(epoch, "")
-        return self._each(self._open_one, self._ranges.values())
+        return self._each(self._open_call, self._ranges.values())
 
     def recover(self) -> list[int]:
         """Restart dead servers and open what they served at its committed version; returns which.
@@ -171,19 +173,29 @@ class RangeFleet:
         Raises:
             VersionGone: the volume no longer has what is needed; the job must be rewound.
         """
-        restarted = self._servers.ensure_alive()
-        well = self._answering() - set(restarted)
-        for index in set(self._clients) - well:
-            self._clients[index].close()
-            self._clients[index] = self._servers.connect(index)
-        self._each(self._open_one, [r for r in self._ranges.values() if self._lost(r, restarted)])
+        answering = self._answering()
+        restarted = self._servers.ensure_alive(answering)
+        self._connect(set(self._clients) - (answering - set(restarted)))
+        looks = self._ask(Call("stats"))
+        well = {
+            (stats.uid, stats.start, index)
+            for index, found in looks.items()
+            for stats in found
+            if not stats.error and stats.run == self._run
+        }
+        lost = [
+            item
+            for item in self._ranges.values()
+            if (item.spec.uid, item.spec.start, item.server) not in well
+        ]
+        self._each(self._open_call, lost)
         return restarted
 
     def leased(self, uid: str) -> tuple[LeasedRange, ...]:
         """The ranges of an operator, by subtask, at their committed versions."""
         doors = {index: self._servers.door(index) for index in self._clients}
-        mine = sorted((s, r) for (u, s), r in self._ranges.items() if u == uid)
-        return tuple(LeasedRange(self._lease(r), doors[r.server], r.version) for _, r in mine)
+        mine = [self._ranges[uid, subtask] for subtask in range(self._parallelism)]
+        return tuple(LeasedRange(self._lease(r), doors[r.server], r.version) for r in mine)
 
     def commit(self, epoch: int, digests: Mapping[RangeId, str]) -> None:
         """Make the acknowledged deltas the state of every range; idempotent.
@@ -193,22 +205,21 @@ class RangeFleet:
         """
         if set(digests) != set(self._ranges):
             raise Bug(f"an epoch commits all ranges or none: epoch={epoch} got={sorted(digests)}")
-        self._look()
         for key, item in self._ranges.items():
             version = Version(epoch, digests[key])
             item.committed.append(version)
             item.version = version
         try:
-            self._each(self._commit_one, self._ranges.values())
+            self._commit()
         # What was prepared is on the volume of the server that is gone: it is brought back first.
         except (Retryable, StaleLease):
             self.recover()
-            self._each(self._commit_one, self._ranges.values())
+            self._commit()
 
     def snapshot(self, checkpoint_id: int) -> float:
         """Hard-link every range at its committed version; returns the longest pause in seconds."""
         results = self._each(
-            lambda r: self._range(r).snapshot(checkpoint_id, r.version),
+            lambda r: Call("snapshot", (checkpoint_id, r.version), self._lease(r)),
             self._ranges.values(),
         )
         return max((r.seconds for r in results), default=0.0)
@@ -291,11 +302,11 @@ class RangeFleet:
             item.base = RestoreBase(checkpoint_id, epoch, mine)
             item.committed = [v for v in item.committed if v.epoch > epoch]
         self._base_url = self._store_url
-        self._ask(lambda _, client: client.notify_complete(checkpoint_id, self._run))
+        self._ask(Call("notify_complete", (checkpoint_id, self._run)))
 
     def aborted(self, checkpoint_id: int) -> None:
         """A checkpoint failed: its uploads end, and its local copies can go."""
-        self._ask(lambda _, client: client.notify_aborted(checkpoint_id, self._run))
+        self._ask(Call("notify_aborted", (checkpoint_id, self._run)))
         self._uploads.end(checkpoint_id)
 
     def abandon(self, checkpoint_ids: Iterable[int]) -> None:
@@ -307,7 +318,7 @@ class RangeFleet:
 
     def stats(self) -> list[RangeStats]:
         """A look at all ranges; those of a server that does not answer are left out."""
-        found = self._ask(lambda _, client: client.stats())
+        found = self._ask(Call("stats"))
         return [stats for index in sorted(found) for stats in found[index]]
 
     @property
@@ -315,20 +326,25 @@ class RangeFleet:
         """Size of the live state of all ranges, about, as it was a few epochs ago."""
         return self._state_bytes
 
-    def _look(self) -> None:
-        """Take a look at the ranges now and then."""
+    def _commit(self) -> None:
         now = time.monotonic()
-        # Just before a commit: right after it servers are at work on it and would answer late.
-        if now - self._looked >= _LOOK_SECONDS:
+        looks = now - self._looked >= _LOOK_SECONDS
+        # Before the commits: servers are at work on them afterwards, and would answer late.
+        first = [Call("state_bytes")] if looks else []
+
+        def commit(item: _Range) -> Call:
+            return Call("commit", tuple(item.version), self._lease(item))
+
+        sizes = self._together(commit, self._ranges.values(), first)
+        if looks:
             self._looked = now
-            self._state_bytes = sum(stats.size_bytes for stats in self.stats())
+            self._state_bytes = sum(results[0] for results in sizes.values())
 
     def close(self) -> None:
         """Release every lease and close the connections."""
         self._release(self._ranges.values())
         for client in self._clients.values():
             client.close()
-        self._pool.shutdown()
 
     def wants_to_move(self, *, busy: bool = False) -> bool:
         """See `Servers.wants_to_move`."""
@@ -345,10 +361,20 @@ class RangeFleet:
             item.server = wanted[subtask]
         for index in set(self._clients) - set(wanted):
             self._clients.pop(index).close()
-        for index in sorted(set(wanted) - self._answering()):
+        self._connect(set(wanted) - self._answering())
+
+    def _connect(self, indices: Collection[int]) -> None:
+        """Connect to servers anew, some at a time: each has to be greeted."""
+
+        def connect(index: int) -> None:
             if index in self._clients:
                 self._clients[index].close()
             self._clients[index] = self._servers.connect(index)
+
+        if indices:
+            with ThreadPoolExecutor(min(_CONNECTING, len(indices)), "connect") as pool:
+                for made in [pool.submit(connect, index) for index in sorted(indices)]:
+                    made.result()
 
     def _close_gone(self) -> None:
         """Close the connections to servers whose hosts are gone: whoever waits for one is freed."""
@@ -360,87 +386,56 @@ class RangeFleet:
         self._uploads.close_gone(gone)
 
     def _release(self, items: Iterable[_Range]) -> None:
-        by_server: dict[int, list[_Range]] = {}
+        # One that cannot be closed well keeps no other open.
+        calls: dict[int, list[Call]] = {}
         for item in items:
-            by_server.setdefault(item.server, []).append(item)
-
-        def release(index: int, client: ServerConnection) -> None:
-            for item in by_server.get(index, []):
-                with suppress(MoorageError):  # one that cannot be closed well keeps no other open
-                    client.release_range(self._lease(item))
-
-        self._ask(release)
+            call = Call("release_range", (self._lease(item),))
+            calls.setdefault(item.server, []).append(call)
+        self._asked(calls)
 
     def _answering(self) -> set[int]:
         """The servers that answer on the connections there are."""
-        return set(self._ask(lambda _, client: client.ping()))
+        return set(self._ask(Call("ping")))
 
-    def _ask(self, question: Callable[[int, ServerConnection], T]) -> dict[int, T]:
-        """What the servers answer, side by side; those that fail or take too long are left out."""
+    def _ask(self, call: Call) -> dict[int, Any]:
+        """What the servers answer; those that fail or take too long are left out."""
+        answers = self._asked({index: [call] for index in self._clients})
+        return {i: answer.results[0] for i, answer in answers.items() if answer.error is None}
+
+    def _asked(self, calls: Mapping[int, list[Call]]) -> dict[int, Answer]:
+        """Make calls whose failure is no error here; who takes too long is not waited for."""
         clients = dict(self._clients)
-        asked = {i: self._pool.submit(question, i, client) for i, client in clients.items()}
-        wait(asked.values(), self._answer_seconds)
-        found: dict[int, T] = {}
-        for index, future in asked.items():
-            if future.done():
-                with suppress(MoorageError):
-                    found[index] = future.result()
-            elif not future.cancel():
-                # It frees whoever waits for an answer; who needs the server next finds out if it is
-                # there.
-                clients[index].close()
-        return found
+        # Who needs a server that did not answer finds out if it is there.
+        asked = {index: (clients[index], calls[index]) for index in calls if index in clients}
+        return self._exchange(asked, seconds=self._answer_seconds, keep_going=True)
 
-    def _open_one(self, item: _Range) -> OpenResult:
-        return self._client(item).open_range(
-            item.spec, self._run, item.base, item.committed, self._base_url, item.initial_epoch
-        )
-
-    def _commit_one(self, item: _Range) -> None:
-        self._range(item).commit(item.version.epoch, item.version.digest)
-
-    def _lost(self, item: _Range, restarted: list[int]) -> bool:
-        """Whether a range must be opened again: its server is new, or it is out of work."""
-        if item.server in restarted:
-            return True
-        for stats in self._client(item).stats():
-            if (stats.uid, stats.start) == (item.spec.uid, item.spec.start):
-                return bool(stats.error) or stats.run != self._run
-        return True
-
-    def _client(self, item: _Range) -> ServerConnection:
-        return self._clients[item.server]
+    def _open_call(self, item: _Range) -> Call:
+        arguments = (self._run, item.base, item.committed, self._base_url, item.initial_epoch)
+        return Call("open_range", (item.spec, *arguments))
 
     def _lease(self, item: _Range) -> Lease:
         return item.spec.lease(self._run)
 
-    def _range(self, item: _Range) -> RangeApi:
-        return self._client(item).range(self._lease(item))
+    def _each(self, call: Callable[[_Range], Call], items: Iterable[_Range]) -> list[Any]:
+        """Call something of every range, see `_together`."""
+        return [result for some in self._together(call, items).values() for result in some]
 
-    def _each(self, action: Callable[[_Range], T], items: Iterable[_Range]) -> list[T]:
-        """Run `action` on every range, servers side by side; raises the first error."""
-        by_server: dict[int, list[_Range]] = {}
+    def _together(
+        self, call: Callable[[_Range], Call], items: Iterable[_Range], first: Sequence[Call] = ()
+    ) -> dict[int, list[Any]]:
+        """Call something of every range, each server with one message; raises the first error.
+
+        Args:
+            first: what each server is asked before.
+        """
+        calls: dict[int, list[Call]] = {}
         for item in items:
-            by_server.setdefault(item.server, []).append(item)
-        failed = threading.Event()
-
-        def one_server(group: list[_Range]) -> list[T]:
-            results: list[T] = []
-            for item in group:
-                # After a failure no further range is begun.
-                if failed.is_set():
-                    break
-                try:
-                    results.append(action(item))
-                except BaseException:
-                    failed.set()
-                    raise
-            return results
-
-        futures = [self._pool.submit(one_server, group) for group in by_server.values()]
-        # Until all have ended: what still went on in a thread would meet what is done next.
-        wait(futures)
-        return [result for future in futures for result in future.result()]
+            calls.setdefault(item.server, [*first]).append(call(item))
+        answers = self._exchange({i: (self._clients[i], some) for i, some in calls.items()})
+        for answer in answers.values():
+            if answer.error is not None:
+                raise answer.error
+        return {index: answer.results for index, answer in answers.items()}
 
 
 @dataclass(slots=True, eq=False)

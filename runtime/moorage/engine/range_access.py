@@ -5,6 +5,7 @@ same for one attempt of one subtask. `Servers` are this machine's (`moorage.driv
 cluster's (`moorage.cluster.servers`).
 """
 
+from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,8 +69,11 @@ class Servers(Protocol):
         """A new connection to a server."""
         ...
 
-    def ensure_alive(self) -> list[int]:
+    def ensure_alive(self, well: Container[int] = ()) -> list[int]:
         """Bring back what is dead; returns the indices of the servers that were restarted.
+
+        Args:
+            well: servers that have just answered.
 
         Raises:
             ExecutorLost: a server that has ranges is gone with its volume.

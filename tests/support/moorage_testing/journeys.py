@@ -7,7 +7,7 @@ but Spark, Kubernetes and sockets is left out.
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -42,6 +42,8 @@ from moorage_api import StatefulSparkJob
 from moorage_state.coordinator import CompletedCheckpointStore
 from moorage_state.deltas import encode_frame
 from moorage_state.server import RangeHost, RangeSpec, Version
+from moorage_state.server.exchange import Answer
+from moorage_state.server.operations import Call
 from moorage_state.snapshots import CheckpointStore, LogWriter, Owner
 from moorage_state.stores import LocalStore
 from moorage_testing.jobs import wait_until
@@ -130,7 +132,7 @@ class _Here:
     def connect(self, _index: int) -> Any:
         return self._host
 
-    def ensure_alive(self) -> list[int]:
+    def ensure_alive(self, well: Container[int] = ()) -> list[int]:  # noqa: ARG002
         return []
 
     def gone(self) -> frozenset[int]:
@@ -138,6 +140,19 @@ class _Here:
 
     def wants_to_move(self, *, busy: bool = False) -> bool:  # noqa: ARG002
         return False
+
+
+def _exchange(asked: Any, **_names: Any) -> dict[int, Answer]:
+    """In place of messages: the calls themselves."""
+
+    def carry_out(host: RangeHost, call: Call) -> Any:
+        where: Any = host if call.lease is None else host.range(call.lease)
+        return getattr(where, call.operation)(*call.arguments)
+
+    return {
+        index: Answer([carry_out(host, call) for call in calls])
+        for index, (host, calls) in asked.items()
+    }
 
 
 class Subtasks:
@@ -219,7 +234,7 @@ class DriverWorld:
         """A new host, which has nothing, and what a driver has before its first run."""
         self._hosts += 1
         host = RangeHost(self._folder / f"host-{self._hosts}")
-        fleet = RangeFleet(_Here(host), ["count"], 1, 128, self._objects.url)
+        fleet = RangeFleet(_Here(host), ["count"], 1, 128, self._objects.url, exchange=_exchange)
         self.host, self.fleet = host, fleet
         given: Any = SimpleNamespace(clocks=job_clocks(self._graph))
         nothing: Any = None

@@ -22,7 +22,7 @@ from moorage_state.errors import LocalDiskError, Retryable, UserError
 from moorage_state.server import Lease, ServerGroup, process
 from moorage_state.server.client import StateClient
 from moorage_state.server.process import main
-from moorage_state.server.wire import AnotherServer, Connection
+from moorage_state.server.wire import PROTOCOL_VERSION, AnotherServer, Connection
 
 only_rocksdb = pytest.mark.parametrize("small", ["rocksdb"], indirect=True)
 """About files that RocksDB makes one by one; state in memory has one file."""
@@ -330,7 +330,7 @@ def test_a_peer_that_does_not_know_the_token_is_not_trusted(tmp_path, wanted, ki
 
     def pretend(listener):
         connection = Connection(listener.accept()[0])
-        connection.socket.sendall(b"MOORSTA\3" + bytes(32) + b"\x01x")
+        connection.socket.sendall(b"MOORSTA" + bytes([PROTOCOL_VERSION]) + bytes(32) + b"\x01x")
         connection.receive_hello()
         connection.send_result(bytes(32))
         connection.close()

@@ -18,6 +18,7 @@ from moorage_state.server import ServerGroup
 from moorage_state.server.client import StateClient
 from moorage_state.server.service import Service
 from moorage_state.server.sidecar import _health
+from moorage_state.server.wire import PROTOCOL_VERSION
 
 TOKEN = "the token"  # noqa: S105
 
@@ -169,7 +170,7 @@ def test_a_client_waits_for_a_dripping_server_no_longer_than_a_handshake_may_tak
         def drip():
             connected, _ = listener.accept()
             with connected, contextlib.suppress(OSError):
-                connected.sendall(b"MOORSTA\3" + bytes(32) + b"\xff")
+                connected.sendall(b"MOORSTA" + bytes([PROTOCOL_VERSION]) + bytes(32) + b"\xff")
                 while not over.wait(0.02):
                     connected.sendall(b"x")
 
