@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from moorage.engine.range_access import LeasedRange, ServerConnection, Servers
+from moorage.engine.range_access import LeasedRanges, ServerConnection, Servers
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
 from moorage_state.keygroups import range_of
@@ -191,11 +191,12 @@ class RangeFleet:
         self._each(self._open_call, lost)
         return restarted
 
-    def leased(self, uid: str) -> tuple[LeasedRange, ...]:
+    def leased(self, uid: str) -> LeasedRanges:
         """The ranges of an operator, by subtask, at their committed versions."""
-        doors = {index: self._servers.door(index) for index in self._clients}
         mine = [self._ranges[uid, subtask] for subtask in range(self._parallelism)]
-        return tuple(LeasedRange(self._lease(r), doors[r.server], r.version) for r in mine)
+        doors = {index: self._servers.door(index) for index in {r.server for r in mine}}
+        places = ((r.spec.start, r.server, r.version) for r in mine)
+        return LeasedRanges(uid, self._run, doors, places)
 
     def commit(self, epoch: int, digests: Mapping[RangeId, str]) -> None:
         """Make the acknowledged deltas the state of every range; idempotent.

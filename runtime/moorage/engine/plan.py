@@ -4,6 +4,7 @@ Decides how rows reach the subtask that owns their key and in what order they ar
 result is one lazy DataFrame whose single action runs the whole epoch. Called by the epoch runner.
 """
 
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -177,9 +178,9 @@ class EpochPlan:
     epoch: int
     watermarks: Watermarks
     now_ms: int
-    next_timers: Mapping[str, tuple[int, ...]]
+    next_timers: Mapping[str, Sequence[int]]
     token: str
-    ranges: Mapping[str, tuple[LeasedRange, ...]]
+    ranges: Mapping[str, Sequence[LeasedRange]]
     schemas: Mapping[str, tuple[StateSchema, ...]]
     operator_states: Mapping[str, OperatorStatePlan] = field(default_factory=dict)
 
@@ -254,6 +255,52 @@ class EpochPlanner:
         """Who takes `operator`'s outputs."""
         return self.once((operator.uid, "outlets"), lambda: outlets_of(self.graph, operator))
 
+    def subtask_plan(self, spec: EpochPlan, operator: OperatorNode) -> SubtaskPlan:
+        """What the subtasks of `operator` are told; asks nothing of Spark."""
+        upstream, outlets, clocks = operator.upstream.operator, self.outlets(operator), self.clocks
+        watermark = spec.watermarks.of(operator.uid)
+        before = spec.watermarks.before(operator.uid)
+        return SubtaskPlan(
+            uid=operator.uid,
+            lineage=spec.lineage,
+            run=spec.run,
+            epoch=spec.epoch,
+            parallelism=self.parallelism,
+            max_parallelism=self.max_parallelism,
+            function=operator.function,
+            columns=tuple(operator.upstream.schema.names),
+            key_columns=operator.key_columns,
+            key_types=operator.key_types,
+            output=arrow_schema(operator.output),
+            watermark=watermark,
+            row_watermark=before if upstream else watermark,
+            ranges=spec.ranges[operator.uid],
+            token=spec.token,
+            inputs=clocks.branches.get(operator.uid, ()),
+            per=clocks.per(operator.uid),
+            now_ms=spec.now_ms,
+            next_timers=array("q", spec.next_timers.get(operator.uid, ())),
+            timer_delay_ms=clocks.within_keys(operator.uid),
+            downstream=bool(outlets.consumers),
+            main_read=outlets.main_read,
+            side_outputs=outlets.sides,
+            time_columns=_time_columns(operator),
+            null_keys_to=_name_of(operator.null_key),
+            bad_times_to=_name_of(operator.bad_time),
+            upstream=self._upstream(operator),
+            schemas=tuple(spec.schemas.get(operator.uid, ())),
+            sinks=outlets.sinks,
+            operator_state=spec.operator_states.get(operator.uid),
+            batch=self.batch,
+        )
+
+    def _upstream(self, operator: OperatorNode) -> Upstream | None:
+        producer = operator.upstream.operator
+        if producer is None:
+            return None
+        first = self.outlets(producer).consumers[0]
+        return Upstream(producer.uid, operator.upstream.side_output or "", first is operator)
+
 
 class _Build:
     """One epoch's plan while it is being put together."""
@@ -308,7 +355,7 @@ class _Build:
         return output
 
     def _run(self, operator: OperatorNode, ordered: DataFrame) -> DataFrame:
-        plan = self._subtask_plan(operator)
+        plan = self._p.subtask_plan(self._spec, operator)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return run_subtask(plan, batches)
@@ -318,52 +365,6 @@ class _Build:
             fields = self._p.outlets(operator).fields
             schema = StructType([*fields, *_ENGINE_FIELDS])
         return ordered.mapInArrow(run, schema)
-
-    def _subtask_plan(self, operator: OperatorNode) -> SubtaskPlan:
-        spec, upstream = self._spec, operator.upstream.operator
-        clocks, outlets = self._p.clocks, self._p.outlets(operator)
-        watermark = spec.watermarks.of(operator.uid)
-        before = spec.watermarks.before(operator.uid)
-        return SubtaskPlan(
-            uid=operator.uid,
-            lineage=spec.lineage,
-            run=spec.run,
-            epoch=spec.epoch,
-            parallelism=self._p.parallelism,
-            max_parallelism=self._p.max_parallelism,
-            function=operator.function,
-            columns=tuple(operator.upstream.schema.names),
-            key_columns=operator.key_columns,
-            key_types=operator.key_types,
-            output=arrow_schema(operator.output),
-            watermark=watermark,
-            row_watermark=before if upstream else watermark,
-            ranges=spec.ranges[operator.uid],
-            token=spec.token,
-            inputs=clocks.branches.get(operator.uid, ()),
-            per=clocks.per(operator.uid),
-            now_ms=spec.now_ms,
-            next_timers=spec.next_timers.get(operator.uid, ()),
-            timer_delay_ms=clocks.within_keys(operator.uid),
-            downstream=bool(outlets.consumers),
-            main_read=outlets.main_read,
-            side_outputs=outlets.sides,
-            time_columns=_time_columns(operator),
-            null_keys_to=_name_of(operator.null_key),
-            bad_times_to=_name_of(operator.bad_time),
-            upstream=self._upstream(operator),
-            schemas=tuple(spec.schemas.get(operator.uid, ())),
-            sinks=outlets.sinks,
-            operator_state=spec.operator_states.get(operator.uid),
-            batch=self._p.batch,
-        )
-
-    def _upstream(self, operator: OperatorNode) -> Upstream | None:
-        producer = operator.upstream.operator
-        if producer is None:
-            return None
-        first = self._p.outlets(producer).consumers[0]
-        return Upstream(producer.uid, operator.upstream.side_output or "", first is operator)
 
     # -- rows on their way to a subtask ----------------------------------------------------
 

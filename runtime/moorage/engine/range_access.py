@@ -5,11 +5,15 @@ same for one attempt of one subtask. `Servers` are this machine's (`moorage.driv
 cluster's (`moorage.cluster.servers`).
 """
 
-from collections.abc import Container
+from array import array
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, overload
+
+import msgspec
 
 from moorage_state.database import Scan
 from moorage_state.errors import MoorageError, VersionGone
@@ -104,6 +108,75 @@ class LeasedRange:
     lease: Lease
     door: ServerDoor
     version: Version
+
+
+_Packed = tuple[int, int, Version]
+_encode = msgspec.msgpack.Encoder().encode
+_decode_door = msgspec.msgpack.Decoder(ServerDoor).decode
+_decode_range = msgspec.msgpack.Decoder(tuple[int, int, int, str]).decode
+
+
+class LeasedRanges(Sequence[LeasedRange]):
+    """The ranges of an operator, by subtask; a task that has them unpacks its own only.
+
+    Every task of an epoch is sent all of them. So they are two strings each of ranges and of
+    doors, which are copied as they are, whatever their number.
+    """
+
+    __slots__ = ("_doors", "_ranges", "_run", "_uid")
+
+    def __init__(
+        self, uid: str, run: str, doors: Mapping[int, ServerDoor], ranges: Iterable[_Packed]
+    ) -> None:
+        """Pack them.
+
+        Args:
+            doors: by index, the servers.
+            ranges: by subtask, the first key group, the server and the version.
+        """
+        self._uid = uid
+        self._run = run
+        at = {index: place for place, index in enumerate(doors)}
+        self._doors = _Strings.of(map(_encode, doors.values()))
+        packed = ((start, at[server], *version) for start, server, version in ranges)
+        self._ranges = _Strings.of(map(_encode, packed))
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    @overload
+    def __getitem__(self, subtask: int) -> LeasedRange: ...
+    @overload
+    def __getitem__(self, subtask: slice) -> tuple[LeasedRange, ...]: ...
+    def __getitem__(self, subtask: int | slice) -> LeasedRange | tuple[LeasedRange, ...]:
+        if isinstance(subtask, slice):
+            return tuple(self[i] for i in range(*subtask.indices(len(self))))
+        start, door, epoch, digest = _decode_range(self._ranges[subtask])
+        lease = Lease(self._uid, start, self._run)
+        return LeasedRange(lease, _decode_door(self._doors[door]), Version(epoch, digest))
+
+
+class _Strings:
+    """Strings of bytes one after the other, and where each ends."""
+
+    __slots__ = ("_bytes", "_ends")
+
+    def __init__(self, joined: bytes, ends: "array[int]") -> None:
+        self._bytes = joined
+        self._ends = ends
+
+    @classmethod
+    def of(cls, strings: Iterable[bytes]) -> "_Strings":
+        several = [*strings]
+        return cls(b"".join(several), array("Q", accumulate(map(len, several))))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> bytes:
+        index = range(len(self))[index]
+        start = self._ends[index - 1] if index else 0
+        return self._bytes[start : self._ends[index]]
 
 
 def connect_to(door: ServerDoor, token: str) -> StateClient:

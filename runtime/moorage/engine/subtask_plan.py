@@ -3,6 +3,7 @@
 Made by the planner on the driver, pickled to executors. Holds values only.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -115,12 +116,12 @@ class SubtaskPlan:
     output: pa.Schema
     watermark: int
     row_watermark: int
-    ranges: tuple[LeasedRange, ...]
+    ranges: Sequence[LeasedRange]
     token: str = field(repr=False)
     inputs: tuple[str, ...] = ()
     per: tuple[str, ...] = ()
     now_ms: int = 0
-    next_timers: tuple[int, ...] = ()
+    next_timers: Sequence[int] = ()
     timer_delay_ms: int | None = None
     downstream: bool = False
     main_read: bool = True
