@@ -14,7 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
 from benchmarks.scale.curve import Curve, table, write
 
-TOPICS: dict[str, str] = {"timers": "benchmarks.scale.timers"}
+TOPICS: dict[str, str] = {
+    "epochs": "benchmarks.scale.epochs",
+    "timers": "benchmarks.scale.timers",
+}
 """By name, the module whose `measure(quick)` returns the curves of a topic."""
 
 
