@@ -25,8 +25,8 @@ from moorage_state.snapshots.history import ancestors as ancestors
 from moorage_state.snapshots.history import finished_with as finished_with
 from moorage_state.snapshots.history import restore_point as restore_point
 from moorage_state.snapshots.history import retained as retained
+from moorage_state.snapshots.lineage_log import LineageLog as LineageLog
 from moorage_state.snapshots.log import AdoptionNeeded as AdoptionNeeded
-from moorage_state.snapshots.log import LineageLog as LineageLog
 from moorage_state.snapshots.log import LogWriter as LogWriter
 from moorage_state.snapshots.log import NotOwner as NotOwner
 from moorage_state.snapshots.manifest import MAX_INLINE_BYTES as MAX_INLINE_BYTES

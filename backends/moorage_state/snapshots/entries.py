@@ -164,6 +164,48 @@ class Finished(_Entry, frozen=True, tag="?finished"):
     fence: _Id
 
 
+class Compacted(msgspec.Struct, frozen=True):
+    """All that the entries before this one still say, so that they need not be read, nor kept.
+
+    What says nothing any more is not among `records` (see `history.compacted`); the others are as
+    they were written.
+
+    Attributes:
+        base: the number where the log began when this was written; 0 for its very first entry.
+        cleared: entries with lower numbers were deleted by then.
+    """
+
+    fence: int
+    base: int
+    cleared: int
+    past: "Past"
+    records: tuple["Record", ...]
+
+
+class Past(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The checkpoints that were compacted away, where something that is there descends from them.
+
+    `links` has, for checkpoints, savepoints and where runs began: its id, the point before it that
+    is among the records or links, 0 for none, and the ranges of ids between the two, both ends
+    included.
+    """
+
+    links: tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...] = ()
+
+
+class Moved(_Entry, frozen=True):
+    """A mark beside the log: it begins with a later entry, and those before that may be deleted.
+
+    Never an entry; its own number is where the log begins now.
+
+    Attributes:
+        base: where it began before; 0 for its very first entry.
+    """
+
+    fence: _Id
+    base: _Count
+
+
 class Unknown(msgspec.Struct, frozen=True):
     """An optional entry of a kind that this release does not know: passed over by all who read."""
 
@@ -171,13 +213,14 @@ class Unknown(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
-_Known = Owner | Fence | Run | Checkpoint | Savepoint | Retire | Released | Finished
-Entry = _Known | Unknown
+_Known = Owner | Fence | Run | Checkpoint | Savepoint | Retire | Released | Finished | Moved
+Entry = _Known | Compacted | Unknown
 
 _KINDS = frozenset(
     kind.__struct_config__.tag
-    for kind in (Owner, Fence, Run, Checkpoint, Savepoint, Retire, Released, Finished)
+    for kind in (Owner, Fence, Run, Checkpoint, Savepoint, Retire, Released, Finished, Moved)
 )
+_COMPACTED = "compacted"
 
 
 class Record(NamedTuple):
@@ -203,18 +246,32 @@ class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entry: msgspec.Raw
 
 
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A record within a compacted entry."""
+
+    seq: _Id
+    attempt: str
+    at: AwareTime
+    entry: msgspec.Raw
+
+
+class _Lines(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag=_COMPACTED
+):
+    """A compacted entry as it is stored."""
+
+    fence: _Id
+    base: _Count
+    cleared: _Count
+    past: Past
+    records: tuple[_Line, ...]
+
+
 def encode_record(record: Record) -> bytes:
     """Return the bytes of one log object. Raises Bug if they would not read back as equal."""
     entry = record.entry
-    plain = {"kind": entry.kind, **entry.fields} if isinstance(entry, Unknown) else entry
     try:
-        body = _Body(
-            LOG_FORMAT,
-            record.seq,
-            record.attempt,
-            record.at,
-            msgspec.Raw(msgspec.json.encode(plain, order="deterministic")),
-        )
+        body = _Body(LOG_FORMAT, record.seq, record.attempt, record.at, _encode_entry(entry))
         head = msgspec.json.encode(body)[:-1]
         data = head + b',"sha256":"' + hashlib.sha256(head).hexdigest().encode() + b'"}\n'
         same = decode_record(data, "new entry") == record
@@ -253,8 +310,26 @@ class _Kind(msgspec.Struct):
     kind: str
 
 
+def _encode_entry(entry: Entry) -> msgspec.Raw:
+    plain: Any = entry
+    if isinstance(entry, Unknown):
+        plain = {"kind": entry.kind, **entry.fields}
+    elif isinstance(entry, Compacted):
+        lines = (_Line(r.seq, r.attempt, r.at, _encode_entry(r.entry)) for r in entry.records)
+        plain = _Lines(entry.fence, entry.base, entry.cleared, entry.past, tuple(lines))
+    return msgspec.Raw(msgspec.json.encode(plain, order="deterministic"))
+
+
 def _decode_entry(raw: bytes, path: str) -> Entry:
     kind = decode_document(raw, _Kind, "log entry", path).kind
+    if kind == _COMPACTED:
+        found_lines = decode_document(raw, _Lines, "log entry", path)
+        records = (
+            Record(line.seq, line.attempt, line.at, _decode_entry(bytes(line.entry), path))
+            for line in found_lines.records
+        )
+        whole = found_lines
+        return Compacted(whole.fence, whole.base, whole.cleared, whole.past, tuple(records))
     if kind in _KINDS:
         found: Entry = decode_document(raw, _Known, "log entry", path)  # type: ignore[arg-type]  # mypy takes no union for a type
         return found

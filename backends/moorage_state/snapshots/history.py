@@ -1,7 +1,8 @@
 """What a lineage's log says: where to restore from, what is retained, which checkpoints may go.
 
 Pure functions over the entries in the order of the log. The driver, the operator and the command
-line all ask these, so they all answer alike.
+line all ask these, so they all answer alike. What none of them can tell from its absence is let go
+of (`compacted`): who adds a question here keeps there what it asks for.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,17 +11,27 @@ from dataclasses import dataclass
 from moorage_state.errors import UserError
 from moorage_state.snapshots.entries import (
     Checkpoint,
+    Compacted,
     Entry,
     Fence,
     Finished,
     Owner,
+    Past,
+    Record,
     Released,
     Retire,
     Run,
     Savepoint,
+    Unknown,
 )
 from moorage_state.snapshots.manifest import Manifest, RangeHandle, object_keys
 from moorage_state.snapshots.object_keys import checkpoint_id_of, checkpoint_path, manifest_key
+
+_ORDERS_KEPT = 100
+"""Of the choices that were made by nonce or order so many are known: one of those before them is
+not made again."""
+
+_Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +161,13 @@ def _without_retired(timeline: list[RestorePoint], retired: set[int]) -> Sequenc
     def gone(point: RestorePoint) -> bool:
         return point.checkpoint is not None and point.checkpoint.checkpoint_id in retired
 
+    newest = ""
     while timeline and gone(timeline[-1]) and not timeline[-1].explicit:
-        lost = timeline.pop()
+        newest = newest or timeline[-1].path
+        timeline.pop()
         if not timeline:
             raise UserError(
-                f"every checkpoint of this lineage was retired: newest={lost.path}; name a "
+                f"every checkpoint of this lineage was retired: newest={newest}; name a "
                 "savepoint to restore, or ask for an empty start explicitly"
             )
     if timeline and gone(timeline[-1]):
@@ -175,13 +188,22 @@ def ancestors(entries: Iterable[Entry], checkpoint_id: int) -> tuple[int, ...]:
     at: int | None = checkpoint_id
     while at is not None:
         line.append(at)
-        at = parents.get(at)
+        at, between = parents.get(at, (None, ()))
+        for first, last in reversed(between):
+            line.extend(range(last, first - 1, -1))
     return tuple(reversed(line))
 
 
-def _parents(entries: Iterable[Entry]) -> dict[int, int | None]:
-    """What each checkpoint and savepoint follows directly: the one before it in its run."""
-    parents: dict[int, int | None] = {}
+def _parents(entries: Iterable[Entry]) -> dict[int, tuple[int | None, _Ranges]]:
+    """What each checkpoint and savepoint follows: the one before it, and what was between them.
+
+    Between two there is what was compacted away.
+    """
+    entries = tuple(entries)
+    parents: dict[int, tuple[int | None, _Ranges]] = {}
+    for entry in entries:
+        if isinstance(entry, Compacted):
+            parents |= {link[0]: (link[1] or None, link[2]) for link in entry.past.links}
     # By (fence, run): what it started from, then its checkpoints, each with its epoch.
     runs: dict[tuple[int, int], list[tuple[int, int | None]]] = {}
     tip: int | None = None
@@ -191,14 +213,153 @@ def _parents(entries: Iterable[Entry]) -> dict[int, int | None]:
                 tip = entry.restored_id or checkpoint_id_of(entry.restored_from or "")
                 runs[entry.fence, entry.run] = [(-1, tip)]
             case Checkpoint():
-                parents[entry.checkpoint_id] = tip
+                parents.setdefault(entry.checkpoint_id, (tip, ()))
                 tip = entry.checkpoint_id
                 runs.setdefault((entry.fence, entry.run), []).append((entry.epoch, tip))
-            case Savepoint():
+            case Savepoint() if entry.checkpoint_id not in parents:
                 line = runs.get((entry.fence, entry.run), [])
-                before = [point for epoch, point in line if epoch <= entry.epoch]
-                parents[entry.checkpoint_id] = before[-1] if before else None
+                parents[entry.checkpoint_id] = _before(entry, line, parents)
     return parents
+
+
+def _before(
+    savepoint: Savepoint,
+    line: Sequence[tuple[int, int | None]],
+    parents: Mapping[int, tuple[int | None, _Ranges]],
+) -> tuple[int | None, _Ranges]:
+    """What a savepoint follows in the line of its run: the newest that its epoch covers."""
+    covered = [point for epoch, point in line if epoch <= savepoint.epoch]
+    parent = covered[-1] if covered else None
+    later = [point for epoch, point in line if epoch > savepoint.epoch and point is not None]
+    if not later or parents[later[0]][0] != parent:
+        return parent, ()
+    # Some of what was compacted away is before it: ids were given in the order of epochs.
+    between = parents[later[0]][1]
+    own = savepoint.checkpoint_id
+    return parent, tuple((first, min(last, own)) for first, last in between if first < own)
+
+
+def compacted(records: Sequence[Record]) -> tuple[list[Record], Past]:
+    """Return the records that still say something, in order, and what descends from the others.
+
+    With what is appended later, every function here answers of them as of all; only of retired
+    checkpoints that nothing leads to any more less is known. As many stay as there are checkpoints,
+    savepoints and choices of people.
+    """
+    entries = [record.entry for record in records]
+    kept = _said(entries)
+    points = [
+        entry.checkpoint_id
+        for index, entry in enumerate(entries)
+        if index in kept and isinstance(entry, Checkpoint | Savepoint)
+    ]
+    return [record for index, record in enumerate(records) if index in kept], _past(entries, points)
+
+
+def _past(entries: Sequence[Entry], points: Collection[int]) -> Past:
+    """The links of these points, which may lead to others that no entry tells of any more."""
+    parents = _parents(entries)
+    begun = {
+        point
+        for entry in entries
+        if isinstance(entry, Run)
+        and (point := entry.restored_id or checkpoint_id_of(entry.restored_from or ""))
+        and point in parents
+    }
+    stay = begun.union(points)
+    links = []
+    for point in sorted(stay):
+        parent, between = parents[point]
+        ids = list(reversed(between))
+        while parent is not None and parent not in stay and parent in parents:
+            ids.append((parent, parent))
+            parent, further = parents[parent]
+            ids.extend(reversed(further))
+        links.append((point, parent or 0, _joined(reversed(ids))))
+    return Past(tuple(links))
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> _Ranges:
+    """Ranges in ascending order, those that follow each other without a gap as one."""
+    # Never over a gap: its ids may be those of savepoints that are still on their way.
+    joined: list[tuple[int, int]] = []
+    for first, last in ranges:
+        if joined and joined[-1][1] + 1 == first:
+            joined[-1] = (joined[-1][0], last)
+        else:
+            joined.append((first, last))
+    return tuple(joined)
+
+
+def _said(entries: Sequence[Entry]) -> set[int]:
+    """The indices of the entries that some function here could miss."""
+    newest = {(type(entry), _subject(entry)): index for index, entry in enumerate(entries)}
+
+    def by_subject(kind: type) -> dict[object, int]:
+        return {subject: index for (of, subject), index in newest.items() if of is kind}
+
+    checkpoints, retired, fences = by_subject(Checkpoint), by_subject(Retire), by_subject(Fence)
+    runs = sorted(by_subject(Run).values())
+    kept = {index for (kind, _), index in newest.items() if kind in _ALL_KEPT}
+    live = [index for one, index in checkpoints.items() if one not in retired]
+    kept.update(live, _runs_said(entries, runs, min(live, default=len(entries))))
+    # What was completed last is told of though it is retired: before the end, and in either of the
+    # last two runs. So is what a run began from.
+    for before in (len(entries), newest.get((Finished, None), 0), *runs[-1:]):
+        kept.update(sorted(i for i in checkpoints.values() if i < before)[-1:])
+    targets = {_target(entries[index]) for index in kept.intersection(runs)}
+    kept.update(index for one, index in checkpoints.items() if one in targets)
+    told = [e for i in kept if isinstance(e := entries[i], Checkpoint)]
+    kept.update(fences[one] for one in {e.fence for e in told}.intersection(fences))
+    # The numbers of fences and checkpoints grow: the last ones are the highest.
+    kept.update(sorted(fences.values())[-1:], sorted(retired.values())[-1:])
+    return kept.union(retired[e.checkpoint_id] for e in told if e.checkpoint_id in retired)
+
+
+_ALL_KEPT = (Owner, Released, Savepoint, Finished, Unknown)
+
+
+def _subject(entry: Entry) -> object:
+    """What an entry is about: of two entries of one kind about the same the last one counts."""
+    match entry:
+        case Fence():
+            return entry.fence
+        case Run():
+            return entry.fence, entry.run
+        case Checkpoint() | Savepoint() | Retire():
+            return entry.checkpoint_id
+        case Unknown():
+            return entry.kind
+        case _:
+            return None
+
+
+def _target(entry: Entry) -> int:
+    """The checkpoint of the lineage that a run began from; 0 for anything else."""
+    path = entry.restored_from if isinstance(entry, Run) else None
+    return checkpoint_id_of(path or "") or 0
+
+
+def _runs_said(entries: Sequence[Entry], runs: Sequence[int], oldest: int) -> set[int]:
+    """The runs that still say something; `oldest` is the index of the oldest checkpoint there is.
+
+    The last two say where the job is and was; explicit ones since the oldest checkpoint, and the
+    one before it, what belongs together; and orders are followed once, savepoints claimed.
+    """
+    kept = set(runs[-2:])
+    explicit = [(i, e) for i in runs if isinstance(e := entries[i], Run) and e.explicit]
+    before = [index for index, _ in explicit if index < oldest]
+    kept.update(before[-1:], (index for index, _ in explicit if index > oldest))
+    ordered = {(run.order_id, run.restore_nonce): index for index, run in explicit}
+    ordered.pop(("", 0), None)
+    kept.update(sorted(ordered.values())[-_ORDERS_KEPT:])
+    claimed: dict[str | None, int] = {}
+    for index in runs:
+        run = entries[index]
+        if isinstance(run, Run) and (run.claimed or run.restored_from in claimed):
+            kept.add(index)
+            claimed[run.restored_from] = index
+    return kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,21 @@
-"""The lineage's log: who owns the lineage, who may write, which checkpoints exist.
+"""Writing a lineage's log: who owns the lineage, who may write, which checkpoints exist.
 
 An entry is created under the next free number with put-if-absent, and only by a writer that has
 read all entries before it. So the log has no gaps, entries never change, and a writer that another
 one has overtaken finds that out at its next put, however long it was asleep. Listings only hint at
 where the end is; the put decides.
+
+So that nobody has to read all that ever was, the holder of the fence puts the log together: an
+entry says what those before it still say, a mark says that the log begins there, and what lies
+before is deleted. A put under a number that was deleted would succeed: so a put counts only when
+afterwards there is no mark yet at the beginning that its writer knows. Beside the log lies a copy
+of what it says as of a few entries ago, which is never more than a place to begin from.
 """
 
+import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from moorage_state import failpoints
@@ -17,23 +24,35 @@ from moorage_state.errors import (
     Bug,
     CorruptState,
     Fenced,
-    ObjectNotFound,
     StoreUnavailable,
     UserError,
 )
-from moorage_state.formats import unknown_name
 from moorage_state.snapshots.entries import (
+    Compacted,
     Entry,
     Fence,
+    Moved,
     Owner,
     Record,
     Unknown,
-    decode_record,
     encode_record,
 )
-from moorage_state.snapshots.history import current_fence, current_owner, is_released
-from moorage_state.snapshots.object_keys import LOG_PREFIX, is_log_key, log_key, log_seq
-from moorage_state.stores import ObjectStore
+from moorage_state.snapshots.history import compacted, current_fence, current_owner, is_released
+from moorage_state.snapshots.lineage_log import LineageLog, View, alone
+from moorage_state.snapshots.object_keys import (
+    VIEW_KEY,
+    log_key,
+    moved_key,
+)
+from moorage_state.stores import ObjectStore, delete_all
+
+VIEW_EVERY = 8
+"""Entries after which the copy is written anew: as many may have to be read one by one."""
+
+COMPACT_EVERY = 4096
+"""Entries after which the log begins anew: each beginning leaves a mark for good."""
+
+_DELETES_AT_ONCE = 1000
 
 Clock = Callable[[], datetime]
 NewId = Callable[[], str]
@@ -61,95 +80,8 @@ def random_id() -> str:
     return uuid.uuid4().hex
 
 
-class LineageLog:
-    """Reading a lineage's log; anyone may, at any time."""
-
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
-
-    @classmethod
-    def open(cls, store: ObjectStore) -> "LineageLog":
-        """Return the log in this store; reads nothing yet."""
-        return cls(store)
-
-    def read(self) -> list[tuple[int, Entry]]:
-        """Return all entries with their numbers, in order; an empty list for a new lineage.
-
-        Raises:
-            CorruptState: an entry is damaged, missing in the middle, or the whole log is missing
-                beside checkpoints that it must have named.
-            UserError: a newer Moorage wrote an entry, or something foreign lies in the log.
-            StoreUnavailable: the store does not answer.
-        """
-        return [(record.seq, record.entry) for record in self.read_records()]
-
-    def read_records(self, after: int = 0) -> list[Record]:
-        """Like `read`, with attempts and times; only the entries numbered above `after`."""
-        return list(self.each_record(after))
-
-    def each_record(self, after: int = 0) -> Iterator[Record]:
-        """Like `read_records`, one by one: what follows one may be of a kind that is refused."""
-        listed = self._listed(after)
-        end = after
-        while (record := self.read_one(end + 1)) is not None:
-            yield record
-            end = record.seq
-        later = [seq for seq in listed if seq > end]
-        if later:
-            # It may say itself why those before it are not there, to who knows its kind.
-            self.read_one(min(later))
-            raise CorruptState(
-                f"log entry is missing although entry {max(later)} exists",
-                self._path(end + 1),
-                "restore it from a backup of the checkpoint directory",
-            )
-        if end == 0:
-            self._check_really_new()
-
-    def read_one(self, seq: int) -> Record | None:
-        """Return the entry with this number, or None if there is none (yet)."""
-        path = self._path(seq)
-        try:
-            record = decode_record(self._store.get(log_key(seq)), path)
-        except ObjectNotFound:
-            return None
-        if record.seq != seq:
-            raise CorruptState(
-                f"log entry {record.seq} lies under another number",
-                path,
-                "restore the log from a backup of the checkpoint directory",
-            )
-        return record
-
-    def _listed(self, after: int) -> list[int]:
-        found = []
-        for info in self._store.list(LOG_PREFIX, log_key(after) if after else ""):
-            seq = log_seq(info.key)
-            if seq is not None:
-                found.append(seq)
-            elif is_log_key(info.key):
-                name = info.key.removeprefix(LOG_PREFIX)
-                raise unknown_name("log", f"object={name}", f"{self._store.url}/{LOG_PREFIX}")
-            else:
-                raise UserError(
-                    f"unexpected object in the log: path={self._store.url}/{info.key}; "
-                    "move it away, only moorage writes there"
-                )
-        return found
-
-    def _check_really_new(self) -> None:
-        """A lineage with checkpoints has a log; without one it must not start empty."""
-        for prefix in ("chk-", "shared/"):
-            found = next(iter(self._store.list(prefix)), None)
-            if found is not None:
-                raise CorruptState(
-                    f"the log is missing beside objects of checkpoints, such as {found.key}",
-                    f"{self._store.url}/{LOG_PREFIX}",
-                    "restore the log from a backup, or use an empty directory for a new lineage",
-                )
-
-    def _path(self, seq: int) -> str:
-        return f"{self._store.url}/{log_key(seq)}"
+class _MovedOn(Exception):
+    """The log begins later than a claim that is under way has read."""
 
 
 class LogWriter:
@@ -159,14 +91,16 @@ class LogWriter:
     raises it.
     """
 
-    def __init__(
-        self, store: ObjectStore, records: Sequence[Record], clock: Clock, new_id: NewId
-    ) -> None:
+    def __init__(self, store: ObjectStore, view: View, clock: Clock, new_id: NewId) -> None:
         """Private: use `claim`."""
         self._store = store
         self._log = LineageLog(store)
         # Replaced and never changed, so that it can be read without the lock.
-        self._records = tuple(records)
+        self._records = view.records
+        self._end, self._base, self._cleared = view.end, view.base, view.cleared
+        self._copied = max((r.seq for r in view.records if _is_compacted(r)), default=0)
+        # Of entries since the one in doubt: it is there if its number has its attempt.
+        self._attempts: dict[int, str] = {}
         self._clock = clock
         self._new_id = new_id
         self._lock = threading.RLock()
@@ -205,15 +139,26 @@ class LogWriter:
                 again takes the next fence, which is always right.
             CorruptState, UserError: see `LineageLog.read`.
         """
-        writer = cls(store, LineageLog.open(store).read_records(), clock, new_id)
-        writer._on_fenced = fenced
-        while writer._fence == 0:
-            entry = _next_claim(writer.entries, owner, holder, adopt=adopt, new_id=new_id)
-            record = writer._next_record(entry)
-            writer._put(record, encode_record(record))
-            if isinstance(entry, Fence) and writer._has(record):
-                writer._fence = entry.fence
-        return writer
+        while True:
+            writer = cls(store, LineageLog.open(store).view(), clock, new_id)
+            writer._on_fenced = fenced
+            try:
+                writer._claim(owner, holder, adopt)
+            except _MovedOn:
+                continue
+            return writer
+
+    def _claim(self, owner: Owner, holder: str, adopt: str) -> None:
+        while self._fence == 0:
+            try:
+                entry = _next_claim(self.entries, owner, holder, adopt=adopt, new_id=self._new_id)
+            except NotOwner:
+                self._confirm()
+                raise
+            record = self._next_record(entry)
+            self._put(record, encode_record(record))
+            if isinstance(entry, Fence) and self._has(record):
+                self._fence = entry.fence
 
     @property
     def fence(self) -> int:
@@ -235,7 +180,10 @@ class LogWriter:
 
     @property
     def entries(self) -> list[Entry]:
-        """All entries this writer knows of, in order: up to its own last one at least."""
+        """What the log says to this writer, in order: up to its own last entry at least.
+
+        Entries that say nothing any more may be left out, see `history.compacted`.
+        """
         return [record.entry for record in self._records]
 
     @property
@@ -246,7 +194,7 @@ class LogWriter:
         """
         doubtful = self._in_doubt  # before the entries: it moves from here to there
         records = self._records
-        if doubtful is not None and all(r.attempt != doubtful.attempt for r in records[-2:]):
+        if doubtful is not None and all(r.attempt != doubtful.attempt for r in records):
             return [*(record.entry for record in records), doubtful.entry]
         return [record.entry for record in records]
 
@@ -258,15 +206,23 @@ class LogWriter:
         it first, by writing it if it is not there.
 
         Raises:
-            Fenced: another writer claimed a higher fence. `entry` was not appended.
+            Fenced: another writer claimed a higher fence. Whether `entry` was appended before
+                that, only that one knows.
             StoreUnavailable: the store does not answer.
         """
         with self._lock:
             self._check_own(entry)
             settled = self.settle()
-            if settled is not None and settled.entry == entry:
-                return settled.seq
-            return self._append(self._next_record(entry)).seq
+            if settled is None or settled.entry != entry:
+                settled = self._append(self._next_record(entry))
+            if settled is None:
+                raise Bug(f"entry was passed over: entry={entry!r}")
+            return settled.seq
+
+    @property
+    def end(self) -> int:
+        """The number of the last entry that this writer knows of."""
+        return self._end
 
     def settle(self) -> Record | None:
         """Bring an entry in doubt into the log and return it; None if there is none.
@@ -281,36 +237,105 @@ class LogWriter:
         """Read what others appended. Raises Fenced as soon as a higher fence is claimed."""
         with self._lock:
             self._check_fence()
-            # One by one: who took over may have gone on with what this release does not know.
-            for record in self._log.each_record(after=len(self._records)):
-                self._learn([record])
+            try:
+                # One by one: who took over may have gone on with what this release does not know.
+                for record in self._log.each_record(after=self._end):
+                    self._learn(record)
+            except CorruptState:
+                self._confirm()
+                raise
+            self._confirm()
 
     def watch(self) -> None:
         """Like `refresh`, from a thread of its own: nobody waits while it reads."""
         with self._lock:
             self._check_fence()
-            known = len(self._records)
-        if next(self._log.each_record(after=known), None) is not None:
+            known, base = self._end, self._base
+        if (
+            self._log.moved(base) is not None
+            or next(self._log.each_record(known), None) is not None
+        ):
             self.refresh()
 
-    def _append(self, record: Record) -> Record:
-        """Put `record`, under later numbers when others came first (a claimer names its owner)."""
+    def compact(self) -> None:
+        """Let go of entries that say nothing any more, where there are enough of them.
+
+        Called beside the epochs by one thread at a time, once what was retired is deleted: a
+        checkpoint that is not known any more is left for a sweep. Raises like `append`; it can be
+        cut short anywhere, and goes on the next time.
+        """
+        if self._end - self._base >= COMPACT_EVERY:
+            self._begin_anew()
+        with self._lock:
+            self._check_fence()
+            due = self._end - self._copied >= VIEW_EVERY or self._copied < self._base
+            copy = self._forget() if due else None
+        if copy is not None:
+            failpoints.hit("log.before_copy")
+            self._store.put(VIEW_KEY, encode_record(copy))
+            self._copied = copy.seq
+        self._clear()
+
+    def _forget(self) -> Record:
+        """Let go in memory of what says nothing any more; returns what is left as one record."""
+        entry = self._compacted()
+        whole = Record(self._end, self._new_id(), self._clock(), entry)
+        self._records = (*entry.records, alone(whole))
+        return whole
+
+    def _begin_anew(self) -> None:
+        """Put the log together, and mark that it begins there."""
+        # Others' appends wait for it, once in thousands of entries.
+        with self._lock:
+            self.settle()
+            self._forget()
+            record = self._next_record(self._compacted())
+            if self._append(record) is None:
+                return
+            failpoints.hit("log.before_mark")
+            mark = Record(record.seq, self._new_id(), self._clock(), Moved(self._fence, self._base))
+            with contextlib.suppress(AlreadyExists):
+                self._store.put_if_absent(moved_key(self._base), encode_record(mark))
+            if self._log.moved(self._base) == record.seq:
+                self._base = record.seq
+            else:
+                # Another's, which counts: of one that was late with it, or that took over.
+                self._confirm()
+            failpoints.hit("log.after_mark")
+
+    def _clear(self) -> None:
+        """Delete what lies before the beginning: nobody appends there, and nobody reads it."""
+        base = self._base
+        for first in range(max(self._cleared, 1), base, _DELETES_AT_ONCE):
+            failpoints.hit("log.before_clear")
+            numbers = range(first, min(first + _DELETES_AT_ONCE, base))
+            delete_all(self._store, [log_key(seq) for seq in numbers])
+            self._cleared = numbers.stop
+
+    def _append(self, record: Record) -> Record | None:
+        """Put `record`, under later numbers when others came first (a claimer names its owner).
+
+        None for a compacted entry that another one came before: it does not speak for that one.
+        """
         while True:
             data = encode_record(record)
             self._in_doubt = record
-            if record.seq > len(self._records):
+            if record.seq > self._end:
                 self._put(record, data)
             if self._has(record):
                 self._in_doubt = None
                 return record
-            record = record._replace(seq=len(self._records) + 1)
+            if isinstance(record.entry, Compacted):
+                self._in_doubt = None
+                return None
+            record = record._replace(seq=self._end + 1)
 
     def _has(self, record: Record) -> bool:
         """Whether the entry under the number of `record`, which is known, is that very record."""
         # The attempt id tells our own entry from another's when the reply to an earlier put of it
         # was lost. Such a put can only have taken the number it was sent with, so a foreign entry
         # under that number proves that it failed.
-        return self._records[record.seq - 1].attempt == record.attempt
+        return self._attempts[record.seq] == record.attempt
 
     def _put(self, record: Record, data: bytes) -> None:
         """Put `record` at the end; afterwards the entry that lies there, ours or not, is known."""
@@ -320,34 +345,65 @@ class LogWriter:
         except AlreadyExists as error:
             found = self._log.read_one(record.seq)
             if found is None:
+                self._confirm()
                 raise StoreUnavailable(
                     f"log entry exists and cannot be read: store={self._store.url} "
                     f"seq={record.seq}; try again"
                 ) from error
-            self._learn([found])
-            return
-        self._learn([record])
+            if found.attempt != record.attempt:
+                self._learn(found)
+                return
+        failpoints.hit("log.before_confirm")
+        self._confirm()
+        self._learn(record)
         failpoints.hit("log.after_put")
 
-    def _learn(self, records: Sequence[Record]) -> None:
-        self._records = (*self._records, *records)
-        for record in records:
-            entry = record.entry
-            if self._fence and isinstance(entry, Fence) and entry.fence > self._fence:
-                self._in_doubt = None
-                self._fenced_because = (
-                    f"another writer took over: store={self._store.url} fence={entry.fence} "
-                    f"holder={entry.holder!r} own_fence={self._fence}; end this process, the other "
-                    "one goes on"
-                )
+    def _confirm(self) -> None:
+        """Make sure that the log begins where this writer thinks: it knows what was appended since.
+
+        Raises:
+            Fenced: another writer had it begin anew.
+            _MovedOn: likewise, during a claim.
+        """
+        if self._log.moved(self._base) is None:
+            return
+        if not self._fence:
+            raise _MovedOn
+        view = self._log.view()
+        for record in view.records:
+            self._look_at_fence(record.entry)
+        self._check_fence()
+        # By its own hand, of which the reply was lost: all since then is known.
+        self._base = view.base
+
+    def _learn(self, record: Record) -> None:
+        if self._in_doubt is None:
+            self._attempts.clear()
+        self._attempts[record.seq] = record.attempt
+        self._records, self._end = (*self._records, alone(record)), record.seq
+        self._look_at_fence(record.entry)
         self._check_fence()
 
+    def _look_at_fence(self, entry: Entry) -> None:
+        if self._fence and isinstance(entry, Fence) and entry.fence > self._fence:
+            self._in_doubt = None
+            self._fenced_because = (
+                f"another writer took over: store={self._store.url} fence={entry.fence} "
+                f"holder={entry.holder!r} own_fence={self._fence}; end this process, the other "
+                "one goes on"
+            )
+
+    def _compacted(self) -> Compacted:
+        """All that is known, put together."""
+        records, past = compacted(self._records)
+        return Compacted(self._fence, self._base, self._cleared, past, tuple(records))
+
     def _next_record(self, entry: Entry) -> Record:
-        return Record(len(self._records) + 1, self._new_id(), self._clock(), entry)
+        return Record(self._end + 1, self._new_id(), self._clock(), entry)
 
     def _check_own(self, entry: Entry) -> None:
-        if isinstance(entry, Fence | Owner):
-            raise Bug(f"only a claim writes this entry: entry={entry!r}")
+        if isinstance(entry, Fence | Owner | Compacted | Moved):
+            raise Bug(f"only the log itself writes this entry: entry={entry!r}")
         if not isinstance(entry, Unknown) and entry.fence != self._fence:
             raise Bug(f"entry carries another fence: entry={entry!r} own_fence={self._fence}")
 
@@ -357,6 +413,10 @@ class LogWriter:
             if tell is not None:
                 tell(self._fenced_because)
             raise Fenced(self._fenced_because)
+
+
+def _is_compacted(record: Record) -> bool:
+    return isinstance(record.entry, Compacted)
 
 
 def _next_claim(

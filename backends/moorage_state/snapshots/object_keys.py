@@ -1,6 +1,8 @@
 """Where the objects of a lineage lie: keys and ids, both ways.
 
     log/<seq, 20 digits>.json                           the lineage's log
+    log/<seq, 20 digits>.moved.json                     a mark: where that log goes on
+    log-view.json                                       what the log says, as of a while ago
     chk-<id>/MANIFEST                                   one checkpoint
     chk-<id>/<run>/pack-<upload>-<n>-<bytes>            small files of that checkpoint alone
     chk-<id>/<run>/<uid>/<start>-<end>/<name>           a large file of that checkpoint alone
@@ -18,7 +20,10 @@ from moorage_state.stores import check_key
 
 LOG_PREFIX = "log/"
 
+VIEW_KEY = "log-view.json"
+
 _LOG_KEY = re.compile(r"log/([0-9]{20})\.json")
+_MOVED_KEY = re.compile(r"log/[0-9]{20}\.moved\.json")
 _ANY_LOG_KEY = re.compile(r"log/[0-9]{20}\.[a-z]+\.json")
 _PACK_KEY = re.compile(
     r"(?:(?:shared|chk-[1-9][0-9]*/[^/]+)/pack|packs/(?:tables|files))-[0-9a-f]+-[0-9]+-([0-9]+)"
@@ -36,6 +41,16 @@ def log_seq(key: str) -> int | None:
     """Return the number of the log entry with this key, or None if it is no such key."""
     match = _LOG_KEY.fullmatch(key)
     return int(match[1]) if match else None
+
+
+def moved_key(base: int) -> str:
+    """Return the key of the mark that the log begins after its entry number `base` by now."""
+    return f"{LOG_PREFIX}{base:020d}.moved.json"
+
+
+def is_moved_key(key: str) -> bool:
+    """Whether the object is such a mark."""
+    return _MOVED_KEY.fullmatch(key) is not None
 
 
 def is_log_key(key: str) -> bool:

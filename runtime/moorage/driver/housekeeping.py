@@ -194,6 +194,7 @@ class Housekeeper:
             self._at_rest.set()
         # The next run waits for this one by itself, where it takes sinks back.
         self._output.retire(moment.run, moment.newest.checkpoint_id, moment.newest.epoch)
+        self._writer.compact()
 
     def _tidied(self, result: BaseException | None) -> None:
         self._busy = False

@@ -120,6 +120,7 @@ class _Collector:
         self._age = age
         self._log = LineageLog.open(store)
         self._entries: Sequence[Entry] = ()
+        self._end = 0
 
     def find(self) -> list[Garbage]:
         infos = find_garbage(self._store, self._read, age_floor=self._age)
@@ -141,7 +142,7 @@ class _Collector:
         deleted, wanted = 0, {one.key for one in objects}
         failed: dict[str, MoorageError] = {}
         for start in range(0, len(objects), _DELETES_PER_LOOK):
-            if self._log.read_records(len(self._entries)):
+            if self._log.view().end != self._end:
                 wanted.intersection_update(found.key for found in self.find())
             batch = [one.key for one in objects[start : start + _DELETES_PER_LOOK]]
             going = [key for key in batch if key in wanted]
@@ -152,7 +153,10 @@ class _Collector:
         return deleted
 
     def _read(self) -> Sequence[Entry]:
-        self._entries = [entry for _, entry in self._log.read()]
+        # All there are: they tell for longest which checkpoints were retired.
+        records = self._log.read_records()
+        self._entries = [record.entry for record in records]
+        self._end = records[-1].seq if records else 0
         return self._entries
 
 

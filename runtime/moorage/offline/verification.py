@@ -23,7 +23,7 @@ from moorage_state.snapshots import (
     pack_size,
     retained,
 )
-from moorage_state.snapshots.object_keys import log_seq
+from moorage_state.snapshots.object_keys import is_moved_key, log_seq
 from moorage_state.stores import ObjectStore, in_parallel, open_store
 from moorage_state.stores.addresses import parent_and_name
 
@@ -144,7 +144,7 @@ def _verdict(
 
 
 def _live(store: ObjectStore) -> Sequence[Checkpoint]:
-    return list(reversed(retained([entry for _, entry in LineageLog.open(store).read()])))
+    return list(reversed(retained([r.entry for r in LineageLog.open(store).view().records])))
 
 
 def _load(store: ObjectStore, entry: Checkpoint) -> Manifest | Damage:
@@ -156,10 +156,11 @@ def _load(store: ObjectStore, entry: Checkpoint) -> Manifest | Damage:
 
 def _check_log(store: ObjectStore) -> tuple[int, list[Damage]]:
     """Check every entry, and that none is missing; returns how many there are."""
+    log = LineageLog.open(store)
+    base = log.begins()
     keys = [info.key for info in store.list("log/")]
     end = max((log_seq(key) or 0 for key in keys), default=0)
-    strange = [key for key in keys if log_seq(key) is None]
-    log = LineageLog.open(store)
+    strange = [key for key in keys if log_seq(key) is None and not is_moved_key(key)]
 
     def check(seq: int) -> Damage | None:
         path = f"{store.url}/{log_key(seq)}"
@@ -169,14 +170,16 @@ def _check_log(store: ObjectStore) -> tuple[int, list[Damage]]:
             return Damage(path, error.message, ("log",))
         return Damage(path, "log entry is missing", ("log",)) if missing else None
 
-    checks = (partial(check, seq) for seq in range(1, end + 1))
+    checks = (partial(check, seq) for seq in range(max(base, 1), end + 1))
     found = [one for one in in_parallel(checks, _THREADS) if one is not None]
     found += [
         Damage(f"{store.url}/{key}", "is no log entry; move it away", ("log",)) for key in strange
     ]
     if end == 0:
         found.append(Damage(f"{store.url}/log/", "the log is missing beside checkpoints", ("log",)))
-    return end, found
+    if log.moved(base) is not None:
+        return _check_log(store)  # the job had it begin anew meanwhile
+    return end - max(base, 1) + 1, found
 
 
 def _objects(manifests: Iterable[tuple[str, Manifest]]) -> dict[str, _Object]:

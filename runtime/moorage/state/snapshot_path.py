@@ -101,7 +101,7 @@ def find_snapshot(url: str) -> Found:
 def find_checkpoint(directory: str, checkpoint_id: int | None) -> Found | None:
     """A checkpoint of the lineage in a directory, or its restore point; None without a log."""
     store = open_store(directory)
-    entries = [entry for _, entry in LineageLog.open(store).read()]
+    entries = [record.entry for record in LineageLog.open(store).view().records]
     if not entries:
         return None
     if checkpoint_id is None:

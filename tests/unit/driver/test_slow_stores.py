@@ -15,7 +15,7 @@ from moorage_testing.jobs import wait_until
 from moorage.driver.requests import SavepointRequest
 from moorage_state.errors import MoorageError, StoreDenied, StoreUnavailable
 from moorage_state.snapshots import Checkpoint, LogWriter, Retire
-from moorage_state.snapshots.log import LineageLog
+from moorage_state.snapshots.lineage_log import LineageLog
 from moorage_state.stores import MemoryStore, ObjectInfo
 
 WAITS = 20.0

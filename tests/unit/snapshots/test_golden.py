@@ -27,7 +27,13 @@ from moorage_state.snapshots import (
     Savepoint,
     encode_manifest,
 )
-from moorage_state.snapshots.entries import decode_record, encode_record
+from moorage_state.snapshots.entries import (
+    Compacted,
+    Moved,
+    Past,
+    decode_record,
+    encode_record,
+)
 from moorage_state.snapshots.manifest import decode_manifest
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -71,6 +77,19 @@ def test_an_entry_of_a_finished_job_is_written_and_read_as_in_the_golden_file() 
     data = golden("log-finished-v1.jsonl", encode_record(record))
     assert encode_record(record) == data
     assert decode_record(data, "golden") == record
+
+
+def test_a_log_that_begins_anew_is_written_and_read_as_in_the_golden_files() -> None:
+    numbered = zip(range(1, 9), ENTRIES, strict=True)
+    kept = tuple(Record(seq, f"attempt-{seq}", AT, entry) for seq, entry in numbered)
+    past = Past(((900, 870, ((871, 880), (882, 899))), (901, 0, ())))
+    entry = Compacted(3, 4100, 4100, past, kept)
+    records = [Record(8196, "attempt-9", AT, entry), Record(8196, "attempt-10", AT, Moved(3, 4100))]
+    made = b"".join(map(encode_record, records))
+    data = golden("log-compacted-v1.jsonl", made)
+    assert data == made
+    lines = data.splitlines(keepends=True)
+    assert [decode_record(line, "golden") for line in lines] == records
 
 
 def test_a_kind_that_was_reserved_and_that_nobody_wrote_is_refused_by_name() -> None:

@@ -29,7 +29,7 @@ from moorage_state.snapshots import (
     log_key,
     retained,
 )
-from moorage_state.snapshots.entries import decode_record
+from moorage_state.snapshots.entries import Compacted, decode_record
 from moorage_state.snapshots.manifest import decode_manifest
 from moorage_state.stores import MemoryStore
 
@@ -140,6 +140,25 @@ def test_a_log_whose_beginning_was_put_together_is_told_from_a_damaged_one(
     lineage.put(log_key(6), line_of(6, {"kind": "run", "fence": 1, "run": 1}))
     with pytest.raises(CorruptState, match="missing although entry 6 exists"):
         LineageLog.open(lineage).read()
+
+
+@pytest.mark.parametrize("field", ["?why", "why"])
+@pytest.mark.parametrize("within", [True, False])
+def test_a_compacted_entry_of_a_later_release_is_read_by_the_same_rule(
+    field: str, *, within: bool
+) -> None:
+    kept = {"kind": "fence", "fence": 1, "holder": "driver-0"}
+    line = {"seq": 2, "attempt": "a", "at": "2026-01-02T03:04:05Z", "entry": kept}
+    entry: dict[str, Any] = {"kind": "compacted", "fence": 1, "base": 0, "cleared": 0}
+    entry |= {"past": {"links": []}, "records": [line]}
+    (kept if within else line)[field] = 1
+    if field == "why":
+        with pytest.raises(NewerFormat, match=r"path=golden.*why"):
+            decode_record(line_of(9, entry), "golden")
+        return
+    found = decode_record(line_of(9, entry), "golden").entry
+    assert isinstance(found, Compacted)
+    assert found.records[0].entry == Fence(1, "driver-0")
 
 
 def test_an_object_of_another_kind_in_the_log_is_not_for_people_to_move_away(

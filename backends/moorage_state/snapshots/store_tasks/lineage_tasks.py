@@ -30,9 +30,14 @@ from moorage_state.snapshots.history import (
     restore_points,
     retained,
 )
-from moorage_state.snapshots.log import LineageLog, LogWriter
+from moorage_state.snapshots.lineage_log import LineageLog
+from moorage_state.snapshots.log import LogWriter
 from moorage_state.snapshots.manifest import decode_manifest, manifest_digest
-from moorage_state.snapshots.object_keys import LOG_PREFIX, is_state_key, log_seq
+from moorage_state.snapshots.object_keys import (
+    LOG_PREFIX,
+    is_state_key,
+    log_seq,
+)
 from moorage_state.snapshots.run_lock import LOCK_KEY
 from moorage_state.snapshots.savepoints import MANIFEST_KEY
 from moorage_state.stores import ObjectStore
@@ -61,7 +66,7 @@ def inspect(open_: Opener, checkpoint_dir: str, now: datetime) -> dict[str, Any]
     lineage; CorruptState, UserError, StoreUnavailable where it cannot be read.
     """
     store = opened(open_, checkpoint_dir)
-    records = LineageLog.open(store).read_records() if store is not None else []
+    records = LineageLog.open(store).view().records if store is not None else ()
     if store is None or not records:
         return {"exists": False, "read_at": now.isoformat()}
     entries = [record.entry for record in records]
@@ -215,7 +220,9 @@ def delete_lineage(open_: Opener, checkpoint_dir: str, owner: Owner, holder: str
 
 
 def _entries(store: ObjectStore | None) -> list[Entry]:
-    return [entry for _, entry in LineageLog.open(store).read()] if store is not None else []
+    if store is None:
+        return []
+    return [record.entry for record in LineageLog.open(store).view().records]
 
 
 def _is_owner(entries: Sequence[Entry], owner: Owner) -> bool:

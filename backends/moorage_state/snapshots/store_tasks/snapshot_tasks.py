@@ -16,7 +16,7 @@ from moorage_state.errors import CorruptState, StoreDenied, UserError
 from moorage_state.snapshots.checkpoints import CheckpointStore, verify_files
 from moorage_state.snapshots.entries import Checkpoint, Owner
 from moorage_state.snapshots.history import current_owner, restore_point, retained
-from moorage_state.snapshots.log import LineageLog
+from moorage_state.snapshots.lineage_log import LineageLog
 from moorage_state.snapshots.manifest import (
     Manifest,
     decode_manifest,
@@ -84,7 +84,7 @@ def _checkpoint_verified(
 ) -> dict[str, Any] | None:
     """The checkpoint of the lineage in `directory`; None if there is no lineage."""
     store = opened(open_, directory)
-    entries = [entry for _, entry in LineageLog.open(store).read()] if store else []
+    entries = [one.entry for one in LineageLog.open(store).view().records] if store else []
     if store is None or not entries:
         return None
     entry = next((c for c in retained(entries) if c.checkpoint_id == checkpoint_id), None)
@@ -167,7 +167,7 @@ def _found(open_: Opener, source: str, owner: Owner | None) -> tuple[ObjectStore
     store = opened(open_, source)
     if store is None:
         return None
-    entries = [entry for _, entry in LineageLog.open(store).read()]
+    entries = [record.entry for record in LineageLog.open(store).view().records]
     if not entries:
         return store, SavepointStore.over(store).load()
     if owner is not None:
