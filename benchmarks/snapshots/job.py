@@ -25,10 +25,11 @@ from benchmarks.snapshots.records import (
 )
 from moorage.driver.local import LocalServers
 from moorage.engine.fleet import RangeFleet
-from moorage.engine.range_access import LeasedRange, ServerConnection
+from moorage.engine.range_access import LeasedRange
 from moorage_state.deltas import encode_frame
+from moorage_state.server.exchange import Answer, exchange
 from moorage_state.server.group import ServerGroup
-from moorage_state.server.operations import Lease, OpenResult, RangeApi, SnapshotSync
+from moorage_state.server.operations import OpenResult, SnapshotSync
 from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
@@ -74,47 +75,17 @@ class Taken:
 
 
 class _Recording:
-    """A connection that keeps what it was told of snapshots."""
+    """The exchange with servers, keeping what they told of snapshots."""
 
-    def __init__(self, inner: ServerConnection, syncs: list[SnapshotSync]) -> None:
-        self._inner = inner
-        self._syncs = syncs
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def range(self, lease: Lease) -> "_RecordingRange":
-        """See `StateApi.range`."""
-        return _RecordingRange(self._inner.range(lease), self._syncs)
-
-
-class _RecordingRange:
-    """A range whose snapshots are kept; `RangeApi` in everything else."""
-
-    def __init__(self, inner: RangeApi, syncs: list[SnapshotSync]) -> None:
-        self._inner = inner
-        self._syncs = syncs
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def snapshot(self, *arguments: Any) -> SnapshotSync:
-        """See `RangeApi.snapshot`."""
-        sync = self._inner.snapshot(*arguments)
-        self._syncs.append(sync)
-        return sync
-
-
-class _RecordingServers(LocalServers):
-    """Servers whose connections keep what they were told of snapshots."""
-
-    def __init__(self, group: ServerGroup) -> None:
-        super().__init__(group)
+    def __init__(self) -> None:
         self.syncs: list[SnapshotSync] = []
 
-    def connect(self, index: int) -> Any:
-        """See `LocalServers`."""
-        return _Recording(super().connect(index), self.syncs)
+    def __call__(self, *asked: Any, **names: Any) -> dict[int, Answer]:
+        """See `exchange`."""
+        answers = exchange(*asked, **names)
+        results = [result for answer in answers.values() for result in answer.results]
+        self.syncs += [result for result in results if isinstance(result, SnapshotSync)]
+        return answers
 
 
 class Job:
@@ -128,11 +99,17 @@ class Job:
     def __init__(self, group: ServerGroup, store: CheckpointStore, size: Size) -> None:
         self._size = size
         self._store = store
-        self._servers = _RecordingServers(group)
+        self._servers = LocalServers(group)
+        self._told = _Recording()
         self._writer = LogWriter.claim(store.objects, _OWNER, "benchmark")
         self._run = run_token(self._writer.fence, 0)
         self._fleet = RangeFleet(
-            self._servers, [UID], size.subtasks, MAX_PARALLELISM, store.objects.url
+            self._servers,
+            [UID],
+            size.subtasks,
+            MAX_PARALLELISM,
+            store.objects.url,
+            exchange=self._told,
         )
         self._clients = [self._servers.connect(i) for i in range(size.subtasks)]
         self._pool = ThreadPoolExecutor(size.subtasks, "subtask")
@@ -189,9 +166,9 @@ class Job:
         """Take a checkpoint to its end, and retire what is too old."""
         apply_seconds = self._timed(partial(self.read, np.arange(1024, dtype=np.int64)))
         checkpoint_id = self._store.next_id(self._writer.entries)
-        self._servers.syncs.clear()
+        self._told.syncs.clear()
         round_trip = self._timed(lambda: self._fleet.snapshot(checkpoint_id))
-        syncs = tuple(self._servers.syncs)
+        syncs = tuple(self._told.syncs)
         began = time.monotonic()
         uploaded = self._fleet.upload(checkpoint_id, self._base)
         upload_seconds = time.monotonic() - began
