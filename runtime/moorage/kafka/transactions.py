@@ -37,6 +37,8 @@ _FORMAT = 1
 _FIELDS = ("format", "fence", "checkpoint")
 _TRANSACTION_MS = 600_000
 _ANSWER_SECONDS = 60.0
+_ABORT_SECONDS = 10.0
+"""What cannot be aborted so fast is settled by whoever begins next."""
 _FULL_SECONDS = 0.5
 # Another try would end alike.
 _USERS = DENIED | GONE | {
@@ -236,9 +238,8 @@ class Transactions:
 
     def _abort(self) -> None:
         try:
-            self._producer.abort_transaction(_ANSWER_SECONDS)
+            self._producer.abort_transaction(_ABORT_SECONDS)
         except self._kafka.KafkaException as error:
-            # One that cannot be aborted is settled by the next to begin.
             _log.warning("kafka_transaction_not_aborted: %s", error.args[0].str())
 
     def _why(self, error: BaseException, where: str, seconds: float) -> MoorageError | None:

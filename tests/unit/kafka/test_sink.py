@@ -31,9 +31,8 @@ class RealKafka:
     servers = REAL
 
     def create(self, topic):
-        AdminClient({"bootstrap.servers": REAL}).create_topics([NewTopic(topic, 1, 1)])[
-            topic
-        ].result(30)
+        admin = AdminClient({"bootstrap.servers": REAL})
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
 
     def seen(self, topic):
         config = {"bootstrap.servers": REAL, "group.id": "reader", "enable.partition.eof": True}
