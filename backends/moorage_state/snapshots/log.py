@@ -99,6 +99,8 @@ class LogWriter:
         self._records = view.records
         self._end, self._base, self._cleared = view.end, view.base, view.cleared
         self._copied = max((r.seq for r in view.records if _is_compacted(r)), default=0)
+        # The last entry of its own that puts the log together.
+        self._together = 0
         # Of entries since the one in doubt: it is there if its number has its attempt.
         self._attempts: dict[int, str] = {}
         self._clock = clock
@@ -288,16 +290,17 @@ class LogWriter:
         # Others' appends wait for it, once in thousands of entries.
         with self._lock:
             self.settle()
-            self._forget()
-            record = self._next_record(self._compacted())
-            if self._append(record) is None:
-                return
+            if self._together <= self._base:
+                self._forget()
+                if self._append(self._next_record(self._compacted())) is None:
+                    return
+            to = self._together
             failpoints.hit("log.before_mark")
-            mark = Record(record.seq, self._new_id(), self._clock(), Moved(self._fence, self._base))
+            mark = Record(to, self._new_id(), self._clock(), Moved(self._fence, self._base))
             with contextlib.suppress(AlreadyExists):
                 self._store.put_if_absent(moved_key(self._base), encode_record(mark))
-            if self._log.moved(self._base) == record.seq:
-                self._base = record.seq
+            if self._log.moved(self._base) == to:
+                self._base = to
             else:
                 # Another's, which counts: of one that was late with it, or that took over.
                 self._confirm()
@@ -324,6 +327,8 @@ class LogWriter:
                 self._put(record, data)
             if self._has(record):
                 self._in_doubt = None
+                if isinstance(record.entry, Compacted):
+                    self._together = record.seq
                 return record
             if isinstance(record.entry, Compacted):
                 self._in_doubt = None

@@ -1,7 +1,14 @@
 """The log's protocol in every state that a small world can be in, and with each rule left out."""
 
+import threading
+from collections.abc import Callable
+
 import pytest
 from moorage_testing.log_model import AS_THEY_ARE, Rules, explore, start
+from moorage_testing.log_replay import Replay, sample
+
+from moorage_state.snapshots import LineageLog, log
+from moorage_state.snapshots.log import LogWriter
 
 
 @pytest.mark.parametrize(
@@ -37,3 +44,47 @@ def test_without_any_one_rule_something_goes_wrong(rule: str) -> None:
         start(2, 2, faults=0, crashes=0, compactions=2),
     )
     assert any(problem for _, problem in (explore(world, rules) for world in worlds))
+
+
+def first_difference(seeds: range) -> str:
+    """Walk traces of a world with everything in it; returns the first that went another way."""
+    world = start(2, 2, faults=2, crashes=1, compactions=2)
+    return next((bad for seed in seeds for bad in Replay(world).walk(sample(world, seed))), "")
+
+
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log begins anew whenever it is put together."""
+    monkeypatch.setattr(log, "COMPACT_EVERY", 0)
+
+
+@pytest.mark.usefixtures("anew")
+@pytest.mark.parametrize("count", [150, pytest.param(20_000, marks=pytest.mark.soak)])
+def test_the_real_log_goes_where_the_model_goes(count: int) -> None:
+    before = threading.active_count()
+    assert first_difference(range(count)) == ""
+    assert threading.active_count() == before
+
+
+def _confirms_nothing(_writer: LogWriter) -> None:
+    """Every put counts."""
+
+
+def _begins_where_it_did(_log: LineageLog, _base: int = 0) -> None:
+    """No mark is ever seen."""
+
+
+@pytest.mark.usefixtures("anew")
+@pytest.mark.parametrize(
+    ("where", "name", "without"),
+    [
+        (LogWriter, "_confirm", _confirms_nothing),
+        (LogWriter, "_clear", _confirms_nothing),
+        (LineageLog, "moved", _begins_where_it_did),
+    ],
+)
+def test_a_real_log_that_leaves_out_a_rule_is_told_from_the_model(
+    monkeypatch: pytest.MonkeyPatch, where: type, name: str, without: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(where, name, without)
+    assert first_difference(range(500))
