@@ -17,6 +17,7 @@ from benchmarks.scale.curve import Curve, table, write
 TOPICS: dict[str, str] = {
     "epochs": "benchmarks.scale.epochs",
     "history": "benchmarks.scale.history",
+    "sinks": "benchmarks.scale.sinks",
     "timers": "benchmarks.scale.timers",
 }
 """By name, the module whose `measure(quick)` returns the curves of a topic."""

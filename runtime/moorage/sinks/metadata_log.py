@@ -13,7 +13,7 @@ out there.
 
 Readers take the distance between the last two compact objects for the interval (and where there are
 fewer their own setting, so a new log begins with two empty ones). It is ten at first and doubles as
-the list grows, so that a checkpoint writes about as much however long the list is: see `_End`.
+the list grows, so that a checkpoint writes about as much however long the list is: see `End`.
 """
 
 import json
@@ -45,14 +45,14 @@ _NAME = re.compile(r"(\d+)(\.compact)?")
 _ATTEMPTS = 100
 _ADVICE = "put it back from a copy; readers do not see the output as it was published until then"
 
-GROW_BYTES = 512 << 10
+GROW_BYTES = 256 << 10
 """The interval doubles while a compact object has more bytes than this for each entry of it: then
 what a checkpoint writes of the list is twice this at most, or four times its own lines, and readers
 open one small object for so many bytes of the list that they parse."""
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class End:
     """Where the log ends, and with that the name of its next entry, the same for all writers.
 
     After a compact entry `c` at the interval `i` come `c + 1` to `c + i - 1`, then the next compact
@@ -93,12 +93,16 @@ class _End:
         """The name of an entry from the last compact one on."""
         return f"{number}{_COMPACT}" if number == self.compact else str(number)
 
-    def after(self, size: int) -> "_End":
+    def after(self, size: int) -> "End":
         """The end once there is the next entry, of so many bytes."""
         if not self.is_full:
             return replace(self, newest=self.newest + 1)
         number = self.next_compact
-        return _End(number, number, number - self.compact, size)
+        return End(number, number, number - self.compact, size)
+
+
+FIRST_END = End(_FIRST, _FIRST, _INTERVAL, len(_VERSION))
+"""Where a new list ends."""
 
 
 class MetadataLog:
@@ -106,7 +110,8 @@ class MetadataLog:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._known: _End | None = None
+        self._known: End | None = None
+        self._old = True
 
     def read(self) -> Visible:
         """All visible files. Raises CorruptState where an entry is missing or damaged."""
@@ -159,11 +164,17 @@ class MetadataLog:
         raise _contended(self._store)
 
     def expire(self) -> int:
-        """Delete what no reader needs, however slow: all before the last compact but one."""
+        """Delete what no reader needs, however slow: all before the last compact but one.
+
+        Looks for it once after each compact entry of this writer.
+        """
+        if not self._old:
+            return 0
         entries = self._entries()
         compacts = _compacts(entries)
         old = [n for n in sorted(entries) if len(compacts) > 1 and n < compacts[-2]]
         delete_all(self._store, [entries[number].key for number in old])
+        self._old = False
         return len(old)
 
     def begin(self) -> None:
@@ -175,7 +186,7 @@ class MetadataLog:
             with suppress(AlreadyExists):
                 self._store.put_if_absent(f"{LOG_PREFIX}{number}{_COMPACT}", _VERSION.encode())
 
-    def _append(self, end: _End, lines: Iterable[str]) -> bool:
+    def _append(self, end: End, lines: Iterable[str]) -> bool:
         """Put the next entry; whether it was ours and not another writer's."""
         data = "\n".join([_VERSION, *lines]).encode()
         self._known = None
@@ -186,9 +197,10 @@ class MetadataLog:
             return False
         failpoints.hit("sink.committed")
         self._known = end.after(len(data))
+        self._old = self._old or end.is_full
         return True
 
-    def _end_if_unread(self) -> _End | None:
+    def _end_if_unread(self) -> End | None:
         """The end as this object left it; None where others wrote since, or nothing is known."""
         end = self._known
         if end is None or self._store.head(LOG_PREFIX + end.name(end.newest)) is None:
@@ -197,7 +209,7 @@ class MetadataLog:
         behind = self._store.head(f"{LOG_PREFIX}{end.next_compact}{_COMPACT}")
         return end if behind is None else None
 
-    def _read(self) -> tuple[_End, Visible]:
+    def _read(self) -> tuple[End, Visible]:
         """Read on from the last compact entry; again where that was deleted meanwhile."""
         with suppress(ObjectNotFound):
             return self._read_once()
@@ -210,14 +222,14 @@ class MetadataLog:
                 _ADVICE,
             ) from error
 
-    def _read_once(self) -> tuple[_End, Visible]:
+    def _read_once(self) -> tuple[End, Visible]:
         end, files = self._look(), {}
         for key, body in self._bodies(end):
             for line in body.split("\n"):
                 files[_path(line, f"{self._store.url}/{key}")] = line
         return end, files
 
-    def _bodies(self, end: _End) -> Iterator[tuple[str, str]]:
+    def _bodies(self, end: End) -> Iterator[tuple[str, str]]:
         """By key, the lines of all entries that say what is visible; none of those without."""
         for number in range(max(end.compact, 0), end.newest + 1):
             key = LOG_PREFIX + end.name(number)
@@ -227,7 +239,7 @@ class MetadataLog:
             if body:
                 yield key, body
 
-    def _look(self) -> _End:
+    def _look(self) -> End:
         """Find the end. Raises UserError for a log that somebody else began."""
         for _ in range(2):  # what is written while a listing goes on may be in it in part
             if (end := _end_of(self._entries())) is not None:
@@ -243,10 +255,10 @@ class MetadataLog:
         return {int(match[1]): info for match, info in named if match}
 
 
-def _end_of(entries: Mapping[int, ObjectInfo]) -> _End | None:
+def _end_of(entries: Mapping[int, ObjectInfo]) -> End | None:
     """Where a log with these entries ends; None where it is none of ours."""
     if not entries:
-        return _End(-1, -1, _INTERVAL, 0)
+        return End(-1, -1, _INTERVAL, 0)
     newest = max(entries)
     compacts = _compacts(entries)
     if min(entries) < _INTERVAL - 1 or not compacts:
@@ -256,7 +268,7 @@ def _end_of(entries: Mapping[int, ObjectInfo]) -> _End | None:
     ours = all((number + 1) % _INTERVAL == 0 for number in compacts)
     if not ours or (last + 1) % interval or newest - last >= interval:
         return None
-    return _End(newest, last, interval, entries[last].size)
+    return End(newest, last, interval, entries[last].size)
 
 
 def _compacts(entries: Mapping[int, ObjectInfo]) -> list[int]:

@@ -42,8 +42,11 @@ class Compaction:
 
 def live_ids(point: SinkRetire, records: Records) -> set[int]:
     """The checkpoints whose records stay: of histories, and what a newer driver completed."""
-    live = {i for output in point.live for i in output.history}
-    return live.union(i for i in records if i > point.checkpoint_id)
+    return {
+        i
+        for i in records
+        if i > point.checkpoint_id or any(i in output.history for output in point.live)
+    }
 
 
 def record_name(checkpoint_id: int) -> str:

@@ -255,7 +255,7 @@ def make_world(kind, seed, tmp_path, monkeypatch):
     # Often enough that every run passes there.
     monkeypatch.setattr(records, "COMPACT_AT", 3)
     monkeypatch.setattr(bucket_module, "_SWEEP_EVERY", 2)
-    monkeypatch.setattr(metadata_log, "GROW_BYTES", 50)
+    monkeypatch.setattr(metadata_log, "GROW_BYTES", 400)
     monkeypatch.setattr(
         bucket_module, "open_output", lambda url: WatchedStore(open_store(url, create=True))
     )
