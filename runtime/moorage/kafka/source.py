@@ -140,7 +140,6 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
         self._options = options
         self._make_brokers = brokers
         self._connected: Brokers | None = None
-        self._known: Offsets | None = None
         self._final: Offsets | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -164,7 +163,6 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
             at = {EARLIEST: brokers.earliest, LATEST: brokers.latest}[starting](partitions)
         else:
             at = self._given(starting, partitions)
-        self._known = at
         return as_json(at)
 
     def _given(self, starting: dict[str, dict[int, int]], partitions: set[Any]) -> Offsets:
@@ -190,18 +188,16 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
     def latestOffset(  # noqa: N802 - Spark's
         self, start: OffsetJson | None = None, limit: "ReadLimit | None" = None
     ) -> OffsetJson:
-        """The end of the next epoch. Without arguments (Spark 4.1) it follows what is known."""
-        if limit is None:
-            begin, rows = self._known, self._options.max_offsets
-        else:
-            begin = None if start is None else from_json(start)
-            rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        latest = self._latest(begin or {})
-        # Before it is known where a stream stands, its records cannot be counted.
-        ends = latest if rows is None or begin is None else dealt(begin, latest, rows)
-        if limit is None:
-            self._known = ends
-        return as_json(ends)
+        """The end of the next epoch.
+
+        Spark 4.1 passes neither argument, and asks alike for an epoch and for the end of a bounded
+        run: it gets all there is.
+        """
+        begin = from_json(start or {})
+        latest = self._latest(begin)
+        if limit is None or not isinstance(limit, ReadMaxRows):
+            return as_json(latest)
+        return as_json(dealt(begin, latest, limit.max_rows))
 
     def reportLatestOffset(self) -> OffsetJson | None:  # noqa: N802 - Spark's
         """How far the topics go, for the query's progress."""
@@ -214,8 +210,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> list[InputPartition]:
         """One slice for each partition with records."""
-        self._known = from_json(end)
-        slices, lost = planned(from_json(start), self._known)
+        slices, lost = planned(from_json(start), from_json(end))
         self._tell(lost)
         return [_Slice(one) for one in slices]
 

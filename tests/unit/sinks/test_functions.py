@@ -1,6 +1,7 @@
 """Functions that are called with output: when, with what, and again after which failures."""
 
 import pickle
+import tempfile
 
 import pyarrow as pa
 import pytest
@@ -119,6 +120,23 @@ def test_a_crash_after_the_record_leads_to_no_call(per_checkpoint, calls, monkey
     per_checkpoint.restore(SinkRestore(LINEAGE, "f2r0", (7,), items))
     assert len(calls) == 1
     assert stored(store_url) == []
+
+
+def test_a_function_that_fails_with_rows_unread_leaves_no_file_of_them_here(
+    context, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def function(tables, _info):
+        next(tables)
+        raise ValueError("no such table")
+
+    sink = ForeachCheckpoint(function).bind(context)
+    with pytest.raises(UserError, match="no such table") as failed:
+        sink.publish(LINEAGE, 7, stage(sink, 1) + stage(sink, 2, epoch=2))
+    # Looked at while the error, and all that it holds on to, is there.
+    assert list(tmp_path.iterdir()) == []
+    assert failed.value.__cause__ is not None
 
 
 @pytest.mark.parametrize("kind", [ForeachCheckpoint, ForeachEpoch])
