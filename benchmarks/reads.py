@@ -32,6 +32,8 @@ from moorage_state.server import (
     Version,
 )
 from moorage_state.snapshots import RangeHandle
+from moorage_state.snapshots.parts import read_part
+from moorage_state.stores import open_store
 
 GOAL = 0.9
 FORMS = ("written", "local", "store", "ranges")
@@ -57,7 +59,8 @@ class Range(NamedTuple):
         """Snapshot and upload."""
         self.host.range(self.spec.lease(self.run)).snapshot(number, self.version)
         request = [UploadRequest(self.spec.uid, self.spec.start, [])]
-        return self.host.upload_many(self.run, number, url, request, UploadLimits()).handles[0]
+        written = self.host.upload_many(self.run, number, url, request, UploadLimits())
+        return read_part(open_store(url), written.part.ref).handles[0]
 
 
 def key_of(number: int) -> bytes:

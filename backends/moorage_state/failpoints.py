@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 PLACES = {
+    "upload.before_part": "all objects of a server's upload are in the store, its part is not",
+    "upload.after_part": "the part is in the store, the driver does not know",
     "upload.before_object": "nothing of this object is in the store",
     "upload.after_object": "the object is in the store, no manifest names it",
     "complete.before_manifest": "all files are there, the manifest is not",

@@ -6,7 +6,7 @@ and retired, in the order and by the classes that `moorage run` uses.
 
 import datetime
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,8 @@ from benchmarks.snapshots.records import (
     values_of,
 )
 from moorage.driver.local import LocalServers
-from moorage.engine.fleet import RangeFleet
+from moorage.driver.manifests import range_entries, ranges_of
+from moorage.engine.fleet import FleetUpload, RangeFleet, StoredRange
 from moorage.engine.range_access import LeasedRange
 from moorage_state.deltas import encode_frame
 from moorage_state.server.exchange import Answer, exchange
@@ -33,10 +34,9 @@ from moorage_state.server.operations import OpenResult, SnapshotSync
 from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
-    Manifest,
-    OperatorState,
+    OperatorParts,
     Owner,
-    RangeHandle,
+    Root,
     Run,
     StateMeta,
     run_token,
@@ -113,7 +113,7 @@ class Job:
         )
         self._clients = [self._servers.connect(i) for i in range(size.subtasks)]
         self._pool = ThreadPoolExecutor(size.subtasks, "subtask")
-        self._base: dict[str, list[RangeHandle]] = {}
+        self._base: Mapping[str, Sequence[StoredRange]] = {}
         self._base_id = 0
         self._epoch = 0
 
@@ -136,7 +136,7 @@ class Job:
             return self._fleet.open(self._run, 0, {}, 0)
         self._epoch = manifest.epoch
         self._base_id = manifest.checkpoint_id
-        self._base = {uid: state.subtasks for uid, state in manifest.operators.items()}
+        self._base = ranges_of(manifest)
         return self._fleet.open(self._run, manifest.epoch, self._base, manifest.checkpoint_id)
 
     def write(self, keys: Keys, writes: Counts) -> None:
@@ -173,9 +173,7 @@ class Job:
         uploaded = self._fleet.upload(checkpoint_id, self._base)
         upload_seconds = time.monotonic() - began
         now = datetime.datetime.now(datetime.UTC)
-        self._store.complete(
-            self._writer, self._manifest(checkpoint_id, uploaded.handles, now), now
-        )
+        self._store.complete(self._writer, self._manifest(checkpoint_id, uploaded, now), now)
         self._fleet.complete(checkpoint_id, self._epoch, uploaded.handles)
         self._base, self._base_id = uploaded.handles, checkpoint_id
         self._store.retire(self._writer, self._size.retain, pinned={checkpoint_id})
@@ -184,7 +182,7 @@ class Job:
             syncs,
             apply_seconds,
             round_trip,
-            sum(handle.bytes_total for handle in uploaded.handles[UID]),
+            uploaded.bytes_total,
             uploaded.bytes_written + uploaded.bytes_inline,
             uploaded.objects,
             upload_seconds,
@@ -238,16 +236,15 @@ class Job:
         action()
         return time.monotonic() - began
 
-    def _manifest(
-        self, checkpoint_id: int, handles: dict[str, list[RangeHandle]], now: datetime.datetime
-    ) -> Manifest:
-        state = OperatorState(
+    def _manifest(self, checkpoint_id: int, uploaded: FleetUpload, now: datetime.datetime) -> Root:
+        state = OperatorParts(
             parallelism=self._size.subtasks,
             key_types=["bigint"],
             states=[StateMeta(name="value", kind="value", type="binary")],
-            subtasks=sorted(handles[UID], key=lambda handle: handle.start),
+            subtasks=range_entries(uploaded, UID),
+            backend=uploaded.backend,
         )
-        return Manifest(
+        return Root(
             lineage=self._writer.lineage,
             checkpoint_id=checkpoint_id,
             epoch=self._epoch,
@@ -259,6 +256,8 @@ class Job:
             max_parallelism=MAX_PARALLELISM,
             operators={UID: state},
             source={},
+            parts=list(uploaded.parts),
+            base_id=self._base_id,
         )
 
 

@@ -12,7 +12,7 @@ from benchmarks.snapshots.params import Size
 from benchmarks.snapshots.records import Counts
 from benchmarks.snapshots.restoring import measure_transfers
 from moorage_state.server.group import ServerGroup
-from moorage_state.snapshots import CheckpointStore, LineageLog
+from moorage_state.snapshots import CheckpointStore, LineageLog, retained
 from moorage_state.stores import open_store
 
 __all__ = ["measure", "taken_line"]
@@ -88,6 +88,4 @@ def _incremental(job: Job, size: Size, writes: Counts, say: Say) -> list[Taken]:
 
 def _newest_keys(store: CheckpointStore) -> frozenset[str]:
     entries = [entry for _, entry in LineageLog.open(store.objects).read()]
-    loaded = store.load_latest(entries)
-    assert loaded is not None
-    return loaded.manifest.keys
+    return store.load(retained(entries)[0]).keys

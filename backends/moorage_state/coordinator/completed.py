@@ -21,8 +21,8 @@ from moorage_state.snapshots import (
     Entry,
     Finished,
     LogWriter,
-    Manifest,
     Retirement,
+    SnapshotRoot,
     finished_with,
     retained,
 )
@@ -67,7 +67,9 @@ class CompletedCheckpointStore:
         """What a run begins from, its manifest as payload; None for nothing."""
         return self._latest
 
-    def begin_from(self, manifest: Manifest | None, path: str = "", *, own: bool = True) -> None:
+    def begin_from(
+        self, manifest: SnapshotRoot | None, path: str = "", *, own: bool = True
+    ) -> None:
         """Have runs begin from this point: the log's newest one, or one that a person named.
 
         Args:

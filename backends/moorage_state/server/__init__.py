@@ -16,3 +16,5 @@ from moorage_state.server.operations import StateApi as StateApi
 from moorage_state.server.operations import UploadLimits as UploadLimits
 from moorage_state.server.operations import UploadRequest as UploadRequest
 from moorage_state.server.operations import Version as Version
+from moorage_state.server.operations import WrittenPart as WrittenPart
+from moorage_state.server.operations import WrittenRange as WrittenRange

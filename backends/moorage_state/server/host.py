@@ -31,10 +31,13 @@ from moorage_state.server.operations import (
     UploadLimits,
     UploadRequest,
     Version,
+    WrittenPart,
 )
-from moorage_state.server.restore import Restored, Restorer
+from moorage_state.server.restore import Restored, Restorer, with_handles
 from moorage_state.server.spool import DeltaSpool
-from moorage_state.server.uploads import UploadPart, copy_native, export, upload
+from moorage_state.server.uploads import PartWriter, copy_native, export
+from moorage_state.snapshots import PartRef
+from moorage_state.snapshots.parts import PartCache
 from moorage_state.state_backends.rocksdb import EmbeddedRocksDBStateBackend
 from moorage_state.state_backends.state_backend import StateBackend
 from moorage_state.stores import open_store
@@ -157,6 +160,7 @@ class RangeHost:
         self._sync_deltas = sync_deltas
         self._clock = clock
         self._leases = LeaseTable()
+        self._parts = PartCache()
         self._opening: dict[str, threading.Lock] = {}
         self._to_apply: queue.SimpleQueue[OpenRange | None] = queue.SimpleQueue()
         # A daemon: an accepted commit is on disk, so ending in the middle of one loses nothing.
@@ -185,6 +189,7 @@ class RangeHost:
         initial_epoch: int = 0,
     ) -> OpenResult:
         began = self._clock()
+        base = with_handles(base, spec, store_url, self._parts) if base else None
         versions = [Version(*version) for version in committed]
         live = self._live(spec, run, versions[-1:] or _beginnings(spec, base, initial_epoch))
         if live is not None:
@@ -207,12 +212,13 @@ class RangeHost:
         store_url: str,
         requests: list[UploadRequest],
         limits: UploadLimits,
-    ) -> Uploaded:
-        parts = [
-            UploadPart(self._leases.get(Lease(r.uid, r.start, run)).snapshots, r.base_files)
-            for r in requests
-        ]
-        return upload(parts, run, checkpoint_id, open_store(store_url), limits)
+        base: list[PartRef] | None = None,
+    ) -> WrittenPart:
+        snapshots = [self._leases.get(Lease(r.uid, r.start, run)).snapshots for r in requests]
+        writer = PartWriter(
+            open_store(store_url), run, checkpoint_id, self._databases.owner, self._parts
+        )
+        return writer.write(snapshots, requests, limits, base or [])
 
     def save_many(
         self,

@@ -12,7 +12,13 @@ from typing import Any, Literal, NamedTuple, Protocol
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.database import Scan
 from moorage_state.keylayout import EVENT_TIMERS
-from moorage_state.snapshots import MAX_INLINE_BYTES, FileRef, RangeHandle
+from moorage_state.snapshots import (
+    MAX_INLINE_BYTES,
+    FileRef,
+    PartEntry,
+    PartRef,
+    RangeHandle,
+)
 
 
 class Version(NamedTuple):
@@ -50,13 +56,21 @@ class RangeSpec:
 class RestoreBase:
     """A completed checkpoint to begin from.
 
-    `handles` are those that overlap the range that is opened: one for the same parallelism,
-    several after a rescale, none for an operator that the checkpoint does not know.
+    `handles` and the handles in `parts` are those that overlap the range that is opened: one for
+    the same parallelism, several after a rescale, none for an operator that the checkpoint does not
+    know.
+
+    Attributes:
+        handles: of a checkpoint whose manifest is one document.
+        parts: of any other; they may list other ranges too.
+        stored_uid: what parts call the operator; empty: as the range does.
     """
 
     checkpoint_id: int
     epoch: int
     handles: list[RangeHandle]
+    parts: list[PartRef] = field(default_factory=list)
+    stored_uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +109,9 @@ class UploadLimits:
     """What is too small for an object of its own; all in bytes.
 
     Attributes:
-        inline_range: a range whose files are together smaller than this goes into its handle.
+        inline_range: a range whose files are together smaller than this goes into the part.
         inline_file: so does a private file (not an SST file) up to this size.
-        inline_total: what one call may put into handles; what would exceed it is packed.
+        inline_total: what one call may put into its part; what would exceed it is packed.
         merge_below: smaller files of all ranges are packed into common objects.
         pack: the greatest size of such an object; one is held in memory by each upload thread.
         max_state_size: what a range may have where all of it goes into its handle, whatever the
@@ -116,16 +130,50 @@ class UploadLimits:
 
 @dataclass(frozen=True, slots=True)
 class UploadRequest:
-    """One range to upload; see `StateApi.upload_many` for the base."""
+    """One range to upload; see `StateApi.upload_many` for the base.
+
+    Attributes:
+        base_files: those of a base whose manifest is one document.
+        stored_uid: what the parts of the base call the operator; empty: as the range does.
+    """
 
     uid: str
     start: int
     base_files: list[FileRef]
+    stored_uid: str = ""
+
+
+class WrittenRange(NamedTuple):
+    """A range in a part, `end` included."""
+
+    uid: str
+    start: int
+    end: int
+    bytes_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPart:
+    """What the upload of a checkpoint wrote, without its files: those a part lists.
+
+    Attributes:
+        ranges: in the order of the requests.
+        backend: the identifier of the backend whose files they are.
+        bytes_written: what went into objects, the part left out.
+        bytes_inline: what stands in the part itself.
+    """
+
+    part: PartEntry
+    ranges: list[WrittenRange]
+    backend: str
+    objects: int
+    bytes_written: int
+    bytes_inline: int
 
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """What an upload wrote: handles in the order of the requests, objects, and bytes.
+    """What the copy of a savepoint wrote: handles in the order of the specs, objects, and bytes.
 
     `bytes_written` counts what went into objects, `bytes_inline` what stands in the handles.
     """
@@ -325,16 +373,19 @@ class StateApi(Protocol):
         store_url: str,
         requests: list[UploadRequest],
         limits: UploadLimits,
+        base: list[PartRef] | None = None,
         /,
-    ) -> Uploaded:
+    ) -> WrittenPart:
         """Bring snapshots to the store, beside running epochs; takes as long as it takes.
 
-        The `base_files` of a request are files of a retained checkpoint that was notified
-        complete: SST files with their content are not uploaded again. Small files of all the
-        requests go into common objects or into the handles, see `UploadLimits`. No object is ever
-        written over; after an error what was written is garbage for the sweep.
+        The base is a retained checkpoint that was notified complete, by the `base_files` of each
+        request or its parts that list what overlaps these ranges: SST files with the content of its
+        files are not uploaded again. Small files of all the requests go into common objects or into
+        the part that is written last, see `UploadLimits`. No object is ever written over; after an
+        error what was written is garbage for the sweep.
 
         Raises:
+            CorruptState: a part of the base is missing or damaged.
             Retryable: a snapshot was aborted, or is not on this volume any more.
             StoreUnavailable: the store does not take it.
         """

@@ -28,6 +28,7 @@ from moorage_state.server.databases import Databases, owner_of
 from moorage_state.server.local_files import FileHashes, RangeDirectory, is_right, link_or_copy
 from moorage_state.server.operations import RangeSpec, RestoreBase, Version
 from moorage_state.snapshots import FileRef, RangeHandle
+from moorage_state.snapshots.parts import PartCache
 from moorage_state.stores import ObjectStore, open_store
 
 Source = Literal["empty", "local", "store"]
@@ -96,6 +97,25 @@ class Restored:
     bytes_restored: int
     # What handles say of the backend whose files they are.
     label: str = ""
+
+
+def with_handles(
+    base: RestoreBase, spec: RangeSpec, store_url: str, parts: PartCache
+) -> RestoreBase:
+    """The base with the handles that its parts have for this range, under its operator's uid.
+
+    Raises CorruptState: a part is missing or damaged.
+    """
+    if not base.parts:
+        return base
+    uid, store = base.stored_uid or spec.uid, open_store(store_url)
+    found = [
+        msgspec.structs.replace(handle, uid=spec.uid)
+        for ref in base.parts
+        for handle in parts.get(store, ref).handles
+        if handle.uid == uid and handle.start <= spec.end and handle.end >= spec.start
+    ]
+    return replace(base, handles=[*base.handles, *found], parts=[])
 
 
 class Restorer:

@@ -34,20 +34,43 @@ from moorage_state.errors import (
 from moorage_state.progress import bytes_below, carried, watching
 from moorage_state.server.databases import Databases
 from moorage_state.server.local_files import Snapshots, Taken
-from moorage_state.server.operations import RangeSpec, Uploaded, UploadLimits
+from moorage_state.server.operations import (
+    RangeSpec,
+    Uploaded,
+    UploadLimits,
+    UploadRequest,
+    WrittenPart,
+    WrittenRange,
+)
 from moorage_state.snapshots import (
     FileRef,
+    PartEntry,
+    PartRef,
     RangeHandle,
+    part_key,
     private_key,
     private_pack_key,
     savepoint_key,
     shared_key,
     shared_pack_key,
 )
+from moorage_state.snapshots.parts import (
+    Inherited,
+    Part,
+    PartCache,
+    encode_part,
+    inherited,
+    part_ref,
+    references,
+)
 from moorage_state.stores import ObjectStore, check_key
 from moorage_state.tuning import CHECKPOINT_STORAGE_KEY, MAX_STATE_SIZE_KEY
 
 _UPLOAD_THREADS = 4
+
+MOST_SMALL_PACKS = 16
+"""That the base of one server may have before the next checkpoint joins them."""
+
 T = TypeVar("T")
 U = TypeVar("U")
 _Place = tuple[str, int]
@@ -127,9 +150,7 @@ def plan_upload(
     )
 
 
-def require_room(
-    ranges: Sequence[RangeSpec | RangeHandle], sizes: Sequence[int], limits: UploadLimits
-) -> None:
+def require_room(ranges: Sequence[RangeSpec], sizes: Sequence[int], limits: UploadLimits) -> None:
     """Refuse ranges whose files, of these sizes together, must go into handles and do not fit.
 
     Raises:
@@ -147,8 +168,9 @@ def require_room(
         )
     if (total := sum(sizes)) > limits.inline_total:
         raise StateSizeExceeded(
-            f"state of all subtasks is larger than a checkpoint's manifest holds: size={total} "
-            f"maximum={limits.inline_total} subtasks={len(sizes)} largest: {name}; {_USE_FILES}"
+            f"state of a server's subtasks is larger than its part of a checkpoint holds: "
+            f"size={total} maximum={limits.inline_total} subtasks={len(sizes)} largest: {name}; "
+            f"{_USE_FILES}"
         )
 
 
@@ -224,7 +246,7 @@ def upload(
     *,
     names: "Names | None" = None,
 ) -> Uploaded:
-    """Bring the snapshots of all `parts` to the store; see `StateApi.upload_many`.
+    """Bring the snapshots of all `parts` to the store.
 
     `names` has the keys of the objects; those of a checkpoint if not given.
     """
@@ -245,6 +267,87 @@ def upload(
     return Uploaded(
         handles, transfer.objects, transfer.bytes, sum(file.size for file in plan.inline)
     )
+
+
+class PartWriter:
+    """Uploads of checkpoints by one server, and the parts of manifests that they write.
+
+    Args:
+        owner: the identifier of the backend whose files they are.
+        parts: remembers what was read and written.
+    """
+
+    def __init__(
+        self, store: ObjectStore, run: str, checkpoint_id: int, owner: str, parts: PartCache
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._names = CheckpointNames(run, checkpoint_id)
+        self._run = run
+        self._checkpoint_id = checkpoint_id
+        self._parts = parts
+
+    def write(
+        self,
+        snapshots: Sequence[Snapshots],
+        requests: Sequence[UploadRequest],
+        limits: UploadLimits,
+        base: Sequence[PartRef],
+    ) -> WrittenPart:
+        """See `StateApi.upload_many`; `snapshots` are those of the requests."""
+        before = self._inherited(snapshots, requests, base)
+        work = [UploadPart(s, files) for s, files in zip(snapshots, before.files, strict=True)]
+        done = upload(work, self._run, self._checkpoint_id, self._store, limits, names=self._names)
+        change = references(done.handles, before)
+        part = Part(done.handles, change.common)
+        ref = self._put(part)
+        handles = done.handles
+        entry = PartEntry(
+            key=ref.key,
+            size=ref.size,
+            sha256=ref.sha256,
+            files=sum(len(handle.files) for handle in handles),
+            bytes_total=sum(handle.bytes_total for handle in handles),
+            added=change.added,
+            lost=change.lost,
+            unsure=change.unsure,
+        )
+        ranges = [WrittenRange(h.uid, h.start, h.end, h.bytes_total) for h in handles]
+        return WrittenPart(
+            entry, ranges, self._owner, done.objects + 1, done.bytes_written, done.bytes_inline
+        )
+
+    def _inherited(
+        self,
+        snapshots: Sequence[Snapshots],
+        requests: Sequence[UploadRequest],
+        base: Sequence[PartRef],
+    ) -> Inherited:
+        ranges = [
+            (request.stored_uid or s.spec.uid, s.spec.start, s.spec.end)
+            for s, request in zip(snapshots, requests, strict=True)
+        ]
+        parts = [self._parts.get(self._store, ref) for ref in base]
+        found = inherited(ranges, parts, MOST_SMALL_PACKS)
+        # Who else has them is known of what parts list alone.
+        given = {f.key for request in requests for f in request.base_files if f.shared and f.key}
+        files = [
+            [*mine, *request.base_files]
+            for mine, request in zip(found.files, requests, strict=True)
+        ]
+        return Inherited(
+            files, found.keys | given, found.common | given, found.given or bool(given)
+        )
+
+    def _put(self, part: Part) -> PartRef:
+        data = encode_part(part)
+        key = self._names.part
+        failpoints.hit("upload.before_part")
+        self._store.put(key, data)
+        failpoints.hit("upload.after_part")
+        ref = part_ref(key, data)
+        self._parts.add(self._store.url, ref, part)
+        return ref
 
 
 class Names(Protocol):
@@ -272,6 +375,11 @@ class CheckpointNames:
         self._run = run
         self._checkpoint_id = checkpoint_id
         self._id = uuid.uuid4().hex
+
+    @property
+    def part(self) -> str:
+        """Of the part of the manifest."""
+        return part_key(self._checkpoint_id, self._run, self._id)
 
     def pack(self, number: int, size: int, *, shared: bool) -> str:
         """See `Names`."""

@@ -7,9 +7,11 @@ It knows manifests and the log, not how a range's files are made or used.
 import hashlib
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from moorage_state import failpoints
@@ -21,36 +23,45 @@ from moorage_state.errors import (
     ObjectNotFound,
     UserError,
 )
+from moorage_state.snapshots.deletion import garbage_of
 from moorage_state.snapshots.entries import Checkpoint, Entry, Retire
 from moorage_state.snapshots.history import (
     Retirement,
+    kept_of,
     next_checkpoint_id,
     restore_points,
     retained,
-    victims,
 )
 from moorage_state.snapshots.log import LogWriter
 from moorage_state.snapshots.manifest import (
     FileRef,
     Manifest,
     RangeHandle,
-    decode_manifest,
+    Root,
+    SnapshotRoot,
+    decode_snapshot,
     encode_manifest,
     manifest_digest,
+    object_keys,
 )
 from moorage_state.snapshots.object_keys import (
     checkpoint_id_of,
     checkpoint_path,
+    is_shared_key,
+    is_state_key,
     manifest_key,
     pack_size,
 )
-from moorage_state.stores import ObjectStore, not_deleted
+from moorage_state.snapshots.parts import with_files
+from moorage_state.stores import ObjectStore, in_parallel, not_deleted
 
 Verify = Literal["manifest", "sizes", "hashes"]
 """How far to look before trusting a checkpoint: its manifest; that every file is there with its
 size; or every byte."""
 
 _ADVICE = "restore an older checkpoint, or allow an older one to take its place"
+
+_THREADS = 16
 
 _DELETES_PER_LOOK = 1000
 """What goes in one request."""
@@ -62,7 +73,7 @@ class Loaded(NamedTuple):
     `warnings` are for people; not empty when an older checkpoint took the place of the newest.
     """
 
-    manifest: Manifest
+    manifest: SnapshotRoot
     warnings: list[str]
 
 
@@ -71,7 +82,7 @@ class CheckpointStore:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._manifests: dict[int, Manifest] = {}
+        self._manifests: dict[int, SnapshotRoot] = {}
         self._leftovers: set[int] | None = None
         # That of the run before this one may still be at it.
         self._retiring = threading.Lock()
@@ -89,7 +100,9 @@ class CheckpointStore:
             highest = max(highest, found or 0)
         return highest + 1
 
-    def complete(self, writer: LogWriter, manifest: Manifest, completed_at: datetime) -> Checkpoint:
+    def complete(
+        self, writer: LogWriter, manifest: SnapshotRoot, completed_at: datetime
+    ) -> Checkpoint:
         """Write the manifest and then the log entry, from which on the checkpoint exists.
 
         Calling it again with the same manifest after StoreUnavailable goes on where it stopped.
@@ -129,40 +142,56 @@ class CheckpointStore:
         return entry
 
     def load(self, checkpoint: Checkpoint) -> Manifest:
-        """Return the manifest that the log entry names. Raises CorruptState if it is another."""
+        """Return the manifest that the log entry names, with all files of its parts.
+
+        Raises CorruptState if it is another, or a part is missing or damaged.
+        """
+        manifest = self.load_root(checkpoint)
+        return with_files(self._store, manifest) if isinstance(manifest, Root) else manifest
+
+    def load_root(self, checkpoint: Checkpoint) -> SnapshotRoot:
+        """Return what lies under the manifest's key alone. Raises CorruptState if it is another."""
         path = f"{self._store.url}/{checkpoint.manifest_key}"
         try:
             data = self._store.get(checkpoint.manifest_key)
         except ObjectNotFound as error:
             raise CorruptState("manifest is missing", path, _ADVICE) from error
-        manifest = decode_manifest(data, path)
+        manifest = decode_snapshot(data, path)
         if manifest_digest(data) != checkpoint.manifest_digest:
             raise CorruptState("manifest is not the one that the log names", path, _ADVICE)
         return manifest
 
-    def load_id(self, entries: Iterable[Entry], checkpoint_id: int) -> Manifest:
-        """Return the manifest of a retained checkpoint. Raises UserError if there is none."""
+    def existing(self, entries: Iterable[Entry], checkpoint_id: int) -> Checkpoint:
+        """Return the entry of a retained checkpoint. Raises UserError if there is none."""
         existing = retained(entries)
         for checkpoint in existing:
             if checkpoint.checkpoint_id == checkpoint_id:
-                return self.load(checkpoint)
+                return checkpoint
         names = ", ".join(checkpoint_path(c.checkpoint_id) for c in existing) or "none"
         raise UserError(
             f"no such checkpoint: store={self._store.url} path={checkpoint_path(checkpoint_id)}; "
             f"retained are: {names}"
         )
 
+    def load_id(self, entries: Iterable[Entry], checkpoint_id: int) -> Manifest:
+        """Return the manifest of a retained checkpoint with all files; see `existing`, `load`."""
+        return self.load(self.existing(entries, checkpoint_id))
+
     def load_latest(
         self,
         entries: Sequence[Entry],
         max_fallback_age: timedelta | None = None,
         verify: Verify = "sizes",
+        damaged: Mapping[int, CorruptState] = MappingProxyType({}),
     ) -> Loaded | None:
         """Return the restore point, verified; None if the lineage may start empty.
 
         When the newest checkpoint is damaged, the next older valid one of the same timeline takes
         its place if it is at most `max_fallback_age` older (None: never); a checkpoint that a
         person chose is never replaced.
+
+        Args:
+            damaged: what was found out of checkpoints before, such as by who restored one.
 
         Raises:
             CorruptState: the restore point is damaged and nothing may take its place.
@@ -179,12 +208,13 @@ class CheckpointStore:
                 f"path={newest.path}; name one that is in its log"
             )
         try:
-            return Loaded(self._load_verified(newest.checkpoint, verify), [])
+            return Loaded(self._load_verified(newest.checkpoint, verify, damaged), [])
         except CorruptState as error:
             if newest.explicit:
                 raise
             older = [p.checkpoint for p in points[1:] if p.checkpoint is not None]
-            return self._fall_back(newest.checkpoint, error, older, max_fallback_age, verify)
+            load = partial(self._load_verified, verify=verify, damaged=damaged)
+            return _fall_back(newest.checkpoint, error, older, max_fallback_age, load)
 
     def retire(
         self,
@@ -195,7 +225,7 @@ class CheckpointStore:
         pending: Iterable[RangeHandle] = (),
         entries: Sequence[Entry] | None = None,
     ) -> Retirement:
-        """Retire what `victims` names in the log, then delete their objects; return what was done.
+        """Retire all but `kept_of` in the log, then delete what only those need; return what was.
 
         Takes up deletions that an earlier process did not finish. Checkpoints may begin and
         complete meanwhile, provided that `pinned`, `pending` and `entries` are of one moment, at
@@ -224,11 +254,11 @@ class CheckpointStore:
     ) -> Retirement:
         if self._leftovers is None:
             self._leftovers = self._find_leftovers(entries)
-        manifests = self._readable(entries, self._leftovers)
+        roots = self._readable(entries, self._leftovers)
         # Of what cannot be read nobody knows what it references: that is a sweep's. It may be the
         # manifest of a fenced writer, put late where this one had deleted a retired one's.
-        self._leftovers.intersection_update(manifests)
-        retirement = victims(entries, manifests, keep, pinned=pinned, pending=pending)
+        self._leftovers.intersection_update(roots)
+        retirement = self._retirement(entries, roots, kept_of(entries, keep, pinned), pending)
         retired = {e.checkpoint_id for e in writer.entries if isinstance(e, Retire)}
         for checkpoint_id in retirement.checkpoint_ids:
             if checkpoint_id not in retired:
@@ -252,41 +282,62 @@ class CheckpointStore:
             raise not_deleted(self._store, failed)
         return retirement
 
-    def _load_verified(self, checkpoint: Checkpoint, verify: Verify) -> Manifest:
-        manifest = self.load(checkpoint)
-        if verify != "manifest":
-            verify_files(self._store, manifest, full=verify == "hashes")
-        return manifest
-
-    def _fall_back(
+    def _retirement(
         self,
-        newest: Checkpoint,
-        damage: CorruptState,
-        older: Sequence[Checkpoint],
-        max_age: timedelta | None,
-        verify: Verify,
-    ) -> Loaded:
-        warnings = [_damaged(newest, damage)]
-        for checkpoint in older:
-            age = newest.completed_at - checkpoint.completed_at
-            path = checkpoint_path(checkpoint.checkpoint_id)
-            if max_age is None or age > max_age:
-                allowed = "no older one may take its place" if max_age is None else f"max={max_age}"
-                raise CorruptState(
-                    f"{damage.message}; next older is {path}, older by {age}, {allowed}",
-                    damage.path,
-                    damage.advice,
-                ) from damage
+        entries: Sequence[Entry],
+        roots: Mapping[int, SnapshotRoot],
+        kept: frozenset[int],
+        pending: Iterable[RangeHandle],
+    ) -> Retirement:
+        """What goes with all but the kept ones: by the lists of roots, else by all files."""
+        # What one that cannot be read references is unknown, and an older one may have to take its
+        # place.
+        if not kept <= roots.keys():
+            return Retirement()
+        ids = tuple(
+            c.checkpoint_id for c in reversed(retained(entries)) if c.checkpoint_id not in kept
+        )
+        pending = list(pending)
+        shared = None if pending else garbage_of(roots, kept)
+        if shared is None:
+            shared = self._unneeded(roots, kept) - object_keys(pending)
+        going = [checkpoint_id for checkpoint_id in sorted(roots) if checkpoint_id not in kept]
+        own = [key for one in going for key in self._own(one)]
+        # A root is there for as long as anything else is, so that a deletion can be taken up again.
+        last = (manifest_key(one) for one in going)
+        return Retirement(ids, (*sorted(shared), *own, *last))
+
+    def _own(self, checkpoint_id: int) -> list[str]:
+        """The objects of one checkpoint alone, without its manifest."""
+        path = checkpoint_path(checkpoint_id)
+        keys = (info.key for info in self._store.list(f"{path}/"))
+        return [key for key in keys if is_state_key(key) and checkpoint_id_of(key) is None]
+
+    def _unneeded(self, roots: Mapping[int, SnapshotRoot], kept: Collection[int]) -> frozenset[str]:
+        """The shared objects that no kept checkpoint's files lie in, and another's do."""
+        live: set[str] = set()
+        found: set[str] = set()
+        for checkpoint_id, root in roots.items():
             try:
-                manifest = self._load_verified(checkpoint, verify)
-            except CorruptState as error:
-                warnings.append(_damaged(checkpoint, error))
+                whole = with_files(self._store, root) if isinstance(root, Root) else root
+            except (CorruptState, UserError):
+                if checkpoint_id in kept:
+                    return frozenset()
+                # Its deletion had come to its own objects, or else a sweep finds what it needed.
                 continue
-            warnings.append(f"restoring older checkpoint: path={path} older_by={age}")
-            return Loaded(manifest, warnings)
-        raise CorruptState(
-            f"{damage.message}; no older checkpoint is usable", damage.path, damage.advice
-        ) from damage
+            (live if checkpoint_id in kept else found).update(filter(is_shared_key, whole.keys))
+        return frozenset(found - live)
+
+    def _load_verified(
+        self, checkpoint: Checkpoint, verify: Verify, damaged: Mapping[int, CorruptState]
+    ) -> SnapshotRoot:
+        if checkpoint.checkpoint_id in damaged:
+            raise damaged[checkpoint.checkpoint_id]
+        manifest = self.load_root(checkpoint)
+        if verify != "manifest":
+            whole = with_files(self._store, manifest) if isinstance(manifest, Root) else manifest
+            verify_files(self._store, whole, full=verify == "hashes")
+        return manifest
 
     def _find_leftovers(self, entries: Iterable[Entry]) -> set[int]:
         """Return retired checkpoints whose manifest is still there."""
@@ -294,9 +345,11 @@ class CheckpointStore:
         present = (checkpoint_id_of(info.key) for info in self._store.list("chk-"))
         return retired.intersection(found for found in present if found is not None)
 
-    def _readable(self, entries: Iterable[Entry], retired: Collection[int]) -> dict[int, Manifest]:
-        """Return the manifests of all retained checkpoints and of these retired ones."""
-        manifests: dict[int, Manifest] = {}
+    def _readable(
+        self, entries: Iterable[Entry], retired: Collection[int]
+    ) -> dict[int, SnapshotRoot]:
+        """Return the roots of all retained checkpoints and of these retired ones."""
+        manifests: dict[int, SnapshotRoot] = {}
         live = {checkpoint.checkpoint_id for checkpoint in retained(entries)}
         for entry in entries:
             if isinstance(entry, Checkpoint) and entry.checkpoint_id in live.union(retired):
@@ -306,13 +359,43 @@ class CheckpointStore:
                     continue
         return manifests
 
-    def _load_once(self, checkpoint: Checkpoint) -> Manifest:
-        """Like `load`, remembered."""
+    def _load_once(self, checkpoint: Checkpoint) -> SnapshotRoot:
+        """Like `load_root`, remembered."""
         # Manifests never change, and every retirement asks for all of them.
         known = self._manifests.get(checkpoint.checkpoint_id)
         if known is None:
-            known = self._manifests[checkpoint.checkpoint_id] = self.load(checkpoint)
+            known = self._manifests[checkpoint.checkpoint_id] = self.load_root(checkpoint)
         return known
+
+
+def _fall_back(
+    newest: Checkpoint,
+    damage: CorruptState,
+    older: Sequence[Checkpoint],
+    max_age: timedelta | None,
+    load: Callable[[Checkpoint], SnapshotRoot],
+) -> Loaded:
+    warnings = [_damaged(newest, damage)]
+    for checkpoint in older:
+        age = newest.completed_at - checkpoint.completed_at
+        path = checkpoint_path(checkpoint.checkpoint_id)
+        if max_age is None or age > max_age:
+            allowed = "no older one may take its place" if max_age is None else f"max={max_age}"
+            raise CorruptState(
+                f"{damage.message}; next older is {path}, older by {age}, {allowed}",
+                damage.path,
+                damage.advice,
+            ) from damage
+        try:
+            manifest = load(checkpoint)
+        except CorruptState as error:
+            warnings.append(_damaged(checkpoint, error))
+            continue
+        warnings.append(f"restoring older checkpoint: path={path} older_by={age}")
+        return Loaded(manifest, warnings)
+    raise CorruptState(
+        f"{damage.message}; no older checkpoint is usable", damage.path, damage.advice
+    ) from damage
 
 
 def delete_state(
@@ -323,10 +406,11 @@ def delete_state(
     `look` is called before each request, and raises when this process may not delete any more.
     """
     manifests = [key for key in keys if checkpoint_id_of(key) is not None]
-    files = [key for key in keys if checkpoint_id_of(key) is None]
+    shared = [key for key in keys if is_shared_key(key)]
+    own = [key for key in keys if checkpoint_id_of(key) is None and not is_shared_key(key)]
     failed: dict[str, MoorageError] = {}
-    # No manifest goes while a file is left: it is by the manifest that the next one finds the file.
-    for group in (files, manifests):
+    # No manifest, nor a part of one, goes while a file is left that the next one finds by it.
+    for group in (shared, own, manifests):
         for start in range(0, 0 if failed else len(group), _DELETES_PER_LOOK):
             look()
             failed |= store.delete_many(group[start : start + _DELETES_PER_LOOK])
@@ -336,29 +420,29 @@ def delete_state(
 def verify_files(store: ObjectStore, manifest: Manifest, *, full: bool = False) -> None:
     """Check that every object of the checkpoint is there with its size, and with `full` its bytes.
 
-    Raises CorruptState naming the first object that is not as it should be.
+    Raises CorruptState naming an object that is not as it should be.
     """
-    sizes: dict[str, int] = {}
-    checked: set[tuple[str, int]] = set()
-    # One file at a time: a checkpoint may be larger than this machine's disk.
+    slices: dict[str, dict[tuple[int, int, str], FileRef]] = {}
+    for file in manifest.files:
+        if file.inline is not None:
+            _check_digest(file, hashlib.sha256(file.inline).hexdigest(), "inline")
+        else:
+            slices.setdefault(file.key, {})[file.offset, file.size, file.sha256] = file
+    # A few files at a time: a checkpoint may be larger than this machine's disk.
     with tempfile.TemporaryDirectory(prefix="moorage-verify-") as folder:
-        for file in manifest.files:
-            if file.inline is not None:
-                _check_digest(file, hashlib.sha256(file.inline).hexdigest(), "inline")
-                continue
-            if file.key not in sizes:
-                sizes[file.key] = _size_of(store, file.key)
-            _check_size(store, file, sizes[file.key])
-            if full and (file.key, file.offset) not in checked:
-                checked.add((file.key, file.offset))
-                _check_bytes(store, file, Path(folder, "object"))
 
+        def check(key: str) -> None:
+            info = store.head(key)
+            if info is None:
+                raise CorruptState(
+                    "file of the checkpoint is missing", f"{store.url}/{key}", _ADVICE
+                )
+            for file in slices[key].values():
+                _check_size(store, file, info.size)
+                if full:
+                    _check_bytes(store, file, Path(folder, f"{threading.get_ident()}"))
 
-def _size_of(store: ObjectStore, key: str) -> int:
-    info = store.head(key)
-    if info is None:
-        raise CorruptState("file of the checkpoint is missing", f"{store.url}/{key}", _ADVICE)
-    return info.size
+        in_parallel((partial(check, key) for key in slices), _THREADS, "verify")
 
 
 def _check_size(store: ObjectStore, file: FileRef, found: int) -> None:
@@ -396,7 +480,7 @@ def _damaged(checkpoint: Checkpoint, error: CorruptState) -> str:
     )
 
 
-def _same_id(writer: LogWriter, manifest: Manifest, digest: str) -> Checkpoint | None:
+def _same_id(writer: LogWriter, manifest: SnapshotRoot, digest: str) -> Checkpoint | None:
     """Return the log's entry for this very manifest, if it is there; check that it may be added."""
     if (manifest.fence, manifest.lineage) != (writer.fence, writer.lineage):
         raise Bug(

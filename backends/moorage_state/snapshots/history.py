@@ -24,8 +24,7 @@ from moorage_state.snapshots.entries import (
     Savepoint,
     Unknown,
 )
-from moorage_state.snapshots.manifest import Manifest, RangeHandle, object_keys
-from moorage_state.snapshots.object_keys import checkpoint_id_of, checkpoint_path, manifest_key
+from moorage_state.snapshots.object_keys import checkpoint_id_of, checkpoint_path
 
 _ORDERS_KEPT = 100
 """Of the choices that were made by nonce or order so many are known: one of those before them is
@@ -370,42 +369,16 @@ class Retirement:
     keys: tuple[str, ...] = ()
 
 
-def victims(
-    entries: Sequence[Entry],
-    manifests: Mapping[int, Manifest],
-    keep: int | None,
-    *,
-    pinned: Collection[int] = (),
-    pending: Iterable[RangeHandle] = (),
-) -> Retirement:
-    """Return what can go when `keep` checkpoints are to stay.
+def kept_of(entries: Sequence[Entry], keep: int | None, pinned: Collection[int]) -> frozenset[int]:
+    """Return the checkpoints that stay when `keep` are to.
 
-    What stays: the newest `keep` checkpoints, the newest `keep` on the present timeline (see
-    `restore_points`; its newest is the restore point), and the pinned ones. No object that one of
-    them or a pending handle references is ever deleted, even if only a slice of it is referenced.
+    They are the newest `keep` checkpoints, the newest `keep` on the present timeline (see
+    `restore_points`; its newest is the restore point), and the pinned ones.
 
     Args:
-        manifests: by checkpoint id, those that could be read: of all retained checkpoints, and of
-            retired ones whose objects are still to be deleted. A victim without its manifest is
-            retired and its objects are left for a sweep.
         keep: at least 1; None for none but the pinned ones, which is for the end of a job.
         pinned: checkpoints that a running checkpoint builds on.
-        pending: handles of checkpoints that are not complete yet.
     """
-    kept = _kept(entries, keep, pinned)
-    # What it references is unknown, and an older checkpoint may have to take its place.
-    if any(checkpoint_id not in manifests for checkpoint_id in kept):
-        return Retirement()
-    ids = tuple(c.checkpoint_id for c in reversed(retained(entries)) if c.checkpoint_id not in kept)
-    live = object_keys(pending).union(*(manifests[checkpoint_id].keys for checkpoint_id in kept))
-    going = [checkpoint_id for checkpoint_id in sorted(manifests) if checkpoint_id not in kept]
-    files: set[str] = set().union(*(manifests[checkpoint_id].keys for checkpoint_id in going))
-    # Manifests come last, so that an interrupted deletion can be taken up again.
-    last = tuple(manifest_key(checkpoint_id) for checkpoint_id in going)
-    return Retirement(ids, (*sorted(files - live), *last))
-
-
-def _kept(entries: Sequence[Entry], keep: int | None, pinned: Collection[int]) -> frozenset[int]:
     existing = [checkpoint.checkpoint_id for checkpoint in retained(entries)]
     if keep is None:
         return frozenset(pinned).intersection(existing)

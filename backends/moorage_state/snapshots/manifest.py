@@ -1,34 +1,39 @@
-"""The manifest of a checkpoint: everything a restore needs to know, in one immutable object.
+"""The manifest of a checkpoint: everything a restore needs to know, in immutable objects.
 
 On disk it is text. The first line is
 
     MOORAGE-MANIFEST <format> sha256:<hex digest of the rest> <size of the rest in bytes>
 
 and the rest is one JSON document, indented for people, whose first field `format` repeats the
-format. Every later format keeps the first line and that field. Pure functions; no I/O.
+format. Every later format keeps the first line and that field. A `Manifest` (format 1) has
+everything in this one document: savepoints, and checkpoints of earlier releases. A `Root` (format
+2) names parts instead (see `parts`), in which state servers list their ranges' files. Pure
+functions; no I/O.
 """
 
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
 from moorage_state.errors import Bug, CorruptState, UserError
 from moorage_state.formats import decode_document, require_known_format
-from moorage_state.snapshots.object_keys import pack_size
 from moorage_state.stores import check_key
 
 if TYPE_CHECKING:
     from moorage_state.keyed.schema import StateSchema
 
 MANIFEST_FORMAT = 1
+"""Of a manifest in one document."""
+
+ROOT_FORMAT = 2
+"""Of a manifest that names parts."""
 
 MAX_INLINE_BYTES = 4 << 20
-"""What all inline files of one manifest may have together: it is read as a whole, by everyone."""
+"""What all inline files of one object, manifest or part, may have together: it is read whole."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -42,14 +47,13 @@ _ADVICE = (
     "restore this object from a backup, restore an older checkpoint, or allow an older one to "
     "take its place"
 )
-_SMALL_PACK_BYTES = 1 << 20
 
 
-class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What all parts of a manifest share: immutable, and no field the reader does not know."""
+class _Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What all pieces of a manifest share: immutable, and no field the reader does not know."""
 
 
-class FileRef(_Part, frozen=True, kw_only=True, omit_defaults=True):
+class FileRef(_Piece, frozen=True, kw_only=True, omit_defaults=True):
     """One file of a range's database.
 
     Attributes:
@@ -72,7 +76,7 @@ class FileRef(_Part, frozen=True, kw_only=True, omit_defaults=True):
     inline: bytes | None = None
 
 
-class RangeHandle(_Part, frozen=True, kw_only=True):
+class RangeHandle(_Piece, frozen=True, kw_only=True):
     """The snapshot of one key-group range of one stateful operator, `end` included.
 
     Attributes:
@@ -99,7 +103,7 @@ class RangeHandle(_Part, frozen=True, kw_only=True):
     backend: _Uid | msgspec.UnsetType = msgspec.UNSET
 
 
-class StateMeta(_Part, frozen=True, kw_only=True):
+class StateMeta(_Piece, frozen=True, kw_only=True):
     """One declared state of an operator.
 
     Attributes:
@@ -143,7 +147,7 @@ def metas_of(schemas: Iterable["StateSchema"]) -> list[StateMeta]:
     ]
 
 
-class OperatorStateMeta(_Part, frozen=True, kw_only=True):
+class OperatorStateMeta(_Piece, frozen=True, kw_only=True):
     """One state of an operator that belongs to its subtasks and to no key.
 
     Attributes:
@@ -164,11 +168,11 @@ class OperatorStateMeta(_Part, frozen=True, kw_only=True):
         return self.name if self.mode in {"raw", "raw_keyed"} else f"_operator.{self.name}"
 
 
-class OperatorState(_Part, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of one stateful operator, all types as Spark DDL.
+class _OperatorMeta(_Piece, frozen=True, kw_only=True, omit_defaults=True):
+    """What a manifest says of one stateful operator, however its files are listed.
 
     Attributes:
-        subtasks: one handle for each subtask, in order; together they cover all key groups.
+        subtasks: one for each subtask, in order; together they cover all key groups.
         operator_states: what belongs to subtasks and to no key.
         owners: the first key groups under which subtasks have operator state, in their order, where
             they are others than those of `subtasks`.
@@ -177,17 +181,100 @@ class OperatorState(_Part, frozen=True, kw_only=True, omit_defaults=True):
     parallelism: _Positive
     key_types: list[str]
     states: list[StateMeta]
-    subtasks: list[RangeHandle]
+    subtasks: list[Any]
     operator_states: list[OperatorStateMeta] = []
     owners: list[_Count] = []
 
     @property
     def operator_state_owners(self) -> list[int]:
         """The first key groups under which subtasks have operator state, in their order."""
-        return list(self.owners) or [handle.start for handle in self.subtasks]
+        return list(self.owners) or [one.start for one in self.subtasks]
 
 
-class Manifest(_Part, frozen=True, kw_only=True):
+class OperatorState(_OperatorMeta, frozen=True, kw_only=True, omit_defaults=True):
+    """The state of one stateful operator, all types as Spark DDL."""
+
+    subtasks: list[RangeHandle]
+
+    @property
+    def is_native(self) -> bool:
+        """Whether there are files of a backend's own."""
+        return any(handle.format == "native" for handle in self.subtasks)
+
+
+class PartRef(_Piece, frozen=True, kw_only=True):
+    """An object that holds a part, whole: its key, size and the digest of all its bytes."""
+
+    key: str
+    size: _Positive
+    sha256: _Sha256
+
+
+class PartEntry(PartRef, frozen=True, kw_only=True):
+    """A part, and what its server knows of the objects that later checkpoints may reference.
+
+    Attributes:
+        files: how many it lists.
+        bytes_total: their sizes together.
+        added: keys of shared objects that this checkpoint is the first to reference.
+        lost: those that the base referenced from these ranges, and no part of this one does.
+        unsure: those that the base referenced and this part does not, and another may.
+    """
+
+    files: _Count
+    bytes_total: _Count
+    added: list[str] = []
+    lost: list[str] = []
+    unsure: list[str] = []
+
+    @property
+    def ref(self) -> PartRef:
+        """The part alone."""
+        return PartRef(key=self.key, size=self.size, sha256=self.sha256)
+
+
+class RangeEntry(_Piece, frozen=True, kw_only=True):
+    """A range whose files a part lists, `end` included; `part` is the part's place in the root."""
+
+    start: _Count
+    end: _Count
+    bytes_total: _Count
+    part: _Count
+
+
+class RangeInPart(NamedTuple):
+    """A range whose files a part lists, for who restores it or builds on it.
+
+    `stored_uid` is what the part calls its operator.
+    """
+
+    uid: str
+    start: int
+    end: int
+    bytes_total: int
+    part: PartRef
+    stored_uid: str
+
+
+class OperatorParts(_OperatorMeta, frozen=True, kw_only=True, omit_defaults=True):
+    """The state of one stateful operator, whose native files parts list.
+
+    Attributes:
+        backend: the identifier of the backend whose files they are.
+        stored_uid: what the parts call it, where that is not its uid; never written.
+    """
+
+    subtasks: list[RangeEntry]
+    backend: _Uid
+    stored_uid: str = ""
+
+    @property
+    def is_native(self) -> bool:
+        """Whether there are files of a backend's own."""
+        return True
+
+
+class _Snapshot(_Piece, frozen=True, kw_only=True):
     """One checkpoint, or one savepoint.
 
     Attributes:
@@ -205,7 +292,7 @@ class Manifest(_Part, frozen=True, kw_only=True):
         extra: anything else the engine keeps; opaque to this layer.
     """
 
-    format: int = MANIFEST_FORMAT
+    format: int
     kind: Literal["checkpoint", "savepoint"] = "checkpoint"
     name: str = ""
     lineage: str
@@ -218,13 +305,25 @@ class Manifest(_Part, frozen=True, kw_only=True):
     moorage_version: str
     max_parallelism: Annotated[int, msgspec.Meta(ge=1, le=32768)]
     key_hash: str = "spark-xxhash64"
-    operators: dict[_Uid, OperatorState]
+    operators: Any
     source: dict[str, Any]
     watermarks: dict[str, int | None] = {}
     idle_inputs: list[str] = []
     processing_time: _Count = 0
     sinks: dict[str, list[dict[str, Any]]] = {}
     extra: dict[str, Any] = {}
+
+
+class Manifest(_Snapshot, frozen=True, kw_only=True):
+    """A snapshot with all its files.
+
+    Attributes:
+        parts: those that the files were listed in; never written.
+    """
+
+    format: int = MANIFEST_FORMAT
+    operators: dict[_Uid, OperatorState]
+    parts: list[PartRef] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def handles(self) -> tuple[RangeHandle, ...]:
@@ -238,8 +337,54 @@ class Manifest(_Part, frozen=True, kw_only=True):
 
     @property
     def keys(self) -> frozenset[str]:
-        """The objects that hold the files; the manifest's own is not among them."""
-        return object_keys(self.handles)
+        """All objects that it needs; the manifest's own is not among them."""
+        parts = [] if self.parts is msgspec.UNSET else self.parts
+        return object_keys(self.handles).union(part.key for part in parts)
+
+    @property
+    def bytes_total(self) -> int:
+        """The sizes of all files together."""
+        return sum(handle.bytes_total for handle in self.handles)
+
+    @property
+    def in_one(self) -> "Manifest":
+        """The same without its parts, which can be written as one document."""
+        return msgspec.structs.replace(self, parts=msgspec.UNSET)
+
+
+class Root(_Snapshot, frozen=True, kw_only=True):
+    """A checkpoint whose files its parts list.
+
+    Attributes:
+        base_id: the checkpoint that its upload built on; 0 where it references nothing of another.
+        base_listed: whether `lost` and `unsure` of its parts name all that the base references and
+            this one does not.
+    """
+
+    format: int = ROOT_FORMAT
+    operators: dict[_Uid, OperatorParts]
+    base_id: _Count = 0
+    base_listed: bool = True
+    parts: list[PartEntry] = []
+
+    @property
+    def bytes_total(self) -> int:
+        """The sizes of all files together."""
+        return sum(part.bytes_total for part in self.parts)
+
+    def ranges(self, uid: str) -> list[RangeInPart]:
+        """The ranges of an operator, in order."""
+        operator = self.operators[uid]
+        stored = operator.stored_uid or uid
+        refs = [part.ref for part in self.parts]
+        return [
+            RangeInPart(uid, one.start, one.end, one.bytes_total, refs[one.part], stored)
+            for one in operator.subtasks
+        ]
+
+
+SnapshotRoot = Manifest | Root
+"""What is known of a checkpoint or savepoint: all of it, or all but the files in its parts."""
 
 
 def object_keys(handles: Iterable[RangeHandle]) -> frozenset[str]:
@@ -247,7 +392,7 @@ def object_keys(handles: Iterable[RangeHandle]) -> frozenset[str]:
     return frozenset(file.key for handle in handles for file in handle.files if file.key)
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: SnapshotRoot) -> bytes:
     """Return the manifest as bytes.
 
     Raises Bug if it is not complete (every operator's ranges must cover all key groups) or would
@@ -256,8 +401,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
     try:
         plain = msgspec.json.encode(manifest, order="deterministic")
         body = msgspec.json.format(plain, indent=2) + b"\n"
-        data = _header(MANIFEST_FORMAT, body) + body
-        same = decode_manifest(data, "new manifest") == manifest
+        data = _header(manifest.format, body) + body
+        same = decode_snapshot(data, "new manifest") == manifest
     except (TypeError, ValueError, OverflowError, CorruptState, UserError) as error:
         raise Bug(
             f"manifest cannot be written: checkpoint={manifest.checkpoint_id} error={error}"
@@ -270,8 +415,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return data
 
 
-def decode_manifest(data: bytes, path: str) -> Manifest:
-    """Return the manifest in `data`; `path` is where it came from, for errors.
+def decode_snapshot(data: bytes, path: str) -> SnapshotRoot:
+    """Return the manifest in `data`, or its root; `path` is where it came from, for errors.
 
     Raises:
         CorruptState: any byte differs from what was written.
@@ -282,15 +427,33 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     if header is None or _header(int(header[1]), body) != header[0]:
         raise CorruptState("manifest does not match its checksum", path, _ADVICE)
     version = int(header[1])
+    manifest: SnapshotRoot
     try:
         if _format_in(body) != version:
             raise CorruptState("manifest contradicts its own header", path, _ADVICE)
-        require_known_format("manifest", version, MANIFEST_FORMAT, path)
-        manifest = decode_document(body, Manifest, "manifest", path)
+        require_known_format("manifest", version, ROOT_FORMAT, path)
+        if version == ROOT_FORMAT:
+            manifest = decode_document(body, Root, "manifest", path)
+        else:
+            manifest = decode_document(body, Manifest, "manifest", path)
     except msgspec.DecodeError as error:
         raise CorruptState(f"manifest cannot be read ({error})", path, _ADVICE) from error
     if problem := _problem(manifest):
         raise UserError(f"manifest is not complete: path={path} problem={problem}; do not use it")
+    return manifest
+
+
+def decode_manifest(data: bytes, path: str) -> Manifest:
+    """Return the manifest in `data`, which is one document: that of a savepoint.
+
+    Raises: as `decode_snapshot`; and UserError for the root of a checkpoint.
+    """
+    manifest = decode_snapshot(data, path)
+    if isinstance(manifest, Root):
+        raise UserError(
+            f"not a savepoint but a checkpoint of a lineage: path={path}; name it as "
+            f"<checkpoint directory>/chk-<id>"
+        )
     return manifest
 
 
@@ -314,31 +477,70 @@ def _format_in(body: bytes) -> int:
     return msgspec.json.decode(body, type=_Head).format
 
 
-def _name(handle: RangeHandle) -> str:
-    return f"range {handle.uid} {handle.start}-{handle.end}"
-
-
-def _problem(manifest: Manifest) -> str:
+def _problem(manifest: SnapshotRoot) -> str:
     """Return what makes the manifest unusable, or ""."""
+    groups = manifest.max_parallelism
     for uid, operator in manifest.operators.items():
-        if len(operator.subtasks) != operator.parallelism:
-            return f"operator {uid} has {len(operator.subtasks)} of {operator.parallelism} subtasks"
-        next_group = 0
-        for handle in operator.subtasks:
-            if handle.uid != uid or handle.start != next_group or handle.end < handle.start:
-                return f"operator {uid} has {_name(handle)} out of place"
-            next_group = handle.end + 1
-        if next_group != manifest.max_parallelism:
-            return f"operator {uid} covers {next_group} of {manifest.max_parallelism} key groups"
-    for handle in manifest.handles:
+        problem = _ranges_problem(uid, operator, groups) or _owners_problem(
+            uid, operator.owners, groups
+        )
+        if problem:
+            return problem
+    if isinstance(manifest, Root):
+        return _parts_problem(manifest)
+    if manifest.parts is not msgspec.UNSET:
+        return "its files stand in parts"
+    return files_problem(manifest.handles)
+
+
+def _ranges_problem(uid: str, operator: OperatorState | OperatorParts, groups: int) -> str:
+    if len(operator.subtasks) != operator.parallelism:
+        return f"operator {uid} has {len(operator.subtasks)} of {operator.parallelism} subtasks"
+    next_group = 0
+    for one in operator.subtasks:
+        strange = isinstance(one, RangeHandle) and one.uid != uid
+        if strange or one.start != next_group or one.end < one.start:
+            return f"operator {uid} has range {one.start}-{one.end} out of place"
+        next_group = one.end + 1
+    if next_group != groups:
+        return f"operator {uid} covers {next_group} of {groups} key groups"
+    return ""
+
+
+def _parts_problem(root: Root) -> str:
+    """Every part is of some range, and every range in a part; their sizes add up."""
+    sizes = [0] * len(root.parts)
+    used: set[int] = set()
+    for uid, operator in root.operators.items():
+        if operator.stored_uid:
+            return f"operator {uid} has another uid in its parts"
+        for one in operator.subtasks:
+            if one.part >= len(sizes):
+                return f"range {uid} {one.start}-{one.end} is in a part that is not there"
+            used.add(one.part)
+            sizes[one.part] += one.bytes_total
+    if len(used) != len(sizes):
+        return "a part has no range"
+    if sizes != [part.bytes_total for part in root.parts]:
+        return "a part has a wrong sum of sizes"
+    if root.kind != "checkpoint":
+        return "a savepoint has parts"
+    for part in root.parts:
+        for key in (part.key, *part.added, *part.lost, *part.unsure):
+            check_key(key)
+    return ""
+
+
+def files_problem(handles: Sequence[RangeHandle]) -> str:
+    """Return what makes the handles of one object unusable, or ""."""
+    for handle in handles:
         if handle.bytes_total != sum(file.size for file in handle.files):
-            return f"{_name(handle)} has a wrong sum of sizes"
-    inline = sum(file.size for file in manifest.files if file.inline is not None)
+            return f"range {handle.uid} {handle.start}-{handle.end} has a wrong sum of sizes"
+    files = [file for handle in handles for file in handle.files]
+    inline = sum(file.size for file in files if file.inline is not None)
     if inline > MAX_INLINE_BYTES:
         return f"{inline} bytes are inline, more than {MAX_INLINE_BYTES}"
-    groups = manifest.max_parallelism
-    problems = [_owners_problem(uid, o.owners, groups) for uid, o in manifest.operators.items()]
-    return next(filter(None, (*problems, *map(_file_problem, manifest.files))), "")
+    return next(filter(None, map(_file_problem, files)), "")
 
 
 def _owners_problem(uid: str, owners: list[int], groups: int) -> str:
@@ -352,31 +554,3 @@ def _file_problem(file: FileRef) -> str:
     elif file.key or file.offset or len(file.inline) != file.size:
         return f"inline file {file.name} has a key, an offset or another size"
     return ""
-
-
-def worn_packs(handles: Iterable[RangeHandle], most_small: int = 32) -> frozenset[str]:
-    """Return the packs that the checkpoint after the one with these handles does not build on.
-
-    They are those of which less than half is referenced: so no checkpoint keeps more than twice the
-    bytes alive that it needs. And, once there are more than `most_small` of them, those under 1
-    MiB, which small increments leave behind one by one.
-
-    Args:
-        handles: all handles of the base, of all servers: a pack may be shared by several of them.
-        most_small: some multiple of the number of servers, each of which writes its own packs.
-    """
-    slices = {
-        (file.key, file.offset): file.size
-        for handle in handles
-        for file in handle.files
-        if file.shared and pack_size(file.key) is not None
-    }
-    used: Counter[str] = Counter()
-    for (key, _), size in slices.items():
-        used[key] += size
-    sizes = {key: pack_size(key) or 0 for key in used}
-    worn = {key for key, size in sizes.items() if 2 * used[key] < size}
-    small = {key for key, size in sizes.items() if size < _SMALL_PACK_BYTES}
-    # What is still needed of them is in the local snapshot and goes into the next pack; the old
-    # ones die with the last manifest that references them.
-    return frozenset(worn | small if len(small) > most_small else worn)

@@ -4,6 +4,7 @@
     log/<seq, 20 digits>.moved.json                     a mark: where that log goes on
     log-view.json                                       what the log says, as of a while ago
     chk-<id>/MANIFEST                                   one checkpoint
+    chk-<id>/<run>/part-<upload>                        which files one server's ranges have in it
     chk-<id>/<run>/pack-<upload>-<n>-<bytes>            small files of that checkpoint alone
     chk-<id>/<run>/<uid>/<start>-<end>/<name>           a large file of that checkpoint alone
     shared/pack-<upload>-<n>-<bytes>                    small SST files, shared by checkpoints
@@ -90,6 +91,11 @@ def shared_key(backend_uuid: str, name: str, sha256: str, upload: str) -> str:
 def private_pack_key(checkpoint_id: int, run: str, upload: str, number: int, size: int) -> str:
     """Return the key of an object that holds several private files of one checkpoint."""
     return check_key(f"{checkpoint_path(checkpoint_id)}/{run}/pack-{upload}-{number}-{size}")
+
+
+def part_key(checkpoint_id: int, run: str, upload: str) -> str:
+    """Return the key of the part of a checkpoint's manifest that an upload writes."""
+    return check_key(f"{checkpoint_path(checkpoint_id)}/{run}/part-{upload}")
 
 
 def shared_pack_key(upload: str, number: int, size: int) -> str:

@@ -253,7 +253,7 @@ def as_savepoint(manifest: Manifest, name: str, folder: str = "") -> tuple[Manif
             for h in operator.subtasks
         ]
         operators[uid] = replace(operator, subtasks=handles)
-    return replace(manifest, kind="savepoint", name=name, operators=operators), pieces
+    return replace(manifest.in_one, kind="savepoint", name=name, operators=operators), pieces
 
 
 def bring(

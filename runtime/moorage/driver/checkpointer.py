@@ -32,7 +32,6 @@ from moorage.driver.manifests import (
     SnapshotWriter,
     Staged,
     Work,
-    handles_of,
 )
 from moorage.driver.output import OutputKeeper
 from moorage.driver.refusals import RestorePointIncompatible, RestorePointNotFound
@@ -66,8 +65,7 @@ from moorage_state.errors import (
 from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
-    Manifest,
-    RangeHandle,
+    SnapshotRoot,
     UnderWay,
 )
 
@@ -113,7 +111,7 @@ class Checkpointer:
         manifests = ManifestMaker(settings, graph, writer, run)
         self._snapshots = SnapshotWriter(graph, store, writer, fleet, manifests, clock)
         self._background = Background()
-        self._base: Mapping[str, list[RangeHandle]] = {}
+        self._base: SnapshotRoot | None = None
         self._covered_epoch = 0
         self._staged: list[Staged] = []
         self._done: list[int] = []
@@ -131,7 +129,7 @@ class Checkpointer:
 
     # -- from the run ----------------------------------------------------------------------
 
-    def restore(self, *, must_exist: bool) -> Manifest | None:
+    def restore(self, *, must_exist: bool) -> SnapshotRoot | None:
         """What the run begins from; None for nothing.
 
         Args:
@@ -153,9 +151,9 @@ class Checkpointer:
             raise RestorePointIncompatible(*error.args) from error
         if found is None:
             return None
-        manifest: Manifest = found.payload
+        manifest: SnapshotRoot = found.payload
         if self._coordinator.base_id:
-            self._base, self._covered_epoch = handles_of(manifest), manifest.epoch
+            self._base, self._covered_epoch = manifest, manifest.epoch
         else:
             # After a restore from elsewhere this lineage has no checkpoint of that epoch yet.
             self._covered_epoch = max(0, manifest.epoch - 1)
@@ -298,7 +296,8 @@ class Checkpointer:
     def _unfinished(self) -> UnderWay:
         """What is being taken, and the bases of that and of the next; any thread may ask."""
         works = list(self._works.values())  # in one step, and before the base that follows them
-        bases = {self._coordinator.base_id, *(work.base_id for work in works)} - {0}
+        built = {work.base.checkpoint_id for work in works if work.base}
+        bases = {self._coordinator.base_id, *built} - {0}
         return UnderWay(tuple(work.checkpoint_id for work in works), tuple(bases))
 
     # -- effects ---------------------------------------------------------------------------
@@ -374,8 +373,7 @@ class Checkpointer:
             boundary,
             pause,
             started,
-            base_id,
-            self._base if base_id else {},
+            self._base if base_id else None,
             attempt=self._requesters.attempt_at(effect.options.target_location),
             staged=list(self._staged),
         )
@@ -457,7 +455,7 @@ class Checkpointer:
         self._done = [e for e in self._done if self._works] + [report.epoch]
         self._fleet.complete(checkpoint_id, report.epoch, work.uploaded.handles)
         if checkpoint_id == self._coordinator.base_id:
-            self._base = work.uploaded.handles
+            self._base = work.manifest
         if work.unpublished is not None:
             raise work.unpublished
         self._housekeeper.after(report)

@@ -19,7 +19,7 @@ from moorage.api.sinks import Committable
 from moorage.driver.settings import JobSettings
 from moorage.driver.views import CheckpointView, SavepointView
 from moorage.engine.event_time import JobClocks, Watermarks
-from moorage.engine.fleet import FleetUpload, RangeFleet, SavedOperator
+from moorage.engine.fleet import FleetUpload, RangeFleet, SavedOperator, StoredRange
 from moorage.engine.operator_states import OperatorStates
 from moorage_state.coordinator import CheckpointOptions, SavepointFormat
 from moorage_state.errors import Bug
@@ -29,12 +29,17 @@ from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
     Manifest,
+    OperatorParts,
     OperatorState,
     OperatorStateMeta,
+    RangeEntry,
     RangeHandle,
+    RangeInPart,
+    Root,
     Savepoint,
     SavepointConflict,
     SavepointStore,
+    SnapshotRoot,
     StateMeta,
     encode_manifest,
     manifest_digest,
@@ -83,47 +88,83 @@ class ManifestMaker:
         self,
         checkpoint_id: int,
         boundary: Boundary,
-        handles: Mapping[str, list[RangeHandle]],
+        uploaded: FleetUpload,
         committables: Mapping[str, list[Committable]],
-        savepoint: str = "",
-    ) -> Manifest:
-        """The manifest.
+        base: SnapshotRoot | None = None,
+    ) -> Root:
+        """The manifest of a checkpoint.
 
         Args:
-            handles: by operator uid, those of all its subtasks.
             committables: by sink uid, output that is staged and not yet published.
-            savepoint: the name of a savepoint; empty for a checkpoint.
+            base: what the upload built on; None for nothing.
         """
+        operators: dict[str, OperatorParts] = {}
+        for operator in self.graph.operators:
+            schemas = boundary.schemas.get(operator.uid, ())
+            operators[operator.uid] = OperatorParts(
+                parallelism=self.settings.parallelism,
+                key_types=list(operator.key_types),
+                states=metas_of(schemas),
+                subtasks=range_entries(uploaded, operator.uid),
+                operator_states=operator_metas(boundary.operator_states.get(operator.uid, ())),
+                backend=uploaded.backend,
+            )
+        return Root(
+            **self._fields(checkpoint_id, boundary, committables),
+            operators=operators,
+            parts=list(uploaded.parts),
+            base_id=base.checkpoint_id if base else 0,
+            base_listed=base is None or set(base.operators) <= set(operators),
+        )
+
+    def make_savepoint(
+        self,
+        checkpoint_id: int,
+        boundary: Boundary,
+        uploaded: FleetUpload,
+        committables: Mapping[str, list[Committable]],
+        name: str,
+    ) -> Manifest:
+        """The manifest of a savepoint, with all its files; arguments as of `make`."""
+        operators: dict[str, OperatorState] = {}
+        for operator in self.graph.operators:
+            schemas = boundary.schemas.get(operator.uid, ())
+            handles = [h for h in uploaded.handles[operator.uid] if isinstance(h, RangeHandle)]
+            operators[operator.uid] = OperatorState(
+                parallelism=self.settings.parallelism,
+                key_types=list(operator.key_types),
+                states=_metas_of(schemas, handles),
+                subtasks=sorted(handles, key=lambda handle: handle.start),
+                operator_states=operator_metas(boundary.operator_states.get(operator.uid, ())),
+            )
+        fields = self._fields(checkpoint_id, boundary, committables)
+        return Manifest(**fields, kind="savepoint", name=name, operators=operators)
+
+    def _fields(
+        self,
+        checkpoint_id: int,
+        boundary: Boundary,
+        committables: Mapping[str, list[Committable]],
+    ) -> dict[str, Any]:
+        """What both have beside the operators."""
         settings = self.settings
-        return Manifest(
-            kind="savepoint" if savepoint else "checkpoint",
-            name=savepoint,
-            lineage=self.writer.lineage,
-            checkpoint_id=checkpoint_id,
-            epoch=boundary.epoch,
-            fence=self.writer.fence,
-            run=self.run,
-            created_at=datetime.datetime.now(datetime.UTC),
-            job_name=settings.name,
-            moorage_version=__version__,
-            max_parallelism=settings.max_parallelism,
-            key_hash=settings.key_hash,
-            operators={
-                operator.uid: OperatorState(
-                    parallelism=settings.parallelism,
-                    key_types=list(operator.key_types),
-                    states=_metas_of(boundary.schemas.get(operator.uid, ()), handles[operator.uid]),
-                    subtasks=sorted(handles[operator.uid], key=lambda handle: handle.start),
-                    operator_states=operator_metas(boundary.operator_states.get(operator.uid, ())),
-                )
-                for operator in self.graph.operators
-            },
-            source=boundary.source,
-            watermarks=dict(boundary.watermarks.to_json()),
-            idle_inputs=sorted(boundary.watermarks.idle),
-            processing_time=boundary.processing_time,
-            sinks={uid: list(items) for uid, items in committables.items()},
-            extra={
+        return {
+            "lineage": self.writer.lineage,
+            "checkpoint_id": checkpoint_id,
+            "epoch": boundary.epoch,
+            "fence": self.writer.fence,
+            "run": self.run,
+            "created_at": datetime.datetime.now(datetime.UTC),
+            "job_name": settings.name,
+            "moorage_version": __version__,
+            "max_parallelism": settings.max_parallelism,
+            "key_hash": settings.key_hash,
+            "source": boundary.source,
+            "watermarks": dict(boundary.watermarks.to_json()),
+            "idle_inputs": sorted(boundary.watermarks.idle),
+            "processing_time": boundary.processing_time,
+            "sinks": {uid: list(items) for uid, items in committables.items()},
+            "extra": {
                 "finished": boundary.finished,
                 STATELESS: settings.in_one_epoch and boundary.epoch > 0,
                 UID_MAPPING: dict(settings.restore.uid_mapping),
@@ -134,12 +175,26 @@ class ManifestMaker:
                     else {}
                 ),
             },
+        }
+
+
+def range_entries(uploaded: FleetUpload, uid: str) -> list[RangeEntry]:
+    """The ranges of an operator as the root of a checkpoint names them."""
+    places = {part.key: place for place, part in enumerate(uploaded.parts)}
+    ranges = [one for one in uploaded.handles[uid] if isinstance(one, RangeInPart)]
+    return [
+        RangeEntry(
+            start=one.start, end=one.end, bytes_total=one.bytes_total, part=places[one.part.key]
         )
+        for one in sorted(ranges, key=lambda one: one.start)
+    ]
 
 
-def handles_of(manifest: Manifest) -> dict[str, list[RangeHandle]]:
-    """The handles of a manifest by operator uid."""
-    return {uid: list(state.subtasks) for uid, state in manifest.operators.items()}
+def ranges_of(manifest: SnapshotRoot) -> dict[str, Sequence[StoredRange]]:
+    """The ranges of a manifest by operator uid: with their files, or the parts that have them."""
+    if isinstance(manifest, Root):
+        return {uid: manifest.ranges(uid) for uid in manifest.operators}
+    return {uid: state.subtasks for uid, state in manifest.operators.items()}
 
 
 def _metas_of(schemas: tuple[StateSchema, ...], handles: Sequence[RangeHandle]) -> list[StateMeta]:
@@ -158,7 +213,7 @@ def operator_metas(schemas: Iterable[OperatorStateSchema]) -> list[OperatorState
     ]
 
 
-def operator_sides(manifest: Manifest | None) -> OperatorStates:
+def operator_sides(manifest: SnapshotRoot | None) -> OperatorStates:
     """What a run that begins with this manifest knows of operator state; None begins empty."""
     if manifest is None:
         return OperatorStates()
@@ -170,14 +225,14 @@ def operator_sides(manifest: Manifest | None) -> OperatorStates:
     )
 
 
-def operator_schemas(state: OperatorState) -> tuple[OperatorStateSchema, ...]:
+def operator_schemas(state: OperatorState | OperatorParts) -> tuple[OperatorStateSchema, ...]:
     """Operator states of one operator, as the checkpoint recorded them."""
     return tuple(
         OperatorStateSchema(s.name, s.mode, s.type, s.key_type or "") for s in state.operator_states
     )
 
 
-def watermarks_at(clocks: JobClocks, manifest: Manifest | None) -> Watermarks:
+def watermarks_at(clocks: JobClocks, manifest: SnapshotRoot | None) -> Watermarks:
     """The job's watermarks as the manifest has them; none yet without one."""
     if manifest is None:
         return Watermarks.at_first(clocks)
@@ -186,14 +241,14 @@ def watermarks_at(clocks: JobClocks, manifest: Manifest | None) -> Watermarks:
     return Watermarks.from_json(clocks, stored, manifest.idle_inputs, manifest.operators, values)
 
 
-def known_schemas(manifest: Manifest) -> dict[str, tuple[StateSchema, ...]]:
+def known_schemas(manifest: SnapshotRoot) -> dict[str, tuple[StateSchema, ...]]:
     """State schemas by operator uid, as the checkpoint recorded them."""
     return {uid: _state_schemas(state) for uid, state in manifest.operators.items()}
 
 
-def _state_schemas(state: OperatorState) -> tuple[StateSchema, ...]:
+def _state_schemas(state: OperatorState | OperatorParts) -> tuple[StateSchema, ...]:
     # Canonical files hold values of the last type only.
-    native = any(handle.format == "native" for handle in state.subtasks)
+    native = state.is_native
     return tuple(
         StateSchema(
             s.name,
@@ -244,14 +299,16 @@ class Work:
     boundary: Boundary
     pause_seconds: float
     started: float
-    base_id: int
-    base: Mapping[str, list[RangeHandle]]
+    base: SnapshotRoot | None
+    """What its upload builds on; None: it uploads everything."""
     attempt: str = ""
     """Of a savepoint: the id of the request for it."""
     staged: list[Staged] = field(default_factory=list)
     """Output that was not published at its trigger: a newer one may be the first to publish it."""
     uploaded: FleetUpload | None = None
     committables: dict[str, list[Committable]] = field(default_factory=dict)
+    manifest: SnapshotRoot | None = None
+    """From when it exists."""
     report: CheckpointReport | None = None
     unpublished: BaseException | None = None
     """Why the output of this checkpoint, which exists, could not be published."""
@@ -294,7 +351,8 @@ class SnapshotWriter:
     def upload(self, work: Work) -> FleetUpload:
         """Bring all ranges to the store."""
         if not work.is_savepoint:
-            return self._fleet.upload(work.checkpoint_id, work.base)
+            base = ranges_of(work.base) if work.base else {}
+            return self._fleet.upload(work.checkpoint_id, base)
         savepoint = SavepointStore(work.location, create=True)
         folder = "" if savepoint.begin(work.attempt) else self._folder(work)
         operators = {
@@ -325,22 +383,20 @@ class SnapshotWriter:
         """Write the manifest and the log's entry, with which it exists; returns its address."""
         if work.uploaded is None:
             raise Bug(f"finalized before it was uploaded: checkpoint={work.checkpoint_id}")
-        manifest = self._manifests.make(
-            work.checkpoint_id,
-            work.boundary,
-            work.uploaded.handles,
-            work.committables,
-            work.name if work.is_savepoint else "",
-        )
         now, digest = datetime.datetime.now(datetime.UTC), ""
+        given = work.checkpoint_id, work.boundary, work.uploaded, work.committables
+        manifest: SnapshotRoot
         if work.is_savepoint:
-            address, digest, manifest = self._write_savepoint(work, manifest, now)
+            whole = self._manifests.make_savepoint(*given, work.name)
+            address, digest, manifest = self._write_savepoint(work, whole, now)
         else:
+            manifest = self._manifests.make(*given, work.base)
             address = self._store.complete(self._writer, manifest, now).manifest_key
+        work.manifest = manifest
         work.report = CheckpointReport(
             checkpoint_id=manifest.checkpoint_id,
             epoch=manifest.epoch,
-            bytes_total=sum(f.size for f in manifest.files),
+            bytes_total=manifest.bytes_total,
             bytes_uploaded=work.uploaded.bytes_written + work.uploaded.bytes_inline,
             objects_written=work.uploaded.objects,
             pause_seconds=work.pause_seconds,
@@ -403,7 +459,7 @@ def savepoint_view(name: str, savepoint: SavepointStore, manifest: Manifest) -> 
         url=savepoint.url,
         checkpoint_id=manifest.checkpoint_id,
         epoch=manifest.epoch,
-        bytes_total=sum(f.size for f in manifest.files),
+        bytes_total=manifest.bytes_total,
         duration_seconds=0.0,
         manifest_digest=savepoint.digest(),
         max_parallelism=manifest.max_parallelism,
@@ -417,6 +473,7 @@ def _below(saved: FleetUpload, folder: str) -> FleetUpload:
         uid: [
             replace(h, files=[replace(f, key=f"{folder}/{f.key}") if f.key else f for f in h.files])
             for h in some
+            if isinstance(h, RangeHandle)
         ]
         for uid, some in saved.handles.items()
     }

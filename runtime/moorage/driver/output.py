@@ -29,6 +29,7 @@ from moorage_state.snapshots import (
     Manifest,
     Run,
     Savepoint,
+    SnapshotRoot,
     ancestors,
     checkpoint_id_of,
     checkpoint_path,
@@ -67,7 +68,7 @@ class OutputKeeper:
         # that goes: a chore of the run before may still be at work when the next one begins.
         self._one_at_a_time = threading.Lock()
 
-    def admit(self, manifest: Manifest | None) -> list[str]:
+    def admit(self, manifest: SnapshotRoot | None) -> list[str]:
         """Ask all sinks whether the run may begin with this point; returns sentences for people.
 
         Raises UserError: the run must not begin; names every sink that says so.
@@ -91,7 +92,7 @@ class OutputKeeper:
             raise _refusal(refused)
         return told
 
-    def restore(self, run: int, manifest: Manifest | None) -> Iterator[str]:
+    def restore(self, run: int, manifest: SnapshotRoot | None) -> Iterator[str]:
         """Take all sinks to the restored point; yields sentences for people.
 
         Raises:
@@ -106,7 +107,7 @@ class OutputKeeper:
         finally:
             self._one_at_a_time.release()
 
-    def _restore(self, run: int, manifest: Manifest | None) -> Iterator[str]:
+    def _restore(self, run: int, manifest: SnapshotRoot | None) -> Iterator[str]:
         lineage, entries = self._writer.lineage, self._writer.entries
         staged: _Committables = {}
         history: tuple[int, ...] = ()
@@ -198,7 +199,7 @@ class OutputKeeper:
         try:
             for checkpoint in existing:
                 if checkpoint.checkpoint_id not in self._known:
-                    sinks = self._store.load(checkpoint).sinks
+                    sinks = self._store.load_root(checkpoint).sinks
                     self._known[checkpoint.checkpoint_id] = sinks
             own = [m for m in self._savepoints() if m.lineage == self._writer.lineage]
         except (CorruptState, StoreUnavailable) as error:
@@ -211,7 +212,7 @@ class OutputKeeper:
         ]
 
 
-def history_of(entries: Sequence[Entry], manifest: Manifest) -> tuple[int, ...]:
+def history_of(entries: Sequence[Entry], manifest: SnapshotRoot) -> tuple[int, ...]:
     """The checkpoints that a point descends from, oldest first, its own id last."""
     announced = {e.checkpoint_id for e in entries if isinstance(e, Savepoint)}
     if manifest.kind == "checkpoint" or manifest.checkpoint_id in announced:

@@ -24,7 +24,7 @@ from moorage.driver.views import (
     SavepointView,
 )
 from moorage_state.coordinator import CheckpointException, CompletedCheckpoint, PendingCheckpoint
-from moorage_state.snapshots import Manifest
+from moorage_state.snapshots import SnapshotRoot
 
 HISTORY = 100
 """How many checkpoints and savepoints are remembered."""
@@ -102,7 +102,9 @@ class Reporter:
         for text in texts:
             self.message(text)
 
-    def restored(self, path: str | None, manifest: Manifest | None, *, own: bool = True) -> None:
+    def restored(
+        self, path: str | None, manifest: SnapshotRoot | None, *, own: bool = True
+    ) -> None:
         """What the run began from; `own`: a checkpoint of the job's lineage."""
         if manifest is None or path is None:
             self._publish(restored_from=None, restored=None, epoch=0)
@@ -111,7 +113,7 @@ class Reporter:
             checkpoint_id=manifest.checkpoint_id,
             epoch=manifest.epoch,
             completed_at=manifest.created_at,
-            bytes_total=sum(f.size for f in manifest.files),
+            bytes_total=manifest.bytes_total,
             bytes_uploaded=0,
             duration_seconds=0.0,
         )

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import pyspark
 from msgspec.structs import replace
@@ -31,9 +32,11 @@ from moorage_state.snapshots import (
     CheckpointStore,
     Entry,
     Manifest,
+    OperatorParts,
     OperatorState,
+    Root,
     Run,
-    Verify,
+    SnapshotRoot,
     checkpoint_id_of,
     checkpoint_path,
     finished_with,
@@ -41,9 +44,8 @@ from moorage_state.snapshots import (
     manifest_key,
     restore_point,
     retained,
-    verify_files,
 )
-from moorage_state.snapshots.savepoints import MANIFEST_KEY, SavepointStore
+from moorage_state.snapshots.savepoints import MANIFEST_KEY
 from moorage_state.state_backends import job_max_state_size
 from moorage_state.state_backends.state_backend import BUILT_IN
 from moorage_state.stores import ObjectStore, open_store
@@ -62,7 +64,7 @@ class Choice:
         finished: the last checkpoint of a job that finished and whose checkpoints are deleted.
     """
 
-    manifest: Manifest | None
+    manifest: SnapshotRoot | None
     explicit: bool
     warnings: tuple[str, ...] = ()
     address: str = ""
@@ -82,12 +84,12 @@ def choose(
     store: CheckpointStore,
     entries: Sequence[Entry],
     settings: JobSettings,
-    verify: Verify = "sizes",
+    damaged: Mapping[int, CorruptState] = MappingProxyType({}),
 ) -> Choice:
-    """The restore point of this start.
+    """The restore point of this start; its files are looked at by who is about to read them.
 
     Args:
-        verify: how far to look at the newest checkpoint before taking it.
+        damaged: checkpoints that could not be restored, and why.
 
     Raises:
         RestorePointNotFound: the named point is not there.
@@ -98,11 +100,14 @@ def choose(
         StoreUnavailable: the store does not answer.
     """
     with _corrupt_point():
-        return _chosen(store, entries, settings, verify)
+        return _chosen(store, entries, settings, damaged)
 
 
 def _chosen(
-    store: CheckpointStore, entries: Sequence[Entry], settings: JobSettings, verify: Verify
+    store: CheckpointStore,
+    entries: Sequence[Entry],
+    settings: JobSettings,
+    damaged: Mapping[int, CorruptState],
 ) -> Choice:
     policy = settings.restore
     if policy.mode != "Latest" and (policy.explicit or not _handled(entries, policy)):
@@ -114,7 +119,7 @@ def _chosen(
     if newest is not None and newest.checkpoint is None:
         # A run began there and completed no checkpoint since.
         return _elsewhere(newest.path, settings, explicit=False)
-    loaded = store.load_latest(entries, policy.max_fallback_age, verify)
+    loaded = store.load_latest(entries, policy.max_fallback_age, "manifest", damaged)
     if loaded is None:
         return Choice(None, explicit=False)
     warnings = tuple(loaded.warnings)
@@ -163,8 +168,9 @@ def _named(
             path = settings.savepoint_url(path)
         return _elsewhere(path, settings, explicit=True)
     with _missing_point():
-        found = store.load_id(entries, checkpoint_id)
-    _check_digest(settings, path=policy.path, digest=_digest_of(store.objects, found))
+        entry = store.existing(entries, checkpoint_id)
+        found = store.load_root(entry)
+    _check_digest(settings, path=policy.path, digest=entry.manifest_digest)
     return Choice(renamed(found, policy.uid_mapping), explicit=True)
 
 
@@ -206,10 +212,6 @@ def _elsewhere(path: str, settings: JobSettings, *, explicit: bool) -> Choice:
     if explicit:
         _check_digest(settings, path=path, digest=digest)
     manifest = renamed(snapshot.manifest, settings.restore.uid_mapping)
-    if manifest.kind == "savepoint":
-        SavepointStore(snapshot.store_url).verify(manifest)
-    else:
-        verify_files(objects, manifest)
     return Choice(
         manifest,
         explicit=explicit,
@@ -262,7 +264,7 @@ def _corrupt_point() -> Iterator[None]:
         raise RestorePointCorrupt(error.message, error.path, error.advice) from error
 
 
-def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:
+def renamed(manifest: SnapshotRoot, mapping: Mapping[str, str]) -> SnapshotRoot:
     """The manifest with operators under the uids that the job has for them now.
 
     A manifest that was written under the same mapping has them already.
@@ -272,7 +274,7 @@ def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:
     """
     if not mapping or manifest.extra.get(UID_MAPPING) == dict(mapping):
         return manifest
-    operators: dict[str, OperatorState] = {}
+    operators: dict[str, OperatorState | OperatorParts] = {}
     for uid, state in manifest.operators.items():
         new = mapping.get(uid, uid)
         if new in operators:
@@ -280,8 +282,7 @@ def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:
                 f"restore.uidMapping gives two operators of the checkpoint one uid: uid={new} "
                 f"checkpoint={sorted(manifest.operators)}; map each to another"
             )
-        handles = [replace(handle, uid=new) for handle in state.subtasks]
-        operators[new] = replace(state, subtasks=handles)
+        operators[new] = _under_uid(state, uid, new)
     # Those of operators stand among those of inputs, whose uids no mapping changes.
     watermarks = {
         mapping.get(uid, uid) if uid in manifest.operators else uid: time_ms
@@ -290,7 +291,15 @@ def renamed(manifest: Manifest, mapping: Mapping[str, str]) -> Manifest:
     return replace(manifest, operators=operators, watermarks=watermarks)
 
 
-def adopting(settings: JobSettings, manifest: Manifest | None) -> JobSettings:
+def _under_uid(
+    state: OperatorState | OperatorParts, uid: str, new: str
+) -> OperatorState | OperatorParts:
+    if isinstance(state, OperatorParts):
+        return replace(state, stored_uid=state.stored_uid or uid)
+    return replace(state, subtasks=[replace(handle, uid=new) for handle in state.subtasks])
+
+
+def adopting(settings: JobSettings, manifest: SnapshotRoot | None) -> JobSettings:
     """The settings with the key groups and the state backend of the snapshot, where none is set.
 
     Raises:
@@ -309,12 +318,12 @@ def adopting(settings: JobSettings, manifest: Manifest | None) -> JobSettings:
     return dataclasses.replace(settings, max_parallelism=found)
 
 
-def _with_backend_of(manifest: Manifest, settings: JobSettings) -> JobSettings:
+def _with_backend_of(manifest: SnapshotRoot, settings: JobSettings) -> JobSettings:
     """A default that has changed leaves a job with state its backend, and its storage."""
     options = settings.open_backend_options
     if options is None:
         return settings
-    owners = {owner_of(handle) for handle in manifest.handles if handle.format == "native"}
+    owners = {owner for _, owner in _owners(manifest)}
     backend, owner = settings.backend, Databases(settings.backend).owner
     if not owners <= {owner}:
         # A stranger's handle knows the identifier, which imports nothing: that is refused.
@@ -326,7 +335,7 @@ def _with_backend_of(manifest: Manifest, settings: JobSettings) -> JobSettings:
     return dataclasses.replace(settings, backend=backend, max_state_size=limit)
 
 
-def check_settings(manifest: Manifest, settings: JobSettings) -> None:
+def check_settings(manifest: SnapshotRoot, settings: JobSettings) -> None:
     """Refuse what the manifest of the job alone shows: before Spark is started.
 
     Raises RestorePointIncompatible: naming what differs and what to do.
@@ -346,7 +355,7 @@ def check_settings(manifest: Manifest, settings: JobSettings) -> None:
     check_spark(manifest)
 
 
-def check_fits(manifest: Manifest, graph: JobGraph, settings: JobSettings) -> None:
+def check_fits(manifest: SnapshotRoot, graph: JobGraph, settings: JobSettings) -> None:
     """Refuse a job that cannot continue from this checkpoint.
 
     Raises RestorePointIncompatible: naming what differs and what to do.
@@ -362,7 +371,7 @@ def check_fits(manifest: Manifest, graph: JobGraph, settings: JobSettings) -> No
             )
 
 
-def _check_batch(manifest: Manifest, settings: JobSettings) -> None:
+def _check_batch(manifest: SnapshotRoot, settings: JobSettings) -> None:
     """The backend batch begins with nothing, and leaves nothing to go on with."""
     if settings.in_one_epoch and manifest.epoch > 0:
         raise RestorePointIncompatible(
@@ -377,20 +386,25 @@ def _check_batch(manifest: Manifest, settings: JobSettings) -> None:
         )
 
 
-def _check_backend(manifest: Manifest, settings: JobSettings) -> None:
+def _check_backend(manifest: SnapshotRoot, settings: JobSettings) -> None:
     """Said before servers start to restore, which would find it out one by one."""
     reader = Databases(settings.backend).owner
-    for handle in manifest.handles:
-        if handle.format != "native":
-            continue
-        where = f"checkpoint={manifest.checkpoint_id} uid={handle.uid}"
+    for uid, owner in _owners(manifest):
         try:
-            check_owner(owner_of(handle), reader, where)
+            check_owner(owner, reader, f"checkpoint={manifest.checkpoint_id} uid={uid}")
         except UserError as error:
             raise RestorePointIncompatible(str(error)) from error
 
 
-def check_spark(manifest: Manifest, version: str = pyspark.__version__) -> None:
+def _owners(manifest: SnapshotRoot) -> list[tuple[str, str]]:
+    """Operators with native files, and the identifiers of the backends whose they are."""
+    if isinstance(manifest, Root):
+        return [(uid, operator.backend) for uid, operator in manifest.operators.items()]
+    native = (handle for handle in manifest.handles if handle.format == "native")
+    return [(handle.uid, owner_of(handle)) for handle in native]
+
+
+def check_spark(manifest: SnapshotRoot, version: str = pyspark.__version__) -> None:
     """Refuse native files that another minor version of Spark wrote.
 
     Only a canonical savepoint, which everything reads, carries a job from one to another. A
@@ -400,8 +414,7 @@ def check_spark(manifest: Manifest, version: str = pyspark.__version__) -> None:
         RestorePointIncompatible: naming both versions and what to do.
     """
     wrote = str(manifest.extra.get(SPARK_VERSION, ""))
-    handles = [one for state in manifest.operators.values() for one in state.subtasks]
-    native = any(handle.format == "native" for handle in handles)
+    native = any(state.is_native for state in manifest.operators.values())
     if not native or not wrote or _minor(wrote) == _minor(version):
         return
     raise RestorePointIncompatible(

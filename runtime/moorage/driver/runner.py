@@ -7,7 +7,7 @@ command line, by the entry point of a driver in a cluster, and by tests.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,7 +48,7 @@ from moorage_state.errors import (
     VersionGone,
     VersionMismatch,
 )
-from moorage_state.snapshots import CheckpointStore, LogWriter, Verify, checkpoint_path
+from moorage_state.snapshots import CheckpointStore, LogWriter, checkpoint_path
 
 _REWIND = (VersionGone, VersionMismatch, StaleLease, Retryable)
 _MAX_REWINDS = 3
@@ -189,6 +189,7 @@ def _drive(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRu
 def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun | None]:
     """Run after run until one ends well: one that loses its local state is followed by another."""
     rewinds = _Rewinds()
+    damaged: dict[int, CorruptState] = {}
     number = 0
     must_restore = context.settings.restore.mode == "Path"
     while True:
@@ -205,17 +206,17 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun
                 return RunOutcome.STOPPED, run
             # It ended with a checkpoint and has lost nothing: no rewind that counts.
             context.reporter.message("subtasks move to other executors")
-            rewinds, choice = _Rewinds(), _choose_again(context, "sizes", StoppedWaiting())
+            rewinds, choice = _Rewinds(), _choose_again(context, damaged, StoppedWaiting())
         except CorruptState as error:
             # What runs already is damaged here and not in the store; what a person chose stays.
             if run is not None or choice.explicit:
                 raise
-            choice = _undamaged(context, choice, error)
+            choice = _undamaged(context, choice, damaged, error)
         except _REWIND as error:
             rewinds = _counted(context, rewinds, run, error)
             _wait(context, rewinds, error)
             if run is not None:  # else the choice was not followed yet: the same once more
-                choice = _choose_again(context, "sizes", error)
+                choice = _choose_again(context, damaged, error)
         completed = run is not None and run.checkpointer.last is not None
         must_restore = must_restore or completed or context.completed.latest is not None
         number += 1
@@ -229,10 +230,14 @@ def _answer_at_once(context: DriverContext) -> None:
         let_go(context, request, Stopped(context.reporter.progress.last_checkpoint))
 
 
-def _undamaged(context: DriverContext, choice: Choice, error: CorruptState) -> Choice:
+def _undamaged(
+    context: DriverContext, choice: Choice, damaged: dict[int, CorruptState], error: CorruptState
+) -> Choice:
     """Another restore point in place of a damaged one; raises its error where there is none."""
     context.reporter.message(str(error))
-    other = _choose_again(context, "hashes", error)
+    if choice.manifest is not None and not choice.address:
+        damaged[choice.manifest.checkpoint_id] = error
+    other = _choose_again(context, damaged, error)
     if other.path == choice.path:
         raise error
     return other
@@ -329,7 +334,9 @@ def _needing(directories: Sequence[Path]) -> Iterator[None]:
         ) from error
 
 
-def _choose_again(context: DriverContext, verify: Verify, error: Exception) -> Choice:
+def _choose_again(
+    context: DriverContext, damaged: Mapping[int, CorruptState], error: Exception
+) -> Choice:
     """The restore point of the next run; what a person chose was followed. Raises as `_poll`."""
     # A retirement that the run before began may be about to delete what would be chosen.
     while context.housekeeper.retires:
@@ -338,7 +345,7 @@ def _choose_again(context: DriverContext, verify: Verify, error: Exception) -> C
     context.writer.refresh()
     policy = replace(context.settings.restore, mode="Latest", explicit=False)
     settings = replace(context.settings, restore=policy)
-    choice = choose(context.store, context.writer.entries, settings, verify)
+    choice = choose(context.store, context.writer.entries, settings, damaged)
     context.reporter.messages(choice.warnings)
     return choice
 

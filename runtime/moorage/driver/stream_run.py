@@ -27,6 +27,7 @@ from moorage.driver.manifests import (
     known_schemas,
     operator_schemas,
     operator_sides,
+    ranges_of,
     watermarks_at,
 )
 from moorage.driver.query import (
@@ -56,7 +57,7 @@ from moorage_state.errors import (
     MoorageError,
     UserError,
 )
-from moorage_state.snapshots import Manifest, Run, run_token
+from moorage_state.snapshots import Run, SnapshotRoot, run_token
 
 _log = logging.getLogger(__name__)
 
@@ -214,15 +215,14 @@ class StreamRun:
 
     # -- starting --------------------------------------------------------------------------
 
-    def _restore(self, manifest: Manifest | None) -> EpochRunner:
+    def _restore(self, manifest: SnapshotRoot | None) -> EpochRunner:
         """Open all ranges at the restore point, take back later output, lay Spark's log."""
         c = self._c
         c.reporter.phase("restoring" if manifest else "starting")
         for sentence in self._output.admit(manifest):
             c.reporter.message(sentence)
         epoch = manifest.epoch if manifest else 0
-        operators = manifest.operators if manifest else {}
-        handles = {uid: list(state.subtasks) for uid, state in operators.items()}
+        handles = ranges_of(manifest) if manifest else {}
         checkpoint_id = manifest.checkpoint_id if manifest else 0
         try:
             c.fleet.open(self._run, epoch, handles, checkpoint_id, self._choice.store_url)
@@ -248,7 +248,7 @@ class StreamRun:
             restored=manifest is not None,
         )
 
-    def _restore_sinks(self, manifest: Manifest | None) -> None:
+    def _restore_sinks(self, manifest: SnapshotRoot | None) -> None:
         for sentence in self._output.restore(self._number, manifest):
             self._c.reporter.message(sentence)
             if self._c.stop.is_set() or self._c.requests.stop_at_once is not None:
@@ -495,7 +495,7 @@ def _record_run(context: DriverContext, number: int, choice: Choice) -> None:
     context.writer.append(Run(fence, number, choice.path, explicit, nonce, own, claimed, order_id))
 
 
-def _deal_out(context: DriverContext, manifest: Manifest | None) -> int:
+def _deal_out(context: DriverContext, manifest: SnapshotRoot | None) -> int:
     """Give new subtasks their operator state; returns the epoch after which the run begins."""
     if manifest is None:
         return 0

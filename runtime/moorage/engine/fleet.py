@@ -29,13 +29,15 @@ from moorage_state.server.operations import (
     UploadLimits,
     UploadRequest,
     Version,
+    WrittenPart,
 )
-from moorage_state.server.uploads import require_room
+from moorage_state.server.uploads import MOST_SMALL_PACKS
 from moorage_state.snapshots import (
-    MAX_INLINE_BYTES,
-    FileRef,
     OperatorStateMeta,
+    PartEntry,
+    PartRef,
     RangeHandle,
+    RangeInPart,
     StateMeta,
     worn_packs,
 )
@@ -48,24 +50,39 @@ T = TypeVar("T")
 _NOTHING = Version(0, "")
 _NOWHERE = -1
 _CONNECTING = 16
-_SMALL_PACKS_PER_SERVER = 16
 
 _LOOK_SECONDS = 1.0
 _ANSWER_SECONDS = 10.0
 """What a server may take over a question that needs no work, before it is asked anew."""
 
 
+StoredRange = RangeHandle | RangeInPart
+"""A range of a checkpoint: with its files, or with the part that lists them."""
+
+
 @dataclass(frozen=True, slots=True)
 class FleetUpload:
-    """What a checkpoint wrote: handles by operator uid, and what they cost.
+    """What a checkpoint or savepoint wrote: ranges by operator uid, and what they cost.
 
-    `bytes_written` counts what went into objects, `bytes_inline` what the manifest will hold.
+    `bytes_written` counts what went into objects, `bytes_inline` what manifest or parts hold.
+
+    Attributes:
+        handles: of a checkpoint those whose files a part lists; of a savepoint with all files.
+        parts: of a checkpoint, those that were written.
+        backend: of a checkpoint, the identifier of the backend whose files they are.
     """
 
-    handles: dict[str, list[RangeHandle]]
+    handles: Mapping[str, Sequence[StoredRange]]
     objects: int
     bytes_written: int
     bytes_inline: int
+    parts: Sequence[PartEntry] = ()
+    backend: str = ""
+
+    @property
+    def bytes_total(self) -> int:
+        """The sizes of all files together."""
+        return sum(one.bytes_total for some in self.handles.values() for one in some)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +157,7 @@ class RangeFleet:
         self,
         run: str,
         epoch: int,
-        handles: Mapping[str, list[RangeHandle]],
+        handles: Mapping[str, Sequence[StoredRange]],
         checkpoint_id: int,
         base_url: str = "",
     ) -> list[OpenResult]:
@@ -148,7 +165,7 @@ class RangeFleet:
 
         Args:
             epoch: the epoch the checkpoint holds, 0 for a first start.
-            handles: by operator uid, the handles of all its subtasks; none for a new operator.
+            handles: by operator uid, those of all its subtasks; none for a new operator.
             checkpoint_id: the checkpoint the handles belong to; 0 for a first start.
             base_url: the store that the handles' keys are of; the lineage's if not given.
         """
@@ -156,12 +173,8 @@ class RangeFleet:
         self._run = run
         self._base_url = base_url or self._store_url
         for item in self._ranges.values():
-            overlapping = [
-                h
-                for h in handles.get(item.spec.uid, [])
-                if h.start <= item.spec.end and h.end >= item.spec.start
-            ]
-            item.base = RestoreBase(checkpoint_id, epoch, overlapping) if overlapping else None
+            overlapping = _overlapping(item.spec, handles.get(item.spec.uid, []))
+            item.base = _base(checkpoint_id, epoch, overlapping) if overlapping else None
             item.initial_epoch = epoch
             item.committed = []
             item.version = Version(epoch, "")
@@ -225,37 +238,39 @@ class RangeFleet:
         )
         return max((r.seconds for r in results), default=0.0)
 
-    def upload(self, checkpoint_id: int, base: Mapping[str, list[RangeHandle]]) -> FleetUpload:
+    def upload(self, checkpoint_id: int, base: Mapping[str, Sequence[StoredRange]]) -> FleetUpload:
         """Bring to the store what a snapshot has and the base lacks; epochs go on meanwhile.
 
         Args:
-            base: by operator uid, the handles of a retained checkpoint that was notified.
+            base: by operator uid, the ranges of a retained checkpoint that was notified.
 
         Raises:
-            StateSizeExceeded: all of it has to be in the manifest, and does not fit.
+            StateSizeExceeded: all files have to be in the parts, and do not fit.
         """
         run, ranges = self._run, self._ranges.values()
-        worn = worn_packs(
-            (h for handles in base.values() for h in handles),
-            most_small=_SMALL_PACKS_PER_SERVER * len({item.server for item in ranges}),
-        )
+        # What parts list, servers read and weigh themselves.
+        whole = [h for some in base.values() for h in some if isinstance(h, RangeHandle)]
+        worn = worn_packs(whole, MOST_SMALL_PACKS * len({item.server for item in ranges}))
         by_server: dict[int, list[UploadRequest]] = {}
+        parts: dict[int, dict[PartRef, None]] = {}
         for item in ranges:
-            files = _base_files(item.spec, base.get(item.spec.uid, []), worn)
-            request = UploadRequest(item.spec.uid, item.spec.start, files)
+            found = _overlapping(item.spec, base.get(item.spec.uid, []))
+            listed = [one for one in found if isinstance(one, RangeInPart)]
+            own = (f for one in found if isinstance(one, RangeHandle) for f in one.files)
+            files = [f for f in own if f.shared and f.key and f.key not in worn]
+            stored = listed[0].stored_uid if listed else ""
+            request = UploadRequest(item.spec.uid, item.spec.start, files, stored)
             by_server.setdefault(item.server, []).append(request)
+            parts.setdefault(item.server, {}).update((one.part, None) for one in listed)
+        limits = UploadLimits(max_state_size=self._max_state_size)
 
-        def upload(client: ServerConnection, requests: list[UploadRequest]) -> Uploaded:
-            share = MAX_INLINE_BYTES * len(requests) // len(ranges)
-            limits = kept if kept.max_state_size is not None else UploadLimits(inline_total=share)
-            return client.upload_many(run, checkpoint_id, self._store_url, requests, limits)
+        def upload(server: int, client: ServerConnection) -> WrittenPart:
+            given = by_server[server]
+            return client.upload_many(
+                run, checkpoint_id, self._store_url, given, limits, list(parts[server])
+            )
 
-        # Each server refuses what is too much by itself, before it sends anything; here the sum.
-        kept = UploadLimits(max_state_size=self._max_state_size)
-        uploaded = self._uploads.run(checkpoint_id, upload, by_server)
-        handles = [handle for some in uploaded.handles.values() for handle in some]
-        require_room(handles, [handle.bytes_total for handle in handles], kept)
-        return uploaded
+        return _parts_together(self._uploads.run(checkpoint_id, upload, by_server))
 
     def save(
         self,
@@ -289,18 +304,18 @@ class RangeFleet:
             )
             by_server.setdefault(item.server, []).append(spec)
 
-        def save(client: ServerConnection, specs: list[CanonicalSpec]) -> Uploaded:
-            return client.save_many(run, checkpoint_id, url, specs, canonical)
+        def save(server: int, client: ServerConnection) -> Uploaded:
+            return client.save_many(run, checkpoint_id, url, by_server[server], canonical)
 
-        return self._uploads.run(checkpoint_id, save, by_server)
+        return _together(self._uploads.run(checkpoint_id, save, by_server))
 
     def complete(
-        self, checkpoint_id: int, epoch: int, handles: Mapping[str, list[RangeHandle]]
+        self, checkpoint_id: int, epoch: int, handles: Mapping[str, Sequence[StoredRange]]
     ) -> None:
         """A checkpoint was completed: from now on ranges are brought back from it."""
         for item in self._ranges.values():
             mine = [h for h in handles[item.spec.uid] if h.start == item.spec.start]
-            item.base = RestoreBase(checkpoint_id, epoch, mine)
+            item.base = _base(checkpoint_id, epoch, mine)
             item.committed = [v for v in item.committed if v.epoch > epoch]
         self._base_url = self._store_url
         self._ask(Call("notify_complete", (checkpoint_id, self._run)))
@@ -477,51 +492,70 @@ class _Uploads:
     def run(
         self,
         checkpoint_id: int,
-        action: Callable[[ServerConnection, list[T]], Uploaded],
-        by_server: Mapping[int, list[T]],
-    ) -> FleetUpload:
+        action: Callable[[int, ServerConnection], T],
+        servers: Collection[int],
+    ) -> list[T]:
         """Servers side by side, each over a connection of its own; the first error ends all."""
         way = _UnderWay(checkpoint_id)
 
-        def one_server(server: int, work: list[T]) -> Uploaded:
+        def one_server(server: int) -> T:
             client = self._servers.connect(server)
             try:
                 with self._lock:
                     if way.ended:
                         raise Retryable(f"upload was stopped: checkpoint={checkpoint_id}")
                     way.clients[server] = client
-                return action(client, work)
+                return action(server, client)
             finally:
                 client.close()
 
         with self._lock:
             self._under_way.append(way)
         try:
-            with ThreadPoolExecutor(max_workers=max(1, len(by_server))) as pool:
-                futures = [pool.submit(one_server, *one) for one in by_server.items()]
+            with ThreadPoolExecutor(max_workers=max(1, len(servers))) as pool:
+                futures = [pool.submit(one_server, server) for server in servers]
                 done, others = wait(futures, return_when=FIRST_EXCEPTION)
                 if others:
                     self.end(checkpoint_id)
                     raise next(error for future in done if (error := future.exception()))
-                return _together([future.result() for future in futures])
+                return [future.result() for future in futures]
         finally:
             with self._lock:
                 self._under_way.remove(way)
 
 
-def _base_files(spec: RangeSpec, base: list[RangeHandle], worn: frozenset[str]) -> list[FileRef]:
-    """What a range may build on: the shared files of the handles that it can come from."""
-    return [
-        file
-        for handle in base
-        if handle.start <= spec.end and handle.end >= spec.start
-        for file in handle.files
-        if file.shared and file.key and file.key not in worn
-    ]
+def _overlapping(spec: RangeSpec, stored: Iterable[StoredRange]) -> list[StoredRange]:
+    return [one for one in stored if one.start <= spec.end and one.end >= spec.start]
+
+
+def _base(checkpoint_id: int, epoch: int, stored: Iterable[StoredRange]) -> RestoreBase:
+    """What a range is restored from: handles, or the parts that have them."""
+    stored = list(stored)
+    handles = [one for one in stored if isinstance(one, RangeHandle)]
+    listed = [one for one in stored if isinstance(one, RangeInPart)]
+    parts = list(dict.fromkeys(one.part for one in listed))
+    uid = listed[0].stored_uid if listed else ""
+    return RestoreBase(checkpoint_id, epoch, handles, parts, uid)
+
+
+def _parts_together(written: list[WrittenPart]) -> FleetUpload:
+    handles: dict[str, list[StoredRange]] = {}
+    for one in written:
+        for uid, start, end, size in one.ranges:
+            place = RangeInPart(uid, start, end, size, one.part.ref, uid)
+            handles.setdefault(uid, []).append(place)
+    return FleetUpload(
+        handles,
+        objects=sum(one.objects for one in written),
+        bytes_written=sum(one.bytes_written for one in written),
+        bytes_inline=sum(one.bytes_inline for one in written),
+        parts=[one.part for one in written],
+        backend=next((one.backend for one in written), ""),
+    )
 
 
 def _together(uploads: list[Uploaded]) -> FleetUpload:
-    handles: dict[str, list[RangeHandle]] = {}
+    handles: dict[str, list[StoredRange]] = {}
     for handle in (handle for upload in uploads for handle in upload.handles):
         handles.setdefault(handle.uid, []).append(handle)
     return FleetUpload(

@@ -49,7 +49,7 @@ def copy(
     if savepoint.exists():
         savepoint.check_empty()
     # The claim says of which bytes it is: the same copy begun again goes on where it stopped.
-    savepoint.begin(f"copy of {manifest_digest(encode_manifest(manifest))}")
+    savepoint.begin(f"copy of {manifest_digest(encode_manifest(manifest.in_one))}")
     resumed = bring(found.store, savepoint.store, pieces, progress)
     total = sum(piece.source.size for piece in pieces)
     if full:

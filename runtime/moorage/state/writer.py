@@ -118,7 +118,7 @@ def _blank(
             source={},
         )
     else:
-        blank = origin.manifest
+        blank = origin.manifest.in_one
         if max_parallelism not in (None, blank.max_parallelism):
             raise UserError(
                 f"max_parallelism is fixed by the base: base={origin.path} "

@@ -19,9 +19,13 @@ from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
     Owner,
+    PartEntry,
     RangeHandle,
+    RangeInPart,
     Run,
+    part_key,
 )
+from moorage_state.snapshots.parts import Part, encode_part, part_ref
 from moorage_state.stores import MemoryStore
 from moorage_testing.jobs import wait_until
 
@@ -29,11 +33,23 @@ __all__ = ["OWNER", "Fleet", "Job", "Output"]
 
 OWNER = Owner("c", "n", "j", "u")
 
+_HANDLE = RangeHandle(
+    uid="count",
+    start=0,
+    end=127,
+    epoch=1,
+    digest="d",
+    backend_uuid="b",
+    files=[],
+    bytes_total=0,
+)
+
 
 class Fleet:
     """Ranges that are uploaded when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, objects: MemoryStore) -> None:
+        self.objects = objects
         self.gates: dict[int, threading.Event] = {}
         self.errors: dict[int, MoorageError] = {}
         self.snapshots: list[int] = []
@@ -58,20 +74,16 @@ class Fleet:
         assert self.gates[checkpoint_id].wait(20)
         if checkpoint_id in self.errors:
             raise self.errors[checkpoint_id]
-        handle = RangeHandle(
-            uid="count",
-            start=0,
-            end=127,
-            epoch=1,
-            digest="d",
-            backend_uuid="b",
-            files=[],
-            bytes_total=0,
-        )
-        return FleetUpload({"count": [handle]}, objects=1, bytes_written=10, bytes_inline=0)
+        data = encode_part(Part([_HANDLE]))
+        ref = part_ref(part_key(checkpoint_id, "f1r0", "u"), data)
+        self.objects.put(ref.key, data)
+        entry = PartEntry(key=ref.key, size=ref.size, sha256=ref.sha256, files=0, bytes_total=0)
+        place = RangeInPart("count", 0, 127, 0, ref, "count")
+        return FleetUpload({"count": [place]}, 1, 10, 0, parts=[entry], backend="rocksdb")
 
     def save(self, checkpoint_id: int, *_args: Any, **_kwargs: Any) -> FleetUpload:
-        return self.upload(checkpoint_id, {})
+        self.upload(checkpoint_id, {})
+        return FleetUpload({"count": [_HANDLE]}, objects=1, bytes_written=10, bytes_inline=0)
 
     def aborted(self, checkpoint_id: int) -> None:
         self.dropped.append(checkpoint_id)
@@ -112,7 +124,7 @@ class Job:
         self.objects = objects or MemoryStore("driver")
         self.writer = LogWriter.claim(self.objects, OWNER, "test")
         self.writer.append(Run(self.writer.fence, 0))
-        self.fleet, self.output = Fleet(), Output()
+        self.fleet, self.output = Fleet(self.objects), Output()
         self.said: list[str] = []
         self.reporter = Reporter(self._heard)
         settings = {

@@ -1,6 +1,6 @@
 """A small job's checkpoint directory with real state, made without Spark: by a range host alone."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -23,20 +23,22 @@ from moorage_state.server import (
     UploadLimits,
     UploadRequest,
     Version,
+    WrittenPart,
 )
 from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
     Manifest,
-    OperatorState,
+    OperatorParts,
     Owner,
-    RangeHandle,
+    RangeEntry,
+    Root,
     Run,
     StateMeta,
 )
 from moorage_state.state_backends import EmbeddedRocksDBStateBackend, StateBackend
 from moorage_state.stores import open_store
-from moorage_testing.manifests import checkpoint_manifest
+from moorage_testing.manifests import checkpoint_fields
 
 __all__ = ["APART", "INLINE", "PACKED", "START", "SmallJob", "build"]
 
@@ -81,6 +83,7 @@ class SmallJob:
         self.limits = limits
         self.epochs = 0
         self.checkpoints: list[Manifest] = []
+        self._written: list[WrittenPart] = []
         self._host = RangeHost(scratch / "local", backend)
         self._ranges = [RangeSpec("visits", 0, 7), RangeSpec("visits", 8, GROUPS - 1)]
         self._versions = [Version(0, ""), Version(0, "")]
@@ -117,7 +120,9 @@ class SmallJob:
     def checkpoint(self, **changes: Any) -> Manifest:
         """Snapshot, upload and complete the next checkpoint."""
         number = len(self.checkpoints) + 1
-        handles = [self._upload(number, at) for at in range(len(self._ranges))]
+        base, self._written = self._written, []
+        for at in range(len(self._ranges)):
+            self._upload(number, at, base[at : at + 1])
         fields: dict[str, Any] = {
             "lineage": self.writer.lineage,
             "checkpoint_id": number,
@@ -127,14 +132,17 @@ class SmallJob:
             "job_name": "flights",
             "moorage_version": "0.1.0",
             "max_parallelism": GROUPS,
-            "operators": {"visits": _operator(handles)},
+            "operators": {"visits": _operator(self._written)},
+            "parts": [written.part for written in self._written],
+            "base_id": number - 1,
             "source": {"files": {"in": f"offset {self.epochs}"}},
             "watermarks": {"in": 1357034400000, "idle": None, "": -(1 << 63)},
             "sinks": {"out": [{"path": "part-1", "rows": 3}]},
         }
-        manifest = checkpoint_manifest(**{**fields, **changes})
-        at = START + timedelta(minutes=number)
-        CheckpointStore(self.store).complete(self.writer, manifest, at)
+        root = Root(**{**checkpoint_fields(**fields), **changes})
+        completed_at = START + timedelta(minutes=number)
+        checkpoints = CheckpointStore(self.store)
+        manifest = checkpoints.load(checkpoints.complete(self.writer, root, completed_at))
         self._host.notify_complete(number)
         self.checkpoints.append(manifest)
         return manifest
@@ -143,16 +151,13 @@ class SmallJob:
         """Retire all but the newest checkpoints, and delete what only they need."""
         CheckpointStore(self.store).retire(self.writer, keep)
 
-    def _upload(self, number: int, at: int) -> RangeHandle:
+    def _upload(self, number: int, at: int, base: Sequence[WrittenPart]) -> None:
         spec = self._ranges[at]
         self._host.range(spec.lease(self.run)).snapshot(number, self._versions[at])
-        base: list = []
-        if self.checkpoints:
-            operator = self.checkpoints[-1].operators["visits"]
-            base = [file for file in operator.subtasks[at].files if file.shared]
-        request = UploadRequest(spec.uid, spec.start, base)
-        uploaded = self._host.upload_many(self.run, number, self.store.url, [request], self.limits)
-        return uploaded.handles[0]
+        request, parts = UploadRequest(spec.uid, spec.start, []), [one.part.ref for one in base]
+        self._written.append(
+            self._host.upload_many(self.run, number, self.store.url, [request], self.limits, parts)
+        )
 
 
 class _Staged:
@@ -177,9 +182,17 @@ class _Staged:
         raise NotImplementedError
 
 
-def _operator(handles: list[RangeHandle]) -> OperatorState:
-    return OperatorState(
-        parallelism=len(handles), key_types=["string"], states=STATES, subtasks=handles
+def _operator(written: Sequence[WrittenPart]) -> OperatorParts:
+    ranges = [one.ranges[0] for one in written]
+    return OperatorParts(
+        parallelism=len(written),
+        key_types=["string"],
+        states=STATES,
+        subtasks=[
+            RangeEntry(start=one.start, end=one.end, bytes_total=one.bytes_total, part=at)
+            for at, one in enumerate(ranges)
+        ],
+        backend=written[0].backend,
     )
 
 

@@ -15,26 +15,32 @@ from typing import Any
 
 from moorage_state.errors import AlreadyExists, StoreUnavailable
 from moorage_state.keygroups import range_of
-from moorage_state.server import RangeSpec, UploadLimits, Version
+from moorage_state.server import (
+    RangeSpec,
+    UploadLimits,
+    UploadRequest,
+    Version,
+    WrittenPart,
+)
 from moorage_state.server.local_files import FileHashes, RangeDirectory, Snapshots
 from moorage_state.server.restore import fetch_all
-from moorage_state.server.uploads import UploadPart, upload
+from moorage_state.server.uploads import PartWriter
 from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
-    Manifest,
-    OperatorState,
+    OperatorParts,
     Owner,
-    RangeHandle,
+    RangeEntry,
     Retirement,
+    Root,
     Run,
     UnderWay,
     run_token,
     sweep,
-    worn_packs,
 )
+from moorage_state.snapshots.parts import PartCache, with_files
 from moorage_state.stores import ObjectStore
-from moorage_testing.manifests import checkpoint_manifest
+from moorage_testing.manifests import checkpoint_fields
 
 __all__ = ["BadStore", "Crash", "Driver", "Expected", "State"]
 
@@ -146,9 +152,11 @@ class Driver:
         self.run = run_token(self.writer.fence, 0)
         self.checkpoints = CheckpointStore(store)
         loaded = self.checkpoints.load_latest(self.writer.entries)
-        self.base = loaded.manifest if loaded else None
+        base = loaded.manifest if loaded else None
+        assert base is None or isinstance(base, Root)
+        self.base = base
         self.last_id = self.checkpoints.next_id(self.writer.entries) - 1
-        self.pending: Manifest | None = None
+        self.pending: Root | None = None
         self.parallelism = rng.randint(1, 4)
         self.ranges = [self._restored(n) for n in range(self.parallelism)]
         self.writer.append(Run(self.writer.fence, 0, self._restored_from()))
@@ -162,7 +170,7 @@ class Driver:
         directory.checkpoints.mkdir(parents=True)
         table = Table(directory.root / "work")
         known = []
-        for handle in self.base.handles if self.base else ():
+        for handle in with_files(self.store, self.base).handles if self.base else ():
             if handle.start > groups.end or handle.end < groups.start:
                 continue
             known += handle.files
@@ -202,37 +210,50 @@ class Driver:
         self.expected.taken[self.writer.fence, self.last_id] = self.state()
         for table, snapshots in self.ranges:
             snapshots.take(table, self.last_id, Version(self.last_id, "d"))  # type: ignore[arg-type]  # no version of a server
-        handles: list[RangeHandle] = []
-        for server in range(2):
-            mine = [snapshots for _, snapshots in self.ranges[server::2]]
-            parts = [UploadPart(snapshots, self._base_files(snapshots)) for snapshots in mine]
-            limits = self.rng.choice(LIMITS)
-            handles += upload(parts, self.run, self.last_id, self.store, limits).handles
-        self.pending = self._manifest(sorted(handles, key=lambda h: h.start))
-
-    def _base_files(self, snapshots: Snapshots) -> list[Any]:
-        handles = self.base.handles if self.base else ()
-        worn = worn_packs(handles, most_small=3)
-        return [
-            file
-            for handle in handles
-            if handle.start <= snapshots.spec.end and handle.end >= snapshots.spec.start
-            for file in handle.files
-            if file.key not in worn
+        written = [
+            self._uploaded([snapshots for _, snapshots in self.ranges[server::2]])
+            for server in range(min(2, self.parallelism))
         ]
+        self.pending = self._root(written)
 
-    def _manifest(self, handles: list[RangeHandle]) -> Manifest:
-        operator = OperatorState(
-            parallelism=self.parallelism, key_types=[], states=[], subtasks=handles
+    def _uploaded(self, mine: list[Snapshots]) -> WrittenPart:
+        """What one server does."""
+        ranges = self.base.ranges("op") if self.base else []
+        parts = {
+            one.part
+            for one in ranges
+            for s in mine
+            if one.start <= s.spec.end and one.end >= s.spec.start
+        }
+        requests = [UploadRequest("op", s.spec.start, []) for s in mine]
+        writer = PartWriter(self.store, self.run, self.last_id, "rocksdb", PartCache())
+        base = sorted(parts, key=lambda ref: ref.key)
+        return writer.write(mine, requests, self.rng.choice(LIMITS), base)
+
+    def _root(self, written: list[WrittenPart]) -> Root:
+        entries = [
+            RangeEntry(start=one.start, end=one.end, bytes_total=one.bytes_total, part=place)
+            for place, some in enumerate(written)
+            for one in some.ranges
+        ]
+        operator = OperatorParts(
+            parallelism=self.parallelism,
+            key_types=[],
+            states=[],
+            subtasks=sorted(entries, key=lambda one: one.start),
+            backend="rocksdb",
         )
-        return checkpoint_manifest(
+        fields = checkpoint_fields(
             self.writer.lineage,
             self.last_id,
             fence=self.writer.fence,
             created_at=datetime.now(UTC),
             max_parallelism=GROUPS,
             operators={"op": operator},
+            parts=[one.part for one in written],
+            base_id=self.base.checkpoint_id if self.base else 0,
         )
+        return Root(**fields)
 
     def complete(self) -> None:
         if self.pending is None:
@@ -265,10 +286,9 @@ class Driver:
             snapshots.aborted(manifest.checkpoint_id)
 
     def retire(self, keep: int | None = None) -> Retirement:
-        pending = self.pending.handles if self.pending else ()
         pinned = [self.base.checkpoint_id] if self.base else []
         keep = keep or self.rng.randint(1, 3)
-        return self.checkpoints.retire(self.writer, keep, pinned=pinned, pending=pending)
+        return self.checkpoints.retire(self.writer, keep, pinned=pinned)
 
     def sweep(self) -> None:
         under_way = UnderWay()

@@ -7,7 +7,7 @@ from typing import Any
 
 from moorage_state.snapshots import Manifest
 
-__all__ = ["changed", "checkpoint_manifest", "job_object", "spec_data"]
+__all__ = ["changed", "checkpoint_fields", "checkpoint_manifest", "job_object", "spec_data"]
 
 
 def spec_data(name: str = "clicks", **parts: Any) -> dict[str, Any]:
@@ -55,6 +55,13 @@ def checkpoint_manifest(
     lineage: str, checkpoint_id: int, *, fence: int = 1, **parts: Any
 ) -> Manifest:
     """That of a checkpoint without state; keyword arguments replace whole parts of it."""
+    return Manifest(**checkpoint_fields(lineage, checkpoint_id, fence=fence, **parts))
+
+
+def checkpoint_fields(
+    lineage: str, checkpoint_id: int, *, fence: int = 1, **parts: Any
+) -> dict[str, Any]:
+    """What `checkpoint_manifest` is made of."""
     fields: dict[str, Any] = {
         "kind": "checkpoint",
         "name": "",
@@ -74,4 +81,4 @@ def checkpoint_manifest(
         "sinks": {},
         "extra": {},
     }
-    return Manifest(**{**fields, **parts})
+    return {**fields, **parts}

@@ -22,6 +22,7 @@ from moorage_state.server import (
 )
 from moorage_state.snapshots import RangeHandle
 from moorage_testing.keyed_harness import MAX_PARALLELISM, KeyedStoreHarness
+from moorage_testing.parts import handles_of
 
 __all__ = ["ServedHarness"]
 
@@ -72,7 +73,8 @@ class ServedRange:
         self._host.range(self._lease).snapshot(checkpoint_id, self.version)
         request = UploadRequest(self.spec.uid, self.spec.start, [])
         limits = UploadLimits()
-        (handle,) = self._host.upload_many(self.run, checkpoint_id, url, [request], limits).handles
+        written = self._host.upload_many(self.run, checkpoint_id, url, [request], limits)
+        (handle,) = handles_of(url, written)
         return handle
 
     def count(self) -> int:

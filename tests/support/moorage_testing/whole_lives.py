@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from moorage_state import failpoints
-from moorage_state.errors import Fenced, MoorageError, Retryable
+from moorage_state.errors import CorruptState, Fenced, MoorageError, Retryable
 from moorage_state.snapshots import (
     MAX_INLINE_BYTES,
     Checkpoint,
@@ -182,7 +182,8 @@ class Life:
             driver.sweep,
         ]
         action = self.rng.choice(actions)
-        with suppress(Fenced, Retryable, *self.world.fatal):
+        # What it would build on, its successor may have let go.
+        with suppress(Fenced, Retryable, CorruptState, *self.world.fatal):
             action()
         expected.acknowledged, expected.attempted = acknowledged, attempted
         after = {info.key for info in self.world.truth.list("")}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moorage_testing.parts import handles_of
 from msgspec.structs import replace
 
 from moorage_state.canonical import CanonicalSpec, export_range, handle_of, upload_files
@@ -77,7 +78,8 @@ def snapshot(host: RangeHost, run: str, store: LocalStore) -> RangeHandle:
     """A native checkpoint of the range that begins with key group 0."""
     host.range(Lease("visits", 0, run)).snapshot(4, Version(7, ""))
     request = UploadRequest("visits", 0, [])
-    return host.upload_many(run, 4, store.url, [request], UploadLimits()).handles[0]
+    written = host.upload_many(run, 4, store.url, [request], UploadLimits())
+    return handles_of(store.url, written)[0]
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 3), (3, 2), (1, 16), (16, 1)])

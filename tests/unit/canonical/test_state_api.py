@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from moorage_testing.manifests import checkpoint_manifest
+from moorage_testing.parts import handles_of
 
 import moorage.state.reader
 import moorage.state.snapshot_path
@@ -106,7 +107,7 @@ def _checkpointed(
     opened.snapshot(checkpoint_id, Version(7, digest))
     requests = [UploadRequest("visits", groups.start, [])]
     uploaded = host.upload_many(run, checkpoint_id, store.url, requests, limits or UploadLimits())
-    return uploaded.handles[0]
+    return handles_of(store.url, uploaded)[0]
 
 
 def _manifest(

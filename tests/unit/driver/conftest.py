@@ -8,6 +8,7 @@ from moorage_testing.checkpointed_job import Job
 
 from moorage.api.graph import JobGraph
 from moorage.driver.manifests import Boundary, ManifestMaker
+from moorage.engine.fleet import FleetUpload
 from moorage_state.stores import MemoryStore
 
 
@@ -42,7 +43,8 @@ def made_at():
             restore=SimpleNamespace(uid_mapping={}),
         )
         writer: Any = SimpleNamespace(lineage="lineage-1", fence=1)
+        nothing = FleetUpload({}, objects=0, bytes_written=0, bytes_inline=0)
         boundary = Boundary(epoch=1, source={}, watermarks=watermarks, schemas={})
-        return ManifestMaker(settings, JobGraph(), writer, run=0).make(1, boundary, {}, {})
+        return ManifestMaker(settings, JobGraph(), writer, run=0).make(1, boundary, nothing, {})
 
     return make

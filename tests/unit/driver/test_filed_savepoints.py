@@ -4,13 +4,14 @@ import hashlib
 from typing import Any
 
 import pytest
-from moorage_testing.checkpointed_job import Job
+from moorage_testing.checkpointed_job import Fleet, Job
 from msgspec.structs import replace
 
 from moorage.driver.requests import SavepointRequest
 from moorage.engine.fleet import FleetUpload
 from moorage_state.snapshots import (
     FileRef,
+    RangeHandle,
     Savepoint,
     SavepointConflict,
     SavepointStore,
@@ -37,7 +38,9 @@ def make_filed_job(make_job, tmp_path):
             file = FileRef(
                 name=name, key=f"state/count/0-127/{name}", size=17, sha256=sha, shared=False
             )
-            handle = job.fleet.upload(_id, {}).handles["count"][0]
+            saved = Fleet.save(job.fleet, _id)
+            (handle,) = saved.handles["count"]
+            assert isinstance(handle, RangeHandle)
             handle = replace(handle, files=[file], bytes_total=17)
             return FleetUpload({"count": [handle]}, objects=1, bytes_written=17, bytes_inline=0)
 

@@ -85,7 +85,7 @@ def test_the_next_restore_point_is_chosen_when_nothing_is_being_retired(job, sto
     context = between_runs(job)
     monkeypatch.setattr("moorage.driver.runner.replace", lambda one, **_changes: one)
     chosen: list[Any] = []
-    thread = threading.Thread(target=lambda: chosen.append(_choose_again(context, "sizes", LOST)))
+    thread = threading.Thread(target=lambda: chosen.append(_choose_again(context, {}, LOST)))
     thread.start()
     thread.join(0.2)
     assert not chosen
@@ -106,7 +106,7 @@ def test_to_stop_ends_the_wait_for_a_retirement_that_hangs(job, store, at_once):
     else:
         context.stop.set()
     with pytest.raises(StoppedWaiting if at_once else VersionGone):
-        _choose_again(context, "sizes", LOST)
+        _choose_again(context, {}, LOST)
 
 
 def test_a_sweep_asks_what_is_under_way_of_the_run_that_is_on_by_then(job, store):

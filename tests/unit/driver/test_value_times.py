@@ -4,15 +4,14 @@ from msgspec.structs import replace
 
 from moorage.driver.manifests import watermarks_at
 from moorage.engine.event_time import InputClock, JobClocks, Watermarks
-from moorage_state.snapshots import encode_manifest
-from moorage_state.snapshots.manifest import decode_manifest
+from moorage_state.snapshots import decode_snapshot, encode_manifest
 
 CLOCKS = JobClocks({"in": InputClock(per="part")}, {}, {"op": frozenset({"in"})})
 
 
 def test_a_manifest_has_the_newest_time_of_each_value(made_at):
     marks = Watermarks.at_first(CLOCKS).after_epoch({}, values={"in": {"0": 700, None: 900}})
-    made = decode_manifest(encode_manifest(made_at(marks)), "it")
+    made = decode_snapshot(encode_manifest(made_at(marks)), "it")
     again = watermarks_at(CLOCKS, made).after_epoch({}, values={"in": {"0": 1000}})
     assert (watermarks_at(CLOCKS, made).of("op"), again.of("op")) == (699, 899)
 

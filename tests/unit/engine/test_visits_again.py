@@ -4,6 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from moorage_testing.parts import handles_of
 
 from moorage import KeyedBroadcastProcessFunction, MapStateDescriptor, ValueStateDescriptor
 from moorage.engine.columns import BROADCAST, GROUP_COLUMN, KIND_COLUMN, START
@@ -133,7 +134,7 @@ def test_a_rescale_amid_visits_ends_them_and_each_key_is_visited_by_its_new_subt
     url, run, client = f"file://{tmp_path}", "f1r1", op.client
     client.range(op.lease).snapshot(1, op.version)
     request = UploadRequest(op.uid, 0, [])
-    handles = client.upload_many("f1r0", 1, url, [request], UploadLimits()).handles
+    handles = handles_of(url, client.upload_many("f1r0", 1, url, [request], UploadLimits()))
     client.notify_complete(1)
     base = RestoreBase(1, op.version.epoch, handles)
     ranges: list[LeasedRange] = []

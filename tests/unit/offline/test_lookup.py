@@ -57,9 +57,9 @@ def test_a_savepoint_that_was_never_completed_is_named_so(tmp_path):
 
 
 def test_a_savepoint_of_a_newer_moorage_asks_for_an_upgrade(tmp_path):
-    body = b'{"format": 2}\n'
+    body = b'{"format": 3}\n'
     digest = hashlib.sha256(body).hexdigest()
-    header = f"MOORAGE-MANIFEST 2 sha256:{digest} {len(body)}\n".encode()
+    header = f"MOORAGE-MANIFEST 3 sha256:{digest} {len(body)}\n".encode()
     (tmp_path / "MANIFEST").write_bytes(header + body)
     with pytest.raises(UserError, match=r"newer moorage.*upgrade moorage"):
         find(str(tmp_path))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from moorage_testing.parts import handles_of
 
 from moorage_state.deltas import encode_frame
 from moorage_state.rocks import RocksOptions
@@ -120,7 +121,7 @@ class Driven:
     def upload(self, checkpoint_id: int, base: Sequence[FileRef] = ()) -> RangeHandle:
         request = UploadRequest(self.spec.uid, self.spec.start, list(base))
         uploaded = self.api.upload_many(self.run, checkpoint_id, self.url, [request], self.limits)
-        (handle,) = uploaded.handles
+        (handle,) = handles_of(self.url, uploaded)
         return handle
 
     def checkpoint(self, checkpoint_id: int, base: Sequence[FileRef] = ()) -> RangeHandle:

@@ -84,7 +84,8 @@ def test_only_content_that_the_base_lacks_is_uploaded(op, key, url):
     tables = {ref.key for ref in first.files if ref.shared}
     assert tables < {ref.key for ref in second.files if ref.shared}
     stored = {info.key for info in open_store(url).list("")}
-    assert stored == {ref.key for ref in first.files + second.files}
+    files = {key for key in stored if "/part-" not in key}
+    assert (files, len(stored - files)) == ({ref.key for ref in first.files + second.files}, 2)
 
 
 def test_a_file_is_not_skipped_because_the_store_has_it_and_nothing_is_written_over(op, url):

@@ -9,10 +9,10 @@ import pytest
 
 from moorage_state.errors import ServerGone
 from moorage_state.progress import Progress, advance, bytes_below, carried, carrying, watching
-from moorage_state.server import RangeHost, RestoreBase, UploadLimits
+from moorage_state.server import RangeHost, RestoreBase, UploadLimits, WrittenPart
 from moorage_state.server.client import StateClient
-from moorage_state.server.operations import Uploaded
 from moorage_state.server.service import Pulse, Service
+from moorage_state.snapshots import PartEntry
 from moorage_state.stores.transfers import in_parallel
 
 TOKEN = "secret"  # noqa: S105
@@ -29,7 +29,8 @@ class Slow:
         for _ in range(self.steps):
             self.ended.wait(self.pause)
             advance()
-        return Uploaded([], self.steps, 0, 0)
+        part = PartEntry(key="part", size=1, sha256="0" * 64, files=0, bytes_total=0)
+        return WrittenPart(part, [], "rocksdb", self.steps, 0, 0)
 
     def ping(self):
         return 1

@@ -77,8 +77,8 @@ def test_a_truncated_or_padded_manifest_is_found(new_manifest: NewManifest, cut:
 
 
 def test_a_newer_format_asks_for_an_upgrade() -> None:
-    with pytest.raises(UserError, match="written by a newer moorage: path=x format=2 known=1"):
-        decode_manifest(resealed(b'{"format":2,"what":"ever"}\n', version=2), "x")
+    with pytest.raises(UserError, match="written by a newer moorage: path=x format=3 known=2"):
+        decode_manifest(resealed(b'{"format":3,"what":"ever"}\n', version=3), "x")
 
 
 def test_an_unknown_field_is_refused_not_dropped(new_manifest: NewManifest) -> None:

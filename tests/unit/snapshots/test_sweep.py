@@ -229,7 +229,7 @@ def test_a_manifest_of_a_newer_moorage_stops_the_sweep(
     def refuse(*_args: object) -> Manifest:
         raise UserError("written by a newer moorage")
 
-    monkeypatch.setattr("moorage_state.snapshots.checkpoints.decode_manifest", refuse)
+    monkeypatch.setattr("moorage_state.snapshots.checkpoints.decode_snapshot", refuse)
     before = keys()
     with pytest.raises(UserError):
         sweep(store, writer, age_floor=NONE)

@@ -149,7 +149,7 @@ def _bring(
     _, name = parent_and_name(path) or ("", path.rpartition("/")[2])
     # A folder named after the source: what a driver that was asked first had begun is neither
     # touched nor taken for a part of it, and the same copy made twice at once writes the same.
-    mark = manifest_digest(encode_manifest(manifest)).rpartition(":")[2][:_MARK]
+    mark = manifest_digest(encode_manifest(manifest.in_one)).rpartition(":")[2][:_MARK]
     copied, pieces = as_savepoint(manifest, name, f"f0r0-{mark}/")
     savepoint.begin(attempt)
     bring(store, savepoint.store, pieces)
