@@ -18,6 +18,7 @@ TOPICS: dict[str, str] = {
     "epochs": "benchmarks.scale.epochs",
     "history": "benchmarks.scale.history",
     "sinks": "benchmarks.scale.sinks",
+    "manifests": "benchmarks.scale.manifests",
     "timers": "benchmarks.scale.timers",
 }
 """By name, the module whose `measure(quick)` returns the curves of a topic."""
