@@ -4,7 +4,8 @@
     <local_dir>/ranges/<uid>/<start>-<end>/
         LOCK                    held (flock) by the process that has the range open
         work-<uuid>/            the open database; never trusted, always deleted when opening
-        ckpt/<checkpoint id>/   copies of snapshots; `.tmp` while they are being made
+        ckpt/<checkpoint id>/   copies of snapshots; `.tmp` while they are being made. Also
+                                of another parallelism's range that several here are made of
         deltas/<run>/           delta files: `<epoch>-<digest>.delta`, attempts end in `.tmp`
         import-<n>/             other ranges' files while a rescale reads them
 
@@ -114,6 +115,14 @@ class RangeDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def lock_if_free(self) -> bool:
+        """Take the lock unless another process has the range open; whether it was taken."""
+        try:
+            self.lock()
+        except Retryable:
+            return False
+        return True
 
     def of(self, spec: RangeSpec) -> "RangeDirectory":
         """The directory of another range on this volume."""

@@ -269,22 +269,38 @@ class Restorer:
     def _download(
         self, handle: RangeHandle, checkpoint_id: int, store_url: str, target: Path
     ) -> None:
-        """Fetch into `target`; a database of exactly this range is kept as its local copy too."""
+        """Fetch into `target`; what is asked for again is kept as a local copy too."""
         if self._store is None:
             self._store = open_store(store_url)
-        # Others are read once and thrown away.
-        keep = handle.format == "native" and _groups(handle) == self._wanted
-        local = self._directory.checkpoint(checkpoint_id)
-        arrival = local.with_suffix(".tmp") if keep else target
+        groups = _groups(handle)
+        if groups == self._wanted and handle.format == "native":
+            self._keep(self._store, handle, self._directory.checkpoint(checkpoint_id), target)
+            return
+        if groups.start < self._wanted.start or groups.end > self._wanted.end:
+            # Other ranges are made of it, too, and are likely to be opened here.
+            owner = self._directory.of(RangeSpec(handle.uid, handle.start, handle.end))
+            if owner.lock_if_free():
+                try:
+                    self._keep(self._store, handle, owner.checkpoint(checkpoint_id), target)
+                finally:
+                    owner.unlock()
+                return
+        # It is read once and thrown away.
+        with disk_errors("make a directory for a restore", target):
+            target.mkdir(parents=True)
+        fetch_all(self._store, handle.files, target)
+
+    def _keep(self, store: ObjectStore, handle: RangeHandle, local: Path, target: Path) -> None:
+        """Fetch into the directory `local`, and make `target` of the same files."""
+        arrival = local.with_suffix(".tmp")
         with disk_errors("make a directory for a restore", arrival):
             shutil.rmtree(arrival, ignore_errors=True)
             arrival.mkdir(parents=True)
-        fetch_all(self._store, handle.files, arrival)
-        if keep:
-            with disk_errors("keep a local checkpoint", local):
-                shutil.rmtree(local, ignore_errors=True)
-                arrival.replace(local)
-                link_all(local, handle.files, target, self._unchanging(handle))
+        fetch_all(store, handle.files, arrival)
+        with disk_errors("keep a local checkpoint", local):
+            shutil.rmtree(local, ignore_errors=True)
+            arrival.replace(local)
+            link_all(local, handle.files, target, self._unchanging(handle))
 
     def _unchanging(self, handle: RangeHandle) -> frozenset[str]:
         """Which of its files need no copy: only their own backend knows."""

@@ -14,7 +14,7 @@ from moorage_state.errors import (
     StoreUnavailable,
     VersionGone,
 )
-from moorage_state.server import RangeHost, RestoreBase, Version
+from moorage_state.server import RangeHost, RestoreBase, Version, restore
 from moorage_state.server.uploads import UploadPart, upload
 from moorage_state.stores import MemoryStore, open_store
 
@@ -57,6 +57,68 @@ def test_another_machine_fetches_the_checkpoint_from_the_store(op, drive, tmp_pa
         assert result.bytes_restored == op.base.handles[0].bytes_total
         assert moved.read() == before
         assert moved.open(run="f2r1").source == "local"
+
+
+def fetched(monkeypatch):
+    """The bytes that come from a store from here on, one number each time."""
+    found: list[int] = []
+
+    def open_counted(address):
+        store = open_store(address)
+
+        class Counted:
+            def __getattr__(self, name):
+                return getattr(store, name)
+
+            def get(self, key, **kwargs):
+                found.append(len(data := store.get(key, **kwargs)))
+                return data
+
+            def get_to_file(self, key, path, **kwargs):
+                store.get_to_file(key, path, **kwargs)
+                found.append(path.stat().st_size)
+
+        return Counted()
+
+    monkeypatch.setattr(restore, "open_store", open_counted)
+    return found
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_ranges_that_are_made_of_one_fetch_it_once(op, drive, tmp_path, small, monkeypatch, width):
+    before, handle = op.read(), op.checkpoint(1)
+    size = 64 // width
+    found = fetched(monkeypatch)
+    with RangeHost(tmp_path / "elsewhere", small) as other:
+        parts = [drive(other, n * size, (n + 1) * size - 1, "f2r0") for n in range(width)]
+        sources = [part.open(op.base).source for part in parts]
+        assert sources == ["store"] + (width - 1) * ["local"]
+        assert {k: v for part in parts for k, v in part.read().items()} == before
+        assert sum(found) == handle.bytes_total
+        # The copy goes when nobody can ask for it any more.
+        for part in parts:
+            part.epoch({})
+            part.checkpoint(2)
+        names = {path.name for path in (tmp_path / "elsewhere/ranges" / op.spec.uid).iterdir()}
+        assert names == {f"{part.spec.start}-{part.spec.end}" for part in parts}
+
+
+def test_a_range_that_is_made_of_several_fetches_each_once(op, drive, tmp_path, small, monkeypatch):
+    before = op.read()
+    op.checkpoint(1)
+    with RangeHost(tmp_path / "four", small) as host:
+        parts = [drive(host, 16 * n, 16 * n + 15, "f2r0") for n in range(4)]
+        for part in parts:
+            part.open(op.base)
+            part.epoch({})
+        handles = [part.checkpoint(2) for part in parts]
+    base = RestoreBase(2, 2, handles)
+    found = fetched(monkeypatch)
+    with RangeHost(tmp_path / "two", small) as other:
+        halves = [drive(other, 32 * n, 32 * n + 31, "f3r0") for n in range(2)]
+        assert [half.open(base).source for half in halves] == ["store", "store"]
+        assert {k: v for half in halves for k, v in half.read().items()} == before
+    assert sum(found) == sum(handle.bytes_total for handle in handles)
 
 
 def test_a_restored_range_goes_on_and_checkpoints_again(op, key):
