@@ -130,6 +130,9 @@ class Brokers:
 
     def partitions(self) -> set[Partition]:
         """Of all topics that the options name and that are there."""
+        # What the clients log waits for this, and nothing else polls them.
+        self._consumer.poll(0)
+        self._admin.poll(0)
         found = self._topics()
         if self._options.assigned:
             named = self._options.assigned.items()

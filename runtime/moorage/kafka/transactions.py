@@ -165,6 +165,7 @@ class Transactions:
         done = Ledger(self._fence, checkpoint)
         began, self._failed = self._clock(), None
         where = f"transactional_id={self._name} checkpoint={checkpoint}"
+        self._group.poll(0)  # what it logs waits for that
         try:
             self._producer.begin_transaction()
             for table in tables:

@@ -85,6 +85,9 @@ class _Consumer:
     def consumer_group_metadata(self) -> str:
         return self._group
 
+    def poll(self, _timeout: float) -> None:
+        pass
+
     def committed(self, asked: list[TopicPartition], _timeout: float) -> list[TopicPartition]:
         kept = self._kafka.offsets.get(self._group, {})
         return [kept.get((at.topic, at.partition), TopicPartition(at.topic, 0)) for at in asked]
