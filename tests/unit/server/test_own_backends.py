@@ -39,7 +39,7 @@ def test_its_checkpoint_restores_at_another_parallelism_and_goes_on(tmp_path, dr
         before = op.read()
     with RangeHost(tmp_path / "two", OWN) as other:
         parts = [drive(other, start, start + 31, run="f2r0") for start in (0, 32)]
-        assert [part.open(op.base).source for part in parts] == ["store", "store"]
+        assert [part.open(op.base).source for part in parts] == ["store", "local"]
         for part in parts:
             part.epoch({key(part.spec.start, 2): b"more"})
         handles = [part.checkpoint(2) for part in parts]
