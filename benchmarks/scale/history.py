@@ -73,7 +73,8 @@ def lineages(
             checkpoint_id += 1
             _complete(writer, checkpoint_id)
             entries = max(entries, writer.end)
-        yield size, _start(store, latency)
+        # The fastest of a few: a machine that is busy elsewhere says nothing of the log.
+        yield size, min((_start(store, latency) for _ in range(3)), key=lambda one: one["seconds"])
 
 
 def _complete(writer: LogWriter, checkpoint_id: int) -> None:

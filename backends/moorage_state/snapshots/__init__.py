@@ -13,6 +13,7 @@ from moorage_state.snapshots.entries import Checkpoint as Checkpoint
 from moorage_state.snapshots.entries import Entry as Entry
 from moorage_state.snapshots.entries import Fence as Fence
 from moorage_state.snapshots.entries import Finished as Finished
+from moorage_state.snapshots.entries import Forgotten as Forgotten
 from moorage_state.snapshots.entries import Owner as Owner
 from moorage_state.snapshots.entries import Record as Record
 from moorage_state.snapshots.entries import Released as Released
@@ -23,6 +24,7 @@ from moorage_state.snapshots.entries import Unknown as Unknown
 from moorage_state.snapshots.history import Retirement as Retirement
 from moorage_state.snapshots.history import ancestors as ancestors
 from moorage_state.snapshots.history import finished_with as finished_with
+from moorage_state.snapshots.history import is_announced as is_announced
 from moorage_state.snapshots.history import restore_point as restore_point
 from moorage_state.snapshots.history import retained as retained
 from moorage_state.snapshots.lineage_log import LineageLog as LineageLog

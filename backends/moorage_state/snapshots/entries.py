@@ -13,7 +13,7 @@ name, unless its name says that it is optional (see `formats`). Pure functions; 
 import hashlib
 import re
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
 import msgspec
 
@@ -182,15 +182,16 @@ class Compacted(msgspec.Struct, frozen=True):
     records: tuple["Record", ...]
 
 
-class Past(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Past(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The checkpoints that were compacted away, where something that is there descends from them.
 
     `links` has, for checkpoints, savepoints and where runs began: its id, the point before it that
     is among the records or links, 0 for none, and the ranges of ids between the two, both ends
-    included.
+    included. `forgotten` are savepoints with a link and no record: somebody may have them still.
     """
 
     links: tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...] = ()
+    forgotten: tuple[int, ...] = ()
 
 
 class Moved(_Entry, frozen=True):
@@ -206,6 +207,16 @@ class Moved(_Entry, frozen=True):
     base: _Count
 
 
+class Forgotten(_Entry, frozen=True, tag="?forgotten"):
+    """The savepoint does not lie where it was put any more: nobody looks for it again.
+
+    Earlier releases pass it over: they look for it once in each process.
+    """
+
+    fence: _Id
+    checkpoint_id: _Id
+
+
 class Unknown(msgspec.Struct, frozen=True):
     """An optional entry of a kind that this release does not know: passed over by all who read."""
 
@@ -213,13 +224,12 @@ class Unknown(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
-_Known = Owner | Fence | Run | Checkpoint | Savepoint | Retire | Released | Finished | Moved
+_Known = (
+    Owner | Fence | Run | Checkpoint | Savepoint | Retire | Released | Finished | Moved | Forgotten
+)
 Entry = _Known | Compacted | Unknown
 
-_KINDS = frozenset(
-    kind.__struct_config__.tag
-    for kind in (Owner, Fence, Run, Checkpoint, Savepoint, Retire, Released, Finished, Moved)
-)
+_KINDS = frozenset(kind.__struct_config__.tag for kind in get_args(_Known))
 _COMPACTED = "compacted"
 
 

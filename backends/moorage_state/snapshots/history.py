@@ -15,6 +15,7 @@ from moorage_state.snapshots.entries import (
     Entry,
     Fence,
     Finished,
+    Forgotten,
     Owner,
     Past,
     Record,
@@ -97,6 +98,27 @@ def next_checkpoint_id(entries: Iterable[Entry]) -> int:
     """Return one more than the highest checkpoint id in the log; the first id is 1."""
     ids = (e.checkpoint_id for e in entries if isinstance(e, Checkpoint | Savepoint | Retire))
     return max(ids, default=0) + 1
+
+
+def savepoints(entries: Iterable[Entry]) -> Sequence[Savepoint]:
+    """Return the savepoints that may still lie where they were put, oldest first."""
+    known: dict[int, Savepoint] = {}
+    for entry in entries:
+        match entry:
+            case Savepoint():
+                known[entry.checkpoint_id] = entry
+            case Forgotten():
+                known.pop(entry.checkpoint_id, None)
+    return list(known.values())
+
+
+def is_announced(entries: Iterable[Entry], savepoint_id: int) -> bool:
+    """Whether the log tells of this savepoint, or told of it."""
+    return any(
+        (isinstance(entry, Savepoint) and entry.checkpoint_id == savepoint_id)
+        or (isinstance(entry, Compacted) and savepoint_id in entry.past.forgotten)
+        for entry in entries
+    )
 
 
 def current_fence(entries: Iterable[Entry]) -> Fence | None:
@@ -265,7 +287,8 @@ def _past(entries: Sequence[Entry], points: Collection[int]) -> Past:
         and (point := entry.restored_id or checkpoint_id_of(entry.restored_from or ""))
         and point in parents
     }
-    stay = begun.union(points)
+    forgotten = _forgotten(entries).intersection(parents)
+    stay = begun.union(points, forgotten)
     links = []
     for point in sorted(stay):
         parent, between = parents[point]
@@ -275,7 +298,17 @@ def _past(entries: Sequence[Entry], points: Collection[int]) -> Past:
             parent, further = parents[parent]
             ids.extend(reversed(further))
         links.append((point, parent or 0, _joined(reversed(ids))))
-    return Past(tuple(links))
+    return Past(tuple(links), tuple(sorted(forgotten.difference(points))))
+
+
+def _forgotten(entries: Iterable[Entry]) -> set[int]:
+    found: set[int] = set()
+    for entry in entries:
+        if isinstance(entry, Compacted):
+            found.update(entry.past.forgotten)
+        elif isinstance(entry, Forgotten):
+            found.add(entry.checkpoint_id)
+    return found
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> _Ranges:
@@ -300,6 +333,10 @@ def _said(entries: Sequence[Entry]) -> set[int]:
     checkpoints, retired, fences = by_subject(Checkpoint), by_subject(Retire), by_subject(Fence)
     runs = sorted(by_subject(Run).values())
     kept = {index for (kind, _), index in newest.items() if kind in _ALL_KEPT}
+    taken, forgotten = by_subject(Savepoint), by_subject(Forgotten)
+    # The last one's id is never given again, whether it is forgotten or not.
+    told = {one: i for one, i in taken.items() if one not in forgotten or i == max(taken.values())}
+    kept.update(told.values(), (i for one, i in forgotten.items() if one in told))
     live = [index for one, index in checkpoints.items() if one not in retired]
     kept.update(live, _runs_said(entries, runs, min(live, default=len(entries))))
     # What was completed last is told of though it is retired: before the end, and in either of the
@@ -308,14 +345,14 @@ def _said(entries: Sequence[Entry]) -> set[int]:
         kept.update(sorted(i for i in checkpoints.values() if i < before)[-1:])
     targets = {_target(entries[index]) for index in kept.intersection(runs)}
     kept.update(index for one, index in checkpoints.items() if one in targets)
-    told = [e for i in kept if isinstance(e := entries[i], Checkpoint)]
-    kept.update(fences[one] for one in {e.fence for e in told}.intersection(fences))
+    completed = [e for i in kept if isinstance(e := entries[i], Checkpoint)]
+    kept.update(fences[one] for one in {e.fence for e in completed}.intersection(fences))
     # The numbers of fences and checkpoints grow: the last ones are the highest.
     kept.update(sorted(fences.values())[-1:], sorted(retired.values())[-1:])
-    return kept.union(retired[e.checkpoint_id] for e in told if e.checkpoint_id in retired)
+    return kept.union(retired[e.checkpoint_id] for e in completed if e.checkpoint_id in retired)
 
 
-_ALL_KEPT = (Owner, Released, Savepoint, Finished, Unknown)
+_ALL_KEPT = (Owner, Released, Finished, Unknown)
 
 
 def _subject(entry: Entry) -> object:
@@ -325,7 +362,7 @@ def _subject(entry: Entry) -> object:
             return entry.fence
         case Run():
             return entry.fence, entry.run
-        case Checkpoint() | Savepoint() | Retire():
+        case Checkpoint() | Savepoint() | Retire() | Forgotten():
             return entry.checkpoint_id
         case Unknown():
             return entry.kind

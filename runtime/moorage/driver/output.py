@@ -28,11 +28,11 @@ from moorage_state.snapshots import (
     LogWriter,
     Manifest,
     Run,
-    Savepoint,
     SnapshotRoot,
     ancestors,
     checkpoint_id_of,
     checkpoint_path,
+    is_announced,
     retained,
     run_token,
 )
@@ -214,8 +214,7 @@ class OutputKeeper:
 
 def history_of(entries: Sequence[Entry], manifest: SnapshotRoot) -> tuple[int, ...]:
     """The checkpoints that a point descends from, oldest first, its own id last."""
-    announced = {e.checkpoint_id for e in entries if isinstance(e, Savepoint)}
-    if manifest.kind == "checkpoint" or manifest.checkpoint_id in announced:
+    if manifest.kind == "checkpoint" or is_announced(entries, manifest.checkpoint_id):
         return ancestors(entries, manifest.checkpoint_id)
     # One that the log does not know: it follows what its run completed before, or started from.
     parent: int | None = None

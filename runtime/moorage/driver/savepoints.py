@@ -7,6 +7,7 @@ job's own checkpoints have taken its place.
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from moorage_state.errors import (
     CorruptState,
@@ -18,6 +19,7 @@ from moorage_state.errors import (
 from moorage_state.snapshots import (
     Checkpoint,
     Entry,
+    Forgotten,
     LogWriter,
     Manifest,
     Run,
@@ -25,8 +27,9 @@ from moorage_state.snapshots import (
     SavepointStore,
     object_keys,
 )
+from moorage_state.snapshots.history import savepoints
 from moorage_state.snapshots.savepoints import ATTEMPT_KEY, MANIFEST_KEY
-from moorage_state.stores import delete_all
+from moorage_state.stores import delete_all, in_parallel
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +37,8 @@ _UNDER_WAY_SECONDS = 3600.0
 """How long an announced savepoint is looked for, from the first look: it may be on its way."""
 
 _ASLEEP_SECONDS = 300.0
+
+_THREADS = 8
 
 
 class KnownSavepoints:
@@ -55,23 +60,39 @@ class KnownSavepoints:
         """
         if self._clock() < self._asleep:
             raise StoreUnavailable("the store of a savepoint did not answer a moment ago")
-        for entry in self._writer.entries:
-            if isinstance(entry, Savepoint) and entry.checkpoint_id not in self._read:
-                self._look(entry)
+        unread = [e for e in savepoints(self._writer.entries) if e.checkpoint_id not in self._read]
+        self._asleep = self._clock() + _ASLEEP_SECONDS
+        found = in_parallel((partial(_load, entry) for entry in unread), _THREADS, "savepoints")
+        self._asleep = 0.0
+        for entry, manifest in zip(unread, found, strict=True):
+            self._note(entry, manifest)
         return [manifest for manifest in self._read.values() if manifest is not None]
 
-    def _look(self, entry: Savepoint) -> None:
-        try:
-            self._asleep = self._clock() + _ASLEEP_SECONDS
-            found: Manifest | None = SavepointStore(entry.url).load(entry.manifest_digest)
-        except (UserError, CorruptState) as error:
-            # Moved, deleted, damaged, or on its way: in any case nothing to restore from here.
-            _log.info("savepoint is not where it was put: path=%s: %s", entry.url, error)
-            found = None
-        self._asleep = 0.0
+    def _note(self, entry: Savepoint, found: Manifest | None) -> None:
         looked_for = self._clock() - self._first_look.setdefault(entry.checkpoint_id, self._clock())
-        if found is not None or looked_for > _UNDER_WAY_SECONDS:
-            self._read[entry.checkpoint_id] = found
+        if found is None and looked_for <= _UNDER_WAY_SECONDS:
+            return
+        self._read[entry.checkpoint_id] = found
+        if found is None and _is_gone(entry):
+            # So that no later process looks for it.
+            self._writer.append(Forgotten(self._writer.fence, entry.checkpoint_id))
+
+
+def _load(entry: Savepoint) -> Manifest | None:
+    try:
+        return SavepointStore(entry.url).load(entry.manifest_digest)
+    except (UserError, CorruptState) as error:
+        # Moved, deleted, damaged, or on its way: in any case nothing to restore from here.
+        _log.info("savepoint is not where it was put: path=%s: %s", entry.url, error)
+        return None
+
+
+def _is_gone(entry: Savepoint) -> bool:
+    """Whether the store says so itself; one that cannot be asked may come back."""
+    try:
+        return not SavepointStore(entry.url).exists()
+    except (UserError, StoreUnavailable):
+        return False
 
 
 class ClaimedSavepoints:

@@ -11,7 +11,9 @@ from moorage_state.errors import StoreUnavailable
 from moorage_state.snapshots import (
     Checkpoint,
     FileRef,
+    Forgotten,
     LogWriter,
+    Manifest,
     OperatorState,
     Owner,
     RangeHandle,
@@ -124,6 +126,32 @@ def test_one_that_is_damaged_is_not_known_and_no_error(writer, damage):
     announce(writer, digest, OLD)
     known = KnownSavepoints(writer)
     assert known() == known() == []
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_one_that_is_gone_for_good_is_never_looked_for_again(writer, there, monkeypatch):
+    announce(writer, savepoint(writer))
+    store = MemoryStore.named("claimed")
+    store.put("MANIFEST", b"damaged") if there else store.delete("MANIFEST")
+    seconds = [1000.0]
+    known = KnownSavepoints(writer, lambda: seconds[0])
+    known()
+    seconds[0] += 3601
+    known()
+    told = [e for e in writer.entries if isinstance(e, Forgotten)]
+    assert told == ([] if there else [Forgotten(1, 3)])
+
+    looked: list[str] = []
+    load = SavepointStore.load
+
+    def seen(store: SavepointStore, digest: str) -> Manifest:
+        looked.append(digest)
+        return load(store, digest)
+
+    monkeypatch.setattr(SavepointStore, "load", seen)
+    KnownSavepoints(writer)()
+    assert len(looked) == there
+    assert ancestors(writer.entries, 3) == (3,)
 
 
 def objects() -> list[str]:

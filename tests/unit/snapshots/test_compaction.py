@@ -17,6 +17,7 @@ from moorage_state.snapshots import (
     Entry,
     Fence,
     Finished,
+    Forgotten,
     LineageLog,
     LogWriter,
     Owner,
@@ -27,6 +28,7 @@ from moorage_state.snapshots import (
     Savepoint,
     ancestors,
     finished_with,
+    is_announced,
     log,
     log_key,
     retained,
@@ -38,6 +40,7 @@ from moorage_state.snapshots.history import (
     is_released,
     next_checkpoint_id,
     restore_points,
+    savepoints,
 )
 from moorage_state.snapshots.log import COMPACT_EVERY, VIEW_EVERY
 from moorage_state.snapshots.object_keys import VIEW_KEY, moved_key
@@ -331,6 +334,7 @@ KINDS = st.sampled_from(
         "complete",
         "retire",
         "savepoint",
+        "forget",
         "rewind",
         "run",
         "restart",
@@ -365,6 +369,8 @@ def history_of(  # noqa: C901 - a case for each kind of step
                     Savepoint(fence, run, following, f"file:///s{following}", "d", epoch, AT)
                 )
                 following += 1
+            case "forget" if taken := savepoints(entries):
+                entries.append(Forgotten(fence, taken[choice % len(taken)].checkpoint_id))
             case "rewind" if chosen is not None:
                 nonce, run = nonce + 1, run + 1
                 entries.append(Run(fence, run, f"chk-{chosen}", True, nonce))
@@ -392,8 +398,8 @@ def history_of(  # noqa: C901 - a case for each kind of step
     return entries
 
 
-def answers(entries: list[Entry]) -> dict[str, Any]:
-    """What is asked of a log."""
+def answers(entries: list[Entry], whole: list[Entry]) -> dict[str, Any]:
+    """What is asked of a log, with the savepoints that there ever were."""
     points: Any
     try:
         found = restore_points(entries)
@@ -404,8 +410,8 @@ def answers(entries: list[Entry]) -> dict[str, Any]:
     except UserError as error:
         points = str(error).partition(":")[0]
     runs = [e for e in entries if isinstance(e, Run)]
-    alive = [e for e in entries if isinstance(e, Savepoint)]
-    ids = [e.checkpoint_id for e in retained(entries)] + [e.checkpoint_id for e in alive]
+    every = [e.checkpoint_id for e in whole if isinstance(e, Savepoint)]
+    ids = [*(e.checkpoint_id for e in retained(entries)), *every]
     return {
         "points": points,
         "retained": retained(entries),
@@ -414,7 +420,8 @@ def answers(entries: list[Entry]) -> dict[str, Any]:
         "released": is_released(entries),
         "finished": finished_with(entries),
         "orders": {(r.order_id, r.restore_nonce) for r in runs if r.explicit},
-        "savepoints": alive,
+        "savepoints": savepoints(entries),
+        "announced": [one for one in every if not is_announced(entries, one)],
         "history": {one: ancestors(entries, one) for one in ids},
     }
 
@@ -431,7 +438,7 @@ def test_whatever_is_let_go_of_nobody_misses(steps: list[tuple[str, int]], data:
         if record.seq in cuts:
             kept, past = compacted(known)
             known = [*kept, Record(record.seq, "", AT, Compacted(1, 0, 0, past, ()))]
-    assert answers([record.entry for record in known]) == answers(whole)
+    assert answers([record.entry for record in known], whole) == answers(whole, whole)
 
 
 def test_what_is_known_of_five_years_is_as_much_as_there_is() -> None:

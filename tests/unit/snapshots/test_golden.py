@@ -18,6 +18,7 @@ from moorage_state.snapshots import (
     Entry,
     Fence,
     Finished,
+    Forgotten,
     Manifest,
     Owner,
     Record,
@@ -77,6 +78,16 @@ def test_an_entry_of_a_finished_job_is_written_and_read_as_in_the_golden_file() 
     data = golden("log-finished-v1.jsonl", encode_record(record))
     assert encode_record(record) == data
     assert decode_record(data, "golden") == record
+
+
+def test_a_forgotten_savepoint_is_written_and_read_as_in_the_golden_file() -> None:
+    past = Past(((7, 3, ((4, 6),)),), (7,))
+    made: list[Entry] = [Forgotten(2, 7), Compacted(2, 0, 0, past, ())]
+    records = [Record(seq, f"attempt-{seq}", AT, entry) for seq, entry in enumerate(made, 1)]
+    data = golden("log-forgotten-v1.jsonl", b"".join(map(encode_record, records)))
+    assert data == b"".join(map(encode_record, records))
+    lines = data.splitlines(keepends=True)
+    assert [decode_record(line, "golden") for line in lines] == records
 
 
 def test_a_log_that_begins_anew_is_written_and_read_as_in_the_golden_files() -> None:
