@@ -258,7 +258,8 @@ class CheckpointStore:
         # Of what cannot be read nobody knows what it references: that is a sweep's. It may be the
         # manifest of a fenced writer, put late where this one had deleted a retired one's.
         self._leftovers.intersection_update(roots)
-        retirement = self._retirement(entries, roots, kept_of(entries, keep, pinned), pending)
+        kept = kept_of(entries, keep, pinned)
+        retirement = self._retirement(entries, roots, kept, list(pending), job_ends=keep is None)
         retired = {e.checkpoint_id for e in writer.entries if isinstance(e, Retire)}
         for checkpoint_id in retirement.checkpoint_ids:
             if checkpoint_id not in retired:
@@ -287,7 +288,9 @@ class CheckpointStore:
         entries: Sequence[Entry],
         roots: Mapping[int, SnapshotRoot],
         kept: frozenset[int],
-        pending: Iterable[RangeHandle],
+        pending: Sequence[RangeHandle],
+        *,
+        job_ends: bool,
     ) -> Retirement:
         """What goes with all but the kept ones: by the lists of roots, else by all files."""
         # What one that cannot be read references is unknown, and an older one may have to take its
@@ -297,10 +300,16 @@ class CheckpointStore:
         ids = tuple(
             c.checkpoint_id for c in reversed(retained(entries)) if c.checkpoint_id not in kept
         )
-        pending = list(pending)
         shared = None if pending else garbage_of(roots, kept)
+        if job_ends and not kept:
+            # No sweep follows, and nothing is referenced any more.
+            found = (info.key for info in self._store.list("shared/"))
+            shared = frozenset(filter(is_state_key, found))
+        elif shared is None:
+            shared = self._unneeded(roots, kept)
         if shared is None:
-            shared = self._unneeded(roots, kept) - object_keys(pending)
+            return Retirement()
+        shared -= object_keys(pending)
         going = [checkpoint_id for checkpoint_id in sorted(roots) if checkpoint_id not in kept]
         own = [key for one in going for key in self._own(one)]
         # A root is there for as long as anything else is, so that a deletion can be taken up again.
@@ -313,8 +322,13 @@ class CheckpointStore:
         keys = (info.key for info in self._store.list(f"{path}/"))
         return [key for key in keys if is_state_key(key) and checkpoint_id_of(key) is None]
 
-    def _unneeded(self, roots: Mapping[int, SnapshotRoot], kept: Collection[int]) -> frozenset[str]:
-        """The shared objects that no kept checkpoint's files lie in, and another's do."""
+    def _unneeded(
+        self, roots: Mapping[int, SnapshotRoot], kept: Collection[int]
+    ) -> frozenset[str] | None:
+        """The shared objects that no kept checkpoint's files lie in, and another's do.
+
+        None where the parts of a kept one cannot be read.
+        """
         live: set[str] = set()
         found: set[str] = set()
         for checkpoint_id, root in roots.items():
@@ -322,7 +336,7 @@ class CheckpointStore:
                 whole = with_files(self._store, root) if isinstance(root, Root) else root
             except (CorruptState, UserError):
                 if checkpoint_id in kept:
-                    return frozenset()
+                    return None
                 # Its deletion had come to its own objects, or else a sweep finds what it needed.
                 continue
             (live if checkpoint_id in kept else found).update(filter(is_shared_key, whole.keys))

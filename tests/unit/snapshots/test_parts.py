@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +20,7 @@ from moorage_state.snapshots import (
     SavepointStore,
     decode_snapshot,
     encode_manifest,
+    verify_files,
 )
 from moorage_state.snapshots.parts import (
     Part,
@@ -239,3 +241,44 @@ def test_a_root_is_a_format_that_older_releases_refuse(
     assert isinstance(decode_snapshot(encode_manifest(root), "x"), Root)
     assert encode_manifest(root).startswith(b"MOORAGE-MANIFEST 2 ")
     assert part_ref("k", b"x").size == 1
+
+
+def test_roots_say_what_goes_and_no_part_is_read_for_it(
+    new_manifest: NewManifest, store: MemoryStore, writer: LogWriter, monkeypatch: Any
+) -> None:
+    checkpoints, base = CheckpointStore(store), None
+    for number, tables in ((1, "ab"), (2, "bc"), (3, "cd")):
+        made = new_manifest(number, tuple(tables), writer=writer, store=store)
+        base = rooted(made, store, [[0], [1]], base)
+        checkpoints.complete(writer, base, AT)
+    with monkeypatch.context() as patch:
+        patch.setattr("moorage_state.snapshots.checkpoints.with_files", None)
+        CheckpointStore(store).retire(writer, 1)
+    whole = checkpoints.load_id(writer.entries, 3)
+    left = {info.key for info in store.list("") if not info.key.startswith("log/")}
+    assert left == {"chk-3/MANIFEST", *whole.keys}
+    verify_files(store, whole, full=True)
+
+
+def test_what_another_part_may_need_is_left_to_the_sweep_and_at_a_jobs_end_goes(
+    new_manifest: NewManifest, store: MemoryStore, writer: LogWriter
+) -> None:
+    checkpoints = CheckpointStore(store)
+    first = rooted(new_manifest(1, ("a", "b"), writer=writer, store=store), store)
+    checkpoints.complete(writer, first, AT)
+    made = new_manifest(2, ("b",), writer=writer, store=store)
+    one, other = made.operators["counts"].subtasks
+    halves = [replace(one, start=at, end=at + 31, bytes_total=one.bytes_total) for at in (0, 32)]
+    counts = replace(made.operators["counts"], subtasks=[*halves, other], parallelism=3)
+    second = rooted(replace(made, operators={"counts": counts}), store, [[0], [1, 2]], first)
+    checkpoints.complete(writer, second, AT)
+    assert [part.unsure for part in second.parts] == [["shared/b0-a.sst-0123"]] * 2
+    assert [part.lost for part in second.parts] == [[], ["shared/b64-a.sst-0123"]]
+    checkpoints.retire(writer, 1)
+    assert {info.key for info in store.list("shared/")} == {
+        "shared/b0-a.sst-0123",
+        "shared/b0-b.sst-0123",
+        "shared/b64-b.sst-0123",
+    }
+    checkpoints.retire(writer, None)
+    assert [info.key for info in store.list("") if not info.key.startswith("log/")] == []
