@@ -41,7 +41,7 @@ _SUBTASKS = (1 << _MARK_BITS) - 1
 _WORD = (1 << 64) - 1
 
 
-class Tally(msgspec.Struct, frozen=True, array_like=True):
+class Tally(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Rows between operators, such that those of several subtasks can be added up.
 
     Attributes:
@@ -93,7 +93,7 @@ def tally_of(mark: int, rows: int) -> Tally:
 _NO_ROWS = Tally()
 
 
-class ReadRows(msgspec.Struct, frozen=True):
+class ReadRows(msgspec.Struct, frozen=True, gc=False):
     """Rows that a subtask has read of the output `side_output` ("" for the main one) of `uid`."""
 
     uid: str
@@ -101,7 +101,8 @@ class ReadRows(msgspec.Struct, frozen=True):
     tally: Tally
 
 
-class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+# Nothing in it refers to itself: the collector need not walk over those of all subtasks.
+class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What one attempt of one subtask did in one epoch.
 
     Attributes:
@@ -171,7 +172,7 @@ class OddCounts:
 
 @dataclass(frozen=True, slots=True)
 class EpochOutcome:
-    """What all subtasks did in an epoch that may commit."""
+    """What all subtasks did in an epoch that may commit; `acks` in the order of uid and subtask."""
 
     acks: Mapping[tuple[str, int], Ack]
     stateless: tuple[Ack, ...] = ()
@@ -186,7 +187,7 @@ class EpochOutcome:
     def odd_rows(self) -> dict[str, OddCounts]:
         """What operators did not process, by uid, where there was any."""
         counts: dict[str, OddCounts] = {}
-        for (uid, _), ack in sorted(self.acks.items()):
+        for (uid, _), ack in self.acks.items():
             if ack.null_keys or ack.bad_times or ack.bad_broadcasts:
                 before = counts.get(uid, OddCounts())
                 counts[uid] = OddCounts(
@@ -207,8 +208,7 @@ class EpochOutcome:
     def committables(self) -> dict[str, list[dict[str, Any]]]:
         """Everything staged, by sink uid, in a stable order."""
         merged: dict[str, list[dict[str, Any]]] = {}
-        ordered = [self.acks[k] for k in sorted(self.acks)] + list(self.stateless)
-        for ack in ordered:
+        for ack in (*self.acks.values(), *self.stateless):
             for uid, items in ack.committables.items():
                 merged.setdefault(uid, []).extend(items)
         return merged
@@ -220,7 +220,7 @@ class EpochOutcome:
             UserError: two subtasks declared one name in different ways.
         """
         merged: dict[str, dict[str, OperatorStateSchema]] = {}
-        for (uid, _), ack in sorted(self.acks.items()):
+        for (uid, _), ack in self.acks.items():
             for schema in ack.operator_states:
                 same = merged.setdefault(uid, {}).setdefault(schema.name, schema)
                 require_same(schema, same, "of another subtask was registered")
@@ -287,7 +287,7 @@ def verify(
         _keep_newest(newest, ack.max_event_time)
         for clock, times in ack.value_times.items():
             _keep_newest(values.setdefault(clock, {}), times)
-    return EpochOutcome(acks, tuple(stateless), newest, values)
+    return EpochOutcome(dict(sorted(acks.items())), tuple(stateless), newest, values)
 
 
 def _keep_newest(known: dict[_T, int], observed: Mapping[_T, int]) -> None:

@@ -19,6 +19,7 @@ from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import RangeFleet, RangeId
 from moorage.engine.operator_states import OperatorStates
 from moorage.engine.plan import EpochFrame, EpochPlan, EpochPlanner
+from moorage.engine.subtask import seldom_collecting
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.task_failures import failure_of
 from moorage_state.errors import MoorageError, Retryable, StaleLease, UserError, VersionMismatch
@@ -115,6 +116,11 @@ class EpochRunner:
             LocalDiskError: a volume is full; nothing of this epoch was committed.
             Retryable: several attempts failed for reasons of infrastructure.
         """
+        # An epoch makes some objects for each of its subtasks, and no cycles of them.
+        with seldom_collecting():
+            return self._run(batch)
+
+    def _run(self, batch: DataFrame | None) -> EpochOutcome:
         # Once for all attempts: a repeated one must see what the first saw.
         self.now_ms = self.processing_time()
         for attempt in range(1, _ATTEMPTS + 1):
