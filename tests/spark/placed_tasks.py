@@ -20,6 +20,9 @@ class Placing:
         self._context, self._inner = context, AnchoredPlacement(context)
         self.owners = {}
 
+    def look(self):
+        self._inner.look()
+
     def place(self, df, parallelism):
         owners = assign(self.owners, executors(self._context), parallelism)
         if owners != self.owners:
@@ -83,6 +86,7 @@ def rows_for(spark, targets, rows=600):
 
 def observe(placement, df, task=look):
     """Run one epoch; per subtask [executor, rows, targets], and the assignment it ran under."""
+    placement.look()
     placed = placement.place(df, SUBTASKS)
     owners = getattr(placement, "owners", {})
     seen = sorted(placed.mapInArrow(task, SEEN).collect())

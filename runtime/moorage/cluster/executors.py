@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from moorage.driver.views import ExecutorsView
-from moorage.engine.placement import LiveExecutor, executors
+from moorage.engine.placement import ExecutorWatch, LiveExecutor
 from moorage.engine.task_failures import SparkEnded
 from moorage_state.errors import UserError
 
@@ -29,7 +29,7 @@ class ExecutorPool(Protocol):
         """Those that can take tasks now, without dismissed ones. Raises SparkEnded."""
         ...
 
-    def registered(self) -> set[str]:
+    def registered(self) -> frozenset[str]:
         """The ids of those that were neither lost nor dismissed. Raises SparkEnded."""
         ...
 
@@ -59,6 +59,8 @@ class SparkExecutors:
         self._desired = desired
         self._leaving: frozenset[str] = frozenset()
         self._dismissed: set[str] = set()
+        self._watch = ExecutorWatch(context)
+        self._lost_by: tuple[frozenset[str], list[tuple[str, str]]] | None = None
 
     @property
     def desired(self) -> int:
@@ -68,20 +70,19 @@ class SparkExecutors:
     def live(self) -> list[LiveExecutor]:
         """See `ExecutorPool`."""
         try:
-            found = executors(self._context)
+            found = self._watch.live()
         except (Py4JError, OSError) as error:
             raise _ended(error) from error
         # Spark takes a while to forget those that it was told to end.
         return [executor for executor in found if executor.id not in self._dismissed]
 
-    def registered(self) -> set[str]:
+    def registered(self) -> frozenset[str]:
         """See `ExecutorPool`."""
         try:
             backend = self._backend()
             if backend.isStopped():
                 raise SparkEnded("spark has ended by itself; its log in the driver's says why")
-            ids = backend.getExecutorIds()
-            return {str(ids.apply(index)) for index in range(ids.size())} - self._dismissed
+            return self._watch.ids() - self._dismissed
         except (Py4JError, OSError) as error:
             raise _ended(error) from error
 
@@ -137,18 +138,31 @@ class SparkExecutors:
     def _lost(self) -> list[tuple[str, str]]:
         """Executors that were lost, and why, oldest first; dismissed ones were not."""
         try:
-            summaries = self._backend().statusStore().executorList(False)
-            found: list[tuple[str, str]] = []
-            for index in range(summaries.size()):
-                summary = summaries.apply(index)
-                if summary.isActive() or str(summary.id()) in self._dismissed:
-                    continue
-                reason = summary.removeReason()
-                text = str(reason.get()) if reason.isDefined() else "no reason given"
-                found.append((str(summary.id()), " ".join(text.split())))
+            ids, known = self._watch.ids(), self._lost_by
+            if known is None or known[0] != ids:
+                active, lost = self._summaries()
+                # Spark's list may lag behind its ids for a moment.
+                known = ids, lost
+                self._lost_by = known if active == ids else None
         except (Py4JError, OSError) as error:
             raise _ended(error) from error
-        return sorted(found, key=lambda item: (len(item[0]), item[0]))
+        return [one for one in known[1] if one[0] not in self._dismissed]
+
+    def _summaries(self) -> tuple[frozenset[str], list[tuple[str, str]]]:
+        """The ids of executors that are there, and those that were lost, with the reasons."""
+        summaries = self._backend().statusStore().executorList(False)
+        active: set[str] = set()
+        lost: list[tuple[str, str]] = []
+        for index in range(summaries.size()):
+            summary = summaries.apply(index)
+            name = str(summary.id())
+            if summary.isActive():
+                active.add(name)
+                continue
+            reason = summary.removeReason()
+            text = str(reason.get()) if reason.isDefined() else "no reason given"
+            lost.append((name, " ".join(text.split())))
+        return frozenset(active) - {"driver"}, sorted(lost, key=lambda one: (len(one[0]), one[0]))
 
     def _request(self, count: int) -> None:
         jvm: Any = self._context._jvm

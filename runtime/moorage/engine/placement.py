@@ -8,6 +8,7 @@ elsewhere reaches its state over the network, so every failure here ends in a wa
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from typing import Any, Protocol
 
 from py4j.protocol import Py4JError
@@ -18,6 +19,9 @@ from moorage.engine.columns import TARGET_COLUMN
 from moorage_state.errors import Bug
 
 _log = logging.getLogger(__name__)
+
+_EXCLUDING = "spark.excludeOnFailure."
+"""Settings by which Spark takes executors out of use for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,9 @@ class LiveExecutor:
 
 class Placement(Protocol):
     """Brings every row to its subtask and every subtask to its executor."""
+
+    def look(self) -> None:
+        """Find out which executors there are; called once before the operators of an epoch."""
 
     def place(self, df: DataFrame, parallelism: int) -> DataFrame:
         """Return the rows of `df` in exactly `parallelism` partitions, one for each subtask.
@@ -97,11 +104,13 @@ def assign(
             held[owner].append(subtask)
     quota = _quotas(live, {owner: len(tasks) for owner, tasks in held.items()}, parallelism)
     result = {task: owner for owner, tasks in held.items() for task in tasks[: quota[owner]]}
-    open_slots = {owner: quota[owner] - len(tasks) for owner, tasks in held.items()}
+    # Those with the most open slots first, and of these the oldest.
+    turns = [(len(tasks) - quota[owner], _age(owner), owner) for owner, tasks in held.items()]
+    heapify(turns)
     for subtask in range(parallelism):
         if subtask not in result:
-            owner = min(open_slots, key=lambda e: (-open_slots[e], _age(e)))
-            open_slots[owner] -= 1
+            filled, age, owner = turns[0]
+            heapreplace(turns, (filled + 1, age, owner))
             result[subtask] = owner
     return dict(sorted(result.items()))
 
@@ -119,8 +128,13 @@ def _quotas(
         average = max(executor.cores, 1) / (count + 1)
         return -average, held[executor.id] <= count, _age(executor.id)
 
+    turns = [(*turn(executor), index) for index, executor in enumerate(live)]
+    heapify(turns)
     for _ in range(parallelism):
-        quota[min(live, key=turn).id] += 1
+        index = turns[0][-1]
+        quota[live[index].id] += 1
+        # Whose turn comes when depends on nothing but its own quota.
+        heapreplace(turns, (*turn(live[index]), index))
     return quota
 
 
@@ -147,8 +161,47 @@ def executors(context: SparkContext) -> list[LiveExecutor]:
     return sorted(found, key=lambda executor: _age(executor.id))
 
 
+class ExecutorWatch:
+    """The executors that can take tasks, read anew where there are others than before.
+
+    For any thread. Asking Spark about one executor takes several calls into the JVM, and who they
+    are a single one.
+    """
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self._local = bool(context._jsc.sc().isLocal())
+        # Of an executor that is excluded and then is not, the ids tell nothing.
+        self._changes_unseen = any(
+            name.startswith(_EXCLUDING) and value == "true"
+            for name, value in context.getConf().getAll()
+        )
+        self._known: tuple[frozenset[str], list[LiveExecutor]] | None = None
+
+    def ids(self) -> frozenset[str]:
+        """Of all that are registered; none in local mode."""
+        if self._local:
+            return frozenset()
+        found = str(self._context._jsc.sc().getExecutorIds().mkString(","))
+        return frozenset(found.split(",")) if found else frozenset()
+
+    def live(self) -> list[LiveExecutor]:
+        """See `executors`."""
+        ids, known = self.ids(), self._known
+        if known is not None and known[0] == ids:
+            return known[1]
+        found = executors(self._context)
+        # Until all that registered are listed, and none besides, the list may change as it is.
+        listed = {executor.id for executor in found} == ids
+        self._known = (ids, found) if listed and not self._changes_unseen else None
+        return found
+
+
 class LocalPlacement:
     """For local mode, where all state is on one disk: rows go to their subtask, no more."""
+
+    def look(self) -> None:
+        """See `Placement.look`."""
 
     def place(self, df: DataFrame, parallelism: int) -> DataFrame:
         """See `Placement.place`."""
@@ -164,9 +217,15 @@ class AnchoredPlacement:
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
+        self._watch = ExecutorWatch(context)
+        self._live: list[LiveExecutor] = []
         self._anchors: dict[int, _Anchor] = {}
         self._pinned: dict[int, str] = {}
         self._usable = self._probe()
+
+    def look(self) -> None:
+        """See `Placement.look`."""
+        self._live = self._watch.live()
 
     def place(self, df: DataFrame, parallelism: int) -> DataFrame:
         """See `Placement.place`."""
@@ -185,7 +244,7 @@ class AnchoredPlacement:
         self._anchors.clear()
 
     def _anchor(self, parallelism: int) -> "_Anchor":
-        live = executors(self._context)
+        live = self._live
         known = self._anchors.get(parallelism)
         if known is not None and known.live == live:
             return known
@@ -200,8 +259,10 @@ class AnchoredPlacement:
         """What `SparkContext.makeRDD` with preferences builds, less the rows."""
         jvm: Any = self._context._jvm
         by_partition = jvm.java.util.HashMap()
+        # One for each executor: it takes some calls to make.
+        seqs = {place: self._scala_seq([place] if place else []) for place in {*locations}}
         for index, location in enumerate(locations):
-            by_partition.put(index, self._scala_seq([location] if location else []))
+            by_partition.put(index, seqs[location])
         return jvm.org.apache.spark.rdd.ParallelCollectionRDD(
             self._context._jsc.sc(),
             self._scala_seq([]),

@@ -314,6 +314,7 @@ class _Build:
 
     def frame(self) -> EpochFrame:
         leaves = []
+        self._p.placement.look()
         self._share_batch()
         for operator in self._p.graph.operators:
             output = self._operator(operator)
