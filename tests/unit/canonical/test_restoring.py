@@ -67,7 +67,8 @@ def opened(
     spec = RangeSpec("visits", groups.start, groups.end)
     result = host.open_range(spec, "f2r0", RestoreBase(3, 7, base), [], store.url)
     assert result.version == Version(7, "")
-    assert result.source == "store"
+    # Whoever comes first on a server fetches what the others are made of as well.
+    assert result.source == "store" or (result.source == "local" and subtask > 0)
     prefixes = [group.to_bytes(2, "big") for group in range(groups.start, groups.end + 1)]
     opened = host.range(spec.lease("f2r0"))
     scans = opened.scan_many(result.version, prefixes, 1 << 30, 1 << 40)
