@@ -120,8 +120,9 @@ def test_records_that_expired_behind_a_checkpoint_are_told_as_such_or_passed_ove
 
 
 def test_what_fails_beside_the_driver_is_told_apart(spark, kafka, tmp_path):
+    nowhere = {"subscribe": "nowhere", "kafkaConsumer.pollTimeoutMs": "1000"}
     with pytest.raises(Exception, match="no partition") as failed:
-        all_available(frame_of(spark, kafka, subscribe="nowhere"), tmp_path / "a")
+        all_available(frame_of(spark, kafka, **nowhere), tmp_path / "a")
     failure = failure_of(failed.value)
     assert type(failure) is UserError, failure
     assert "topics=['nowhere']" in str(failure)

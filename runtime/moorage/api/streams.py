@@ -440,6 +440,8 @@ class StreamEnvironment:
         """
         where = self._resolve(path) if path is not None else None
         options = self._limited(format, self._lossy(format, options))
+        if format == MOORAGE_KAFKA and (schema is not None or path is not None):
+            raise UserError(f"kafka has columns of its own, and no path: uid={uid} format={format}")
         found = self._open_kafka(uid, options) if format == MOORAGE_KAFKA else format
         try:
             reader = self.spark.readStream.format(found)

@@ -187,7 +187,8 @@ class Brokers:
         )
         for at, answer in answers.items():
             try:
-                found[at.topic, at.partition] = answer.result(self._seconds).offset
+                # The request has its own limit, and an answer comes when that is over, too.
+                found[at.topic, at.partition] = answer.result().offset
             except self._kafka.KafkaException as error:
                 raise failure_of(
                     error.args[0], f"offsets of topic={at.topic} partition={at.partition}"

@@ -39,6 +39,7 @@ from moorage.kafka.client import (
 from moorage.kafka.offsets import (
     OffsetJson,
     Offsets,
+    Partition,
     Slice,
     as_json,
     dealt,
@@ -67,6 +68,9 @@ _log = logging.getLogger(__name__)
 
 _BATCH_ROWS = 8192
 _POLL_SECONDS = 0.1
+# A broker that has just started does not know all topics yet, and says that they are not there.
+_PATIENCE_SECONDS = 30.0
+_ASK_AGAIN_SECONDS = 0.5
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _ARROW = pa.schema([
@@ -151,7 +155,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
     def initialOffset(self) -> OffsetJson:  # noqa: N802 - Spark's
         """Where a stream begins that no checkpoint has an offset for."""
         brokers, starting = self._brokers, self._options.starting
-        partitions = brokers.partitions()
+        partitions = self._partitions(lambda found: bool(found or self._options.pattern))
         if not partitions and not self._options.pattern:
             # Not a topic that comes later: a name that is wrong would wait for ever, in silence.
             raise SourceFailure(
@@ -165,7 +169,7 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
             at = self._given(starting, partitions)
         return as_json(at)
 
-    def _given(self, starting: dict[str, dict[int, int]], partitions: set[Any]) -> Offsets:
+    def _given(self, starting: dict[str, dict[int, int]], partitions: set[Partition]) -> Offsets:
         given = {(t, p): offset for t, each in starting.items() for p, offset in each.items()}
         if given.keys() != partitions:
             raise SourceFailure(
@@ -232,10 +236,18 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
         """The ends of all partitions; one that is gone is told, and left out where that is well."""
         if self._final is not None:
             return self._final
-        found = self._brokers.partitions()
+        found = self._partitions(begin.keys().__le__)
         if self._options.fail_on_data_loss:
             self._tell(gone(begin, found))
         return self._brokers.latest(found)
+
+    def _partitions(self, whole: Callable[[set[Partition]], bool]) -> set[Partition]:
+        """All partitions; asked for again, for a while, as long as some are missing."""
+        seconds = min(_PATIENCE_SECONDS, self._options.timeout_ms / 1000)
+        deadline = time.monotonic() + seconds
+        while not whole(found := self._brokers.partitions()) and time.monotonic() < deadline:
+            time.sleep(_ASK_AGAIN_SECONDS)
+        return found
 
     def _tell(self, lost: list[str]) -> None:
         if lost and self._options.fail_on_data_loss:
@@ -247,11 +259,15 @@ class KafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow or object)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one slice, in the order of their offsets."""
-        return _records(self._options, partition.value)
+        part, kafka = partition.value, library()
+        try:
+            yield from _records(self._options, part, kafka)
+        except kafka.KafkaException as error:
+            where = f"topic={part.topic} partition={part.partition}"
+            raise failure_of(error.args[0], where) from error
 
 
-def _records(options: SourceOptions, part: Slice) -> Iterator[pa.RecordBatch]:
-    kafka = library()
+def _records(options: SourceOptions, part: Slice, kafka: Any) -> Iterator[pa.RecordBatch]:
     consumer = kafka.Consumer({**consumer_config(options.client), "logger": _log})
     with closing(consumer):
         at = part.start

@@ -20,3 +20,10 @@ def test_wrong_options_are_told_with_the_inputs_uid_before_spark_is_asked(option
         env.read_stream(
             "events", "moorage-kafka", **{"kafka.bootstrap.servers": "127.0.0.1:1", **options}
         )
+
+
+@pytest.mark.parametrize("more", [{"schema": "value string"}, {"path": "in"}])
+def test_a_schema_or_a_path_is_refused(more):
+    env = StreamEnvironment(None)  # type: ignore[arg-type]  # it is not asked
+    with pytest.raises(UserError, match="kafka has columns of its own, and no path: uid=events"):
+        env.read_stream("events", "moorage-kafka", subscribe="events", **more)

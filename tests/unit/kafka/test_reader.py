@@ -5,6 +5,7 @@ Partitions that are added or deleted are told by a stand-in: the mock brokers ca
 
 import datetime
 import pickle
+import time
 
 import pytest
 from confluent_kafka import Producer
@@ -34,6 +35,7 @@ class FakeBrokers:
 
 def reader_on(fake, **options):
     base = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "events"}
+    base["kafkaConsumer.pollTimeoutMs"] = "1"  # for what is missing it waits no longer
     return KafkaReader(SourceOptions.parse({**base, **options}), lambda _: fake)
 
 
@@ -101,6 +103,16 @@ def test_a_partition_that_went_back_or_away_fails_the_job_unless_told_otherwise(
         epoch(reader_on(FakeBrokers(**ends)))
     lenient = reader_on(FakeBrokers(**ends), failOnDataLoss="false")
     assert epoch(lenient) == [Slice("events", 0, 5, 10)]
+
+
+def test_a_partition_that_a_broker_does_not_know_yet_is_asked_for_again(monkeypatch):
+    fake = FakeBrokers(p0=10)
+    monkeypatch.setattr(time, "sleep", lambda _: fake.ends.update({("events", 1): 7}))
+    reader = reader_on(fake, **{"kafkaConsumer.pollTimeoutMs": "30000"})
+    start = {"events": {"0": 10, "1": 7}}
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    fake.ends.clear()
+    assert reader.initialOffset() == {"events": {"1": 7}}
 
 
 def test_a_bounded_run_ends_where_the_topics_ended_when_it_began():
