@@ -21,6 +21,7 @@ from moorage_state.snapshots.entries import Retire as Retire
 from moorage_state.snapshots.entries import Run as Run
 from moorage_state.snapshots.entries import Savepoint as Savepoint
 from moorage_state.snapshots.entries import Unknown as Unknown
+from moorage_state.snapshots.history import Line as Line
 from moorage_state.snapshots.history import Retirement as Retirement
 from moorage_state.snapshots.history import ancestors as ancestors
 from moorage_state.snapshots.history import finished_with as finished_with

@@ -5,8 +5,11 @@ line all ask these, so they all answer alike. What none of them can tell from it
 of (`compacted`): who adds a question here keeps there what it asks for.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import overload
 
 from moorage_state.errors import UserError
 from moorage_state.snapshots.entries import (
@@ -198,21 +201,81 @@ def _without_retired(timeline: list[RestorePoint], retired: set[int]) -> Sequenc
     return [point for point in reversed(timeline) if not gone(point)]
 
 
-def ancestors(entries: Iterable[Entry], checkpoint_id: int) -> tuple[int, ...]:
+class Line(Sequence[int]):
+    """Ids of checkpoints that follow one another, ascending; kept as ranges without gaps.
+
+    Asking for one, for the last or whether one is there costs the same however many there are.
+    """
+
+    __slots__ = ("_firsts", "_lasts", "_places")
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        joined = _joined(ranges)
+        self._firsts = [first for first, _ in joined]
+        self._lasts = [last for _, last in joined]
+        sizes = (last - first + 1 for first, last in joined)
+        self._places = list(accumulate(sizes, initial=0))
+
+    def then(self, checkpoint_id: int) -> "Line":
+        """The line with one id more at its end."""
+        return Line((*zip(self._firsts, self._lasts, strict=True), (checkpoint_id, checkpoint_id)))
+
+    def __len__(self) -> int:
+        return self._places[-1]
+
+    def __contains__(self, checkpoint_id: object) -> bool:
+        if not isinstance(checkpoint_id, int):
+            return False
+        at = bisect_right(self._firsts, checkpoint_id) - 1
+        return at >= 0 and checkpoint_id <= self._lasts[at]
+
+    def __iter__(self) -> Iterator[int]:
+        for first, last in zip(self._firsts, self._lasts, strict=True):
+            yield from range(first, last + 1)
+
+    def __reversed__(self) -> Iterator[int]:
+        for first, last in zip(reversed(self._firsts), reversed(self._lasts), strict=True):
+            yield from range(last, first - 1, -1)
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[int, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> int | tuple[int, ...]:
+        if isinstance(place, slice):
+            return tuple(self[at] for at in range(*place.indices(len(self))))
+        at = range(len(self))[place]
+        within = bisect_right(self._places, at) - 1
+        return self._firsts[within] + at - self._places[within]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Line):
+            return (self._firsts, self._lasts) == (other._firsts, other._lasts)
+        return isinstance(other, tuple) and tuple(self) == other
+
+    def __hash__(self) -> int:
+        return hash((*self._firsts, *self._lasts))
+
+    def __repr__(self) -> str:
+        return f"Line({list(zip(self._firsts, self._lasts, strict=True))})"
+
+
+def ancestors(entries: Iterable[Entry], checkpoint_id: int) -> Line:
     """Return the checkpoints that a checkpoint or savepoint descends from, oldest first, and it.
 
     Retired ones are among them: what they published is part of the history all the same. So are
     savepoints that the job went on from.
     """
     parents = _parents(entries)
-    line: list[int] = []
+    ranges: list[tuple[int, int]] = []
     at: int | None = checkpoint_id
     while at is not None:
-        line.append(at)
+        ranges.append((at, at))
         at, between = parents.get(at, (None, ()))
-        for first, last in reversed(between):
-            line.extend(range(last, first - 1, -1))
-    return tuple(reversed(line))
+        ranges.extend(reversed(between))
+    return Line(reversed(ranges))
 
 
 def _parents(entries: Iterable[Entry]) -> dict[int, tuple[int | None, _Ranges]]:

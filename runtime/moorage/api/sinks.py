@@ -6,6 +6,7 @@ Implemented by the sinks beside this module and by users.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,7 +69,7 @@ class LiveOutput:
         committables: what it covers beyond the one before it.
     """
 
-    history: tuple[int, ...]
+    history: Sequence[int]
     committables: list[Committable]
 
 
@@ -97,7 +98,7 @@ class SinkRestore:
 
     lineage: str
     run: str
-    history: tuple[int, ...]
+    history: Sequence[int]
     committables: list[Committable]
     live: tuple[LiveOutput, ...] | None = ()
     left_behind: tuple[int, ...] = ()

@@ -8,6 +8,7 @@ checkpoint. Knows nothing of how a sink stores things.
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 
 from moorage.api.graph import JobGraph, SinkNode
 from moorage.api.sinks import (
@@ -25,6 +26,7 @@ from moorage_state.snapshots import (
     Checkpoint,
     CheckpointStore,
     Entry,
+    Line,
     LogWriter,
     Manifest,
     Run,
@@ -110,7 +112,7 @@ class OutputKeeper:
     def _restore(self, run: int, manifest: SnapshotRoot | None) -> Iterator[str]:
         lineage, entries = self._writer.lineage, self._writer.entries
         staged: _Committables = {}
-        history: tuple[int, ...] = ()
+        history: Sequence[int] = ()
         if manifest is not None and manifest.lineage == lineage:
             staged, history = manifest.sinks, history_of(entries, manifest)
         elif manifest is not None and any(manifest.sinks.values()):
@@ -191,7 +193,7 @@ class OutputKeeper:
                     f"rows={_rows(items)}"
                 )
 
-    def _live(self, entries: Sequence[Entry]) -> list[tuple[tuple[int, ...], _Committables]] | None:
+    def _live(self, entries: Sequence[Entry]) -> list[tuple[Sequence[int], _Committables]] | None:
         """What all retained checkpoints and savepoints cover; None when that cannot be known."""
         existing = retained(entries)
         for gone in self._known.keys() - {c.checkpoint_id for c in existing}:
@@ -212,7 +214,7 @@ class OutputKeeper:
         ]
 
 
-def history_of(entries: Sequence[Entry], manifest: SnapshotRoot) -> tuple[int, ...]:
+def history_of(entries: Sequence[Entry], manifest: SnapshotRoot) -> Line:
     """The checkpoints that a point descends from, oldest first, its own id last."""
     if manifest.kind == "checkpoint" or is_announced(entries, manifest.checkpoint_id):
         return ancestors(entries, manifest.checkpoint_id)
@@ -225,11 +227,11 @@ def history_of(entries: Sequence[Entry], manifest: SnapshotRoot) -> tuple[int, .
             case Checkpoint(fence=manifest.fence, run=manifest.run):
                 if entry.epoch <= manifest.epoch and entry.checkpoint_id < manifest.checkpoint_id:
                     parent = entry.checkpoint_id
-    before = ancestors(entries, parent) if parent is not None else ()
-    return (*before, manifest.checkpoint_id)
+    before = ancestors(entries, parent) if parent is not None else Line()
+    return before.then(manifest.checkpoint_id)
 
 
-def left_behind(entries: Sequence[Entry], history: tuple[int, ...]) -> tuple[int, ...]:
+def left_behind(entries: Sequence[Entry], history: Sequence[int]) -> tuple[int, ...]:
     """The checkpoints that the run before the newest one had and `history` has not."""
     tips: list[str | None] = [None]
     for entry in entries:
@@ -239,12 +241,14 @@ def left_behind(entries: Sequence[Entry], history: tuple[int, ...]) -> tuple[int
             case Checkpoint():
                 tips[-1] = checkpoint_path(entry.checkpoint_id)
     before = checkpoint_id_of(tips[-2] or "") if len(tips) > 1 else None
-    line = ancestors(entries, before) if before is not None else ()
-    return tuple(i for i in line if i not in history)
+    line = ancestors(entries, before) if before is not None else Line()
+    # Two lines have in common what comes before they part.
+    behind = list(takewhile(lambda i: i not in history, reversed(line)))
+    return tuple(reversed(behind))
 
 
 def _outputs(
-    live: Sequence[tuple[tuple[int, ...], _Committables]], uid: str
+    live: Sequence[tuple[Sequence[int], _Committables]], uid: str
 ) -> tuple[LiveOutput, ...]:
     return tuple(LiveOutput(history, list(sinks.get(uid, []))) for history, sinks in live)
 

@@ -268,8 +268,9 @@ def _covered(records: Records, outputs: Iterable[LiveOutput]) -> dict[str, Commi
     found: dict[str, Committable] = {}
     for output in outputs:
         found.update((item["file"], item) for item in output.committables)
-        for checkpoint_id in output.history:
-            found.update((item["file"], item) for item in records.get(checkpoint_id, []))
+        for checkpoint_id, items in records.items():
+            if checkpoint_id in output.history:
+                found.update((item["file"], item) for item in items)
     return found
 
 

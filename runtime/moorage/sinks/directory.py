@@ -257,7 +257,7 @@ def _covered(log: Records, outputs: Iterable[LiveOutput]) -> set[str]:
     covered: set[str] = set()
     for output in outputs:
         covered |= _files(output)
-        covered.update(*(log.get(checkpoint_id, []) for checkpoint_id in output.history))
+        covered.update(*(files for i, files in log.items() if i in output.history))
     return covered
 
 
