@@ -409,7 +409,8 @@ def fetch_all(store: ObjectStore, files: list[FileRef], target: Path) -> None:
         LocalDiskError: the volume is full.
     """
     with ThreadPoolExecutor(_TRANSFERS, "download") as pool:
-        pending = [pool.submit(carried(_fetch), store, group, target) for group in _joined(files)]
+        groups = _joined(files)
+        pending = [pool.submit(carried(_fetch_twice), store, group, target) for group in groups]
         try:
             for future in pending:
                 future.result()
@@ -461,6 +462,14 @@ def _joined(files: Iterable[FileRef]) -> list[list[FileRef]]:
         else:
             groups.append([ref])
     return groups
+
+
+def _fetch_twice(store: ObjectStore, group: list[FileRef], target: Path) -> None:
+    try:
+        _fetch(store, group, target)
+    except CorruptState:
+        # A checkpoint is condemned by what is in the store, and not by one bad read on the way.
+        _fetch(store, group, target)
 
 
 def _fetch(store: ObjectStore, group: list[FileRef], target: Path) -> None:

@@ -22,6 +22,7 @@ from moorage.driver.lineage import hold_lineage
 from moorage.driver.local import LocalEnvironment
 from moorage.driver.manifests import view_of
 from moorage.driver.output import OutputKeeper
+from moorage.driver.refusals import RestorePointCorrupt
 from moorage.driver.reporter import Reporter
 from moorage.driver.request_handler import let_go, let_go_of_checkpoints
 from moorage.driver.requests import Stopped
@@ -207,7 +208,8 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun
             # It ended with a checkpoint and has lost nothing: no rewind that counts.
             context.reporter.message("subtasks move to other executors")
             rewinds, choice = _Rewinds(), _choose_again(context, damaged, StoppedWaiting())
-        except CorruptState as error:
+        # Not any CorruptState: where output is damaged, an older checkpoint would publish it twice.
+        except RestorePointCorrupt as error:
             # What runs already is damaged here and not in the store; what a person chose stays.
             if run is not None or choice.explicit:
                 raise

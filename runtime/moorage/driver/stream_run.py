@@ -226,9 +226,9 @@ class StreamRun:
         checkpoint_id = manifest.checkpoint_id if manifest else 0
         try:
             c.fleet.open(self._run, epoch, handles, checkpoint_id, self._choice.store_url)
+            epoch = _deal_out(c, manifest)
         except CorruptState as error:
             raise RestorePointCorrupt(error.message, error.path, error.advice) from error
-        epoch = _deal_out(c, manifest)
         _record_run(c, self._number, self._choice)
         self._restore_sinks(manifest)
         if manifest is not None:

@@ -12,7 +12,9 @@ from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.refusals import RestorePointCorrupt
 from moorage.driver.reporter import Reporter
 from moorage.driver.restore_point import choose
+from moorage.driver.stream_run import StreamRun
 from moorage.driver.types import RunOutcome
+from moorage_state.errors import CorruptState
 from moorage_state.snapshots import retained
 
 
@@ -84,3 +86,19 @@ def test_the_driver_reads_the_root_and_no_part_before_the_first_epoch(world, mon
     assert started(world, None, []) == 2
     read = {key.rpartition("/")[2] for key in asked if not key.startswith("log/")}
     assert read == {"MANIFEST"}
+
+
+def test_output_that_is_damaged_is_told_and_no_older_checkpoint_publishes_it_twice(
+    world, monkeypatch
+):
+    missing = CorruptState("a file of the output is missing", "s3://out/part-7", "put it back")
+
+    def refuse(*_):
+        raise missing
+
+    monkeypatch.setattr(StreamRun, "_restore_sinks", refuse)
+    said: list[str] = []
+    with pytest.raises(CorruptState) as caught:
+        started(world, timedelta(hours=1), said)
+    assert caught.value is missing
+    assert not any("older checkpoint" in text for text in said)

@@ -18,7 +18,7 @@ from moorage_state.server import (
     UploadRequest,
 )
 from moorage_state.server.operations import Uploaded
-from moorage_state.server.restore import fetch_all
+from moorage_state.server.restore import fetch_all, is_whole
 from moorage_state.snapshots import pack_size
 from moorage_state.stores import MemoryStore, open_store
 
@@ -207,6 +207,29 @@ def test_slices_that_lie_together_are_fetched_together(ranges, key, tmp_path):
     assert store.reads <= 3
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "target").iterdir()}
     assert sizes == {ref.name: ref.size for ref in handle.files}
+
+
+class FlakyStore(CountingStore):
+    """Its first answer has other bytes."""
+
+    def get_to_file(self, key, path, *, offset=0, length=None):
+        super().get_to_file(key, path, offset=offset, length=length)
+        if self.reads == 1:
+            damage(path, "flipped bytes")
+
+    def get(self, key, *, offset=0, length=None):
+        data = super().get(key, offset=offset, length=length)
+        return bytes(byte ^ 1 for byte in data) if self.reads == 1 else data
+
+
+def test_one_bad_read_of_a_store_does_not_condemn_a_checkpoint(ranges, key, tmp_path):
+    fill(ranges, key, 3000)
+    handle = checkpoint(ranges, 1, PACKED).handles[3]
+    (tmp_path / "target").mkdir()
+    store = FlakyStore(ranges[0].url)
+    fetch_all(store, handle.files, tmp_path / "target")
+    assert store.reads > 1
+    assert is_whole(tmp_path / "target", handle.files)
 
 
 def damage(path: Path, how: str) -> None:
