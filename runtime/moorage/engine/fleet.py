@@ -7,6 +7,7 @@ by the epoch runner (commit, recover) and the checkpointer (snapshot, upload).
 
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -172,8 +173,9 @@ class RangeFleet:
         self._place()
         self._run = run
         self._base_url = base_url or self._store_url
+        stored = _by_key_groups(handles)
         for item in self._ranges.values():
-            overlapping = _overlapping(item.spec, handles.get(item.spec.uid, []))
+            overlapping = _overlapping(item.spec, stored)
             item.base = _base(checkpoint_id, epoch, overlapping) if overlapping else None
             item.initial_epoch = epoch
             item.committed = []
@@ -253,13 +255,14 @@ class RangeFleet:
         worn = worn_packs(whole, MOST_SMALL_PACKS * len({item.server for item in ranges}))
         by_server: dict[int, list[UploadRequest]] = {}
         parts: dict[int, dict[PartRef, None]] = {}
+        stored = _by_key_groups(base)
         for item in ranges:
-            found = _overlapping(item.spec, base.get(item.spec.uid, []))
+            found = _overlapping(item.spec, stored)
             listed = [one for one in found if isinstance(one, RangeInPart)]
             own = (f for one in found if isinstance(one, RangeHandle) for f in one.files)
             files = [f for f in own if f.shared and f.key and f.key not in worn]
-            stored = listed[0].stored_uid if listed else ""
-            request = UploadRequest(item.spec.uid, item.spec.start, files, stored)
+            uid = listed[0].stored_uid if listed else ""
+            request = UploadRequest(item.spec.uid, item.spec.start, files, uid)
             by_server.setdefault(item.server, []).append(request)
             parts.setdefault(item.server, {}).update((one.part, None) for one in listed)
         limits = UploadLimits(max_state_size=self._max_state_size)
@@ -313,9 +316,9 @@ class RangeFleet:
         self, checkpoint_id: int, epoch: int, handles: Mapping[str, Sequence[StoredRange]]
     ) -> None:
         """A checkpoint was completed: from now on ranges are brought back from it."""
+        stored = _by_key_groups(handles)
         for item in self._ranges.values():
-            mine = [h for h in handles[item.spec.uid] if h.start == item.spec.start]
-            item.base = _base(checkpoint_id, epoch, mine)
+            item.base = _base(checkpoint_id, epoch, _overlapping(item.spec, stored))
             item.committed = [v for v in item.committed if v.epoch > epoch]
         self._base_url = self._store_url
         self._ask(Call("notify_complete", (checkpoint_id, self._run)))
@@ -524,8 +527,21 @@ class _Uploads:
                 self._under_way.remove(way)
 
 
-def _overlapping(spec: RangeSpec, stored: Iterable[StoredRange]) -> list[StoredRange]:
-    return [one for one in stored if one.start <= spec.end and one.end >= spec.start]
+_Stored = Mapping[str, tuple[list[int], list[StoredRange]]]
+
+
+def _by_key_groups(stored: Mapping[str, Iterable[StoredRange]]) -> _Stored:
+    """By operator, the ranges in order, and where each begins."""
+    found = {uid: sorted(some, key=lambda one: one.start) for uid, some in stored.items()}
+    return {uid: ([one.start for one in some], some) for uid, some in found.items()}
+
+
+def _overlapping(spec: RangeSpec, stored: _Stored) -> list[StoredRange]:
+    starts, ranges = stored.get(spec.uid, ([], []))
+    # Ranges of one checkpoint do not overlap: of those that begin before, the last may reach in.
+    first = max(0, bisect_right(starts, spec.start) - 1)
+    some = ranges[first : bisect_right(starts, spec.end)]
+    return [one for one in some if one.end >= spec.start]
 
 
 def _base(checkpoint_id: int, epoch: int, stored: Iterable[StoredRange]) -> RestoreBase:
@@ -541,8 +557,9 @@ def _base(checkpoint_id: int, epoch: int, stored: Iterable[StoredRange]) -> Rest
 def _parts_together(written: list[WrittenPart]) -> FleetUpload:
     handles: dict[str, list[StoredRange]] = {}
     for one in written:
+        ref = one.part.ref
         for uid, start, end, size in one.ranges:
-            place = RangeInPart(uid, start, end, size, one.part.ref, uid)
+            place = RangeInPart(uid, start, end, size, ref, uid)
             handles.setdefault(uid, []).append(place)
     return FleetUpload(
         handles,
