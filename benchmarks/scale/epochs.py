@@ -34,6 +34,7 @@ from moorage.engine.fleet import RangeFleet
 from moorage.engine.plan import EpochFrame, EpochPlan, EpochPlanner
 from moorage.engine.range_access import ServerDoor
 from moorage_state.keyed.schema import StateSchema
+from moorage_state.keygroups import range_of
 from moorage_state.server import wire
 from moorage_state.server.client import StateClient
 from moorage_state.server.operations import OpenResult, SnapshotSync, Version
@@ -45,6 +46,7 @@ from moorage_state.server.wire import (
     encode_message,
     take_message,
 )
+from moorage_state.snapshots.manifest import PartRef, RangeInPart
 
 __all__ = ["Epochs", "Spent", "measure"]
 
@@ -58,6 +60,7 @@ _QUICK = (50, 100)
 _EPOCHS = 3
 _LATENCY = 0.02
 _ROWS = 100
+_MAX_PARALLELISM = 32_768
 
 
 # -- servers ----------------------------------------------------------------------------------
@@ -202,7 +205,7 @@ class _Tasks:
         nothing: Any = None
         self._graph = graph
         self._parallelism = parallelism
-        self._planner = EpochPlanner(nothing, graph, nothing, parallelism, 32_768)
+        self._planner = EpochPlanner(nothing, graph, nothing, parallelism, _MAX_PARALLELISM)
         self.clocks = self._planner.clocks
         self.moved = 0
         self.seconds = 0.0
@@ -269,8 +272,9 @@ class Epochs:
         self._pipe = pipe
         self._tasks = _Tasks(graph, parallelism)
         servers: Any = _Servers(path, count)
-        uids = [operator.uid for operator in graph.operators]
-        self.fleet = RangeFleet(servers, uids, parallelism, 32_768, "memory://unused")
+        self._parallelism = parallelism
+        self._uids = [operator.uid for operator in graph.operators]
+        self.fleet = RangeFleet(servers, self._uids, parallelism, _MAX_PARALLELISM, "memory://x")
         self.fleet.open("f1r0", 0, {}, 0)
         planner: Any = self._tasks
         self.runner = EpochRunner(
@@ -301,6 +305,23 @@ class Epochs:
         cpu, wall = time.process_time() - cpu - made, time.monotonic() - wall - made
         after, later = self._counted()
         return Spent(cpu, wall, after - messages, later - moved + tasks.moved)
+
+    def restart(self) -> float:
+        """Complete a checkpoint and open all ranges from it; returns the driver's CPU seconds."""
+        stored: dict[str, list[RangeInPart]] = {}
+        for uid in self._uids:
+            for subtask, leased in enumerate(self.fleet.leased(uid)):
+                server = subtask // _OF_A_SERVER
+                part = PartRef(key=f"parts/{server:08}", size=1, sha256=f"{server:064x}")
+                start = leased.lease.start
+                end = range_of(subtask, self._parallelism, _MAX_PARALLELISM).end
+                place = RangeInPart(uid, start, end, 1 << 20, part, uid)
+                stored.setdefault(uid, []).append(place)
+        began = time.process_time()
+        epoch = self.runner.epoch
+        self.fleet.complete(1, epoch, stored)
+        self.fleet.open("f1r1", epoch, stored, 1)
+        return time.process_time() - began
 
     def _counted(self) -> tuple[int, int]:
         self._pipe.send("count")
@@ -341,11 +362,13 @@ def measure(*, quick: bool = False) -> list[Curve]:
     curves = []
     for operators in (1, 2, 3):
         spent: dict[int, Spent] = {}
+        starts: list[tuple[float, float]] = []
         for parallelism in _QUICK if quick else _SIZES:
             with epochs(operators, parallelism) as driver:
                 driver.run()
                 several = [driver.run() for _ in range(_EPOCHS)]
                 spent[parallelism] = min(several, key=lambda one: one.cpu)
+                starts.append((parallelism, 1e6 * driver.restart() / parallelism / operators))
         kinds = [
             ("driver CPU", "microseconds for each subtask", 0.1, lambda s, n: 1e6 * s.cpu / n),
             ("bytes", "bytes for each subtask", 0.1, lambda s, n: s.moved / n),
@@ -356,4 +379,6 @@ def measure(*, quick: bool = False) -> list[Curve]:
             points = tuple((p, figure(s, p * operators)) for p, s in spent.items())
             chain = f"{name}, operators={operators}"
             curves.append(Curve("epochs", chain, unit, "subtasks", points, most))
+        name = f"driver CPU of a checkpoint's end and a start from it, operators={operators}"
+        curves.append(Curve("epochs", name, kinds[0][1], "subtasks", tuple(starts)))
     return curves

@@ -1,4 +1,4 @@
-"""What a fleet does with its other ranges when one of them fails."""
+"""How a fleet opens its ranges, and what it does with the others when one of them fails."""
 
 import socket
 import threading
