@@ -118,6 +118,10 @@ class Actor:
         self._monitored.pop(uid, None)
         self.attempts.forget(uid)
 
+    def is_done(self, effect: Effect, uid: str) -> bool:
+        """Whether this process has done it for the object, and would not do it again."""
+        return isinstance(effect, SetPodMonitor) and self._monitored.get(uid) == effect
+
     async def carry_out(self, effect: Effect, subject: Subject) -> bool:
         """Do it; say whether that changed anything.
 

@@ -36,6 +36,7 @@ from moorage_operator.metrics import OperatorMetrics, health_server
 from moorage_operator.ports import Cluster, ClusterError, JobRefs, Kind, Ref, WallClock
 from moorage_operator.settings import Settings, SettingsError
 from moorage_operator.snapshots import decide_snapshot
+from moorage_operator.watch_cache import WatchCache
 from moorage_operator.watch_health import Canary, Namespace, WatchedNamespaces
 from moorage_operator.watches import Wakeups, Watching
 from moorage_operator.workqueue import WorkQueue
@@ -80,6 +81,7 @@ class App:
     metrics: OperatorMetrics
     leader: Leader | None  # None if there is only ever one process
     namespaces: WatchedNamespaces  # those to look after, and which of them cannot be
+    watched: WatchCache  # what lists and watches have shown, which passes look at first
     # Knows whether the watches are alive
     canary: Canary = field(default_factory=lambda: Canary(time.monotonic))
     _lists: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LISTS_AT_ONCE))
@@ -133,8 +135,9 @@ class App:
     def _watching(self) -> Watching:
         wakeups = Wakeups(self.queue.wake, self.reconciler.has_seen)
 
-        def seen(event: str, kind: str, body: dict[str, Any]) -> None:
+        def seen(event: str, kind: Kind, body: dict[str, Any]) -> None:
             self.canary.seen(event, kind, body)
+            self.watched.seen(event, kind, body)
             wakeups.seen(event, kind, body)
 
         def told(namespace: Namespace, kind: Kind, refusal: str) -> None:
@@ -163,7 +166,7 @@ class App:
         soon = min(self.canary.patience + 1.0, relist)
         await asyncio.sleep(soon)
         if not self.canary.wants_list(namespace):
-            await asyncio.sleep(relist - soon)
+            await asyncio.sleep((relist - soon) * random.uniform(0.8, 1.0))  # noqa: S311
 
     async def _list(self, namespace: Namespace, spread: float) -> None:
         """Wake every object of a namespace, in the course of so many seconds."""
@@ -178,7 +181,10 @@ class App:
             self.namespaces.listed(namespace)
 
     async def _take_in(self, kind: Kind, namespace: Namespace, spread: float) -> None:
+        mark = self.watched.mark
         bodies = await self.cluster.list(kind, namespace)
+        for gone in self.watched.listed(kind, namespace, bodies, mark):
+            self.queue.wake(Ref(kind, *gone), random.uniform(0.0, spread))  # noqa: S311
         self._show_canary(kind, namespace, bodies)
         if kind == "StatefulSparkJob":
             await self.reconciler.specs.learn(bodies)
@@ -192,8 +198,10 @@ class App:
             self.queue.wake(ref, random.uniform(0.0, spread))  # noqa: S311
 
     async def _list_drivers(self, namespace: Namespace) -> None:
-        """Pods are listed with each pass anyway: this is for the canary, and for their rights."""
-        found = await self.cluster.list("Pod", namespace, {ROLE_LABEL: "driver"})
+        """Executors are shown by the watch alone: that they are there, their driver knows."""
+        mark, labels = self.watched.mark, {ROLE_LABEL: "driver"}
+        found = await self.cluster.list("Pod", namespace, labels)
+        self.watched.listed("Pod", namespace, found, mark, labels)
         # Anybody may put the one label on a pod; only those with the other are watched.
         drivers = [one for one in found if JOB_LABEL in one["metadata"]["labels"]]
         self._show_canary("Pod", namespace, drivers)
@@ -298,7 +306,7 @@ async def build(
         settings, cluster, clock, config.cluster_id, stack, lambda job: queue.wake(_ref_of(job))
     )
     leads = (lambda: leader.leads) if leader is not None else (lambda: True)
-    namespaces = WatchedNamespaces(settings.watch_namespaces)
+    namespaces, watched = WatchedNamespaces(settings.watch_namespaces), WatchCache()
     metrics = OperatorMetrics(
         waiting=lambda: queue.waiting,
         leads=leads,
@@ -317,9 +325,11 @@ async def build(
         may_act=leads,
         wake=lambda ref: queue.wake(ref, 0.0),
         metrics=metrics,
+        watched=watched,
+        shows=lambda one: not namespaces.problem(one if settings.watch_namespaces else None),
     )
     queue = WorkQueue(reconciler.reconcile, settings.workers)
-    return App(settings, found, cluster, reconciler, queue, metrics, leader, namespaces)
+    return App(settings, found, cluster, reconciler, queue, metrics, leader, namespaces, watched)
 
 
 def _lineages(

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from moorage_api.snapshot import FINAL_STATES
 from moorage_operator.act import Actor, Subject
 from moorage_operator.attempts import Attempts
 from moorage_operator.children import names
+from moorage_operator.decide.view import only_figures
 from moorage_operator.directories import CheckpointDirectories
 from moorage_operator.metrics import OperatorMetrics
 from moorage_operator.objects import JudgedSpecs, meta_of, read_snapshot
-from moorage_operator.observe import Observer
+from moorage_operator.observe import MoreNeeded, Observer
 from moorage_operator.plan import (
     ASIDE,
     ActionFailed,
@@ -42,7 +44,8 @@ from moorage_operator.ports import (
 )
 from moorage_operator.recorder import Written, tell, write_status
 from moorage_operator.tokens import Authorities, Tokens
-from moorage_operator.world import Config, JobWorld, SnapshotWorld
+from moorage_operator.watch_cache import CachedReads, WatchCache, is_older
+from moorage_operator.world import Config, JobWorld, PodView, SnapshotWorld, Unreadable
 
 _MOST_EVENTS = 64
 _FIRST_SETBACK = 2.0
@@ -88,6 +91,7 @@ class Memory:
     rival: str = ""  # the job that was told of a directory that both have; empty if none
     # The object's resourceVersion at the last pass that had nothing to do; empty if none
     seen: str = ""
+    live: float = float("-inf")  # when everything was last read live, on the loop's clock
     aside: Setback = field(default_factory=Setback)  # of effects whose failure does not end a pass
     _told: dict[tuple[str, str], None] = field(default_factory=dict)
     _waiting: list[Event] = field(default_factory=list)
@@ -98,6 +102,23 @@ class Memory:
             self.uid, self.failures, self.trouble, self.rival = uid, 0, "", ""
             self._told, self._waiting, self.aside = {}, [], Setback()
             self.seen = ""
+
+    def may_look(self, body: Object) -> bool:
+        """Whether a version that watches have shown may be all there is to know of the object.
+
+        Not while something is being done about it; and not before the watch has shown what the
+        last pass saw or wrote itself.
+        """
+        meta = body["metadata"]
+        if meta.get("deletionTimestamp"):
+            return False
+        if self.uid == "":
+            return True
+        return self.uid == meta["uid"] and self.seen != "" and not is_older(meta, self.seen)
+
+    def has_told(self, events: Iterable[Event]) -> bool:
+        """Whether these were told, and nothing else waits for it."""
+        return not self._waiting and all((one.reason, one.key) in self._told for one in events)
 
     def untold(self, events: Iterable[Event]) -> list[Event]:
         """What is still to be told, the oldest first; kept until it is `told`."""
@@ -124,6 +145,8 @@ _AFTER_CONFLICT = 1.0
 _WHILE_FOLLOWING = 5.0
 _LONGEST_ASKED = 300.0
 """However long the API server, or what stands before it, wants to be left alone."""
+# What no watch shows, such as a Secret that somebody deleted, is looked after in live passes.
+_LIVE_AT_LEAST = 6 * 3600.0
 _GOES_ON = (Written.UNCHANGED, Written.WRITTEN, Written.PRUNED)
 
 
@@ -143,6 +166,8 @@ class Reconciler:
 
     Args:
         may_act: False while another process may be the leader.
+        watched: what watches have shown; None if nothing is watched, and every pass reads live.
+        shows: whether watches show what happens in a namespace.
     """
 
     def __init__(
@@ -159,6 +184,8 @@ class Reconciler:
         wake: Callable[[Ref], None] = lambda _: None,
         metrics: OperatorMetrics | None = None,
         chance: random.Random | None = None,
+        watched: WatchCache | None = None,
+        shows: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._cluster, self._clock = cluster, clock
         self._decide_job, self._decide_snapshot = decide_job, decide_snapshot
@@ -181,6 +208,10 @@ class Reconciler:
             self.specs,
             self.directories,
         )
+        self._watched, self._shows = watched, shows
+        self._looker = self._observer
+        if watched is not None:
+            self._looker = self._observer.on(CachedReads(watched, cluster))
         self._actor = Actor(
             cluster,
             drivers,
@@ -233,7 +264,11 @@ class Reconciler:
     # -- one pass ------------------------------------------------------------------------------
 
     async def _pass(self, ref: Ref, memory: Memory) -> Pass:
-        """Whole passes, until what was decided about is what is there."""
+        """A look at what watches have shown; whole passes on what is there, if that wants any."""
+        calm = await self._look(ref, memory)
+        if calm is not None:
+            return calm
+        memory.live = _seconds()
         for _ in range(_WHOLE_PASSES):
             body = await self._cluster.get(ref.kind, ref.namespace, ref.name)
             if body is None:
@@ -250,6 +285,87 @@ class Reconciler:
             if done is not None:
                 return done
         return Pass(changed=True, again_after=0.0)
+
+    # -- a look --------------------------------------------------------------------------------
+
+    async def _look(self, ref: Ref, memory: Memory) -> Pass | None:
+        """A pass that asks the API server for nothing; None if anything may have to be done.
+
+        Caches may be old: so nothing comes of it but a look later, or a status under the version
+        that it rests on. What they have missed is seen later, and never done wrongly.
+        """
+        if self._watched is None or memory.failures or memory.aside.failures:
+            return None
+        if not self._shows(ref.namespace):
+            return None
+        body = self._watched.get(ref.kind, ref.namespace, ref.name)
+        if body is None or not memory.may_look(body):
+            return None
+        memory.begin(body["metadata"]["uid"])
+        if memory.live + _LIVE_AT_LEAST * self._chance.uniform(0.75, 1.0) < _seconds():
+            # The first look of a process is as good as one later.
+            if memory.live > float("-inf"):
+                return None
+            memory.live = _seconds()
+        one_look = self._look_at_job if ref.kind == "StatefulSparkJob" else self._look_at_snapshot
+        try:
+            return await one_look(body, memory)
+        except (MoreNeeded, ClusterError):
+            return None
+
+    async def _look_at_job(self, body: Object, memory: Memory) -> Pass | None:
+        world = await self._looker.job(body, self._actor.store_tasks_of(memory.uid))
+        if world.operator_too_old or world.status.operation is not None:
+            return None
+        if not _is_settled(world.drivers, world.executors):
+            return None
+        plan = self._decide_job(world)
+        rests = (
+            not plan.stale
+            and world.directory_rival == memory.rival
+            and only_figures(world.status, plan.status)
+            and self._is_done(plan, memory)
+        )
+        if not rests:
+            return None
+        if plan.status != world.status:
+            if not self._may_act():
+                return None
+            written, body = await write_status(self._cluster, body, world.status, plan.status)
+            if written not in (Written.WRITTEN, Written.UNCHANGED):
+                return None
+            self._shown(body)
+        self._metrics.job_seen(body, plan.status)
+        memory.seen = body["metadata"]["resourceVersion"]
+        return Pass(changed=False, again_after=plan.again_after)
+
+    async def _look_at_snapshot(self, body: Object, memory: Memory) -> Pass | None:
+        world = await self._looker.snapshot(body, self._actor.store_tasks_of(memory.uid))
+        if world is None or world.snapshot.status.state not in FINAL_STATES:
+            return None
+        plan = self._decide_snapshot(world)
+        labels = body["metadata"].get("labels") or {}
+        rests = (
+            plan.status == world.snapshot.status
+            and all(labels.get(key) == value for key, value in (plan.labels or {}).items())
+            and self._is_done(plan, memory)
+        )
+        if not rests:
+            return None
+        self._metrics.snapshot_seen(body, plan.status.state)
+        memory.seen = body["metadata"]["resourceVersion"]
+        return Pass(changed=False, again_after=plan.again_after)
+
+    def _is_done(self, plan: Plan | SnapshotPlan, memory: Memory) -> bool:
+        """Whether everything was done and told already, as far as this process knows."""
+        done = all(self._actor.is_done(effect, memory.uid) for effect in plan.effects)
+        return done and memory.has_told(plan.events)
+
+    def _shown(self, body: Object) -> None:
+        if self._watched is not None:
+            self._watched.seen("", body["kind"], body)
+
+    # -- a live pass ---------------------------------------------------------------------------
 
     async def _job(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
         world = await self._observer.job(body, self._actor.store_tasks_of(memory.uid))
@@ -460,6 +576,19 @@ class Reconciler:
         if before != after:
             self._metrics.moved(ref, after)
             _log.info("phase: object=%s from=%s to=%s", ref, before, after)
+
+
+def _is_settled(*pods: tuple[PodView, ...] | Unreadable) -> bool:
+    """Whether the pods all do what they are for, or have done it."""
+    # What keeps another one from it, such as a Secret that is gone, is looked for live.
+    return all(
+        not isinstance(some, Unreadable)
+        and all(
+            one.terminal or (one.phase == "Running" and one.ready and one.deleted_at is None)
+            for one in some
+        )
+        for some in pods
+    )
 
 
 def _pruned(now: datetime) -> Event:

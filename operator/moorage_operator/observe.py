@@ -29,7 +29,6 @@ from moorage_operator.objects import (
 )
 from moorage_operator.podviews import pod_view
 from moorage_operator.ports import (
-    Cluster,
     ClusterError,
     DriverClient,
     DriverTarget,
@@ -40,6 +39,7 @@ from moorage_operator.ports import (
     JobRefs,
     Lineages,
     Object,
+    Reads,
     WallClock,
 )
 from moorage_operator.references import fact_problems
@@ -156,11 +156,15 @@ def _lives(pod: PodView | None) -> bool:
 _ACTIVE = ("Pending", "InProgress", "Verifying")
 
 
+class MoreNeeded(Exception):
+    """A decision needs more than what watches show: everything is to be read live."""
+
+
 @dataclass(slots=True)
 class Observer:
     """The reading half of a pass."""
 
-    cluster: Cluster
+    cluster: Reads
     drivers: DriverClient
     lineages: Lineages
     clock: WallClock
@@ -171,6 +175,7 @@ class Observer:
     # Which job has which checkpoint directory, as far as this process has seen
     directories: CheckpointDirectories
     report_timeout: float = 3.0  # seconds that a driver has to say how it is
+    watched_only: bool = False  # raise `MoreNeeded` instead of reading stores, facts or namespaces
     _failing: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _revisions: dict[tuple[str, str], Revision] = field(default_factory=dict)
 
@@ -274,7 +279,8 @@ class Observer:
         except ClusterError as error:
             failed = self._unreadable(meta, "pods", _reason(error), str(error))
             return failed, failed
-        self._readable(meta, "pods")
+        if not self.watched_only:
+            self._readable(meta, "pods")
         drivers = tuple([await self._with_node(pod) for pod in found if pod.role == "driver"])
         number = status.attempt.number
         executors = (p for p in found if p.role == "executor" and p.owned and p.attempt == number)
@@ -413,6 +419,8 @@ class Observer:
 
     async def _dear(self, world: JobWorld, task_ids: Iterable[str]) -> JobWorld:
         wanted, meta = needs(world), world.meta
+        if wanted and self.watched_only:
+            raise MoreNeeded
         if Need.FACTS in wanted and world.spec is not None:
             own = self.config.own_namespace
             found = await fact_problems(self.cluster, meta, world.spec, own)
@@ -458,7 +466,13 @@ class Observer:
         meta = meta_of(body)
         return meta.deleted_at is not None and await self._terminating(meta.namespace)
 
+    def on(self, cluster: Reads) -> "Observer":
+        """One that reads what is watched there, and else remembers what this one does."""
+        return replace(self, cluster=cluster, watched_only=True)
+
     async def _terminating(self, namespace: str) -> bool:
+        if self.watched_only:
+            raise MoreNeeded
         try:
             found = await self.cluster.get("Namespace", "", namespace)
         except Forbidden:

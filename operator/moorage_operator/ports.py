@@ -89,8 +89,8 @@ class ApiUnavailable(ClusterError):
         self.retry_after = retry_after
 
 
-class Cluster(Protocol):
-    """The API server. Every method may raise any `ClusterError`."""
+class Reads(Protocol):
+    """What is there. Every method may raise any `ClusterError`."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """The object; None only if the server says that it is not there."""
@@ -98,7 +98,11 @@ class Cluster(Protocol):
     async def list(
         self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> list[Object]:
-        """All objects with these labels, straight from the server; all namespaces if None."""
+        """All objects with these labels; all namespaces if None."""
+
+
+class Cluster(Reads, Protocol):
+    """The API server, asked and told directly. Every method may raise any `ClusterError`."""
 
     async def apply(self, body: Object) -> Object:
         """Server-side apply, forced, under the operator's own field manager."""

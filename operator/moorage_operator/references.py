@@ -9,14 +9,14 @@ from typing import Any
 from moorage_api import JobSpec, Problem
 from moorage_operator.children.pods import TLS_KEYS
 from moorage_operator.objects import job_name_of
-from moorage_operator.ports import Cluster, Forbidden
+from moorage_operator.ports import Forbidden, Reads
 from moorage_operator.world import Meta
 
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
 async def fact_problems(
-    cluster: Cluster, meta: Meta, spec: JobSpec, own_namespace: str = ""
+    cluster: Reads, meta: Meta, spec: JobSpec, own_namespace: str = ""
 ) -> tuple[Problem, ...]:
     """Everything that the spec names and that is not there, and whether the job may be there.
 
@@ -40,7 +40,7 @@ def _place(meta: Meta, own_namespace: str) -> Iterable[Problem]:
     return (Problem("metadata.namespace", reason, fix),)
 
 
-async def _account(cluster: Cluster, namespace: str, spec: JobSpec) -> Iterable[Problem]:
+async def _account(cluster: Reads, namespace: str, spec: JobSpec) -> Iterable[Problem]:
     name = spec.service_account_name
     try:
         if await cluster.get("ServiceAccount", namespace, name) is not None:
@@ -52,7 +52,7 @@ async def _account(cluster: Cluster, namespace: str, spec: JobSpec) -> Iterable[
     return (Problem(field, reason, f"create it in namespace {namespace}, or name another one"),)
 
 
-async def _credentials(cluster: Cluster, namespace: str, spec: JobSpec) -> Iterable[Problem]:
+async def _credentials(cluster: Reads, namespace: str, spec: JobSpec) -> Iterable[Problem]:
     reference = spec.state.credentials_secret_ref
     if reference is None:
         return ()
@@ -64,7 +64,7 @@ async def _credentials(cluster: Cluster, namespace: str, spec: JobSpec) -> Itera
     return await _secret(cluster, *where, lacks, "add what is missing to the Secret")
 
 
-async def _certificate(cluster: Cluster, namespace: str, spec: JobSpec) -> Iterable[Problem]:
+async def _certificate(cluster: Reads, namespace: str, spec: JobSpec) -> Iterable[Problem]:
     """Whether it is there; what it says is judged by the driver, which has to show it."""
     if not spec.tls_secret:
         return ()
@@ -78,7 +78,7 @@ async def _certificate(cluster: Cluster, namespace: str, spec: JobSpec) -> Itera
 
 
 async def _secret(
-    cluster: Cluster,
+    cluster: Reads,
     field: str,
     namespace: str,
     name: str,
@@ -100,7 +100,7 @@ async def _secret(
     return ()
 
 
-async def _snapshot(cluster: Cluster, meta: Meta, spec: JobSpec) -> Iterable[Problem]:
+async def _snapshot(cluster: Reads, meta: Meta, spec: JobSpec) -> Iterable[Problem]:
     name = spec.restore.snapshot_name
     if spec.restore.mode != "Snapshot" or not name:
         return ()

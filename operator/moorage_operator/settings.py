@@ -84,7 +84,7 @@ class Settings(BaseModel):
     resync: Seconds = 30.0
     """Seconds after which a job is looked at again without anything having happened."""
 
-    relist: Seconds = 300.0
+    relist: Seconds = 1800.0
     """Seconds after which all objects are listed, whatever the watches say."""
 
     endpoint_patience: Seconds = 60.0

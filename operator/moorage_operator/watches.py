@@ -38,7 +38,7 @@ _REFUSED = (403, 404)
 _BACKOFFS = (1.0, 2.0, 5.0, 10.0)
 _LONGEST_BACKOFF = 30.0
 
-Wake = Callable[[str, str, dict[str, Any]], None]
+Wake = Callable[[str, Kind, dict[str, Any]], None]
 """Called with the event's type, the kind, and the object."""
 
 Told = Callable[[Namespace, Kind, str], None]
@@ -159,7 +159,7 @@ class Watching:
     def _registry(self, loop: asyncio.AbstractEventLoop) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
 
-        def woken(kind: str) -> Callable[..., Any]:
+        def woken(kind: Kind) -> Callable[..., Any]:
             async def handler(event: dict[str, Any], body: Any, **_: Any) -> None:
                 loop.call_soon_threadsafe(self._wake, event["type"] or "", kind, dict(body))
 

@@ -2,8 +2,8 @@
 
 A driver's figures change all the time, and each status that is written is an event that leads to
 another pass: etcd is not a dashboard. So they are written along with whatever else changes, and by
-themselves when they say something new, or once a minute. Decisions go by the newest ones in any
-case.
+themselves when they say something new, or every five minutes. Decisions go by the newest ones in
+any case.
 """
 
 from datetime import datetime, timedelta
@@ -15,15 +15,20 @@ from moorage_operator.decide.draft import Draft, began_running, here, later
 from moorage_operator.decide.specs import policy, running_spec
 from moorage_operator.world import Unreadable
 
-_SHOWN_EVERY = timedelta(seconds=60)
+_SHOWN_EVERY = timedelta(minutes=5)
 _FEW = 8
 
 
 def hold_back(draft: Draft) -> None:
     """Leave the status as it is, if nothing but figures has changed since, and not for long."""
     old, new = draft.world.status, draft.status
-    if _without_figures(old) == _without_figures(new) and not _is_news(old, new):
+    if only_figures(old, new) and not _is_news(old, new):
         draft.status = old
+
+
+def only_figures(old: JobStatus, new: JobStatus) -> bool:
+    """Whether two statuses say the same but for a driver's figures."""
+    return _without_figures(old) == _without_figures(new)
 
 
 def is_worse(before: int, now: int) -> bool:

@@ -11,6 +11,7 @@ from moorage_operator.decide import decide_job
 from moorage_operator.loop import Reconciler
 from moorage_operator.ports import Ref
 from moorage_operator.snapshots import decide_snapshot
+from moorage_operator.watch_cache import WATCHED, WatchCache
 from moorage_operator.world import Config
 from moorage_testing.crd import Judge
 from moorage_testing.kube import ApiRefusal, CrashPoints, OperatorKilled
@@ -47,6 +48,7 @@ class Operator:
     def __init__(self, world: "World", points: CrashPoints) -> None:
         self.points = points
         self.cluster = world.site.client(points)
+        self.watched = WatchCache()
         self.reconciler = Reconciler(
             cluster=self.cluster,
             drivers=CountedDrivers(world.drivers, points),
@@ -56,6 +58,7 @@ class Operator:
             decide_job=decide_job,
             decide_snapshot=decide_snapshot,
             wake=lambda ref: self.due.__setitem__(ref, 0.0),
+            watched=self.watched,
         )
         self.due: dict[Ref, float] = {}
         self._world = world
@@ -81,11 +84,13 @@ class Operator:
 
     def look_at_everything(self) -> None:
         """What a new process begins with."""
-        for kind in (JOB, SNAPSHOT):
+        for kind in WATCHED:
             for found in self._world.api.list(kind):
-                self._wake(found)
+                self._changed("", found)
 
-    def _changed(self, _event: str, found: dict[str, Any]) -> None:
+    def _changed(self, event: str, found: dict[str, Any]) -> None:
+        if found["kind"] in WATCHED:
+            self.watched.seen(event, found["kind"], found)
         self._wake(found)
 
     def _wake(self, found: dict[str, Any]) -> None:

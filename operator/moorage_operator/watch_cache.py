@@ -1,0 +1,202 @@
+"""What lists and watches have shown of jobs, snapshots and pods: passes that do nothing read here.
+
+It may be behind in any way: an event may be late, doubled, out of order or lost. So it is no truth:
+what is decided on it is only that there is nothing to do, or a status under the resourceVersion
+that it rests on. Before anything else is done, everything is read live.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from moorage_api import API_VERSION
+from moorage_api.reserved import TLS_VOLUME
+from moorage_operator.children.names import JOB_LABEL, REVISION_ANNOTATION
+from moorage_operator.ports import Kind, Object, Reads
+
+WATCHED: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot", "Pod")
+
+_Place = tuple[str, str, str]
+_UNUSED_ANNOTATION = "kubectl.kubernetes.io/last-applied-configuration"
+_POD_META = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "labels",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+_POD_STATUS = (
+    "phase",
+    "reason",
+    "message",
+    "podIP",
+    "startTime",
+    "conditions",
+    "containerStatuses",
+    "initContainerStatuses",
+)
+_CONTAINER = ("name", "state", "lastState")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    version: int
+    job: str  # by its label
+    data: bytes  # JSON of what is used of it: a tenth of what objects of Python take
+    since: int  # the cache's own count of what it was shown
+
+
+@dataclass(slots=True)
+class WatchCache:
+    """The newest known version of each object, by name and by job."""
+
+    _kept: dict[_Place, _Kept] = field(default_factory=dict)
+    _of_job: dict[_Place, dict[str, None]] = field(default_factory=dict)
+    _count: int = 0
+
+    @property
+    def mark(self) -> int:
+        """Taken before a list is asked for, and given to `listed` with it."""
+        return self._count
+
+    def seen(self, event: str, kind: Kind, body: Object) -> None:
+        """An object was shown (`DELETED`: for the last time); older than what is known: ignored."""
+        meta = body["metadata"]
+        place = (kind, meta.get("namespace", ""), meta["name"])
+        known, version = self._kept.get(place), _version(meta)
+        if known is not None and version < known.version:
+            return
+        self._count += 1
+        self._drop(place)
+        if event == "DELETED":
+            return
+        job = (meta.get("labels") or {}).get(JOB_LABEL, "")
+        named = {"apiVersion": "v1" if kind == "Pod" else API_VERSION, "kind": kind}
+        used = {**(_pod(body) if kind == "Pod" else _ours(body)), **named}
+        data = json.dumps(used, separators=(",", ":")).encode()
+        self._kept[place] = _Kept(version, job, data, self._count)
+        if job:
+            self._of_job.setdefault((kind, place[1], job), {})[place[2]] = None
+
+    def listed(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        bodies: Iterable[Object],
+        mark: int,
+        labels: Mapping[str, str] | None = None,
+    ) -> list[tuple[str, str]]:
+        """Take in a whole list; return namespace and name of what is there no more.
+
+        Args:
+            mark: of before it was asked for: what was shown since may be newer than the list.
+            labels: which objects the list is of.
+        """
+        there = set()
+        for body in bodies:
+            self.seen("", kind, body)
+            there.add((kind, body["metadata"].get("namespace", ""), body["metadata"]["name"]))
+        gone = [
+            place
+            for place, kept in self._kept.items()
+            if place[0] == kind
+            and namespace in {None, place[1]}
+            and place not in there
+            and kept.since <= mark
+            and (not labels or _has(json.loads(kept.data), labels))
+        ]
+        for place in gone:
+            self._drop(place)
+        return [(place[1], place[2]) for place in gone]
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """What is used of an object; None if nothing is known of it."""
+        kept = self._kept.get((kind, namespace, name))
+        return json.loads(kept.data) if kept is not None else None
+
+    def of_job(self, kind: Kind, namespace: str, job: str) -> list[Object]:
+        """What is used of all objects with the job's label."""
+        found = self._of_job.get((kind, namespace, job), ())
+        return [json.loads(self._kept[kind, namespace, name].data) for name in sorted(found)]
+
+    def _drop(self, place: _Place) -> None:
+        kept = self._kept.pop(place, None)
+        if kept is None or not kept.job:
+            return
+        key = (place[0], place[1], kept.job)
+        self._of_job[key].pop(place[2], None)
+        if not self._of_job[key]:
+            del self._of_job[key]
+
+
+class CachedReads:
+    """Reads of what is watched from the cache; of all else, live."""
+
+    def __init__(self, cache: WatchCache, live: Reads) -> None:
+        self._cache, self._live = cache, live
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """See `Reads.get`; None may also mean that no watch has shown it yet."""
+        if kind in WATCHED:
+            return self._cache.get(kind, namespace, name)
+        return await self._live.get(kind, namespace, name)
+
+    async def list(
+        self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> list[Object]:
+        """See `Reads.list`."""
+        if kind in WATCHED and namespace is not None and labels and [*labels] == [JOB_LABEL]:
+            return self._cache.of_job(kind, namespace, labels[JOB_LABEL])
+        return await self._live.list(kind, namespace, labels)
+
+
+def is_older(meta: Mapping[str, Any], version: str) -> bool:
+    """Whether an object is older than this version of it."""
+    return _version(meta) < _version({"resourceVersion": version})
+
+
+def _version(meta: Mapping[str, Any]) -> int:
+    """Versions can be compared as numbers; of what is none, the last one shown is the newest."""
+    text = meta["resourceVersion"]
+    return int(text) if text.isdecimal() else 0
+
+
+def _has(body: Object, labels: Mapping[str, str]) -> bool:
+    own = body["metadata"].get("labels") or {}
+    return all(own.get(key) == value for key, value in labels.items())
+
+
+def _ours(body: Object) -> Object:
+    meta = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
+    notes = meta.get("annotations") or {}
+    meta["annotations"] = {key: notes[key] for key in notes if key != _UNUSED_ANNOTATION}
+    return {"metadata": meta, "spec": body.get("spec") or {}, "status": body.get("status") or {}}
+
+
+def _pod(body: Object) -> Object:
+    """What `pod_view` looks at."""
+    meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    notes = meta.get("annotations") or {}
+    small = _only(meta, _POD_META)
+    small["annotations"] = _only(notes, (REVISION_ANNOTATION,))
+    owners = meta.get("ownerReferences") or ()
+    small["ownerReferences"] = [_only(one, ("controller", "uid")) for one in owners]
+    shown = _only(status, _POD_STATUS)
+    for key in ("containerStatuses", "initContainerStatuses"):
+        if key in shown:
+            shown[key] = [_only(one, _CONTAINER) for one in shown[key] or ()]
+    volumes = [one for one in spec.get("volumes") or () if one.get("name") == TLS_VOLUME]
+    used = {
+        **_only(spec, ("nodeName", "terminationGracePeriodSeconds")),
+        "containers": [_only(one, ("name",)) for one in spec.get("containers") or ()],
+        "volumes": volumes,
+    }
+    return {"metadata": small, "spec": used, "status": shown}
+
+
+def _only(parent: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    return {key: parent[key] for key in keys if key in parent}
