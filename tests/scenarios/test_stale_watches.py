@@ -53,7 +53,7 @@ def shuffled(events):
 
 def requests(world):
     """Calls of the operator, by verb and kind."""
-    counts = collections.Counter()
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def count(call: Call):
         counts[call.verb, call.kind] += 1
