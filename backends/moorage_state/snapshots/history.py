@@ -312,14 +312,15 @@ def _before(
     parents: Mapping[int, tuple[int | None, _Ranges]],
 ) -> tuple[int | None, _Ranges]:
     """What a savepoint follows in the line of its run: the newest that its epoch covers."""
-    covered = [point for epoch, point in line if epoch <= savepoint.epoch]
+    own = savepoint.checkpoint_id
+    # Ids are given in the order of epochs, and a point follows none with a higher one.
+    covered = [p for epoch, p in line if epoch <= savepoint.epoch and (p is None or p < own)]
     parent = covered[-1] if covered else None
     later = [point for epoch, point in line if epoch > savepoint.epoch and point is not None]
     if not later or parents[later[0]][0] != parent:
         return parent, ()
-    # Some of what was compacted away is before it: ids were given in the order of epochs.
+    # Some of what was compacted away is before it.
     between = parents[later[0]][1]
-    own = savepoint.checkpoint_id
     return parent, tuple((first, min(last, own)) for first, last in between if first < own)
 
 

@@ -81,7 +81,7 @@ def random_id() -> str:
 
 
 class _MovedOn(Exception):
-    """The log begins later than a claim that is under way has read."""
+    """The log says something else by now than a claim that is under way has read."""
 
 
 class LogWriter:
@@ -159,7 +159,10 @@ class LogWriter:
                 raise
             record = self._next_record(entry)
             self._put(record, encode_record(record))
-            if isinstance(entry, Fence) and self._has(record):
+            if not self._has(record):
+                # Under numbers that were deleted may lie what is no entry, and hide a fence.
+                raise _MovedOn
+            if isinstance(entry, Fence):
                 self._fence = entry.fence
 
     @property
@@ -368,7 +371,7 @@ class LogWriter:
 
         Raises:
             Fenced: another writer had it begin anew.
-            _MovedOn: likewise, during a claim.
+            _MovedOn: the log begins anew, and this is a claim.
         """
         if self._log.moved(self._base) is None:
             return
@@ -390,13 +393,17 @@ class LogWriter:
         self._check_fence()
 
     def _look_at_fence(self, entry: Entry) -> None:
-        if self._fence and isinstance(entry, Fence) and entry.fence > self._fence:
-            self._in_doubt = None
-            self._fenced_because = (
-                f"another writer took over: store={self._store.url} fence={entry.fence} "
-                f"holder={entry.holder!r} own_fence={self._fence}; end this process, the other "
-                "one goes on"
-            )
+        # One that puts the log together stands for the fence before it, which may be deleted.
+        if not isinstance(entry, Fence | Compacted) or not 0 < self._fence < entry.fence:
+            return
+        holder = f" holder={entry.holder!r}" if isinstance(entry, Fence) else ""
+        if self._fenced_because is not None and not holder:
+            return
+        self._in_doubt = None
+        self._fenced_because = (
+            f"another writer took over: store={self._store.url} fence={entry.fence}{holder} "
+            f"own_fence={self._fence}; end this process, the other one goes on"
+        )
 
     def _compacted(self) -> Compacted:
         """All that is known, put together."""

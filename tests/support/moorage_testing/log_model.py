@@ -80,6 +80,7 @@ class Rules(NamedTuple):
     confirms_what_it_put: bool = True
     marks_before_it_clears: bool = True
     minds_the_mark_of_another: bool = True
+    claims_from_the_beginning: bool = True
 
 
 def live(log: tuple[Entry, ...]) -> list[Entry]:
@@ -328,7 +329,10 @@ def _claim(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[
         tried = tried._replace(doubt=(seq, entry), step="confirm")
         yield "claims", _with(then, number, tried)
     else:
-        yield "finds another's entry", _with(then, number, _learned(then, tried, seq))
+        # What lies there may be anything; what the log says by now, only the log says.
+        anew = rules.claims_from_the_beginning
+        after = _anew(tried) if anew else _learned(then, tried, seq)
+        yield "finds another's entry", _with(then, number, after)
 
 
 def _learned(world: World, driver: Driver, seq: int) -> Driver:
