@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import islice
 from operator import le
 from pathlib import Path
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import rocksdict
 
@@ -34,6 +34,8 @@ _LOOK_SECONDS = 0.01
 _LOOKS = 50
 # Times its size, what a batch may take of a write buffer.
 _OVERHEAD = 3
+
+_LISTED_OPEN = 16
 
 _ACCESS = {False: rocksdict.AccessType.read_write, True: rocksdict.AccessType.read_only}
 
@@ -68,7 +70,7 @@ class Cursor:
 
     def seek(self, key: bytes) -> bytes | None:
         """Go to the first entry at or after `key` and return its key, None at the end."""
-        with _translated(self._path):
+        with translated(self._path):
             # A seek below the lower bound finds what lies below it.
             self._it.seek(max(key, self._lower))
         return self.key()
@@ -122,7 +124,7 @@ class Cursor:
         del self._it
 
     def _check(self) -> None:
-        with _translated(self._path):
+        with translated(self._path):
             self._it.status()
 
 
@@ -224,7 +226,7 @@ class Database:
         # A property of the class, although the binding's type stub declares a method.
         setattr(self._write, "disable_wal", True)  # noqa: B010
         given = to_options(options, memory)
-        with _translated(path):
+        with translated(path):
             # Named for the column family too: the binding takes its options, those of tables and
             # their cache included, from the OPTIONS file of a directory that is there already.
             self._db: rocksdict.Rdict | None = rocksdict.Rdict(
@@ -245,14 +247,14 @@ class Database:
         try:
             return self._get(key)
         except Exception:  # the binding raises nothing narrower
-            with _translated(self.path):
+            with translated(self.path):
                 raise
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of `keys` in their order, None where absent; keys in order cost least."""
         get = self._open().get
         found: list[bytes | None] = []
-        with _translated(self.path):
+        with translated(self.path):
             for at in range(0, len(keys), _SLICE):
                 found += get(list(keys[at : at + _SLICE]))  # type: ignore[arg-type]  # its stubs know one key only
         return found
@@ -263,7 +265,7 @@ class Database:
         bounds = rocksdict.ReadOptions()
         bounds.set_iterate_lower_bound(lower)
         bounds.set_iterate_upper_bound(upper)
-        with _translated(self.path):
+        with translated(self.path):
             cursor = Cursor(self._open().iter(bounds), self.path, lower)
         try:
             yield cursor
@@ -287,7 +289,7 @@ class Database:
         """
         batches = self._batches(frames, marker)
         for batch in batches if proven else list(batches):
-            with _translated(self.path):
+            with translated(self.path):
                 database = self._open()
                 size = batch.size_in_bytes()
                 self._room.wait(database, size)
@@ -299,13 +301,13 @@ class Database:
     ) -> Iterator[rocksdict.WriteBatch]:
         batch = rocksdict.WriteBatch(raw_mode=True)
         for frame in frames:
-            with _translated(self.path):
+            with translated(self.path):
                 pieces = list(_pieces(frame, self._batch_bytes))
             for piece in pieces:
                 if batch.size_in_bytes() >= self._batch_bytes:
                     yield batch
                     batch = rocksdict.WriteBatch(raw_mode=True)
-                with _translated(self.path):
+                with translated(self.path):
                     _add(batch, piece)
         if marker is not None:
             batch.put(*marker)
@@ -318,7 +320,7 @@ class Database:
 
     def flush(self) -> None:
         """Bring everything written so far to files. Other threads run meanwhile."""
-        with _translated(self.path):
+        with translated(self.path):
             self._open().flush()
         self._written = 0
 
@@ -336,13 +338,13 @@ class Database:
         The binding blocks every Python thread for the length of this call, flush included:
         `flush` first keeps that to a few milliseconds.
         """
-        with _translated(self.path):
+        with translated(self.path):
             rocksdict.Checkpoint(self._open()).create_checkpoint(str(path))
 
     def properties(self) -> dict[str, int]:
         """RocksDB's counters, without the `rocksdb.` prefix; costs microseconds."""
         read = self._open().property_int_value
-        with _translated(self.path):
+        with translated(self.path):
             found = [(name, read(name)) for name in PROPERTIES]
         return {name.removeprefix("rocksdb."): value for name, value in found if value is not None}
 
@@ -362,7 +364,7 @@ class Database:
         database, self._db = self._db, None
         # A bound method, which would keep the file lock.
         self._get = self._refuse
-        with _translated(self.path):
+        with translated(self.path):
             database.close()
 
     def _open(self) -> rocksdict.Rdict:
@@ -375,6 +377,47 @@ class Database:
 
     def _closed(self) -> Bug:
         return Bug(f"the database is closed: path={self.path}")
+
+
+class StoredFile(NamedTuple):
+    """An SST file as a database lists it, with its least and its greatest key."""
+
+    name: str
+    level: int
+    first: bytes
+    last: bytes
+
+
+def files_of(path: Path) -> list[StoredFile]:
+    """The SST files of a copy, none of which needs to be there; bounds include deleted ranges.
+
+    Raises:
+        CorruptState: this is no copy of a database.
+        LocalDiskError: the volume refuses.
+    """
+    options = rocksdict.Options(raw_mode=True)
+    # With a limit RocksDB opens files when they are read.
+    options.set_max_open_files(_LISTED_OPEN)
+    options.set_paranoid_checks(False)
+    with translated(path):
+        database = rocksdict.Rdict(
+            str(path),
+            options,
+            column_families={"default": options},
+            access_type=_ACCESS[True](),
+        )
+        try:
+            return [
+                StoredFile(
+                    found["name"].removeprefix("/"),
+                    found["level"],
+                    found["start_key"],
+                    found["end_key"],
+                )
+                for found in database.live_files()
+            ]
+        finally:
+            database.close()
 
 
 def _pieces(frame: Frame, most: int) -> Iterator[Frame]:
@@ -414,7 +457,8 @@ def _in_key_order(frame: Frame) -> tuple[list[bytes], list[bytes | None]]:
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def translated(path: Path) -> Iterator[None]:
+    """Raise what the binding raises as an error of Moorage's that names `path`."""
     try:
         yield
     except MoorageError:

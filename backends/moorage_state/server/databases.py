@@ -57,6 +57,7 @@ class Databases:
         keeper = _keeper(backend)
         self.owner = keeper.identifier
         self.unchanging = keeper.unchanging
+        self.leave_out = keeper.leave_out
         self._lock = threading.Lock()
         self._memory: dict[str, Any] = {}
 

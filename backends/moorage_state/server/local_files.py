@@ -4,8 +4,8 @@
     <local_dir>/ranges/<uid>/<start>-<end>/
         LOCK                    held (flock) by the process that has the range open
         work-<uuid>/            the open database; never trusted, always deleted when opening
-        ckpt/<checkpoint id>/   copies of snapshots; `.tmp` while they are being made. Also
-                                of another parallelism's range that several here are made of
+        ckpt/<checkpoint id>/   copies of snapshots; `.tmp` while they are being made;
+                                `.parts` what ranges of another parallelism fetched of one
         deltas/<run>/           delta files: `<epoch>-<digest>.delta`, attempts end in `.tmp`
         import-<n>/             other ranges' files while a rescale reads them
 

@@ -10,8 +10,9 @@ is outside is deleted, the rest copied in. Canonical files go into an empty data
 import hashlib
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -138,6 +139,7 @@ class Restorer:
         self._generations = generations
         self._wanted = KeyGroupRange(directory.spec.start, directory.spec.end)
         self._store: ObjectStore | None = None
+        self._brought = 0
 
     def empty(self, epoch: int) -> Restored:
         """An empty database, at version `(epoch, "")`."""
@@ -185,7 +187,7 @@ class Restorer:
             backend,
             FileHashes(largest.files),
             _source(sources),
-            _bytes_of(handles),
+            self._brought,
             self._databases.label,
         )
 
@@ -199,7 +201,7 @@ class Restorer:
         except BaseException:
             restored.database.close()
             raise
-        return replace(restored, source=_source(sources), bytes_restored=_bytes_of(handles))
+        return replace(restored, source=_source(sources), bytes_restored=self._brought)
 
     def _add(
         self,
@@ -253,8 +255,12 @@ class Restorer:
             # A manifest is input: a name with a slash could write anywhere.
             if Path(ref.name).name != ref.name:
                 raise CorruptState("handle names a file outside its directory", ref.key, _ADVICE)
-        owner = RangeSpec(handle.uid, handle.start, handle.end)
-        local = self._directory.of(owner).checkpoint(checkpoint_id)
+        owner = self._directory.of(RangeSpec(handle.uid, handle.start, handle.end))
+        local = owner.checkpoint(checkpoint_id)
+        groups = _groups(handle)
+        if groups.start < self._wanted.start or groups.end > self._wanted.end:
+            return self._bring_part(handle, owner, local, store_url, target)
+        self._brought += sum(ref.size for ref in handle.files)
         if is_whole(local, handle.files):
             try:
                 link_all(local, handle.files, target, self._unchanging(handle))
@@ -263,44 +269,74 @@ class Restorer:
                 shutil.rmtree(target, ignore_errors=True)
             else:
                 return "local"
-        self._download(handle, checkpoint_id, store_url, target)
+        if groups == self._wanted and handle.format == "native":
+            self._keep(handle, local, store_url, target)
+        else:
+            # It is read once and thrown away.
+            with disk_errors("make a directory for a restore", target):
+                target.mkdir(parents=True)
+            fetch_all(self._open(store_url), handle.files, target)
         return "store"
 
-    def _download(
-        self, handle: RangeHandle, checkpoint_id: int, store_url: str, target: Path
-    ) -> None:
-        """Fetch into `target`; what is asked for again is kept as a local copy too."""
-        if self._store is None:
-            self._store = open_store(store_url)
-        groups = _groups(handle)
-        if groups == self._wanted and handle.format == "native":
-            self._keep(self._store, handle, self._directory.checkpoint(checkpoint_id), target)
-            return
-        if groups.start < self._wanted.start or groups.end > self._wanted.end:
-            # Other ranges are made of it, too, and are likely to be opened here.
-            owner = self._directory.of(RangeSpec(handle.uid, handle.start, handle.end))
-            if owner.lock_if_free():
-                try:
-                    self._keep(self._store, handle, owner.checkpoint(checkpoint_id), target)
-                finally:
-                    owner.unlock()
-                return
-        # It is read once and thrown away.
+    def _bring_part(
+        self,
+        handle: RangeHandle,
+        owner: RangeDirectory,
+        local: Path,
+        store_url: str,
+        target: Path,
+    ) -> Source:
+        """Put what this range needs of a larger one's files into `target`.
+
+        What is fetched stays with the larger one: other ranges are made of it, too, and are likely
+        to be opened here.
+        """
         with disk_errors("make a directory for a restore", target):
             target.mkdir(parents=True)
-        fetch_all(self._store, handle.files, target)
+        later = self._unchanging(handle)
 
-    def _keep(self, store: ObjectStore, handle: RangeHandle, local: Path, target: Path) -> None:
+        def gather(files: list[FileRef]) -> Source:
+            self._brought += sum(ref.size for ref in files)
+            shared = local.with_suffix(".parts")
+            missing = link_right(files, [local, shared], target, later)
+            if not missing:
+                return "local"
+            store = self._open(store_url)
+            if not owner.lock_if_free():
+                fetch_all(store, missing, target)
+                return "store"
+            try:
+                _fetch_shared(store, missing, shared)
+                missing = link_right(missing, [shared], target, later)
+            finally:
+                owner.unlock()
+            # Nothing, unless the volume does not keep what is written to it.
+            fetch_all(store, missing, target)
+            return "store"
+
+        source = gather([ref for ref in handle.files if Path(ref.name).suffix not in later])
+        rest = [ref for ref in handle.files if Path(ref.name).suffix in later]
+        if self._is_own(handle):
+            kept = self._databases.leave_out(target, (self._wanted.start, self._wanted.end))
+            rest = [ref for ref in rest if kept is None or ref.name in kept]
+        return _source([source, gather(rest)])
+
+    def _keep(self, handle: RangeHandle, local: Path, store_url: str, target: Path) -> None:
         """Fetch into the directory `local`, and make `target` of the same files."""
         arrival = local.with_suffix(".tmp")
         with disk_errors("make a directory for a restore", arrival):
             shutil.rmtree(arrival, ignore_errors=True)
             arrival.mkdir(parents=True)
-        fetch_all(store, handle.files, arrival)
+        fetch_all(self._open(store_url), handle.files, arrival)
         with disk_errors("keep a local checkpoint", local):
             shutil.rmtree(local, ignore_errors=True)
             arrival.replace(local)
             link_all(local, handle.files, target, self._unchanging(handle))
+
+    def _open(self, store_url: str) -> ObjectStore:
+        if self._store is None:
+            self._store = open_store(store_url)
+        return self._store
 
     def _unchanging(self, handle: RangeHandle) -> frozenset[str]:
         """Which of its files need no copy: only their own backend knows."""
@@ -387,10 +423,6 @@ def _source(sources: list[Source]) -> Source:
     return "store" if "store" in sources else "local"
 
 
-def _bytes_of(handles: list[RangeHandle]) -> int:
-    return sum(ref.size for handle in handles for ref in handle.files)
-
-
 def _lower(key_group: int) -> bytes:
     """The least key of a key group."""
     return key_group.to_bytes(2, "big")
@@ -443,6 +475,39 @@ def link_all(source: Path, files: list[FileRef], target: Path, unchanging: Colle
     target.mkdir(parents=True)
     for ref in files:
         link_or_copy(source / ref.name, target / ref.name, unchanging)
+
+
+def link_right(
+    files: list[FileRef], places: Sequence[Path], target: Path, unchanging: Collection[str]
+) -> list[FileRef]:
+    """Link those files that one of the directories `places` has, byte for byte; the others.
+
+    Args:
+        target: a directory that exists, and has none of them.
+        unchanging: see `StateBackend.unchanging`.
+    """
+
+    def is_linked(ref: FileRef) -> bool:
+        for place in places:
+            # Its owner may be another process that has just dropped it.
+            with suppress(OSError):
+                if is_right(place / ref.name, ref):
+                    link_or_copy(place / ref.name, target / ref.name, unchanging)
+                    return True
+        return False
+
+    with ThreadPoolExecutor(_TRANSFERS, "verify") as pool:
+        found = pool.map(carried(is_linked), files)
+        return [ref for ref, linked in zip(files, found, strict=True) if not linked]
+
+
+def _fetch_shared(store: ObjectStore, files: list[FileRef], shared: Path) -> None:
+    with disk_errors("make a directory for a restore", shared):
+        shared.mkdir(exist_ok=True)
+        for ref in files:
+            # What is wrong may have another link, and is not written to.
+            (shared / ref.name).unlink(missing_ok=True)
+    fetch_all(store, files, shared)
 
 
 def _joined(files: Iterable[FileRef]) -> list[list[FileRef]]:

@@ -127,6 +127,12 @@ class EmbeddedRocksDBStateBackend(StateBackend):
             database.close()
             raise
 
+    def leave_out(self, path: Path, groups: tuple[int, int]) -> frozenset[str]:
+        """See `StateBackend`: files whose bounds have none of the key groups."""
+        from moorage_state.rocks.partial_copy import leave_out
+
+        return leave_out(path, *groups)
+
     def use_managed_memory(self) -> bool:
         """Cache and write buffers have a budget of their own."""
         return True

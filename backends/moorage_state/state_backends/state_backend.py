@@ -82,6 +82,24 @@ class StateBackend(ABC):
             LocalDiskError: the volume refuses.
         """
 
+    def leave_out(self, path: Path, groups: tuple[int, int]) -> frozenset[str] | None:  # noqa: ARG002
+        """Make a copy smaller before all of it is fetched, for who takes a part of it.
+
+        Args:
+            path: the directory of the copy, for this caller alone. Files of `unchanging` need not
+                be there yet.
+            groups: key groups, (first, last), that are needed besides the server's own entries;
+                what remains of others is deleted before it is read.
+
+        Returns:
+            The names of the `unchanging` files that it still consists of; None for all.
+
+        Raises:
+            CorruptState: the files are damaged.
+            LocalDiskError: the volume refuses.
+        """
+        return None
+
     def process_memory(self) -> Any:
         """What all databases of one process share, such as a cache; made once in each."""
         return None

@@ -14,8 +14,10 @@ from moorage_state.errors import (
     StoreUnavailable,
     VersionGone,
 )
+from moorage_state.rocks import RocksOptions
 from moorage_state.server import RangeHost, RestoreBase, Version, restore
 from moorage_state.server.uploads import UploadPart, upload
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend
 from moorage_state.stores import MemoryStore, open_store
 
 only_rocksdb = pytest.mark.parametrize("small", ["rocksdb"], indirect=True)
@@ -101,6 +103,82 @@ def test_ranges_that_are_made_of_one_fetch_it_once(op, drive, tmp_path, small, m
             part.checkpoint(2)
         names = {path.name for path in (tmp_path / "elsewhere/ranges" / op.spec.uid).iterdir()}
         assert names == {f"{part.spec.start}-{part.spec.end}" for part in parts}
+
+
+MANY_FILES = EmbeddedRocksDBStateBackend(
+    tuned=RocksOptions(
+        block_cache_bytes=1 << 20,
+        write_buffers_bytes=4 << 20,
+        write_buffer_bytes=256 << 10,
+        target_file_bytes=64 << 10,
+        compaction="level",
+    )
+)
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["on one server", "on one each"])
+def test_a_range_fetches_the_files_that_have_its_key_groups(
+    drive, key, tmp_path, monkeypatch, together
+):
+    rng = random.Random(1)
+    with RangeHost(tmp_path / "before", MANY_FILES) as host:
+        op = drive(host)
+        op.open()
+        for _ in range(5):
+            writes = {key(group, rng.randrange(500)): rng.randbytes(200) for group in range(64)}
+            for group in range(64):
+                writes |= {key(group, n): rng.randbytes(100) for n in rng.sample(range(500), 100)}
+            op.epoch(writes)
+            op.range.snapshot(op.version.epoch, op.version)
+        handle, before = op.checkpoint(9), op.read()
+    total = handle.bytes_total
+    assert len(handle.files) > 20
+    found = fetched(monkeypatch)
+    hosts = [RangeHost(tmp_path / f"after{n}", MANY_FILES) for n in range(1 if together else 4)]
+    try:
+        parts = [drive(hosts[n % len(hosts)], 16 * n, 16 * n + 15, "f2r0") for n in range(4)]
+        restored = [part.open(op.base).bytes_restored for part in parts]
+        if together:
+            # Everything once: what several need comes from the copy of the first.
+            assert sum(found) == total
+        else:
+            # Besides its part, each has what lies across: small files, and ends of large ones.
+            assert sum(found) == sum(restored) < 2.2 * total
+            assert max(restored) < 0.7 * total
+        for number in range(10, 13):
+            assert {k: v for part in parts for k, v in part.read().items()} == before
+            for part in parts:
+                change = {key(part.spec.start, n): rng.randbytes(100) for n in range(300)}
+                part.epoch(change)
+                before |= change
+                part.checkpoint(number)
+        # Another run begins with what these made of it.
+        assert [part.open(run="f2r1").source for part in parts] == 4 * ["local"]
+        assert {k: v for part in parts for k, v in part.read().items()} == before
+    finally:
+        for host in hosts:
+            host.close()
+
+
+def test_what_was_fetched_for_a_neighbour_and_was_damaged_is_fetched_again(
+    op, drive, tmp_path, small, monkeypatch
+):
+    before = op.read()
+    op.checkpoint(1)
+    found = fetched(monkeypatch)
+    with RangeHost(tmp_path / "elsewhere", small) as other:
+        left, right = (drive(other, n, n + 31, "f2r0") for n in (0, 32))
+        left.open(op.base)
+        once = sum(found)
+        kept = tmp_path / "elsewhere" / "ranges" / op.spec.uid / "0-63" / "ckpt" / "1.parts"
+        for path in kept.iterdir():
+            damaged = b"x" + path.read_bytes()[1:]
+            # The other link of it is open.
+            path.unlink()
+            path.write_bytes(damaged)
+        assert right.open(op.base).source == "store"
+        assert sum(found) == 2 * once
+        assert left.read() | right.read() == before
 
 
 def test_a_range_that_is_made_of_several_fetches_each_once(op, drive, tmp_path, small, monkeypatch):
