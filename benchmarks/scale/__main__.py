@@ -20,6 +20,7 @@ TOPICS: dict[str, str] = {
     "sinks": "benchmarks.scale.sinks",
     "manifests": "benchmarks.scale.manifests",
     "timers": "benchmarks.scale.timers",
+    "operator": "benchmarks.scale.operator",
 }
 """By name, the module whose `measure(quick)` returns the curves of a topic."""
 
