@@ -32,7 +32,7 @@ from moorage_operator.lineages import ChosenLineages
 from moorage_operator.lineages.direct import DirectLineages
 from moorage_operator.lineages.pods import PodLineages
 from moorage_operator.loop import Reconciler
-from moorage_operator.metrics import OperatorMetrics, health_server
+from moorage_operator.metrics import ApiMetrics, OperatorMetrics, health_server
 from moorage_operator.ports import Cluster, ClusterError, JobRefs, Kind, Ref, WallClock
 from moorage_operator.settings import Settings, SettingsError
 from moorage_operator.snapshots import decide_snapshot
@@ -225,9 +225,10 @@ async def serve(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     found = await configuration(settings.kubeconfig, settings.context)
     async with AsyncExitStack() as stack:
-        cluster = KubeCluster(found, timeout=settings.request_timeout)
-        stack.push_async_callback(cluster.close)
         registry, made = CollectorRegistry(), list[App]()
+        told = ApiMetrics(registry).answered
+        cluster = KubeCluster(found, timeout=settings.request_timeout, told=told)
+        stack.push_async_callback(cluster.close)
         health = health_server(
             settings.health_host,
             settings.health_port,
@@ -328,7 +329,7 @@ async def build(
         watched=watched,
         shows=lambda one: not namespaces.problem(one if settings.watch_namespaces else None),
     )
-    queue = WorkQueue(reconciler.reconcile, settings.workers)
+    queue = WorkQueue(reconciler.reconcile, settings.workers, waited=metrics.waited)
     return App(settings, found, cluster, reconciler, queue, metrics, leader, namespaces, watched)
 
 

@@ -382,6 +382,9 @@ class Reconciler:
             plan = replace(plan, events=(*plan.events, _pruned(self._clock.now())))
         self._note_phase(ref, world.status.phase, status.phase)
         self._metrics.job_seen(body, status)
+        self._metrics.store_tasks_seen(world.store_tasks)
+        if written is not Written.UNCHANGED and status.restarts.total > world.status.restarts.total:
+            self._metrics.restarted(status.restarts.last_reason)
         for name in plan.stale:
             self._wake(Ref("StatefulSparkSnapshot", ref.namespace, name))
         await self._tell_rival(world, memory)
@@ -414,6 +417,7 @@ class Reconciler:
         if written is Written.PRUNED:
             plan = replace(plan, events=(*plan.events, _pruned(self._clock.now())))
         self._note_phase(ref, old.state, status.state)
+        self._metrics.store_tasks_seen(world.store_tasks)
         self._metrics.snapshot_seen(body, status.state)
         labelled, body = await self._label(body, plan.labels or {})
         subject = Subject.of_snapshot(body, world)

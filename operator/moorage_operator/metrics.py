@@ -20,8 +20,10 @@ from prometheus_client.registry import Collector
 
 from moorage_api.status import JobStatus, Phase
 from moorage_operator.ports import Object, Ref
+from moorage_operator.world import StoreTaskView
 
 _PHASES = get_args(Phase)
+_MOST_TASKS = 4096
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _KINDS = {"StatefulSparkJob": "job", "StatefulSparkSnapshot": "snapshot"}
 
@@ -37,6 +39,23 @@ class _Job:
     checkpoint_bytes: int
     checkpoint_seconds: float
     failed_checkpoints: int
+
+
+class ApiMetrics:
+    """What the API server answers to requests of passes, lists and the Lease; not to watches."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._seconds = Histogram(
+            "moorage_operator_api_request_seconds",
+            "How long requests to the API server take; code 429 is too many, 0 no answer.",
+            ["method", "code"],
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+
+    def answered(self, method: str, code: int, seconds: float) -> None:
+        """A request was answered after so long; code 0 if it was not."""
+        self._seconds.labels(method=method, code=str(code)).observe(seconds)
 
 
 class OperatorMetrics:
@@ -78,6 +97,25 @@ class OperatorMetrics:
             "Times that somebody else had written a status: another operator may be alive.",
             registry=registry,
         )
+        self._waits = Histogram(
+            f"{prefix}_queue_wait_seconds",
+            "How long objects that are due wait for a pass.",
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._restarts = Counter(
+            f"{prefix}_restarts",
+            "Times that jobs were brought back, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self._store_tasks = Counter(
+            f"{prefix}_store_task_failures",
+            "Store tasks of jobs and snapshots that failed, by code.",
+            ["code"],
+            registry=registry,
+        )
+        self._failed_tasks: dict[str, None] = {}
         depth = Gauge(f"{prefix}_queue_depth", "Objects that are due.", registry=registry)
         depth.set_function(waiting)
         leading = Gauge(f"{prefix}_leading", "1 if this process leads.", registry=registry)
@@ -90,6 +128,24 @@ class OperatorMetrics:
     def pass_ended(self, ref: Ref, seconds: float, outcome: str) -> None:
         """A pass took so long; outcome is changed, unchanged, failed, conflict or gone."""
         self._seconds.labels(kind=_KINDS[ref.kind], outcome=outcome).observe(seconds)
+
+    def waited(self, seconds: float) -> None:
+        """An object that was due has its pass after so long."""
+        self._waits.observe(seconds)
+
+    def restarted(self, reason: str) -> None:
+        """A job is brought back."""
+        self._restarts.labels(reason=reason or "Unknown").inc()
+
+    def store_tasks_seen(self, tasks: Mapping[str, StoreTaskView]) -> None:
+        """How store tasks stand, by id; each failure counts once."""
+        for one, view in tasks.items():
+            if view.state != "Failed" or one in self._failed_tasks:
+                continue
+            self._failed_tasks[one] = None
+            self._store_tasks.labels(code=view.code or "unknown").inc()
+            while len(self._failed_tasks) > _MOST_TASKS:
+                del self._failed_tasks[next(iter(self._failed_tasks))]
 
     def job_seen(self, body: Object, status: JobStatus) -> None:
         """This is how a job is now."""

@@ -31,6 +31,8 @@ class _Entry:
     """Woken while running."""
     begun: float = float("-inf")
     """When the last pass began."""
+    due: float = 0.0
+    """Since when it is ready."""
     timer: asyncio.TimerHandle | None = None
     in_a_row: int = 0
     bugs: int = 0
@@ -47,6 +49,7 @@ class WorkQueue:
     # event that asks for it: many at once, such as those of all its pods, are one. After a pass
     # that changed nothing no other comes sooner, whatever asks for it.
     pace: float = _PACE
+    waited: Callable[[float], None] = lambda _: None  # told how long an object that was due waited
     _entries: dict[Ref, _Entry] = field(default_factory=dict)
     _running: dict[Ref, float] = field(default_factory=dict)
     _stopping: bool = False
@@ -126,7 +129,7 @@ class WorkQueue:
         if entry.running:
             entry.again = True
         elif not entry.ready:
-            entry.ready = True
+            entry.ready, entry.due = True, asyncio.get_running_loop().time()
             self._ready.put_nowait(ref)
 
     async def _work(self) -> None:
@@ -140,6 +143,7 @@ class WorkQueue:
                 entry.timer.cancel()
                 entry.timer = None
             self._running[ref] = entry.begun = asyncio.get_running_loop().time()
+            self.waited(entry.begun - entry.due)
             try:
                 wait = await self._once(ref, entry)
             finally:

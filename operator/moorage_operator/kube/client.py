@@ -7,7 +7,8 @@ is repeated behind the loop's back. A request without an answer may have happene
 
 import asyncio
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,17 @@ class KubeCluster:
 
     Args:
         timeout: seconds that a request may take, all in all.
+        told: called with the method, the code (0 without an answer) and the seconds of each.
     """
 
-    def __init__(self, found: Configuration, *, timeout: float = 20.0) -> None:
+    def __init__(
+        self,
+        found: Configuration,
+        *,
+        timeout: float = 20.0,
+        told: Callable[[str, int, float], None] = lambda *_: None,
+    ) -> None:
+        self._told = told
         self._configuration = found
         self._connection = _Connection(found)
         self._timeout = aiohttp.ClientTimeout(total=timeout, connect=min(timeout, 10.0))
@@ -177,6 +186,7 @@ class KubeCluster:
     ) -> Object:
         data = encoded(body) if body is not None else None
         headers = {"Accept": _JSON, **({"Content-Type": form} if data is not None else {})}
+        begun, code = time.monotonic(), 0
         try:
             # The token is a file that is renewed now and then.
             headers |= await self._who()
@@ -190,14 +200,15 @@ class KubeCluster:
                 allow_redirects=False,
                 **self._connection.extras,
             ) as response:
-                return _answer(
-                    response.status, await response.read(), response.headers.get("Retry-After")
-                )
+                text, code = await response.read(), response.status
+                return _answer(code, text, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = str(error) or type(error).__name__
             raise ApiUnavailable(
                 f"no answer from the API server: {method} {path}: {why}"
             ) from error
+        finally:
+            self._told(method, code, time.monotonic() - begun)
 
     async def _who(self) -> dict[str, str]:
         settings: dict[str, Any] = dict(await self._configuration.auth_settings())

@@ -6,8 +6,9 @@ import pytest
 from prometheus_client.exposition import generate_latest
 
 from moorage_api.status import read_status
-from moorage_operator.metrics import OperatorMetrics
+from moorage_operator.metrics import ApiMetrics, OperatorMetrics
 from moorage_operator.ports import Ref
+from moorage_operator.world import StoreTaskView
 
 DOCS = Path(__file__).parents[3] / "docs" / "operator.md"
 CLICKS = Ref("StatefulSparkJob", "n", "clicks")
@@ -83,3 +84,19 @@ def test_every_metric_is_in_the_docs(metrics):
     docs = DOCS.read_text()
     missing = [family.name for family in metrics.registry.collect() if family.name not in docs]
     assert not missing
+
+
+def test_a_failed_store_task_counts_once_however_often_it_is_seen(metrics):
+    tasks = {"a": StoreTaskView("Failed", code="denied"), "b": StoreTaskView("Pending")}
+    metrics.store_tasks_seen(tasks)
+    metrics.store_tasks_seen(tasks)
+    assert 'moorage_operator_store_task_failures_total{code="denied"} 1.0' in text(metrics)
+
+
+def test_requests_are_told_by_method_and_code(metrics):
+    api = ApiMetrics(metrics.registry)
+    api.answered("GET", 429, 0.2)
+    api.answered("GET", 0, 20.0)
+    for code in ("429", "0"):
+        line = f'moorage_operator_api_request_seconds_count{{code="{code}",method="GET"}} 1.0'
+        assert line in text(metrics)

@@ -231,3 +231,24 @@ async def test_draining_does_not_wait_for_ever(queue, hands):
     await turns()
     assert queue.longest() >= 0.0
     assert not await queue.drain(0.01)
+
+
+async def test_how_long_an_object_waited_for_a_worker_is_told(queue, hands):
+    waits, all_told = [], asyncio.Event()
+
+    def waited(seconds):
+        waits.append(seconds)
+        if len(waits) == 5:
+            all_told.set()
+
+    queue.waited = waited
+    hands.gates = {Ref("StatefulSparkJob", "n", str(n)): asyncio.Event() for n in range(4)}
+    for ref in hands.gates:
+        queue.wake(ref)
+    queue.wake(A)
+    await asyncio.sleep(0.05)
+    for gate in hands.gates.values():
+        gate.set()
+    async with asyncio.timeout(5):
+        await all_told.wait()
+    assert max(waits) >= 0.04
