@@ -23,10 +23,13 @@ from moorage_state.errors import (
 from moorage_state.snapshots import (
     Checkpoint,
     Fence,
+    LineageLog,
     LogWriter,
     Savepoint,
     SavepointStore,
+    retained,
 )
+from moorage_state.snapshots.object_keys import VIEW_KEY
 
 
 def test_a_checkpoint_covers_what_epochs_staged_since_the_one_before(make_job):
@@ -43,6 +46,19 @@ def test_a_checkpoint_covers_what_epochs_staged_since_the_one_before(make_job):
         2: [{"file": "c"}],
     }
     assert job.fleet.completed == [1, 2]
+
+
+def test_what_the_log_says_is_put_together_while_checkpoints_are_taken(make_job):
+    job = make_job()
+    for number in range(1, 7):
+        job.commit(str(number))
+        job.due()
+        assert job.settle() == [number]
+    view = LineageLog.open(job.objects).view()
+    entries = LineageLog.open(job.objects).read_records()
+    assert job.objects.head(VIEW_KEY) is not None
+    assert len(view.records) < len(entries)
+    assert retained([r.entry for r in view.records]) == retained([r.entry for r in entries])
 
 
 def test_without_a_new_epoch_there_is_no_periodic_checkpoint(make_job):
