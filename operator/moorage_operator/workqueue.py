@@ -7,6 +7,7 @@ to another look after that. So nothing is lost, and nothing is done twice at the
 import asyncio
 import logging
 import random
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -50,6 +51,10 @@ class WorkQueue:
     # that changed nothing no other comes sooner, whatever asks for it.
     pace: float = _PACE
     waited: Callable[[float], None] = lambda _: None  # told how long an object that was due waited
+    _busy: Counter[str] = field(default_factory=Counter)
+    """Passes under way, by namespace."""
+    _held: dict[str, deque[Ref]] = field(default_factory=dict)
+    """Due, in namespaces that have all the workers that one may have."""
     _entries: dict[Ref, _Entry] = field(default_factory=dict)
     _running: dict[Ref, float] = field(default_factory=dict)
     _stopping: bool = False
@@ -78,7 +83,12 @@ class WorkQueue:
     @property
     def waiting(self) -> int:
         """Objects that are due and not yet looked at."""
-        return self._ready.qsize()
+        return self._ready.qsize() + sum(map(len, self._held.values()))
+
+    @property
+    def share(self) -> int:
+        """Passes at once in one namespace: one full of drivers that do not answer leaves others."""
+        return max(self.workers * 3 // 4, 1)
 
     @property
     def known(self) -> int:
@@ -137,6 +147,9 @@ class WorkQueue:
             ref = await self._ready.get()
             if self._stopping:
                 continue
+            if self._busy[ref.namespace] >= self.share:
+                self._held.setdefault(ref.namespace, deque()).append(ref)
+                continue
             entry = self._entries[ref]
             entry.ready, entry.running, entry.again = False, True, False
             if entry.timer is not None:
@@ -144,14 +157,27 @@ class WorkQueue:
                 entry.timer = None
             self._running[ref] = entry.begun = asyncio.get_running_loop().time()
             self.waited(entry.begun - entry.due)
+            self._busy[ref.namespace] += 1
             try:
                 wait = await self._once(ref, entry)
             finally:
                 entry.running = False
+                self._leave(ref.namespace)
                 del self._running[ref]
                 if not self._running:
                     self._idle.set()
             self._plan(ref, entry, wait)
+
+    def _leave(self, namespace: str) -> None:
+        """One pass less there: the first that was held may go."""
+        self._busy[namespace] -= 1
+        if not self._busy[namespace]:
+            del self._busy[namespace]
+        held = self._held.get(namespace)
+        if held:
+            self._ready.put_nowait(held.popleft())
+            if not held:
+                del self._held[namespace]
 
     async def _once(self, ref: Ref, entry: _Entry) -> float | None:
         """One pass; seconds until the next, None if the object is gone."""

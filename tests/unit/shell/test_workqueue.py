@@ -96,7 +96,7 @@ async def test_passes_of_one_object_never_overlap_and_others_go_on(queue, hands)
 
 async def test_no_more_passes_at_once_than_workers(queue, hands):
     gate = asyncio.Event()
-    refs = [Ref("StatefulSparkJob", "n", str(n)) for n in range(20)]
+    refs = [Ref("StatefulSparkJob", f"n{n % 2}", str(n)) for n in range(20)]
     for ref in refs:
         hands.gates[ref] = gate
         queue.wake(ref)
@@ -252,3 +252,20 @@ async def test_how_long_an_object_waited_for_a_worker_is_told(queue, hands):
     async with asyncio.timeout(5):
         await all_told.wait()
     assert max(waits) >= 0.04
+
+
+async def test_a_namespace_whose_passes_all_hang_leaves_workers_to_the_others(queue, hands):
+    stuck = [Ref("StatefulSparkJob", "n", str(number)) for number in range(6)]
+    gate = asyncio.Event()
+    hands.gates = dict.fromkeys(stuck, gate)
+    for ref in stuck:
+        queue.wake(ref)
+    other = Ref("StatefulSparkJob", "elsewhere", "a")
+    queue.wake(other)
+    await turns(50)
+    assert sorted(hands.begun) == sorted([*stuck[: queue.share], other])
+    assert queue.waiting == len(stuck) - queue.share
+    gate.set()
+    await turns(50)
+    assert sorted(hands.begun) == sorted([*stuck, other])
+    assert not queue.waiting
