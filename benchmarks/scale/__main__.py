@@ -19,6 +19,7 @@ TOPICS: dict[str, str] = {
     "history": "benchmarks.scale.history",
     "sinks": "benchmarks.scale.sinks",
     "manifests": "benchmarks.scale.manifests",
+    "rescale": "benchmarks.scale.rescale",
     "timers": "benchmarks.scale.timers",
     "operator": "benchmarks.scale.operator",
 }
