@@ -3,7 +3,8 @@
 The log begins at its first entry, or at one that says what all before it still say; marks lead from
 one beginning to the next. What is read counts only if the log still begins there afterwards: under
 numbers before that anything may lie. The copy of what the log says is a place to begin from and
-nothing more. Knows nothing of writing.
+nothing more: one that was made of another log, or of more than there is, is passed over. Knows
+nothing of writing.
 """
 
 import logging
@@ -153,13 +154,12 @@ class LineageLog:
                 records = list(record.entry.records)
                 cleared = max(cleared, record.entry.cleared)
             records.append(alone(record))
-        if end == start.end:
-            self._check_really_new()
-            records = []
+        if not records:
+            self._check_really_new(start.base)
         return View(tuple(records), end, start.base, cleared)
 
     def _copied(self) -> View:
-        """What the copy says; nothing where there is none, or none that is whole."""
+        """What the copy says; nothing where there is none of this log, or none that is whole."""
         path = f"{self._store.url}/{VIEW_KEY}"
         try:
             record = decode_record(self._store.get(VIEW_KEY), path)
@@ -171,10 +171,15 @@ class LineageLog:
         entry = record.entry
         if not isinstance(entry, Compacted):
             return View()
-        # Its last entry is read again: a log that is lost is not made up for by a copy.
-        kept = tuple(one for one in entry.records if one.seq < record.seq)
-        whole = (*kept, alone(record))
-        return View(whole, record.seq - 1, entry.base, entry.cleared)
+        # Its last entry tells whether it is of this log: nobody else's has that attempt.
+        last = self.read_one(record.seq)
+        if last is not None and last.attempt == record.attempt:
+            whole = (*entry.records, alone(record))
+            return View(whole, record.seq, entry.base, entry.cleared)
+        # That one was deleted since, which a mark tells; or the log is another one by now: of a new
+        # lineage in the same place, or from a backup.
+        base = self.begins(entry.base)
+        return _from_base(base if base > entry.base else 0, 0)
 
     def _fetched(self, after: int, last: int) -> Iterator[Record]:
         """The entries up to `last`, read in parallel; up to the first that is not there."""
@@ -228,8 +233,14 @@ class LineageLog:
                 )
         return found
 
-    def _check_really_new(self) -> None:
+    def _check_really_new(self, base: int) -> None:
         """A lineage with checkpoints has a log; without one it must not start empty."""
+        if base:
+            raise CorruptState(
+                "the log is missing where its mark says that it begins",
+                self._path(base),
+                "restore it from a backup of the checkpoint directory",
+            )
         for prefix in ("chk-", "shared/"):
             found = next(iter(self._store.list(prefix)), None)
             if found is not None:

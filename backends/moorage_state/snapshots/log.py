@@ -101,7 +101,8 @@ class LogWriter:
         self._copied = max((r.seq for r in view.records if _is_compacted(r)), default=0)
         # The last entry of its own that puts the log together.
         self._together = 0
-        # Of entries since the one in doubt: it is there if its number has its attempt.
+        # Of the last entry, and all since the one in doubt: that is there if its number has its
+        # attempt.
         self._attempts: dict[int, str] = {}
         self._clock = clock
         self._new_id = new_id
@@ -284,7 +285,8 @@ class LogWriter:
     def _forget(self) -> Record:
         """Let go in memory of what says nothing any more; returns what is left as one record."""
         entry = self._compacted()
-        whole = Record(self._end, self._new_id(), self._clock(), entry)
+        # With the attempt of the last entry, by which readers know that it is of their log.
+        whole = Record(self._end, self._attempts[self._end], self._clock(), entry)
         self._records = (*entry.records, alone(whole))
         return whole
 

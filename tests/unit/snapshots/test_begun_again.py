@@ -1,0 +1,107 @@
+"""A lineage that is deleted and begun again in its place, and copies of logs that are no more."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from moorage_state.snapshots import (
+    Checkpoint,
+    LineageLog,
+    LogWriter,
+    Owner,
+    Retire,
+    Run,
+    log,
+    log_key,
+    retained,
+)
+from moorage_state.snapshots.entries import decode_record
+from moorage_state.snapshots.object_keys import VIEW_KEY
+from moorage_state.stores import MemoryStore
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+SHORT = 40
+
+
+@pytest.fixture(params=["begins at its first entry", "began anew"])
+def began(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs with and without marks."""
+    if request.param == "began anew":
+        monkeypatch.setattr(log, "COMPACT_EVERY", SHORT)
+
+
+def live(store: MemoryStore, owner: Owner, count: int) -> LogWriter:
+    """A driver's life: it completes checkpoints, and keeps the newest."""
+    writer = LogWriter.claim(store, owner, "driver")
+    writer.append(Run(writer.fence, 0))
+    for one in range(1, count + 1):
+        store.put(f"chk-{one}/MANIFEST", b"x")
+        key = f"chk-{one}/MANIFEST"
+        writer.append(Checkpoint(writer.fence, 0, one, key, "sha256:0", one, AT))
+        if one > 1:
+            writer.append(Retire(writer.fence, one - 1))
+            store.delete(f"chk-{one - 1}/MANIFEST")
+        writer.compact()
+    return writer
+
+
+def kept(store: MemoryStore) -> list[int]:
+    """The checkpoints that a driver would find, and the command line."""
+    found = [[r.entry for r in LineageLog.open(store).view().records]]
+    found.append([entry for _, entry in LineageLog.open(store).read()])
+    first, second = ([c.checkpoint_id for c in retained(entries)] for entries in found)
+    assert first == second
+    return first
+
+
+def emptied(store: MemoryStore) -> None:
+    for info in list(store.list("")):
+        store.delete(info.key)
+
+
+@pytest.mark.usefixtures("began")
+@pytest.mark.parametrize("lived", [3, 60, 150])
+def test_a_late_copy_of_a_lineage_that_was_deleted_is_passed_over(
+    store: MemoryStore, owner: Owner, lived: int
+) -> None:
+    live(store, owner, 100)
+    late = store.get(VIEW_KEY)
+    emptied(store)
+    live(store, owner, lived)
+    right = kept(store)
+    store.put(VIEW_KEY, late)
+    assert kept(store) == right == [lived]
+
+
+def test_an_empty_directory_with_a_copy_in_it_is_a_new_one(
+    store: MemoryStore, owner: Owner
+) -> None:
+    live(store, owner, 30)
+    for info in list(store.list("")):
+        if info.key != VIEW_KEY:
+            store.delete(info.key)
+    other = Owner("c", "n", "another", "u")
+    assert LogWriter.claim(store, other, "driver").end == 2
+
+
+@pytest.mark.usefixtures("began")
+def test_a_log_from_a_backup_is_read_beside_a_newer_copy(store: MemoryStore, owner: Owner) -> None:
+    live(store, owner, 100)
+    backup = {info.key: store.get(info.key) for info in store.list("") if info.key != VIEW_KEY}
+    writer = LogWriter.claim(store, owner, "later")
+    for one in range(101, 120):
+        key = f"chk-{one}/MANIFEST"
+        writer.append(Checkpoint(writer.fence, 0, one, key, "sha256:0", one, AT))
+        writer.compact()
+    newer = store.get(VIEW_KEY)
+    emptied(store)
+    for key, data in {**backup, VIEW_KEY: newer}.items():
+        store.put(key, data)
+    assert kept(store) == [100]
+    LogWriter.claim(store, owner, "next")
+
+
+def test_a_copy_has_the_attempt_of_its_last_entry(store: MemoryStore, owner: Owner) -> None:
+    live(store, owner, 20)
+    copy = decode_record(store.get(VIEW_KEY), VIEW_KEY)
+    assert decode_record(store.get(log_key(copy.seq)), "").attempt == copy.attempt
