@@ -1,13 +1,17 @@
 """A lineage that is deleted and begun again in its place, and copies of logs that are no more."""
 
+import itertools
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
+from moorage_state.errors import CorruptState
 from moorage_state.snapshots import (
     Checkpoint,
     LineageLog,
     LogWriter,
+    NotOwner,
     Owner,
     Retire,
     Run,
@@ -17,6 +21,7 @@ from moorage_state.snapshots import (
 )
 from moorage_state.snapshots.entries import decode_record
 from moorage_state.snapshots.object_keys import VIEW_KEY
+from moorage_state.snapshots.store_tasks.lineage_tasks import delete_lineage
 from moorage_state.stores import MemoryStore
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -105,3 +110,66 @@ def test_a_copy_has_the_attempt_of_its_last_entry(store: MemoryStore, owner: Own
     live(store, owner, 20)
     copy = decode_record(store.get(VIEW_KEY), VIEW_KEY)
     assert decode_record(store.get(log_key(copy.seq)), "").attempt == copy.attempt
+
+
+class Died(BaseException):
+    """The store task's pod is gone."""
+
+
+def deleted(store: Any, owner: Owner) -> dict[str, Any]:
+    return delete_lineage(lambda _: store, "memory://dir", owner, "task")
+
+
+@pytest.mark.usefixtures("began")
+def test_a_lineage_that_is_deleted_leaves_nothing_to_one_that_is_begun_in_its_place(
+    store: MemoryStore, owner: Owner
+) -> None:
+    live(store, owner, 100)
+    assert deleted(store, owner)["left"] == ""
+    assert list(store.list("")) == []
+    again = Owner(owner.cluster, owner.namespace, owner.name, "made again")
+    writer = LogWriter.claim(store, again, "first")
+    assert (writer.fence, writer.end, kept(store)) == (1, 2, [])
+
+
+@pytest.mark.usefixtures("began")
+@pytest.mark.parametrize("late", [False, True])
+def test_a_deletion_that_dies_at_any_step_keeps_its_owner_and_can_be_taken_up_again(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, *, late: bool
+) -> None:
+    """With a copy that was put late, or none; whatever the step."""
+    if log.COMPACT_EVERY == SHORT:
+        monkeypatch.setattr(log, "COMPACT_EVERY", 8)
+    whole = MemoryStore("whole")
+    last = live(whole, owner, 14).end
+    for one in (1, 2, 3):  # what a clearing left
+        if whole.head(log_key(one)) is None:
+            whole.put(log_key(one), whole.get(log_key(last)))
+    objects = {info.key: whole.get(info.key) for info in whole.list("")}
+    for died_at in itertools.count():
+        store = MemoryStore(f"store-{died_at}")
+        for key, data in objects.items():
+            store.put(key, data)
+        deletes = itertools.count()
+
+        def delete(key: str, at: int = died_at, count: Any = deletes, of: Any = store) -> None:
+            if next(count) == at:
+                raise Died
+            MemoryStore.delete(of, key)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "delete", delete)
+            try:
+                deleted(store, owner)
+                return
+            except Died:
+                pass
+        if late:
+            store.put(VIEW_KEY, objects[VIEW_KEY])
+        with pytest.raises((NotOwner, CorruptState)):
+            LogWriter.claim(store, Owner("c", "n", "another", "u"), "somebody else's")
+        foreign = deleted(store, Owner(owner.cluster, owner.namespace, owner.name, "u2"))
+        assert foreign == {"deleted": 0, "left": "foreign"}
+        assert deleted(store, owner)["left"] == ""
+        assert [info.key for info in store.list("")] == []
+        LogWriter.claim(store, Owner("c", "n", "another", "u"), "somebody else's")

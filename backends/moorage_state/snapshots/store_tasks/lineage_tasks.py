@@ -7,13 +7,14 @@ not deleted under its feet, but stops writing first.
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.snapshots.entries import (
     Checkpoint,
+    Compacted,
     Entry,
     Owner,
     Record,
@@ -35,7 +36,10 @@ from moorage_state.snapshots.log import LogWriter
 from moorage_state.snapshots.manifest import decode_manifest, manifest_digest
 from moorage_state.snapshots.object_keys import (
     LOG_PREFIX,
+    VIEW_KEY,
+    is_moved_key,
     is_state_key,
+    log_key,
     log_seq,
 )
 from moorage_state.snapshots.run_lock import LOCK_KEY
@@ -73,7 +77,7 @@ def inspect(open_: Opener, checkpoint_dir: str, now: datetime) -> dict[str, Any]
     owner, fence = current_owner(entries), current_fence(entries)
     return {
         "exists": True,
-        "lineage": owner.lineage if owner else "",
+        "lineage": _lineage(entries),
         "owner": [owner.cluster, owner.namespace, owner.name, owner.uid] if owner else None,
         "released": is_released(entries),
         "fence": fence.fence if fence else 0,
@@ -196,27 +200,42 @@ def delete_lineage(open_: Opener, checkpoint_dir: str, owner: Owner, holder: str
     as `release`.
     """
     store = opened(open_, checkpoint_dir)
-    entries = _entries(store)
+    last = _last_of_deleted(store)
+    entries = [r.entry for r in last.entry.records] if last else _entries(store)
     if store is None or not entries:
         return {"deleted": 0, "left": "missing"}
     if not _is_owner(entries, owner):
         return {"deleted": 0, "left": "foreign"}
-    writer = LogWriter.claim(store, owner, holder)
     # All are retired first, and the log goes last and from its end: a deletion that was cut off is
     # never taken for a new lineage, nor for one that can be restored, and can be taken up again.
+    deleted, look = 0, _retire_all(store, owner, holder) if last is None else _look_at_nothing
+    for key in _keys(store, _lineage(entries)):
+        if deleted % _DELETES_PER_LOOK == 0:
+            look()
+        store.delete(key)
+        deleted += 1
+    look()
+    log_keys = _log_keys(store, last.seq if last else max(LineageLog.open(store).begins(), 1))
+    for key in log_keys:
+        store.delete(key)
+    return {"deleted": deleted + len(log_keys), "left": ""}
+
+
+def _retire_all(store: ObjectStore, owner: Owner, holder: str) -> Callable[[], None]:
+    """Claim the lineage and retire its checkpoints; returns what tells if somebody else claims."""
+    writer = LogWriter.claim(store, owner, holder)
     for checkpoint in reversed(retained(writer.entries)):
         writer.append(Retire(writer.fence, checkpoint.checkpoint_id))
-    deleted = 0
-    for key in _keys(store, writer.lineage):
-        if deleted % _DELETES_PER_LOOK == 0:
-            writer.refresh()
-        store.delete(key)
-        deleted += 1
-    writer.refresh()
-    for key in _log_keys(store):
-        store.delete(key)
-        deleted += 1
-    return {"deleted": deleted, "left": ""}
+    return writer.refresh
+
+
+def _look_at_nothing() -> None:
+    """Nobody can claim a lineage whose log has lost a mark."""
+
+
+def _lineage(entries: Sequence[Entry]) -> str:
+    owner = current_owner(entries)
+    return owner.lineage if owner else ""
 
 
 def _entries(store: ObjectStore | None) -> list[Entry]:
@@ -231,7 +250,11 @@ def _is_owner(entries: Sequence[Entry], owner: Owner) -> bool:
 
 
 def _keys(store: ObjectStore, lineage: str) -> Iterator[str]:
-    """What checkpoints, sinks and locks of the lineage put there, listed before anything goes."""
+    """What checkpoints, sinks and locks of the lineage put there, listed before anything goes.
+
+    Before all of it the copy of the log, which would tell of what is not there.
+    """
+    yield VIEW_KEY
     sinks = re.compile(rf"sinks/[^/]+/(staged|handed)/{re.escape(lineage)}/.+")
     for prefix in ("chk-", "shared/", "sinks/"):
         found = [info.key for info in store.list(prefix)]
@@ -239,7 +262,35 @@ def _keys(store: ObjectStore, lineage: str) -> Iterator[str]:
     yield LOCK_KEY
 
 
-def _log_keys(store: ObjectStore) -> list[str]:
-    """The entries, newest first: a number missing below a higher one would be damage."""
+def _log_keys(store: ObjectStore, first: int) -> list[str]:
+    """The log, in the order in which it goes; it begins with entry number `first`.
+
+    What lies before the beginning is nobody's. Then the entries, newest first: a number missing
+    below a higher one would be damage. The first one, which names the owner, is the last of all:
+    while it lies there without the marks that lead to it, nobody can claim the directory.
+    """
     found = [info.key for info in store.list(LOG_PREFIX)]
-    return sorted((key for key in found if log_seq(key) is not None), reverse=True)
+    numbers = sorted((seq for seq in map(log_seq, found) if seq is not None), reverse=True)
+    before = [log_key(seq) for seq in numbers if seq < first]
+    after = [log_key(seq) for seq in numbers if seq > first]
+    return [*before, *after, *filter(is_moved_key, found), log_key(first)]
+
+
+def _last_of_deleted(store: ObjectStore | None) -> "_Last | None":
+    """What is left of a log whose deletion was cut off among the marks: its first entry."""
+    if store is None:
+        return None
+    found = [info.key for info in store.list(LOG_PREFIX) if not is_moved_key(info.key)]
+    seq = log_seq(found[0]) if len(found) == 1 else None
+    log = LineageLog.open(store)
+    if seq is None or log.begins() == seq:
+        return None
+    record = log.read_one(seq)
+    if record is None or not isinstance(record.entry, Compacted):
+        return None
+    return _Last(seq, record.entry)
+
+
+class _Last(NamedTuple):
+    seq: int
+    entry: Compacted
