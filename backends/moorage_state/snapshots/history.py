@@ -396,7 +396,9 @@ def _said(entries: Sequence[Entry]) -> set[int]:
 
     checkpoints, retired, fences = by_subject(Checkpoint), by_subject(Retire), by_subject(Fence)
     runs = sorted(by_subject(Run).values())
-    kept = {index for (kind, _), index in newest.items() if kind in _ALL_KEPT}
+    kept = {index for (kind, _), index in newest.items() if kind in _LAST_KEPT}
+    # What an entry of a later release is about, only that one knows.
+    kept.update(index for index, entry in enumerate(entries) if isinstance(entry, Unknown))
     taken, forgotten = by_subject(Savepoint), by_subject(Forgotten)
     # The last one's id is never given again, whether it is forgotten or not.
     told = {one: i for one, i in taken.items() if one not in forgotten or i == max(taken.values())}
@@ -416,7 +418,7 @@ def _said(entries: Sequence[Entry]) -> set[int]:
     return kept.union(retired[e.checkpoint_id] for e in completed if e.checkpoint_id in retired)
 
 
-_ALL_KEPT = (Owner, Released, Finished, Unknown)
+_LAST_KEPT = (Owner, Released, Finished)
 
 
 def _subject(entry: Entry) -> object:
@@ -428,8 +430,6 @@ def _subject(entry: Entry) -> object:
             return entry.fence, entry.run
         case Checkpoint() | Savepoint() | Retire() | Forgotten():
             return entry.checkpoint_id
-        case Unknown():
-            return entry.kind
         case _:
             return None
 

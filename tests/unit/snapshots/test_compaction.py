@@ -33,7 +33,7 @@ from moorage_state.snapshots import (
     log_key,
     retained,
 )
-from moorage_state.snapshots.entries import Compacted
+from moorage_state.snapshots.entries import Compacted, Unknown
 from moorage_state.snapshots.history import (
     compacted,
     current_fence,
@@ -439,6 +439,13 @@ def test_whatever_is_let_go_of_nobody_misses(steps: list[tuple[str, int]], data:
             kept, past = compacted(known)
             known = [*kept, Record(record.seq, "", AT, Compacted(1, 0, 0, past, ()))]
     assert answers([record.entry for record in known], whole) == answers(whole, whole)
+
+
+def test_of_what_a_later_release_logged_everything_stays() -> None:
+    later: list[Entry] = [Unknown("?label", {"checkpoint_id": one}) for one in (1, 2, 2)]
+    entries = [Owner("c", "n", "j", "u", "l"), *later, Unknown("?other", {})]
+    records = [Record(seq, f"a{seq}", AT, entry) for seq, entry in enumerate(entries, 1)]
+    assert compacted(records)[0] == records
 
 
 def test_what_is_known_of_five_years_is_as_much_as_there_is() -> None:
