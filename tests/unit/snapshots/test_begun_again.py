@@ -1,5 +1,6 @@
 """A lineage that is deleted and begun again in its place, and copies of logs that are no more."""
 
+import contextlib
 import itertools
 from datetime import UTC, datetime
 from typing import Any
@@ -159,11 +160,9 @@ def test_a_deletion_that_dies_at_any_step_keeps_its_owner_and_can_be_taken_up_ag
 
         with monkeypatch.context() as patched:
             patched.setattr(store, "delete", delete)
-            try:
+            with contextlib.suppress(Died):
                 deleted(store, owner)
                 return
-            except Died:
-                pass
         if late:
             store.put(VIEW_KEY, objects[VIEW_KEY])
         with pytest.raises((NotOwner, CorruptState)):
