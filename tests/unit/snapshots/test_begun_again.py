@@ -2,11 +2,13 @@
 
 import contextlib
 import itertools
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from moorage_state import failpoints
 from moorage_state.errors import CorruptState
 from moorage_state.snapshots import (
     Checkpoint,
@@ -77,6 +79,49 @@ def test_a_late_copy_of_a_lineage_that_was_deleted_is_passed_over(
     right = kept(store)
     store.put(VIEW_KEY, late)
     assert kept(store) == right == [lived]
+
+
+@pytest.mark.parametrize("every", [8, 4096])
+def test_whichever_copy_comes_late_and_whenever_nobody_reads_anything_else(
+    store: MemoryStore, owner: Owner, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """Each copy of a lineage that is gone, at each step of the one that is in its place."""
+    monkeypatch.setattr(log, "COMPACT_EVERY", every)
+    dead: dict[bytes, None] = {}
+    with failpoints.watched(lambda _: dead.update(_copy(store))):
+        live(store, owner, 12)
+    emptied(store)
+    places: Counter[str] = Counter()
+
+    def look(place: str) -> None:
+        own = list(_copy(store))
+        _put_copy(store, [])
+        right = LineageLog.open(store).view()
+        for one in dead:
+            _put_copy(store, [one])
+            found = LineageLog.open(store).view()
+            assert (found.records, found.end, found.base) == (right.records, right.end, right.base)
+        _put_copy(store, own)
+        places[place] += 1
+
+    with failpoints.watched(look):
+        live(store, owner, 9)
+    assert len(dead) >= 3
+    assert set(places) == {one for one in PLACES if every == 8 or one not in OF_BEGINNINGS}
+
+
+PLACES = [place for place in failpoints.PLACES if place.startswith("log.")]
+OF_BEGINNINGS = ("log.before_mark", "log.after_mark", "log.before_clear")
+
+
+def _copy(store: MemoryStore) -> dict[bytes, None]:
+    return {store.get(VIEW_KEY): None} if store.head(VIEW_KEY) else {}
+
+
+def _put_copy(store: MemoryStore, copy: list[bytes]) -> None:
+    store.delete(VIEW_KEY)
+    for data in copy:
+        store.put(VIEW_KEY, data)
 
 
 def test_an_empty_directory_with_a_copy_in_it_is_a_new_one(
