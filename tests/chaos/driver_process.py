@@ -20,7 +20,13 @@ from moorage_testing.lives import Driver, Expected
 from moorage_testing.whole_lives import takeovers
 
 from moorage_state.errors import CorruptState, Fenced, ObjectNotFound
-from moorage_state.snapshots import Checkpoint, LineageLog, encode_manifest, manifest_digest
+from moorage_state.snapshots import (
+    Checkpoint,
+    LineageLog,
+    encode_manifest,
+    log,
+    manifest_digest,
+)
 from moorage_state.snapshots.history import current_fence
 from moorage_state.stores import ObjectStore, open_store
 
@@ -55,12 +61,16 @@ def checkpoint(driver: Driver) -> None:
 
 
 def once(url: str, folder: str) -> None:
+    # A log this short would be let grow otherwise.
+    log.COMPACT_EVERY, log.VIEW_EVERY = 2, 1
     driver = begin(open_store(url), Path(folder), random.Random(Path(folder).name))
     for _ in range(3):
         driver.write()
         driver.write()
         checkpoint(driver)
+        driver.writer.compact()
     driver.retire(1)
+    driver.writer.compact()
     for _ in range(2):
         driver.upload()
         driver.abandon()

@@ -31,6 +31,7 @@ from moorage_state.snapshots import (
     retained,
     verify_files,
 )
+from moorage_state.snapshots.object_keys import VIEW_KEY
 from moorage_state.stores import ObjectStore
 from moorage_testing.lives import BadStore, Crash, Driver, Expected
 
@@ -255,4 +256,4 @@ def check_nothing_left_over(store: ObjectStore) -> None:
 
 
 def _of_the_log(keys: set[str]) -> set[str]:
-    return {key for key in keys if key.startswith("log/")}
+    return {key for key in keys if key.startswith("log/") or key == VIEW_KEY}
