@@ -174,7 +174,7 @@ class App:
             async with self._lists:
                 for kind in _KINDS:
                     await self._take_in(kind, namespace, spread)
-                await self._list_drivers(namespace)
+                await self._list_pods(namespace)
         except ClusterError as error:
             self.namespaces.listed(namespace, str(error))
         else:
@@ -197,14 +197,16 @@ class App:
             ref = Ref(kind, meta["namespace"], meta["name"])
             self.queue.wake(ref, random.uniform(0.0, spread))  # noqa: S311
 
-    async def _list_drivers(self, namespace: Namespace) -> None:
-        """Executors are shown by the watch alone: that they are there, their driver knows."""
-        mark, labels = self.watched.mark, {ROLE_LABEL: "driver"}
-        found = await self.cluster.list("Pod", namespace, labels)
-        self.watched.listed("Pod", namespace, found, mark, labels)
-        # Anybody may put the one label on a pod; only those with the other are watched.
-        drivers = [one for one in found if JOB_LABEL in one["metadata"]["labels"]]
-        self._show_canary("Pod", namespace, drivers)
+    async def _list_pods(self, namespace: Namespace) -> None:
+        shown: list[dict[str, Any]] = []
+        for role in ("driver", "executor"):
+            mark, labels = self.watched.mark, {ROLE_LABEL: role}
+            found = await self.cluster.list("Pod", namespace, labels)
+            # Anybody may put the one label on a pod; only those with the other are watched.
+            found = [one for one in found if JOB_LABEL in one["metadata"]["labels"]]
+            self.watched.listed("Pod", namespace, found, mark, labels)
+            shown += found
+        self._show_canary("Pod", namespace, shown)
 
     def _show_canary(self, kind: Kind, namespace: Namespace, bodies: list[dict[str, Any]]) -> None:
         """A watch that is refused is behind for a reason, and a new process would not help."""

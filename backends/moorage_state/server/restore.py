@@ -347,11 +347,12 @@ class Restorer:
         return handle.format == "native" and owner_of(handle) == self._databases.owner
 
     def _clip(self, database: RangeDatabase, handle: RangeHandle) -> None:
-        # Deleted as ranges, which costs nothing until RocksDB compacts.
-        if handle.start < self._wanted.start:
-            database.delete_range(b"", _lower(self._wanted.start))
-        if handle.end > self._wanted.end:
-            database.delete_range(_lower(self._wanted.end + 1), METADATA)
+        if handle.start >= self._wanted.start and handle.end <= self._wanted.end:
+            return
+        # Deleted as ranges, which costs nothing until RocksDB compacts. On both sides: among files
+        # that were left out may be one that says of an earlier range's groups that they are gone.
+        database.delete_range(b"", _lower(self._wanted.start))
+        database.delete_range(_lower(self._wanted.end + 1), METADATA)
 
     def _copy_in(self, database: RangeDatabase, handle: RangeHandle, path: Path) -> None:
         """Copy the key groups of `handle` that belong to this range."""

@@ -95,7 +95,7 @@ def _tree(roots: Mapping[int, SnapshotRoot], kept: Collection[int]) -> _Tree | N
     if len(known) < len(roots):
         return None
     children: dict[int, list[int]] = defaultdict(list)
-    cut = 0
+    cut, whole = 0, 0
     for one, root in known.items():
         if root.base_id in known:
             if not root.base_listed:
@@ -103,8 +103,11 @@ def _tree(roots: Mapping[int, SnapshotRoot], kept: Collection[int]) -> _Tree | N
             children[root.base_id].append(one)
         elif root.base_id:
             cut += 1
-    # Two that hang on what is gone may share what that referenced.
-    if cut > 1:
+        else:
+            whole += 1
+    # What hangs on something that is gone may share what that referenced: with another such, and
+    # with a checkpoint that began with nothing, from which that may have come.
+    if cut and cut + whole > 1:
         return None
     leading: set[int] = set()
     for one in kept:

@@ -91,3 +91,29 @@ def test_lists_do_not_tell_of_one_document_nor_of_a_dropped_operator() -> None:
     assert garbage_of({**lineage.there, 1: plain}, {2}) is None
     dropped = root(2, 1, set(), set(), base_listed=False)
     assert garbage_of({**lineage.there, 2: dropped}, {2}) is None
+
+
+def test_a_tree_that_was_cut_takes_nothing_from_the_checkpoint_it_came_from() -> None:
+    """1, 2 and 3 in a row, 2 retired; 4 no longer has what 1 and 3 share."""
+    lineage = Lineage()
+    lineage.take(0, set(), 1)
+    for base in (1, 2):
+        lineage.take(base, {"shared/1-0"}, 1)
+    del lineage.there[2]
+    lineage.take(3, set(), 1)
+    found = garbage_of(lineage.there, {1, 4})
+    assert found is None or not found & lineage.needed({1, 4})
+
+
+def test_branches_after_rewinds_take_nothing_from_each_other() -> None:
+    """1, 2, 3, back to 1, 4, 5 and 2 goes; back to 3, 6 and 1 goes, of which 4 lost something."""
+    lineage = Lineage()
+    lineage.take(0, set(), 1)
+    lineage.take(1, {"shared/1-0"}, 1)
+    lineage.take(2, {"shared/1-0"}, 1)
+    lineage.take(1, set(), 1)
+    lineage.take(4, set(), 1)
+    del lineage.there[2]
+    lineage.take(3, {"shared/1-0"}, 1)
+    found = garbage_of(lineage.there, {3, 4, 5, 6})
+    assert found is None or not found & lineage.needed({3, 4, 5, 6})
