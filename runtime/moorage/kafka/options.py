@@ -7,7 +7,7 @@ Called where a job is described, and by the source in Spark's own processes. Wha
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from moorage_state.errors import UserError
@@ -73,7 +73,7 @@ class SourceOptions:
     max_offsets: int | None
     headers: bool
     timeout_ms: int
-    client: dict[str, str]
+    client: dict[str, str] = field(repr=False)  # with passwords
 
     @classmethod
     def parse(cls, options: Mapping[str, Any]) -> "SourceOptions":

@@ -87,3 +87,10 @@ def test_without_the_library_people_are_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(UserError, match=r"install moorage\[kafka\]"):
         check_client(consumer_config(parse().client))
+
+
+def test_what_is_shown_of_options_has_no_password():
+    shown = "a name that shows"
+    parsed = parse(kafka__sasl__password=shown)
+    assert parsed.client["sasl.password"] == shown
+    assert shown not in repr(parsed)
