@@ -7,12 +7,14 @@ any other is refused by name. Blocks of binary files have one letter for a name,
 ones a small letter. Called by whoever decodes what Moorage stored. See docs/formats.md.
 """
 
+import hashlib
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
-from moorage_state.errors import NewerFormat
+from moorage_state.errors import CorruptState, NewerFormat
 
 T = TypeVar("T")
 
@@ -36,6 +38,29 @@ def require_known_format(what: str, number: int, known: int, where: str) -> None
             f"format={number} known={FIRST_FORMAT} to {known}; read it with that version, or "
             "begin without it"
         )
+
+
+def sealed(word: str, number: int, body: bytes) -> bytes:
+    """`body` behind a line that proves it: `<word> <format> sha256:<digest> <size in bytes>`."""
+    return _seal(word, number, body) + body
+
+
+def unsealed(word: str, data: bytes, what: str, where: str, advice: str) -> tuple[int, bytes]:
+    """The format and the body of what `sealed` made.
+
+    Raises `CorruptState`, with `what` and `where` it is, if any byte of it is another one.
+    """
+    header = re.match(rb"%b ([0-9]{1,9}) sha256:[0-9a-f]{64} [0-9]{1,18}\n" % word.encode(), data)
+    if header is not None:
+        number, body = int(header[1]), data[header.end() :]
+        if _seal(word, number, body) == header[0]:
+            return number, body
+    raise CorruptState(f"{what} does not match its checksum", where, advice)
+
+
+def _seal(word: str, number: int, body: bytes) -> bytes:
+    digest = hashlib.sha256(body).hexdigest()
+    return f"{word} {number} sha256:{digest} {len(body)}\n".encode()
 
 
 def is_optional(name: str) -> bool:

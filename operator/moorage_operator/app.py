@@ -198,15 +198,13 @@ class App:
             self.queue.wake(ref, random.uniform(0.0, spread))  # noqa: S311
 
     async def _list_pods(self, namespace: Namespace) -> None:
-        shown: list[dict[str, Any]] = []
+        mark, found = self.watched.mark, list[dict[str, Any]]()
         for role in ("driver", "executor"):
-            mark, labels = self.watched.mark, {ROLE_LABEL: role}
-            found = await self.cluster.list("Pod", namespace, labels)
-            # Anybody may put the one label on a pod; only those with the other are watched.
-            found = [one for one in found if JOB_LABEL in one["metadata"]["labels"]]
-            self.watched.listed("Pod", namespace, found, mark, labels)
-            shown += found
-        self._show_canary("Pod", namespace, shown)
+            found += await self.cluster.list("Pod", namespace, {ROLE_LABEL: role})
+        # Anybody may put the one label on a pod; only those with the other are watched.
+        pods = [one for one in found if JOB_LABEL in one["metadata"]["labels"]]
+        self.watched.listed("Pod", namespace, pods, mark)
+        self._show_canary("Pod", namespace, pods)
 
     def _show_canary(self, kind: Kind, namespace: Namespace, bodies: list[dict[str, Any]]) -> None:
         """A watch that is refused is behind for a reason, and a new process would not help."""

@@ -88,13 +88,11 @@ class WatchCache:
         namespace: str | None,
         bodies: Iterable[Object],
         mark: int,
-        labels: Mapping[str, str] | None = None,
     ) -> list[tuple[str, str]]:
         """Take in a whole list; return namespace and name of what is there no more.
 
         Args:
             mark: of before it was asked for: what was shown since may be newer than the list.
-            labels: which objects the list is of.
         """
         there = set()
         for body in bodies:
@@ -107,7 +105,6 @@ class WatchCache:
             and namespace in {None, place[1]}
             and place not in there
             and kept.since <= mark
-            and (not labels or _has(json.loads(kept.data), labels))
         ]
         for place in gone:
             self._drop(place)
@@ -163,11 +160,6 @@ def _version(meta: Mapping[str, Any]) -> int:
     """Versions can be compared as numbers; of what is none, the last one shown is the newest."""
     text = meta["resourceVersion"]
     return int(text) if text.isdecimal() else 0
-
-
-def _has(body: Object, labels: Mapping[str, str]) -> bool:
-    own = body["metadata"].get("labels") or {}
-    return all(own.get(key) == value for key, value in labels.items())
 
 
 def _ours(body: Object) -> Object:

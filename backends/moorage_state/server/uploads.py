@@ -44,7 +44,6 @@ from moorage_state.server.operations import (
 )
 from moorage_state.snapshots import (
     FileRef,
-    PartEntry,
     PartRef,
     RangeHandle,
     part_key,
@@ -60,6 +59,7 @@ from moorage_state.snapshots.parts import (
     PartCache,
     encode_part,
     inherited,
+    part_entry,
     part_ref,
     references,
 )
@@ -300,19 +300,8 @@ class PartWriter:
         done = upload(work, self._run, self._checkpoint_id, self._store, limits, names=self._names)
         change = references(done.handles, before)
         part = Part(done.handles, change.common)
-        ref = self._put(part)
-        handles = done.handles
-        entry = PartEntry(
-            key=ref.key,
-            size=ref.size,
-            sha256=ref.sha256,
-            files=sum(len(handle.files) for handle in handles),
-            bytes_total=sum(handle.bytes_total for handle in handles),
-            added=change.added,
-            lost=change.lost,
-            unsure=change.unsure,
-        )
-        ranges = [WrittenRange(h.uid, h.start, h.end, h.bytes_total) for h in handles]
+        entry = part_entry(self._put(part), done.handles, change)
+        ranges = [WrittenRange(h.uid, h.start, h.end, h.bytes_total) for h in done.handles]
         return WrittenPart(
             entry, ranges, self._owner, done.objects + 1, done.bytes_written, done.bytes_inline
         )

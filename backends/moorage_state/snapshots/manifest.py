@@ -12,7 +12,6 @@ functions; no I/O.
 """
 
 import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from moorage_state.errors import Bug, CorruptState, UserError
-from moorage_state.formats import decode_document, require_known_format
+from moorage_state.formats import decode_document, require_known_format, sealed, unsealed
 from moorage_state.stores import check_key
 
 if TYPE_CHECKING:
@@ -42,8 +41,8 @@ _FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0
 _Xxh3 = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{32})?\Z")]
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
-_HEADER = re.compile(rb"MOORAGE-MANIFEST ([0-9]{1,9}) sha256:([0-9a-f]{64}) ([0-9]{1,18})\n")
-_ADVICE = (
+_WORD = "MOORAGE-MANIFEST"
+RESTORE_ADVICE = (
     "restore this object from a backup, restore an older checkpoint, or allow an older one to "
     "take its place"
 )
@@ -401,7 +400,7 @@ def encode_manifest(manifest: SnapshotRoot) -> bytes:
     try:
         plain = msgspec.json.encode(manifest, order="deterministic")
         body = msgspec.json.format(plain, indent=2) + b"\n"
-        data = _header(manifest.format, body) + body
+        data = sealed(_WORD, manifest.format, body)
         same = decode_snapshot(data, "new manifest") == manifest
     except (TypeError, ValueError, OverflowError, CorruptState, UserError) as error:
         raise Bug(
@@ -422,22 +421,18 @@ def decode_snapshot(data: bytes, path: str) -> SnapshotRoot:
         CorruptState: any byte differs from what was written.
         NewerFormat: a newer or an incompatible Moorage wrote it.
     """
-    header = _HEADER.match(data)
-    body = data[header.end() :] if header else b""
-    if header is None or _header(int(header[1]), body) != header[0]:
-        raise CorruptState("manifest does not match its checksum", path, _ADVICE)
-    version = int(header[1])
+    version, body = unsealed(_WORD, data, "manifest", path, RESTORE_ADVICE)
     manifest: SnapshotRoot
     try:
         if _format_in(body) != version:
-            raise CorruptState("manifest contradicts its own header", path, _ADVICE)
+            raise CorruptState("manifest contradicts its own header", path, RESTORE_ADVICE)
         require_known_format("manifest", version, ROOT_FORMAT, path)
         if version == ROOT_FORMAT:
             manifest = decode_document(body, Root, "manifest", path)
         else:
             manifest = decode_document(body, Manifest, "manifest", path)
     except msgspec.DecodeError as error:
-        raise CorruptState(f"manifest cannot be read ({error})", path, _ADVICE) from error
+        raise CorruptState(f"manifest cannot be read ({error})", path, RESTORE_ADVICE) from error
     if problem := _problem(manifest):
         raise UserError(f"manifest is not complete: path={path} problem={problem}; do not use it")
     return manifest
@@ -460,11 +455,6 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
 def manifest_digest(data: bytes) -> str:
     """Return the digest of an encoded manifest, as log entries carry it."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
-
-
-def _header(version: int, body: bytes) -> bytes:
-    digest = hashlib.sha256(body).hexdigest()
-    return f"MOORAGE-MANIFEST {version} sha256:{digest} {len(body)}\n".encode()
 
 
 class _Head(msgspec.Struct):

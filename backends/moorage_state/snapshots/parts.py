@@ -10,7 +10,6 @@ driver names parts and never opens one for a checkpoint or a restore.
 """
 
 import hashlib
-import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,11 +21,13 @@ import msgspec
 from msgspec.structs import asdict
 
 from moorage_state.errors import Bug, CorruptState, ObjectNotFound, UserError
-from moorage_state.formats import require_known_format
+from moorage_state.formats import require_known_format, sealed, unsealed
 from moorage_state.snapshots.manifest import (
+    RESTORE_ADVICE,
     FileRef,
     Manifest,
     OperatorState,
+    PartEntry,
     PartRef,
     RangeHandle,
     Root,
@@ -38,11 +39,7 @@ from moorage_state.stores import ObjectStore, in_parallel
 
 PART_FORMAT = 1
 
-_HEADER = re.compile(rb"MOORAGE-PART ([0-9]{1,9}) sha256:([0-9a-f]{64}) ([0-9]{1,18})\n")
-_ADVICE = (
-    "restore this object from a backup, restore an older checkpoint, or allow an older one to "
-    "take its place"
-)
+_WORD = "MOORAGE-PART"
 _SMALL_PACK_BYTES = 1 << 20
 _THREADS = 16
 _INLINE = -1
@@ -118,7 +115,7 @@ def encode_part(part: Part) -> bytes:
                 [_range(handle, places) for handle in part.handles],
             )
         )
-        data = _header(PART_FORMAT, body) + body
+        data = sealed(_WORD, PART_FORMAT, body)
         same = decode_part(data, "new part") == part
     except (KeyError, TypeError, ValueError, OverflowError, CorruptState, UserError) as error:
         raise Bug(f"part of a manifest cannot be written: error={error}") from error
@@ -134,14 +131,12 @@ def decode_part(data: bytes, path: str) -> Part:
         CorruptState: any byte differs from what was written.
         NewerFormat: a newer or an incompatible Moorage wrote it.
     """
-    header = _HEADER.match(data)
-    body = data[header.end() :] if header else b""
-    if header is None or _header(int(header[1]), body) != header[0]:
-        raise CorruptState("part of a manifest does not match its checksum", path, _ADVICE)
-    version = int(header[1])
+    version, body = unsealed(_WORD, data, "part of a manifest", path, RESTORE_ADVICE)
     try:
         if _decode_head(body).format != version:
-            raise CorruptState("part of a manifest contradicts its own header", path, _ADVICE)
+            raise CorruptState(
+                "part of a manifest contradicts its own header", path, RESTORE_ADVICE
+            )
         require_known_format("part of a manifest", version, PART_FORMAT, path)
         found = _decode(body)
         part = Part(
@@ -149,7 +144,9 @@ def decode_part(data: bytes, path: str) -> Part:
             frozenset(found.keys[place] for place in found.common),
         )
     except (msgspec.DecodeError, IndexError) as error:
-        raise CorruptState(f"part of a manifest cannot be read ({error})", path, _ADVICE) from error
+        raise CorruptState(
+            f"part of a manifest cannot be read ({error})", path, RESTORE_ADVICE
+        ) from error
     if problem := files_problem(part.handles):
         raise UserError(
             f"part of a manifest is not complete: path={path} problem={problem}; do not use it"
@@ -168,9 +165,11 @@ def read_part(store: ObjectStore, ref: PartRef) -> Part:
     try:
         data = store.get(ref.key)
     except ObjectNotFound as error:
-        raise CorruptState("part of a manifest is missing", path, _ADVICE) from error
+        raise CorruptState("part of a manifest is missing", path, RESTORE_ADVICE) from error
     if part_ref(ref.key, data) != ref:
-        raise CorruptState("part of a manifest is not the one that its root names", path, _ADVICE)
+        raise CorruptState(
+            "part of a manifest is not the one that its root names", path, RESTORE_ADVICE
+        )
     return decode_part(data, path)
 
 
@@ -191,7 +190,7 @@ def with_files(store: ObjectStore, root: Root) -> Manifest:
                 raise CorruptState(
                     f"part of a manifest lacks range {stored} {one.start}-{one.end}",
                     f"{store.url}/{refs[one.part].key}",
-                    _ADVICE,
+                    RESTORE_ADVICE,
                 )
             handles.append(msgspec.structs.replace(handle, uid=uid))
         operators[uid] = OperatorState(
@@ -211,11 +210,6 @@ def with_files(store: ObjectStore, root: Root) -> Manifest:
 def _found(part: Part, uid: str, start: int, end: int) -> RangeHandle | None:
     mine = (h for h in part.handles if (h.uid, h.start, h.end) == (uid, start, end))
     return next(mine, None)
-
-
-def _header(version: int, body: bytes) -> bytes:
-    digest = hashlib.sha256(body).hexdigest()
-    return f"MOORAGE-PART {version} sha256:{digest} {len(body)}\n".encode()
 
 
 def _range(handle: RangeHandle, places: Mapping[str, int]) -> _Range:
@@ -338,6 +332,20 @@ def references(handles: Iterable[RangeHandle], before: Inherited) -> References:
         sorted(gone - before.common),
         sorted(gone & before.common),
         frozenset(before.common & now),
+    )
+
+
+def part_entry(ref: PartRef, handles: Sequence[RangeHandle], change: References) -> PartEntry:
+    """What a root says of the part with these handles."""
+    return PartEntry(
+        key=ref.key,
+        size=ref.size,
+        sha256=ref.sha256,
+        files=sum(len(handle.files) for handle in handles),
+        bytes_total=sum(handle.bytes_total for handle in handles),
+        added=change.added,
+        lost=change.lost,
+        unsure=change.unsure,
     )
 
 

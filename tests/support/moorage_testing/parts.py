@@ -19,6 +19,7 @@ from moorage_state.snapshots.parts import (
     Part,
     encode_part,
     inherited,
+    part_entry,
     part_ref,
     read_part,
     references,
@@ -69,19 +70,7 @@ def rooted(
         key = part_key(manifest.checkpoint_id, f"f{manifest.fence}r{manifest.run}", f"{number}")
         data = encode_part(part)
         store.put(key, data)
-        ref = part_ref(key, data)
-        entries.append(
-            PartEntry(
-                key=ref.key,
-                size=ref.size,
-                sha256=ref.sha256,
-                files=sum(len(handle.files) for handle in some),
-                bytes_total=sum(handle.bytes_total for handle in some),
-                added=change.added,
-                lost=change.lost,
-                unsure=change.unsure,
-            )
-        )
+        entries.append(part_entry(part_ref(key, data), some, change))
         place.update((at, number) for at in mine)
     at = {(h.uid, h.start): place[n] for n, h in enumerate(handles)}
     operators = {

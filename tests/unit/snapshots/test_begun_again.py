@@ -81,6 +81,22 @@ def test_a_late_copy_of_a_lineage_that_was_deleted_is_passed_over(
     assert kept(store) == right == [lived]
 
 
+def test_what_lies_damaged_under_a_number_that_was_let_go_of_stops_nobody(
+    store: MemoryStore, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "COMPACT_EVERY", SHORT)
+    writer = live(store, owner, 6)
+    late = store.get(VIEW_KEY)
+    last = decode_record(late, "the copy").seq
+    for number in range(1, 3 * SHORT):
+        writer.append(Run(writer.fence, number))
+        writer.compact()
+    assert last not in {seq for seq, _ in LineageLog.open(store).read()}
+    store.put(VIEW_KEY, late)
+    store.put(log_key(last), b"damaged")
+    assert kept(store) == [6]
+
+
 @pytest.mark.parametrize("every", [8, 4096])
 def test_whichever_copy_comes_late_and_whenever_nobody_reads_anything_else(
     store: MemoryStore, owner: Owner, monkeypatch: pytest.MonkeyPatch, every: int
