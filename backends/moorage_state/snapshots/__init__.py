@@ -17,6 +17,7 @@ from moorage_state.snapshots.entries import Forgotten as Forgotten
 from moorage_state.snapshots.entries import Owner as Owner
 from moorage_state.snapshots.entries import Record as Record
 from moorage_state.snapshots.entries import Released as Released
+from moorage_state.snapshots.entries import Rescaled as Rescaled
 from moorage_state.snapshots.entries import Retire as Retire
 from moorage_state.snapshots.entries import Run as Run
 from moorage_state.snapshots.entries import Savepoint as Savepoint
@@ -26,6 +27,8 @@ from moorage_state.snapshots.history import Retirement as Retirement
 from moorage_state.snapshots.history import ancestors as ancestors
 from moorage_state.snapshots.history import finished_with as finished_with
 from moorage_state.snapshots.history import is_announced as is_announced
+from moorage_state.snapshots.history import parallelism_of as parallelism_of
+from moorage_state.snapshots.history import rescaled as rescaled
 from moorage_state.snapshots.history import restore_point as restore_point
 from moorage_state.snapshots.history import retained as retained
 from moorage_state.snapshots.lineage_log import LineageLog as LineageLog

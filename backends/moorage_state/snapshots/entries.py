@@ -217,6 +217,27 @@ class Forgotten(_Entry, frozen=True, tag="?forgotten"):
     checkpoint_id: _Id
 
 
+class Rescaled(_Entry, frozen=True, tag="?rescaled"):
+    """From here on the job has another number of subtasks: the point of no return of a rescale.
+
+    What follows is of run `run` or of later ones, and of the new layout only. Earlier releases pass
+    it over: they start with what the job's manifest says, from any checkpoint.
+
+    Attributes:
+        run: the first run with the new layout; with the fence, its token.
+        checkpoint_id: what that run begins from; 0 for none of this lineage.
+        parallelism: of every operator from now on.
+        declared: what the manifest of the job said at the time: a start whose manifest says
+            something else follows its manifest.
+    """
+
+    fence: _Id
+    run: _Count
+    checkpoint_id: _Count
+    parallelism: _Id
+    declared: _Id
+
+
 class Unknown(msgspec.Struct, frozen=True):
     """An optional entry of a kind that this release does not know: passed over by all who read."""
 
@@ -225,7 +246,17 @@ class Unknown(msgspec.Struct, frozen=True):
 
 
 _Known = (
-    Owner | Fence | Run | Checkpoint | Savepoint | Retire | Released | Finished | Moved | Forgotten
+    Owner
+    | Fence
+    | Run
+    | Checkpoint
+    | Savepoint
+    | Retire
+    | Released
+    | Finished
+    | Moved
+    | Forgotten
+    | Rescaled
 )
 Entry = _Known | Compacted | Unknown
 

@@ -23,6 +23,7 @@ from moorage_state.snapshots.entries import (
     Past,
     Record,
     Released,
+    Rescaled,
     Retire,
     Run,
     Savepoint,
@@ -163,6 +164,20 @@ def finished_with(entries: Iterable[Entry]) -> Checkpoint | None:
             case Run():
                 last = None
     return last
+
+
+def rescaled(entries: Iterable[Entry]) -> Rescaled | None:
+    """Return what was last decided of the number of subtasks; None if the log says nothing."""
+    return next((e for e in reversed([*entries]) if isinstance(e, Rescaled)), None)
+
+
+def parallelism_of(entries: Iterable[Entry], declared: int) -> int:
+    """Return how many subtasks a start has whose manifest says `declared`.
+
+    What was decided while the job ran counts for as long as its manifest says what it said then.
+    """
+    last = rescaled(entries)
+    return last.parallelism if last is not None and last.declared == declared else declared
 
 
 def _rewound(
@@ -418,7 +433,7 @@ def _said(entries: Sequence[Entry]) -> set[int]:
     return kept.union(retired[e.checkpoint_id] for e in completed if e.checkpoint_id in retired)
 
 
-_LAST_KEPT = (Owner, Released, Finished)
+_LAST_KEPT = (Owner, Released, Finished, Rescaled)
 
 
 def _subject(entry: Entry) -> object:

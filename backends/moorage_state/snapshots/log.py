@@ -28,16 +28,24 @@ from moorage_state.errors import (
     UserError,
 )
 from moorage_state.snapshots.entries import (
+    Checkpoint,
     Compacted,
     Entry,
     Fence,
     Moved,
     Owner,
     Record,
+    Savepoint,
     Unknown,
     encode_record,
 )
-from moorage_state.snapshots.history import compacted, current_fence, current_owner, is_released
+from moorage_state.snapshots.history import (
+    compacted,
+    current_fence,
+    current_owner,
+    is_released,
+    rescaled,
+)
 from moorage_state.snapshots.lineage_log import LineageLog, View, alone
 from moorage_state.snapshots.object_keys import (
     VIEW_KEY,
@@ -420,6 +428,10 @@ class LogWriter:
             raise Bug(f"only the log itself writes this entry: entry={entry!r}")
         if not isinstance(entry, Unknown) and entry.fence != self._fence:
             raise Bug(f"entry carries another fence: entry={entry!r} own_fence={self._fence}")
+        if isinstance(entry, Checkpoint | Savepoint):
+            last = rescaled(self.entries)
+            if last is not None and (entry.fence, entry.run) < (last.fence, last.run):
+                raise Bug(f"entry of the layout before a rescale: entry={entry!r} since={last!r}")
 
     def _check_fence(self) -> None:
         if self._fenced_because is not None:

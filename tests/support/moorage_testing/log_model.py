@@ -1,11 +1,11 @@
 """A small model of the lineage's log, small enough to visit every state that it can be in.
 
-Drivers claim, complete checkpoints, retire and delete, and put the log together, as `LogWriter` and
-`CheckpointStore` do, one request to the store at a time. Any of them may stand still for as long as
-it likes, crash and start again; replies are lost, and requests arrive long after who sent them has
-given up, also where what they find in the way has been deleted. What may never happen is in
-`problems_of`. Each rule of the protocol can be left out by its name, so that a test can show that
-the exploration would notice.
+Drivers claim, complete checkpoints, retire and delete, rescale while they run, and put the log
+together, as `LogWriter` and `CheckpointStore` do, one request to the store at a time. Any of them
+may stand still for as long as it likes, crash and start again; replies are lost, and requests
+arrive long after who sent them has given up, also where what they find in the way has been deleted.
+What may never happen is in `problems_of`. Each rule of the protocol can be left out by its name, so
+that a test can show that the exploration would notice.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,17 @@ __all__ = ["AS_THEY_ARE", "Driver", "Rules", "World", "explore", "problems_of", 
 
 
 class Entry(NamedTuple):
-    """One entry: a fence, checkpoint, retire or compacted one; `attempt` is its writer's own."""
+    """One entry: a fence, checkpoint, retire, rescaled or compacted one.
+
+    `attempt` is its writer's own; `width` the number of subtasks that a checkpoint is of, or that
+    there are from a rescaled one on.
+    """
 
     kind: str
     fence: int
     checkpoint: int
     attempt: tuple[int, int]
+    width: int = 0
 
 
 class Driver(NamedTuple):
@@ -44,6 +49,8 @@ class Driver(NamedTuple):
     to_complete: int = 1
     victims: tuple[int, ...] = ()
     compacted: int = 0
+    width: int = 0
+    to_width: int = 0
 
 
 class World(NamedTuple):
@@ -65,6 +72,7 @@ class World(NamedTuple):
     faults: int
     crashes: int
     compactions: int
+    rescales: int = 0
     problem: str = ""
 
 
@@ -81,6 +89,8 @@ class Rules(NamedTuple):
     marks_before_it_clears: bool = True
     minds_the_mark_of_another: bool = True
     claims_from_the_beginning: bool = True
+    rescales_when_it_is_logged: bool = True
+    starts_as_the_log_says: bool = True
 
 
 def live(log: tuple[Entry, ...]) -> list[Entry]:
@@ -121,6 +131,19 @@ def _problems_of_log(world: World) -> Iterator[str]:
         same = (e for e in before if (e.kind, e.checkpoint) == (entry.kind, entry.checkpoint))
         if entry.kind == "checkpoint" and any(same):
             yield (f"id used twice: {entry}")
+        if entry.kind == "checkpoint" and entry.width != width_of(before):
+            yield (f"of another layout than the log says: {entry}")
+        if entry.kind == "rescaled" and entry.checkpoint != _newest(before):
+            yield (f"a rescale begins from what is not the newest: {entry}")
+
+
+def width_of(log: tuple[Entry, ...]) -> int:
+    """How many subtasks there are; the manifest of the job says one."""
+    return next((e.width for e in reversed(log) if e.kind == "rescaled"), 1)
+
+
+def _newest(log: tuple[Entry, ...]) -> int:
+    return max((e.checkpoint for e in live(log)), default=0)
 
 
 def manifest_of(world: World, checkpoint: int) -> tuple[int, int, int] | None:
@@ -166,7 +189,15 @@ def known_of(world: World, driver: Driver) -> tuple[Entry, ...]:
 AS_THEY_ARE = Rules()
 
 
-def start(drivers: int, complete: int, *, faults: int, crashes: int, compactions: int = 0) -> World:
+def start(
+    drivers: int,
+    complete: int,
+    *,
+    faults: int,
+    crashes: int,
+    compactions: int = 0,
+    rescales: int = 0,
+) -> World:
     """Drivers on an empty store.
 
     Args:
@@ -174,11 +205,23 @@ def start(drivers: int, complete: int, *, faults: int, crashes: int, compactions
         faults: replies that are lost, or requests that are late, in all.
         crashes: in all.
         compactions: in all.
+        rescales: in all, each to one subtask more.
     """
     one = Driver(to_complete=complete)
     empty: frozenset[Any] = frozenset()
     return World(
-        (), empty, empty, empty, empty, empty, empty, (one,) * drivers, faults, crashes, compactions
+        log=(),
+        gone=empty,
+        ghosts=empty,
+        moved=empty,
+        manifests=empty,
+        files=empty,
+        flying=empty,
+        drivers=(one,) * drivers,
+        faults=faults,
+        crashes=crashes,
+        compactions=compactions,
+        rescales=rescales,
     )
 
 
@@ -285,10 +328,17 @@ def _read(world: World, number: int, driver: Driver, _: Rules) -> Iterator[tuple
         yield "reads", _with(world, number, read)
 
 
-def _begin(world: World, number: int, driver: Driver, _: Rules) -> Iterator[tuple[str, World]]:
+def _begin(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[tuple[str, World]]:
     if world.compactions and len(world.log) > driver.begins + 1:
         less = world._replace(compactions=world.compactions - 1)
         yield "compacts", _with(less, number, driver._replace(step="compact"))
+    if world.rescales and _newest(known_of(world, driver)):
+        less = world._replace(rescales=world.rescales - 1)
+        to = driver._replace(to_width=driver.width + 1, step="rescale")
+        if not rules.rescales_when_it_is_logged:
+            # Its subtasks are others already, and what they do is logged whenever it is.
+            to = to._replace(width=to.to_width, step="begin")
+        yield "rescales", _with(less, number, to)
     begun = _begun(world, driver)
     # Nobody else has files of this name, so nobody can tell when they arrive.
     file = {(begun.checkpoint, begun.fence)} if begun.step != "end" else set()
@@ -364,7 +414,9 @@ def _confirm(
         world = world._replace(problem=f"taken for written and is not: {entry}")
     driver = driver._replace(known=max(driver.known, seq))
     if entry.kind == "fence":
-        driver = driver._replace(fence=entry.fence, step="begin", doubt=None)
+        known = known_of(world, driver)
+        width = width_of(known) if rules.starts_as_the_log_says else 1
+        driver = driver._replace(fence=entry.fence, step="begin", doubt=None, width=width)
         yield "holds the fence", _with(world, number, driver)
     else:
         done = _appended(world, driver, entry, rules)
@@ -423,10 +475,8 @@ def _put_manifest(
 def _append(world: World, number: int, driver: Driver, rules: Rules) -> Iterator[tuple[str, World]]:
     """One put of `LogWriter.append`; what is in doubt is settled first."""
     if driver.doubt is None:
-        kind = {"complete": "checkpoint", "retire": "retire", "compact": "compacted"}[driver.step]
-        checkpoint = {"checkpoint": driver.checkpoint, "compacted": 0}.get(kind)
-        checkpoint = driver.victims[0] if checkpoint is None else checkpoint
-        entry = Entry(kind, driver.fence, checkpoint, (number, driver.attempts))
+        attempt = (number, driver.attempts)
+        entry = _entry(driver, known_of(world, driver), attempt)
         driver = driver._replace(attempts=driver.attempts + 1, doubt=(driver.known + 1, entry))
     assert driver.doubt is not None
     seq, entry = driver.doubt
@@ -449,12 +499,26 @@ def _append(world: World, number: int, driver: Driver, rules: Rules) -> Iterator
         yield "appends further on", _with(world, number, driver._replace(doubt=doubt))
 
 
+def _entry(driver: Driver, known: tuple[Entry, ...], attempt: tuple[int, int]) -> Entry:
+    match driver.step:
+        case "complete":
+            return Entry("checkpoint", driver.fence, driver.checkpoint, attempt, driver.width)
+        case "retire":
+            return Entry("retire", driver.fence, driver.victims[0], attempt)
+        case "rescale":
+            return Entry("rescaled", driver.fence, _newest(known), attempt, driver.to_width)
+        case _:
+            return Entry("compacted", driver.fence, 0, attempt)
+
+
 def _fenced(world: World, driver: Driver, rules: Rules) -> bool:
     return rules.refuses_lower_fence and _highest(known_of(world, driver)) > driver.fence
 
 
 def _appended(world: World, driver: Driver, entry: Entry, rules: Rules) -> Driver:
     driver = driver._replace(doubt=None)
+    if entry.kind == "rescaled":
+        return driver._replace(step="begin", width=entry.width)
     if entry.kind == "compacted":
         step = "move" if rules.marks_before_it_clears else "clear"
         return driver._replace(step=step, compacted=driver.known)
@@ -508,6 +572,7 @@ _STEPS = {
     "complete": _append,
     "retire": _append,
     "compact": _append,
+    "rescale": _append,
     "move": _move,
     "clear": _clear,
     "look": _look,

@@ -26,13 +26,15 @@ from moorage_state.snapshots import (
     Manifest,
     Owner,
     Record,
+    Rescaled,
     Retire,
+    parallelism_of,
     retained,
 )
 from moorage_state.snapshots.entries import Compacted, decode_record, encode_record
 from moorage_state.snapshots.object_keys import checkpoint_id_of, log_key
 from moorage_state.stores import MemoryStore
-from moorage_testing.log_model import AS_THEY_ARE, World, base_of, lies_at, steps
+from moorage_testing.log_model import AS_THEY_ARE, Entry, World, base_of, lies_at, steps
 
 __all__ = ["Replay", "Trace", "sample"]
 
@@ -42,7 +44,7 @@ OWNER = Owner("here", "default", "flights", "uid-1")
 Trace = list[tuple[str, World]]
 
 _GATES = {
-    "log.before_put": {"claim", "complete", "retire", "compact"},
+    "log.before_put": {"claim", "complete", "retire", "compact", "rescale"},
     "log.before_confirm": {"confirm"},
     "complete.before_manifest": {"manifest"},
     "log.before_mark": {"move"},
@@ -96,6 +98,7 @@ class _Driver:
         self.writer: LogWriter | None = None
         self.claiming = False
         self.outcome = ""
+        self.run = 0
         self.gates: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.orders: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.at = ""
@@ -137,7 +140,7 @@ class _Driver:
         return True
 
     def _live(self) -> None:
-        self.writer = None
+        self.writer, self.run = None, 0
         store = self.replay.store(self)
         while self.writer is None:
             self.claiming = True
@@ -149,8 +152,11 @@ class _Driver:
                 self.claiming = False
         checkpoints = CheckpointStore(store)
         while True:
-            if self.gate("begin") == "compacts":
+            order = self.gate("begin")
+            if order == "compacts":
                 _until_it_answers(self.writer.compact)
+            elif order == "rescales":
+                self._rescale(self.writer)
             elif self.to_complete == 0:
                 return
             elif self._complete(self.writer, checkpoints):
@@ -164,7 +170,7 @@ class _Driver:
             checkpoint_id=checkpoint_id,
             epoch=checkpoint_id,
             fence=writer.fence,
-            run=0,
+            run=self.run,
             created_at=AT,
             job_name="flights",
             moorage_version="0",
@@ -177,6 +183,14 @@ class _Driver:
         except AlreadyExists:
             return False
         return True
+
+    def _rescale(self, writer: LogWriter) -> None:
+        newest = retained(writer.entries)[0].checkpoint_id
+        run = 1 + max((e.run for e in writer.entries if isinstance(e, Rescaled)), default=0)
+        to = parallelism_of(writer.entries, 1) + 1
+        entry = Rescaled(writer.fence, run, newest, to, 1)
+        _until_it_answers(partial(writer.append, entry))
+        self.run = run
 
     def _retire(self, writer: LogWriter) -> None:
         older = [c.checkpoint_id for c in reversed(retained(writer.entries))][:-1]
@@ -294,7 +308,7 @@ class Replay:
         driver = self.drivers[int(what[0])]
         order = "done"
         for sign, meaning in (("reply lost", "lost"), ("delayed", "late"), ("crashes", "dies"),
-                              ("compacts", "compacts")):  # fmt: skip
+                              ("compacts", "compacts"), ("rescales", "rescales")):  # fmt: skip
             if what.endswith(sign):
                 order = meaning
         driver.let(order)
@@ -315,7 +329,7 @@ class Replay:
         # What lies before the beginning nobody reads; it may be cleared sooner or later.
         base = max(base_of(world), 1)
         wanted = {
-            seq + 1: (entry.kind, entry.fence, entry.checkpoint)
+            seq + 1: (entry.kind, entry.fence, entry.checkpoint, _width(entry))
             for seq in range(base, len(world.log) + 1)
             if (entry := lies_at(world, seq)) is not None
         }
@@ -331,7 +345,7 @@ class Replay:
             wrong.append(f"manifests are {self._manifests()}, not {ids}")
         return wrong
 
-    def _entries(self) -> dict[int, tuple[str, int, int]]:
+    def _entries(self) -> dict[int, tuple[str, int, int, int]]:
         return {
             record.seq: _told(record)
             for info in self.inner.list("log/")
@@ -351,15 +365,22 @@ class Replay:
         return {checkpoint_id_of(info.key) or 0 for info in self.inner.list("chk-")}
 
 
-def _told(record: Record) -> tuple[str, int, int]:
+def _width(entry: Entry) -> int:
+    # The real entry of a checkpoint has none: its manifest has.
+    return entry.width if entry.kind == "rescaled" else 0
+
+
+def _told(record: Record) -> tuple[str, int, int, int]:
     match record.entry:
         case Fence(fence=fence):
-            return "fence", fence, 0
+            return "fence", fence, 0, 0
         case Checkpoint(fence=fence, checkpoint_id=one):
-            return "checkpoint", fence, one
+            return "checkpoint", fence, one, 0
         case Retire(fence=fence, checkpoint_id=one):
-            return "retire", fence, one
+            return "retire", fence, one, 0
+        case Rescaled(fence=fence, checkpoint_id=one, parallelism=width):
+            return "rescaled", fence, one, width
         case Compacted(fence=fence):
-            return "compacted", fence, 0
+            return "compacted", fence, 0, 0
         case other:
-            return type(other).__name__, 0, 0
+            return type(other).__name__, 0, 0, 0

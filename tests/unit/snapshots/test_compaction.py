@@ -23,6 +23,7 @@ from moorage_state.snapshots import (
     Owner,
     Record,
     Released,
+    Rescaled,
     Retire,
     Run,
     Savepoint,
@@ -31,6 +32,7 @@ from moorage_state.snapshots import (
     is_announced,
     log,
     log_key,
+    rescaled,
     retained,
 )
 from moorage_state.snapshots.entries import Compacted, Unknown
@@ -343,11 +345,12 @@ KINDS = st.sampled_from(
         "release",
         "claim",
         "empty",
+        "rescale",
     ]
 )
 
 
-def history_of(  # noqa: C901 - a case for each kind of step
+def history_of(  # noqa: C901, PLR0912 - a case for each kind of step
     steps: list[tuple[str, int]],
 ) -> list[Entry]:
     """A log as drivers write it."""
@@ -393,6 +396,10 @@ def history_of(  # noqa: C901 - a case for each kind of step
                 entries.append(Fence(fence, "b"))
             case "end":
                 entries.append(Finished(fence))
+            case "rescale":
+                run += 1
+                newest = max((e.checkpoint_id for e in existing), default=0)
+                entries.append(Rescaled(fence, run, newest, 1 + choice, 1 + choice // 4))
             case "release":
                 entries.extend([Released(fence), Owner("c", "n", "j", f"u{choice}", "l")])
     return entries
@@ -419,6 +426,7 @@ def answers(entries: list[Entry], whole: list[Entry]) -> dict[str, Any]:
         "fence": current_fence(entries),
         "released": is_released(entries),
         "finished": finished_with(entries),
+        "rescaled": rescaled(entries),
         "orders": {(r.order_id, r.restore_nonce) for r in runs if r.explicit},
         "savepoints": savepoints(entries),
         "announced": [one for one in every if not is_announced(entries, one)],

@@ -23,6 +23,7 @@ from moorage_state.snapshots import (
     Owner,
     Record,
     Released,
+    Rescaled,
     Retire,
     Run,
     Savepoint,
@@ -88,6 +89,13 @@ def test_a_forgotten_savepoint_is_written_and_read_as_in_the_golden_file() -> No
     assert data == b"".join(map(encode_record, records))
     lines = data.splitlines(keepends=True)
     assert [decode_record(line, "golden") for line in lines] == records
+
+
+def test_a_rescale_is_written_and_read_as_in_the_golden_file() -> None:
+    record = Record(1, "attempt-1", AT, Rescaled(3, 2, 7, 4, 2))
+    data = golden("log-rescaled-v1.jsonl", encode_record(record))
+    assert encode_record(record) == data
+    assert decode_record(data, "golden") == record
 
 
 def test_a_log_that_begins_anew_is_written_and_read_as_in_the_golden_files() -> None:

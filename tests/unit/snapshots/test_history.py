@@ -10,10 +10,12 @@ from moorage_state.snapshots import (
     Finished,
     Owner,
     Released,
+    Rescaled,
     Retire,
     Run,
     Unknown,
     finished_with,
+    parallelism_of,
     restore_point,
     retained,
 )
@@ -111,3 +113,21 @@ def test_retained_are_the_checkpoints_that_exist_newest_first() -> None:
 def test_checkpoint_ids_only_grow() -> None:
     assert next_checkpoint_id([]) == 1
     assert next_checkpoint_id([chk(3), Retire(1, 3), chk(4), Retire(1, 4)]) == 5
+
+
+@pytest.mark.parametrize(
+    ("entries", "declared", "expected"),
+    [
+        ([OWNER, chk(1)], 2, 2),
+        ([chk(1), Rescaled(1, 1, 1, 4, 2)], 2, 4),
+        ([chk(1), Rescaled(1, 1, 1, 4, 2), Fence(2, "x"), Run(2, 0, "chk-1")], 2, 4),
+        ([Rescaled(1, 1, 1, 4, 2), Rescaled(1, 2, 2, 3, 2)], 2, 3),
+        ([Rescaled(1, 1, 1, 4, 2)], 8, 8),
+        ([Rescaled(1, 1, 1, 4, 2), Rescaled(2, 0, 1, 8, 8)], 2, 2),
+        ([Rescaled(1, 1, 1, 4, 2), Rescaled(2, 0, 1, 8, 8)], 8, 8),
+    ],
+)
+def test_what_was_decided_while_a_job_ran_counts_until_its_manifest_says_something_else(
+    entries: list[Entry], declared: int, expected: int
+) -> None:
+    assert parallelism_of(entries, declared) == expected

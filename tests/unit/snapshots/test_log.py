@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from moorage_state.errors import Bug, CorruptState, Fenced, StoreUnavailable, UserError
 from moorage_state.snapshots import (
@@ -18,6 +19,7 @@ from moorage_state.snapshots import (
     Owner,
     Record,
     Released,
+    Rescaled,
     Retire,
     Run,
     Savepoint,
@@ -67,6 +69,7 @@ def test_every_kind_of_entry_reads_back_as_written(
         Retire(1, 4),
         Unknown("?hint", {"epoch": 5, "handles": [{"x": None}], "é": True}),
         Savepoint(1, 0, 9, "file:///x", "sha256:" + "0" * 64, 3, datetime(2026, 1, 2, tzinfo=UTC)),
+        Rescaled(1, 2, 4, 6, 4),
         Released(1, "deleted"),
     ]
     for entry in written:
@@ -252,6 +255,22 @@ def test_a_writer_appends_only_what_is_its_own(
     writer = claim(store, owner)
     with pytest.raises(Bug):
         writer.append(entry)
+
+
+@pytest.mark.parametrize("run", [0, 1])
+def test_after_a_rescale_nothing_of_the_layout_before_is_appended(
+    store: MemoryStore, owner: Owner, start: datetime, run: int
+) -> None:
+    writer = claim(store, owner)
+    writer.append(Rescaled(1, 2, 7, 4, 2))
+    of_checkpoint = Checkpoint(1, run, 8, "chk-8/MANIFEST", "sha256:0", 1, start)
+    for entry in (of_checkpoint, Savepoint(1, run, 8, "file:///x", "sha256:0", 1, start)):
+        with pytest.raises(Bug, match="of the layout before a rescale"):
+            writer.append(entry)
+    assert writer.append(replace(of_checkpoint, run=2)) == 4
+    # Another driver counts its runs from the beginning.
+    later = claim(store, owner)
+    assert later.append(replace(of_checkpoint, fence=2, run=0, checkpoint_id=9))
 
 
 def test_an_entry_that_would_not_read_back_is_never_written(

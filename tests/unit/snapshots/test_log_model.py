@@ -4,34 +4,55 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from moorage_testing.log_model import AS_THEY_ARE, Rules, explore, start
+from moorage_testing.log_model import AS_THEY_ARE, Rules, World, explore, start
 from moorage_testing.log_replay import Replay, sample
 
 from moorage_state.snapshots import LineageLog, log
 from moorage_state.snapshots.log import LogWriter
 
 
+def world(
+    drivers: int,
+    complete: int,
+    *,
+    faults: int = 0,
+    crashes: int = 0,
+    compactions: int = 0,
+    rescales: int = 0,
+) -> World:
+    return start(
+        drivers,
+        complete,
+        faults=faults,
+        crashes=crashes,
+        compactions=compactions,
+        rescales=rescales,
+    )
+
+
 @pytest.mark.parametrize(
-    ("drivers", "complete", "faults", "crashes", "compactions", "states"),
+    ("small", "states"),
     [
-        (2, 1, 1, 0, 0, 10_000),
-        (2, 1, 0, 1, 0, 20_000),
-        (2, 1, 0, 0, 2, 9_000),
-        (3, 0, 0, 0, 1, 80_000),
-        pytest.param(3, 0, 0, 0, 2, 300_000, marks=pytest.mark.soak),
-        (2, 1, 1, 0, 1, 100_000),
-        pytest.param(2, 2, 0, 0, 2, 200_000, marks=pytest.mark.soak),
-        pytest.param(2, 2, 1, 0, 0, 100_000, marks=pytest.mark.soak),
-        pytest.param(2, 1, 0, 1, 1, 150_000, marks=pytest.mark.soak),
-        pytest.param(2, 1, 1, 1, 0, 200_000, marks=pytest.mark.soak),
-        pytest.param(3, 1, 0, 0, 0, 200_000, marks=pytest.mark.soak),
+        (world(2, 1, faults=1), 10_000),
+        (world(2, 1, crashes=1), 20_000),
+        (world(2, 1, compactions=2), 9_000),
+        (world(3, 0, compactions=1), 80_000),
+        (world(2, 1, rescales=2), 3_000),
+        (world(2, 1, crashes=1, rescales=1), 80_000),
+        (world(2, 1, compactions=1, rescales=1), 15_000),
+        (world(2, 1, faults=1, rescales=1), 30_000),
+        pytest.param(world(3, 0, compactions=2), 300_000, marks=pytest.mark.soak),
+        (world(2, 1, faults=1, compactions=1), 100_000),
+        pytest.param(world(2, 2, compactions=2), 200_000, marks=pytest.mark.soak),
+        pytest.param(world(2, 2, faults=1), 100_000, marks=pytest.mark.soak),
+        pytest.param(world(2, 1, crashes=1, compactions=1), 150_000, marks=pytest.mark.soak),
+        pytest.param(world(2, 1, faults=1, crashes=1), 200_000, marks=pytest.mark.soak),
+        pytest.param(world(3, 1), 200_000, marks=pytest.mark.soak),
+        pytest.param(world(2, 2, rescales=2), 50_000, marks=pytest.mark.soak),
     ],
 )
-def test_one_writer_nothing_twice_and_nothing_needed_deleted(
-    drivers: int, complete: int, faults: int, crashes: int, compactions: int, states: int
-) -> None:
-    world = start(drivers, complete, faults=faults, crashes=crashes, compactions=compactions)
-    seen, problem = explore(world)
+def test_one_writer_nothing_twice_and_nothing_needed_deleted(small: World, states: int) -> None:
+    seen, problem = explore(small)
     assert problem == ""
     assert seen > states, "the world is as large as it was"
 
@@ -40,18 +61,19 @@ def test_one_writer_nothing_twice_and_nothing_needed_deleted(
 def test_without_any_one_rule_something_goes_wrong(rule: str) -> None:
     rules = AS_THEY_ARE._replace(**{rule: False})
     worlds = (
-        start(2, 1, faults=0, crashes=0, compactions=1),
-        start(3, 0, faults=0, crashes=0, compactions=2),
-        start(2, 2, faults=1, crashes=0),
-        start(2, 2, faults=0, crashes=0, compactions=2),
+        world(2, 1, rescales=1),
+        world(2, 1, compactions=1),
+        world(3, 0, compactions=2),
+        world(2, 2, faults=1),
+        world(2, 2, compactions=2),
     )
-    assert any(problem for _, problem in (explore(world, rules) for world in worlds))
+    assert any(problem for _, problem in (explore(one, rules) for one in worlds))
 
 
 def first_difference(seeds: range) -> str:
     """Walk traces of a world with everything in it; returns the first that went another way."""
-    world = start(2, 2, faults=2, crashes=1, compactions=2)
-    return next((bad for seed in seeds for bad in Replay(world).walk(sample(world, seed))), "")
+    small = world(2, 2, faults=2, crashes=1, compactions=2, rescales=2)
+    return next((bad for seed in seeds for bad in Replay(small).walk(sample(small, seed))), "")
 
 
 @pytest.fixture
