@@ -11,7 +11,7 @@ import selectors
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -34,7 +34,7 @@ from moorage.engine.fleet import RangeFleet
 from moorage.engine.plan import EpochFrame, EpochPlan, EpochPlanner
 from moorage.engine.range_access import ServerDoor
 from moorage_state.keyed.schema import StateSchema
-from moorage_state.keygroups import range_of
+from moorage_state.keygroups import KeyGroupRange, range_of
 from moorage_state.server import wire
 from moorage_state.server.client import StateClient
 from moorage_state.server.operations import OpenResult, SnapshotSync, Version
@@ -149,8 +149,8 @@ class _Servers:
         self._path = path
         self._count = count
 
-    def place(self, parallelism: int) -> list[int]:
-        return [subtask % self._count for subtask in range(parallelism)]
+    def place(self, groups: Sequence[KeyGroupRange], _checkpoint_id: int) -> list[int]:
+        return [subtask % self._count for subtask in range(len(groups))]
 
     def door(self, index: int) -> ServerDoor:
         host = f"10.{index >> 16}.{index >> 8 & 255}.{index & 255}"

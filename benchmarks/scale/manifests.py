@@ -11,7 +11,7 @@ import multiprocessing
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from benchmarks.scale.curve import Curve
 from moorage.driver.manifests import Boundary, ManifestMaker, ranges_of
 from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import FleetUpload, RangeFleet
+from moorage_state.keygroups import KeyGroupRange
 from moorage_state.server.operations import (
     OpenResult,
     Version,
@@ -99,8 +100,8 @@ class _Servers:
         self.messages = 0
         self._written: dict[int, list[bytes]] = {}
 
-    def place(self, parallelism: int) -> list[int]:
-        return [subtask % self._shape.servers for subtask in range(parallelism)]
+    def place(self, groups: Sequence[KeyGroupRange], _checkpoint_id: int) -> list[int]:
+        return [subtask % self._shape.servers for subtask in range(len(groups))]
 
     def connect(self, index: int) -> Any:
         def upload_many(run: str, checkpoint_id: int, *given: Any) -> WrittenPart:

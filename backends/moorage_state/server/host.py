@@ -19,7 +19,13 @@ from typing import Self
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import MoorageError, StaleLease
 from moorage_state.server.databases import Databases
-from moorage_state.server.local_files import RangeDirectory, adopt, run_order
+from moorage_state.server.local_files import (
+    RangeDirectory,
+    adopt,
+    drop_left_over,
+    local_copies,
+    run_order,
+)
 from moorage_state.server.open_range import OpenRange
 from moorage_state.server.operations import (
     Lease,
@@ -179,6 +185,9 @@ class RangeHost:
     def adopt(self, lineage: str) -> bool:
         return adopt(self._local_dir, lineage)
 
+    def local_copies(self, checkpoint_id: int) -> list[RangeSpec]:
+        return local_copies(self._local_dir, checkpoint_id)
+
     def open_range(
         self,
         spec: RangeSpec,
@@ -237,6 +246,8 @@ class RangeHost:
     def notify_complete(self, checkpoint_id: int, run: str = "") -> None:
         for opened in self._ranges_of(run):
             opened.notify_complete(checkpoint_id)
+        if dropped := drop_left_over(self._local_dir, run):
+            _log.info("local.left-over-dropped run=%s ranges=%d", run, dropped)
 
     def notify_aborted(self, checkpoint_id: int, run: str = "") -> None:
         for opened in self._ranges_of(run):

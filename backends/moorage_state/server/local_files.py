@@ -65,10 +65,8 @@ def adopt(local_dir: Path, lineage: str) -> bool:
         fcntl.flock(f, fcntl.LOCK_EX)
         if marker.exists() and marker.read_text() == lineage:
             return False
-        found = [path for path in local_dir.glob("ranges/*/*") if _RANGE.match(path.name)]
-        for path in found:
-            start, end = path.name.split("-")
-            other = RangeDirectory(local_dir, RangeSpec(path.parent.name, int(start), int(end)))
+        found = _directories(local_dir)
+        for other in found:
             # Refuses while a server still has a range of the other lineage open.
             other.lock()
             try:
@@ -79,6 +77,44 @@ def adopt(local_dir: Path, lineage: str) -> bool:
         fresh.write_text(lineage)
         fresh.replace(marker)
         return bool(found)
+
+
+def local_copies(local_dir: Path, checkpoint_id: int) -> list[RangeSpec]:
+    """See `StateApi.local_copies`."""
+    found = _directories(local_dir)
+    return [one.spec for one in found if one.checkpoint(checkpoint_id).is_dir()]
+
+
+def drop_left_over(local_dir: Path, run: str) -> int:
+    """Delete the ranges that no run will ask for here, now that `run` has completed a checkpoint.
+
+    They were of another parallelism, have moved elsewhere, or are of an operator that is no more.
+    Returns how many. What this run or a newer one has opened stays, though its server be dead.
+    """
+    order, dropped = run_order(run), 0
+    if order is None:
+        return 0
+    for other in _directories(local_dir):
+        if other.was_opened_since(order):
+            continue
+        # One that a process has open is left alone.
+        with suppress(Retryable, LocalDiskError):
+            other.lock()
+            # It may have been opened and let go of since the look.
+            if not other.was_opened_since(order):
+                _remove(other.root)
+                dropped += 1
+        other.unlock()
+    return dropped
+
+
+def _directories(local_dir: Path) -> "list[RangeDirectory]":
+    found = []
+    for path in local_dir.glob("ranges/*/*"):
+        if match := _RANGE.match(path.name):
+            spec = RangeSpec(path.parent.name, int(match[1]), int(match[2]))
+            found.append(RangeDirectory(local_dir, spec))
+    return found
 
 
 class RangeDirectory:
@@ -169,27 +205,16 @@ class RangeDirectory:
         names = (path.name for path in self.checkpoints.iterdir())
         return sorted(int(name) for name in names if name.isdecimal())
 
+    def was_opened_since(self, order: tuple[int, int]) -> bool:
+        """Whether a run of this order, or a newer one, has opened it."""
+        runs = (run_order(path.name) for path in (self.root / "deltas").glob("*"))
+        return any(run is None or run >= order for run in runs)
+
     def drop_checkpoints(self, choose: Callable[[int], bool]) -> None:
         """Delete the local copies whose id is chosen."""
         for checkpoint_id in self.local_checkpoints():
             if choose(checkpoint_id):
                 _remove(self.checkpoint(checkpoint_id))
-
-    def drop_overlapping_neighbours(self) -> None:
-        """Delete directories of another parallelism that hold some of these key groups."""
-        for path in self.root.parent.iterdir():
-            match = _RANGE.match(path.name)
-            if match is None or path == self.root:
-                continue
-            start, end = int(match[1]), int(match[2])
-            if start > self.spec.end or end < self.spec.start:
-                continue
-            neighbour = self.of(RangeSpec(self.spec.uid, start, end))
-            # One that a process has open is left alone.
-            with suppress(Retryable, LocalDiskError):
-                neighbour.lock()
-                _remove(neighbour.root)
-            neighbour.unlock()
 
     def remove_work(self, backend_uuid: str) -> None:
         """Delete a closed database."""

@@ -216,7 +216,6 @@ class OpenRange:
         version = self.snapshots.complete(checkpoint_id)
         if version is not None:
             self._spool.drop_through(version.epoch)
-            self._directory.drop_overlapping_neighbours()
 
     def stats(self) -> RangeStats:
         """A look that waits at most some milliseconds; an earlier one while the range works."""

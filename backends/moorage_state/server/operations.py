@@ -338,6 +338,12 @@ class StateApi(Protocol):
         lineage ever uses. Raises `Retryable` while a range of the other one is open in a server.
         """
 
+    def local_copies(self, checkpoint_id: int, /) -> list[RangeSpec]:
+        """The ranges, open or not, of which the volume has a copy of a checkpoint.
+
+        No file of it was read: whoever opens one of these ranges does, and takes what is right.
+        """
+
     def open_range(
         self,
         spec: RangeSpec,
@@ -412,7 +418,10 @@ class StateApi(Protocol):
         """
 
     def notify_complete(self, checkpoint_id: int, run: str = "", /) -> None:
-        """Drop older local copies and the deltas this checkpoint contains, of `run` or of all."""
+        """Drop older local copies and the deltas this checkpoint contains, of `run` or of all.
+
+        With `run` also ranges that the volume has from older ones, and that are open nowhere.
+        """
 
     def notify_aborted(self, checkpoint_id: int, run: str = "", /) -> None:
         """Stop uploads of this checkpoint and drop its local copies, of `run` or of all."""

@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         token = _token(options.token_file)
         backend = backend_for(options)
         # Sidecars of one node may share the volume.
-        with Slot.take(options.dir) as slot:
+        with Slot.take(options.dir, options.job) as slot:
             _refuse_long_paths(slot)
             return _serve(options, token, backend, slot, end)
     except (MoorageError, OSError) as error:
@@ -87,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m moorage_state.server.sidecar", description=__doc__
     )
     parser.add_argument("--dir", type=Path, required=True, help="the local volume")
+    parser.add_argument("--job", default="", help="whose servers, where several share the volume")
     parser.add_argument("--servers", type=_positive, required=True, help="one for each core")
     parser.add_argument("--port", type=_positive, default=7790, help="of server 0, others follow")
     parser.add_argument("--host", default=EVERYWHERE, help="where to listen; *: on all addresses")
@@ -165,6 +166,7 @@ def _serve(
             tls=tls,
         ),
         hung_seconds=options.hung_after,
+        sign=slot.sign,
     )
     health = _health(options.host, options.health_port, sidecar)
     _log.info("sidecar.began slot=%d health=%d", slot.number, health.server_port)
@@ -259,6 +261,7 @@ class Sidecar:
         start: makes the group, whose servers have so many seconds to start; tried again while it
             raises `Retryable`: for a minute, and whenever it took all of these seconds.
         hung_seconds: how long a server may leave pings unanswered while it shows no sign of life.
+        sign: called again and again while it works.
     """
 
     def __init__(
@@ -268,8 +271,10 @@ class Sidecar:
         hung_seconds: float = 30.0,
         look: Callable[[int], Signs] = signs_of,
         clock: Callable[[], float] = time.monotonic,
+        sign: Callable[[], None] = lambda: None,
     ) -> None:
         self._start = start
+        self._sign = sign
         self._hung_seconds = hung_seconds
         self._look = look
         self._clock = clock
@@ -297,6 +302,7 @@ class Sidecar:
         _log.info("sidecar.ready addresses=%s", group.tcp_addresses)
         while not self._ending.wait(_LOOK_SECONDS):
             self._revive(group)
+            self._sign()
 
     def health(self) -> tuple[bool, str]:
         """Whether the sidecar does what it is for, and why not."""

@@ -1,10 +1,11 @@
 """Places for state servers on a volume that several executors of one node may share.
 
-Decides which of them a sidecar gets: the first that nobody holds. Called by `sidecar`. Knows
-nothing of what the servers write there.
+Decides which of them a sidecar gets: of those that nobody holds one that its job had before, so
+that what lies there is found again. Called by `sidecar`. Knows nothing of what the servers write.
 
     <dir>/                  slot 0, all there is on a volume of one executor
-        SLOT                held (flock) by the sidecar for as long as it lives
+        SLOT                held (flock) by the sidecar for as long as it lives; names the
+                            job, and was changed when its sidecar was last there
         state/              the servers' local directory
         run/ID              what the identities of its servers begin with: random, and the number
                             of the slot; lives as long as the volume
@@ -16,6 +17,9 @@ import fcntl
 import os
 import re
 import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,9 +29,14 @@ from moorage_state.errors import Retryable, disk_errors
 
 ID_FILE = "ID"
 _RUN = "run"
+_SLOT = "SLOT"
+_LONGEST_JOB = 1024
 # Far more executors than share the volume of one node.
 _MOST_SLOTS = 64
 _ID_BYTES = 16
+_LEFT_SECONDS = 86_400.0
+"""After which a place counts as left for good by its job, and is anybody's."""
+_SIGN_SECONDS = 60.0
 _IDENTITY = re.compile(r"[0-9a-f]{32}-\d+")
 
 
@@ -39,26 +48,36 @@ class Slot:
     number: int
     identity: str
     _lock: int
+    _clock: Callable[[], float]
+    _signed: float
 
     @classmethod
-    def take(cls, volume: Path) -> "Slot":
-        """The first slot that nobody holds; made if it was never used.
+    def take(cls, volume: Path, job: str = "", clock: Callable[[], float] = time.time) -> "Slot":
+        """A place that nobody holds: one that `job` had, else one that nobody has, else any.
+
+        Places of other jobs that were there within a day are the last that are taken.
 
         Raises `LocalDiskError`, and `Retryable` where there are too many sidecars on the volume.
         """
-        for number in range(_MOST_SLOTS):
-            root = volume / f"slot-{number}" if number else volume
+        now = clock()
+        with disk_errors("look for a place for state servers", volume):
+            ranks = {n: _rank(_root(volume, n), job, now) for n in range(_MOST_SLOTS)}
+        for number in sorted(ranks, key=lambda number: (ranks[number], number)):
+            root = _root(volume, number)
             with disk_errors("make a place for state servers", root):
                 for folder in (root, root / "state", root / _RUN):
                     folder.mkdir(parents=True, exist_ok=True)
-                lock = os.open(root / "SLOT", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                lock = os.open(root / _SLOT, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     os.close(lock)
                     continue
                 try:
-                    return cls(root, number, _identity(root / _RUN / ID_FILE, number), lock)
+                    os.truncate(lock, 0)
+                    os.pwrite(lock, job.encode(), 0)
+                    identity = _identity(root / _RUN / ID_FILE, number)
+                    return cls(root, number, identity, lock, clock, now)
                 except BaseException:
                     os.close(lock)
                     raise
@@ -66,6 +85,14 @@ class Slot:
             f"all places for state servers on the volume are taken: path={volume} "
             f"places={_MOST_SLOTS}; end sidecars that nobody needs"
         )
+
+    def sign(self) -> None:
+        """Note now and then that the place is in use; what cannot be noted is not."""
+        now = self._clock()
+        if now - self._signed >= _SIGN_SECONDS:
+            self._signed = now
+            with suppress(OSError):
+                os.utime(self._lock, (now, now))
 
     def __enter__(self) -> Self:
         return self
@@ -87,6 +114,25 @@ class Slot:
     def run(self) -> Path:
         """Where the sockets are."""
         return self.root / _RUN
+
+
+def _root(volume: Path, number: int) -> Path:
+    return volume / f"slot-{number}" if number else volume
+
+
+def _rank(root: Path, job: str, now: float) -> int:
+    """How much a place is wanted, the least first."""
+    try:
+        with (root / _SLOT).open("rb") as file:
+            owner, used = file.read(_LONGEST_JOB).decode(errors="replace"), os.fstat(file.fileno())
+    except (FileNotFoundError, NotADirectoryError):
+        return 3
+    if owner == job:
+        return 0
+    if not owner:
+        return 1
+    # Rather than let what it left there lie for ever.
+    return 2 if now - used.st_mtime >= _LEFT_SECONDS else 4
 
 
 def socket_path(volume: str, server: str) -> str:

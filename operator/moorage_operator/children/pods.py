@@ -404,6 +404,7 @@ def _sidecar(meta: Meta, spec: JobSpec) -> dict[str, Any]:
 def _sidecar_command(meta: Meta, spec: JobSpec) -> list[str]:
     options = {
         "--dir": LOCAL_DIR,
+        "--job": f"{meta.namespace}/{meta.name}",
         "--servers": str(spec.executor.cores),
         "--port": str(SIDECAR_PORT),
         "--token-file": TOKEN_FILE,

@@ -9,6 +9,7 @@ Knows executors only through `ExecutorPool`, so that it is tested without Spark.
 import logging
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,8 +20,10 @@ from moorage.driver.environment import NoExecutors, StoppedWaiting
 from moorage.engine.placement import LiveExecutor, assign
 from moorage.engine.range_access import ExecutorLost, ServerConnection, ServerDoor
 from moorage_state.errors import MoorageError
+from moorage_state.keygroups import KeyGroupRange
 from moorage_state.server.addresses import join_address
 from moorage_state.server.client import StateClient
+from moorage_state.server.operations import RangeSpec
 from moorage_state.server.slots import socket_path
 from moorage_state.server.tls import TlsFiles
 from moorage_state.server.wire import AnotherServer
@@ -134,8 +137,10 @@ class ClusterServers:
 
     # -- what the fleet asks ---------------------------------------------------------------
 
-    def place(self, parallelism: int) -> list[int]:
-        """Wait for executors and share the subtasks among them, moving as few as possible.
+    def place(self, groups: Sequence[KeyGroupRange], checkpoint_id: int) -> list[int]:
+        """Wait for executors and share the subtasks among them, moving as little as possible.
+
+        A volume may come back with another executor, or be found by another driver.
 
         Raises:
             NoExecutors: there is none after the time given.
@@ -143,7 +148,9 @@ class ClusterServers:
             StoppedWaiting: the job was told to stop meanwhile.
         """
         ready = self._wait()
-        self._owners = assign(self._owners, ready, parallelism)
+        before = self._owners if len(self._owners) == len(groups) else {}
+        homes = before | _homes(groups, before, self._copies(ready, checkpoint_id))
+        self._owners = assign(homes, ready, len(groups))
         self._placed = self._share()
         self._pin(self._owners)
         self._unrest, self._moved = None, self._clock()
@@ -264,6 +271,26 @@ class ClusterServers:
             if self._at_once() or self._stop.wait(_POLL_SECONDS):
                 raise StoppedWaiting
 
+    def _copies(
+        self, ready: Sequence[LiveExecutor], checkpoint_id: int
+    ) -> dict[str, list[RangeSpec]]:
+        """By executor, of which ranges its volume has a copy; one that does not say has none."""
+
+        def ask(executor: LiveExecutor) -> list[RangeSpec]:
+            # The servers of an executor have one volume.
+            door = self._servers[self._of[executor.id][0]].door
+            try:
+                with StateClient.connect(
+                    door.address, self._token, _GREET_SECONDS, server=door.server, tls=self._tls
+                ) as client:
+                    return client.local_copies(checkpoint_id)
+            except MoorageError as error:
+                _log.warning("servers.copies-unknown executor=%s error=%s", executor.id, error)
+                return []
+
+        found = self._pool.map(ask, ready) if checkpoint_id else ()
+        return dict(zip((executor.id for executor in ready), found, strict=False))
+
     def _without_doubles(self, ready: dict[str, LiveExecutor]) -> dict[str, LiveExecutor]:
         """Of executors with the same servers only the newest: it has the others' address.
 
@@ -297,7 +324,10 @@ class ClusterServers:
                     address, self._token, _GREET_SECONDS, tls=self._tls
                 ) as client:
                     if client.adopt(self._lineage):
-                        _log.info("servers.wiped executor=%s address=%s", executor.id, address)
+                        self._tell(
+                            f"the volume of an executor held state of another lineage, which was "
+                            f"deleted: executor={executor.id} address={address}"
+                        )
                     doors.append(
                         ServerDoor(
                             address,
@@ -382,3 +412,28 @@ class ClusterServers:
             f"an executor is gone and the state of its subtasks with it: executor={executor} "
             f"subtasks={subtasks} wanted={self._executors.desired} ({why})"
         )
+
+
+def _homes(
+    groups: Sequence[KeyGroupRange],
+    before: Mapping[int, str],
+    copies: Mapping[str, Sequence[RangeSpec]],
+) -> dict[int, str]:
+    """By subtask the executor whose volume has most of its key groups, of all operators together.
+
+    Left out where none has any. The one of `before` is preferred to another that has as many.
+    """
+    starts = [one.start for one in groups]
+    held: list[dict[str, int]] = [{} for _ in groups]
+    for executor, specs in copies.items():
+        for spec in specs:
+            there = KeyGroupRange(spec.start, spec.end)
+            first = max(0, bisect_right(starts, spec.start) - 1)
+            for subtask in range(first, bisect_right(starts, spec.end)):
+                common = groups[subtask].overlap(there)
+                held[subtask][executor] = held[subtask].get(executor, 0) + common
+    return {
+        subtask: max(counts, key=lambda e: (counts[e], before.get(subtask) == e, e))
+        for subtask, counts in enumerate(held)
+        if any(counts.values())
+    }

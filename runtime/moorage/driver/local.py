@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from moorage.driver.views import ExecutorsView
 from moorage.engine.placement import LocalPlacement
 from moorage.engine.range_access import ServerConnection, ServerDoor
 from moorage_state.errors import LocalDiskError, MoorageError, UserError
+from moorage_state.keygroups import KeyGroupRange
 from moorage_state.server.client import StateClient
 from moorage_state.server.group import ServerGroup
 from moorage_state.state_backends import StateBackend
@@ -173,10 +174,10 @@ class LocalServers:
     def __init__(self, group: ServerGroup) -> None:
         self._group = group
 
-    def place(self, parallelism: int) -> list[int]:
+    def place(self, groups: Sequence[KeyGroupRange], checkpoint_id: int) -> list[int]:  # noqa: ARG002
         """Subtask i is served by server i modulo their number."""
         self.ensure_alive()
-        return [subtask % len(self._group.pids) for subtask in range(parallelism)]
+        return [subtask % len(self._group.pids) for subtask in range(len(groups))]
 
     def door(self, index: int) -> ServerDoor:
         """How tasks find a server."""

@@ -170,7 +170,7 @@ class RangeFleet:
             checkpoint_id: the checkpoint the handles belong to; 0 for a first start.
             base_url: the store that the handles' keys are of; the lineage's if not given.
         """
-        self._place()
+        self._place(checkpoint_id)
         self._run = run
         self._base_url = base_url or self._store_url
         stored = _by_key_groups(handles)
@@ -369,9 +369,11 @@ class RangeFleet:
         """See `Servers.wants_to_move`."""
         return self._servers.wants_to_move(busy=busy)
 
-    def _place(self) -> None:
+    def _place(self, checkpoint_id: int) -> None:
         """Ask where ranges belong now, and let go of them where they were before."""
-        wanted = self._servers.place(self._parallelism)
+        subtasks, groups = range(self._parallelism), self._max_parallelism
+        by_subtask = [range_of(subtask, len(subtasks), groups) for subtask in subtasks]
+        wanted = self._servers.place(by_subtask, checkpoint_id)
         # Nobody waits for hosts that are gone.
         self._close_gone()
         moving = {k: r for k, r in self._ranges.items() if r.server != wanted[k[1]]}

@@ -17,6 +17,7 @@ import msgspec
 
 from moorage_state.database import Scan
 from moorage_state.errors import MoorageError, VersionGone
+from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import EVENT_TIMERS
 from moorage_state.server.client import StateClient
 from moorage_state.server.operations import Lease, StateApi, Version
@@ -58,10 +59,14 @@ class ServerConnection(StateApi, Protocol):
 class Servers(Protocol):
     """State servers on one or several hosts; the index of one that is gone is not used again."""
 
-    def place(self, parallelism: int) -> list[int]:
+    def place(self, groups: Sequence[KeyGroupRange], checkpoint_id: int) -> list[int]:
         """By subtask, the index of the server that has its ranges from now on.
 
         Called when a run begins, and only then do ranges move. May wait for servers to be there.
+
+        Args:
+            groups: by subtask, its key groups.
+            checkpoint_id: which they will be opened from; 0 for none.
         """
         ...
 

@@ -41,6 +41,7 @@ from moorage.engine.subtask_plan import SubtaskPlan
 from moorage_api import StatefulSparkJob
 from moorage_state.coordinator import CompletedCheckpointStore
 from moorage_state.deltas import encode_frame
+from moorage_state.keygroups import KeyGroupRange
 from moorage_state.server import RangeHost, RangeSpec, Version
 from moorage_state.server.exchange import Answer
 from moorage_state.server.operations import Call
@@ -123,8 +124,8 @@ class _Here:
     def __init__(self, host: RangeHost) -> None:
         self._host = host
 
-    def place(self, parallelism: int) -> list[int]:
-        return [0] * parallelism
+    def place(self, groups: Sequence[KeyGroupRange], _checkpoint_id: int) -> list[int]:
+        return [0] * len(groups)
 
     def door(self, _index: int) -> ServerDoor:
         return ServerDoor("here")

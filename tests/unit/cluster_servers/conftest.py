@@ -1,5 +1,6 @@
 """Executors without Spark: a pool that a test changes by hand, and real servers for each."""
 
+import contextlib
 import shutil
 import threading
 from dataclasses import dataclass, field
@@ -31,7 +32,8 @@ class Pod:
 
     def __init__(self, volume, port=0):
         self.volume = volume
-        self.slot = Slot.take(volume)
+        self.held = contextlib.ExitStack()
+        self.slot = self.held.enter_context(Slot.take(volume))
         self.port = port
         self.start()
 
@@ -54,6 +56,7 @@ class Pod:
 
     def end(self):
         self.group.close()
+        self.held.close()
 
 
 @dataclass
@@ -107,19 +110,20 @@ class Cluster:
         }
         return ClusterServers(**(arguments | changes))
 
-    def add(self, name, *, port=0, wanted=True):
-        """An executor starts, with a volume of its own."""
-        pod = Pod(self.folder / f"{name}-{len(self.made)}", port)
+    def add(self, name, *, port=0, wanted=True, volume=None):
+        """An executor starts, with a volume of its own if it is not given that of another."""
+        pod = Pod(volume or self.folder / f"{name}-{len(self.made)}", port)
         self.made.append(pod)
         self.pool.pods[name] = pod
         self.pool.desired += wanted
         return pod
 
-    def lose(self, name, *, known=True):
-        """An executor is gone with its volume; Spark may not have noticed."""
+    def lose(self, name, *, known=True, keep=False):
+        """An executor is gone, and if it is not kept its volume; Spark may not have noticed."""
         pod = self.pool.pods[name]
         pod.end()
-        shutil.rmtree(pod.volume)
+        if not keep:
+            shutil.rmtree(pod.volume)
         if known:
             del self.pool.pods[name]
         return pod

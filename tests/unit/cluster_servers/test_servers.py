@@ -10,6 +10,7 @@ from moorage.driver.environment import NoExecutors, StoppedWaiting
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.range_access import ExecutorLost, ServerDoor, connect_to
 from moorage_state.deltas import encode_frame
+from moorage_state.keygroups import range_of
 from moorage_state.server import ServerGroup
 from moorage_state.server.client import StateClient
 from moorage_state.server.slots import Slot, socket_path
@@ -29,7 +30,7 @@ def executors_of(cluster, placed):
 def test_subtasks_are_shared_and_the_scheduler_is_told_the_same(cluster):
     cluster.add("0")
     cluster.add("1")
-    placed = cluster.servers.place(4)
+    placed = cluster.servers.place(shares(4), 0)
     assert executors_of(cluster, placed) == owners(cluster) == "0101"
     for index in set(placed):
         with cluster.servers.connect(index) as client:
@@ -39,10 +40,10 @@ def test_subtasks_are_shared_and_the_scheduler_is_told_the_same(cluster):
 def test_a_replaced_executor_gets_the_lost_subtasks_and_no_others(cluster):
     cluster.add("0")
     cluster.add("1")
-    before = cluster.servers.place(4)
+    before = cluster.servers.place(shares(4), 0)
     cluster.lose("1")
     cluster.add("2", wanted=False)
-    after = cluster.servers.place(4)
+    after = cluster.servers.place(shares(4), 0)
     assert owners(cluster) == "0202"
     assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, True, False]
     assert not set(after) & {before[1]}, "an index is never that of another server"
@@ -52,7 +53,7 @@ def test_of_two_executors_at_one_address_the_newest_counts(cluster):
     """Spark has not noticed yet that the older one is gone."""
     cluster.add("9")
     cluster.pool.pods["10"] = cluster.pool.pods["9"]
-    cluster.servers.place(2)
+    cluster.servers.place(shares(2), 0)
     assert owners(cluster) == "1010"
 
 
@@ -63,7 +64,7 @@ def test_it_waits_for_the_wanted_executors_and_tells_why(cluster):
     cluster.pool.desired = 2
     late = threading.Timer(1.0, cluster.add, ["1"], {"wanted": False})
     late.start()
-    cluster.servers.place(4)
+    cluster.servers.place(shares(4), 0)
     late.join()
     assert owners(cluster) == "0101"
     (told,) = cluster.told
@@ -75,7 +76,7 @@ def test_it_waits_for_the_wanted_executors_and_tells_why(cluster):
 def test_after_a_while_it_goes_on_with_fewer_and_says_so(cluster):
     cluster.add("0")
     cluster.pool.desired = 3
-    cluster.servers.place(4)
+    cluster.servers.place(shares(4), 0)
     assert owners(cluster) == "0000"
     assert "going on with fewer executors: ready=1 wanted=3" in cluster.told[-1]
 
@@ -84,14 +85,14 @@ def test_after_a_while_it_goes_on_with_fewer_and_says_so(cluster):
 def test_without_any_executor_it_gives_up_and_says_why(cluster):
     cluster.pool.desired = 3
     with pytest.raises(NoExecutors, match=r"wanted=3 .*node gone"):
-        cluster.servers.place(4)
+        cluster.servers.place(shares(4), 0)
 
 
 def test_an_executor_whose_servers_refuse_the_token_is_named(cluster):
     cluster.servers = cluster.new_servers(token="another")  # noqa: S106
     cluster.add("0")
     with pytest.raises(NoExecutors, match=r"executor 0: .*token is wrong"):
-        cluster.servers.place(2)
+        cluster.servers.place(shares(2), 0)
 
 
 def test_to_stop_ends_the_wait(cluster):
@@ -99,13 +100,13 @@ def test_to_stop_ends_the_wait(cluster):
     cluster.pool.desired = 1
     threading.Timer(0.3, cluster.stop.set).start()
     with pytest.raises(StoppedWaiting):
-        cluster.servers.place(2)
+        cluster.servers.place(shares(2), 0)
 
 
 def test_a_server_that_died_is_waited_for(cluster):
     cluster.servers = cluster.new_servers(patience=Patience())
     pod = cluster.add("0")
-    (index, _) = cluster.servers.place(2)
+    (index, _) = cluster.servers.place(shares(2), 0)
     pod.group.close()
     back = threading.Timer(0.5, pod.start)
     back.start()
@@ -119,7 +120,7 @@ def test_a_server_that_died_is_waited_for(cluster):
 def test_an_executor_that_is_gone_is_lost_whether_spark_knows_it_or_not(cluster, known):
     cluster.add("0")
     cluster.add("1")
-    cluster.servers.place(4)
+    cluster.servers.place(shares(4), 0)
     cluster.lose("1", known=known)
     with pytest.raises(ExecutorLost, match=r"executor=1 subtasks=\[1, 3\]"):
         cluster.servers.ensure_alive()
@@ -127,7 +128,7 @@ def test_an_executor_that_is_gone_is_lost_whether_spark_knows_it_or_not(cluster,
 
 def test_an_executor_that_spark_lost_is_lost_though_its_servers_still_answer(cluster):
     cluster.add("0")
-    cluster.servers.place(2)
+    cluster.servers.place(shares(2), 0)
     del cluster.pool.pods["0"]
     with pytest.raises(ExecutorLost, match="executor=0"):
         cluster.servers.ensure_alive()
@@ -135,7 +136,7 @@ def test_an_executor_that_spark_lost_is_lost_though_its_servers_still_answer(clu
 
 def test_another_executor_at_the_same_address_is_not_taken_for_the_lost_one(cluster):
     lost = cluster.add("0")
-    (index,) = cluster.servers.place(1)
+    (index,) = cluster.servers.place(shares(1), 0)
     door = cluster.servers.door(index)
     cluster.lose("0", known=False)
     cluster.add("0", port=lost.port, wanted=False)
@@ -145,13 +146,13 @@ def test_another_executor_at_the_same_address_is_not_taken_for_the_lost_one(clus
         connect_to(door, "secret")
     with pytest.raises(ExecutorLost, match="another state server"):
         cluster.servers.ensure_alive()
-    (new,) = cluster.servers.place(1)
+    (new,) = cluster.servers.place(shares(1), 0)
     assert new != index
 
 
 def test_a_task_takes_the_socket_of_its_own_executor_only(cluster, monkeypatch):
     here, there = cluster.add("0"), cluster.add("1")
-    placed = cluster.servers.place(2)
+    placed = cluster.servers.place(shares(2), 0)
     near, far = (cluster.servers.door(index) for index in placed)
     addresses: list[str] = []
     connect = StateClient.connect
@@ -197,7 +198,7 @@ def test_a_stop_at_once_ends_the_wait_for_executors(cluster):
     servers = cluster.new_servers(patience=Patience(), at_once=asked.is_set)
     threading.Timer(0.1, asked.set).start()
     with pytest.raises(StoppedWaiting):
-        servers.place(1)
+        servers.place(shares(1), 0)
     servers.close()
 
 
@@ -207,7 +208,7 @@ def test_a_joined_executor_is_worth_a_move_once_it_has_settled(cluster):
     cluster.servers = cluster.new_servers(
         patience=Patience(settle=5.0, between_moves=20.0, look=1.0), clock=lambda: clock[0]
     )
-    cluster.servers.place(4)
+    cluster.servers.place(shares(4), 0)
     assert not cluster.servers.wants_to_move()
     cluster.add("1")
     wishes = []
@@ -216,7 +217,7 @@ def test_a_joined_executor_is_worth_a_move_once_it_has_settled(cluster):
         wishes.append(cluster.servers.wants_to_move())
     # Not before 20 s are over, not twice in 20 s.
     assert wishes == [False, False, False, True, False, False, True]
-    cluster.servers.place(4)
+    cluster.servers.place(shares(4), 0)
     assert owners(cluster) == "0101" or sorted(owners(cluster)) == ["0", "0", "1", "1"]
     clock[0] = 300.0
     assert not cluster.servers.wants_to_move()
@@ -225,11 +226,11 @@ def test_a_joined_executor_is_worth_a_move_once_it_has_settled(cluster):
 def test_subtasks_flee_from_an_executor_that_leaves_and_then_it_is_dismissed(cluster):
     cluster.add("0")
     cluster.add("1")
-    cluster.servers.place(4)
+    cluster.servers.place(shares(4), 0)
     cluster.pool.going, cluster.pool.desired = {"1"}, 1
     assert cluster.servers.wants_to_move()
     assert cluster.pool.dismissed == []
-    cluster.servers.place(4)
+    cluster.servers.place(shares(4), 0)
     assert owners(cluster) == "0000"
     assert cluster.pool.dismissed == ["1"]
 
@@ -237,7 +238,7 @@ def test_subtasks_flee_from_an_executor_that_leaves_and_then_it_is_dismissed(clu
 def test_an_executor_that_spark_lost_is_fled_from_while_its_servers_answer(cluster):
     cluster.add("0")
     gone = cluster.add("1")
-    cluster.servers.place(4)
+    cluster.servers.place(shares(4), 0)
     del cluster.pool.pods["1"]
     assert cluster.servers.wants_to_move()
     gone.end()
@@ -247,7 +248,7 @@ def test_an_executor_that_spark_lost_is_fled_from_while_its_servers_answer(clust
 
 def test_one_that_leaves_without_subtasks_is_dismissed_without_a_move(cluster):
     cluster.add("0")
-    cluster.servers.place(2)
+    cluster.servers.place(shares(2), 0)
     cluster.add("1", wanted=False)
     cluster.pool.going = {"1"}
     assert not cluster.servers.wants_to_move()
@@ -255,10 +256,12 @@ def test_one_that_leaves_without_subtasks_is_dismissed_without_a_move(cluster):
 
 
 class Fleet:
-    """One operator of four subtasks on the cluster's servers."""
+    """One operator of four key groups on the cluster's servers, a subtask for each at first."""
 
-    def __init__(self, cluster, store):
-        self.fleet = RangeFleet(cluster.servers, ["counts"], 4, 4, f"file://{store}")
+    def __init__(self, cluster, store, parallelism=4, servers=None):
+        servers = servers or cluster.servers
+        url = f"file://{store}"
+        self.fleet = RangeFleet(servers, ["counts"], parallelism, 4, url)
         self.epoch = 0
 
     def write(self, value):
@@ -285,6 +288,11 @@ class Fleet:
         upload = self.fleet.upload(checkpoint_id, {})
         self.fleet.complete(checkpoint_id, self.epoch, upload.handles)
         return upload.handles
+
+
+def shares(parallelism):
+    """The key groups of each subtask."""
+    return [range_of(subtask, parallelism, 128) for subtask in range(parallelism)]
 
 
 def key_of(subtask):
@@ -331,6 +339,109 @@ def test_a_server_that_died_alone_is_opened_in_place_with_all_that_was_committed
     assert fleet.read() == [b"two"] * 4
     fleet.write(b"three")
     assert fleet.read() == [b"three"] * 4
+
+
+@pytest.fixture
+def checkpointed(fleet):
+    """The handles of a checkpoint of every range, and an epoch after it."""
+    fleet.fleet.open("f1r0", 0, {}, 0)
+    fleet.write(b"one")
+    handles = fleet.checkpoint(1)
+    fleet.write(b"two")
+    return handles
+
+
+def test_a_volume_that_comes_back_with_another_executor_has_its_ranges_again(
+    cluster, fleet, checkpointed
+):
+    volume = cluster.lose("0", keep=True).volume
+    with pytest.raises(ExecutorLost):
+        fleet.fleet.recover()
+    cluster.add("2", wanted=False)
+    cluster.add("3", volume=volume, wanted=False)
+    cluster.pool.desired = 3
+    results = fleet.fleet.open("f1r1", 1, checkpointed, 1)
+    assert [result.source for result in results].count("store") <= 1, "what a third one takes over"
+    assert cluster.pinned[-1][0] == "3"
+    assert fleet.read() == [b"one"] * 4
+
+
+def test_another_driver_finds_volumes_though_executors_have_other_names(
+    cluster, fleet, checkpointed, tmp_path
+):
+    fleet.fleet.close()
+    one, two = cluster.pool.pods["0"], cluster.pool.pods["1"]
+    cluster.pool.pods = {"0": two, "1": one}
+    servers = cluster.new_servers()
+    later = Fleet(cluster, tmp_path / "store", servers=servers)
+    try:
+        results = later.fleet.open("f2r0", 1, checkpointed, 1)
+        assert [result.source for result in results] == ["local"] * 4
+        assert later.read() == [b"one"] * 4
+    finally:
+        later.fleet.close()
+        servers.close()
+
+
+def test_what_is_wrong_in_a_volume_that_was_found_again_comes_from_the_store(
+    cluster, fleet, checkpointed, tmp_path
+):
+    fleet.fleet.close()
+    volume = cluster.pool.pods["0"].volume
+    copy = next(volume.glob("state/ranges/counts/*/ckpt/1"))
+    for damaged in copy.glob("*.sst"):
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    servers = cluster.new_servers()
+    later = Fleet(cluster, tmp_path / "store", servers=servers)
+    try:
+        results = later.fleet.open("f2r0", 1, checkpointed, 1)
+        assert sorted(r.source for r in results) == ["local"] * 3 + ["store"]
+        assert later.read() == [b"one"] * 4
+    finally:
+        later.fleet.close()
+        servers.close()
+
+
+def test_subtasks_of_another_parallelism_go_where_their_key_groups_are(cluster, tmp_path):
+    (tmp_path / "store").mkdir()
+    cluster.add("0")
+    cluster.add("1")
+    two = Fleet(cluster, tmp_path / "store", parallelism=2)
+    two.fleet.open("f1r0", 0, {}, 0)
+    two.fleet.snapshot(1)
+    handles = two.fleet.upload(1, {}).handles
+    two.fleet.complete(1, 0, handles)
+    two.fleet.close()
+    four = Fleet(cluster, tmp_path / "store")
+    try:
+        results = four.fleet.open("f1r1", 0, handles, 1)
+        assert owners(cluster) == "0011"
+        assert [result.source for result in results] == ["local"] * 4
+    finally:
+        four.fleet.close()
+
+
+def test_what_moved_away_is_deleted_once_the_run_has_a_checkpoint(cluster, fleet, checkpointed):
+    cluster.add("2")
+    fleet.fleet.open("f1r1", 1, checkpointed, 1)
+    fleet.epoch = 1
+    fleet.write(b"three")
+    fleet.checkpoint(2)
+    left = [p for pod in cluster.made for p in pod.volume.glob("state/ranges/counts/*")]
+    assert sorted(path.name for path in left) == ["0-0", "1-1", "2-2", "3-3"]
+    assert fleet.read() == [b"three"] * 4
+
+
+@pytest.mark.usefixtures("checkpointed")
+def test_a_volume_of_another_lineage_is_wiped_and_that_is_said(cluster, fleet):
+    fleet.fleet.close()
+    servers = cluster.new_servers(lineage="another")
+    try:
+        servers.place(shares(2), 0)
+    finally:
+        servers.close()
+    assert sum("another lineage" in text for text in cluster.told) == 2
+    assert not [p for pod in cluster.made for p in pod.volume.glob("state/ranges/*/*")]
 
 
 def test_ranges_are_let_go_where_they_were_when_they_move(cluster, fleet):

@@ -29,8 +29,8 @@ class Served:
             Service(whole, TOKEN).listen(listener)
             self.addresses.append(f"tcp:127.0.0.1:{listener.getsockname()[1]}")
 
-    def place(self, parallelism):
-        return [subtask % len(self.addresses) for subtask in range(parallelism)]
+    def place(self, groups, _checkpoint_id):
+        return [subtask % len(self.addresses) for subtask in range(len(groups))]
 
     def connect(self, index):
         return StateClient.connect(self.addresses[index], TOKEN)

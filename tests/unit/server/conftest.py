@@ -134,7 +134,7 @@ class Driven:
         # for them again.
         self.base = RestoreBase(checkpoint_id, epochs, [handle])
         self.committed = [version for version in self.committed if version.epoch > epochs]
-        self.api.notify_complete(checkpoint_id)
+        self.api.notify_complete(checkpoint_id, self.run)
         return handle
 
 

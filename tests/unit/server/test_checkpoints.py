@@ -439,7 +439,7 @@ def test_a_completed_checkpoint_drops_the_directories_of_another_parallelism(
     assert (ranges / "0-63").exists()
     for part in parts:
         part.range.snapshot(2, part.version)
-    parts[0].api.notify_complete(2)
+    host.notify_complete(2, parts[0].run)
     assert sorted(path.name for path in ranges.iterdir()) == ["0-31", "32-63"]
 
 

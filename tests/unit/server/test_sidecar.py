@@ -21,6 +21,7 @@ import pytest
 from moorage_testing.jobs import wait_until
 
 from moorage_state.errors import LocalDiskError, MoorageError, Retryable, UserError
+from moorage_state.server import slots
 from moorage_state.server.client import StateClient
 from moorage_state.server.sidecar import Sidecar, Signs, backend_for, main
 from moorage_state.server.slots import Slot, socket_path
@@ -364,6 +365,46 @@ def test_a_place_keeps_its_identity_and_is_free_when_its_holder_ends(tmp_path):
     with Slot.take(tmp_path) as one:
         assert one.identity != names[0]
         assert one.identity.endswith("-0")
+
+
+def test_a_job_gets_the_places_that_it_had_on_a_volume_of_many(tmp_path):
+    with Slot.take(tmp_path, "a/one") as one, Slot.take(tmp_path, "a/two") as two:
+        ours = two.identity
+        assert [one.number, two.number] == [0, 1]
+    with Slot.take(tmp_path, "a/two") as again, Slot.take(tmp_path, "a/two") as more:
+        assert again.identity == ours
+        assert more.number == 2, "what another job may come back to is left to it"
+    with Slot.take(tmp_path, "a/one") as first:
+        assert first.number == 0
+
+
+def test_a_place_that_its_job_left_a_day_ago_is_anybodys(tmp_path):
+    now = time.time()
+    with Slot.take(tmp_path, "a/gone"):
+        pass
+    with Slot.take(tmp_path, "a/new", lambda: now + 3600) as other:
+        assert other.number == 1
+    with Slot.take(tmp_path, "a/third", lambda: now + 90_000) as third:
+        assert third.number == 0
+
+
+def test_a_place_that_is_in_use_for_days_is_no_place_that_was_left(tmp_path):
+    later = time.time() + 200_000
+    times = iter([later - 200_000, later])
+    with Slot.take(tmp_path, "a/one", lambda: next(times)) as one:
+        one.sign()
+    with Slot.take(tmp_path, "a/two", lambda: later + 3600) as two:
+        assert two.number == 1
+
+
+def test_with_all_other_places_taken_that_of_another_job_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(slots, "_MOST_SLOTS", 2)
+    with Slot.take(tmp_path, "a/one"), Slot.take(tmp_path, "a/two"):
+        pass
+    with Slot.take(tmp_path, "a/one"), Slot.take(tmp_path, "a/one") as second:
+        assert second.number == 1
+        with pytest.raises(Retryable, match="taken"):
+            Slot.take(tmp_path, "a/three")
 
 
 @pytest.mark.parametrize("server", ["", "abc", "abc.0", "abc-x.0", "abc-0.x"])
