@@ -21,6 +21,7 @@ TOPICS: dict[str, str] = {
     "manifests": "benchmarks.scale.manifests",
     "rescale": "benchmarks.scale.rescale",
     "timers": "benchmarks.scale.timers",
+    "unions": "benchmarks.scale.unions",
     "operator": "benchmarks.scale.operator",
 }
 """By name, the module whose `measure(quick)` returns the curves of a topic."""

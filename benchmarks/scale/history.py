@@ -119,11 +119,11 @@ class _Counted:
             return call
 
         def counted(*arguments: Any, **options: Any) -> Any:
-            found = call(*arguments, **options)
             if name != "list":
+                # Before the call: one for what is not there is a request like any other.
                 self._ask(1)
-                return found
-            infos = list(found)
+                return call(*arguments, **options)
+            infos = list(call(*arguments, **options))
             self._ask(max(1, math.ceil(len(infos) / _PAGE)))
             return iter(infos)
 

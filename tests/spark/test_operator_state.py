@@ -76,6 +76,23 @@ class Remembers(KeyedProcessFunction, CheckpointedFunction):
         self.counts.add(self.n)
 
 
+class CountsTogether(KeyedProcessFunction, CheckpointedFunction):
+    """Tells how many rows all subtasks had before, and notes its own in a union list."""
+
+    def initialize_state(self, ctx):
+        counts = ListStateDescriptor("n", "long")
+        self.counts = ctx.operator_state_store.get_union_list_state(counts)
+        self.before, self.n = sum(self.counts.get()), 0
+
+    def process(self, row, ctx):  # noqa: ARG002
+        self.n += 1
+        yield ctx.key, str(self.before)
+
+    def snapshot_state(self, ctx):  # noqa: ARG002
+        if self.n:
+            self.counts.add(self.n)
+
+
 class KillsAServerAtItsSnapshot(Remembers):
     """Once, in one subtask, kills the server of the state it is about to write."""
 
@@ -178,6 +195,16 @@ def remembering(function):
         told.sink_to(Collect(), uid="out")
 
     return build
+
+
+def test_every_subtask_reads_what_all_have_written_to_a_union_list(start, frame):
+    engine = start(remembering(CountsTogether()), parallelism=3)
+    users = [(f"u{i}", 1) for i in range(8)]
+    for expected in ("0", "8", "16"):
+        sent = rows_of(engine.epoch(frame(users, EVENTS)), "out")
+        assert [told for _, told in sent] == [expected] * 8
+    engine.epoch()
+    assert {told for _, told in rows_of(engine.epoch(frame(users[:1], EVENTS)), "out")} == {"24"}
 
 
 def test_each_epoch_begins_with_the_state_that_the_one_before_left(start, frame):

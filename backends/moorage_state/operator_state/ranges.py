@@ -4,7 +4,8 @@ Decides what of it is read when, and that what did not change is not written. Ca
 in every epoch of a function that has operator state; talks to ranges only through `RangeAccess`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Protocol
 
 from moorage_state.keyed.access import RangeAccess
@@ -35,8 +36,8 @@ class Writer(Protocol):
         ...
 
 
-Peer = tuple[int, Callable[[], RangeAccess]]
-"""The first key group of a subtask's range, and how that range is reached."""
+ReadUnion = Callable[[str], Mapping[int, list[bytes]]]
+"""By the first key group of each subtask, its elements of the union list of a name, as stored."""
 
 
 def entries_under(access: RangeAccess, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -57,9 +58,12 @@ class RangeOperatorStates(OperatorStateStore):
         access: the subtask's own range at the version this epoch reads.
         epoch: part of the position of what is added to lists.
         known: schemas that the restored state or earlier epochs recorded.
-        peers: the ranges of all subtasks of the operator, in order, the own one included.
+        union: what all subtasks have of a union list; None: there is nothing but the own.
         changed: states that other subtasks declare with another type in this epoch: they are
             converted here as well, whether or not anybody asks for them.
+
+    Attributes:
+        wrote_union: whether `flush` wrote to a union list, so that others have to read it again.
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class RangeOperatorStates(OperatorStateStore):
         first_group: int,
         epoch: int,
         known: Iterable[OperatorStateSchema] = (),
-        peers: Sequence[Peer] = (),
+        union: ReadUnion | None = None,
         changed: Iterable[OperatorStateSchema] = (),
     ) -> None:
         super().__init__(known)
@@ -78,10 +82,11 @@ class RangeOperatorStates(OperatorStateStore):
         self._writer = writer
         self._first_group = first_group
         self._epoch = epoch
-        self._peers = peers
+        self._union = union
         self._own: dict[str, list[bytes]] = {}
         self._stored: dict[str, dict[bytes, bytes]] = {}
         self._ordinal = 0
+        self.wrote_union = False
 
     def flush(self) -> None:
         """Write what changed; called once, when the function is done with the epoch."""
@@ -98,24 +103,32 @@ class RangeOperatorStates(OperatorStateStore):
         convert = self._converter(name)
         if convert is not None and not (change is not None and change.cleared):
             own = list(map(convert, self.stored(name)))
-            self.replace(name, own + (change.added if change is not None else []))
+            wrote = self.replace(name, own + (change.added if change is not None else []))
         elif change is not None:
-            self.replace(name, change.added, keep=not change.cleared)
+            wrote = self.replace(name, change.added, keep=not change.cleared)
+        else:
+            return
+        self.wrote_union |= wrote and state.schema.mode == "union"
 
-    def replace(self, name: str, elements: list[bytes], *, keep: bool = False) -> None:
-        """Write the elements of a list state; behind those that it has if `keep`."""
+    def replace(self, name: str, elements: list[bytes], *, keep: bool = False) -> bool:
+        """Write the elements of a list state; behind those that it has if `keep`.
+
+        Returns whether there was anything to write.
+        """
         prefix = state_prefix(self._first_group, name)
         known = self._own.get(name)
         # Functions write their whole list anew in each epoch: what lies there already, at the same
         # place, is not written again.
         if known is not None and not keep and elements[: len(known)] == known:
             elements = elements[len(known) :]
+            keep = True
         elif not keep:
             self._writer.delete_range(prefix, prefix_end(prefix))
         for raw in elements:
             self._writer.write(element_key(prefix, self._epoch, self._ordinal), raw)
             self._ordinal += 1
             self._writer.flush_key()
+        return bool(elements) or not keep
 
     def stored(self, name: str) -> list[bytes]:
         """The elements of a list state of this subtask as they are stored."""
@@ -149,14 +162,11 @@ class RangeOperatorStates(OperatorStateStore):
 
     def _all(self, schema: OperatorStateSchema) -> list[bytes]:
         """The elements of the lists of all subtasks, as they are stored."""
-        found: list[bytes] = []
-        for first_group, reach in self._peers:
-            if first_group == self._first_group:
-                found += self.stored(schema.name)
-            else:
-                prefix = state_prefix(first_group, schema.name)
-                found += [raw for _, raw in entries_under(reach(), prefix)]
-        return found
+        if self._union is None:
+            return list(self.stored(schema.name))
+        lists = self._union(schema.name)
+        self._own.setdefault(schema.name, lists[self._first_group])
+        return list(chain.from_iterable(lists.values()))
 
     def _load_map(self, schema: OperatorStateSchema) -> dict[bytes, bytes]:
         found, convert = self._stored_map(schema.name), self._converter(schema.name)

@@ -50,6 +50,8 @@ from moorage_state.stores import open_store
 
 _log = logging.getLogger(__name__)
 
+_BRING_SECONDS = 5.0
+
 
 @dataclass(slots=True, eq=False)
 class Claim:
@@ -133,6 +135,54 @@ class LeaseTable:
         return [opened for opened in found if choose(opened)]
 
 
+class UnionLists:
+    """Union lists as tasks of this server read them: one brings each, all have it. Thread-safe.
+
+    Args:
+        seconds: how long whoever was told to bring a list may take; then another one is told.
+    """
+
+    def __init__(
+        self, seconds: float = _BRING_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._held: dict[tuple[str, str], tuple[str, bytes]] = {}
+        self._until: dict[tuple[str, str, str], float] = {}
+
+    def get(self, uid: str, name: str, version: str) -> bytes | None:
+        """See `StateApi.union_list`."""
+        with self._changed:
+            while True:
+                held = self._held.get((uid, name))
+                if held is not None and held[0] == version:
+                    return held[1]
+                now = self._clock()
+                until = self._until.get((uid, name, version), now)
+                if until <= now:
+                    self._until[uid, name, version] = now + self._seconds
+                    return None
+                self._changed.wait(until - now)
+
+    def keep(self, uid: str, name: str, version: str, content: bytes) -> None:
+        """See `StateApi.keep_union_list`."""
+        with self._changed:
+            self._held[uid, name] = version, content
+            now = self._clock()
+            self._until = {
+                key: until
+                for key, until in self._until.items()
+                if until > now and key != (uid, name, version)
+            }
+            self._changed.notify_all()
+
+    def forget(self, uid: str) -> None:
+        """Let go of those of an operator: ranges have come or gone."""
+        with self._changed:
+            self._held = {key: held for key, held in self._held.items() if key[0] != uid}
+
+
 def _overlap(one: RangeSpec, other: RangeSpec) -> bool:
     return one.uid == other.uid and one.start <= other.end and other.start <= one.end
 
@@ -167,6 +217,7 @@ class RangeHost:
         self._clock = clock
         self._leases = LeaseTable()
         self._parts = PartCache()
+        self._unions = UnionLists()
         self._opening: dict[str, threading.Lock] = {}
         self._to_apply: queue.SimpleQueue[OpenRange | None] = queue.SimpleQueue()
         # A daemon: an accepted commit is on disk, so ending in the middle of one loses nothing.
@@ -203,6 +254,7 @@ class RangeHost:
         live = self._live(spec, run, versions[-1:] or _beginnings(spec, base, initial_epoch))
         if live is not None:
             return OpenResult(live, "live", 0, self._clock() - began)
+        self._unions.forget(spec.uid)
         claim, ended = self._leases.claim(spec, run)
         for other in ended:
             _close(other.opened, f"run {run} took over the range")
@@ -243,6 +295,12 @@ class RangeHost:
             return export(parts, specs, checkpoint_id, store, self._databases)
         return copy_native(parts, run, checkpoint_id, store)
 
+    def union_list(self, uid: str, name: str, version: str) -> bytes | None:
+        return self._unions.get(uid, name, version)
+
+    def keep_union_list(self, uid: str, name: str, version: str, content: bytes) -> None:
+        self._unions.keep(uid, name, version, content)
+
     def notify_complete(self, checkpoint_id: int, run: str = "") -> None:
         for opened in self._ranges_of(run):
             opened.notify_complete(checkpoint_id)
@@ -254,6 +312,7 @@ class RangeHost:
             opened.snapshots.aborted(checkpoint_id)
 
     def release_range(self, lease: Lease, /) -> None:
+        self._unions.forget(lease.uid)
         _close(self._leases.release(lease), "the range was released")
 
     def stats(self) -> list[RangeStats]:

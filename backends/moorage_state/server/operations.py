@@ -417,6 +417,16 @@ class StateApi(Protocol):
             StoreUnavailable: the store does not take it.
         """
 
+    def union_list(self, uid: str, name: str, version: str, /) -> bytes | None:
+        """What was brought as this version of a union list of an operator.
+
+        None: the caller is to bring it, by `keep_union_list`. Who asks meanwhile waits for that,
+        for some seconds at most, and is then told the same.
+        """
+
+    def keep_union_list(self, uid: str, name: str, version: str, content: bytes, /) -> None:
+        """Hold this version of a union list, and no other of it, for the tasks that ask."""
+
     def notify_complete(self, checkpoint_id: int, run: str = "", /) -> None:
         """Drop older local copies and the deltas this checkpoint contains, of `run` or of all.
 

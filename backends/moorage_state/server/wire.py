@@ -52,6 +52,7 @@ BULK_ARGUMENTS = {
     "stage": "frame",
     "upload_many": "requests",
     "save_many": "specs",
+    "keep_union_list": "content",
 }
 
 _MAGIC = b"MOORSTA"

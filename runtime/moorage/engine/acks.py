@@ -120,6 +120,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         max_event_time: by clock of an input, the newest event time in milliseconds.
         value_times: by clock that counts by the values of a column, the same of each value.
         committables: by sink uid, what was staged.
+        wrote_union: whether the delta has elements of a union list.
     """
 
     uid: str
@@ -147,6 +148,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     committables: dict[str, list[dict[str, Any]]] = {}
     sent: dict[str, Tally] = {}
     read: ReadRows | None = None
+    wrote_union: bool = False
 
     @property
     def digest(self) -> str:
@@ -225,6 +227,10 @@ class EpochOutcome:
                 same = merged.setdefault(uid, {}).setdefault(schema.name, schema)
                 require_same(schema, same, "of another subtask was registered")
         return {uid: [states[n] for n in sorted(states)] for uid, states in merged.items()}
+
+    def union_writers(self) -> set[str]:
+        """The operators of which a subtask wrote to a union list."""
+        return {uid for (uid, _), ack in self.acks.items() if ack.wrote_union}
 
     def reported_operator_states(self) -> dict[str, dict[str, set[OperatorStateSchema]]]:
         """By operator uid and name, all that subtasks say of an operator state."""

@@ -191,7 +191,7 @@ class EpochRunner:
         )
         self._next_timers = next_timers
         self.schemas.update(schemas)
-        self.operator_states.committed(operator_states, self._expected)
+        self.operator_states.committed(operator_states, self._expected, outcome.union_writers())
 
     def _refuse_odd_rows(self, outcome: EpochOutcome) -> None:
         operators = {o.uid: o for o in self._graph.operators}

@@ -5,6 +5,7 @@ the snapshot's. Called by the epoch runner and the driver; the rules are in
 `moorage_state.operator_state`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -36,6 +37,9 @@ class OperatorStates:
     restored_checkpoint_id: int | None = None
     next_checkpoint_id: Callable[[], int] = lambda: 1
     _changed: dict[str, dict[str, OperatorStateSchema]] = field(default_factory=dict)
+    # Servers hold union lists under it, which another one of these must not take for its own.
+    _identity: str = field(default_factory=lambda: uuid4().hex)
+    _unions: Counter[str] = field(default_factory=Counter)
 
     def plans(self, graph: JobGraph) -> dict[str, OperatorStatePlan]:
         """By operator uid, the plans of the next epoch; only for operators that need one."""
@@ -65,11 +69,19 @@ class OperatorStates:
         return found
 
     def committed(
-        self, schemas: Mapping[str, Sequence[OperatorStateSchema]], uids: Collection[str]
+        self,
+        schemas: Mapping[str, Sequence[OperatorStateSchema]],
+        uids: Collection[str],
+        union_writers: Collection[str] = (),
     ) -> None:
-        """Take in an epoch that these operators went through, and what of it is known now."""
+        """Take in an epoch that these operators went through, and what of it is known now.
+
+        Args:
+            union_writers: the operators of which some subtask wrote to a union list.
+        """
         self.restored = frozenset(self.restored) | frozenset(uids)
         self.schemas.update({uid: tuple(states) for uid, states in schemas.items()})
+        self._unions.update(union_writers)
         self._changed = {}
 
     def _plan(self, operator: OperatorNode, checkpoint_id: int) -> OperatorStatePlan:
@@ -84,6 +96,7 @@ class OperatorStates:
             time_columns=tuple(b.event_time or "" for b in branches),
             descriptors=rows.descriptors if rows is not None else (),
             changed=tuple(self._changed.get(operator.uid, {}).values()),
+            union_version=f"{self._identity}.{self._unions[operator.uid]}",
         )
 
 

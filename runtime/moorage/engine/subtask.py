@@ -262,6 +262,7 @@ class _Subtask:
             value_times=self._times.values,
             schemas=self._store.schemas,
             operator_states=state.schemas if state is not None else [],
+            wrote_union=state.wrote_union if state is not None else False,
             committables=self._sending.finish(),
             sent=self._sending.sent,
             read=ReadRows(up.uid, up.side_output, self._read) if up is not None else None,

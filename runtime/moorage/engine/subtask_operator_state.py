@@ -25,9 +25,10 @@ from moorage.api.checkpointed import (
 from moorage.api.functions import ProcessContext, RuntimeContext, TimerService
 from moorage.engine.columns import BROADCAST, INPUT_COLUMN, KIND_COLUMN, broadcast_column
 from moorage.engine.outputs import SubtaskOutput
-from moorage.engine.range_access import BoundRange, LeasedRange, RangeConnections
+from moorage.engine.range_access import RangeConnections
 from moorage.engine.rows import TupleReader, missing_times, times_of
 from moorage.engine.subtask_plan import SubtaskPlan
+from moorage.engine.union_lists import UnionLists
 from moorage_state.errors import Bug
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keyed.access import RangeAccess
@@ -35,7 +36,6 @@ from moorage_state.keyed.visits import KeyVisits
 from moorage_state.keygroups import range_of
 from moorage_state.keys import KeyCodec
 from moorage_state.operator_state import OperatorStateSchema, RangeOperatorStates, RawStates
-from moorage_state.operator_state.ranges import Peer
 
 
 class SubtaskOperatorState:
@@ -56,16 +56,17 @@ class SubtaskOperatorState:
         self._function: Any = plan.function
         self._connections = RangeConnections(plan.token)
         groups = range_of(subtask, plan.parallelism, plan.max_parallelism)
-        # Without stored state there is nothing that the others could have left.
-        ranges = () if plan.batch else plan.ranges
-        peers: list[Peer] = [(one.lease.start, self._reach(one)) for one in ranges]
+        union = UnionLists(
+            plan.uid, self._needs.union_version, plan.ranges, subtask, self._connections.to
+        )
         self._states = RangeOperatorStates(
             access,
             store,
             groups.start,
             plan.epoch,
             self._needs.schemas,
-            peers,
+            # Without stored state there is nothing that the others could have left.
+            None if plan.batch else union.read,
             self._needs.changed,
         )
         self._raw = RawStates(self._states, access, store, groups)
@@ -82,6 +83,11 @@ class SubtaskOperatorState:
     def schemas(self) -> list[OperatorStateSchema]:
         """Schemas of all operator states of the operator."""
         return self._states.schemas
+
+    @property
+    def wrote_union(self) -> bool:
+        """Whether a union list has elements that the next epoch finds."""
+        return self._states.wrote_union
 
     def context(self, timers: TimerService) -> ProcessContext:
         """What keyed rows and timers are handed."""
@@ -170,15 +176,6 @@ class SubtaskOperatorState:
             self.first_bad_time = f"input={uid} column={column}"
         self.bad_times += int(missing.sum())
         return batch.filter(pa.array(~missing))
-
-    def _reach(self, leased: LeasedRange) -> Callable[[], RangeAccess]:
-        """Connects to another subtask's range when it is first asked for."""
-
-        def reach() -> RangeAccess:
-            client = self._connections.to(leased)
-            return BoundRange(client, leased, self._plan.epoch, "reads-only")
-
-        return reach
 
 
 def _key_of(plan: SubtaskPlan) -> Callable[[bytes], Any]:

@@ -36,6 +36,8 @@ class OperatorStatePlan:
         inputs, time_columns: of the broadcast stream, as in `SubtaskPlan`.
         descriptors: the states that its rows build up.
         changed: those that some subtask declares with another type in this epoch, as it does.
+        union_version: another one after each epoch in which a subtask wrote to a union list; no
+            two of a run's, and of different runs, are equal.
     """
 
     restored: bool
@@ -47,6 +49,7 @@ class OperatorStatePlan:
     time_columns: tuple[str, ...] = ()
     descriptors: tuple[MapStateDescriptor, ...] = ()
     changed: tuple[OperatorStateSchema, ...] = ()
+    union_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

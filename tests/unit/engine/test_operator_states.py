@@ -100,6 +100,27 @@ def test_an_operator_is_restored_from_its_second_epoch_on(keyed, stream):
     assert not second["prices"].restored
 
 
+def test_union_lists_have_another_version_after_each_epoch_that_wrote_to_one(keyed, stream):
+    graph, states = graph_of(keyed, stream), OperatorStates()
+
+    def version():
+        return states.plans(graph)["counts"].union_version
+
+    def committed(*, wrote):
+        done = outcome(Ack(uid="counts", subtask=0, run="r", epoch=1, wrote_union=wrote))
+        states.committed({}, ["counts"], done.union_writers())
+
+    first = version()
+    committed(wrote=False)
+    assert version() == first
+    committed(wrote=True)
+    second = version()
+    committed(wrote=True)
+    assert (
+        len({first, second, version(), OperatorStates().plans(graph)["counts"].union_version}) == 4
+    )
+
+
 def test_without_such_operators_no_checkpoint_id_is_asked_for(keyed):
     keyed.process(Plain(), uid="plain", output="n long")
     states = OperatorStates(next_checkpoint_id=lambda: pytest.fail("asked"))

@@ -77,10 +77,7 @@ class Life:
 
     def work(self, work, bound, leased, subtask):
         store = KeyedStateStore(bound, self.epoch + 1)
-        peers = [(leased.lease.start, lambda: bound)]
-        states = RangeOperatorStates(
-            bound, store, leased.lease.start, self.epoch + 1, self.schemas, peers
-        )
+        states = RangeOperatorStates(bound, store, leased.lease.start, self.epoch + 1, self.schemas)
         found = work(states, subtask)
         states.flush()
         store.finish()

@@ -14,6 +14,8 @@ from moorage_state.operator_state import (
     RangeOperatorStates,
     RawStates,
 )
+from moorage_state.operator_state.layout import state_prefix
+from moorage_state.operator_state.ranges import entries_under
 
 GROUPS = 12
 
@@ -93,9 +95,13 @@ class Subtask:
         groups = world.ranges[number]
         self.frames = Frames()
         access = Access(world.entries)
-        peers = [(one.start, lambda: access) for one in world.ranges]
+
+        def union(name: str) -> dict[int, list[bytes]]:
+            prefixes = {one.start: state_prefix(one.start, name) for one in world.ranges}
+            return {at: [raw for _, raw in entries_under(access, p)] for at, p in prefixes.items()}
+
         self.states = RangeOperatorStates(
-            access, self.frames, groups.start, world.epoch + 1, world.schemas, peers, world.changed
+            access, self.frames, groups.start, world.epoch + 1, world.schemas, union, world.changed
         )
         self.raw = RawStates(self.states, access, self.frames, groups)
 
