@@ -19,6 +19,7 @@ TOPICS: dict[str, str] = {
     "history": "benchmarks.scale.history",
     "sinks": "benchmarks.scale.sinks",
     "manifests": "benchmarks.scale.manifests",
+    "sources": "benchmarks.scale.sources",
     "rescale": "benchmarks.scale.rescale",
     "timers": "benchmarks.scale.timers",
     "unions": "benchmarks.scale.unions",

@@ -3,11 +3,14 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
+from moorage_testing.manifests import checkpoint_fields
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812  the name everybody reads
 
 from moorage.engine.sparklog import SparkLog, capture, lay
 from moorage_state.errors import UserError
+from moorage_state.snapshots import Cutter, Root, source_texts, store_texts, with_texts
+from moorage_state.stores import MemoryStore
 
 pytestmark = pytest.mark.spark
 
@@ -20,11 +23,23 @@ class Run:
 
     batches: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     captures: dict[int, SparkLog] = field(default_factory=dict)
+    roots: dict[int, Root] = field(default_factory=dict)
+    store: MemoryStore = field(default_factory=lambda: MemoryStore("sparklog"))
+    cutter: Cutter = field(default_factory=Cutter)
     query_id: str = ""
 
     def rows(self, upto=10**9):
         kept = (rows for batch, rows in self.batches.items() if batch <= upto)
         return sorted(itertools.chain.from_iterable(kept))
+
+    def checkpoint(self, location, batch, uids):
+        """As a run takes one: what is large goes into objects, where it is not there yet."""
+        plain = capture(location, batch, uids, self.cutter).to_json()
+        base = self.roots.get(batch - 1)
+        texts = store_texts(self.store, self.cutter.taken(), base, f"u{batch}").texts
+        fields = checkpoint_fields("lineage", batch + 1)
+        fields |= {"source": plain, "source_texts": texts, "base_id": batch}
+        self.roots[batch] = Root(**fields)
 
 
 def run(inputs, location, *, crash_at=None):
@@ -34,6 +49,7 @@ def run(inputs, location, *, crash_at=None):
     def process(df, batch):
         done.batches[batch] = [(row.uid, row.id) for row in df.collect()]
         done.captures[batch] = capture(location, batch, list(inputs))
+        done.checkpoint(location, batch, list(inputs))
         if batch == crash_at:
             raise RuntimeError("crash on purpose")
 
@@ -91,6 +107,12 @@ ALL = sorted([("j", i) for i in range(FILES)] + [("p", i) for i in range(100, 10
 @pytest.fixture(scope="module")
 def recorded(spark, data):
     """One query over all the files, one of each folder at a time, captured in every batch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source_texts, "CHUNK_SIZES", (1024, 256, 64))
+        return record(spark, data)
+
+
+def record(spark, data):
     inputs = {"j": json_files(spark, data / "j"), "p": parquet_files(spark, data / "p")}
     done = run(inputs, data / "recorded")
     assert sorted(done.batches) == list(range(FILES))
@@ -111,6 +133,20 @@ def test_rewound_to_any_batch_the_rest_comes_once_and_nothing_else(
     assert resumed.query_id == recorded.query_id == recorded.captures[batch].query_id
     assert min(resumed.batches, default=batch + 1) == batch + 1
     assert sorted(recorded.rows(upto=batch) + resumed.rows()) == ALL
+
+
+def test_the_log_of_files_goes_into_objects_once_and_comes_back_whole(recorded):
+    for batch, root in recorded.roots.items():
+        whole = SparkLog.from_json(with_texts(recorded.store, root))
+        assert whole == recorded.captures[batch]
+    nine, ten, twelve = (recorded.roots[batch] for batch in (9, 10, 12))
+    (text,) = (one for one in nine.source_texts.texts if one.path[-1] == "9.compact")
+    assert text.path == ["inputs", "j", "files", "9.compact"]
+    assert len(nine.source["inputs"]["j"]["files"]["9.compact"]) < 64
+    # The compacted log is stored once; of the entries behind it, each where it is so long.
+    assert text in ten.source_texts.texts
+    assert text in twelve.source_texts.texts
+    assert not twelve.lost & {ref.key for ref in text.objects}
 
 
 def test_captured_before_spark_commits_a_crash_loses_and_repeats_nothing(spark, data, tmp_path):

@@ -48,6 +48,8 @@ from moorage_state.snapshots.manifest import RangeHandle as RangeHandle
 from moorage_state.snapshots.manifest import RangeInPart as RangeInPart
 from moorage_state.snapshots.manifest import Root as Root
 from moorage_state.snapshots.manifest import SnapshotRoot as SnapshotRoot
+from moorage_state.snapshots.manifest import SourceText as SourceText
+from moorage_state.snapshots.manifest import SourceTexts as SourceTexts
 from moorage_state.snapshots.manifest import StateMeta as StateMeta
 from moorage_state.snapshots.manifest import decode_snapshot as decode_snapshot
 from moorage_state.snapshots.manifest import encode_manifest as encode_manifest
@@ -72,6 +74,11 @@ from moorage_state.snapshots.run_lock import acquire_lock as acquire_lock
 from moorage_state.snapshots.savepoints import SavepointConflict as SavepointConflict
 from moorage_state.snapshots.savepoints import SavepointStore as SavepointStore
 from moorage_state.snapshots.savepoints import savepoint_key as savepoint_key
+from moorage_state.snapshots.source_texts import Cutter as Cutter
+from moorage_state.snapshots.source_texts import CutText as CutText
+from moorage_state.snapshots.source_texts import store_texts as store_texts
+from moorage_state.snapshots.source_texts import with_local as with_local
+from moorage_state.snapshots.source_texts import with_texts as with_texts
 from moorage_state.snapshots.sweep import AGE_FLOOR as AGE_FLOOR
 from moorage_state.snapshots.sweep import Swept as Swept
 from moorage_state.snapshots.sweep import UnderWay as UnderWay

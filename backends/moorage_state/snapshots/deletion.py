@@ -30,11 +30,11 @@ class _Tree:
 
     def added(self, checkpoint_id: int) -> _Keys:
         """Shared objects that it was the first to reference."""
-        return frozenset().union(*(part.added for part in self.roots[checkpoint_id].parts))
+        return self.roots[checkpoint_id].added
 
     def lost(self, checkpoint_id: int) -> _Keys:
         """Those that its base references, and it does not."""
-        return frozenset().union(*(part.lost for part in self.roots[checkpoint_id].parts))
+        return self.roots[checkpoint_id].lost
 
     def going_with(self, top: int) -> list[int]:
         """One that goes, and those below it that go without one between them that is kept."""

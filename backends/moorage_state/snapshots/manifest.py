@@ -313,11 +313,32 @@ class _Snapshot(_Piece, frozen=True, kw_only=True):
     extra: dict[str, Any] = {}
 
 
+class SourceText(_Piece, frozen=True, kw_only=True):
+    """A text of `source` whose beginning lies in objects.
+
+    Attributes:
+        path: the names under which the rest of it stands in `source`, from the outermost.
+        objects: its beginning, in order, as UTF-8.
+    """
+
+    path: Annotated[list[str], msgspec.Meta(min_length=1)]
+    objects: list[PartRef]
+
+
+class SourceTexts(_Piece, frozen=True, kw_only=True):
+    """All such texts of a checkpoint; `added` and `lost` against its base, as those of parts."""
+
+    texts: list[SourceText]
+    added: list[str]
+    lost: list[str]
+
+
 class Manifest(_Snapshot, frozen=True, kw_only=True):
     """A snapshot with all its files.
 
     Attributes:
-        parts: those that the files were listed in; never written.
+        parts: those that the files were listed in, and what texts of `source` lay in; never
+            written.
     """
 
     format: int = MANIFEST_FORMAT
@@ -358,6 +379,7 @@ class Root(_Snapshot, frozen=True, kw_only=True):
         base_id: the checkpoint that its upload built on; 0 where it references nothing of another.
         base_listed: whether `lost` and `unsure` of its parts name all that the base references and
             this one does not.
+        source_texts: texts of `source` that do not stand there whole.
     """
 
     format: int = ROOT_FORMAT
@@ -365,6 +387,20 @@ class Root(_Snapshot, frozen=True, kw_only=True):
     base_id: _Count = 0
     base_listed: bool = True
     parts: list[PartEntry] = []
+    # Unset and not empty: earlier releases read roots without it.
+    source_texts: SourceTexts | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def added(self) -> frozenset[str]:
+        """Shared objects that it was the first to reference, where it has a base."""
+        texts = [] if self.source_texts is msgspec.UNSET else self.source_texts.added
+        return frozenset(texts).union(*(part.added for part in self.parts))
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Shared objects that its base references, and it does not."""
+        texts = [] if self.source_texts is msgspec.UNSET else self.source_texts.lost
+        return frozenset(texts).union(*(part.lost for part in self.parts))
 
     @property
     def bytes_total(self) -> int:
@@ -515,10 +551,18 @@ def _parts_problem(root: Root) -> str:
         return "a part has a wrong sum of sizes"
     if root.kind != "checkpoint":
         return "a savepoint has parts"
+    _check_keys(root)
+    return ""
+
+
+def _check_keys(root: Root) -> None:
     for part in root.parts:
         for key in (part.key, *part.added, *part.lost, *part.unsure):
             check_key(key)
-    return ""
+    if root.source_texts is not msgspec.UNSET:
+        refs = [ref.key for text in root.source_texts.texts for ref in text.objects]
+        for key in (*refs, *root.source_texts.added, *root.source_texts.lost):
+            check_key(key)
 
 
 def files_problem(handles: Sequence[RangeHandle]) -> str:

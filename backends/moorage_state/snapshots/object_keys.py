@@ -9,6 +9,7 @@
     chk-<id>/<run>/<uid>/<start>-<end>/<name>           a large file of that checkpoint alone
     shared/pack-<upload>-<n>-<bytes>                    small SST files, shared by checkpoints
     shared/<backend uuid>-<name>-<sha256, 16 digits>-<upload>   a large SST file, shared
+    shared/source-<sha256, 16 digits>-<upload>          a piece of a source's own log, shared
 
 Every upload has a random id, which is in the names of all it writes. So no object is ever written
 over, whoever stalled or tried again; and a deletion that comes late can only hit what nobody will
@@ -86,6 +87,11 @@ def private_key(
 def shared_key(backend_uuid: str, name: str, sha256: str, upload: str) -> str:
     """Return the key of a file that several checkpoints may reference; equal keys, equal bytes."""
     return check_key(f"shared/{backend_uuid}-{name}-{sha256[:16]}-{upload}")
+
+
+def source_key(sha256: str, upload: str) -> str:
+    """Return the key of a piece of a source's own log, which several checkpoints may reference."""
+    return check_key(f"shared/source-{sha256[:16]}-{upload}")
 
 
 def private_pack_key(checkpoint_id: int, run: str, upload: str, number: int, size: int) -> str:

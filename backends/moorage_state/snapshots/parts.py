@@ -35,6 +35,7 @@ from moorage_state.snapshots.manifest import (
     object_keys,
 )
 from moorage_state.snapshots.object_keys import pack_size
+from moorage_state.snapshots.source_texts import refs_of, with_texts
 from moorage_state.stores import ObjectStore, in_parallel
 
 PART_FORMAT = 1
@@ -202,9 +203,10 @@ def with_files(store: ObjectStore, root: Root) -> Manifest:
             owners=operator.owners,
         )
     fields = asdict(root)
-    for name in ("format", "operators", "parts", "base_id", "base_listed"):
+    for name in ("format", "operators", "parts", "base_id", "base_listed", "source_texts"):
         del fields[name]
-    return Manifest(**fields, operators=operators, parts=refs)
+    fields["source"] = with_texts(store, root)
+    return Manifest(**fields, operators=operators, parts=[*refs, *refs_of(root)])
 
 
 def _found(part: Part, uid: str, start: int, end: int) -> RangeHandle | None:

@@ -6,6 +6,7 @@ it is there. Called by the checkpointer, in threads beside the epochs, and by a 
 
 import dataclasses
 import datetime
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ from moorage_state.keyed.schema import StateSchema
 from moorage_state.operator_state import OperatorStateSchema
 from moorage_state.snapshots import (
     CheckpointStore,
+    CutText,
     LogWriter,
     Manifest,
     OperatorParts,
@@ -45,6 +47,8 @@ from moorage_state.snapshots import (
     manifest_digest,
     metas_of,
     run_token,
+    store_texts,
+    with_local,
 )
 from moorage_state.stores import open_store
 from moorage_state.stores.addresses import child
@@ -64,7 +68,11 @@ SPARK_VERSION = "spark_version"
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """The job between two epochs: all that a checkpoint holds beside the state itself."""
+    """The job between two epochs: all that a checkpoint holds beside the state itself.
+
+    Attributes:
+        source_texts: texts of which `source` has only the ends.
+    """
 
     epoch: int
     source: dict[str, Any]
@@ -73,6 +81,7 @@ class Boundary:
     finished: bool = False
     processing_time: int = 0
     operator_states: Mapping[str, tuple[OperatorStateSchema, ...]] = field(default_factory=dict)
+    source_texts: Sequence[CutText] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,7 @@ class ManifestMaker:
             **self._fields(checkpoint_id, boundary, committables),
             operators=operators,
             parts=list(uploaded.parts),
+            source_texts=uploaded.source_texts,
             base_id=base.checkpoint_id if base else 0,
             base_listed=base is None or set(base.operators) <= set(operators),
         )
@@ -125,7 +135,7 @@ class ManifestMaker:
         committables: Mapping[str, list[Committable]],
         name: str,
     ) -> Manifest:
-        """The manifest of a savepoint, with all its files; arguments as of `make`."""
+        """The manifest of a savepoint, with all its files and texts; arguments as of `make`."""
         operators: dict[str, OperatorState] = {}
         for operator in self.graph.operators:
             schemas = boundary.schemas.get(operator.uid, ())
@@ -138,6 +148,7 @@ class ManifestMaker:
                 operator_states=operator_metas(boundary.operator_states.get(operator.uid, ())),
             )
         fields = self._fields(checkpoint_id, boundary, committables)
+        fields["source"] = {**boundary.source, **uploaded.source}
         return Manifest(**fields, kind="savepoint", name=name, operators=operators)
 
     def _fields(
@@ -350,9 +361,20 @@ class SnapshotWriter:
 
     def upload(self, work: Work) -> FleetUpload:
         """Bring all ranges to the store."""
+        # First of all: of files that somebody else may delete.
+        boundary = work.boundary
         if not work.is_savepoint:
+            objects, upload = self._store.objects, uuid.uuid4().hex
+            texts = store_texts(objects, boundary.source_texts, work.base, upload)
             base = ranges_of(work.base) if work.base else {}
-            return self._fleet.upload(work.checkpoint_id, base)
+            uploaded = self._fleet.upload(work.checkpoint_id, base)
+            return dataclasses.replace(
+                uploaded,
+                source_texts=texts.texts,
+                objects=uploaded.objects + texts.objects,
+                bytes_written=uploaded.bytes_written + texts.bytes,
+            )
+        source = with_local(boundary.source, boundary.source_texts)
         savepoint = SavepointStore(work.location, create=True)
         folder = "" if savepoint.begin(work.attempt) else self._folder(work)
         operators = {
@@ -373,6 +395,7 @@ class SnapshotWriter:
             operators,
             canonical=work.options.format is SavepointFormat.CANONICAL,
         )
+        saved = dataclasses.replace(saved, source=source)
         return _below(saved, folder) if folder else saved
 
     def _folder(self, work: Work) -> str:

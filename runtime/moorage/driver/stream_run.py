@@ -57,7 +57,8 @@ from moorage_state.errors import (
     MoorageError,
     UserError,
 )
-from moorage_state.snapshots import Run, SnapshotRoot, run_token
+from moorage_state.snapshots import Cutter, Run, SnapshotRoot, run_token, with_texts
+from moorage_state.stores import open_store
 
 _log = logging.getLogger(__name__)
 
@@ -133,7 +134,8 @@ class StreamRun:
         self._batch_id = -1
         self._first_batch: int | None = None
         self._spark_dir = context.scratch / f"spark-{self._run}"
-        self._log: SparkLog | None = None
+        self._query_id: str | None = None
+        self._cutter = Cutter()
         self._ticking = Ticking(
             timers=has_timers(context.graph), epoch_seconds=context.settings.epoch_seconds
         )
@@ -227,12 +229,12 @@ class StreamRun:
         try:
             c.fleet.open(self._run, epoch, handles, checkpoint_id, self._choice.store_url)
             epoch = _deal_out(c, manifest)
+            if manifest is not None:
+                self._lay(manifest)
         except CorruptState as error:
             raise RestorePointCorrupt(error.message, error.path, error.advice) from error
         _record_run(c, self._number, self._choice)
         self._restore_sinks(manifest)
-        if manifest is not None:
-            self._lay(manifest.source)
         c.reporter.restored(self._choice.path, manifest, own=not self._choice.address)
         return EpochRunner(
             c.graph,
@@ -254,27 +256,29 @@ class StreamRun:
             if self._c.stop.is_set() or self._c.requests.stop_at_once is not None:
                 raise StoppedWaiting  # the next start restores them once more
 
-    def _lay(self, source: dict[str, Any]) -> None:
-        if not source:
+    def _lay(self, manifest: SnapshotRoot) -> None:
+        if not manifest.source:
             return
-        self._log = SparkLog.from_json(source)
+        url, own = self._choice.store_url, self._c.store.objects
+        self._cutter = Cutter(manifest)
+        log = SparkLog.from_json(with_texts(open_store(url) if url else own, manifest))
         allow = self._c.settings.restore.allow_non_restored
         try:
-            lay(self._spark_dir, self._log, self._c.input_uids, allow_dropped=allow)
+            lay(self._spark_dir, log, self._c.input_uids, allow_dropped=allow)
         except UserError as error:
             raise RestorePointIncompatible(*error.args) from error
-        self._first_batch = self._log.batch_id + 1
-        self._batch_id = self._log.batch_id
+        self._query_id = log.query_id
+        self._first_batch = log.batch_id + 1
+        self._batch_id = log.batch_id
 
     def _start_query(self) -> StreamingQuery:
         settings = self._c.settings
         name = f"{settings.name}-{self._run}"
         query = start_query(self._c.graph, settings, name, self._spark_dir, self._on_batch)
-        if self._log is not None and query.id != self._log.query_id:
+        if self._query_id is not None and query.id != self._query_id:
             query.stop()
             raise Bug(
-                f"spark did not take up the laid log: query={query.id} "
-                f"expected={self._log.query_id}"
+                f"spark did not take up the laid log: query={query.id} expected={self._query_id}"
             )
         return query
 
@@ -372,11 +376,12 @@ class StreamRun:
     def _boundary(self, *, finished: bool = False) -> Boundary:
         source: dict[str, Any] = {}
         if self._batch_id >= 0:
-            self._log = capture(self._spark_dir, self._batch_id, self._c.input_uids)
-            source = self._log.to_json()
+            uids = self._c.input_uids
+            source = capture(self._spark_dir, self._batch_id, uids, self._cutter).to_json()
         return Boundary(
             epoch=self._runner.epoch,
             source=source,
+            source_texts=self._cutter.taken(),
             watermarks=self._runner.watermarks,
             processing_time=self._runner.now_ms,
             schemas=dict(self._runner.schemas),

@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from msgspec import UNSET, UnsetType
+
 from moorage.engine.range_access import LeasedRanges, ServerConnection, Servers
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
@@ -39,6 +41,7 @@ from moorage_state.snapshots import (
     PartRef,
     RangeHandle,
     RangeInPart,
+    SourceTexts,
     StateMeta,
     worn_packs,
 )
@@ -71,6 +74,8 @@ class FleetUpload:
         handles: of a checkpoint those whose files a part lists; of a savepoint with all files.
         parts: of a checkpoint, those that were written.
         backend: of a checkpoint, the identifier of the backend whose files they are.
+        source_texts: of a checkpoint, what the driver wrote of its source.
+        source: of a savepoint, its source, whole.
     """
 
     handles: Mapping[str, Sequence[StoredRange]]
@@ -79,6 +84,8 @@ class FleetUpload:
     bytes_inline: int
     parts: Sequence[PartEntry] = ()
     backend: str = ""
+    source_texts: SourceTexts | UnsetType = UNSET
+    source: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def bytes_total(self) -> int:

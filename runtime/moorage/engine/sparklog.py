@@ -28,6 +28,7 @@ import msgspec
 
 from moorage_state.errors import CorruptState, UserError
 from moorage_state.formats import refuse_unknown
+from moorage_state.snapshots import Cutter
 
 _VERSION = "v1"
 _NO_OFFSET = "-"
@@ -101,7 +102,12 @@ class _Offsets:
     lines: tuple[str | None, ...]
 
 
-def capture(checkpoint_location: Path, batch_id: int, input_uids: Sequence[str]) -> SparkLog:
+def capture(
+    checkpoint_location: Path,
+    batch_id: int,
+    input_uids: Sequence[str],
+    cutter: Cutter | None = None,
+) -> SparkLog:
     """Read what a later run needs to go on after batch `batch_id`.
 
     To be called while the batch runs or after it, before the next one is planned; that batch counts
@@ -109,11 +115,14 @@ def capture(checkpoint_location: Path, batch_id: int, input_uids: Sequence[str])
 
     Args:
         input_uids: the uids of the query's inputs in the order of its plan, left to right.
+        cutter: takes the beginnings of large files out, of which only the ends are in the answer.
 
     Raises:
         CorruptState: a file of Spark's is missing or not in the form this version knows.
         UserError: a source keeps files that are not text.
     """
+    if cutter is not None:
+        cutter.begin()
     metadata = _read(checkpoint_location / "metadata")
     current = _read_offsets(checkpoint_location, batch_id, len(input_uids))
     before = _read_offsets(checkpoint_location, batch_id - 1, len(input_uids)) if batch_id else None
@@ -122,7 +131,8 @@ def capture(checkpoint_location: Path, batch_id: int, input_uids: Sequence[str])
     for index, uid in enumerate(input_uids):
         directory = checkpoint_location / "sources" / str(index)
         offset = current.lines[index]
-        files = {} if offset is None else _source_files(directory, offset, previous[index])
+        names = [] if offset is None else _source_files(directory, offset, previous[index])
+        files = {name: _read(directory / name, cutter, _path(uid, name)) for name in names}
         inputs[uid] = InputLog(offset, previous[index], files)
     return SparkLog(
         query_id=_query_id(metadata, checkpoint_location),
@@ -241,19 +251,22 @@ def _query_id(metadata: str, checkpoint_location: Path) -> str:
         raise CorruptState(f"query id cannot be read: error={error!r}", path) from error
 
 
-def _source_files(directory: Path, offset: str, previous: str | None) -> dict[str, str]:
-    """The files of one source that a resume after `offset` reads, by path below `directory`."""
+def _path(uid: str, name: str) -> tuple[str, ...]:
+    """Where the JSON form has the text of a file."""
+    return "inputs", uid, "files", name
+
+
+def _source_files(directory: Path, offset: str, previous: str | None) -> list[str]:
+    """The files of one source that a resume after `offset` reads, as paths below `directory`."""
     last = _file_source_position(offset)
     if last is not None:
         replayed = -1 if previous is None else _file_source_position(previous)
-        names = _file_source_entries(directory, -1 if replayed is None else replayed, last)
-    else:
-        names = sorted(
-            path.relative_to(directory).as_posix()
-            for path in directory.rglob("*")
-            if path.is_file() and not path.name.startswith(".")
-        )
-    return {name: _read(directory / name) for name in names}
+        return _file_source_entries(directory, -1 if replayed is None else replayed, last)
+    return sorted(
+        path.relative_to(directory).as_posix()
+        for path in directory.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    )
 
 
 def _file_source_position(offset: str) -> int | None:
@@ -291,10 +304,10 @@ def _file_source_entries(directory: Path, replayed: int, last: int) -> list[str]
     return [found[n] for n in wanted]
 
 
-def _read(path: Path) -> str:
-    """The text of a file of Spark's, byte for byte."""
+def _read(path: Path, cutter: Cutter | None = None, name: tuple[str, ...] = ()) -> str:
+    """The text of a file of Spark's, byte for byte; or its end, where `cutter` has the rest."""
     try:
-        return path.read_bytes().decode()
+        return cutter.cut(name, path) if cutter else path.read_bytes().decode()
     except FileNotFoundError as error:
         raise CorruptState("file of spark's checkpoint location missing", str(path)) from error
     except UnicodeDecodeError as error:
