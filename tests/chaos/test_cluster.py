@@ -1,0 +1,228 @@
+"""A job on three executors, a store behind a bad network, and faults of every kind from a seed.
+
+Drivers live and are killed one after the other, with another number of subtasks each; in every life
+executors, their workers, volumes and state servers are killed, stopped and wiped. In the end the
+auditor looks at every key's state of each kind, at timers, at operator state and at every row that
+was published.
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from moorage_testing.audit import Audit
+from moorage_testing.fault_proxy import PASSING, Chaos, Fault, FaultProxy
+from moorage_testing.fresh_process import kill_marked, start_in_session
+from moorage_testing.jobs import wait_until
+from moorage_testing.quick_spark import spark_home
+from moorage_testing.s3_server import S3Server
+
+from moorage_state.stores import S3Address
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(0)]
+
+LIFE = Path(__file__).with_name("cluster_life.py")
+EXECUTORS = 3
+LIFE_SECONDS = (15.0, 45.0)
+FILE_SECONDS = 2.0
+LAST_SECONDS = 600.0
+WEATHER_SECONDS = (2.0, 8.0)
+LEAST_FAULTS = 3
+MOST_IDLE_LIVES = 4
+"""In a row that commit nothing: more, and the job is stuck."""
+
+
+@dataclass
+class World:
+    """The job's home, its store, and the driver that lives now."""
+
+    home: Path
+    url: str
+    seed: int
+    backends: tuple[dict[str, Any], ...]
+    rng: random.Random
+    audit: Audit
+    volumes: str
+    lives: list[str] = field(default_factory=list)
+
+    def orders(self, *, faults: bool) -> dict[str, Any]:
+        address = S3Address.parse(self.url)
+        where = f"s3://{address.bucket}/{address.prefix}"
+        options = self.backends[len(self.lives) % len(self.backends)]
+        state = {
+            "checkpointDir": f"{where}/checkpoints",
+            "savepointDir": f"{where}/savepoints",
+            "s3": {"endpoint": address.endpoint, "region": address.region, "pathStyle": True},
+            **options,
+        }
+        return {
+            "seed": self.rng.randrange(1 << 30),
+            "executors": EXECUTORS,
+            "parallelism": self.rng.choice([3, 4, 6]),
+            "state": state,
+            "spec": {},
+            "faults": faults,
+        }
+
+    @contextmanager
+    def life(self, *, faults: bool) -> Iterator[subprocess.Popen[bytes]]:
+        """A driver; nothing that it started is left in the end, however it ended."""
+        orders, mark = self.orders(faults=faults), uuid.uuid4().hex
+        spark = self.home / f"spark-{mark}"
+        settings = {
+            "SPARK_HOME": str(spark_home(spark)),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "MOORAGE_TEST_VOLUMES": self.volumes,
+            "MOORAGE_TEST_MARK": mark,
+        }
+        command = [sys.executable, str(LIFE), str(self.home), json.dumps(orders)]
+        process = start_in_session(command, self.home, self.home / "life.log", settings)
+        try:
+            yield process
+        finally:
+            kill_marked(mark)
+            process.wait()
+            self.lives.append(f"{orders['parallelism']} {orders['state']} {process.returncode}")
+
+    def epoch(self) -> int:
+        with suppress(OSError, ValueError):
+            return int(json.loads((self.home / "progress").read_text())["epoch"])
+        return 0
+
+    def log(self, name: str) -> str:
+        path = self.home / name
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def faults(self) -> Counter[str]:
+        """How often what was done in all lives."""
+        return Counter(re.findall(r"(\w+) \S+: done$", self.log("faults.log"), re.MULTILINE))
+
+    def told(self) -> str:
+        texts = [self.log(name)[-6000:] for name in ("faults.log", "messages.log", "life.log")]
+        return "\n".join([f"seed={self.seed} lives={self.lives}", *texts])
+
+
+def weather(proxy: FaultProxy, seed: int, over: threading.Event) -> None:
+    """What the store's network is like, a while of this and a while of that."""
+    rng = random.Random(seed)
+    while not over.wait(rng.uniform(*WEATHER_SECONDS)):
+        kind = rng.choice(["calm", "calm", "bad", "slow", "throttled", "stopped"])
+        proxy.slow_seconds = 2.0 if kind == "slow" else 0.05
+        rate, faults = {
+            "calm": (0.0, PASSING),
+            "bad": (0.1, PASSING),
+            "slow": (0.3, (Fault.SLOW,)),
+            "throttled": (0.5, (Fault.SLOW_DOWN,)),
+            "stopped": (1.0, (Fault.ERROR, Fault.CUT_REQUEST)),
+        }[kind]
+        proxy.chaos = Chaos(rng.randrange(1 << 30), rate, faults)
+    proxy.chaos = None
+
+
+def storm(world: World, seconds: float) -> None:
+    """Lives with faults for so long; each ends by a kill, or as it is told."""
+    end, idle, fed = time.monotonic() + seconds, 0, 0.0
+    while time.monotonic() < end:
+        before = world.epoch()
+        with world.life(faults=True) as driver:
+            over = time.monotonic() + world.rng.uniform(*LIFE_SECONDS)
+            while driver.poll() is None and time.monotonic() < over:
+                if time.monotonic() - fed >= FILE_SECONDS:
+                    fed = time.monotonic()
+                    world.audit.feed()
+                time.sleep(0.05)
+            if world.rng.random() < 0.5:
+                driver.send_signal(signal.SIGTERM)
+                with suppress(subprocess.TimeoutExpired):
+                    driver.wait(60)
+        idle = 0 if world.epoch() != before else idle + 1
+        assert idle < MOST_IDLE_LIVES, f"no epoch in {idle} lives\n{world.told()}"
+
+
+def finish(world: World) -> None:
+    """A life without faults, until all is published."""
+    world.audit.close()
+    wanted = world.audit.expected_rows
+    with world.life(faults=False) as driver:
+
+        def is_published() -> bool:
+            assert driver.poll() is None, f"the driver ended\n{world.told()}"
+            return world.audit.published_rows() >= wanted
+
+        wait_until(is_published, LAST_SECONDS, f"{wanted} rows\n{world.told()}")
+        driver.send_signal(signal.SIGTERM)
+        driver.wait(120)
+
+
+def chaos(
+    folder: Path, server: S3Server, seed: int, seconds: float, *backends: dict[str, Any]
+) -> World:
+    """Live through it all; returns what is to be looked at."""
+    home = folder / f"chaos-{seed}"
+    rng = random.Random(seed)
+    with (
+        FaultProxy(server.endpoint) as proxy,
+        TemporaryDirectory(prefix="moorage-", dir="/tmp", ignore_cleanup_errors=True) as volumes,
+    ):
+        url = server.url(f"chaos-{seed}-{uuid.uuid4().hex}", endpoint=proxy.endpoint)
+        world = World(home, url, seed, backends, rng, Audit(home, seed), volumes)
+        world.audit.feed()
+        over = threading.Event()
+        thread = threading.Thread(target=weather, args=(proxy, seed, over))
+        thread.start()
+        try:
+            storm(world, seconds)
+        finally:
+            over.set()
+            thread.join()
+        finish(world)
+    return world
+
+
+ROCKSDB, HASHMAP = {"backend": "rocksdb"}, {"backend": "hashmap"}
+STORM_SECONDS = 45.0
+LONG_STORM_SECONDS = 300.0
+
+
+def check(world: World) -> None:
+    assert world.audit.problems() == [], world.told()
+    # A good end proves something only of lives that were hard.
+    assert sum(world.faults().values()) >= LEAST_FAULTS, world.told()
+
+
+def test_whatever_goes_wrong_state_and_output_are_exact(
+    tmp_path: Path, s3_server: S3Server
+) -> None:
+    check(chaos(tmp_path, s3_server, 1, STORM_SECONDS, ROCKSDB, HASHMAP))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "backends", [(ROCKSDB,), (HASHMAP,), (ROCKSDB, HASHMAP)], ids=["rocksdb", "hashmap", "both"]
+)
+def test_for_an_hour_whatever_goes_wrong_state_and_output_are_exact(
+    soak_seconds: float,
+    tmp_path: Path,
+    s3_server: S3Server,
+    backends: tuple[dict[str, Any], ...],
+) -> None:
+    end, seed = time.monotonic() + soak_seconds, 1
+    while time.monotonic() < end:
+        seed += 1
+        check(chaos(tmp_path, s3_server, seed, LONG_STORM_SECONDS, *backends))
