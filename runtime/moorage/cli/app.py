@@ -233,6 +233,28 @@ def savepoint(
 
 
 @app.command()
+def rescale(
+    manifest: JobFile,
+    parallelism: Annotated[
+        int, typer.Argument(metavar="PARALLELISM", min=1, help="How many subtasks it is to have.")
+    ],
+    *,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="How long to wait for it.")
+    ] = 1800.0,
+) -> None:
+    """Give a job that `moorage run` runs on this machine another number of subtasks; it runs on."""
+    from moorage.driver.control import ask_to_rescale, control_path
+    from moorage.driver.settings import JobSettings
+
+    job = load_manifest(manifest)
+    settings = JobSettings.of(job, manifest.absolute().parent)
+    began = time.monotonic()
+    ask_to_rescale(control_path(settings.checkpoint_dir), parallelism, timeout)
+    typer.echo(f"{job.name} has {parallelism} subtasks, after {time.monotonic() - began:.1f} s")
+
+
+@app.command()
 def validate(
     manifest: JobFile,
     *,

@@ -126,6 +126,7 @@ class ClusterServers:
         self._owners: dict[int, str] = {}
         self._placed: list[int] = []
         self._unrest: tuple[float, dict[int, str]] | None = None
+        self._short: float | None = None
         self._looked = self._moved = float("-inf")
         self._absent: dict[str, str] = {}
         self._entering = threading.Lock()
@@ -211,6 +212,7 @@ class ClusterServers:
         if not self._placed or now - self._looked < self._patience.look:
             return False
         self._looked = now
+        self._count(now)
         lost = {*self._owners.values()} - self._executors.registered()
         leaving = self._executors.leaving()
         staying = [e for e in self._executors.live() if e.id not in leaving]
@@ -256,8 +258,9 @@ class ClusterServers:
             ready = {name: executor for name, executor in ready.items() if name in live}
             ready |= {e.id: e for e, there in zip(new, greeted, strict=True) if there}
             ready = self._without_doubles(ready)
-            waited, desired = self._clock() - began, self._executors.desired
-            if len(ready) >= desired or (ready and waited >= self._patience.all_executors):
+            now, desired = self._clock(), self._executors.desired
+            waited, short = now - began, now - min(began, self._count(now))
+            if len(ready) >= desired or (ready and short >= self._patience.all_executors):
                 if len(ready) < desired:
                     self._tell(self._progress("going on with fewer executors", len(ready), waited))
                 return list(ready.values())
@@ -290,6 +293,14 @@ class ClusterServers:
 
         found = self._pool.map(ask, ready) if checkpoint_id else ()
         return dict(zip((executor.id for executor in ready), found, strict=False))
+
+    def _count(self, now: float) -> float:
+        """Since when there are fewer executors than are wanted; the running stream waits, too."""
+        if len(self._executors.live()) >= self._executors.desired:
+            self._short = None
+            return now
+        self._short = now if self._short is None else self._short
+        return self._short
 
     def _without_doubles(self, ready: dict[str, LiveExecutor]) -> dict[str, LiveExecutor]:
         """Of executors with the same servers only the newest: it has the others' address.

@@ -2,7 +2,7 @@
 
 One request a connection, one line of JSON each way, see `docs/cli.md`. Decides where the socket
 lies: a name made of the checkpoint directory, so that whoever has the manifest finds it. Called by
-`moorage run`, which serves, and by `moorage savepoint`, which asks.
+`moorage run`, which serves, and by `moorage savepoint` and `moorage rescale`, which ask.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import moorage_state.snapshots  # noqa: F401 - its errors cross the socket, too
-from moorage.driver.requests import Requests, SavepointRequest
+from moorage.driver.requests import JobRequest, Requests, RescaleRequest, SavepointRequest
 from moorage.driver.views import SavepointView
 from moorage_state.errors import MoorageError, Retryable, UserError, error_from_wire, error_to_wire
 
@@ -95,7 +95,9 @@ class ControlServer:
             try:
                 request = _request_in(_read_line(peer))
                 view = self._requests.put(request).wait()
-                reply: dict[str, Any] = {"ok": True, "savepoint": _plain(_required(view))}
+                reply: dict[str, Any] = {"ok": True}
+                if isinstance(request, SavepointRequest):
+                    reply["savepoint"] = _plain(_required(view))
             except MoorageError as error:
                 reply = {"ok": False, "error": error_to_wire(error)}
             peer.sendall(json.dumps({"format": FORMAT, **reply}).encode() + b"\n")
@@ -111,10 +113,33 @@ def ask_for_savepoint(
         Retryable: it did not answer in `timeout` seconds, or ended first.
         MoorageError: why the savepoint failed.
     """
-    body = {
-        "format": FORMAT,
-        "savepoint": {"name": request.name, "format": request.format, "stop": request.stop},
-    }
+    asked = {"name": request.name, "format": request.format, "stop": request.stop}
+    late = f"no answer in {timeout or 0:g} s; the job may still complete the savepoint"
+    reply = _ask(path, {"savepoint": asked}, timeout, late, f"name={request.name}")
+    view = reply["savepoint"]
+    if view["completed_at"] is not None:
+        view["completed_at"] = datetime.fromisoformat(view["completed_at"])
+    return SavepointView(**view)
+
+
+def ask_to_rescale(path: Path, parallelism: int, timeout: float | None = None) -> None:
+    """Ask the job that listens at `path` for so many subtasks, and wait until it has them.
+
+    Raises:
+        UserError: no job runs there, or it refuses.
+        Retryable: it did not answer in `timeout` seconds, or ended first.
+        MoorageError: why it goes on as it was.
+    """
+    asked = {"parallelism": parallelism}
+    late = f"no answer in {timeout or 0:g} s; the job may still do it"
+    _ask(path, {"rescale": asked}, timeout, late, f"parallelism={parallelism}")
+
+
+def _ask(
+    path: Path, asked: dict[str, Any], timeout: float | None, late: str, what: str
+) -> dict[str, Any]:
+    """What the job answers; raises its error."""
+    body = {"format": FORMAT, **asked}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         try:
             peer.connect(str(path))
@@ -128,20 +153,15 @@ def ask_for_savepoint(
             peer.sendall(json.dumps(body).encode() + b"\n")
             reply = json.loads(_read_line(peer))
         except TimeoutError as error:
-            raise Retryable(
-                f"no answer in {timeout:g} s; the job may still complete the savepoint: "
-                f"name={request.name}"
-            ) from error
+            raise Retryable(f"{late}: {what}") from error
         except (OSError, ValueError) as error:
             raise Retryable(
-                f"the job ended before it answered: name={request.name}; see its own messages"
+                f"the job ended before it answered: {what}; see its own messages"
             ) from error
     if not reply["ok"]:
         raise error_from_wire(reply["error"])
-    view = reply["savepoint"]
-    if view["completed_at"] is not None:
-        view["completed_at"] = datetime.fromisoformat(view["completed_at"])
-    return SavepointView(**view)
+    answer: dict[str, Any] = reply
+    return answer
 
 
 def _plain(view: SavepointView) -> dict[str, Any]:
@@ -161,14 +181,16 @@ def _read_line(peer: socket.socket) -> bytes:
     return data
 
 
-def _request_in(line: bytes) -> SavepointRequest:
+def _request_in(line: bytes) -> JobRequest:
     try:
         body = json.loads(line)
         if body["format"] != FORMAT:
             raise UserError(
                 f"a control request of another moorage: format={body['format']} known={FORMAT}; "
-                f"use the same version for run and savepoint"
+                f"use the same version for run and for what asks it"
             )
+        if "rescale" in body:
+            return _rescale_in(body["rescale"])
         asked = body["savepoint"]
         kind, stop = asked["format"], bool(asked["stop"])
         request = SavepointRequest(str(asked["name"]), kind, stop)
@@ -177,6 +199,13 @@ def _request_in(line: bytes) -> SavepointRequest:
     if kind not in ("canonical", "native"):
         raise UserError(f"a savepoint is canonical or native: format={kind!r:.40}")
     return request
+
+
+def _rescale_in(asked: dict[str, Any]) -> RescaleRequest:
+    wanted = asked["parallelism"]
+    if type(wanted) is not int:
+        raise UserError(f"not a number of subtasks: parallelism={wanted!r:.40}")
+    return RescaleRequest(parallelism=wanted)
 
 
 def _required(view: SavepointView | None) -> SavepointView:

@@ -37,7 +37,10 @@ class StoppedWaiting(Exception):
 
 
 class RangesMove(Exception):
-    """The run has ended with a checkpoint, so that ranges can move: begin another from it."""
+    """The run has ended with a checkpoint, so that ranges can move: begin another from it.
+
+    Its text says why, for people.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,10 @@ class LocalEnvironment:
         tell: Callable[[str], None],
     ) -> Iterator[Platform]:
         """See `JobEnvironment.open`."""
-        cores = options.cores or min(settings.parallelism, os.cpu_count() or 1)
-        servers_wanted = min(settings.parallelism, cores)
+        # Neither can change later: where subtasks may become more, there is something for them.
+        most = settings.max_parallelism if settings.rescales_live else settings.parallelism
+        cores = options.cores or min(most, os.cpu_count() or 1)
+        servers_wanted = min(most, cores)
         scratch = Scratch(settings.checkpoint_dir, options.local_dir)
         tell(f"starting spark: cores={cores} parallelism={settings.parallelism}")
         with contextlib.ExitStack() as stack:

@@ -17,11 +17,11 @@ from moorage.driver.requests import (
     CheckpointRequest,
     JobRequest,
     RescaleRequest,
-    RestartNeeded,
     SavepointRequest,
     Stopped,
     StopRequest,
 )
+from moorage.driver.rescale import Rescale, RescaleInProgress, check_rescale
 from moorage.driver.views import SavepointView
 from moorage_state.coordinator import CompletedCheckpointStore, JobEnd
 from moorage_state.errors import Bug, Fenced, MoorageError, StoreUnavailable, UserError
@@ -55,6 +55,7 @@ class RequestHandler:
         self._last_checkpoint = last_checkpoint
         self._stop: StopRequest | None = None
         self._granted: tuple[StopRequest, Stopped] | None = None
+        self._rescale: Rescale | None = None
 
     def take_up(self, request: JobRequest) -> None:
         """At a boundary: begin what is asked for; a stop waits for `stopped`."""
@@ -76,7 +77,7 @@ class RequestHandler:
             case CheckpointRequest():
                 self._checkpointer.checkpoint(request, self._at)
             case RescaleRequest():
-                self._rescale(request)
+                self._take_up_rescale(request)
             case _:
                 request.answer(Bug(f"nobody carries out such a request: kind={request.kind}"))
 
@@ -115,6 +116,10 @@ class RequestHandler:
         waiting = self._checkpointer.take_suspended()
         if self._stop is not None:
             waiting.append(self._stop)
+        rescale, self._rescale = self._rescale, None
+        if rescale is not None:
+            # The checkpoint was for it alone; the next run finds that it is done, or begins anew.
+            waiting = [*(one for one in waiting if one is not rescale.first), rescale.request]
         for request in waiting:
             if job_ends:
                 request.answer(stopped(request))
@@ -136,19 +141,51 @@ class RequestHandler:
         else:
             _refuse(request, JobStopping("the job is being stopped already: wait for that"))
 
-    def _rescale(self, request: RescaleRequest) -> None:
-        now = self._c.settings.parallelism
+    def may_rescale(self) -> bool:
+        """Whether the run may end now for another number of subtasks that was asked for."""
+        if self._rescale is None:
+            return False
         try:
-            if request.parallelism not in {None, now}:
-                raise RestartNeeded(
-                    f"the number of subtasks of a running job is fixed: parallelism={now} "
-                    f"asked={request.parallelism}; start the job anew, from its last checkpoint"
+            saves = self._checkpointer.takes_savepoint
+            return self._rescale.may_begin(self._c, saves=saves)
+        except MoorageError as error:
+            self.give_up_rescale(error)
+            return False
+
+    def decide_rescale(self, run: int) -> None:
+        """The run has ended with a checkpoint: say in the log what holds from now on.
+
+        Raises like `Rescale.decide`.
+        """
+        if self._rescale is not None:
+            self._rescale.decide(self._c, run)
+
+    def give_up_rescale(self, error: MoorageError) -> None:
+        """What was to come before it failed: the job goes on as it was."""
+        rescale, self._rescale = self._rescale, None
+        if rescale is not None:
+            rescale.request.answer(error)
+
+    def _take_up_rescale(self, request: RescaleRequest) -> None:
+        try:
+            check_rescale(request, self._c.settings)
+            if self._rescale is not None and request.parallelism is not None:
+                raise RescaleInProgress(
+                    f"the number of subtasks is being changed already: "
+                    f"to={self._rescale.request.parallelism} asked={request.parallelism}; wait "
+                    f"for that, and ask again"
                 )
             if request.executors is not None:
                 self._c.environment.scale(request.executors)
-            request.answer(None)
         except MoorageError as error:
             request.answer(error)
+            return
+        if request.parallelism in {None, self._c.settings.parallelism}:
+            request.answer(None)
+            return
+        request.running()
+        self._rescale = Rescale(request, CheckpointRequest())
+        self._checkpointer.checkpoint(self._rescale.first, self._at)
 
     def _last_savepoint(self, request: SavepointRequest) -> SavepointView | None:
         """The savepoint that the job stops with; given up when the process must end."""

@@ -26,6 +26,7 @@ from moorage.driver.refusals import RestorePointCorrupt
 from moorage.driver.reporter import Reporter
 from moorage.driver.request_handler import let_go, let_go_of_checkpoints
 from moorage.driver.requests import Stopped
+from moorage.driver.rescale import follow_manifest, in_force, resized
 from moorage.driver.restore_point import Choice, adopting, check_fits, check_settings, choose
 from moorage.driver.savepoints import KnownSavepoints
 from moorage.driver.session import spare_byte_counts
@@ -99,8 +100,10 @@ def run_job(
                 f"the state's own backend is kept: backend={settings.backend.identifier} "
                 f"default={asked.backend.identifier}; name another in spec.state.backend to change"
             )
+        settings = in_force(settings, writer)
         if choice.manifest is not None:
             check_settings(choice.manifest, settings)
+        follow_manifest(settings, writer, choice)
         reporter.job(settings.parallelism, settings.max_parallelism)
         if options.control:
             try:
@@ -202,11 +205,11 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun
             with _needing(context.directories):
                 run = StreamRun(context, number, choice, must_restore=must_restore)
                 return _drive_run(run), run
-        except RangesMove:
+        except RangesMove as move:
             if context.stop.is_set():
                 return RunOutcome.STOPPED, run
             # It ended with a checkpoint and has lost nothing: no rewind that counts.
-            context.reporter.message("subtasks move to other executors")
+            context.reporter.message(str(move))
             rewinds, choice = _Rewinds(), _choose_again(context, damaged, StoppedWaiting())
         # Not any CorruptState: where output is damaged, an older checkpoint would publish it twice.
         except RestorePointCorrupt as error:
@@ -221,7 +224,7 @@ def _runs(context: DriverContext, choice: Choice) -> tuple[RunOutcome, StreamRun
                 choice = _choose_again(context, damaged, error)
         completed = run is not None and run.checkpointer.last is not None
         must_restore = must_restore or completed or context.completed.latest is not None
-        number += 1
+        number, context = number + 1, resized(context)
 
 
 def _answer_at_once(context: DriverContext) -> None:

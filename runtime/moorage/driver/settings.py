@@ -103,6 +103,10 @@ class JobSettings:
     """What a subtask may have in a checkpoint's manifest; None where its state goes into files."""
     derives_max_parallelism: bool = False
     """The manifest leaves it open: it is that of the restored snapshot, if there is one."""
+    declared_parallelism: int = 0
+    """What the manifest says; `parallelism` may be another since, see `moorage.driver.rescale`."""
+    rescales_live: bool = False
+    """Whether the number of subtasks may change while the job runs."""
     open_backend_options: dict[str, str] | None = None
     """The manifest names no backend, but these settings of one: see `adopting`."""
 
@@ -173,6 +177,8 @@ class JobSettings:
                 or_default(named), spec.state.options, default_options(os.environ)
             ),
             derives_max_parallelism="max_parallelism" not in spec.scaling.model_fields_set,
+            declared_parallelism=spec.scaling.parallelism,
+            rescales_live=spec.scaling.mode == "InPlaceParallelism",
             open_backend_options=dict(spec.state.options) if named is None else None,
         )
 

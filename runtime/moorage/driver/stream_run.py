@@ -208,8 +208,11 @@ class StreamRun:
                 if self._failure is None and self._handler.stopped():
                     self._halted = True
                     return RunOutcome.STOPPED
-                if self._ranges_should_move() and self._ended_for_a_move():
-                    raise RangesMove
+                if self._handler.may_rescale() and self._ended_for_another():
+                    self._handler.decide_rescale(self._number)
+                    raise RangesMove("subtasks are dealt out anew")
+                if self._ranges_should_move() and self._ended_for_another():
+                    raise RangesMove("subtasks move to other executors")
         self._raise_failure()
         if not self._c.settings.bounded:
             raise SparkEnded("the stream's query has ended by itself, and its input has no end")
@@ -417,7 +420,7 @@ class StreamRun:
         busy = self._checkpointer.takes_savepoint
         return not self._c.settings.in_one_epoch and self._c.fleet.wants_to_move(busy=busy)
 
-    def _ended_for_a_move(self) -> bool:
+    def _ended_for_another(self) -> bool:
         """Take a checkpoint so that ranges can move; False, and the run goes on, if that fails."""
         if self._failure is not None:
             return False
@@ -428,6 +431,7 @@ class StreamRun:
                 raise
             self._c.reporter.phase("running", f"subtasks stay where they are for now: {error}")
             self._checkpointer.go_on()
+            self._handler.give_up_rescale(error)
             self._handler.hand_back(job_ends=False)
             return False
         self._halted = True

@@ -152,12 +152,21 @@ class RangeFleet:
         self._max_parallelism = max_parallelism
         self._max_state_size = max_state_size
         self._run = ""
-        self._parallelism = parallelism
         self._clients: dict[int, ServerConnection] = {}
+        self._uids = list(uids)
+        self._cut(parallelism)
+
+    def resize(self, parallelism: int) -> None:
+        """Let go of all ranges; the next `open` is of others, for so many subtasks."""
+        self._release(self._ranges.values())
+        self._cut(parallelism)
+
+    def _cut(self, parallelism: int) -> None:
+        self._parallelism = parallelism
         self._ranges: dict[RangeId, _Range] = {}
-        for uid in uids:
+        for uid in self._uids:
             for subtask in range(parallelism):
-                groups = range_of(subtask, parallelism, max_parallelism)
+                groups = range_of(subtask, parallelism, self._max_parallelism)
                 spec = RangeSpec(uid, groups.start, groups.end)
                 self._ranges[(uid, subtask)] = _Range(spec, _NOWHERE)
 

@@ -240,6 +240,18 @@ class EpochPlanner:
         # works on rows: what is the same in each epoch is made once.
         self._made: dict[tuple[str, ...], Any] = {}
 
+    def resized(self, parallelism: int) -> "EpochPlanner":
+        """One for the same job with another number of subtasks."""
+        return EpochPlanner(
+            self.spark,
+            self.graph,
+            self.placement,
+            parallelism,
+            self.max_parallelism,
+            batch=self.batch,
+            key_hash=self.key_hash,
+        )
+
     def once(self, key: tuple[str, ...], make: Callable[[], _T]) -> _T:
         """What `make` gave when it was first called under this key."""
         if key not in self._made:

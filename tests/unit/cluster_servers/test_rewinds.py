@@ -69,7 +69,10 @@ def drive(monkeypatch):
             reporter=reporter,
             stop=stop or threading.Event(),
             requests=requests,
-            settings=SimpleNamespace(restore=SimpleNamespace(mode="Latest")),
+            settings=SimpleNamespace(
+                restore=SimpleNamespace(mode="Latest"), parallelism=2, declared_parallelism=2
+            ),
+            writer=SimpleNamespace(entries=[]),
             completed=SimpleNamespace(begin_from=lambda *_, **__: None, latest=None),
             directories=(),
         )
@@ -139,7 +142,7 @@ def test_progress_forgives_what_came_before_it(drive):
 
 
 def test_moves_are_no_rewinds(drive):
-    ends = [(RangesMove(), "chk")] * 9
+    ends = [(RangesMove("subtasks move to other executors"), "chk")] * 9
     outcome, _, told = drive(*ends, (RunOutcome.FINISHED, None))
     assert outcome is RunOutcome.FINISHED
     assert told == ["subtasks move to other executors"] * 9

@@ -81,6 +81,23 @@ def test_after_a_while_it_goes_on_with_fewer_and_says_so(cluster):
     assert "going on with fewer executors: ready=1 wanted=3" in cluster.told[-1]
 
 
+def test_the_time_for_which_the_running_stream_waited_is_not_waited_once_more(cluster):
+    now = [0.0]
+    servers = cluster.new_servers(clock=lambda: now[0], patience=Patience(all_executors=60.0))
+    cluster.add("0")
+    servers.place(shares(2), 0)
+    cluster.pool.desired, now[0] = 2, 10.0
+    servers.wants_to_move()
+    now[0] = 70.0
+    gives_up = threading.Timer(10.0, cluster.stop.set)
+    gives_up.start()
+    try:
+        assert len(servers.place(shares(4), 0)) == 4
+    finally:
+        gives_up.cancel()
+        servers.close()
+
+
 @pytest.mark.scenario(45)
 def test_without_any_executor_it_gives_up_and_says_why(cluster):
     cluster.pool.desired = 3

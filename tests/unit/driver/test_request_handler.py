@@ -169,7 +169,13 @@ class Running:
         run: Any = object.__new__(StreamRun)
         run._c = SimpleNamespace(
             settings=SimpleNamespace(
-                parallelism=4, bounded=False, epoch_seconds=9.0, in_one_epoch=False
+                parallelism=4,
+                max_parallelism=16,
+                declared_parallelism=4,
+                rescales_live=False,
+                bounded=False,
+                epoch_seconds=9.0,
+                in_one_epoch=False,
             ),
             fleet=SimpleNamespace(wants_to_move=self.wants_to_move),
             writer=self.writer,
@@ -184,6 +190,7 @@ class Running:
         run._lock = threading.RLock()
         run._failure = None
         run._halted = False
+        run._number = 0
         run._last_look = float("inf")
         run._liveness = SimpleNamespace(watching=lambda lock, _query: lock)
         run._ticking = Ticking(timers=False, epoch_seconds=9.0)

@@ -1,0 +1,164 @@
+"""Another number of subtasks for a job that runs on: when it may begin, and what decides it.
+
+A rescale is another run, by the same driver and in the same Spark session, from a checkpoint that
+was just taken: what is decided here is one entry of the log, the point of no return. Before it the
+job has the number of subtasks that it had, whatever happens; from it on the new one. A start, the
+rewind after a failure and the run that follows all ask the log (`in_force`). Called by the request
+handler at epoch boundaries, and by the driver between runs.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+from moorage.driver.context import DriverContext
+from moorage.driver.requests import CheckpointRequest, RescaleRequest, RestartNeeded
+from moorage.driver.restore_point import Choice
+from moorage.driver.settings import JobSettings
+from moorage_state.errors import Bug, UserError
+from moorage_state.snapshots import LogWriter, Rescaled, parallelism_of, rescaled, restore_point
+
+EXECUTORS_SECONDS = 60.0
+"""How long executors that were asked for with it are waited for, while the stream runs on."""
+
+
+class RescaleRefused(UserError):
+    """There cannot be so many subtasks."""
+
+    code: ClassVar[str] = "rescale_refused"
+
+
+class RescaleInProgress(UserError):
+    """Another change of the number of subtasks is under way."""
+
+    code: ClassVar[str] = "rescale_in_progress"
+
+
+def check_rescale(request: RescaleRequest, settings: JobSettings) -> None:
+    """Refuse a number of subtasks that the running job cannot have.
+
+    Raises:
+        RestartNeeded: a new start can have it.
+        RescaleRefused: nothing can.
+    """
+    wanted, now = request.parallelism, settings.parallelism
+    if wanted is None or wanted == now:
+        return
+    most = settings.max_parallelism
+    if not 1 <= wanted <= most:
+        raise RescaleRefused(
+            f"there cannot be so many subtasks: asked={wanted} parallelism={now} "
+            f"maxParallelism={most}; ask for 1 to {most}"
+        )
+    if not settings.rescales_live:
+        raise RestartNeeded(
+            f"the number of subtasks of this job changes by a restart: parallelism={now} "
+            f"asked={wanted}; start the job anew, from its last checkpoint, or set scaling.mode: "
+            f"InPlaceParallelism before it starts"
+        )
+    if settings.in_one_epoch:
+        raise RestartNeeded(
+            f"the backend batch takes all its input in one epoch: parallelism={now} "
+            f"asked={wanted}; start the job anew"
+        )
+
+
+class Rescale:
+    """One change of the number of subtasks, until it is decided or given up; see the module.
+
+    Args:
+        request: what was asked for; it has its answer when the next run has begun.
+        first: a checkpoint that is taken beside the epochs, so that little is left to do for the
+            one with which the run ends.
+    """
+
+    def __init__(
+        self,
+        request: RescaleRequest,
+        first: CheckpointRequest,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.request = request
+        self.first = first
+        self._clock = clock
+        self._began = clock()
+
+    def may_begin(self, context: DriverContext, *, saves: bool) -> bool:
+        """Whether the run may end for it now; until then the stream runs on.
+
+        Args:
+            saves: a savepoint is being taken, which the end of the run would undo.
+
+        Raises MoorageError: the checkpoint before it failed.
+        """
+        if not self.first.done or saves:
+            return False
+        if self.first.error is not None:
+            raise self.first.error
+        if self.request.executors is None:
+            return True
+        executors = context.environment.executors()
+        late = self._clock() - self._began >= EXECUTORS_SECONDS
+        return late or executors.ready >= executors.desired
+
+    def decide(self, context: DriverContext, run: int) -> None:
+        """Write into the log what holds from now on, whatever happens.
+
+        Args:
+            run: the run that has ended, with a checkpoint.
+
+        Raises:
+            Fenced: another driver took over, and nothing was decided.
+            StoreUnavailable: it may be in the log: the next append finds out, or writes it.
+        """
+        if self.request.parallelism is None:
+            raise Bug("a rescale to no number of subtasks")
+        newest = restore_point(context.writer.entries)
+        if newest is None or newest.checkpoint is None:
+            raise Bug(f"a rescale begins at a checkpoint, and there is none: found={newest}")
+        _log(
+            context.writer,
+            run + 1,
+            newest.checkpoint.checkpoint_id,
+            self.request.parallelism,
+            context.settings.declared_parallelism,
+        )
+
+
+def in_force(settings: JobSettings, writer: LogWriter) -> JobSettings:
+    """The settings with the number of subtasks that the log says, or else the job's manifest."""
+    wanted = parallelism_of(writer.entries, settings.declared_parallelism)
+    return settings if wanted == settings.parallelism else replace(settings, parallelism=wanted)
+
+
+def resized(context: DriverContext) -> DriverContext:
+    """What the next run has in its hands: cut as the log says by now."""
+    settings = in_force(context.settings, context.writer)
+    if settings is context.settings:
+        return context
+    wanted = settings.parallelism
+    context.reporter.message(
+        f"the job goes on with another number of subtasks: parallelism={wanted} "
+        f"before={context.settings.parallelism}"
+    )
+    context.fleet.resize(wanted)
+    context.reporter.job(wanted, settings.max_parallelism)
+    return replace(context, settings=settings, planner=context.planner.resized(wanted))
+
+
+def follow_manifest(settings: JobSettings, writer: LogWriter, choice: Choice) -> None:
+    """Say in the log that the manifest counts again, if it changed since the last live rescale.
+
+    Else a manifest that is set back later would say what it said then, and that be followed.
+    """
+    last, declared = rescaled(writer.entries), settings.declared_parallelism
+    if last is None or last.declared == declared:
+        return
+    own = choice.manifest is not None and not choice.address
+    begins = choice.manifest.checkpoint_id if own and choice.manifest else 0
+    _log(writer, 0, begins, declared, declared)
+
+
+def _log(writer: LogWriter, run: int, checkpoint_id: int, parallelism: int, declared: int) -> None:
+    writer.append(Rescaled(writer.fence, run, checkpoint_id, parallelism, declared))

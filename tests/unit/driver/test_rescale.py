@@ -1,0 +1,256 @@
+"""Another number of subtasks for a job that runs on: what is decided when, and what is refused."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from moorage.driver.environment import RangesMove
+from moorage.driver.requests import CheckpointRequest, RescaleRequest, StopRequest
+from moorage.driver.rescale import EXECUTORS_SECONDS, Rescale, follow_manifest
+from moorage.driver.restore_point import Choice
+from moorage.driver.types import RunOutcome
+from moorage.driver.views import ExecutorsView
+from moorage_state import failpoints
+from moorage_state.errors import Fenced, MoorageError, Retryable, StoreUnavailable
+from moorage_state.snapshots import (
+    CheckpointStore,
+    LogWriter,
+    Owner,
+    Rescaled,
+    parallelism_of,
+    rescaled,
+)
+
+from .test_request_handler import Checkpoints, Running
+from .test_restore_point import manifest as new_manifest
+from .test_savepoints import NOW
+
+OWNER = Owner("c", "n", "j", "u")
+
+
+class Taking(Checkpoints):
+    """A checkpointer that completes what it is asked for, and what a run ends with."""
+
+    def __init__(self, world: "Live") -> None:
+        super().__init__()
+        self.world = world
+        self.first_error: MoorageError | None = None
+
+    def checkpoint(self, request: CheckpointRequest, _at: Any) -> None:
+        self.did.append("checkpoint")
+        self.world.complete()
+        request.answer(self.first_error)
+
+    def finish(self, *arguments: Any, **options: Any) -> list[Any]:
+        super().finish(*arguments, **options)
+        self.world.complete()
+        return []
+
+
+class Live(Running):
+    """A job that may be rescaled while it runs; each checkpoint has the next id."""
+
+    def __init__(self, looks: int = 50) -> None:
+        super().__init__(looks)
+        vars(self.run._c.settings).update(rescales_live=True)
+        self.taken = 0
+        taking: Any = Taking(self)
+        self.checkpoints = self.run._checkpointer = self.run._handler._checkpointer = taking
+
+    def complete(self) -> None:
+        self.taken += 1
+        made = new_manifest(self.writer, self.taken)
+        CheckpointStore(self.store).complete(self.writer, made, NOW)
+
+    def width_after_a_restart(self) -> int:
+        return parallelism_of(LogWriter.claim(self.store, OWNER, "the next").entries, 4)
+
+
+@pytest.fixture
+def live():
+    return Live()
+
+
+def test_a_run_ends_for_another_number_of_subtasks_with_a_checkpoint_and_one_entry(live):
+    request = live.ask(RescaleRequest(parallelism=6))
+    with pytest.raises(RangesMove, match="dealt out anew"):
+        live.drive()
+    # One beside the epochs, so that little is left for the one that nobody writes beside.
+    assert live.checkpoints.did == ["checkpoint", "finish"]
+    assert live.entries()[-1] == Rescaled(1, 1, 2, 6, 4)
+    assert request.state == "Pending"
+    assert live.requests.take() == [request], "the next run answers it"
+    assert live.width_after_a_restart() == 6
+
+
+def test_the_run_that_follows_answers_that_it_is_done(live):
+    live.run._c.settings.parallelism = 6
+    request = live.ask(RescaleRequest(parallelism=6))
+    live.ask(StopRequest())
+    live.drive()
+    assert request.state == "Completed"
+    assert rescaled(live.entries()) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "setting", "code", "match"),
+    [
+        (17, {}, "rescale_refused", "asked=17 .* maxParallelism=16"),
+        (0, {}, "rescale_refused", "ask for 1 to 16"),
+        (6, {"rescales_live": False}, "restart_needed", "InPlaceParallelism"),
+        (6, {"in_one_epoch": True}, "restart_needed", "backend batch"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_and_nothing_happens(live, wanted, setting, code, match):
+    vars(live.run._c.settings).update(setting)
+    request = live.ask(RescaleRequest(parallelism=wanted, executors=3))
+    live.ask(StopRequest(mode="None") if setting.get("in_one_epoch") else StopRequest())
+    if setting.get("in_one_epoch"):
+        live.run._between_epochs()
+    assert live.drive() is RunOutcome.STOPPED
+    assert request.error.code == code
+    with pytest.raises(MoorageError, match=match):
+        request.wait(0)
+    assert live.environment.scaled == []
+    assert rescaled(live.entries()) is None
+
+
+def test_a_second_one_is_refused_while_the_first_is_under_way(live):
+    first = live.ask(RescaleRequest(parallelism=6))
+    second = live.ask(RescaleRequest(parallelism=8))
+    executors = live.ask(RescaleRequest(executors=3))
+    with pytest.raises(RangesMove):
+        live.drive()
+    assert second.error.code == "rescale_in_progress"
+    assert (first.state, executors.state) == ("Pending", "Completed")
+
+
+def test_it_waits_for_a_savepoint_and_the_stream_runs_on(live):
+    live.checkpoints.takes_savepoint = True
+    live.run._c.settings.bounded = True
+    request = live.ask(RescaleRequest(parallelism=6))
+    assert live.drive() is RunOutcome.FINISHED
+    assert rescaled(live.entries()) is None
+    assert request.error.code == "job_stopped"
+
+
+def test_a_stop_goes_before_it(live):
+    request = live.ask(RescaleRequest(parallelism=6))
+    stop = live.ask(StopRequest())
+    assert live.drive() is RunOutcome.STOPPED
+    assert stop.state == "Completed"
+    assert request.error.code == "job_stopped"
+    assert live.width_after_a_restart() == 4
+
+
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_where_its_checkpoint_fails_the_job_goes_on_as_it_was(live, which):
+    error = Retryable("the store is away")
+    if which == "first":
+        live.checkpoints.first_error = error
+    else:
+        live.checkpoints.finish_error = error
+    live.run._c.settings.bounded = True
+    request = live.ask(RescaleRequest(parallelism=6))
+    assert live.drive() is RunOutcome.FINISHED
+    with pytest.raises(Retryable, match="away"):
+        request.wait(0)
+    assert live.width_after_a_restart() == 4
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+def places() -> list[str]:
+    """What a rescale passes, in order."""
+    passed: list[str] = []
+    live = Live()
+    live.ask(RescaleRequest(parallelism=6))
+    with failpoints.watched(passed.append), pytest.raises(RangesMove):
+        live.drive()
+    return passed
+
+
+@pytest.mark.parametrize("nth", range(len(places())))
+def test_a_crash_at_any_place_leaves_the_old_number_before_the_entry_and_the_new_after(nth):
+    live, passed = Live(), []
+
+    def die(place: str) -> None:
+        passed.append(place)
+        if len(passed) > nth:
+            raise Died
+
+    live.ask(RescaleRequest(parallelism=6))
+    with failpoints.watched(die), pytest.raises(Died):
+        live.drive()
+    decided = rescaled(live.entries()) is not None
+    assert live.width_after_a_restart() == (6 if decided else 4)
+    # The last three are those of the entry itself: not there, there, and known to be there.
+    assert decided == (nth >= len(places()) - 2)
+
+
+def test_of_two_drivers_only_the_one_that_holds_the_fence_decides(live):
+    live.ask(RescaleRequest(parallelism=6))
+    taken_over = live.complete
+
+    def complete() -> None:
+        taken_over()
+        if live.taken == 2:
+            LogWriter.claim(live.store, OWNER, "another")
+
+    live.complete = complete
+    with pytest.raises(Fenced):
+        live.drive()
+    assert rescaled(live.entries()) is None
+    assert live.width_after_a_restart() == 4
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_an_entry_in_doubt_is_settled_before_the_next_run(live, monkeypatch, arrived):
+    put = live.store.put_if_absent
+    broken: list[str] = []
+
+    def put_if_absent(key: str, data: bytes) -> None:
+        if b"?rescaled" in data and not broken:
+            broken.append(key)
+            if arrived:
+                put(key, data)
+            raise StoreUnavailable("no answer")
+        put(key, data)
+
+    monkeypatch.setattr(live.store, "put_if_absent", put_if_absent)
+    request = live.ask(RescaleRequest(parallelism=6))
+    with pytest.raises(StoreUnavailable):
+        live.drive()
+    live.writer.settle()  # as the driver does between two runs
+    assert parallelism_of(live.writer.entries, 4) == 6
+    assert [e for e in live.entries() if isinstance(e, Rescaled)] == [Rescaled(1, 1, 2, 6, 4)]
+    assert live.requests.take() == [request]
+
+
+def test_executors_that_come_with_it_are_waited_for_while_the_stream_runs_on():
+    now, view = [0.0], [ExecutorsView(desired=4, ready=2)]
+    context: Any = SimpleNamespace(environment=SimpleNamespace(executors=lambda: view[0]))
+    first = CheckpointRequest()
+    one = Rescale(RescaleRequest(parallelism=4, executors=4), first, clock=lambda: now[0])
+    assert not one.may_begin(context, saves=False), "its first checkpoint is under way"
+    first.answer(None)
+    assert not one.may_begin(context, saves=False)
+    view[0] = ExecutorsView(desired=4, ready=4)
+    assert one.may_begin(context, saves=False)
+    view[0], now[0] = ExecutorsView(desired=4, ready=3), EXECUTORS_SECONDS
+    assert one.may_begin(context, saves=False), "it goes on with those that there are"
+
+
+def test_a_manifest_that_changed_counts_again_and_the_log_says_so(live):
+    live.writer.append(Rescaled(1, 1, 2, 6, 4))
+    settings: Any = SimpleNamespace(declared_parallelism=4)
+    follow_manifest(settings, live.writer, Choice(None, explicit=False))
+    assert live.entries()[-1] == Rescaled(1, 1, 2, 6, 4)
+    settings.declared_parallelism = 8
+    point: Any = SimpleNamespace(checkpoint_id=9)
+    follow_manifest(settings, live.writer, Choice(point, explicit=False))
+    assert live.entries()[-1] == Rescaled(1, 0, 9, 8, 8)
+    assert [parallelism_of(live.writer.entries, n) for n in (4, 8)] == [4, 8]
