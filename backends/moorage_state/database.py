@@ -24,6 +24,17 @@ class Scan(NamedTuple):
     complete: bool
 
 
+class FileBytes(NamedTuple):
+    """A file of a copy that lies elsewhere, to be read in pieces from any thread.
+
+    `read(offset, length)` gives as many bytes, fewer at the end; `place` names the file in errors.
+    """
+
+    read: Callable[[int, int], bytes]
+    size: int
+    place: str
+
+
 class RangeCursor(Protocol):
     """A forward iterator over a view that is fixed when the cursor is made.
 

@@ -15,13 +15,12 @@ from typing import Self
 
 from moorage_state.deltas import Frame
 from moorage_state.errors import Bug, StateTooLarge
-from moorage_state.memory.files import SNAPSHOT_FILE, HeapFile, write_heap
+from moorage_state.memory.files import SNAPSHOT_FILE, HeapFile, wanted_groups, write_heap
 from moorage_state.memory.groups import Group, run_of
 from moorage_state.memory.limits import ENTRY_BYTES, HeapBudget
 from moorage_state.memory.views import PREFIX, HeapCursor, HeapView
 
 _NEVER = -1
-_METADATA_GROUP = b"\xff\xff"
 
 
 class MemoryDatabase:
@@ -271,19 +270,12 @@ class MemoryDatabase:
 
     def _load(self, file: Path, within: tuple[int, int] | None) -> None:
         with HeapFile(file) as heap:
-            for name, keys, values in heap.groups(_wanted(within)):
+            for name, keys, values in heap.groups(wanted_groups(within)):
                 size = sum(map(len, keys)) + sum(map(len, values))
                 self._budget.check(size + len(keys) * ENTRY_BYTES, f"database={self.path}")
                 self.apply([Frame([], keys, list(values))])
                 if name not in self._groups:  # pragma: no cover - the file's own check
                     raise Bug(f"a group has entries of another: file={file} group={name!r}")
-
-
-def _wanted(within: tuple[int, int] | None) -> Callable[[bytes], bool]:
-    if within is None:
-        return lambda _: True
-    first, last = (number.to_bytes(PREFIX, "big") for number in within)
-    return lambda name: first <= name <= last or name == _METADATA_GROUP
 
 
 class HeapCopy:

@@ -58,6 +58,7 @@ class Databases:
         self.owner = keeper.identifier
         self.unchanging = keeper.unchanging
         self.leave_out = keeper.leave_out
+        self.write_part = keeper.write_part
         self._lock = threading.Lock()
         self._memory: dict[str, Any] = {}
 

@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from moorage_state.database import RangeDatabase, RangeView
+from moorage_state.database import FileBytes, RangeDatabase, RangeView
 from moorage_state.deltas import Frame
 from moorage_state.errors import Bug, CorruptState, ObjectNotFound, disk_errors
 from moorage_state.keygroups import KeyGroupRange
@@ -31,6 +31,8 @@ from moorage_state.server.operations import RangeSpec, RestoreBase, Version
 from moorage_state.snapshots import FileRef, RangeHandle
 from moorage_state.snapshots.parts import PartCache
 from moorage_state.stores import ObjectStore, open_store
+
+_T = TypeVar("_T")
 
 Source = Literal["empty", "local", "store"]
 
@@ -296,12 +298,15 @@ class Restorer:
         later = self._unchanging(handle)
 
         def gather(files: list[FileRef]) -> Source:
-            self._brought += sum(ref.size for ref in files)
             shared = local.with_suffix(".parts")
             missing = link_right(files, [local, shared], target, later)
+            self._brought += sum(ref.size for ref in files if ref not in missing)
             if not missing:
                 return "local"
             store = self._open(store_url)
+            if self._is_own(handle):
+                missing = [ref for ref in missing if not self._cut(store, ref, target)]
+            self._brought += sum(ref.size for ref in missing)
             if not owner.lock_if_free():
                 fetch_all(store, missing, target)
                 return "store"
@@ -320,6 +325,29 @@ class Restorer:
             kept = self._databases.leave_out(target, (self._wanted.start, self._wanted.end))
             rest = [ref for ref in rest if kept is None or ref.name in kept]
         return _source([source, gather(rest)])
+
+    def _cut(self, store: ObjectStore, ref: FileRef, target: Path) -> bool:
+        """Fetch only what this range needs of a file; False: it is not of a kind that can be cut.
+
+        What is read is checked by the file's own sums.
+        """
+        if ref.inline is not None:
+            return False
+
+        def read(offset: int, length: int) -> bytes:
+            data = store.get(ref.key, offset=ref.offset + offset, length=length)
+            sizes.append(len(data))
+            return data
+
+        sizes: list[int] = []
+        source = FileBytes(read, ref.size, _where(store, ref))
+        groups = (self._wanted.start, self._wanted.end)
+        try:
+            cut = _twice(lambda: self._databases.write_part(target / ref.name, source, groups))
+        except ObjectNotFound as error:
+            raise _missing(store, ref) from error
+        self._brought += sum(sizes)
+        return cut
 
     def _keep(self, handle: RangeHandle, local: Path, store_url: str, target: Path) -> None:
         """Fetch into the directory `local`, and make `target` of the same files."""
@@ -531,11 +559,15 @@ def _joined(files: Iterable[FileRef]) -> list[list[FileRef]]:
 
 
 def _fetch_twice(store: ObjectStore, group: list[FileRef], target: Path) -> None:
+    _twice(lambda: _fetch(store, group, target))
+
+
+def _twice(fetch: Callable[[], _T]) -> _T:
     try:
-        _fetch(store, group, target)
+        return fetch()
     except CorruptState:
         # A checkpoint is condemned by what is in the store, and not by one bad read on the way.
-        _fetch(store, group, target)
+        return fetch()
 
 
 def _fetch(store: ObjectStore, group: list[FileRef], target: Path) -> None:

@@ -6,10 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from moorage_state.database import FileBytes
 from moorage_state.errors import IllegalConfigurationError
-from moorage_state.memory import SNAPSHOT_FILE, HeapBudget, MemoryDatabase
+from moorage_state.memory import SNAPSHOT_FILE, HeapBudget, MemoryDatabase, write_part
 from moorage_state.state_backends.state_backend import StateBackend
 from moorage_state.tuning import HEAP_LIMIT, parse_options
+
+_PARTLY_FROM = 1 << 20
+"""Smaller files are fetched whole, which is one request and not three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,13 @@ class HashMapStateBackend(StateBackend):
         """See `StateBackend`; the file of a working copy goes when it was read."""
         budget = HeapBudget() if read_only else memory
         return MemoryDatabase(path, budget, groups, consume=not read_only)
+
+    def write_part(self, path: Path, source: FileBytes, groups: tuple[int, int]) -> bool:
+        """See `StateBackend`: the blocks of the key groups."""
+        if path.name != SNAPSHOT_FILE or source.size < _PARTLY_FROM:
+            return False
+        write_part(path, source, groups)
+        return True
 
     def _snapshot_ways(self) -> dict[str, bool]:
         return {"asynchronous": self.asynchronous_snapshots is not False}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 import msgspec
 
-from moorage_state.database import RangeDatabase
+from moorage_state.database import FileBytes, RangeDatabase
 from moorage_state.errors import IllegalConfigurationError, UserError
 from moorage_state.import_path import after_standard_library
 from moorage_state.keygroups import KeyGroupRange
@@ -99,6 +99,24 @@ class StateBackend(ABC):
             LocalDiskError: the volume refuses.
         """
         return None
+
+    def write_part(self, path: Path, source: FileBytes, groups: tuple[int, int]) -> bool:  # noqa: ARG002
+        """Write what is needed of a file of a copy, of which the rest is never read.
+
+        Args:
+            path: the file to write; its name is that of the file in the copy.
+            source: the file of the copy.
+            groups: as in `leave_out`; what is written must open as the whole file would, with the
+                server's own entries, and is read once.
+
+        Returns:
+            Whether it was written; False: the whole file is needed.
+
+        Raises:
+            CorruptState: what was read is damaged.
+            LocalDiskError: the volume refuses.
+        """
+        return False
 
     def process_memory(self) -> Any:
         """What all databases of one process share, such as a cache; made once in each."""

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from moorage_state.database import FileBytes
 from moorage_state.deltas import Frame
 from moorage_state.errors import (
     Bug,
@@ -17,7 +18,7 @@ from moorage_state.errors import (
     StateTooLarge,
     UserError,
 )
-from moorage_state.memory import SNAPSHOT_FILE, HeapBudget, MemoryDatabase
+from moorage_state.memory import SNAPSHOT_FILE, HeapBudget, MemoryDatabase, write_part
 from moorage_state.memory.limits import ENTRY_BYTES
 from moorage_state.state_backends import HashMapStateBackend
 
@@ -175,6 +176,27 @@ def test_the_bytes_of_other_key_groups_are_not_even_looked_at(db, tmp_path):
     assert len(contents(MemoryDatabase(path, HeapBudget(), (0, 8)))) == 9 * 50 + 1
     with pytest.raises(CorruptState, match="checksum"):
         MemoryDatabase(path, HeapBudget())
+
+
+@pytest.mark.parametrize("within", [(4, 6), (0, 0), (15, 15), (0, 15), (40, 50)])
+def test_a_part_of_a_file_is_a_file_of_its_own(db, tmp_path, monkeypatch, within):
+    monkeypatch.setattr("moorage_state.memory.files._PIECE_BYTES", 1 << 10)
+    monkeypatch.setattr("moorage_state.memory.files._END_BYTES", 64)
+    whole = (written(db, tmp_path / "copy") / SNAPSHOT_FILE).read_bytes()
+    (tmp_path / "part").mkdir()
+    source = FileBytes(lambda at, size: whole[at : at + size], len(whole), "there")
+    write_part(tmp_path / "part" / SNAPSHOT_FILE, source, within)
+    expected = contents(MemoryDatabase(tmp_path / "copy", HeapBudget(), within))
+    assert contents(MemoryDatabase(tmp_path / "part", HeapBudget())) == expected
+
+
+@pytest.mark.parametrize("at", [0, 9, 300, -1, -20, -60])
+def test_damage_of_a_file_elsewhere_is_noticed_where_a_part_needs_it(db, tmp_path, at):
+    whole = bytearray((written(db, tmp_path / "copy") / SNAPSHOT_FILE).read_bytes())
+    whole[at] ^= 0x40
+    source = FileBytes(lambda at, size: bytes(whole[at : at + size]), len(whole), "there")
+    with pytest.raises((CorruptState, NewerFormat), match="there"):
+        write_part(tmp_path / "part", source, (0, 3))
 
 
 def test_a_large_group_is_written_in_pieces(tmp_path):

@@ -17,7 +17,7 @@ from moorage_state.errors import (
 from moorage_state.rocks import RocksOptions
 from moorage_state.server import RangeHost, RestoreBase, Version, restore
 from moorage_state.server.uploads import UploadPart, upload
-from moorage_state.state_backends import EmbeddedRocksDBStateBackend
+from moorage_state.state_backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
 from moorage_state.stores import MemoryStore, open_store
 
 only_rocksdb = pytest.mark.parametrize("small", ["rocksdb"], indirect=True)
@@ -158,6 +158,89 @@ def test_a_range_fetches_the_files_that_have_its_key_groups(
     finally:
         for host in hosts:
             host.close()
+
+
+def in_memory(drive, key, tmp_path):
+    """A checkpoint of 4 MB in memory, and what it has."""
+    backend = HashMapStateBackend(memory_limit=64 << 20)
+    with RangeHost(tmp_path / "before", backend) as host:
+        op = drive(host)
+        op.open()
+        op.epoch({key(group, n): bytes([n]) * 1000 for group in range(64) for n in range(64)})
+        return op, op.checkpoint(9), op.read(), backend
+
+
+def test_ranges_of_a_state_in_memory_fetch_the_bytes_of_their_key_groups_only(
+    drive, key, tmp_path, monkeypatch
+):
+    op, handle, before, backend = in_memory(drive, key, tmp_path)
+    found = fetched(monkeypatch)
+    hosts = [RangeHost(tmp_path / f"after{n}", backend) for n in range(4)]
+    try:
+        parts = [drive(hosts[n], 16 * n, 16 * n + 15, "f2r0") for n in range(4)]
+        results = [part.open(op.base) for part in parts]
+        assert {result.source for result in results} == {"store"}
+        assert sum(found) == sum(result.bytes_restored for result in results)
+        # The groups once, and the index with what lies before it for each.
+        assert handle.bytes_total < sum(found) < handle.bytes_total + 4 * (66 << 10)
+        assert len(found) <= 4 * 3
+        assert {k: v for part in parts for k, v in part.read().items()} == before
+        for part in parts:
+            part.epoch({key(part.spec.start, 99): b"new"})
+            part.checkpoint(10)
+            before[key(part.spec.start, 99)] = b"new"
+        assert [part.open(run="f2r1").source for part in parts] == 4 * ["local"]
+        assert {k: v for part in parts for k, v in part.read().items()} == before
+    finally:
+        for host in hosts:
+            host.close()
+
+
+def test_a_range_that_lies_across_two_files_in_memory_takes_its_part_of_both(
+    drive, key, tmp_path, monkeypatch
+):
+    op, _, before, backend = in_memory(drive, key, tmp_path)
+    with RangeHost(tmp_path / "two", backend) as host:
+        halves = [drive(host, 32 * n, 32 * n + 31, "f2r0") for n in range(2)]
+        for half in halves:
+            half.open(op.base)
+            half.epoch({})
+        handles = [half.checkpoint(10) for half in halves]
+    base = RestoreBase(10, halves[0].version.epoch, handles)
+    found = fetched(monkeypatch)
+    with RangeHost(tmp_path / "three", backend) as host:
+        parts = [drive(host, *groups, "f3r0") for groups in ((0, 20), (21, 42), (43, 63))]
+        for part in parts:
+            part.open(base)
+        assert {k: v for part in parts for k, v in part.read().items()} == before
+    assert sum(found) < 1.1 * sum(handle.bytes_total for handle in handles)
+
+
+@pytest.mark.parametrize(
+    ("place", "named"), [(0.1, True), (0.9, False), ("cut off", True), ("missing", True)]
+)
+def test_damage_among_the_key_groups_that_are_fetched_stops_a_restore_in_memory(
+    drive, key, tmp_path, place, named
+):
+    op, handle, _, backend = in_memory(drive, key, tmp_path)
+    path = tmp_path / "store" / handle.files[0].key
+    data = bytearray(path.read_bytes())
+    if place == "missing":
+        path.unlink()
+    elif place == "cut off":
+        path.write_bytes(data[:-1])
+    else:
+        data[int(len(data) * place)] ^= 1
+        path.write_bytes(data)
+    with RangeHost(tmp_path / "after", backend) as host:
+        part = drive(host, 0, 15, "f2r0")
+        if named:
+            with pytest.raises(CorruptState) as caught:
+                part.open(op.base)
+            assert caught.value.path.endswith(handle.files[0].key)
+        else:
+            # What others need is for them to find.
+            assert part.open(op.base).source == "store"
 
 
 def test_what_was_fetched_for_a_neighbour_and_was_damaged_is_fetched_again(
