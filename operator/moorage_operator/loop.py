@@ -10,18 +10,20 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from moorage_api.snapshot import FINAL_STATES
 from moorage_operator.act import Actor, Subject
 from moorage_operator.attempts import Attempts
 from moorage_operator.children import names
+from moorage_operator.decide.rest import Rest, rest_of
 from moorage_operator.decide.view import only_figures
 from moorage_operator.directories import CheckpointDirectories
+from moorage_operator.memory import Memory, Setback
 from moorage_operator.metrics import OperatorMetrics
 from moorage_operator.objects import JudgedSpecs, meta_of, read_snapshot
-from moorage_operator.observe import MoreNeeded, Observer
+from moorage_operator.observe import Heard, MoreNeeded, Observer
 from moorage_operator.plan import (
     ASIDE,
     ActionFailed,
@@ -44,96 +46,8 @@ from moorage_operator.ports import (
 )
 from moorage_operator.recorder import Written, tell, write_status
 from moorage_operator.tokens import Authorities, Tokens
-from moorage_operator.watch_cache import CachedReads, WatchCache, is_older
+from moorage_operator.watch_cache import CachedReads, WatchCache
 from moorage_operator.world import Config, JobWorld, PodView, SnapshotWorld, Unreadable
-
-_MOST_EVENTS = 64
-_FIRST_SETBACK = 2.0
-_LONGEST_SETBACK = 60.0
-
-
-@dataclass(slots=True)
-class Setback:
-    """What nothing else waits for, and what does not go through; times on the loop's clock."""
-
-    failures: int = 0  # in a row
-    until: float = 0.0  # when it is tried again
-    _why: str = ""
-
-    @property
-    def message(self) -> str:
-        """What a person should hear of: from its second time on."""
-        return self._why if self.failures > 1 else ""
-
-    def left(self, now: float) -> float:
-        """Seconds until it is to be tried again; 0 if that is now, or nothing has failed."""
-        return max(self.until - now, 0.0) if self.failures else 0.0
-
-    def failed(self, why: str, now: float, chance: float = 1.0) -> None:
-        """Try it again later and later."""
-        self.failures, self._why = self.failures + 1, why
-        self.until = now + chance * min(
-            _FIRST_SETBACK * 2.0 ** (self.failures - 1), _LONGEST_SETBACK
-        )
-
-    def over(self) -> None:
-        """It went through, or is not wanted any more."""
-        self.failures, self._why = 0, ""
-
-
-@dataclass(slots=True)
-class Memory:
-    """Of one object."""
-
-    uid: str = ""  # of the object that the rest is about
-    failures: int = 0  # passes in a row that ended early
-    trouble: str = ""  # what effects fail with, for the status to show; empty when they go through
-    rival: str = ""  # the job that was told of a directory that both have; empty if none
-    # The object's resourceVersion at the last pass that had nothing to do; empty if none
-    seen: str = ""
-    live: float = float("-inf")  # when everything was last read live, on the loop's clock
-    aside: Setback = field(default_factory=Setback)  # of effects whose failure does not end a pass
-    _told: dict[tuple[str, str], None] = field(default_factory=dict)
-    _waiting: list[Event] = field(default_factory=list)
-
-    def begin(self, uid: str) -> None:
-        """A pass is about this object; of another one nothing is remembered."""
-        if uid != self.uid:
-            self.uid, self.failures, self.trouble, self.rival = uid, 0, "", ""
-            self._told, self._waiting, self.aside = {}, [], Setback()
-            self.seen = ""
-
-    def may_look(self, body: Object) -> bool:
-        """Whether a version that watches have shown may be all there is to know of the object.
-
-        Not while something is being done about it; and not before the watch has shown what the
-        last pass saw or wrote itself.
-        """
-        meta = body["metadata"]
-        if meta.get("deletionTimestamp"):
-            return False
-        if self.uid == "":
-            return True
-        return self.uid == meta["uid"] and self.seen != "" and not is_older(meta, self.seen)
-
-    def has_told(self, events: Iterable[Event]) -> bool:
-        """Whether these were told, and nothing else waits for it."""
-        return not self._waiting and all((one.reason, one.key) in self._told for one in events)
-
-    def untold(self, events: Iterable[Event]) -> list[Event]:
-        """What is still to be told, the oldest first; kept until it is `told`."""
-        known = {(event.reason, event.key) for event in self._waiting} | self._told.keys()
-        self._waiting += [event for event in events if (event.reason, event.key) not in known]
-        self._waiting = self._waiting[-_MOST_EVENTS:]
-        return list(self._waiting)
-
-    def told(self, event: Event) -> None:
-        """It has been told, or never will be."""
-        self._waiting = [one for one in self._waiting if one is not event]
-        self._told[event.reason, event.key] = None
-        while len(self._told) > _MOST_EVENTS:
-            del self._told[next(iter(self._told))]
-
 
 _log = logging.getLogger("moorage.operator")
 
@@ -187,7 +101,7 @@ class Reconciler:
         watched: WatchCache | None = None,
         shows: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        self._cluster, self._clock = cluster, clock
+        self._cluster, self._clock, self._config = cluster, clock, config
         self._decide_job, self._decide_snapshot = decide_job, decide_snapshot
         self._may_act, self._wake = may_act, wake
         self._metrics = metrics or OperatorMetrics()
@@ -235,7 +149,7 @@ class Reconciler:
         else:
             memory.failures, memory.trouble = 0, memory.aside.message
         if done.changed or done.problem:
-            memory.seen = ""
+            memory.seen, memory.rest = "", None
         seconds = asyncio.get_running_loop().time() - begun
         self._metrics.pass_ended(ref, seconds, _outcome(done))
         return done
@@ -268,7 +182,7 @@ class Reconciler:
         calm = await self._look(ref, memory)
         if calm is not None:
             return calm
-        memory.live = _seconds()
+        memory.live, memory.rest = _seconds(), None
         for _ in range(_WHOLE_PASSES):
             body = await self._cluster.get(ref.kind, ref.namespace, ref.name)
             if body is None:
@@ -294,27 +208,60 @@ class Reconciler:
         Caches may be old: so nothing comes of it but a look later, or a status under the version
         that it rests on. What they have missed is seen later, and never done wrongly.
         """
-        if self._watched is None or memory.failures or memory.aside.failures:
+        watched = self._watched
+        if watched is None or not self._may_look(ref, memory):
             return None
-        if not self._shows(ref.namespace):
-            return None
-        body = self._watched.get(ref.kind, ref.namespace, ref.name)
+        heard, mark = None, watched.mark_of(ref.namespace, ref.name)
+        if memory.rest is not None and memory.mark == mark:
+            heard = await self._hear(memory.rest)
+            if self._stands(ref, memory, heard):
+                return self._still(memory.rest)
+        body = watched.get(ref.kind, ref.namespace, ref.name)
         if body is None or not memory.may_look(body):
             return None
         memory.begin(body["metadata"]["uid"])
-        if memory.live + _LIVE_AT_LEAST * self._chance.uniform(0.75, 1.0) < _seconds():
-            # The first look of a process is as good as one later.
-            if memory.live > float("-inf"):
-                return None
-            memory.live = _seconds()
-        one_look = self._look_at_job if ref.kind == "StatefulSparkJob" else self._look_at_snapshot
+        memory.rest, memory.mark = None, mark
         try:
-            return await one_look(body, memory)
+            if ref.kind == "StatefulSparkJob":
+                return await self._look_at_job(body, memory, heard)
+            return await self._look_at_snapshot(body, memory)
         except (MoreNeeded, ClusterError):
             return None
 
-    async def _look_at_job(self, body: Object, memory: Memory) -> Pass | None:
-        world = await self._looker.job(body, self._actor.store_tasks_of(memory.uid))
+    def _may_look(self, ref: Ref, memory: Memory) -> bool:
+        if memory.failures or memory.aside.failures or not self._shows(ref.namespace):
+            return False
+        # The first look of a process is as good as one later.
+        if memory.live == float("-inf"):
+            memory.live = _seconds()
+        return memory.live + _LIVE_AT_LEAST * self._chance.uniform(0.75, 1.0) >= _seconds()
+
+    async def _hear(self, rest: Rest) -> Heard | None:
+        if rest.pod is None:
+            return None
+        return Heard(rest.pod, await self._looker.report(rest.meta, rest.pod))
+
+    def _stands(self, ref: Ref, memory: Memory, heard: Heard | None) -> bool:
+        """Whether nothing has changed that the last decision, to do nothing, rests on."""
+        rest, watched = memory.rest, self._watched
+        if rest is None or watched is None or self._actor.store_tasks_of(memory.uid):
+            return False
+        if watched.mark_of(ref.namespace, ref.name) != memory.mark:
+            return False
+        if self.directories.rival(f"{ref.namespace}/{ref.name}") != rest.rival:
+            return False
+        return rest.stands(self._clock.now(), heard.report if heard is not None else None)
+
+    def _still(self, rest: Rest) -> Pass:
+        """As the last look, and another one later: spread, but not beyond a deadline."""
+        left = (rest.until - self._clock.now()).total_seconds()
+        wait = self._config.resync * self._chance.uniform(0.8, 1.0)
+        return Pass(changed=False, again_after=min(wait, left))
+
+    async def _look_at_job(
+        self, body: Object, memory: Memory, heard: Heard | None = None
+    ) -> Pass | None:
+        world = await self._looker.job(body, self._actor.store_tasks_of(memory.uid), heard)
         if world.operator_too_old or world.status.operation is not None:
             return None
         if not _is_settled(world.drivers, world.executors):
@@ -337,6 +284,7 @@ class Reconciler:
             self._shown(body)
         self._metrics.job_seen(body, plan.status)
         memory.seen = body["metadata"]["resourceVersion"]
+        memory.rest = rest_of(world, plan)
         return Pass(changed=False, again_after=plan.again_after)
 
     async def _look_at_snapshot(self, body: Object, memory: Memory) -> Pass | None:

@@ -160,6 +160,14 @@ class MoreNeeded(Exception):
     """A decision needs more than what watches show: everything is to be read live."""
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the driver in a pod said a moment ago."""
+
+    pod: PodView
+    report: DriverState | Unreadable | None
+
+
 @dataclass(slots=True)
 class Observer:
     """The reading half of a pass."""
@@ -179,11 +187,14 @@ class Observer:
     _failing: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _revisions: dict[tuple[str, str], Revision] = field(default_factory=dict)
 
-    async def job(self, body: Object, task_ids: Iterable[str] = ()) -> JobWorld:
+    async def job(
+        self, body: Object, task_ids: Iterable[str] = (), heard: Heard | None = None
+    ) -> JobWorld:
         """The world of a StatefulSparkJob, whose object was just read.
 
         Args:
             task_ids: store tasks that this process knows to be under way for it.
+            heard: is not asked for again, where it is of the driver that is to be asked.
         """
         meta = meta_of(body)
         self.directories.note(body)
@@ -216,8 +227,10 @@ class Observer:
             revisions=revisions,
             snapshots=await self._snapshots(meta.namespace, meta.name),
         )
-        world = replace(world, report=await self._report(meta, world.current_driver))
-        return await self._dear(world, task_ids)
+        driver = world.current_driver
+        fresh = heard is not None and heard.pod == driver
+        report = heard.report if heard and fresh else await self.report(meta, driver)
+        return await self._dear(replace(world, report=report), task_ids)
 
     async def snapshot(self, body: Object, task_ids: Iterable[str] = ()) -> SnapshotWorld | None:
         """The world of a StatefulSparkSnapshot; None if its status must be left alone."""
@@ -313,7 +326,7 @@ class Observer:
             return pod
         return replace(pod, node_ready=node is not None and _node_ready(node))
 
-    async def _report(self, meta: Meta, pod: PodView | None) -> DriverState | Unreadable | None:
+    async def report(self, meta: Meta, pod: PodView | None) -> DriverState | Unreadable | None:
         """What the driver in the pod says; None if there is none to ask."""
         if pod is None or pod.phase != "Running" or not pod.ip:
             self._readable(meta, "driver")
@@ -354,7 +367,7 @@ class Observer:
         except ClusterError as error:
             return self._unreadable(job.meta, "driver", _reason(error), str(error))
         pod = pod_view(body, job.meta.uid) if body is not None else None
-        return await self._report(job.meta, pod if pod is not None and pod.owned else None)
+        return await self.report(job.meta, pod if pod is not None and pod.owned else None)
 
     async def _target(self, meta: Meta, pod: PodView | None) -> DriverTarget | None:
         if pod is None or not pod.owned or not pod.ip or pod.phase != "Running":

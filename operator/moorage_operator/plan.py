@@ -6,6 +6,7 @@ pass sees what came of them. Every effect is harmless when it is repeated. Pure 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from moorage_api.driver import CheckpointBody, RescaleBody, SavepointBody, StartOrder, StopBody
@@ -165,6 +166,9 @@ class Event:
     key: str  # makes it one of its kind, such as the operation's id
 
 
+FOREVER = datetime.max.replace(tzinfo=UTC)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A decision about a job."""
@@ -177,6 +181,8 @@ class Plan:
     again_after: float = 30.0  # seconds until the next look without an event
     # Snapshots of the job, by name, that show other uses than the job has for them now
     stale: tuple[str, ...] = ()
+    # Until then, time alone leads to no other decision
+    stands_until: datetime = FOREVER
 
 
 @dataclass(frozen=True, slots=True)

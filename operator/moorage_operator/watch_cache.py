@@ -56,6 +56,8 @@ class WatchCache:
 
     _kept: dict[_Place, _Kept] = field(default_factory=dict)
     _of_job: dict[_Place, dict[str, None]] = field(default_factory=dict)
+    _marks: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By job: the count at the last change of the job or of anything with its label."""
     _count: int = 0
 
     @property
@@ -70,6 +72,9 @@ class WatchCache:
         known, version = self._kept.get(place), _version(meta)
         if known is not None and version < known.version:
             return
+        if known is not None and version == known.version > 0 and event != "DELETED":
+            # A list shows again what is known: most objects, each time.
+            return
         self._count += 1
         self._drop(place)
         if event == "DELETED":
@@ -79,6 +84,7 @@ class WatchCache:
         used = {**(_pod(body) if kind == "Pod" else _ours(body)), **named}
         data = json.dumps(used, separators=(",", ":")).encode()
         self._kept[place] = _Kept(version, job, data, self._count)
+        self._mark(place, job)
         if job:
             self._of_job.setdefault((kind, place[1], job), {})[place[2]] = None
 
@@ -120,9 +126,27 @@ class WatchCache:
         found = self._of_job.get((kind, namespace, job), ())
         return [json.loads(self._kept[kind, namespace, name].data) for name in sorted(found)]
 
+    def mark_of(self, namespace: str, job: str) -> int:
+        """The same as before: nothing of the job has changed since, as far as was shown."""
+        return self._marks.get((namespace, job), 0)
+
+    def _mark(self, place: _Place, job: str) -> None:
+        """The object is another one: so is what is known of the job, where there is one."""
+        kind, namespace, name = place
+        if kind == "StatefulSparkJob":
+            self._marks[namespace, name] = self._count
+        if (namespace, job) in self._marks:
+            self._marks[namespace, job] = self._count
+
     def _drop(self, place: _Place) -> None:
         kept = self._kept.pop(place, None)
-        if kept is None or not kept.job:
+        if kept is None:
+            return
+        self._count += 1
+        self._mark(place, kept.job)
+        if place[0] == "StatefulSparkJob":
+            del self._marks[place[1], place[2]]
+        if not kept.job:
             return
         key = (place[0], place[1], kept.job)
         self._of_job[key].pop(place[2], None)

@@ -142,7 +142,7 @@ def _say_blind(draft: Draft, pods: Unreadable) -> None:
     if draft.status.lineage_owner_uid != draft.meta.uid or pods.since is None:
         return
     over = pods.since + timedelta(seconds=draft.config.endpoint_patience)
-    if draft.now < over:
+    if not draft.reached(over):
         draft.wake_at(over)
         return
     before = draft.status.condition("Ready")

@@ -101,7 +101,7 @@ def _silent(draft: Draft) -> _Said | None:
     if not isinstance(report, Unreadable):
         return None
     patience = timedelta(seconds=draft.config.endpoint_patience)
-    if report.since is not None and draft.now >= report.since + patience:
+    if report.since is not None and draft.reached(report.since + patience):
         text = estranged(draft) or "the driver's pod runs and does not answer"
         return _Said("False", _UNREACHABLE, text)
     old = draft.world.status.condition("Ready")
@@ -136,7 +136,7 @@ def _progressing(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
     if draft.world.trouble:
         return _Said("False", ACTION_FAILED, draft.world.trouble)
     waits = draft.status.restarts.next_retry_at
-    if operation.type == "Recover" and waits is not None and draft.now < waits:
+    if operation.type == "Recover" and waits is not None and not draft.reached(waits):
         return _Said("True", "BackOff", operation.message)
     return _Said("True", operation.type, operation.message)
 
@@ -167,7 +167,7 @@ def _degraded(draft: Draft) -> _Said:  # noqa: PLR0911  one line a case
         if status.snapshots.consecutive_failures > tolerable:
             return _Said("True", "CheckpointsFailing", "more checkpoints failed than tolerated")
     late = operation is not None and operation.step == "Verifying" and operation.deadline
-    if late and draft.now >= late:
+    if late and draft.reached(late):
         seen = slow_start(draft) or draft.status.job.message
         text = seen or f"see the log of {draft.attempt.driver_pod}"
         return _Said("True", "StartSlow", f"the stream does not run yet: {text}")
@@ -237,7 +237,7 @@ def _checkpointing(draft: Draft) -> _Said:
     if not draft.is_active or attempt.running_since is None:
         return _Said("Unknown", "NotRunning")
     due = checkpoint_due(draft)
-    if due is not None and draft.now >= due:
+    if due is not None and draft.reached(due, told=True):
         return _Said("False", "CheckpointOverdue", "no checkpoint was completed in time")
     if snapshots.consecutive_failures > 0:
         return _Said("False", "CheckpointFailed", "the last checkpoint failed; see the events")

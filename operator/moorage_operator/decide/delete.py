@@ -119,15 +119,15 @@ def _snapshot(draft: Draft, rules: Deletion) -> None:
         draft.move("Fencing")
     elif view is not None and view.state == "Completed":
         completed(draft, view)
-    elif draft.now >= _deadline(draft, rules) and rules.on_timeout == "Proceed":
+    elif draft.reached(_deadline(draft, rules)) and rules.on_timeout == "Proceed":
         _tell_skipped(draft, f"it was not done within {rules.timeout}")
         draft.move("Fencing")
     elif view is not None and view.state == "Failed":
         _again(draft, view.error.message if view.error is not None else "nobody said why")
-    elif operation.not_before is not None and draft.now < operation.not_before:
+    elif operation.not_before is not None and not draft.reached(operation.not_before):
         draft.wake_at(operation.not_before)
     else:
-        if draft.now >= _deadline(draft, rules):
+        if draft.reached(_deadline(draft, rules)):
             _wait_for_person(draft, _FINAL_FAILED, "the last snapshot cannot be taken")
         ask(draft)
 
@@ -147,7 +147,7 @@ def _stop(draft: Draft) -> None:
     deadline, pod = draft.operation.deadline, draft.pod
     if draft.attempt.outcome or draft.is_unmade:
         draft.move("Fencing")
-    elif pod is not None and (deadline is None or draft.now >= deadline):
+    elif pod is not None and (deadline is None or draft.reached(deadline)):
         remove(draft, pod)
 
 
@@ -161,7 +161,7 @@ def _tell_skipped(draft: Draft, why: str) -> None:
 
 def _fence(draft: Draft, rules: Deletion) -> None:
     keep_snapshot(draft)
-    if cleared(draft) or draft.now >= _patience_ends(draft, rules):
+    if cleared(draft) or draft.reached(_patience_ends(draft, rules)):
         draft.move("Verifying")
 
 
@@ -189,10 +189,10 @@ def _store_is_settled(draft: Draft, rules: Deletion) -> bool:
     if found is not None and found.message:
         draft.put_operation(message=found.message)
     waits = draft.status.blocked_reason == _STATE_STAYS
-    late = draft.now >= _deadline(draft, rules) and not waits
+    late = draft.reached(_deadline(draft, rules)) and not waits
     if late and _store_task_late(draft, rules, "it is not done in time"):
         return True
-    if operation.not_before is None or draft.now >= operation.not_before:
+    if operation.not_before is None or draft.reached(operation.not_before):
         retain = rules.policy == "Retain"
         draft.do(RunStoreTask(StoreTask(task_id, "Release" if retain else "DeleteLineage")))
     return False
@@ -200,7 +200,7 @@ def _store_is_settled(draft: Draft, rules: Deletion) -> bool:
 
 def _store_task_failed(draft: Draft, rules: Deletion, why: str, *, retryable: bool) -> bool:
     operation = draft.operation
-    hopeless = not retryable or draft.now >= _deadline(draft, rules)
+    hopeless = not retryable or draft.reached(_deadline(draft, rules))
     if hopeless and _store_task_late(draft, rules, why):
         return True
     # A person is waited for, who may have mended the store by then.

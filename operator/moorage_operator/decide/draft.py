@@ -5,18 +5,23 @@ needs and decides nothing itself.
 """
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from moorage_api import Problem
 from moorage_api.driver import DriverState
 from moorage_api.status import AttemptStatus, JobStatus, OperationStatus, OperationStep
 from moorage_operator.children.names import driver_pod_name
-from moorage_operator.plan import ASIDE, Effect, Event, Plan
+from moorage_operator.plan import ASIDE, FOREVER, Effect, Event, Plan
 from moorage_operator.world import Config, JobWorld, Meta, PodView, Unreadable
 
 # Never at once: what is waited for cannot have come in the moment of the decision.
 _SOONEST = 0.2
+
+_A_YEAR = 366 * 86_400.0
+
+CLOCK_SLACK = timedelta(seconds=2)
+"""How much a driver's times may move on this clock, by what its reports take to come."""
 
 
 @dataclass(slots=True)
@@ -29,6 +34,7 @@ class Draft:
     effects: list[Effect] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     again: float = 30.0  # seconds until the next look
+    stands_until: datetime = FOREVER  # from then on time alone may lead to another decision
 
     # -- what there is -------------------------------------------------------------------------
 
@@ -157,9 +163,26 @@ class Draft:
         """Tell an event."""
         self.events.append(Event(kind, reason, message, f"{reason}-{key}"))
 
+    def reached(self, moment: datetime, *, told: bool = False) -> bool:
+        """Whether that time has come. No decision compares the time in another way.
+
+        Args:
+            told: the driver's reports move it: to later for as long as the stream gets on.
+        """
+        if self.now >= moment:
+            if told:
+                self.stands_until = self.now
+            return True
+        end = moment - CLOCK_SLACK if told else moment
+        self.stands_until = min(self.stands_until, end)
+        return False
+
     def wake(self, seconds: float) -> None:
         """Look again after so many seconds at the latest."""
-        self.again = min(self.again, max(seconds, _SOONEST))
+        seconds = max(seconds, _SOONEST)
+        self.again = min(self.again, seconds)
+        if seconds < _A_YEAR:
+            self.stands_until = min(self.stands_until, self.now + timedelta(seconds=seconds))
 
     def wake_at(self, moment: datetime) -> None:
         """Look again at that time at the latest."""
@@ -171,7 +194,13 @@ class Draft:
         What may fail without holding up anything else comes last.
         """
         effects = sorted(self.effects, key=lambda effect: isinstance(effect, ASIDE))
-        return Plan(self.status, tuple(effects), tuple(self.events), self.again)
+        return Plan(
+            self.status,
+            tuple(effects),
+            tuple(self.events),
+            self.again,
+            stands_until=self.stands_until,
+        )
 
 
 def later(one: datetime | None, other: datetime | None) -> datetime | None:
@@ -181,9 +210,10 @@ def later(one: datetime | None, other: datetime | None) -> datetime | None:
     return max(one, other)
 
 
-def here(draft: Draft, report: DriverState, moment: datetime) -> datetime:
+def here(at: Draft | datetime, report: DriverState, moment: datetime) -> datetime:
     """A time of the driver's clock on this one; what the report took to come counts for nothing."""
-    return moment + (draft.now - report.answered_at) if report.answered_at is not None else moment
+    now = at if isinstance(at, datetime) else at.now
+    return moment + (now - report.answered_at) if report.answered_at is not None else moment
 
 
 def began_running(draft: Draft, report: DriverState) -> datetime | None:

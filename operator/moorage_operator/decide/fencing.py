@@ -82,4 +82,4 @@ def _is_abandoned(draft: Draft, pod: PodView) -> bool:
     lost = draft.attempt.outcome_reason == "NodeLost" and pod.attempt == draft.attempt.number
     if silent and lost:
         return True
-    return draft.now >= over + lost_patience(draft)
+    return draft.reached(over + lost_patience(draft))

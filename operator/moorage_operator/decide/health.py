@@ -54,14 +54,15 @@ def trouble(draft: Draft) -> Trouble | None:
     rules, report = spec.failure_policy.health, draft.report
     if report is not None and report.storage_error:
         return None
-    if draft.now >= _progress(draft) + rules.no_progress_for.timedelta:
+    if draft.reached(_progress(draft) + rules.no_progress_for.timedelta, told=True):
         text = f"no epoch and no checkpoint for {rules.no_progress_for}"
         return _unheard(draft, text) if report is None else _stalled(draft, report, rules)
     due = checkpoint_due(draft)
-    if due is not None and report is not None and draft.now >= due:
+    if due is not None and report is not None and draft.reached(due, told=True):
         text = f"no checkpoint since {_last(draft):%Y-%m-%d %H:%M:%S} UTC"
         late = due + 2 * _epoch_length(draft, report)
-        return Trouble("NoCheckpoint", text + _under_way(report), curable=draft.now >= late)
+        curable = draft.reached(late, told=True)
+        return Trouble("NoCheckpoint", text + _under_way(report), curable=curable)
     return None
 
 
@@ -105,7 +106,8 @@ def _stalled(draft: Draft, report: DriverState, rules: Health) -> Trouble:
     text = f"nothing has moved for {rules.no_progress_for}{_under_way(report)}"
     at_work = report.tasks_running > 0 or report.phase in _OPAQUE
     patience = rules.no_progress_for.timedelta * (_OPAQUE_FACTOR if at_work else 1)
-    return Trouble("NoProgress", text, curable=draft.now >= _progress(draft) + patience)
+    curable = draft.reached(_progress(draft) + patience, told=True)
+    return Trouble("NoProgress", text, curable=curable)
 
 
 def _under_way(report: DriverState) -> str:

@@ -47,9 +47,9 @@ def release_left(draft: Draft) -> None:
 
 def release_rest(draft: Draft, until: datetime) -> bool:
     """The object goes, and its own lineage is settled; say whether nothing else is left to do."""
-    if draft.status.leaving and draft.now < until:
+    if draft.status.leaving and not draft.reached(until):
         _release_first(draft)
-    for one in draft.status.leaving if draft.now >= until else ():
+    for one in draft.status.leaving if draft.reached(until) else ():
         _tell_not_released(draft, one, "it is not done in time")
         _forget(draft)
     return not draft.status.leaving
@@ -74,7 +74,7 @@ def _release_first(draft: Draft) -> None:
     if known is None:
         _forget(draft)
         return
-    if one.retry_at is not None and draft.now < one.retry_at:
+    if one.retry_at is not None and not draft.reached(one.retry_at):
         draft.wake_at(one.retry_at)
         return
     where, store_task = known.spec.state.checkpoint_dir, left_store_task(draft.meta.uid, one)

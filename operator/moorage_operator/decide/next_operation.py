@@ -142,7 +142,7 @@ def _wanted_mode(draft: Draft, rules: Upgrade) -> StopMode:
     if last is None:
         return "Checkpoint"
     at = here(draft, report, last.completed_at) if report is not None else last.completed_at
-    if draft.now - at > rules.max_checkpoint_age.timedelta:
+    if draft.reached(at + rules.max_checkpoint_age.timedelta, told=True):
         return "Checkpoint"
     return "None"
 
@@ -216,7 +216,7 @@ def _forget_old_failures(draft: Draft) -> None:
     if draft.status.restarts.backoff_level == 0 or since is None or spec is None:
         return
     over = since + spec.failure_policy.backoff.reset_after.timedelta
-    if draft.now >= over:
+    if draft.reached(over):
         draft.put_restarts(backoff_level=0)
     else:
         draft.wake_at(over)
@@ -271,7 +271,7 @@ def _drop_pods(draft: Draft) -> None:
     if spec is None or finished_at is None:
         return
     over = finished_at + spec.ttl_after_finished.timedelta
-    if draft.now < over:
+    if not draft.reached(over):
         draft.wake_at(max(over, draft.now + timedelta(seconds=1)))
         return
     for pod in draft.drivers:

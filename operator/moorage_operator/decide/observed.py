@@ -71,7 +71,7 @@ def _missing(draft: Draft) -> None:
         return
     since = attempt.missing_since or draft.now
     gone = since + timedelta(seconds=draft.config.missing_patience)
-    if draft.now < gone:
+    if not draft.reached(gone):
         draft.put_attempt(missing_since=since)
         draft.wake_at(gone)
         return
@@ -88,7 +88,7 @@ def _node(draft: Draft, pod: PodView) -> None:
     since = draft.attempt.node_lost_since or draft.now
     over = since + lost_patience(draft)
     draft.put_attempt(node_lost_since=since)
-    if draft.now < over:
+    if not draft.reached(over):
         draft.wake_at(over)
         return
     text = f"node {pod.node or 'of the driver'} is silent since {since:%H:%M:%S} UTC"
@@ -102,7 +102,7 @@ def _is_silent(draft: Draft, pod: PodView) -> bool:
         return True
     if pod.deleted_at is None:
         return False
-    return draft.now > pod.deleted_at + timedelta(seconds=pod.grace_seconds)
+    return draft.reached(pod.deleted_at + timedelta(seconds=pod.grace_seconds))
 
 
 def _look_at_store(draft: Draft) -> None:
@@ -164,7 +164,7 @@ def _when(draft: Draft, at: datetime | None) -> datetime:
     """When it ended: as it is seen now, or as the kubelet says where that is long ago."""
     # Clocks of nodes are minutes apart; an operator that was away for longer has only their word.
     # It did not end before it was last seen at work.
-    if at is None or at >= draft.now - _CLOCKS_APART:
+    if at is None or not draft.reached(at + _CLOCKS_APART):
         return draft.now
     attempt, moved = draft.attempt, draft.status.job.last_progress_time
     seen = [one for one in (attempt.started_at, attempt.running_since, moved) if one is not None]

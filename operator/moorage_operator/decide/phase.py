@@ -75,7 +75,9 @@ def slow_start(draft: Draft) -> str:
     own = (draft.pod,) if draft.is_active and draft.pod is not None else ()
     for pod in (*own, *_executors(draft)):
         since = pod.created_at
-        if pod.phase != "Pending" or not pod.node or since is None or draft.now < since + _SLOW:
+        if pod.phase != "Pending" or not pod.node or since is None:
+            continue
+        if not draft.reached(since + _SLOW):
             continue
         return (
             f"{pod.name} has a node and does not run since {since:%H:%M:%S} UTC; its events say "
@@ -126,7 +128,7 @@ def _of_operation(draft: Draft) -> Phase:
     operation, status = draft.operation, draft.status
     waits = status.restarts.next_retry_at
     if operation.type == "Recover" and operation.step == "Fencing" and waits is not None:
-        return "BackOff" if draft.now < waits else "Recovering"
+        return "Recovering" if draft.reached(waits) else "BackOff"
     starting = operation.type in ("Deploy", "Resume") and operation.step == "Verifying"
     if starting and status.job.state == "restoring":
         return "Restoring"

@@ -399,7 +399,7 @@ def _may_be_our_own(draft: Draft) -> bool:
     restarts, spec, store = draft.status.restarts, policy(draft), draft.world.store
     rules = spec.failure_policy if spec is not None else FailurePolicy()
     last = restarts.last_time if restarts.last_reason == "Fenced" else None
-    if last is not None and draft.now < last + rules.backoff.reset_after.timedelta:
+    if last is not None and not draft.reached(last + rules.backoff.reset_after.timedelta):
         return False
     owner = store.owner if isinstance(store, StoreView) else None
     return owner is None or owner[3] == draft.meta.uid

@@ -115,7 +115,7 @@ def _patience(draft: Draft) -> timedelta:
 
 def _is_late(draft: Draft) -> bool:
     deadline = draft.operation.deadline
-    return deadline is not None and draft.now >= deadline
+    return deadline is not None and draft.reached(deadline)
 
 
 def _ask(draft: Draft) -> None:

@@ -116,7 +116,7 @@ def _rest(draft: Draft) -> None:
 def _waits(draft: Draft) -> bool:
     """Whether a wait after a failure is not over. What a person does ends it."""
     retry_at = draft.status.restarts.next_retry_at
-    if retry_at is None or draft.now >= retry_at:
+    if retry_at is None or draft.reached(retry_at):
         return False
     edited = is_valid(draft) and draft.meta.generation > _generation(draft)
     if edited or _new_restart(draft) or _is_absurd(draft, retry_at):
@@ -129,7 +129,7 @@ def _is_absurd(draft: Draft, retry_at: datetime) -> bool:
     """Whether it is further away than any wait: this process's clock was put back meanwhile."""
     spec = policy(draft)
     longest = spec.failure_policy.backoff.max if spec is not None else None
-    return longest is not None and retry_at - draft.now > longest.timedelta
+    return longest is not None and not draft.reached(retry_at - longest.timedelta)
 
 
 def _generation(draft: Draft) -> int:
@@ -267,15 +267,15 @@ def _hangs(draft: Draft) -> bool:
     # in the conditions, and starting it anew would not help. One whose pod is ready, or that
     # completes checkpoints, only cannot be reached from here.
     deadline, pod = draft.operation.deadline, draft.pod
-    if deadline is None or draft.now < deadline or pod is None or draft.report is not None:
+    if deadline is None or not draft.reached(deadline) or pod is None or draft.report is not None:
         return False
     if pod.phase != "Running" or draft.world.report is None or is_ready(pod):
         return False
     patience = timedelta(seconds=draft.config.start_timeout)
     if isinstance(draft.world.store, StoreView):
         moved = draft.status.job.last_progress_time
-        return moved is None or draft.now >= moved + patience
-    return draft.now >= deadline + patience
+        return moved is None or draft.reached(moved + patience)
+    return draft.reached(deadline + patience)
 
 
 def _done(draft: Draft) -> None:

@@ -67,13 +67,13 @@ def snapshotting(draft: Draft) -> None:
     why = view.error if view is not None else None
     if _is_reverted(draft) and _is_unheard(draft, view):
         _cancel(draft)
-    elif operation.not_before is not None and draft.now < operation.not_before:
+    elif operation.not_before is not None and not draft.reached(operation.not_before):
         draft.wake_at(operation.not_before)
     elif view is not None and view.state == "Completed":
         completed(draft, view)
     elif view is not None and view.state == "Failed":
         _failed(draft, f"{why.message} (code {why.code})" if why else "")
-    elif operation.deadline is not None and draft.now >= operation.deadline:
+    elif operation.deadline is not None and draft.reached(operation.deadline):
         _late(draft)
     else:
         ask(draft)
@@ -88,7 +88,7 @@ def stopping(draft: Draft) -> None:
         draft.move("Fencing")
     elif draft.attempt.outcome:
         _over(draft)
-    elif pod is not None and (deadline is None or draft.now >= deadline):
+    elif pod is not None and (deadline is None or draft.reached(deadline)):
         remove(draft, pod)
 
 
@@ -217,7 +217,7 @@ def _failed(draft: Draft, why: str) -> None:
     text = f"{kind} before {operation.type} failed: {why or 'nobody said why'}"
     draft.tell("Warning", f"{kind}Failed", text, operation.snapshot_request_id)
     away = draft.report is not None and bool(draft.report.storage_error)
-    late = operation.deadline is not None and draft.now >= operation.deadline
+    late = operation.deadline is not None and draft.reached(operation.deadline)
     if not late and (away or operation.retries + 1 < _TRIES):
         retry(draft, text, timedelta(seconds=_FIRST_RETRY * 2 ** min(operation.retries, 3)))
     else:
@@ -336,7 +336,7 @@ def _without_savepoint(draft: Draft) -> None:
         if found is not None:
             _take(draft, found)
             return
-    elif draft.now < _ended_at(draft) + _STORE_PATIENCE:
+    elif not draft.reached(_ended_at(draft) + _STORE_PATIENCE):
         return
     fallback = _fallback(draft)
     why = draft.attempt.outcome_message or "the driver ended"

@@ -54,28 +54,28 @@ def _without_figures(status: JobStatus) -> JobStatus:
 def _is_news(old: JobStatus, new: JobStatus) -> bool:
     before, now = old.snapshots, new.snapshots
     return (
-        _is_another(before.last_checkpoint, now.last_checkpoint)
+        is_another(before.last_checkpoint, now.last_checkpoint)
         or is_worse(before.consecutive_failures, now.consecutive_failures)
         or now.consecutive_failures < before.consecutive_failures
-        or _is_long(old.job.last_progress_time, new.job.last_progress_time)
+        or is_long(old.job.last_progress_time, new.job.last_progress_time)
     )
 
 
-def _is_another(old: CheckpointSummary | None, new: CheckpointSummary | None) -> bool:
-    """The first one, one of another place, one that a restore went back to, or one much later."""
+def is_another(old: CheckpointSummary | None, new: CheckpointSummary | None) -> bool:
+    """Whether it is news: the first, one that a restore went back to, elsewhere, or much later."""
     if old is None or new is None:
         return old is not new
     if new.id < old.id or _folder(new) != _folder(old):
         return True
-    return _is_long(old.completed_at, new.completed_at)
+    return is_long(old.completed_at, new.completed_at)
 
 
 def _folder(checkpoint: CheckpointSummary) -> str:
     return checkpoint.path.partition("?")[0].rpartition("/")[0]
 
 
-def _is_long(old: datetime | None, new: datetime | None) -> bool:
-    """Between two times of one clock; of what was not known before, anything is news."""
+def is_long(old: datetime | None, new: datetime | None) -> bool:
+    """Whether it is news, of two times of one clock; where there was none, any time is."""
     if old is None or new is None:
         return old is not new
     return abs(new - old) >= _SHOWN_EVERY
@@ -114,7 +114,7 @@ def show_pods(draft: Draft) -> None:
     for pod in draft.world.executors:
         ready += pod.phase == "Running" and pod.ready
         ended = pod.ended.finished_at if pod.ended is not None else None
-        failed += pod.phase == "Failed" and (ended is None or ended + window > draft.now)
+        failed += pod.phase == "Failed" and (ended is None or not draft.reached(ended + window))
     desired = report.executors_desired if report is not None else 0
     if report is None and draft.is_active:
         desired = draft.status.executors.desired
@@ -191,7 +191,7 @@ def _note_stable(draft: Draft, report: DriverState) -> None:
     good_at = attempt.running_since + wanted.duration.timedelta
     if report.completed_checkpoints < wanted.completed_checkpoints:
         return
-    if draft.now < good_at:
+    if not draft.reached(good_at):
         draft.wake_at(good_at)
         return
     draft.put_attempt(stable_since=draft.now)

@@ -120,12 +120,31 @@ def victims(
         in_use: names of the objects that something needs.
     """
     found: dict[str, SnapshotView] = {}
-    for trigger in ("Periodic", "Upgrade"):
-        same = [s for s in snapshots if trigger_of(s) == trigger and not is_imported(s)]
-        alive = [s for s in same if s.meta.deleted_at is None]
+    for alive in _kept(snapshots):
         found |= {s.meta.name: s for s in _surplus(alive, retain, now)}
     free = (s for s in found.values() if not s.spec.pinned and s.meta.name not in in_use)
     return tuple(sorted(free, key=order))
+
+
+def next_victim_at(
+    snapshots: Sequence[SnapshotView], retain: SavepointRetention, now: datetime
+) -> datetime | None:
+    """When the next one gets too old, if any does; until then time alone adds no victim."""
+    ends = [
+        order(one)[0] + retain.max_age.timedelta
+        if one.status.state != "Completed"
+        else _completed(one)[0] + retain.max_age.timedelta
+        for alive in _kept(snapshots)
+        for one in alive
+    ]
+    return min((end for end in ends if end >= now), default=None)
+
+
+def _kept(snapshots: Sequence[SnapshotView]) -> Iterator[list[SnapshotView]]:
+    """Those that nobody asked for and that are not being deleted, by why they were taken."""
+    for trigger in ("Periodic", "Upgrade"):
+        same = (s for s in snapshots if trigger_of(s) == trigger and not is_imported(s))
+        yield [s for s in same if s.meta.deleted_at is None]
 
 
 def _surplus(

@@ -23,7 +23,7 @@ from moorage_operator.snapshots.naming import (
     periodic_name,
     trigger_id,
 )
-from moorage_operator.snapshots.retention import uses, victims
+from moorage_operator.snapshots.retention import next_victim_at, uses, victims
 from moorage_operator.world import JobFacts, JobWorld, SnapshotView, Unreadable
 
 
@@ -35,7 +35,7 @@ class Wanted:
     last_scheduled_time: datetime | None  # for `status.snapshots.lastScheduledTime`
     effects: tuple[KeepSnapshot | DeleteObject, ...] = ()  # snapshots to make, then those to delete
     events: tuple[Event, ...] = ()
-    # When the schedule is due next, to be woken then; None without one
+    # When the schedule is due next, or a snapshot too old, to be woken then; None if never
     next_at: datetime | None = None
 
 
@@ -71,7 +71,11 @@ def wanted(world: JobWorld) -> Wanted:
     last, next_at = before.last_scheduled_time, None
     if schedule is not None:
         last, next_at = _scheduled(world, draft, world.snapshots, schedule)
-    gone = _surplus(world, world.snapshots, spec) if spec is not None else ()
+    gone: tuple[DeleteObject, ...] = ()
+    if spec is not None:
+        gone = tuple(_surplus(world, world.snapshots, spec))
+        end = next_victim_at(world.snapshots, spec.savepoint.retain, world.now)
+        next_at = min((at for at in (next_at, end) if at is not None), default=None)
     return Wanted(triggers, last, (*draft.made, *gone), tuple(draft.events), next_at)
 
 

@@ -34,3 +34,20 @@ async def test_a_restart_reads_two_objects_of_a_job_and_none_of_its_snapshots():
     fleet = await settled(4)
     await fleet.begin()
     assert fleet.cluster.requests <= 4 * 2
+
+
+async def test_a_job_that_changes_nothing_is_not_decided_upon_anew(monkeypatch):
+    fleet, decided = await settled(2), []
+    decide = fleet.reconciler._decide_job
+
+    def counted(world):
+        decided.append(world)
+        return decide(world)
+
+    monkeypatch.setattr(fleet.reconciler, "_decide_job", counted)
+    await fleet.run(480)
+    assert len(decided) <= 2 * 2
+    decided.clear()
+    fleet.touch()
+    await fleet.run(3)
+    assert len(decided) == 2
