@@ -60,6 +60,22 @@ async def test_another_number_of_executors_is_reached_while_the_stream_runs(runn
     assert len(running.drivers.by_pod) == 1
 
 
+@pytest.mark.scenario(52)
+async def test_with_its_mode_another_parallelism_is_reached_while_the_stream_runs(running):
+    running.edit(scaling__mode="InPlaceParallelism")
+    running.edit(scaling__parallelism=5)
+    await running.until(lambda: "RescaledInPlace" in running.events())
+    assert running.is_running()
+    assert running.status().scaling.observed_parallelism == 5
+    assert running.condition("Reconciled") == "True/UpToDate"
+    running.edit(scaling__parallelism=3)
+    await running.until(lambda: running.status().scaling.observed_parallelism == 3)
+    assert len(running.drivers.by_pod) == 1
+    running.drivers.newest.kill()
+    await running.until(lambda: len(running.drivers.by_pod) == 2 and running.is_running())
+    assert running.status().scaling.observed_parallelism == 3
+
+
 @pytest.mark.scenario(53)
 async def test_a_live_rescale_that_is_refused_is_done_by_a_checkpoint_and_a_restart(running):
     running.drivers.habits.rescale_fails = True

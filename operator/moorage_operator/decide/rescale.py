@@ -1,14 +1,16 @@
-"""Another number of executors for a stream that runs on: the step Rescaling. Pure.
+"""Other executors, or another parallelism, for a stream that runs on: the step Rescaling. Pure.
 
 The driver is asked once, under the operation's name, and says itself how many executors it wants
-and has. What it refuses, or does not get done in time though a restart could, is done by a
-checkpoint and a restart. Until it is done, the attempt counts as one of the old revision.
+and has, and how many subtasks. What it refuses, or does not get done in time though a restart
+could, is done by a checkpoint and a restart. Until it is done, the attempt counts as one of the
+old revision.
 """
 
 from datetime import timedelta
 
 from moorage_api.changes import SpecChange, declared
 from moorage_api.driver import RESCALE_PATH, RescaleBody
+from moorage_api.job import JobSpec
 from moorage_api.sizing import executor_count
 from moorage_operator.decide.draft import Draft
 from moorage_operator.decide.operations import begin, end
@@ -18,8 +20,11 @@ from moorage_operator.decide.stop import begin_stop, request_view
 from moorage_operator.plan import AskDriver
 from moorage_operator.world import Unreadable
 
-_LIVE = frozenset({"spec.executor.instances"})
-"""What a driver changes without a restart."""
+_LIVE = {
+    "InPlace": frozenset({"spec.executor.instances"}),
+    "InPlaceParallelism": frozenset({"spec.executor.instances", "spec.scaling.parallelism"}),
+}
+"""By the job's mode, what a driver changes without a restart."""
 _WEAK = ("Ignore", "Live")
 
 
@@ -27,7 +32,7 @@ def begin_rescale(draft: Draft, change: SpecChange) -> None:
     """Begin to go to another width: in place where that can be, else by a restart."""
     text = f"changed: {', '.join(change.fields)}"
     spec = policy(draft)
-    if spec is not None and spec.scaling.mode == "InPlace" and _is_live(change):
+    if spec is not None and _is_live(change, spec.scaling.mode):
         _begin_in_place(draft, text)
     else:
         begin_stop(draft, "Rescale", "Checkpoint", "SpecChanged", text)
@@ -70,18 +75,18 @@ def is_interrupted(draft: Draft) -> bool:
 
 def take_back(draft: Draft) -> None:
     """The edit is taken back, and the driver may have heard of it: ask for as many as before."""
-    _begin_in_place(draft, "spec.executor.instances was set back")
+    _begin_in_place(draft, "the edit was set back")
 
 
-def _is_live(change: SpecChange) -> bool:
+def _is_live(change: SpecChange, mode: str) -> bool:
     kinds = dict(declared())
     fields = {field for field in change.fields if kinds.get(field) not in _WEAK}
-    return bool(fields) and fields <= _LIVE
+    return bool(fields) and fields <= _LIVE.get(mode, frozenset())
 
 
 def _begin_in_place(draft: Draft, text: str) -> None:
     begin(draft, "Rescale", "Rescaling", "SpecChanged", text)
-    message = f"{text}; {_wanted(draft)} executors are asked for, the stream runs on"
+    message = f"{text}; {_what(draft)} are asked for, the stream runs on"
     draft.put_operation(
         message=message,
         snapshot_request_id=_request(draft),
@@ -94,12 +99,28 @@ def _request(draft: Draft) -> str:
     return f"{draft.operation.id}-rescale"
 
 
+def _meant(draft: Draft) -> JobSpec | None:
+    known = draft.world.revisions.get(draft.operation.target_revision)
+    return known.spec if known is not None else draft.world.spec
+
+
 def _wanted(draft: Draft) -> int:
     """How many executors there are to be."""
-    spec, name = draft.world.spec, draft.operation.target_revision
-    known = draft.world.revisions.get(name)
-    meant = known.spec if known is not None else spec
+    meant = _meant(draft)
     return executor_count(meant.executor, meant.scaling.parallelism) if meant is not None else 1
+
+
+def _subtasks(draft: Draft) -> int | None:
+    """How many subtasks there are to be; None where that takes a restart, and is as it was."""
+    spec, meant = policy(draft), _meant(draft)
+    if spec is None or meant is None or spec.scaling.mode != "InPlaceParallelism":
+        return None
+    return meant.scaling.parallelism
+
+
+def _what(draft: Draft) -> str:
+    subtasks, executors = _subtasks(draft), f"{_wanted(draft)} executors"
+    return executors if subtasks is None else f"{subtasks} subtasks on {executors}"
 
 
 def _patience(draft: Draft) -> timedelta:
@@ -125,7 +146,11 @@ def _ask(draft: Draft) -> None:
     if not draft.operation.snapshot_request_id:
         # Nothing of ours writes that; a status that a person made or mended may say it.
         draft.put_operation(snapshot_request_id=_request(draft))
-    body = RescaleBody(request_id=draft.operation.snapshot_request_id, executors=_wanted(draft))
+    body = RescaleBody(
+        request_id=draft.operation.snapshot_request_id,
+        parallelism=_subtasks(draft),
+        executors=_wanted(draft),
+    )
     draft.do(AskDriver(draft.attempt.number, RESCALE_PATH, body))
 
 
@@ -134,8 +159,12 @@ def _see(draft: Draft) -> None:
     report, wanted = draft.report, _wanted(draft)
     if report is None or not keep_revision(draft, draft.operation.target_revision):
         return
-    if report.executors_desired == wanted == report.executors_ready:
-        _done(draft, f"{wanted} executors, without a restart")
+    subtasks = _subtasks(draft)
+    if subtasks not in {None, report.parallelism}:
+        if _is_late(draft):
+            _fall_back(draft, f"{report.parallelism} subtasks run and {subtasks} are wanted")
+    elif report.executors_desired == wanted == report.executors_ready:
+        _done(draft, f"{_what(draft)}, without a restart")
     elif not _is_late(draft):
         return
     elif report.executors_desired == wanted and _wait_for_room(draft):
@@ -164,6 +193,6 @@ def _done(draft: Draft, text: str) -> None:
 
 
 def _fall_back(draft: Draft, why: str) -> None:
-    text = f"the executors are not changed in place: {why}; by a checkpoint and a restart instead"
+    text = f"it is not changed in place: {why}; by a checkpoint and a restart instead"
     draft.tell("Warning", "RescaleFallback", text, draft.operation.id)
     begin_stop(draft, "Rescale", "Checkpoint", "SpecChanged", text)

@@ -21,7 +21,7 @@ from moorage.driver.requests import (
     Stopped,
     StopRequest,
 )
-from moorage.driver.rescale import Rescale, RescaleInProgress, check_rescale
+from moorage.driver.rescale import Rescale, check_rescale
 from moorage.driver.views import SavepointView
 from moorage_state.coordinator import CompletedCheckpointStore, JobEnd
 from moorage_state.errors import Bug, Fenced, MoorageError, StoreUnavailable, UserError
@@ -119,7 +119,8 @@ class RequestHandler:
         rescale, self._rescale = self._rescale, None
         if rescale is not None:
             # The checkpoint was for it alone; the next run finds that it is done, or begins anew.
-            waiting = [*(one for one in waiting if one is not rescale.first), rescale.request]
+            waiting = [one for one in waiting if one is not rescale.first]
+            waiting += [rescale.request, *rescale.following]
         for request in waiting:
             if job_ends:
                 request.answer(stopped(request))
@@ -165,16 +166,15 @@ class RequestHandler:
         rescale, self._rescale = self._rescale, None
         if rescale is not None:
             rescale.request.answer(error)
+            for request in rescale.following:
+                self._c.requests.put_back(request)
 
     def _take_up_rescale(self, request: RescaleRequest) -> None:
         try:
             check_rescale(request, self._c.settings)
             if self._rescale is not None and request.parallelism is not None:
-                raise RescaleInProgress(
-                    f"the number of subtasks is being changed already: "
-                    f"to={self._rescale.request.parallelism} asked={request.parallelism}; wait "
-                    f"for that, and ask again"
-                )
+                self._rescale.following.append(request)
+                return
             if request.executors is not None:
                 self._c.environment.scale(request.executors)
         except MoorageError as error:

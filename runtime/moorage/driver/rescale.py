@@ -29,12 +29,6 @@ class RescaleRefused(UserError):
     code: ClassVar[str] = "rescale_refused"
 
 
-class RescaleInProgress(UserError):
-    """Another change of the number of subtasks is under way."""
-
-    code: ClassVar[str] = "rescale_in_progress"
-
-
 def check_rescale(request: RescaleRequest, settings: JobSettings) -> None:
     """Refuse a number of subtasks that the running job cannot have.
 
@@ -67,6 +61,9 @@ def check_rescale(request: RescaleRequest, settings: JobSettings) -> None:
 class Rescale:
     """One change of the number of subtasks, until it is decided or given up; see the module.
 
+    Attributes:
+        following: requests that came later, and wait until this one is done or given up.
+
     Args:
         request: what was asked for; it has its answer when the next run has begun.
         first: a checkpoint that is taken beside the epochs, so that little is left to do for the
@@ -81,6 +78,7 @@ class Rescale:
     ) -> None:
         self.request = request
         self.first = first
+        self.following: list[RescaleRequest] = []
         self._clock = clock
         self._began = clock()
 

@@ -16,6 +16,7 @@ class Scaled(Stage):
     """A stage whose driver hears of other executors, and answers as a test wants."""
 
     wishes: dict[str, int] = field(default_factory=dict)
+    subtasks: dict[str, int | None] = field(default_factory=dict)
     refuses: str = ""
     slow: bool = False
 
@@ -30,6 +31,7 @@ class Scaled(Stage):
         if body.request_id in self.wishes:
             return
         self.wishes[body.request_id] = body.executors
+        self.subtasks[body.request_id] = body.parallelism
         view = RequestView(request_id=body.request_id, kind="Rescale", state="Completed")
         if self.refuses:
             error = RequestError(code=self.refuses, message="it needs a restart")
@@ -37,6 +39,8 @@ class Scaled(Stage):
         else:
             ready = self.report.executors_ready if self.slow else body.executors  # type: ignore[union-attr]  # the driver has reported
             self.say(executors_desired=body.executors, executors_ready=ready)
+            if body.parallelism is not None:
+                self.say(parallelism=body.parallelism)
         self.say(requests=(*self.report.requests, view))  # type: ignore[union-attr]  # the driver has reported
 
     def _seen(self):
@@ -84,6 +88,61 @@ def test_the_status_says_that_it_is_done_in_place_and_the_job_stays_ready():
     stage.settle()
     assert stage.status.phase == "Running"
     assert len(stage.told("RescaledInPlace")) == 1
+
+
+LIVE = {"maxParallelism": 16, "mode": "InPlaceParallelism"}
+
+
+def test_with_its_mode_the_parallelism_is_changed_while_the_stream_runs():
+    stage = running(scaling={"parallelism": 2, **LIVE})
+    stage.edit(scaling={"parallelism": 4, **LIVE}, executor={"instances": 2})
+    stage.settle()
+    assert (list(stage.subtasks.values()), list(stage.wishes.values())) == ([4], [2])
+    assert stage.started() == [1]
+    assert not stage.asked
+    assert stage.status.operation is None
+    assert stage.status.scaling.observed_parallelism == 4
+    assert stage.revisions[stage.status.attempt.revision].spec.scaling.parallelism == 4
+    assert stage.condition("Reconciled") == "True/UpToDate"
+    [told] = stage.told("RescaledInPlace")
+    assert told.message == "4 subtasks on 2 executors, without a restart"
+
+
+def test_executors_alone_leave_the_parallelism_to_a_restart_in_the_older_mode():
+    stage = running(scaling={"parallelism": 2, "maxParallelism": 16, "mode": "InPlace"})
+    scale(stage, 3)
+    stage.settle()
+    assert list(stage.subtasks.values()) == [None]
+
+
+@pytest.mark.scenario(53)
+def test_a_parallelism_that_the_driver_refuses_goes_by_a_checkpoint_and_a_restart():
+    stage = running(scaling={"parallelism": 2, **LIVE})
+    stage.refuses = "restart_needed"
+    stage.edit(scaling={"parallelism": 4, **LIVE})
+    stage.settle()
+    assert (stage.status.operation.type, stage.status.operation.step) == ("Rescale", "Snapshotting")
+    [told] = stage.told("RescaleFallback")
+    assert "(code restart_needed)" in told.message
+    stage.stop_as_asked()
+    stage.run()
+    assert stage.started() == [1, 2]
+    assert stage.revisions[stage.status.attempt.revision].spec.scaling.parallelism == 4
+
+
+@pytest.mark.scenario(52)
+def test_of_two_that_follow_each_other_the_driver_is_asked_for_both_and_the_last_one_counts():
+    stage = running(scaling={"parallelism": 2, **LIVE})
+    stage.deaf = True
+    stage.edit(scaling={"parallelism": 4, **LIVE})
+    stage.settle()
+    stage.deaf = False
+    stage.edit(scaling={"parallelism": 3, **LIVE})
+    stage.settle()
+    assert list(stage.subtasks.values())[-1] == 3
+    assert stage.status.operation is None
+    assert stage.status.scaling.observed_parallelism == 3
+    assert stage.started() == [1]
 
 
 def test_the_next_start_has_the_new_executors():

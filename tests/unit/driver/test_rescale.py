@@ -116,14 +116,32 @@ def test_what_cannot_be_had_is_refused_and_nothing_happens(live, wanted, setting
     assert rescaled(live.entries()) is None
 
 
-def test_a_second_one_is_refused_while_the_first_is_under_way(live):
+def test_a_second_one_waits_until_the_first_is_done(live):
     first = live.ask(RescaleRequest(parallelism=6))
     second = live.ask(RescaleRequest(parallelism=8))
     executors = live.ask(RescaleRequest(executors=3))
     with pytest.raises(RangesMove):
         live.drive()
-    assert second.error.code == "rescale_in_progress"
-    assert (first.state, executors.state) == ("Pending", "Completed")
+    assert executors.state == "Completed"
+    assert live.requests.take() == [first, second], "the next run answers the first, and begins"
+
+
+def test_a_second_one_has_its_turn_where_the_first_is_given_up(live):
+    live.checkpoints.first_error = Retryable("the store is away")
+    first = live.ask(RescaleRequest(parallelism=6))
+    second = live.ask(RescaleRequest(parallelism=8))
+    give_up = live.run._handler.give_up_rescale
+
+    def given_up(error: MoorageError) -> None:
+        live.checkpoints.first_error = None  # the store is there again
+        give_up(error)
+
+    vars(live.run._handler).update(give_up_rescale=given_up)
+    with pytest.raises(RangesMove):
+        live.drive()
+    assert isinstance(first.error, Retryable)
+    assert live.requests.take() == [second]
+    assert live.width_after_a_restart() == 8
 
 
 def test_it_waits_for_a_savepoint_and_the_stream_runs_on(live):

@@ -230,6 +230,7 @@ class FakeDriver(LineageKeeper):
         if self._checkpoint(now) is None:
             return False
         self.executors_ready = self.executors
+        self.parallelism = body.parallelism or self.parallelism
         return True
 
     def _failed(self, exit_code: int, code: str, message: str) -> None:
