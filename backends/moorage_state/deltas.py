@@ -123,6 +123,11 @@ def parse_delta_name(name: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2]) if match else None
 
 
+def is_delta_name(name: str) -> bool:
+    """Whether `delta_name` made it."""
+    return _NAME.match(name) is not None
+
+
 class _Digest:
     def __init__(self, header: bytes) -> None:
         self._hash = xxhash.xxh3_128(header)

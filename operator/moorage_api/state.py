@@ -188,8 +188,8 @@ class StateSpec(Model):
     """Settings of the backend, by their names in its documentation; values in quotes."""
 
     changelog: bool = False
-    """Whether every epoch is durable before it counts, so that no failure rewinds anything; not in
-    this release, which refuses it."""
+    """Whether a checkpoint lists what epochs changed, and copies of all state are made beside them,
+    so that checkpoints may come every second; settings by Flink's names in options."""
 
     checkpoint_dir: StorageUrl
     """Where the lineage's log and checkpoints live; belongs to this job alone."""

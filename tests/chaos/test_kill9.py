@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from moorage_testing.jobs import JobHome, kill_group, wait_until, write_events
@@ -32,6 +33,20 @@ def many(tmp_path_factory):
     return home / "in", expected(home / "in")
 
 
+LOGGED: dict[str, Any] = {
+    "changelog": True,
+    "options": {"state.changelog.periodic-materialize.interval": "2 s"},
+}
+STATES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({}, {}),
+    (LOGGED, LOGGED),
+    ({**LOGGED, "backend": "hashmap"}, {**LOGGED, "backend": "hashmap"}),
+    ({}, LOGGED),
+    (LOGGED, {}),
+)
+"""Of each life: what the manifest says of state; a changelog is on, off, or switched."""
+
+
 def last_epoch(home: JobHome) -> int:
     return max((int(n) for n in re.findall(r": epoch (\d+),", home.log())), default=0)
 
@@ -39,6 +54,10 @@ def last_epoch(home: JobHome) -> int:
 def kill_and_finish(seed: int, home: JobHome, truth: dict) -> None:
     rng = random.Random(seed)
     epoch, later = rng.randrange(1, EPOCHS), rng.uniform(0, 1)
+    before, after = (
+        {"checkpointDir": f"file://{home.checkpoints}", **one} for one in STATES[seed % len(STATES)]
+    )
+    home.write_manifest(COUNTING_JOB, checkpoint=CHECKPOINTS, state=before)
     sys.stdout.write(f"seed={seed} kill {later:.2f} s after epoch {epoch}\n")
     process = home.start()
     wait_until(
@@ -47,6 +66,7 @@ def kill_and_finish(seed: int, home: JobHome, truth: dict) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(later)
     kill_group(process)
+    home.write_manifest(COUNTING_JOB, checkpoint=CHECKPOINTS, state=after)
     home.run()
     assert judge(home.path, truth) == [], f"seed={seed}\n{home.log()}"
 

@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -41,7 +41,7 @@ from moorage_state.server.operations import (
 )
 from moorage_state.server.restore import Restored, Restorer, with_handles
 from moorage_state.server.spool import DeltaSpool
-from moorage_state.server.uploads import PartWriter, copy_native, export
+from moorage_state.server.uploads import PartWriter, copy_native, export, materialize
 from moorage_state.snapshots import PartRef
 from moorage_state.snapshots.parts import PartCache
 from moorage_state.state_backends.rocksdb import EmbeddedRocksDBStateBackend
@@ -281,6 +281,17 @@ class RangeHost:
         )
         return writer.write(snapshots, requests, limits, base or [])
 
+    def materialize_many(
+        self,
+        run: str,
+        checkpoint_id: int,
+        store_url: str,
+        ranges: list[RangeSpec],
+        limits: UploadLimits,
+    ) -> Uploaded:
+        snapshots = [self._leases.get(spec.lease(run)).snapshots for spec in ranges]
+        return materialize(snapshots, run, checkpoint_id, open_store(store_url), limits)
+
     def save_many(
         self,
         run: str,
@@ -309,7 +320,7 @@ class RangeHost:
 
     def notify_aborted(self, checkpoint_id: int, run: str = "") -> None:
         for opened in self._ranges_of(run):
-            opened.snapshots.aborted(checkpoint_id)
+            opened.notify_aborted(checkpoint_id)
 
     def release_range(self, lease: Lease, /) -> None:
         self._unions.forget(lease.uid)
@@ -361,7 +372,7 @@ class RangeHost:
         directory = RangeDirectory(self._local_dir, claim.spec)
         directory.lock()
         try:
-            directory.prepare(claim.run, base.checkpoint_id if base else None)
+            directory.prepare(claim.run, *_needed(claim.spec, base))
             restorer = Restorer(directory, claim.run, self._databases)
             restored = restorer.restore(base, store_url) if base else restorer.empty(initial_epoch)
         except BaseException:
@@ -397,6 +408,14 @@ def _beginnings(spec: RangeSpec, base: RestoreBase | None, initial_epoch: int) -
         return [Version(initial_epoch, "")]
     own = [h for h in base.handles if (h.start, h.end) == (spec.start, spec.end)]
     return [Version(base.epoch, ""), *(Version(h.epoch, h.digest) for h in own)]
+
+
+def _needed(spec: RangeSpec, base: RestoreBase | None) -> tuple[int | None, Collection[str]]:
+    """The local copy that a restore may begin with, and the names of the deltas on top of it."""
+    own = [h for h in base.handles if (h.start, h.end) == (spec.start, spec.end)] if base else []
+    if base is None or not own or own[0].logged is None:
+        return base.checkpoint_id if base else None, ()
+    return own[0].logged.checkpoint_id, frozenset(file.name for file in own[0].deltas)
 
 
 def _close(opened: OpenRange | None, why: str) -> None:

@@ -7,6 +7,7 @@
         ckpt/<checkpoint id>/   copies of snapshots; `.tmp` while they are being made;
                                 `.parts` what ranges of another parallelism fetched of one
         deltas/<run>/           delta files: `<epoch>-<digest>.delta`, attempts end in `.tmp`
+        log/                    delta files of the checkpoint that the range was opened from
         import-<n>/             other ranges' files while a rescale reads them
 
 `RangeDirectory` has the paths, `Snapshots` decides which local copies stay: the newest completed
@@ -31,9 +32,11 @@ from typing import NamedTuple
 import xxhash
 
 from moorage_state.database import PendingCopy, RangeDatabase
+from moorage_state.deltas import parse_delta_name
 from moorage_state.errors import LocalDiskError, Retryable, disk_errors
 from moorage_state.progress import advance, bytes_below, watching
 from moorage_state.server.operations import RangeSpec, Version
+from moorage_state.server.range_log import RangeLog
 from moorage_state.snapshots import FileRef
 
 _RANGE = re.compile(r"(\d+)-(\d+)\Z")
@@ -176,9 +179,21 @@ class RangeDirectory:
         """Where the deltas of a run lie."""
         return self.root / "deltas" / run
 
-    def prepare(self, run: str, keep_checkpoint: int | None) -> None:
-        """Delete what no longer counts when `run` opens the range, and make its directories."""
+    @property
+    def log(self) -> Path:
+        """Where the deltas lie that the checkpoint lists which the range was opened from."""
+        return self.root / "log"
+
+    def prepare(
+        self, run: str, keep_checkpoint: int | None, keep_deltas: Collection[str] = ()
+    ) -> None:
+        """Delete what no longer counts when `run` opens the range, and make its directories.
+
+        Args:
+            keep_deltas: names of delta files that the range is about to be restored from.
+        """
         with disk_errors("clean a range directory", self.root):
+            self._keep_deltas(run, keep_deltas)
             for path in self.root.iterdir():
                 # A working database has no log of its own: after a crash nobody knows what is in
                 # it.
@@ -189,6 +204,32 @@ class RangeDirectory:
                     _remove(path)
             self._drop_older_runs(run)
             self.deltas(run).mkdir(parents=True, exist_ok=True)
+
+    def _keep_deltas(self, run: str, names: Collection[str]) -> None:
+        """Bring together those that this run and older ones have, and drop others of before."""
+        if not names and not self.log.exists():
+            return
+        self.log.mkdir(exist_ok=True)
+        for path in self.log.iterdir():
+            if path.name not in names:
+                path.unlink()
+        own = run_order(run)
+        for folder in (self.root / "deltas").glob("*"):
+            order = run_order(folder.name)
+            # Those of a newer run stay where they are: this one may be a stalled driver.
+            if folder.name == run or (own is not None and order is not None and order < own):
+                for path in folder.iterdir():
+                    if path.name in names:
+                        path.replace(self.log / path.name)
+
+    def drop_log_through(self, epoch: int) -> None:
+        """Delete deltas of before up to `epoch`: materialized files contain them."""
+        if not self.log.exists():
+            return
+        for path in self.log.iterdir():
+            named = parse_delta_name(path.name)
+            if named is None or named[0] <= epoch:
+                path.unlink(missing_ok=True)
 
     def _drop_older_runs(self, run: str) -> None:
         deltas, order = self.root / "deltas", run_order(run)
@@ -272,7 +313,8 @@ class FileHashes:
         self._known = {
             ref.name: Digests(ref.size, ref.sha256, ref.xxh3)
             for ref in known
-            if ref.shared and ref.xxh3
+            # Of all others, shared ones too, a later file may have the name, and even the size.
+            if ref.shared and ref.xxh3 and ref.name.endswith(".sst")
         }
 
     def of(self, path: Path) -> Digests:
@@ -294,6 +336,7 @@ class Taken:
     `pending` is what the files are to be written from, until its first upload ends.
     """
 
+    checkpoint_id: int
     version: Version
     path: Path
     cancel: threading.Event = field(default_factory=threading.Event)
@@ -338,6 +381,7 @@ class Snapshots:
         self.label = label
         self.backend_uuid = backend_uuid
         self.hashes = hashes
+        self.log = RangeLog()
         self._directory = directory
         self._lock = threading.Lock()
         self._taken: dict[int, Taken] = {}
@@ -369,8 +413,13 @@ class Snapshots:
         if pending is None:
             _name(unfinished, path)
         with self._lock:
-            self._taken[checkpoint_id] = Taken(version, path, pending=pending)
+            self._taken[checkpoint_id] = Taken(checkpoint_id, version, path, pending=pending)
         return Linked(pending.bytes if pending else _bytes_in(path), flushed - began)
+
+    @property
+    def where(self) -> Path:
+        """The directory of the range."""
+        return self._directory.root
 
     def scratch(self, checkpoint_id: int) -> Path:
         """A directory for an export; what a crash leaves there goes when the range is opened."""

@@ -31,12 +31,14 @@ from moorage_state.errors import (
 from moorage_state.keylayout import EVENT_TIMERS, EXPIRIES
 from moorage_state.progress import advance, bytes_below, watching
 from moorage_state.server import scans
-from moorage_state.server.local_files import RangeDirectory, Snapshots
+from moorage_state.server.local_files import Linked, RangeDirectory, Snapshots
 from moorage_state.server.operations import (
+    COPY,
     Prepared,
     RangeSpec,
     RangeStats,
     SnapshotSync,
+    SnapshotWay,
     Version,
 )
 from moorage_state.server.restore import Restored, write_marker
@@ -72,6 +74,8 @@ class OpenRange:
         self.snapshots = Snapshots(
             directory.spec, directory, restored.backend_uuid, restored.hashes, restored.label
         )
+        if restored.handle is not None:
+            self.snapshots.log.restored(*restored.handle)
         self._directory = directory
         self._database = restored.database
         self._backend_uuid = restored.backend_uuid
@@ -205,17 +209,33 @@ class OpenRange:
             self._take_in(version)
         self.apply_pending()
 
-    def snapshot(self, checkpoint_id: int, version: Version, /) -> SnapshotSync:
+    def snapshot(
+        self, checkpoint_id: int, version: Version, way: SnapshotWay = COPY, /
+    ) -> SnapshotSync:
         began = time.monotonic()
+        linked = Linked(0, 0.0)
         with self.at(version) as database:
-            linked = self.snapshots.take(database, checkpoint_id, version)
+            by_log = way != COPY and self.snapshots.log.begin(
+                checkpoint_id, version, self._spool.kept, builds=way != "new log"
+            )
+            if not by_log or way == "log and copy":
+                linked = self.snapshots.take(database, checkpoint_id, version)
         return SnapshotSync(linked.bytes, time.monotonic() - began, linked.flush_seconds)
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """Drop what this checkpoint makes useless, if it was taken here."""
-        version = self.snapshots.complete(checkpoint_id)
-        if version is not None:
-            self._spool.drop_through(version.epoch)
+        base = self.snapshots.log.complete(checkpoint_id)
+        # What a log begins with is older than the checkpoint, and the deltas since are needed.
+        version = self.snapshots.complete(base.checkpoint_id if base else checkpoint_id)
+        epoch = base.epoch if base else version.epoch if version else None
+        if epoch is not None:
+            self._spool.drop_through(epoch)
+            self._directory.drop_log_through(epoch)
+
+    def notify_aborted(self, checkpoint_id: int) -> None:
+        """Stop the upload of this checkpoint, and drop its local copy."""
+        self.snapshots.log.aborted(checkpoint_id)
+        self.snapshots.aborted(checkpoint_id)
 
     def stats(self) -> RangeStats:
         """A look that waits at most some milliseconds; an earlier one while the range works."""

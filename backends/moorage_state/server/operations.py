@@ -31,6 +31,13 @@ class Version(NamedTuple):
     digest: str
 
 
+SnapshotWay = Literal["copy", "log", "log and copy", "new log"]
+"""How a checkpoint is taken: as a copy; with a changelog by reference to deltas, also with a copy
+that is to be materialized; or as the copy that a changelog begins with."""
+
+COPY: SnapshotWay = "copy"
+
+
 class Lease(NamedTuple):
     """Names an open range: the one of operator `uid` that begins at `start`, which `run` holds."""
 
@@ -64,6 +71,7 @@ class RestoreBase:
         handles: of a checkpoint whose manifest is one document.
         parts: of any other; they may list other ranges too.
         stored_uid: what parts call the operator; empty: as the range does.
+        builds: checkpoints that list a log may reference what this one does.
     """
 
     checkpoint_id: int
@@ -71,6 +79,7 @@ class RestoreBase:
     handles: list[RangeHandle]
     parts: list[PartRef] = field(default_factory=list)
     stored_uid: str = ""
+    builds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,8 +327,14 @@ class RangeApi(Protocol):
             Bug: another delta was committed for this epoch.
         """
 
-    def snapshot(self, checkpoint_id: int, version: Version, /) -> SnapshotSync:
-        """Copy the range as it is at `version`; epochs may go on when this returns."""
+    def snapshot(
+        self, checkpoint_id: int, version: Version, way: SnapshotWay = COPY, /
+    ) -> SnapshotSync:
+        """Copy the range as it is at `version`; epochs may go on when this returns.
+
+        With another way than COPY the checkpoint lists files that were materialized before, and
+        the deltas since; where there are none it is a copy all the same.
+        """
 
 
 class StateApi(Protocol):
@@ -394,6 +409,21 @@ class StateApi(Protocol):
             CorruptState: a part of the base is missing or damaged.
             Retryable: a snapshot was aborted, or is not on this volume any more.
             StoreUnavailable: the store does not take it.
+        """
+
+    def materialize_many(
+        self,
+        run: str,
+        checkpoint_id: int,
+        store_url: str,
+        ranges: list[RangeSpec],
+        limits: UploadLimits,
+        /,
+    ) -> Uploaded:
+        """Bring the copies that were taken with this checkpoint, which listed a log, to the store.
+
+        The next checkpoint of each range begins with them. Nothing of them is in the answer but
+        what they cost. Raises as `upload_many`.
         """
 
     def save_many(

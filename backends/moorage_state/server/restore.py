@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, TypeVar
 import msgspec
 
 from moorage_state.database import FileBytes, RangeDatabase, RangeView
-from moorage_state.deltas import Frame
+from moorage_state.deltas import DeltaReader, Frame, parse_delta_name
 from moorage_state.errors import Bug, CorruptState, ObjectNotFound, disk_errors
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.keylayout import METADATA
@@ -100,6 +100,8 @@ class Restored:
     bytes_restored: int
     # What handles say of the backend whose files they are.
     label: str = ""
+    # The handle of exactly this range, and its checkpoint, if checkpoints may go on from it.
+    handle: tuple[RangeHandle, int] | None = None
 
 
 def with_handles(
@@ -173,10 +175,15 @@ class Restorer:
         source = self._bring(largest, base.checkpoint_id, store_url, work)
         groups = (self._wanted.start, self._wanted.end)
         database, marker = _verified(self._databases.open(work, groups), largest)
+        exact = _groups(largest) == self._wanted
         try:
-            sources, version = [source], marker.version
-            if _groups(largest) != self._wanted or marker.run != self._run:
+            sources = [source]
+            if not exact:
                 self._clip(database, largest)
+            marker, replayed = self._replay(database, largest, marker, store_url)
+            sources += replayed
+            version = marker.version
+            if not exact or marker.run != self._run:
                 others = [handle for handle in handles if handle is not largest]
                 sources += self._add(database, others, base, store_url)
                 version = self._begin(database, base.epoch)
@@ -191,6 +198,7 @@ class Restorer:
             _source(sources),
             self._brought,
             self._databases.label,
+            (largest, base.checkpoint_id) if exact and base.builds else None,
         )
 
     def _import_all(
@@ -217,9 +225,66 @@ class Restorer:
         for number, handle in enumerate(handles):
             target = self._directory.root / f"import-{number}"
             sources.append(self._bring(handle, base.checkpoint_id, store_url, target))
-            self._copy_in(database, handle, target)
+            marker = self._copy_in(database, handle, target)
             shutil.rmtree(target, ignore_errors=True)
+            if marker is not None:
+                sources += self._replay(database, handle, marker, store_url)[1]
         return sources
+
+    def _replay(
+        self, database: RangeDatabase, handle: RangeHandle, marker: Marker, store_url: str
+    ) -> tuple[Marker, list[Source]]:
+        """Apply the deltas of `handle`, as far as they are of this range.
+
+        Args:
+            marker: of the files that they follow.
+
+        Returns:
+            The marker after them, and where they came from.
+        """
+        if not handle.deltas:
+            return marker, []
+        own = _groups(handle) == self._wanted
+        folder = self._directory.log if own else self._directory.root / "import-deltas"
+        source = self._bring_deltas(handle, store_url, folder)
+        for ref in handle.deltas:
+            with DeltaReader(folder / ref.name) as reader:
+                marker = _following(marker, reader, handle)
+                for frame in reader.frames():
+                    _add(database, frame if own else self._within(frame))
+            if own:
+                database.apply([], write_marker(marker.version, marker.run))
+        if handle.digest not in ("", marker.digest):
+            raise _broken(handle, f"the last one leads to {marker.version}")
+        if not own:
+            shutil.rmtree(folder, ignore_errors=True)
+        return marker, [source]
+
+    def _bring_deltas(self, handle: RangeHandle, store_url: str, folder: Path) -> Source:
+        with disk_errors("make a directory for deltas", folder):
+            if folder != self._directory.log:
+                shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(exist_ok=True)
+        owner = self._directory.of(RangeSpec(handle.uid, handle.start, handle.end))
+        missing = [ref for ref in handle.deltas if not _is_right_file(folder / ref.name, ref)]
+        if folder != self._directory.log:
+            places = [owner.log, *(owner.root / "deltas").glob("*")]
+            missing = link_right(missing, places, folder, frozenset({".delta"}))
+        for ref in missing:
+            # What is wrong may have another link, and is not written to.
+            (folder / ref.name).unlink(missing_ok=True)
+        if missing:
+            fetch_all(self._open(store_url), missing, folder)
+        self._brought += sum(ref.size for ref in handle.deltas)
+        return "store" if missing else "local"
+
+    def _within(self, frame: Frame) -> Frame:
+        """What a frame says of this range."""
+        low, high = _lower(self._wanted.start), _lower(self._wanted.end + 1)
+        ranges = [(max(a, low), min(b, high)) for a, b in frame.ranges if a < high and b > low]
+        pairs = zip(frame.keys, frame.values, strict=True)
+        kept = [(key, value) for key, value in pairs if low <= key < high]
+        return Frame(ranges, [key for key, _ in kept], [value for _, value in kept])
 
     def _overlapping(self, base: RestoreBase) -> list[RangeHandle]:
         """The handles with key groups of this range; together they must have each one once."""
@@ -258,14 +323,15 @@ class Restorer:
             if Path(ref.name).name != ref.name:
                 raise CorruptState("handle names a file outside its directory", ref.key, _ADVICE)
         owner = self._directory.of(RangeSpec(handle.uid, handle.start, handle.end))
-        local = owner.checkpoint(checkpoint_id)
+        logged = handle.logged
+        local = owner.checkpoint(logged.checkpoint_id if logged else checkpoint_id)
         groups = _groups(handle)
         if groups.start < self._wanted.start or groups.end > self._wanted.end:
             return self._bring_part(handle, owner, local, store_url, target)
-        self._brought += sum(ref.size for ref in handle.files)
-        if is_whole(local, handle.files):
+        self._brought += sum(ref.size for ref in handle.database_files)
+        if is_whole(local, handle.database_files):
             try:
-                link_all(local, handle.files, target, self._unchanging(handle))
+                link_all(local, handle.database_files, target, self._unchanging(handle))
             except OSError:
                 # Its owner may be another process that has just dropped it.
                 shutil.rmtree(target, ignore_errors=True)
@@ -277,7 +343,7 @@ class Restorer:
             # It is read once and thrown away.
             with disk_errors("make a directory for a restore", target):
                 target.mkdir(parents=True)
-            fetch_all(self._open(store_url), handle.files, target)
+            fetch_all(self._open(store_url), handle.database_files, target)
         return "store"
 
     def _bring_part(
@@ -319,8 +385,10 @@ class Restorer:
             fetch_all(store, missing, target)
             return "store"
 
-        source = gather([ref for ref in handle.files if Path(ref.name).suffix not in later])
-        rest = [ref for ref in handle.files if Path(ref.name).suffix in later]
+        source = gather(
+            [ref for ref in handle.database_files if Path(ref.name).suffix not in later]
+        )
+        rest = [ref for ref in handle.database_files if Path(ref.name).suffix in later]
         if self._is_own(handle):
             kept = self._databases.leave_out(target, (self._wanted.start, self._wanted.end))
             rest = [ref for ref in rest if kept is None or ref.name in kept]
@@ -355,11 +423,11 @@ class Restorer:
         with disk_errors("make a directory for a restore", arrival):
             shutil.rmtree(arrival, ignore_errors=True)
             arrival.mkdir(parents=True)
-        fetch_all(self._open(store_url), handle.files, arrival)
+        fetch_all(self._open(store_url), handle.database_files, arrival)
         with disk_errors("keep a local checkpoint", local):
             shutil.rmtree(local, ignore_errors=True)
             arrival.replace(local)
-            link_all(local, handle.files, target, self._unchanging(handle))
+            link_all(local, handle.database_files, target, self._unchanging(handle))
 
     def _open(self, store_url: str) -> ObjectStore:
         if self._store is None:
@@ -382,8 +450,8 @@ class Restorer:
         database.delete_range(b"", _lower(self._wanted.start))
         database.delete_range(_lower(self._wanted.end + 1), METADATA)
 
-    def _copy_in(self, database: RangeDatabase, handle: RangeHandle, path: Path) -> None:
-        """Copy the key groups of `handle` that belong to this range."""
+    def _copy_in(self, database: RangeDatabase, handle: RangeHandle, path: Path) -> Marker | None:
+        """Copy the key groups of `handle` that belong to this range; what deltas follow, if any."""
         first = max(handle.start, self._wanted.start)
         last = min(handle.end, self._wanted.end)
         if handle.format == "canonical":
@@ -393,8 +461,8 @@ class Restorer:
             files = [(path / ref.name, f"{ref.key}, fetched to {path}") for ref in handle.files]
             for frame in frames_of(files, first, last, self._generations(handle)):
                 _add(database, frame)
-            return
-        other, _ = _verified(
+            return None
+        other, marker = _verified(
             self._databases.open_copy(path, owner_of(handle), (first, last)), handle
         )
         try:
@@ -402,12 +470,40 @@ class Restorer:
                 _add(database, frame)
         finally:
             other.close()
+        return marker
 
     def _begin(self, database: RangeDatabase, epoch: int) -> Version:
         """Begin a chain of deltas of this run."""
         version = Version(epoch, "")
         database.apply([], write_marker(version, self._run))
         return version
+
+
+def _following(marker: Marker, reader: DeltaReader, handle: RangeHandle) -> Marker:
+    """What a database holds after this delta, which must follow what it holds now."""
+    header, named = reader.header, parse_delta_name(reader.path.name)
+    # A run that restores begins a chain of its own.
+    parent = marker.digest if header.run == marker.run else ""
+    ours = (header.start, header.end) == (handle.start, handle.end)
+    if named is None or not ours or (header.epoch, header.parent) != (marker.epoch + 1, parent):
+        raise _broken(handle, f"after {marker} comes {header}")
+    return Marker(header.epoch, named[1], header.run)
+
+
+def _broken(handle: RangeHandle, what: str) -> CorruptState:
+    return CorruptState(
+        f"deltas of a checkpoint do not follow one another: uid={handle.uid} "
+        f"range={handle.start}-{handle.end} {what}",
+        handle.deltas[-1].key,
+        _ADVICE,
+    )
+
+
+def _is_right_file(path: Path, ref: FileRef) -> bool:
+    try:
+        return is_right(path, ref)
+    except OSError:
+        return False
 
 
 def _add(database: RangeDatabase, frame: Frame) -> None:
@@ -429,11 +525,12 @@ def _verified(database: RangeDatabase, handle: RangeHandle) -> tuple[RangeDataba
 def _checked_marker(database: RangeDatabase, handle: RangeHandle) -> Marker:
     # A directory without its CURRENT file opens as a new, empty database.
     found = read_marker(database)
-    if found is None or found.version != (handle.epoch, handle.digest):
+    expected = handle.logged or handle
+    if found is None or found.version != (expected.epoch, expected.digest):
         raise CorruptState(
             f"files of a checkpoint hold another version than its manifest says: "
             f"uid={handle.uid} range={handle.start}-{handle.end} "
-            f"expected={handle.epoch},{handle.digest!r} found={found}",
+            f"expected={expected.epoch},{expected.digest!r} found={found}",
             str(database.path),
             _ADVICE,
         )

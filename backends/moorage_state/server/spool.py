@@ -158,6 +158,12 @@ class DeltaSpool:
             self._committed -= contained
         self._drop(contained)
 
+    @property
+    def kept(self) -> dict[Version, Path]:
+        """The committed deltas on this volume, and their files."""
+        with self._lock:
+            return {one: self._directory / delta_name(*one) for one in self._committed}
+
     def close(self) -> None:
         """Close and delete unfinished attempts."""
         with self._lock:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -33,15 +33,17 @@ from moorage_state.errors import (
 )
 from moorage_state.progress import bytes_below, carried, watching
 from moorage_state.server.databases import Databases
-from moorage_state.server.local_files import Snapshots, Taken
+from moorage_state.server.local_files import Snapshots, Taken, digests_of
 from moorage_state.server.operations import (
     RangeSpec,
     Uploaded,
     UploadLimits,
     UploadRequest,
+    Version,
     WrittenPart,
     WrittenRange,
 )
+from moorage_state.server.range_log import Listing
 from moorage_state.snapshots import (
     FileRef,
     PartRef,
@@ -86,11 +88,15 @@ class LocalFile:
     size: int
     sha256: str
     xxh3: str = ""
+    kept: bool = False
 
     @property
     def shared(self) -> bool:
-        """Whether later checkpoints may reference its bytes too: SST files never change."""
-        return self.path.suffix == ".sst"
+        """Whether later checkpoints may reference its bytes too.
+
+        SST files never change; with a changelog several checkpoints begin with one copy.
+        """
+        return self.kept or self.path.suffix == ".sst"
 
     @property
     def content(self) -> tuple[bool, int, str]:
@@ -135,8 +141,11 @@ def plan_upload(
 ) -> UploadPlan:
     """Return what to do with the files of each range, given what the base of each has."""
     files = [file for part in parts for file in part]
+    # What several checkpoints list would be in each of their parts, and those of a server would
+    # have more together than one may.
+    parts = [[file for file in part if not file.kept or not file.size] for part in parts]
     inline = _inline(parts, limits) if limits.max_state_size is None else frozenset(files)
-    known = _known(parts, bases)
+    known = _known(files, bases)
     left = [file for file in files if file not in inline and file not in known]
     small = [file for file in left if file.size < limits.merge_below]
     return UploadPlan(
@@ -181,16 +190,14 @@ _USE_FILES = (
 
 
 def _known(
-    parts: Sequence[Sequence[LocalFile]], bases: Sequence[Iterable[FileRef]]
+    files: Iterable[LocalFile], bases: Sequence[Iterable[FileRef]]
 ) -> dict[LocalFile, FileRef]:
-    known: dict[LocalFile, FileRef] = {}
-    for part, base in zip(parts, bases, strict=True):
-        has = {(ref.size, ref.sha256): ref for ref in base if ref.shared and ref.inline is None}
-        for file in part:
-            ref = has.get((file.size, file.sha256)) if file.shared else None
-            if ref is not None:
-                known[file] = ref
-    return known
+    has = [
+        {(ref.size, ref.sha256): ref for ref in base if ref.shared and ref.inline is None}
+        for base in bases
+    ]
+    found = {f: has[f.part].get((f.size, f.sha256)) for f in files if f.shared}
+    return {file: ref for file, ref in found.items() if ref is not None}
 
 
 def _inline(parts: Sequence[Sequence[LocalFile]], limits: UploadLimits) -> frozenset[LocalFile]:
@@ -245,15 +252,18 @@ def upload(
     limits: UploadLimits,
     *,
     names: "Names | None" = None,
+    copies: bool = False,
 ) -> Uploaded:
     """Bring the snapshots of all `parts` to the store.
 
-    `names` has the keys of the objects; those of a checkpoint if not given.
+    Args:
+        names: has the keys of the objects; those of a checkpoint if not given.
+        copies: the copies that were taken, also where a checkpoint lists a log.
     """
     with ExitStack() as stack:
-        taken = [stack.enter_context(p.snapshots.uploading(checkpoint_id)) for p in parts]
+        taken = [_taken(stack, p.snapshots, checkpoint_id, copies=copies) for p in parts]
         pool = stack.enter_context(ThreadPoolExecutor(_UPLOAD_THREADS, "upload"))
-        files = _each(pool, _files_of, list(zip(count(), parts, taken)))
+        files = _each(pool, partial(_files_of, copies), list(zip(count(), parts, taken)))
         sizes = [sum(file.size for file in group) for group in files]
         require_room([part.snapshots.spec for part in parts], sizes, limits)
         plan = plan_upload(files, [part.base_files for part in parts], limits)
@@ -298,6 +308,9 @@ class PartWriter:
         before = self._inherited(snapshots, requests, base)
         work = [UploadPart(s, files) for s, files in zip(snapshots, before.files, strict=True)]
         done = upload(work, self._run, self._checkpoint_id, self._store, limits, names=self._names)
+        for one, handle in zip(snapshots, done.handles, strict=True):
+            if (listing := one.log.listing(self._checkpoint_id)) is not None:
+                listing.written(handle, self._checkpoint_id)
         change = references(done.handles, before)
         part = Part(done.handles, change.common)
         entry = part_entry(self._put(part), done.handles, change)
@@ -337,6 +350,24 @@ class PartWriter:
         ref = part_ref(key, data)
         self._parts.add(self._store.url, ref, part)
         return ref
+
+
+def materialize(
+    snapshots: Sequence[Snapshots],
+    run: str,
+    checkpoint_id: int,
+    store: ObjectStore,
+    limits: UploadLimits,
+) -> Uploaded:
+    """See `StateApi.materialize_many`."""
+    # Where there was nothing to list, the checkpoint itself was the copy.
+    snapshots = [one for one in snapshots if not one.log.begins_with(checkpoint_id)]
+    bases = [one.log.materializing() for one in snapshots]
+    work = [UploadPart(s, list(files)) for s, (_, files) in zip(snapshots, bases, strict=True)]
+    done = upload(work, run, checkpoint_id, store, limits, copies=True)
+    for one, (on, _), handle in zip(snapshots, bases, done.handles, strict=True):
+        one.log.materialized(checkpoint_id, Version(handle.epoch, handle.digest), handle.files, on)
+    return replace(done, handles=[])
 
 
 class Names(Protocol):
@@ -391,7 +422,7 @@ class _Transfer:
     def __init__(
         self,
         parts: Sequence[UploadPart],
-        taken: Sequence[Taken],
+        taken: Sequence[Taken | Listing],
         names: Names,
         store: ObjectStore,
     ) -> None:
@@ -446,12 +477,26 @@ class _Transfer:
         failpoints.hit("upload.after_object")
 
 
-def _files_of(item: tuple[int, UploadPart, Taken]) -> list[LocalFile]:
+def _taken(
+    stack: ExitStack, snapshots: Snapshots, checkpoint_id: int, *, copies: bool
+) -> Taken | Listing:
+    """What is to be uploaded of a range: the copy, or the deltas that no checkpoint listed."""
+    listing = None if copies else snapshots.log.listing(checkpoint_id)
+    if listing is not None and listing.base is not None:
+        return listing
+    return stack.enter_context(snapshots.uploading(checkpoint_id))
+
+
+def _files_of(copies: bool, item: tuple[int, UploadPart, Taken | Listing]) -> list[LocalFile]:  # noqa: FBT001
     number, part, taken = item
+    if isinstance(taken, Listing):
+        with disk_errors("read a delta file", part.snapshots.where):
+            return [LocalFile(number, path, *digests_of(path), True) for path in taken.local]
+    kept = copies or part.snapshots.log.listing(taken.checkpoint_id) is not None
     with disk_errors("read a local checkpoint", taken.path):
         paths = sorted(path for path in taken.path.iterdir() if not _is_empty_log(path))
         found = [(path, *part.snapshots.hashes.of(path)) for path in paths]
-    return [LocalFile(number, *fields) for fields in found]
+    return [LocalFile(number, *fields, kept) for fields in found]
 
 
 def _is_empty_log(path: Path) -> bool:
@@ -497,7 +542,11 @@ def _ref(
     )
 
 
-def _handle(snapshots: Snapshots, taken: Taken, files: list[FileRef]) -> RangeHandle:
+def _handle(snapshots: Snapshots, taken: Taken | Listing, files: list[FileRef]) -> RangeHandle:
+    base = taken.base if isinstance(taken, Listing) else None
+    if isinstance(taken, Listing) and base is not None:
+        files = [*base.files, *taken.stored, *files]
+    logged = base.materialized if base else None
     return RangeHandle(
         uid=snapshots.spec.uid,
         start=snapshots.spec.start,
@@ -508,6 +557,7 @@ def _handle(snapshots: Snapshots, taken: Taken, files: list[FileRef]) -> RangeHa
         files=files,
         bytes_total=sum(ref.size for ref in files),
         backend=snapshots.label or msgspec.UNSET,
+        materialized=logged or msgspec.UNSET,
     )
 
 

@@ -38,6 +38,7 @@ from moorage_state.snapshots.log import NotOwner as NotOwner
 from moorage_state.snapshots.manifest import MAX_INLINE_BYTES as MAX_INLINE_BYTES
 from moorage_state.snapshots.manifest import FileRef as FileRef
 from moorage_state.snapshots.manifest import Manifest as Manifest
+from moorage_state.snapshots.manifest import Materialized as Materialized
 from moorage_state.snapshots.manifest import OperatorParts as OperatorParts
 from moorage_state.snapshots.manifest import OperatorState as OperatorState
 from moorage_state.snapshots.manifest import OperatorStateMeta as OperatorStateMeta

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
+from moorage_state.deltas import is_delta_name
 from moorage_state.errors import Bug, CorruptState, UserError
 from moorage_state.formats import decode_document, require_known_format, sealed, unsealed
 from moorage_state.stores import check_key
@@ -75,6 +76,20 @@ class FileRef(_Piece, frozen=True, kw_only=True, omit_defaults=True):
     inline: bytes | None = None
 
 
+class Materialized(_Piece, frozen=True, kw_only=True):
+    """What the files of a database hold where deltas follow them: the range as it was before.
+
+    Attributes:
+        checkpoint_id: by which a local copy of these files is called.
+        epoch: the last epoch that they contain; the deltas are of those after it.
+        digest: with the epoch, the version of the files.
+    """
+
+    checkpoint_id: _Positive
+    epoch: _Count
+    digest: str
+
+
 class RangeHandle(_Piece, frozen=True, kw_only=True):
     """The snapshot of one key-group range of one stateful operator, `end` included.
 
@@ -87,6 +102,8 @@ class RangeHandle(_Piece, frozen=True, kw_only=True):
         format: the backend's own files, or those that every backend and any tool reads.
         backend: the identifier of the backend whose files they are. Not there for those that
             every release has, which are told apart by the names of their files.
+        materialized: of a checkpoint with a changelog: `files` are those of a database as it was at
+            this version, and the deltas of the epochs since, one for each, by their names.
     """
 
     uid: _Uid
@@ -100,6 +117,27 @@ class RangeHandle(_Piece, frozen=True, kw_only=True):
     format: Literal["native", "canonical"] = "native"
     # Unset and not empty: handles without it are written as they were before there was this name.
     backend: _Uid | msgspec.UnsetType = msgspec.UNSET
+    materialized: Materialized | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def logged(self) -> Materialized | None:
+        """What its database files hold, where deltas follow them."""
+        return None if self.materialized is msgspec.UNSET else self.materialized
+
+    @property
+    def database_files(self) -> list[FileRef]:
+        """The files of the database, without deltas."""
+        if self.logged is None:
+            return self.files
+        return [file for file in self.files if not is_delta_name(file.name)]
+
+    @property
+    def deltas(self) -> list[FileRef]:
+        """The deltas to apply to the database, in order."""
+        if self.logged is None:
+            return []
+        found = [file for file in self.files if is_delta_name(file.name)]
+        return sorted(found, key=lambda file: file.name)
 
 
 class StateMeta(_Piece, frozen=True, kw_only=True):
@@ -570,11 +608,24 @@ def files_problem(handles: Sequence[RangeHandle]) -> str:
     for handle in handles:
         if handle.bytes_total != sum(file.size for file in handle.files):
             return f"range {handle.uid} {handle.start}-{handle.end} has a wrong sum of sizes"
+        if problem := _deltas_problem(handle):
+            return f"range {handle.uid} {handle.start}-{handle.end} {problem}"
     files = [file for handle in handles for file in handle.files]
     inline = sum(file.size for file in files if file.inline is not None)
     if inline > MAX_INLINE_BYTES:
         return f"{inline} bytes are inline, more than {MAX_INLINE_BYTES}"
     return next(filter(None, map(_file_problem, files)), "")
+
+
+def _deltas_problem(handle: RangeHandle) -> str:
+    """What makes its deltas another thing than one for each epoch since the database's, or ""."""
+    base = handle.logged
+    if base is None:
+        return ""
+    epochs = [int(file.name[:20]) for file in handle.deltas]
+    if epochs != list(range(base.epoch + 1, handle.epoch + 1)):
+        return f"has not one delta for each epoch from {base.epoch + 1} to {handle.epoch}"
+    return ""
 
 
 def _owners_problem(uid: str, owners: list[int], groups: int) -> str:

@@ -26,6 +26,7 @@ from moorage_state.snapshots.manifest import (
     RESTORE_ADVICE,
     FileRef,
     Manifest,
+    Materialized,
     OperatorState,
     PartEntry,
     PartRef,
@@ -39,6 +40,9 @@ from moorage_state.snapshots.source_texts import refs_of, with_texts
 from moorage_state.stores import ObjectStore, in_parallel
 
 PART_FORMAT = 1
+
+LOGGED_FORMAT = 2
+"""Of a part with a range whose files are those of an earlier version, and deltas."""
 
 _WORD = "MOORAGE-PART"
 _SMALL_PACK_BYTES = 1 << 20
@@ -83,6 +87,14 @@ class _Range(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     files: list[_File]
 
 
+class _LoggedRange(_Range, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What its database files hold; of a range without deltas the checkpoint's id is 0."""
+
+    base_checkpoint: int
+    base_epoch: int
+    base_digest: str
+
+
 class _Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`common` are places of keys."""
 
@@ -90,6 +102,15 @@ class _Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     keys: list[str]
     common: list[int]
     ranges: list[_Range]
+
+
+class _LoggedBody(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """`common` are places of keys."""
+
+    format: int
+    keys: list[str]
+    common: list[int]
+    ranges: list[_LoggedRange]
 
 
 class _Head(msgspec.Struct, array_like=True):
@@ -100,6 +121,7 @@ class _Head(msgspec.Struct, array_like=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Body).decode
+_decode_logged = msgspec.msgpack.Decoder(_LoggedBody).decode
 _decode_head = msgspec.msgpack.Decoder(_Head).decode
 
 
@@ -108,15 +130,16 @@ def encode_part(part: Part) -> bytes:
     keys = sorted(object_keys(part.handles))
     places = {key: place for place, key in enumerate(keys)}
     try:
-        body = _encode(
-            _Body(
-                PART_FORMAT,
-                keys,
-                sorted(places[key] for key in part.common),
-                [_range(handle, places) for handle in part.handles],
-            )
-        )
-        data = sealed(_WORD, PART_FORMAT, body)
+        common = sorted(places[key] for key in part.common)
+        ranges = [_range(handle, places) for handle in part.handles]
+        # Without a changelog the bytes are those that earlier releases read.
+        version = LOGGED_FORMAT if any(h.logged for h in part.handles) else PART_FORMAT
+        if version == LOGGED_FORMAT:
+            logged = [_logged(r, h) for r, h in zip(ranges, part.handles, strict=True)]
+            body = _encode(_LoggedBody(version, keys, common, logged))
+        else:
+            body = _encode(_Body(version, keys, common, ranges))
+        data = sealed(_WORD, version, body)
         same = decode_part(data, "new part") == part
     except (KeyError, TypeError, ValueError, OverflowError, CorruptState, UserError) as error:
         raise Bug(f"part of a manifest cannot be written: error={error}") from error
@@ -138,8 +161,8 @@ def decode_part(data: bytes, path: str) -> Part:
             raise CorruptState(
                 "part of a manifest contradicts its own header", path, RESTORE_ADVICE
             )
-        require_known_format("part of a manifest", version, PART_FORMAT, path)
-        found = _decode(body)
+        require_known_format("part of a manifest", version, LOGGED_FORMAT, path)
+        found = _decode_logged(body) if version == LOGGED_FORMAT else _decode(body)
         part = Part(
             [_handle(one, found.keys) for one in found.ranges],
             frozenset(found.keys[place] for place in found.common),
@@ -241,6 +264,31 @@ def _range(handle: RangeHandle, places: Mapping[str, int]) -> _Range:
     )
 
 
+def _logged(one: _Range, handle: RangeHandle) -> _LoggedRange:
+    base = handle.logged
+    return _LoggedRange(
+        one.uid,
+        one.start,
+        one.end,
+        one.epoch,
+        one.digest,
+        one.backend_uuid,
+        one.backend,
+        one.files,
+        base.checkpoint_id if base else 0,
+        base.epoch if base else 0,
+        base.digest if base else "",
+    )
+
+
+def _materialized(one: _Range) -> Materialized | msgspec.UnsetType:
+    if not isinstance(one, _LoggedRange) or not one.base_checkpoint:
+        return msgspec.UNSET
+    return Materialized(
+        checkpoint_id=one.base_checkpoint, epoch=one.base_epoch, digest=one.base_digest
+    )
+
+
 def _handle(one: _Range, keys: Sequence[str]) -> RangeHandle:
     files = [
         FileRef(
@@ -265,6 +313,7 @@ def _handle(one: _Range, keys: Sequence[str]) -> RangeHandle:
         files=files,
         bytes_total=sum(file.size for file in files),
         backend=msgspec.UNSET if one.backend is None else one.backend,
+        materialized=_materialized(one),
     )
 
 

@@ -11,13 +11,15 @@ from typing import Any
 
 from moorage_state.errors import IllegalConfigurationError
 from moorage_state.tuning import value_kinds
-from moorage_state.tuning.resolved import BackendOptions
+from moorage_state.tuning.resolved import BackendOptions, ChangelogOptions
 
 ROCKSDB = "state.backend.rocksdb."
 _HASHMAP = "state.backend.hashmap."
 HEAP_LIMIT = "state.backend.hashmap.memory-limit"
 CHECKPOINT_STORAGE_KEY = "state.checkpoint-storage"
 MAX_STATE_SIZE_KEY = "state.checkpoint-storage.driver.max-state-size"
+_CHANGELOG = "state.changelog."
+CHANGELOG_KEY = "state.changelog.enabled"
 _KIB, _GIB = 1 << 10, 1 << 30
 
 _size = value_kinds.size(_KIB)
@@ -38,6 +40,7 @@ ABSENT_KEYS: dict[str, str] = {
     "state.backend.incremental": "is spec.checkpoint.incremental; write it there",
     "state.checkpoints.dir": "is spec.state.checkpointDir; write it there",
     "state.savepoints.dir": "is spec.state.savepointDir; write it there",
+    "state.changelog.storage": "has one value, checkpointDir; leave it out",
     "state.backend.rocksdb.options-factory": (
         "names code for the JVM; use the other settings of state.backend.rocksdb"
     ),
@@ -129,6 +132,16 @@ _TABLE: dict[str, _Setting] = {
     HEAP_LIMIT: _Setting("heap_limit", value_kinds.size(1 << 20)),
     CHECKPOINT_STORAGE_KEY: _Setting("storage", value_kinds.storage),
     MAX_STATE_SIZE_KEY: _Setting("max_state_size", value_kinds.size(1)),
+    CHANGELOG_KEY: _Setting("changelog", value_kinds.boolean),
+    "state.changelog.periodic-materialize.enabled": _Setting(
+        "changelog_materializes", value_kinds.boolean
+    ),
+    "state.changelog.periodic-materialize.interval": _Setting(
+        "changelog_interval", value_kinds.duration
+    ),
+    "state.changelog.max-failures-allowed": _Setting(
+        "changelog_failures", value_kinds.whole(0, 1_000_000)
+    ),
 }
 
 KNOWN_KEYS = tuple(_TABLE)
@@ -168,6 +181,27 @@ def parse_options(
     if isinstance(judged, BackendOptions):
         return judged
     raise judged[0].error()
+
+
+def changelog_options(
+    options: Mapping[str, str], defaults: Mapping[str, str] | None = None, *, asked: bool = False
+) -> ChangelogOptions | None:
+    """What a job's settings say of its changelog; None where it has none.
+
+    Args:
+        asked: the manifest's own field is true.
+
+    Raises IllegalConfigurationError: a setting has a value that it cannot have.
+    """
+    given = {**(defaults or {}), **options}
+    found = parse_options({key: text for key, text in given.items() if key.startswith(_CHANGELOG)})
+    if not (asked or found.changelog):
+        return None
+    return ChangelogOptions(
+        found.changelog_materializes,
+        found.changelog_interval,
+        found.changelog_failures,
+    )
 
 
 def judge_options(
@@ -213,7 +247,7 @@ def judge_options(
 
 
 def _is_ours(key: str) -> bool:
-    return key in ABSENT_KEYS or key.startswith((ROCKSDB, _HASHMAP))
+    return key in ABSENT_KEYS or key.startswith((ROCKSDB, _HASHMAP, _CHANGELOG))
 
 
 def _unknown(key: str, text: str) -> Refusal:

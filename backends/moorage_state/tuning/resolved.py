@@ -63,6 +63,21 @@ def _not_defaults(text: str) -> IllegalConfigurationError:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangelogOptions:
+    """How a job's changelog is kept.
+
+    Attributes:
+        materializes: whether ranges are copied whole now and then; else only deltas are added.
+        interval_seconds: between two such copies.
+        max_failures: of copies in a row, before the run fails.
+    """
+
+    materializes: bool
+    interval_seconds: float
+    max_failures: int
+
+
+@dataclass(frozen=True, slots=True)
 class BackendOptions:
     """What was asked for; made by `parse_options`. 0, None or empty where nothing was said.
 
@@ -77,6 +92,7 @@ class BackendOptions:
         heap_limit: bytes of state in memory of one state server.
         storage: where checkpoints go, "driver" or "filesystem".
         max_state_size: what the driver keeps of one subtask's.
+        changelog: whether there is one; the others are fields of `ChangelogOptions`.
     """
 
     rocks: Mapping[str, Any] = field(default_factory=dict)
@@ -90,6 +106,10 @@ class BackendOptions:
     heap_limit: int = 0
     storage: str = ""
     max_state_size: int = 0
+    changelog: bool = False
+    changelog_materializes: bool = True
+    changelog_interval: float = 600.0
+    changelog_failures: int = 3
 
     def rocks_options(self, servers: int = 1, memory: int | None = None) -> RocksOptions:
         """RocksDB's options of each of `servers` servers on one machine. Raises UserError.

@@ -13,6 +13,14 @@ _UNITS = {
     **dict.fromkeys(("g", "gb", "gib", "gibibytes"), 1 << 30),
     **dict.fromkeys(("t", "tb", "tib", "tebibytes"), 1 << 40),
 }
+_TIMES = {
+    **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), 0.001),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86_400.0),
+}
+_LONGEST = 366 * 86_400.0
 _SIZE = re.compile(r"(\d{1,18})\s*([a-z]*)")
 _MOST = 1 << 50
 _COMPRESSIONS = {
@@ -52,6 +60,15 @@ def size(least: int = 1) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def duration(text: str) -> float:
+    """Seconds, with or without a unit: `10 min`, `600s`; a number alone is of milliseconds."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    unit = _TIMES.get(match[2]) if match else None
+    if match is None or unit is None or int(match[1]) * unit > _LONGEST:
+        raise Refused("a time like 10 min, 600 s, 500 ms or 1 h")
+    return int(match[1]) * unit
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:

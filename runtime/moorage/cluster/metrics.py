@@ -88,6 +88,17 @@ def _results(board: Board) -> _Samples:
     ]
 
 
+def _materializations(board: Board) -> _Samples:
+    view = board.progress.changelog
+    if view is None:
+        return []
+    return [
+        (("started",), view.started),
+        (("completed",), view.completed),
+        (("failed",), view.failed),
+    ]
+
+
 def _phases(board: Board) -> _Samples:
     phase = board.progress.phase
     return [((name,), 1.0 if name == phase else 0.0) for name in PHASES]
@@ -239,6 +250,25 @@ METRICS: tuple[Measure, ...] = (
         "moorage_last_checkpoint_duration_seconds",
         "How long the newest checkpoint took.",
         lambda c: c.duration_ms / 1000,
+    ),
+    Measure(
+        "moorage_changelog_materializations_total",
+        "counter",
+        "Materializations of the changelog by this driver; only where the job has one.",
+        ("result",),
+        _materializations,
+    ),
+    Measure(
+        "moorage_changelog_last_materialization_seconds",
+        "gauge",
+        "How long the newest completed materialization took; only where the job has a changelog.",
+        read=_one(lambda b: b.progress.changelog.last_seconds if b.progress.changelog else None),
+    ),
+    Measure(
+        "moorage_changelog_last_materialization_bytes",
+        "gauge",
+        "What the newest completed materialization uploaded; only where the job has a changelog.",
+        read=_one(lambda b: b.progress.changelog.last_bytes if b.progress.changelog else None),
     ),
     Measure(
         "moorage_storage_reachable",

@@ -33,6 +33,7 @@ from moorage.driver.manifests import (
     Staged,
     Work,
 )
+from moorage.driver.materialization import Materialization
 from moorage.driver.output import OutputKeeper
 from moorage.driver.refusals import RestorePointIncompatible, RestorePointNotFound
 from moorage.driver.reporter import Reporter
@@ -62,6 +63,7 @@ from moorage_state.errors import (
     UserError,
     VersionGone,
 )
+from moorage_state.server.operations import COPY
 from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
@@ -111,6 +113,9 @@ class Checkpointer:
         manifests = ManifestMaker(settings, graph, writer, run)
         self._snapshots = SnapshotWriter(graph, store, writer, fleet, manifests, clock)
         self._background = Background()
+        self._materialization = Materialization(
+            settings.changelog, fleet, self._background, reporter, clock
+        )
         self._base: SnapshotRoot | None = None
         self._covered_epoch = 0
         self._staged: list[Staged] = []
@@ -175,7 +180,7 @@ class Checkpointer:
         """
         self._background.take()
         # Without a new epoch a periodic checkpoint would be the one before once more.
-        if epoch > self._covered_epoch or self._works:
+        if epoch > self._covered_epoch or self._works or self._materialization.waits:
             self._coordinator.on_time(self._clock())
         self._carry_out(at)
         reports, self._reports = self._reports, []
@@ -272,7 +277,7 @@ class Checkpointer:
         """
         # First: whatever still answers must find a coordinator that takes no answer.
         self._coordinator.suspend()
-        self._fleet.abandon(list(self._works))
+        self._fleet.abandon([*self._works, *self._materialization.unlisted])
         self._background.join(0.0 if job_ends else _UPLOADS_END_SECONDS)
         # Who waits for a savepoint that is in place already hears of it.
         with suppress(Exception):
@@ -281,6 +286,11 @@ class Checkpointer:
     def take_suspended(self) -> list[JobRequest]:
         """What was asked for and given up, for no fault of its own: the run ends, or the job."""
         return self._requesters.take_suspended()
+
+    @property
+    def builds(self) -> bool:
+        """Whether the next checkpoint may reference what the restore point does."""
+        return self._base is not None
 
     @property
     def next_id(self) -> int:
@@ -298,7 +308,8 @@ class Checkpointer:
         works = list(self._works.values())  # in one step, and before the base that follows them
         built = {work.base.checkpoint_id for work in works if work.base}
         bases = {self._coordinator.base_id, *built} - {0}
-        return UnderWay(tuple(work.checkpoint_id for work in works), tuple(bases))
+        ids = (work.checkpoint_id for work in works)
+        return UnderWay((*ids, *self._materialization.unlisted), tuple(bases))
 
     # -- effects ---------------------------------------------------------------------------
 
@@ -351,14 +362,20 @@ class Checkpointer:
     def _trigger(self, effect: TriggerTasks, at: Callable[[], Boundary]) -> None:
         """The synchronous part, then the upload in a thread."""
         checkpoint_id, started = effect.checkpoint_id, self._clock()
-        base_id = effect.base_id if self._settings.incremental else 0
+        changelog = (
+            self._settings.changelog is not None and not effect.options.checkpoint_type.is_savepoint
+        )
+        base_id = effect.base_id if self._settings.incremental or changelog else 0
+        builds = bool(base_id) and self._base is not None
+        way = self._materialization.way(checkpoint_id, builds=builds) if changelog else COPY
         reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
         try:
             boundary = at()
             reason = CheckpointFailureReason.TASK_CHECKPOINT_FAILURE
-            pause = self._fleet.snapshot(checkpoint_id)
+            pause = self._fleet.snapshot(checkpoint_id, way)
         except MoorageError as error:
             self._fleet.aborted(checkpoint_id)
+            self._materialization.aborted(checkpoint_id)
             if isinstance(error, _FATAL):
                 raise
             self._requesters.note(error, checkpoint_id)
@@ -456,14 +473,18 @@ class Checkpointer:
         self._fleet.complete(checkpoint_id, report.epoch, work.uploaded.handles)
         if checkpoint_id == self._coordinator.base_id:
             self._base = work.manifest
+        self._materialization.completed(checkpoint_id)
         if work.unpublished is not None:
             raise work.unpublished
         self._housekeeper.after(report)
         self._reports.append(report)
 
     def _aborted(self, checkpoint_id: int) -> None:
-        if self._works.pop(checkpoint_id, None) is not None:
+        work = self._works.pop(checkpoint_id, None)
+        if work is not None:
             self._fleet.aborted(checkpoint_id)
+            if not work.is_savepoint:
+                self._materialization.aborted(checkpoint_id)
 
 
 def _nothing_there(settings: JobSettings) -> str:

@@ -122,7 +122,8 @@ def checkpoint_config(settings: JobSettings) -> CheckpointConfig:
     return CheckpointConfig(
         interval=None if settings.in_one_epoch else settings.interval_seconds,
         timeout=settings.timeout_seconds,
-        max_concurrent=settings.max_concurrent,
+        # With a changelog one lists what the one before listed, so it has to be known.
+        max_concurrent=1 if settings.changelog is not None else settings.max_concurrent,
         min_pause=settings.min_pause_seconds,
         tolerable_failures=settings.tolerable_failures,
         retention=settings.retention,

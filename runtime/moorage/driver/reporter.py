@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from moorage.driver.manifests import CheckpointReport, view_of
 from moorage.driver.types import JobProgress
 from moorage.driver.views import (
+    ChangelogView,
     CheckpointRecord,
     CheckpointView,
     ExecutorsView,
@@ -121,6 +122,10 @@ class Reporter:
         self._publish(
             restored_from=path, restored=restored, epoch=manifest.epoch, last_checkpoint=view
         )
+
+    def materialization(self, view: ChangelogView) -> None:
+        """A copy of all ranges began to go to the store, is there, or failed."""
+        self._publish(changelog=view)
 
     def nothing_left(self, epoch: int) -> None:
         """What the run began from is deleted; the job had come to `epoch`."""

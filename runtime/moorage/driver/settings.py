@@ -21,7 +21,13 @@ from moorage_state.import_path import after_standard_library
 from moorage_state.state_backends import StateBackend, job_max_state_size, judge_job_backend
 from moorage_state.stores import store_url
 from moorage_state.stores.addresses import child
-from moorage_state.tuning import Refusal, default_options
+from moorage_state.tuning import (
+    CHECKPOINT_STORAGE_KEY,
+    ChangelogOptions,
+    Refusal,
+    changelog_options,
+    default_options,
+)
 
 _LOCAL_CLUSTER = "local"
 
@@ -109,6 +115,8 @@ class JobSettings:
     """Whether the number of subtasks may change while the job runs."""
     open_backend_options: dict[str, str] | None = None
     """The manifest names no backend, but these settings of one: see `adopting`."""
+    changelog: ChangelogOptions | None = None
+    """How checkpoints list deltas; None where each is a copy."""
 
     @classmethod
     def of(
@@ -141,6 +149,17 @@ class JobSettings:
             (job_dir / name.removeprefix("local://")).resolve()
             for name in spec.application.py_files
         )
+        changelog = changelog_options(
+            spec.state.options, default_options(os.environ), asked=spec.state.changelog
+        )
+        max_state_size = job_max_state_size(
+            or_default(named), spec.state.options, default_options(os.environ)
+        )
+        if changelog is not None and max_state_size is not None:
+            raise IllegalConfigurationError(
+                f"a changelog needs checkpoints that are files: key=spec.state.changelog "
+                f"value=true setting={CHECKPOINT_STORAGE_KEY}; leave one of them out"
+            )
         return cls(
             name=job.metadata.name,
             namespace=job.metadata.namespace or "default",
@@ -173,13 +192,12 @@ class JobSettings:
             spark_conf=dict(spec.spark_conf),
             backend=_backend(job, named, (main_file.parent, *py_files)),
             restore=_restore_policy(job, restore, orders),
-            max_state_size=job_max_state_size(
-                or_default(named), spec.state.options, default_options(os.environ)
-            ),
+            max_state_size=max_state_size,
             derives_max_parallelism="max_parallelism" not in spec.scaling.model_fields_set,
             declared_parallelism=spec.scaling.parallelism,
             rescales_live=spec.scaling.mode == "InPlaceParallelism",
             open_backend_options=dict(spec.state.options) if named is None else None,
+            changelog=changelog,
         )
 
     @property

@@ -230,7 +230,8 @@ class StreamRun:
         handles = ranges_of(manifest) if manifest else {}
         checkpoint_id = manifest.checkpoint_id if manifest else 0
         try:
-            c.fleet.open(self._run, epoch, handles, checkpoint_id, self._choice.store_url)
+            builds, url = self._checkpointer.builds, self._choice.store_url
+            c.fleet.open(self._run, epoch, handles, checkpoint_id, url, builds)
             epoch = _deal_out(c, manifest)
             if manifest is not None:
                 self._lay(manifest)

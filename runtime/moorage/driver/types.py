@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from moorage.driver.requests import Requests
 from moorage.driver.views import (
+    ChangelogView,
     CheckpointRecord,
     CheckpointView,
     ExecutorsView,
@@ -109,6 +110,7 @@ class JobProgress:
         checkpoints: the latest checkpoints and savepoints of this driver, newest first.
         storage_error: why the store cannot be used at the moment; empty while it can.
         tasks: how many of Spark's tasks run in it, when it was last looked.
+        changelog: None where the job has none.
         moves: grows with every sign that something gets on, also within an epoch.
     """
 
@@ -145,6 +147,7 @@ class JobProgress:
     in_epoch: bool = False
     tasks: int = 0
     moves: int = 0
+    changelog: ChangelogView | None = None
 
 
 class RunOutcome(Enum):

@@ -29,6 +29,23 @@ class CheckpointView:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangelogView:
+    """Materializations of a changelog by this driver.
+
+    Attributes:
+        failed: those that failed where a server that was lost is not why.
+        last_seconds: how long the last one took that was completed.
+        last_bytes: what it uploaded.
+    """
+
+    started: int = 0
+    completed: int = 0
+    failed: int = 0
+    last_seconds: float = 0.0
+    last_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class OddRows:
     """Rows that somebody should know of; operators that read the same row count it each.
 

@@ -22,12 +22,14 @@ from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
 from moorage_state.keygroups import range_of
 from moorage_state.server.exchange import Answer, exchange
 from moorage_state.server.operations import (
+    COPY,
     Call,
     Lease,
     OpenResult,
     RangeSpec,
     RangeStats,
     RestoreBase,
+    SnapshotWay,
     Uploaded,
     UploadLimits,
     UploadRequest,
@@ -177,6 +179,7 @@ class RangeFleet:
         handles: Mapping[str, Sequence[StoredRange]],
         checkpoint_id: int,
         base_url: str = "",
+        builds: bool = False,  # noqa: FBT001, FBT002  as all of them
     ) -> list[OpenResult]:
         """Lease every range to `run`, from a checkpoint's handles or empty.
 
@@ -185,6 +188,7 @@ class RangeFleet:
             handles: by operator uid, those of all its subtasks; none for a new operator.
             checkpoint_id: the checkpoint the handles belong to; 0 for a first start.
             base_url: the store that the handles' keys are of; the lineage's if not given.
+            builds: the next checkpoint may reference what this one does.
         """
         self._place(checkpoint_id)
         self._run = run
@@ -192,7 +196,8 @@ class RangeFleet:
         stored = _by_key_groups(handles)
         for item in self._ranges.values():
             overlapping = _overlapping(item.spec, stored)
-            item.base = _base(checkpoint_id, epoch, overlapping) if overlapping else None
+            base = _base(checkpoint_id, epoch, overlapping, builds=builds)
+            item.base = base if overlapping else None
             item.initial_epoch = epoch
             item.committed = []
             item.version = Version(epoch, "")
@@ -248,10 +253,14 @@ class RangeFleet:
             self.recover()
             self._commit()
 
-    def snapshot(self, checkpoint_id: int) -> float:
-        """Hard-link every range at its committed version; returns the longest pause in seconds."""
+    def snapshot(self, checkpoint_id: int, way: SnapshotWay = COPY) -> float:
+        """Hard-link every range at its committed version; returns the longest pause in seconds.
+
+        Args:
+            way: see `RangeApi.snapshot`.
+        """
         results = self._each(
-            lambda r: Call("snapshot", (checkpoint_id, r.version), self._lease(r)),
+            lambda r: Call("snapshot", (checkpoint_id, r.version, way), self._lease(r)),
             self._ranges.values(),
         )
         return max((r.seconds for r in results), default=0.0)
@@ -290,6 +299,19 @@ class RangeFleet:
             )
 
         return _parts_together(self._uploads.run(checkpoint_id, upload, by_server))
+
+    def materialize(self, checkpoint_id: int) -> FleetUpload:
+        """Bring the copies that were taken with a checkpoint to the store, beside the epochs."""
+        run, limits = self._run, UploadLimits()
+        by_server: dict[int, list[RangeSpec]] = {}
+        for item in self._ranges.values():
+            by_server.setdefault(item.server, []).append(item.spec)
+
+        def materialize(server: int, client: ServerConnection) -> Uploaded:
+            ranges = by_server[server]
+            return client.materialize_many(run, checkpoint_id, self._store_url, ranges, limits)
+
+        return _together(self._uploads.run(checkpoint_id, materialize, by_server))
 
     def save(
         self,
@@ -334,7 +356,7 @@ class RangeFleet:
         """A checkpoint was completed: from now on ranges are brought back from it."""
         stored = _by_key_groups(handles)
         for item in self._ranges.values():
-            item.base = _base(checkpoint_id, epoch, _overlapping(item.spec, stored))
+            item.base = _base(checkpoint_id, epoch, _overlapping(item.spec, stored), builds=True)
             item.committed = [v for v in item.committed if v.epoch > epoch]
         self._base_url = self._store_url
         self._ask(Call("notify_complete", (checkpoint_id, self._run)))
@@ -562,14 +584,16 @@ def _overlapping(spec: RangeSpec, stored: _Stored) -> list[StoredRange]:
     return [one for one in some if one.end >= spec.start]
 
 
-def _base(checkpoint_id: int, epoch: int, stored: Iterable[StoredRange]) -> RestoreBase:
+def _base(
+    checkpoint_id: int, epoch: int, stored: Iterable[StoredRange], *, builds: bool
+) -> RestoreBase:
     """What a range is restored from: handles, or the parts that have them."""
     stored = list(stored)
     handles = [one for one in stored if isinstance(one, RangeHandle)]
     listed = [one for one in stored if isinstance(one, RangeInPart)]
     parts = list(dict.fromkeys(one.part for one in listed))
     uid = listed[0].stored_uid if listed else ""
-    return RestoreBase(checkpoint_id, epoch, handles, parts, uid)
+    return RestoreBase(checkpoint_id, epoch, handles, parts, uid, builds)
 
 
 def _parts_together(written: list[WrittenPart]) -> FleetUpload:

@@ -53,6 +53,8 @@ class Fleet:
         self.gates: dict[int, threading.Event] = {}
         self.errors: dict[int, MoorageError] = {}
         self.snapshots: list[int] = []
+        self.ways: list[str] = []
+        self.materialized: list[int] = []
         self.dropped: list[int] = []
         self.completed: list[int] = []
         self.bases: dict[int, Any] = {}
@@ -60,7 +62,8 @@ class Fleet:
         self.snapshot_error: MoorageError | None = None
         self.gated = False
 
-    def snapshot(self, checkpoint_id: int) -> float:
+    def snapshot(self, checkpoint_id: int, way: str = "copy") -> float:
+        self.ways.append(way)
         if self.snapshot_error is not None:
             raise self.snapshot_error
         self.snapshots.append(checkpoint_id)
@@ -80,6 +83,12 @@ class Fleet:
         entry = PartEntry(key=ref.key, size=ref.size, sha256=ref.sha256, files=0, bytes_total=0)
         place = RangeInPart("count", 0, 127, 0, ref, "count")
         return FleetUpload({"count": [place]}, 1, 10, 0, parts=[entry], backend="rocksdb")
+
+    def materialize(self, checkpoint_id: int) -> FleetUpload:
+        self.materialized.append(checkpoint_id)
+        if -checkpoint_id in self.errors:
+            raise self.errors[-checkpoint_id]
+        return FleetUpload({}, objects=1, bytes_written=10, bytes_inline=0)
 
     def save(self, checkpoint_id: int, *_args: Any, **_kwargs: Any) -> FleetUpload:
         self.upload(checkpoint_id, {})
@@ -137,6 +146,7 @@ class Job:
             "tolerable_failures": 1,
             "fail_on_tolerance": False,
             "incremental": True,
+            "changelog": None,
             "in_one_epoch": False,
             "retain": 2,
             "retention": None,

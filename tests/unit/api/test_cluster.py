@@ -214,8 +214,8 @@ REFUSED = {
         "under containers",
     ),
     "what is not there yet": (
-        {"spec.state.changelog": True},
-        "spec.state.changelog",
+        {"spec.scaling.repartition": "Offline"},
+        "spec.scaling.repartition",
         "leave",
     ),
 }

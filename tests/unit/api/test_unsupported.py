@@ -40,7 +40,6 @@ def test_fields_that_mean_nothing_without_a_cluster_are_named_if_the_manifest_gi
 @pytest.mark.parametrize(
     ("path", "value", "field"),
     [
-        ("spec.state.changelog", True, "spec.state.changelog"),
         ("spec.state.backend", "forst", "spec.state.backend"),
         ("spec.state.backend", "batch", "spec.bounded"),
         ("spec.scaling.autoscaler.enabled", True, "spec.scaling.autoscaler.enabled"),

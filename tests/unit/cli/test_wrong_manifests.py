@@ -82,9 +82,9 @@ WRONG = {
     "a key given twice beside a wrong value": manifest(
         "bounded: true", "bounded: false", scaling="scaling: {parallelism: 0}"
     ),
-    "a schedule and a changelog, which are not for here": manifest(
+    "a schedule and another backend, which are not for here": manifest(
         "savepoint: {schedule: {cron: 0 3 * * *}}",
-        state='state: {checkpointDir: "file://./state", changelog: true}',
+        state='state: {checkpointDir: "file://./state", backend: forst}',
     ),
     "durations and sizes without their units": manifest(
         "checkpoint: {interval: 10, cron: often}",

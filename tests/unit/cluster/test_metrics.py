@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from moorage.cluster.metrics import METRICS
 from moorage.driver.reporter import Reporter
 from moorage.driver.views import (
+    ChangelogView,
     CheckpointRecord,
     CheckpointView,
     ExecutorsView,
@@ -63,6 +64,7 @@ def test_every_metric_is_there_once_there_is_something_to_measure(played):
         restore_seconds=1.5,
         executors=ExecutorsView(3, 2, 1),
         checkpoints=(done,),
+        changelog=ChangelogView(started=2, completed=1, last_seconds=3.0, last_bytes=50),
     )
     found = {name.partition("{")[0] for name in samples(played)}
     for measure in METRICS:

@@ -22,7 +22,7 @@ from moorage_state.server import (
     UploadRequest,
     Version,
 )
-from moorage_state.server.operations import OpenResult
+from moorage_state.server.operations import OpenResult, SnapshotWay
 from moorage_state.snapshots import FileRef, RangeHandle
 from moorage_state.state_backends import (
     EmbeddedRocksDBStateBackend,
@@ -122,6 +122,19 @@ class Driven:
         request = UploadRequest(self.spec.uid, self.spec.start, list(base))
         uploaded = self.api.upload_many(self.run, checkpoint_id, self.url, [request], self.limits)
         (handle,) = handles_of(self.url, uploaded)
+        return handle
+
+    def log(self, checkpoint_id: int, way: SnapshotWay = "log") -> RangeHandle:
+        """Take a checkpoint that lists a log, upload and complete it."""
+        self.range.snapshot(checkpoint_id, self.version, way)
+        return self.finish(checkpoint_id)
+
+    def finish(self, checkpoint_id: int) -> RangeHandle:
+        """Upload what was taken, and complete it."""
+        handle = self.upload(checkpoint_id)
+        self.base = RestoreBase(checkpoint_id, handle.epoch, [handle], builds=True)
+        self.committed = [v for v in self.committed if v.epoch > handle.epoch]
+        self.api.notify_complete(checkpoint_id)
         return handle
 
     def checkpoint(self, checkpoint_id: int, base: Sequence[FileRef] = ()) -> RangeHandle:

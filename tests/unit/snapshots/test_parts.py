@@ -16,6 +16,8 @@ from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
     Manifest,
+    Materialized,
+    RangeHandle,
     Root,
     SavepointStore,
     decode_snapshot,
@@ -119,16 +121,55 @@ def test_a_part_that_is_missing_or_another_is_damage_and_named(
     assert checkpoints.load(entry).handles == manifest.handles
 
 
+def _with_deltas(manifest: Manifest) -> list[RangeHandle]:
+    """The first range is a copy of epoch 0 and deltas since; the others are as they are."""
+    first, *others = manifest.handles
+    (table,) = [file for file in first.files if file.name.endswith(".sst")][:1]
+    deltas = [
+        replace(table, name=f"{epoch:020d}-{epoch:032x}.delta", offset=epoch * 100, shared=True)
+        for epoch in range(1, first.epoch + 1)
+    ]
+    files = [*first.files, *deltas]
+    logged = replace(
+        first,
+        files=files,
+        bytes_total=sum(file.size for file in files),
+        materialized=Materialized(checkpoint_id=3, epoch=0, digest=""),
+    )
+    return [logged, *others]
+
+
+def test_a_part_with_deltas_is_written_and_read_as_in_the_golden_file(
+    new_manifest: NewManifest,
+) -> None:
+    handles = _with_deltas(new_manifest(7, ("a", "b"), created_at=AT))
+    part = Part(handles)
+    data = golden("part-v2", encode_part(part))
+    assert encode_part(part) == data
+    assert data.startswith(b"MOORAGE-PART 2 ")
+    assert decode_part(data, "golden") == part
+
+
+def test_a_part_that_lacks_the_delta_of_an_epoch_is_not_written(
+    new_manifest: NewManifest,
+) -> None:
+    logged, *_ = _with_deltas(new_manifest(7, ("a", "b"), created_at=AT))
+    lacking = [file for file in logged.files if file.name != logged.deltas[1].name]
+    size = sum(file.size for file in lacking)
+    with pytest.raises(Bug, match="one delta for each epoch from 1 to"):
+        encode_part(Part([replace(logged, files=lacking, bytes_total=size)]))
+
+
 def test_a_newer_part_asks_for_an_upgrade(manifest: Manifest) -> None:
     data = encode_part(Part(list(manifest.handles)))
     _, _, body = data.partition(b"\n")
-    newer = body.replace(b"\x94\x01", b"\x94\x02", 1)
-    header = data.partition(b"sha256:")[0].replace(b" 1 ", b" 2 ")
+    newer = body.replace(b"\x94\x01", b"\x94\x03", 1)
+    header = data.partition(b"sha256:")[0].replace(b" 1 ", b" 3 ")
     import hashlib
 
     digest = hashlib.sha256(newer).hexdigest()
     sealed = header + f"sha256:{digest} {len(newer)}\n".encode() + newer
-    with pytest.raises(NewerFormat, match="path=x format=2 known=1"):
+    with pytest.raises(NewerFormat, match="path=x format=3 known=2"):
         decode_part(sealed, "x")
 
 

@@ -1,0 +1,190 @@
+"""The log of one open range: which materialized files it begins with, and where its deltas lie.
+
+With a changelog a checkpoint lists, for each range, the files of an earlier copy and the deltas
+since. Decides what a checkpoint may list: what a completed one listed, what its own upload writes,
+and files that were materialized since. Everything else might be deleted by who retires checkpoints;
+see docs/adr/0032-a-changelog-makes-checkpoints-references.md. Called by `Snapshots`; knows neither
+database nor store. Thread-safe.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from moorage_state.deltas import parse_delta_name
+from moorage_state.server.operations import Version
+from moorage_state.snapshots import FileRef, Materialized, RangeHandle
+
+_UNLISTED_SECONDS = 6 * 3600.0
+"""How long what no checkpoint lists yet may wait for one. A sweep deletes it after a day."""
+
+
+def _since_boot() -> float:
+    """Seconds that also pass while the machine sleeps, as they do for who sweeps the store."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Base:
+    """Files of a copy that checkpoints may list again and again."""
+
+    materialized: Materialized
+    files: tuple[FileRef, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Listing:
+    """What one checkpoint lists of the range, from its beginning to its end.
+
+    Attributes:
+        base: None where the checkpoint's own copy becomes it.
+        stored: deltas that an earlier checkpoint listed, or that were uploaded ahead.
+        local: files of the other deltas.
+        cancel: ends its upload.
+    """
+
+    version: Version
+    base: Base | None
+    stored: list[FileRef] = field(default_factory=list)
+    local: list[Path] = field(default_factory=list)
+    cancel: threading.Event = field(default_factory=threading.Event)
+
+    def written(self, handle: RangeHandle, checkpoint_id: int) -> None:
+        """Take note of what the part says of the range, with which the checkpoint may complete."""
+        if self.base is None:
+            self.base = Base(_holding(checkpoint_id, self.version), tuple(handle.files))
+        else:
+            self.stored = handle.deltas
+
+
+class RangeLog:
+    """See the module. Begins without a base: then a checkpoint is a copy of all.
+
+    Args:
+        clock: in seconds, counting while the machine sleeps.
+    """
+
+    def __init__(self, clock: Callable[[], float] = _since_boot) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._base: Base | None = None
+        self._places: dict[str, FileRef] = {}
+        self._next: tuple[Base, Base | None, float] | None = None
+        self._listings: dict[int, Listing] = {}
+
+    def restored(self, handle: RangeHandle, checkpoint_id: int) -> None:
+        """The range was opened from this handle of a completed checkpoint of its own lineage."""
+        files = handle.database_files
+        # What belongs to one checkpoint alone goes with it.
+        if not all(file.shared or not file.size for file in files):
+            return
+        own = _holding(checkpoint_id, Version(handle.epoch, handle.digest))
+        self._base = Base(handle.logged or own, tuple(files))
+        self._places = {file.name: file for file in handle.deltas}
+
+    def begin(
+        self,
+        checkpoint_id: int,
+        version: Version,
+        committed: Mapping[Version, Path],
+        *,
+        builds: bool,
+    ) -> bool:
+        """A checkpoint begins; whether it can list an earlier copy and deltas.
+
+        Args:
+            committed: deltas on this volume.
+            builds: the checkpoint before it completed, and it may reference what that one does.
+        """
+        with self._lock:
+            self._listings.pop(checkpoint_id, None)
+            # Of one whose end nobody told it is not known whether it lists what is here.
+            if self._listings or not builds:
+                self._base, self._next, self._places = None, None, {}
+                self._listings.clear()
+            base = self._newest()
+            listing = self._listed(base, version, committed) if base else None
+            self._listings[checkpoint_id] = listing or Listing(version, None)
+            return listing is not None
+
+    def listing(self, checkpoint_id: int) -> Listing | None:
+        """What a checkpoint that is under way lists; None where it is a copy of all, as it is."""
+        with self._lock:
+            return self._listings.get(checkpoint_id)
+
+    def complete(self, checkpoint_id: int) -> Materialized | None:
+        """The checkpoint exists: what it begins with; None where it lists no log."""
+        with self._lock:
+            listing = self._listings.pop(checkpoint_id, None)
+            base = listing.base if listing else None
+            if listing is None or base is None:
+                return None
+            if self._next is not None and self._next[0] is base:
+                self._next = None
+            self._base = base
+            self._places = {file.name: file for file in listing.stored}
+            return base.materialized
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """The checkpoint will not exist: what only it would have listed is garbage."""
+        with self._lock:
+            listing = self._listings.pop(checkpoint_id, None)
+            if listing is None:
+                return
+            listing.cancel.set()
+            if self._next is not None and self._next[0] is listing.base:
+                self._next = None
+
+    def begins_with(self, checkpoint_id: int) -> bool:
+        """Whether the copy that was taken with this checkpoint is what the log begins with."""
+        with self._lock:
+            base = self._base
+        return base is not None and base.materialized.checkpoint_id == checkpoint_id
+
+    def materializing(self) -> tuple[Base | None, Sequence[FileRef]]:
+        """What files that are materialized now may build on, to be named when they are there."""
+        with self._lock:
+            return self._base, self._base.files if self._base else ()
+
+    def materialized(
+        self, checkpoint_id: int, version: Version, files: Iterable[FileRef], on: Base | None
+    ) -> None:
+        """The copy that was taken with a checkpoint is in the store: the next one begins with it.
+
+        Args:
+            on: what `materializing` said; when the log has another base by now, it is not used.
+        """
+        base = Base(_holding(checkpoint_id, version), tuple(files))
+        with self._lock:
+            self._next = base, on, self._clock()
+
+    def _newest(self) -> Base | None:
+        if self._next is not None:
+            base, on, since = self._next
+            if on is self._base and self._clock() - since < _UNLISTED_SECONDS:
+                return base
+            self._next = None
+        return self._base
+
+    def _listed(
+        self, base: Base, version: Version, committed: Mapping[Version, Path]
+    ) -> Listing | None:
+        """None where a delta between the base and the version is not known."""
+        named = ((parse_delta_name(name), file) for name, file in self._places.items())
+        stored = {at[0]: file for at, file in named if at is not None}
+        local = {one.epoch: one for one in committed}
+        listing = Listing(version, base)
+        for epoch in range(base.materialized.epoch + 1, version.epoch + 1):
+            if epoch in stored:
+                listing.stored.append(stored[epoch])
+            elif epoch in local:
+                listing.local.append(committed[local[epoch]])
+            else:
+                return None
+        return listing
+
+
+def _holding(checkpoint_id: int, version: Version) -> Materialized:
+    return Materialized(checkpoint_id=checkpoint_id, epoch=version.epoch, digest=version.digest)

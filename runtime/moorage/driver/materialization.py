@@ -1,0 +1,138 @@
+"""Materialization of a changelog: when ranges are copied whole, and what becomes of the copies.
+
+With a changelog checkpoints list deltas. Decides with which of them a copy of all ranges is taken,
+which then goes to the store in the background, however long that takes; later checkpoints begin
+with it, and the deltas before it go with the last checkpoint that lists them. Called by the
+checkpointer, under the run's epoch lock.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from moorage.driver.housekeeping import Background
+from moorage.driver.reporter import Reporter
+from moorage.driver.views import ChangelogView
+from moorage.engine.fleet import FleetUpload
+from moorage_state.errors import Bug, Fenced, MoorageError, ServerGone, StaleLease, VersionGone
+from moorage_state.server.operations import COPY, SnapshotWay
+from moorage_state.tuning import ChangelogOptions
+
+_log = logging.getLogger(__name__)
+
+
+class Copies(Protocol):
+    """What a `RangeFleet` does of it."""
+
+    def materialize(self, checkpoint_id: int) -> FleetUpload:
+        """Bring the copies that were taken with this checkpoint to the store."""
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """The copies can go."""
+
+
+class Materialization:
+    """The background copies of one run.
+
+    Args:
+        options: None where the job has no changelog.
+
+    Attributes:
+        uploads: whether a copy waits for its checkpoint, or is on its way to the store.
+    """
+
+    def __init__(
+        self,
+        options: ChangelogOptions | None,
+        fleet: Copies,
+        background: Background,
+        reporter: Reporter,
+        clock: Callable[[], float],
+    ) -> None:
+        self._options = options
+        self._fleet = fleet
+        self._background = background
+        self._reporter = reporter
+        self._clock = clock
+        self._last = clock()
+        self._failures = 0
+        self._copied: int | None = None
+        self.uploads = False
+        self._began = 0.0
+
+    @property
+    def unlisted(self) -> tuple[int, ...]:
+        """The copy that is in the store, or on its way, and in no checkpoint yet."""
+        return () if self._copied is None else (self._copied,)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a copy is in the store, and the next checkpoint is the first to begin with it."""
+        return self._copied is not None and not self.uploads
+
+    def way(self, checkpoint_id: int, *, builds: bool) -> SnapshotWay:
+        """How the next checkpoint is taken.
+
+        Args:
+            builds: there is a completed one that it may reference.
+        """
+        options = self._options
+        if options is None:
+            return COPY
+        if not builds:
+            self._last = self._clock()
+            return "new log"
+        due = options.materializes and self._clock() - self._last >= options.interval_seconds
+        if not due or self._copied is not None:
+            return "log"
+        self._copied, self.uploads = checkpoint_id, True
+        return "log and copy"
+
+    def completed(self, checkpoint_id: int) -> None:
+        """A checkpoint completed: the copy that was taken with it can go to the store."""
+        if checkpoint_id == self._copied:
+            self._last = self._began = self._clock()
+            self._tell(started=1)
+            self._background.run(
+                f"materialize-{checkpoint_id}",
+                partial(self._fleet.materialize, checkpoint_id),
+                partial(self._materialized, checkpoint_id),
+            )
+        elif self.waits:
+            self._copied = None  # it begins with the copy
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint failed: a copy that it took goes, and one that it was the first to list."""
+        if checkpoint_id == self._copied or self.waits:
+            self._copied, self.uploads = None, False
+
+    def _materialized(self, checkpoint_id: int, result: FleetUpload | BaseException) -> None:
+        if checkpoint_id != self._copied:
+            return
+        self.uploads = False
+        if not isinstance(result, BaseException):
+            self._failures = 0
+            seconds = self._clock() - self._began
+            self._tell(completed=1, last_seconds=seconds, last_bytes=result.bytes_written)
+            return
+        self._copied = None
+        if not isinstance(result, MoorageError) or isinstance(result, (Fenced, Bug)):
+            raise result
+        self._fleet.aborted(checkpoint_id)
+        _log.warning("state was not materialized: checkpoint=%d: %s", checkpoint_id, result)
+        # A server that is gone is no failure of it: the run goes on elsewhere, or ends.
+        if isinstance(result, (ServerGone, VersionGone, StaleLease)):
+            return
+        self._failures += 1
+        self._tell(failed=1)
+        if self._options is not None and self._failures > self._options.max_failures:
+            raise result
+
+    def _tell(self, last_seconds: float = 0.0, last_bytes: int = 0, **more: int) -> None:
+        view = self._reporter.progress.changelog or ChangelogView()
+        counts = {name: getattr(view, name) + one for name, one in more.items()}
+        if "completed" in more:
+            view = replace(view, last_seconds=last_seconds, last_bytes=last_bytes)
+        self._reporter.materialization(replace(view, **counts))

@@ -1,0 +1,106 @@
+"""A job with a changelog: which checkpoints are copies, and what becomes of the copies."""
+
+import pytest
+from moorage_testing.jobs import wait_until
+
+from moorage_state.errors import ServerGone, StoreUnavailable
+from moorage_state.tuning import ChangelogOptions
+
+LOG = ChangelogOptions(True, 60.0, 1)
+
+
+def take(job):
+    job.commit(str(job.epoch))
+    job.due()
+    done = job.settle()
+    # The copy is in the store, or failed, before the next one.
+    copies = job.checkpointer._materialization
+    wait_until(lambda: (job.poll(), not copies.uploads)[1], 20, "the copy")
+    return done
+
+
+def test_without_a_changelog_every_checkpoint_is_a_copy(make_job):
+    job = make_job()
+    assert (take(job), take(job)) == ([1], [2])
+    assert job.fleet.ways == ["copy", "copy"]
+
+
+def test_a_checkpoint_lists_the_log_and_now_and_then_a_copy_is_taken_with_it(make_job):
+    job = make_job(changelog=LOG)
+    for _ in range(5):
+        take(job)
+    # 25 seconds lie between two, and a minute between copies.
+    assert job.fleet.ways == ["new log", "log", "log", "log and copy", "log"]
+    assert job.fleet.materialized == [4]
+    assert (job.reporter.progress.changelog.started, job.reporter.progress.changelog.completed) == (
+        1,
+        1,
+    )
+
+
+def test_nothing_is_materialized_where_that_is_switched_off(make_job):
+    job = make_job(changelog=ChangelogOptions(False, 1.0, 1))
+    for _ in range(4):
+        take(job)
+    assert job.fleet.ways == ["new log", "log", "log", "log"]
+
+
+def test_a_copy_that_no_checkpoint_lists_yet_makes_one_without_an_epoch(make_job):
+    job = make_job(changelog=LOG)
+    for _ in range(4):
+        take(job)
+    assert job.checkpointer._unfinished().checkpoint_ids == (4,)
+    job.due()
+    assert job.settle() == [5]
+    assert job.checkpointer._unfinished().checkpoint_ids == ()
+    job.due()
+    assert job.settle() == []
+
+
+def test_the_failure_of_a_copy_is_survived_and_too_many_in_a_row_end_the_run(make_job):
+    job = make_job(changelog=LOG)
+    for number in range(1, 20):
+        job.fleet.errors[-number] = StoreUnavailable("down")
+    for _ in range(4):
+        take(job)
+    assert (job.fleet.materialized, job.fleet.dropped) == ([4], [4])
+    assert job.reporter.progress.changelog.failed == 1
+    take(job)
+    take(job)
+    with pytest.raises(StoreUnavailable):
+        take(job)
+    assert job.fleet.materialized == [4, 7]
+
+
+def test_a_server_that_is_lost_is_no_failure_of_a_copy(make_job):
+    job = make_job(changelog=LOG)
+    for number in range(1, 20):
+        job.fleet.errors[-number] = ServerGone("gone")
+    for _ in range(12):
+        take(job)
+    assert len(job.fleet.materialized) > 2
+    assert job.reporter.progress.changelog.failed == 0
+
+
+def test_a_checkpoint_that_fails_takes_its_copy_along_and_the_next_takes_another(make_job):
+    job = make_job(changelog=LOG)
+    for _ in range(3):
+        take(job)
+    job.fleet.errors[4] = StoreUnavailable("down")
+    assert take(job) == []
+    assert take(job) == [5]
+    assert job.fleet.ways[3:] == ["log and copy", "log and copy"]
+    assert job.fleet.materialized == [5]
+
+
+def test_one_checkpoint_is_under_way_at_a_time(make_job):
+    job = make_job(changelog=LOG, max_concurrent=4)
+    job.fleet.gated = True
+    job.commit("a")
+    job.due()
+    job.commit("b")
+    job.due()
+    assert job.fleet.snapshots == [1]
+    job.fleet.gated = False
+    job.fleet.gates[1].set()
+    assert job.settle()[0] == 1

@@ -1,0 +1,301 @@
+"""Checkpoints that list what was materialized before, and the deltas since."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from moorage_state.errors import CorruptState
+from moorage_state.server import RangeHost, RestoreBase, UploadLimits
+from moorage_state.server.operations import RangeSpec, Version
+from moorage_state.server.range_log import RangeLog
+from moorage_state.snapshots import FileRef, Materialized, RangeHandle
+
+
+@pytest.fixture
+def op(host, drive):
+    op = drive(host)
+    op.limits = UploadLimits()
+    op.open()
+    return op
+
+
+def write(op, key, epochs=1, size=100):
+    """Some writes, deletions and deleted ranges in every epoch."""
+    for _ in range(epochs):
+        seed = random.Random(f"{op.spec.start} {op.version.epoch}")
+        span = op.spec.end - op.spec.start + 1
+        low, high = op.spec.start, op.spec.end + 1
+        some = [key(low + seed.randrange(span), seed.randrange(20)) for _ in range(40)]
+        writes = {one: seed.randbytes(size) if seed.random() < 0.8 else None for one in some}
+        begin = low + seed.randrange(span)
+        ranges = [(key(begin, 3), min(key(begin + 1, 0), high.to_bytes(2, "big")))]
+        op.epoch(writes, ranges)
+
+
+def materialize(op, checkpoint_id):
+    ranges = [RangeSpec(op.spec.uid, op.spec.start, op.spec.end)]
+    return op.api.materialize_many(op.run, checkpoint_id, op.url, ranges, UploadLimits())
+
+
+def local(op, tmp_path):
+    root = next(tmp_path.glob(f"local*/ranges/{op.spec.uid}/{op.spec.start}-{op.spec.end}"))
+    deltas = [p.name for p in [*root.glob("deltas/*/*.delta"), *root.glob("log/*.delta")]]
+    return sorted(int(name[:20]) for name in deltas), sorted(p.name for p in root.glob("ckpt/*"))
+
+
+def objects(op):
+    root = Path(op.url.removeprefix("file://"))
+    return {str(p.relative_to(root)): p.stat().st_size for p in root.rglob("*") if p.is_file()}
+
+
+def test_the_first_checkpoint_is_a_copy_and_the_next_ones_list_deltas(op, key, tmp_path):
+    write(op, key, 2)
+    first = op.log(1)
+    assert first.logged is None
+    assert all(file.shared and file.inline is None for file in first.files if file.size)
+    write(op, key, 3)
+    before = objects(op)
+    second = op.log(2)
+    assert second.logged == Materialized(checkpoint_id=1, epoch=2, digest=first.digest)
+    assert [int(file.name[:20]) for file in second.deltas] == [3, 4, 5]
+    # One object for all deltas of a server, and its part.
+    assert len(objects(op).keys() - before.keys()) == 2
+    write(op, key)
+    third = op.log(3)
+    assert third.database_files == second.database_files
+    assert third.deltas[:3] == second.deltas
+    assert local(op, tmp_path) == ([3, 4, 5, 6], ["1"])
+
+
+@pytest.mark.parametrize("where", ["on this volume", "from the store"])
+def test_a_restore_replays_the_deltas_and_the_next_checkpoint_goes_on_from_there(
+    op, key, drive, tmp_path, small, where
+):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key, 3)
+    op.log(2)
+    expected = op.read()
+    write(op, key)  # no checkpoint has it
+    op.api.release_range(op.lease)
+    with RangeHost(tmp_path / ("local" if where == "on this volume" else "local2"), small) as host:
+        again = drive(host, run="f2r0")
+        opened = again.open(op.base)
+        assert opened.source == ("local" if where == "on this volume" else "store")
+        assert again.version == Version(5, "")
+        assert again.read() == expected
+        write(again, key, 2)
+        handle = again.log(3)
+        assert [int(file.name[:20]) for file in handle.deltas] == [3, 4, 5, 6, 7]
+        third = again.read()
+    with RangeHost(tmp_path / "local3", small) as host:
+        last = drive(host, run="f3r0")
+        last.open(again.base)
+        assert last.read() == third
+
+
+def test_a_server_that_comes_back_goes_on_with_its_log(tmp_path, drive, key, small):
+    with RangeHost(tmp_path / "local", small) as host:
+        op = drive(host)
+        op.open()
+        write(op, key, 2)
+        op.log(1)
+        write(op, key, 2)
+        op.log(2)
+        write(op, key)
+        expected = op.read()
+    with RangeHost(tmp_path / "local", small) as op.api:
+        opened = op.open()
+        assert (opened.source, op.read()) == ("local", expected)
+        write(op, key)
+        handle = op.log(3)
+        assert [int(file.name[:20]) for file in handle.deltas] == [3, 4, 5, 6]
+        assert op.version.digest == handle.digest
+
+
+def test_what_is_materialized_takes_the_place_of_the_deltas_before_it(op, key, tmp_path):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key, 2)
+    op.log(2, "log and copy")
+    write(op, key)
+    assert materialize(op, 2).bytes_written > 0
+    # Nothing is dropped before a checkpoint that begins with it exists.
+    assert local(op, tmp_path) == ([3, 4, 5], ["1", "2"])
+    handle = op.log(3)
+    assert (handle.logged.checkpoint_id, handle.logged.epoch) == (2, 4)
+    assert [int(file.name[:20]) for file in handle.deltas] == [5]
+    assert local(op, tmp_path) == ([5], ["2"])
+    expected = op.read()
+    op.open(run="f2r0")
+    assert op.read() == expected
+
+
+def test_what_an_aborted_checkpoint_was_the_first_to_list_no_later_one_lists(op, key):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key, 2)
+    op.log(2, "log and copy")
+    materialize(op, 2)
+    write(op, key)
+    op.range.snapshot(3, op.version, "log")
+    lost = op.upload(3)
+    assert lost.logged.checkpoint_id == 2
+    op.api.notify_aborted(3)
+    handle = op.log(4)
+    assert handle.logged.checkpoint_id == 1
+    given_up = {lost.deltas[-1].key, *(file.key for file in lost.database_files)}
+    of_before = {file.key for file in handle.database_files}
+    assert not {file.key for file in handle.files} & (given_up - of_before)
+
+
+def test_where_nobody_told_how_a_checkpoint_ended_the_next_one_is_a_copy(op, key):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key)
+    op.range.snapshot(2, op.version, "log")
+    op.upload(2)
+    write(op, key)
+    assert op.log(3).logged is None
+    write(op, key)
+    assert op.log(4).logged.checkpoint_id == 3
+
+
+def test_a_snapshot_that_is_asked_for_again_lists_the_same(op, key):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key)
+    op.range.snapshot(2, op.version, "log")
+    op.range.snapshot(2, op.version, "log")
+    assert [int(file.name[:20]) for file in op.finish(2).deltas] == [3]
+
+
+def test_a_log_is_switched_off_and_on_again(op, key):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key)
+    op.log(2)
+    expected = op.read()
+    op.open(run="f2r0")
+    handle = op.checkpoint(3)
+    assert handle.logged is None
+    op.open(run="f3r0")
+    assert op.read() == expected
+    # What belongs to one checkpoint alone is no beginning of a log.
+    assert op.log(4).logged is None
+    write(op, key)
+    assert op.log(5).logged.checkpoint_id == 4
+
+
+def test_a_log_that_may_not_build_on_what_was_restored_begins_anew(op, key):
+    write(op, key, 2)
+    op.log(1)
+    op.base = RestoreBase(1, 2, op.base.handles)
+    op.open(run="f2r0")
+    write(op, key)
+    assert op.log(2, "new log").logged is None
+
+
+@pytest.mark.parametrize("local_too", [True, False])
+def test_a_log_is_split_and_joined_at_another_parallelism(
+    op, key, drive, tmp_path, small, local_too
+):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key, 3)
+    op.log(2)
+    expected = op.read()
+    op.api.release_range(op.lease)
+    with RangeHost(tmp_path / ("local" if local_too else "elsewhere"), small) as other:
+        ranges = [(0, 20), (21, 41), (42, 63)]
+        three = [drive(other, a, b, run="f2r0") for a, b in ranges]
+        for one in three:
+            one.open(op.base)
+        assert {k: v for one in three for k, v in one.read().items()} == expected
+        for one in three:
+            write(one, key, 1)
+            assert one.log(3).logged is None
+            write(one, key, 2)
+        handles = [one.log(4) for one in three]
+        assert all(handle.logged for handle in handles)
+        expected = {k: v for one in three for k, v in one.read().items()}
+    with RangeHost(tmp_path / "last", small) as other:
+        two = [drive(other, a, b, run="f3r0") for a, b in [(0, 31), (32, 63)]]
+        for one in two:
+            one.open(RestoreBase(4, 8, handles, builds=True))
+        assert {k: v for one in two for k, v in one.read().items()} == expected
+
+
+@pytest.mark.parametrize("kind", ["flipped byte", "missing"])
+def test_a_damaged_delta_in_the_store_stops_the_restore_and_is_named(
+    op, key, drive, tmp_path, small, kind
+):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key, 2)
+    ref = op.log(2).deltas[1]
+    path = Path(op.url.removeprefix("file://")) / ref.key
+    data = bytearray(path.read_bytes())
+    data[ref.offset + ref.size // 2] ^= 1
+    path.unlink()
+    if kind == "flipped byte":
+        path.write_bytes(data)
+    with (
+        RangeHost(tmp_path / "elsewhere", small) as host,
+        pytest.raises(CorruptState) as caught,
+    ):
+        drive(host, run="f2r0").open(op.base)
+    assert ref.key in caught.value.path
+
+
+def test_a_damaged_delta_on_the_volume_is_fetched_again(op, key, tmp_path):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key, 2)
+    op.log(2)
+    expected = op.read()
+    op.api.release_range(op.lease)
+    path = next(tmp_path.glob("local/ranges/*/*/deltas/*/*4-*.delta"))
+    path.write_bytes(path.read_bytes()[:-3])
+    assert op.open(run="f2r0").source == "store"
+    assert op.read() == expected
+
+
+def begins_with(log: RangeLog, checkpoint_id: int) -> int:
+    listing = log.listing(checkpoint_id)
+    assert listing is not None
+    assert listing.base is not None
+    return listing.base.materialized.checkpoint_id
+
+
+def test_what_was_materialized_long_ago_and_never_listed_is_not_listed():
+    now = [0.0]
+    log = RangeLog(lambda: now[0])
+    file = FileRef(name="1.sst", key="shared/a", size=1, sha256="0" * 64, shared=True)
+    handle = RangeHandle(
+        uid="a", start=0, end=1, epoch=1, digest="", backend_uuid="b", files=[file], bytes_total=1
+    )
+    log.restored(handle, 1)
+    on, _ = log.materializing()
+    log.materialized(2, Version(1, ""), [file], on)
+    assert log.begin(3, Version(1, ""), {}, builds=True)
+    assert begins_with(log, 3) == 2
+    log.aborted(3)
+    log.materialized(4, Version(1, ""), [file], on)
+    now[0] += 7 * 3600
+    assert log.begin(5, Version(1, ""), {}, builds=True)
+    assert begins_with(log, 5) == 1
+
+
+def test_a_log_crosses_the_wire(servers, drive, key):
+    with servers.connect(0) as client:
+        op = drive(client)
+        op.open()
+        write(op, key)
+        op.log(1)
+        write(op, key)
+        op.log(2, "log and copy")
+        materialize(op, 2)
+        write(op, key)
+        assert op.log(3).logged.checkpoint_id == 2
