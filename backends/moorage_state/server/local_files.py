@@ -36,7 +36,7 @@ from moorage_state.deltas import parse_delta_name
 from moorage_state.errors import LocalDiskError, Retryable, disk_errors
 from moorage_state.progress import advance, bytes_below, watching
 from moorage_state.server.operations import RangeSpec, Version
-from moorage_state.server.range_log import RangeLog
+from moorage_state.server.range_log import Listing, RangeLog
 from moorage_state.snapshots import FileRef
 
 _RANGE = re.compile(r"(\d+)-(\d+)\Z")
@@ -381,7 +381,7 @@ class Snapshots:
         self.label = label
         self.backend_uuid = backend_uuid
         self.hashes = hashes
-        self.log = RangeLog()
+        self.log: RangeLog | None = None
         self._directory = directory
         self._lock = threading.Lock()
         self._taken: dict[int, Taken] = {}
@@ -415,6 +415,15 @@ class Snapshots:
         with self._lock:
             self._taken[checkpoint_id] = Taken(checkpoint_id, version, path, pending=pending)
         return Linked(pending.bytes if pending else _bytes_in(path), flushed - began)
+
+    def begin_log(self) -> RangeLog:
+        """What checkpoints list from now on that are no copies."""
+        self.log = self.log or RangeLog()
+        return self.log
+
+    def listing(self, checkpoint_id: int) -> Listing | None:
+        """What a checkpoint that is under way lists; None where it is a copy of all, as it is."""
+        return self.log.listing(checkpoint_id) if self.log else None
 
     @property
     def where(self) -> Path:

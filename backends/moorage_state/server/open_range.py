@@ -75,7 +75,7 @@ class OpenRange:
             directory.spec, directory, restored.backend_uuid, restored.hashes, restored.label
         )
         if restored.handle is not None:
-            self.snapshots.log.restored(*restored.handle)
+            self.snapshots.begin_log().restored(*restored.handle)
         self._directory = directory
         self._database = restored.database
         self._backend_uuid = restored.backend_uuid
@@ -215,7 +215,7 @@ class OpenRange:
         began = time.monotonic()
         linked = Linked(0, 0.0)
         with self.at(version) as database:
-            by_log = way != COPY and self.snapshots.log.begin(
+            by_log = way != COPY and self.snapshots.begin_log().begin(
                 checkpoint_id, version, self._spool.kept, builds=way != "new log"
             )
             if not by_log or way == "log and copy":
@@ -224,7 +224,8 @@ class OpenRange:
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """Drop what this checkpoint makes useless, if it was taken here."""
-        base = self.snapshots.log.complete(checkpoint_id)
+        log = self.snapshots.log
+        base = log.complete(checkpoint_id) if log else None
         # What a log begins with is older than the checkpoint, and the deltas since are needed.
         version = self.snapshots.complete(base.checkpoint_id if base else checkpoint_id)
         epoch = base.epoch if base else version.epoch if version else None
@@ -234,7 +235,8 @@ class OpenRange:
 
     def notify_aborted(self, checkpoint_id: int) -> None:
         """Stop the upload of this checkpoint, and drop its local copy."""
-        self.snapshots.log.aborted(checkpoint_id)
+        if self.snapshots.log is not None:
+            self.snapshots.log.aborted(checkpoint_id)
         self.snapshots.aborted(checkpoint_id)
 
     def stats(self) -> RangeStats:

@@ -309,7 +309,7 @@ class PartWriter:
         work = [UploadPart(s, files) for s, files in zip(snapshots, before.files, strict=True)]
         done = upload(work, self._run, self._checkpoint_id, self._store, limits, names=self._names)
         for one, handle in zip(snapshots, done.handles, strict=True):
-            if (listing := one.log.listing(self._checkpoint_id)) is not None:
+            if (listing := one.listing(self._checkpoint_id)) is not None:
                 listing.written(handle, self._checkpoint_id)
         change = references(done.handles, before)
         part = Part(done.handles, change.common)
@@ -361,12 +361,14 @@ def materialize(
 ) -> Uploaded:
     """See `StateApi.materialize_many`."""
     # Where there was nothing to list, the checkpoint itself was the copy.
-    snapshots = [one for one in snapshots if not one.log.begins_with(checkpoint_id)]
-    bases = [one.log.materializing() for one in snapshots]
+    snapshots = [s for s in snapshots if not s.begin_log().begins_with(checkpoint_id)]
+    bases = [one.begin_log().materializing() for one in snapshots]
     work = [UploadPart(s, list(files)) for s, (_, files) in zip(snapshots, bases, strict=True)]
     done = upload(work, run, checkpoint_id, store, limits, copies=True)
     for one, (on, _), handle in zip(snapshots, bases, done.handles, strict=True):
-        one.log.materialized(checkpoint_id, Version(handle.epoch, handle.digest), handle.files, on)
+        one.begin_log().materialized(
+            checkpoint_id, Version(handle.epoch, handle.digest), handle.files, on
+        )
     return replace(done, handles=[])
 
 
@@ -481,7 +483,7 @@ def _taken(
     stack: ExitStack, snapshots: Snapshots, checkpoint_id: int, *, copies: bool
 ) -> Taken | Listing:
     """What is to be uploaded of a range: the copy, or the deltas that no checkpoint listed."""
-    listing = None if copies else snapshots.log.listing(checkpoint_id)
+    listing = None if copies else snapshots.listing(checkpoint_id)
     if listing is not None and listing.base is not None:
         return listing
     return stack.enter_context(snapshots.uploading(checkpoint_id))
@@ -492,7 +494,7 @@ def _files_of(copies: bool, item: tuple[int, UploadPart, Taken | Listing]) -> li
     if isinstance(taken, Listing):
         with disk_errors("read a delta file", part.snapshots.where):
             return [LocalFile(number, path, *digests_of(path), True) for path in taken.local]
-    kept = copies or part.snapshots.log.listing(taken.checkpoint_id) is not None
+    kept = copies or part.snapshots.listing(taken.checkpoint_id) is not None
     with disk_errors("read a local checkpoint", taken.path):
         paths = sorted(path for path in taken.path.iterdir() if not _is_empty_log(path))
         found = [(path, *part.snapshots.hashes.of(path)) for path in paths]

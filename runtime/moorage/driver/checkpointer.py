@@ -113,8 +113,10 @@ class Checkpointer:
         manifests = ManifestMaker(settings, graph, writer, run)
         self._snapshots = SnapshotWriter(graph, store, writer, fleet, manifests, clock)
         self._background = Background()
-        self._materialization = Materialization(
-            settings.changelog, fleet, self._background, reporter, clock
+        self._materialization = (
+            Materialization(settings.changelog, fleet, self._background, reporter, clock)
+            if settings.changelog is not None
+            else None
         )
         self._base: SnapshotRoot | None = None
         self._covered_epoch = 0
@@ -180,7 +182,7 @@ class Checkpointer:
         """
         self._background.take()
         # Without a new epoch a periodic checkpoint would be the one before once more.
-        if epoch > self._covered_epoch or self._works or self._materialization.waits:
+        if epoch > self._covered_epoch or self._works or self._lists_next:
             self._coordinator.on_time(self._clock())
         self._carry_out(at)
         reports, self._reports = self._reports, []
@@ -277,7 +279,7 @@ class Checkpointer:
         """
         # First: whatever still answers must find a coordinator that takes no answer.
         self._coordinator.suspend()
-        self._fleet.abandon([*self._works, *self._materialization.unlisted])
+        self._fleet.abandon([*self._works, *self._unlisted])
         self._background.join(0.0 if job_ends else _UPLOADS_END_SECONDS)
         # Who waits for a savepoint that is in place already hears of it.
         with suppress(Exception):
@@ -289,8 +291,16 @@ class Checkpointer:
 
     @property
     def builds(self) -> bool:
-        """Whether the next checkpoint may reference what the restore point does."""
-        return self._base is not None
+        """Whether the next checkpoint lists a log that begins with what the restore point lists."""
+        return self._base is not None and self._materialization is not None
+
+    @property
+    def _unlisted(self) -> tuple[int, ...]:
+        return self._materialization.unlisted if self._materialization else ()
+
+    @property
+    def _lists_next(self) -> bool:
+        return self._materialization is not None and self._materialization.waits
 
     @property
     def next_id(self) -> int:
@@ -309,7 +319,7 @@ class Checkpointer:
         built = {work.base.checkpoint_id for work in works if work.base}
         bases = {self._coordinator.base_id, *built} - {0}
         ids = (work.checkpoint_id for work in works)
-        return UnderWay((*ids, *self._materialization.unlisted), tuple(bases))
+        return UnderWay((*ids, *self._unlisted), tuple(bases))
 
     # -- effects ---------------------------------------------------------------------------
 
@@ -362,12 +372,11 @@ class Checkpointer:
     def _trigger(self, effect: TriggerTasks, at: Callable[[], Boundary]) -> None:
         """The synchronous part, then the upload in a thread."""
         checkpoint_id, started = effect.checkpoint_id, self._clock()
-        changelog = (
-            self._settings.changelog is not None and not effect.options.checkpoint_type.is_savepoint
-        )
-        base_id = effect.base_id if self._settings.incremental or changelog else 0
+        # A savepoint is whole in any case.
+        log = None if effect.options.checkpoint_type.is_savepoint else self._materialization
+        base_id = effect.base_id if self._settings.incremental or log else 0
         builds = bool(base_id) and self._base is not None
-        way = self._materialization.way(checkpoint_id, builds=builds) if changelog else COPY
+        way = log.way(checkpoint_id, builds=builds) if log else COPY
         reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
         try:
             boundary = at()
@@ -375,7 +384,8 @@ class Checkpointer:
             pause = self._fleet.snapshot(checkpoint_id, way)
         except MoorageError as error:
             self._fleet.aborted(checkpoint_id)
-            self._materialization.aborted(checkpoint_id)
+            if log is not None:
+                log.aborted(checkpoint_id)
             if isinstance(error, _FATAL):
                 raise
             self._requesters.note(error, checkpoint_id)
@@ -473,7 +483,8 @@ class Checkpointer:
         self._fleet.complete(checkpoint_id, report.epoch, work.uploaded.handles)
         if checkpoint_id == self._coordinator.base_id:
             self._base = work.manifest
-        self._materialization.completed(checkpoint_id)
+        if self._materialization is not None:
+            self._materialization.completed(checkpoint_id)
         if work.unpublished is not None:
             raise work.unpublished
         self._housekeeper.after(report)
@@ -483,7 +494,7 @@ class Checkpointer:
         work = self._works.pop(checkpoint_id, None)
         if work is not None:
             self._fleet.aborted(checkpoint_id)
-            if not work.is_savepoint:
+            if self._materialization is not None and not work.is_savepoint:
                 self._materialization.aborted(checkpoint_id)
 
 

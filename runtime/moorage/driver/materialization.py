@@ -17,7 +17,7 @@ from moorage.driver.reporter import Reporter
 from moorage.driver.views import ChangelogView
 from moorage.engine.fleet import FleetUpload
 from moorage_state.errors import Bug, Fenced, MoorageError, ServerGone, StaleLease, VersionGone
-from moorage_state.server.operations import COPY, SnapshotWay
+from moorage_state.server.operations import SnapshotWay
 from moorage_state.tuning import ChangelogOptions
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Materialization:
     """The background copies of one run.
 
     Args:
-        options: None where the job has no changelog.
+        options: the job's.
 
     Attributes:
         uploads: whether a copy waits for its checkpoint, or is on its way to the store.
@@ -45,7 +45,7 @@ class Materialization:
 
     def __init__(
         self,
-        options: ChangelogOptions | None,
+        options: ChangelogOptions,
         fleet: Copies,
         background: Background,
         reporter: Reporter,
@@ -79,8 +79,6 @@ class Materialization:
             builds: there is a completed one that it may reference.
         """
         options = self._options
-        if options is None:
-            return COPY
         if not builds:
             self._last = self._clock()
             return "new log"
@@ -127,7 +125,7 @@ class Materialization:
             return
         self._failures += 1
         self._tell(failed=1)
-        if self._options is not None and self._failures > self._options.max_failures:
+        if self._failures > self._options.max_failures:
             raise result
 
     def _tell(self, last_seconds: float = 0.0, last_bytes: int = 0, **more: int) -> None:

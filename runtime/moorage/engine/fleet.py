@@ -154,6 +154,7 @@ class RangeFleet:
         self._max_parallelism = max_parallelism
         self._max_state_size = max_state_size
         self._run = ""
+        self._logs = False
         self._clients: dict[int, ServerConnection] = {}
         self._uids = list(uids)
         self._cut(parallelism)
@@ -192,6 +193,7 @@ class RangeFleet:
         """
         self._place(checkpoint_id)
         self._run = run
+        self._logs = builds
         self._base_url = base_url or self._store_url
         stored = _by_key_groups(handles)
         for item in self._ranges.values():
@@ -259,6 +261,7 @@ class RangeFleet:
         Args:
             way: see `RangeApi.snapshot`.
         """
+        self._logs = self._logs or way != COPY
         results = self._each(
             lambda r: Call("snapshot", (checkpoint_id, r.version, way), self._lease(r)),
             self._ranges.values(),
@@ -356,7 +359,9 @@ class RangeFleet:
         """A checkpoint was completed: from now on ranges are brought back from it."""
         stored = _by_key_groups(handles)
         for item in self._ranges.values():
-            item.base = _base(checkpoint_id, epoch, _overlapping(item.spec, stored), builds=True)
+            item.base = _base(
+                checkpoint_id, epoch, _overlapping(item.spec, stored), builds=self._logs
+            )
             item.committed = [v for v in item.committed if v.epoch > epoch]
         self._base_url = self._store_url
         self._ask(Call("notify_complete", (checkpoint_id, self._run)))

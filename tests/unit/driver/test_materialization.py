@@ -15,7 +15,7 @@ def take(job):
     done = job.settle()
     # The copy is in the store, or failed, before the next one.
     copies = job.checkpointer._materialization
-    wait_until(lambda: (job.poll(), not copies.uploads)[1], 20, "the copy")
+    wait_until(lambda: (job.poll(), not (copies and copies.uploads))[1], 20, "the copy")
     return done
 
 
