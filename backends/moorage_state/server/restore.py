@@ -174,7 +174,7 @@ class Restorer:
         work = self._directory.work(backend)
         source = self._bring(largest, base.checkpoint_id, store_url, work)
         groups = (self._wanted.start, self._wanted.end)
-        database, marker = _verified(self._databases.open(work, groups), largest)
+        database, marker = verified(self._databases.open(work, groups), largest)
         exact = _groups(largest) == self._wanted
         try:
             sources = [source]
@@ -247,15 +247,7 @@ class Restorer:
         own = _groups(handle) == self._wanted
         folder = self._directory.log if own else self._directory.root / "import-deltas"
         source = self._bring_deltas(handle, store_url, folder)
-        for ref in handle.deltas:
-            with DeltaReader(folder / ref.name) as reader:
-                marker = _following(marker, reader, handle)
-                for frame in reader.frames():
-                    _add(database, frame if own else self._within(frame))
-            if own:
-                database.apply([], write_marker(marker.version, marker.run))
-        if handle.digest not in ("", marker.digest):
-            raise _broken(handle, f"the last one leads to {marker.version}")
+        marker = replay(database, handle, marker, folder, None if own else self._within)
         if not own:
             shutil.rmtree(folder, ignore_errors=True)
         return marker, [source]
@@ -462,7 +454,7 @@ class Restorer:
             for frame in frames_of(files, first, last, self._generations(handle)):
                 _add(database, frame)
             return None
-        other, marker = _verified(
+        other, marker = verified(
             self._databases.open_copy(path, owner_of(handle), (first, last)), handle
         )
         try:
@@ -477,6 +469,37 @@ class Restorer:
         version = Version(epoch, "")
         database.apply([], write_marker(version, self._run))
         return version
+
+
+def replay(
+    database: RangeDatabase,
+    handle: RangeHandle,
+    marker: Marker,
+    folder: Path,
+    within: Callable[[Frame], Frame] | None = None,
+) -> Marker:
+    """Apply the deltas of `handle`, which lie in `folder` with the right bytes.
+
+    Args:
+        marker: of the files that they follow, which `database` has.
+        within: what is wanted of a frame; all of it if not given.
+
+    Returns:
+        The marker after them; the database has it where it took all.
+
+    Raises:
+        CorruptState: they do not follow one another, or do not lead to what the handle says.
+    """
+    for ref in handle.deltas:
+        with DeltaReader(folder / ref.name) as reader:
+            marker = _following(marker, reader, handle)
+            for frame in reader.frames():
+                _add(database, within(frame) if within else frame)
+    if handle.digest not in ("", marker.digest):
+        raise _broken(handle, f"the last one leads to {marker.version}")
+    if within is None:
+        database.apply([], write_marker(marker.version, marker.run))
+    return marker
 
 
 def _following(marker: Marker, reader: DeltaReader, handle: RangeHandle) -> Marker:
@@ -513,7 +536,7 @@ def _add(database: RangeDatabase, frame: Frame) -> None:
     advance()
 
 
-def _verified(database: RangeDatabase, handle: RangeHandle) -> tuple[RangeDatabase, Marker]:
+def verified(database: RangeDatabase, handle: RangeHandle) -> tuple[RangeDatabase, Marker]:
     """Check that files that are byte for byte those of `handle` are its state; closed if not."""
     try:
         return database, _checked_marker(database, handle)

@@ -34,7 +34,7 @@ from moorage_state.keyed.expiry import NEVER
 from moorage_state.keylayout import key_prefix
 from moorage_state.keys import KeyCodec
 from moorage_state.server.databases import Databases, owner_of
-from moorage_state.server.restore import fetch_all, read_marker
+from moorage_state.server.restore import fetch_all, replay, verified
 from moorage_state.snapshots import RangeHandle
 from moorage_state.state_backends import EmbeddedRocksDBStateBackend, registered_backend
 from moorage_state.stores import open_store
@@ -273,25 +273,20 @@ def _databases_of(owner: str, snapshot: Snapshot) -> Databases:
 def _native(snapshot: Snapshot, handle: RangeHandle, scratch: Path) -> RangeDatabase:
     """The database of a range, out of its own copy of all files."""
     databases = _databases_of(owner_of(handle), snapshot)
-    fetch_all(open_store(snapshot.store_url), handle.files, scratch)
-    database = databases.open_copy(scratch)
+    store = open_store(snapshot.store_url)
+    fetch_all(store, handle.database_files, scratch)
+    if not handle.deltas:
+        return verified(databases.open_copy(scratch), handle)[0]
+    folder = scratch / "deltas"
+    folder.mkdir()
+    fetch_all(store, handle.deltas, folder)
+    database, marker = verified(databases.open(scratch), handle)
     try:
-        _check_version(database, snapshot, handle)
+        replay(database, handle, marker, folder)
     except BaseException:
         database.close()
         raise
     return database
-
-
-def _check_version(database: RangeDatabase, snapshot: Snapshot, handle: RangeHandle) -> None:
-    marker = read_marker(database)
-    if marker is None or marker.version != (handle.epoch, handle.digest):
-        raise CorruptState(
-            f"files of a range hold another version than the manifest says: uid={handle.uid} "
-            f"range={handle.start}-{handle.end} found={marker}",
-            snapshot.path,
-            _ADVICE,
-        )
 
 
 def _key(meta: FileMeta, key: Any) -> tuple[Any, ...]:

@@ -25,6 +25,7 @@ from moorage_state.server import (
     Version,
     WrittenPart,
 )
+from moorage_state.server.operations import SnapshotWay
 from moorage_state.snapshots import (
     CheckpointStore,
     LogWriter,
@@ -81,6 +82,7 @@ class SmallJob:
         self.writer.append(Run(self.writer.fence, 0))
         self.run = f"f{self.writer.fence}r0"
         self.limits = limits
+        self.way: SnapshotWay = "copy"
         self.epochs = 0
         self.checkpoints: list[Manifest] = []
         self._written: list[WrittenPart] = []
@@ -147,13 +149,18 @@ class SmallJob:
         self.checkpoints.append(manifest)
         return manifest
 
+    def materialize(self) -> None:
+        """Bring the copies of the newest checkpoint, which listed a log, to the store."""
+        number = len(self.checkpoints)
+        self._host.materialize_many(self.run, number, self.store.url, self._ranges, self.limits)
+
     def retire(self, keep: int) -> None:
         """Retire all but the newest checkpoints, and delete what only they need."""
         CheckpointStore(self.store).retire(self.writer, keep)
 
     def _upload(self, number: int, at: int, base: Sequence[WrittenPart]) -> None:
         spec = self._ranges[at]
-        self._host.range(spec.lease(self.run)).snapshot(number, self._versions[at])
+        self._host.range(spec.lease(self.run)).snapshot(number, self._versions[at], self.way)
         request, parts = UploadRequest(spec.uid, spec.start, []), [one.part.ref for one in base]
         self._written.append(
             self._host.upload_many(self.run, number, self.store.url, [request], self.limits, parts)

@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 from moorage_testing.lineages import SmallJob
 from msgspec.structs import replace
@@ -9,7 +11,16 @@ from moorage.offline.state_difference import compare
 from moorage.state import OperatorTables, Snapshot, write_savepoint
 from moorage.state.snapshot_path import Found
 from moorage_state.errors import UserError
-from moorage_state.snapshots import Manifest, StateMeta
+from moorage_state.server.operations import SnapshotWay
+from moorage_state.snapshots import (
+    CheckpointStore,
+    LineageLog,
+    LogWriter,
+    Manifest,
+    Owner,
+    StateMeta,
+)
+from moorage_state.stores import open_store
 
 
 def changed(found: Found, **changes: object) -> Found:
@@ -109,3 +120,60 @@ def test_keys_of_a_state_of_another_type_are_not_compared(directory):
     other = changed(one, operators={"visits": replace(operator, states=states)})
     with pytest.raises(UserError, match=r"changed its type.*leave --state out"):
         compare(one, other, "visits/visit")
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory):
+    """Checkpoints 2 and 3 list the copy of the first one, 4 lists that of 3; 5 is whole."""
+    home = tmp_path_factory.mktemp("logged")
+    with SmallJob(home / "dir", home / "scratch") as job:
+        ways: list[SnapshotWay] = ["new log", "log", "log and copy", "log", "copy"]
+        for number, way in enumerate(ways):
+            job.visit(range(5 * number, 40 + number))
+            job.way = way
+            job.checkpoint()
+            if way == "log and copy":
+                job.materialize()
+    return home / "dir"
+
+
+def test_checkpoints_that_list_deltas_are_what_their_manifests_say(logged):
+    found = [find(str(logged), f"chk-{n}").snapshot.manifest.handles for n in range(1, 6)]
+    assert [[len(h.deltas) for h in handles] for handles in found] == [
+        [0, 0],
+        [1, 1],
+        [2, 2],
+        [1, 1],
+        [0, 0],
+    ]
+
+
+@pytest.mark.parametrize("state", ["visit", "pages", "by_day", "_timers"])
+def test_a_checkpoint_that_lists_deltas_is_read_as_one_that_is_whole(logged, tmp_path, state):
+    with SmallJob(tmp_path / "dir", tmp_path / "scratch") as job:
+        for number in range(4):
+            job.visit(range(5 * number, 40 + number))
+        job.checkpoint()
+    found = compare(find(str(tmp_path / "dir")), find(str(logged), "chk-4"), f"visits/{state}")
+    assert (found.added, found.removed, found.changed) == (0, 0, 0)
+    assert found.same > 0
+
+
+def test_a_copy_of_a_checkpoint_that_lists_deltas_is_whole_in_its_own_directory(logged, tmp_path):
+    copy(find(str(logged), "chk-3"), str(tmp_path / "sp"), progress=lambda *_: None)
+    found = compare(find(str(logged), "chk-3"), find(str(tmp_path / "sp")), "visits/visit")
+    assert (found.added, found.removed, found.changed) == (0, 0, 0)
+
+
+def test_deltas_go_with_the_last_checkpoint_that_lists_them(logged, tmp_path):
+    shutil.copytree(logged, tmp_path / "dir")
+    store = open_store(f"file://{tmp_path / 'dir'}")
+    checkpoints = CheckpointStore(store)
+    entries = [entry for _, entry in LineageLog.open(store).read()]
+    loaded = {n: checkpoints.load_id(entries, n) for n in range(1, 6)}
+    writer = LogWriter.claim(store, Owner("here", "default", "flights", "uid-1"), "pid 8")
+    for keep in (4, 3, 2, 1):
+        checkpoints.retire(writer, keep)
+        needed = set().union(*(loaded[n].keys for n in range(6 - keep, 6)))
+        there = {info.key for info in store.list("shared/")}
+        assert there == {key for key in needed if key.startswith("shared/")}
