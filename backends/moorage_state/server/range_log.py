@@ -3,7 +3,7 @@
 With a changelog a checkpoint lists, for each range, the files of an earlier copy and the deltas
 since. Decides what a checkpoint may list: what a completed one listed, what its own upload writes,
 and files that were materialized since. Everything else might be deleted by who retires checkpoints;
-see docs/adr/0032-a-changelog-makes-checkpoints-references.md. Called by `Snapshots`; knows neither
+see docs/adr/0028-a-changelog-makes-checkpoints-references.md. Called by `Snapshots`; knows neither
 database nor store. Thread-safe.
 """
 
