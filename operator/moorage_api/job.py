@@ -26,7 +26,7 @@ from moorage_api.reserved import (
     DENIED_SPARK_CONF,
     SPARK_KEY_PATTERN,
 )
-from moorage_api.state import CheckpointSpec, Restore, SavepointSpec, StateSpec
+from moorage_api.state import CheckpointSpec, Restore, SavepointSpec, SinksSpec, StateSpec
 
 
 class Tls(Model):
@@ -227,6 +227,9 @@ class JobSpec(Model):
 
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When checkpoints are taken."""
+
+    sinks: SinksSpec = SinksSpec()
+    """When output is published."""
 
     savepoint: Annotated[SavepointSpec, OnChange("Live")] = SavepointSpec()
     """Periodic savepoints."""

@@ -212,6 +212,12 @@ class StateSpec(Model):
         return self.backend or DEFAULT_BACKEND
 
     @property
+    def has_changelog(self) -> bool:
+        """Whether the manifest asks for a changelog, by its field or as Flink does."""
+        asked = self.options.get("state.changelog.enabled", "").strip().lower() == "true"
+        return self.changelog or asked
+
+    @property
     def names_own_backend(self) -> bool:
         """Whether the backend is a class that the job or its image brings."""
         return self.effective_backend not in BACKENDS
@@ -295,6 +301,14 @@ class CheckpointSpec(Model):
         if self.interval is None and self.cron is None:
             return DEFAULT_CHECKPOINT_INTERVAL
         return self.interval
+
+
+class SinksSpec(Model):
+    """When output is published."""
+
+    publish_with: Literal["checkpoint", "commit"] = "checkpoint"
+    """With each checkpoint, by its interval; or with one of its own after each epoch, or several
+    where the store is slower than they are, which needs state.changelog."""
 
 
 class Schedule(Model):

@@ -26,9 +26,15 @@ _NOT_YET: tuple[_Rule, ...] = (
     ),
     (
         "spec.state.changelog",
-        lambda job: job.spec.state.changelog and job.spec.state.backend == "batch",
+        lambda job: job.spec.state.has_changelog and job.spec.state.backend == "batch",
         "is true, and spec.state.backend is batch, which keeps nothing",
         "leave it out, or use rocksdb",
+    ),
+    (
+        "spec.sinks.publishWith",
+        lambda job: job.spec.sinks.publish_with == "commit" and not job.spec.state.has_changelog,
+        "is commit, and each checkpoint would be a copy of all state",
+        "set spec.state.changelog to true, or leave it out",
     ),
     (
         "spec.bounded",

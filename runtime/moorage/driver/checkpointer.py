@@ -76,6 +76,8 @@ _log = logging.getLogger(__name__)
 _WAIT_SECONDS = 0.05
 _UPLOADS_END_SECONDS = 5.0
 """What uploads that were cancelled may take to notice; what they write is swept in any case."""
+_AFTER_FAILURE_SECONDS = 1.0
+"""Before epochs get a checkpoint of their own again, if one failed."""
 _LAST_CHORES_SECONDS = 10.0
 """How long the end of a run waits for deletions; the next run takes up what is left."""
 _FATAL = (Fenced, Bug, CorruptState, VersionGone)
@@ -126,6 +128,7 @@ class Checkpointer:
         self._reports: list[CheckpointReport] = []
         self.last: CheckpointReport | None = None
         self.broken = False
+        self._last_failure = float("-inf")
         self._requesters = Requesters(settings, writer, reporter)
         self._ids = CheckpointIdCounter(store.next_id(writer.entries))
         self._coordinator = new_coordinator(
@@ -184,9 +187,18 @@ class Checkpointer:
         # Without a new epoch a periodic checkpoint would be the one before once more.
         if epoch > self._covered_epoch or self._works or self._lists_next:
             self._coordinator.on_time(self._clock())
+        if self._commits_now(epoch):
+            self._coordinator.trigger_checkpoint()
         self._carry_out(at)
         reports, self._reports = self._reports, []
         return reports
+
+    def _commits_now(self, epoch: int) -> bool:
+        """Whether the epochs since the last checkpoint get one of their own at once."""
+        if not self._settings.publishes_commits or epoch <= self._covered_epoch:
+            return False
+        failed = self._clock() - self._last_failure < _AFTER_FAILURE_SECONDS
+        return not (self._works or self._coordinator.pending_ids or failed)
 
     def checkpoint(self, request: CheckpointRequest, at: Callable[[], Boundary]) -> None:
         """Begin a checkpoint that somebody asked for, as soon as another may begin."""
@@ -492,6 +504,7 @@ class Checkpointer:
 
     def _aborted(self, checkpoint_id: int) -> None:
         work = self._works.pop(checkpoint_id, None)
+        self._last_failure = self._clock()
         if work is not None:
             self._fleet.aborted(checkpoint_id)
             if self._materialization is not None and not work.is_savepoint:

@@ -117,6 +117,8 @@ class JobSettings:
     """The manifest names no backend, but these settings of one: see `adopting`."""
     changelog: ChangelogOptions | None = None
     """How checkpoints list deltas; None where each is a copy."""
+    publishes_commits: bool = False
+    """A checkpoint follows each epoch, and one the other, whatever the interval says."""
 
     @classmethod
     def of(
@@ -198,6 +200,7 @@ class JobSettings:
             rescales_live=spec.scaling.mode == "InPlaceParallelism",
             open_backend_options=dict(spec.state.options) if named is None else None,
             changelog=changelog,
+            publishes_commits=spec.sinks.publish_with == "commit",
         )
 
     @property

@@ -147,6 +147,7 @@ class Job:
             "fail_on_tolerance": False,
             "incremental": True,
             "changelog": None,
+            "publishes_commits": False,
             "in_one_epoch": False,
             "retain": 2,
             "retention": None,

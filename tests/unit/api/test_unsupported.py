@@ -42,6 +42,7 @@ def test_fields_that_mean_nothing_without_a_cluster_are_named_if_the_manifest_gi
     [
         ("spec.state.backend", "forst", "spec.state.backend"),
         ("spec.state.backend", "batch", "spec.bounded"),
+        ("spec.sinks.publishWith", "commit", "spec.sinks.publishWith"),
         ("spec.scaling.autoscaler.enabled", True, "spec.scaling.autoscaler.enabled"),
         ("spec.scaling.repartition", "Offline", "spec.scaling.repartition"),
         ("spec.savepoint.schedule", {"cron": "0 3 * * *"}, "spec.savepoint.schedule"),

@@ -4,6 +4,7 @@ import pytest
 from moorage_testing.jobs import wait_until
 
 from moorage_state.errors import ServerGone, StoreUnavailable
+from moorage_state.snapshots import Checkpoint
 from moorage_state.tuning import ChangelogOptions
 
 LOG = ChangelogOptions(True, 60.0, 1)
@@ -104,3 +105,43 @@ def test_one_checkpoint_is_under_way_at_a_time(make_job):
     job.fleet.gated = False
     job.fleet.gates[1].set()
     assert job.settle()[0] == 1
+
+
+def test_what_an_epoch_staged_is_published_with_a_checkpoint_of_its_own(make_job):
+    job = make_job(changelog=LOG, publishes_commits=True)
+    for number in range(1, 4):
+        job.commit(str(number))
+        job.poll()
+        assert job.settle() == [number]
+    assert job.output.published == {n: [{"file": str(n)}] for n in range(1, 4)}
+    assert job.poll() == []
+
+
+def test_one_entry_of_the_log_commits_all_epochs_that_came_while_the_store_was_slow(make_job):
+    job = make_job(changelog=LOG, publishes_commits=True)
+    job.fleet.gated = True
+    for number in range(1, 5):
+        job.commit(str(number))
+        job.poll()
+    assert job.fleet.snapshots == [1]
+    job.fleet.gated = False
+    job.fleet.gates[1].set()
+    assert job.settle()[0] == 1
+    wait_until(lambda: (job.poll(), len(job.output.published) == 2)[1], 20, "the second")
+    assert [entry.epoch for entry in job.entries(Checkpoint)] == [1, 4]
+    assert job.output.published[2] == [{"file": str(n)} for n in range(2, 5)]
+
+
+def test_after_a_checkpoint_that_failed_epochs_do_not_ask_for_one_at_once(make_job):
+    job = make_job(changelog=LOG, publishes_commits=True)
+    job.fleet.errors[1] = StoreUnavailable("down")
+    job.commit("a")
+    job.poll()
+    job.settle()
+    for _ in range(5):
+        job.poll()
+    assert job.fleet.snapshots == [1]
+    job.now += 2
+    job.poll()
+    assert job.settle() == [2]
+    assert job.files == ["a"]
