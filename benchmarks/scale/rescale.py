@@ -4,10 +4,14 @@ The ranges are a state server's own, in this process; the store is in memory and
 one range becomes k ranges, all on one server or each on a server of its own without any local file.
 Then eight ranges become sixteen, of which more and more open on another server than the one that
 has the files. Bytes are told as a multiple of the state: 1 is all of it once.
+
+Last, processor time and time against the state's size, all ranges on other servers than before, one
+after the other: the time of a job with a server for each is a part of it.
 """
 
 import random
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,7 +34,7 @@ from moorage_state.stores import MemoryStore, ObjectStore, open_store
 
 _GROUPS = 128
 _URL = "memory://rescale"
-_VALUE_BYTES = 200
+_KEY_BYTES, _VALUE_BYTES = 11, 200
 _EPOCHS = 40
 _BASE = 8
 """Ranges before the second measurement, of which there are twice as many afterwards."""
@@ -73,7 +77,48 @@ def measure(*, quick: bool) -> list[Curve]:
             found += _curves(f"{name}: 1 to k ranges on {place}", "k", points, most)
         moved = [(m, *_moved(backend, entries, m)) for m in (1, 2, 4, 8, 16)]
         found += _curves(f"{name}: {_BASE} to {2 * _BASE} ranges", "ranges that move", moved, 1.1)
+        found += _by_size(name, entries)
     return found
+
+
+def _by_size(name: str, most: int) -> list[Curve]:
+    """What ranges of another parallelism cost against the state, all of them together."""
+    changes = [(1, 2), (1, 4), (1, 8), (_BASE, 4), (_BASE, 2), (_BASE, 1)]
+    points: dict[tuple[int, int], list[tuple[float, float, float]]] = {c: [] for c in changes}
+    for entries in (most // 16, most // 4, most):
+        backend = _backends(entries)[name]
+        for before in (1, _BASE):
+            with tempfile.TemporaryDirectory(prefix="moorage-bench-") as folder:
+                with RangeHost(Path(folder, "before"), backend) as host:
+                    base = _filled(host, before, entries)
+                size = entries * (_VALUE_BYTES + _KEY_BYTES) / 1e6
+                for change in changes:
+                    if change[0] == before:
+                        cost = _timed(Path(folder, f"to-{change[1]}"), backend, base, change[1])
+                        points[change].append((size / 1e6, *cost))
+            MemoryStore.forget("rescale")
+    return [
+        Curve("rescale", f"{name}: {a} to {b} ranges", unit, "MB of state", tuple(pairs), 1.1)
+        for (a, b), costs in points.items()
+        for unit, pairs in (
+            ("s of CPU", [(size, cpu) for size, cpu, _ in costs]),
+            ("s, one range after the other", [(size, seconds) for size, _, seconds in costs]),
+        )
+    ]
+
+
+def _timed(
+    folder: Path, backend: StateBackend, base: RestoreBase, after: int
+) -> tuple[float, float]:
+    """Processor time and time of so many ranges that open on a server each."""
+    cpu = seconds = 0.0
+    for subtask in range(after):
+        with RangeHost(folder / f"{subtask}", backend) as host:
+            began, before = time.perf_counter(), time.process_time()
+            host.open_range(_spec(subtask, after), "f2r0", base, [], _URL)
+            seconds += time.perf_counter() - began
+            cpu += time.process_time() - before
+    return cpu, seconds
 
 
 def _curves(

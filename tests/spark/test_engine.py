@@ -4,6 +4,8 @@ import datetime
 import itertools
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pandas as pd
 import pytest
@@ -100,6 +102,42 @@ def test_subtasks_without_rows_take_part_and_an_empty_batch_is_an_epoch(spark, s
     ]  # fmt: skip
     assert engine.runner.epoch == 5
     assert engine.values("first", "n") == {"only": 2}
+
+
+def shuffled(spark, run):
+    """Bytes that the jobs of `run()` wrote for a shuffle."""
+    context = spark.sparkContext
+    group = f"shuffled-{uuid4().hex}"
+    context.setJobGroup(group, "counted")
+    try:
+        run()
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+    jvm: Any = context._jsc.sc()
+    jvm.listenerBus().waitUntilEmpty()
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = {stage for job in jobs for stage in job.stageIds}
+    return sum(jvm.statusStore().lastStageAttempt(stage).shuffleWriteBytes() for stage in stages)
+
+
+def test_what_acknowledgements_shuffle_grows_with_subtasks_and_not_with_their_pairs(spark, start):
+    def build(env):
+        stream = input_stream(env, "events", EVENTS)
+        for uid in ("first", "second", "third"):
+            stream = stream.key_by("user").process(ToBucket(), uid=uid, output=BUCKETED)
+
+    def an_empty_epoch(subtasks):
+        engine = start(build, parallelism=subtasks)
+        found = shuffled(spark, engine.epoch)
+        assert engine.runner.epoch == 1
+        return found
+
+    few, many = an_empty_epoch(4), an_empty_epoch(12)
+    # Of each of three operators, starts included.
+    assert 0 < few <= 500 * 4 * 3
+    # Thrice the subtasks, thrice the bytes: with an acknowledgement for each pair it was nine times.
+    assert many <= 3.5 * few
 
 
 # --- several inputs -------------------------------------------------------------------------------
