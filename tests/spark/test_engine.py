@@ -136,7 +136,7 @@ def test_what_acknowledgements_shuffle_grows_with_subtasks_and_not_with_their_pa
     few, many = an_empty_epoch(4), an_empty_epoch(12)
     # Of each of three operators, starts included.
     assert 0 < few <= 500 * 4 * 3
-    # Thrice the subtasks, thrice the bytes: with an acknowledgement for each pair it was nine times.
+    # Thrice the subtasks, thrice the bytes; with one for each pair it was nine times.
     assert many <= 3.5 * few
 
 
