@@ -23,23 +23,33 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _Reduce = Callable[[Any, Any], Any]
 
 
-def _check_name(name: str) -> None:
+def _checked_name(name: str, what: str = "a state name") -> str:
     given: Any = name
     if not isinstance(given, str) or not _NAME.match(given):
         raise ValueError(
-            f"a state name starts with a letter or digit and has up to 63 letters, digits, "
+            f"{what} starts with a letter or digit and has up to 63 letters, digits, "
             f"dots, dashes or underscores: name={name!r}"
         )
+    return name
 
 
 class _Declared:
-    """What all descriptors share; they are frozen but for the time to live."""
+    """What all descriptors share; they are frozen but for the time to live and who may ask."""
 
     __slots__ = ()
 
     def enable_time_to_live(self, config: StateTtlConfig) -> Self:
         """Let this state expire; before the state is asked for. Returns the descriptor itself."""
         object.__setattr__(self, "ttl", _checked_ttl(config))
+        return self
+
+    def queryable(self, name: str) -> Self:
+        """Let what is committed of this state be looked up from outside of the job under `name`.
+
+        Before the state is asked for; the name is the job's, so no two of its states may have the
+        same. Returns the descriptor itself. Raises ValueError for an illegal name.
+        """
+        object.__setattr__(self, "queryable_name", _checked_name(name, "a queryable name"))
         return self
 
 
@@ -52,8 +62,10 @@ def _checked_ttl(config: Any) -> Any:
     return config
 
 
-def _check(name: str, ddl: str, ttl: Any) -> None:
-    _check_name(name)
+def _check(name: str, ddl: str, ttl: Any, queryable_name: str) -> None:
+    _checked_name(name)
+    if queryable_name:
+        _checked_name(queryable_name, "a queryable name")
     try:
         parse_type(ddl)
     except ValueError as error:
@@ -78,10 +90,11 @@ class ValueStateDescriptor(_Declared):
     name: str
     type: str
     ttl: StateTtlConfig | None = field(default=None, hash=False)
+    queryable_name: str = field(default="", hash=False, kw_only=True)
     default: Any = field(default=None, hash=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check(self.name, self.type, self.ttl)
+        _check(self.name, self.type, self.ttl, self.queryable_name)
         if self.default is not None:
             checker(self.type, self.name)(self.default)
 
@@ -98,9 +111,10 @@ class ListStateDescriptor(_Declared):
     name: str
     type: str
     ttl: StateTtlConfig | None = field(default=None, hash=False)
+    queryable_name: str = field(default="", hash=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check(self.name, self.type, self.ttl)
+        _check(self.name, self.type, self.ttl, self.queryable_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +130,10 @@ class MapStateDescriptor(_Declared):
     key_type: str
     type: str
     ttl: StateTtlConfig | None = field(default=None, hash=False)
+    queryable_name: str = field(default="", hash=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check(self.name, self.type, self.ttl)
+        _check(self.name, self.type, self.ttl, self.queryable_name)
         if not parse_type(self.key_type).is_key:
             raise ValueError(
                 f"a map state key cannot be of this type: name={self.name} "
@@ -145,9 +160,10 @@ class ReducingStateDescriptor(_Declared):
     type: str
     reduce: _Reduce | Literal["sum", "min", "max"]
     ttl: StateTtlConfig | None = field(default=None, hash=False)
+    queryable_name: str = field(default="", hash=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check(self.name, self.type, self.ttl)
+        _check(self.name, self.type, self.ttl, self.queryable_name)
         if isinstance(self.reduce, str):
             if self.reduce not in {"sum", "min", "max"}:
                 raise ValueError(
@@ -197,9 +213,10 @@ class AggregatingStateDescriptor(_Declared):
     type: str
     function: AggregateFunction
     ttl: StateTtlConfig | None = field(default=None, hash=False)
+    queryable_name: str = field(default="", hash=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check(self.name, self.type, self.ttl)
+        _check(self.name, self.type, self.ttl, self.queryable_name)
         given: Any = self.function
         if not isinstance(given, AggregateFunction):
             raise TypeError(
@@ -227,9 +244,10 @@ class FoldingStateDescriptor(_Declared):
     initial: Any
     fold: _Reduce
     ttl: StateTtlConfig | None = field(default=None, hash=False)
+    queryable_name: str = field(default="", hash=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check(self.name, self.type, self.ttl)
+        _check(self.name, self.type, self.ttl, self.queryable_name)
         if not callable(self.fold):
             raise TypeError(
                 f"fold is a function of an accumulator and a value: name={self.name} "

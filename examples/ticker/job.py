@@ -48,7 +48,7 @@ class Counter(KeyedProcessFunction):
     def open(self, ctx: RuntimeContext) -> None:
         """Name what is remembered of each counter."""
         remembered = SEEN if self.edition == 1 else SEEN_LATER
-        self.seen = ctx.get_state(ValueStateDescriptor("seen", remembered))
+        self.seen = ctx.get_state(ValueStateDescriptor("seen", remembered).queryable("counters"))
 
     def process(self, tick: Any, ctx: ProcessContext) -> Iterator[dict[str, Any]]:
         """A tick: it must be the one after the last."""

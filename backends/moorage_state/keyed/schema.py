@@ -111,13 +111,15 @@ class Unstored(NamedTuple):
     ttl: StateTtlConfig | None
     reduce: str
     default: Any
+    queryable: str
 
 
 def unstored_of(descriptor: StateDescriptor) -> Unstored:
     """That of a descriptor."""
     reduce = getattr(descriptor, "reduce", "")
     named = reduce if isinstance(reduce, str) else ""
-    return Unstored(descriptor.name, descriptor.ttl, named, getattr(descriptor, "default", None))
+    default = getattr(descriptor, "default", None)
+    return Unstored(descriptor.name, descriptor.ttl, named, default, descriptor.queryable_name)
 
 
 def require_same_unstored(new: Unstored, old: Unstored) -> None:
@@ -128,6 +130,7 @@ def require_same_unstored(new: Unstored, old: Unstored) -> None:
     if new.reduce and old.reduce:
         pairs.append(("reduce", old.reduce, new.reduce))
     pairs.append(("default", repr(old.default), repr(new.default)))
+    pairs.append(("queryable", repr(old.queryable), repr(new.queryable)))
     differ = [f"{name}={one} and now {name}={other}" for name, one, other in pairs if one != other]
     if differ:
         raise UserError(

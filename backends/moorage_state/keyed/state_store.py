@@ -36,6 +36,7 @@ from moorage_state.keyed.interfaces import (
     ReducingState,
     ValueState,
 )
+from moorage_state.keyed.kv_states import TaskKvStateRegistry
 from moorage_state.keyed.lists import ExpiringListState, StoredListState
 from moorage_state.keyed.maps import ExpiringMapState, StoredMapState
 from moorage_state.keyed.namespaces import NamespacedState, keys_of, namespace_codec
@@ -104,6 +105,7 @@ class KeyedStateStore:
         epoch: the epoch, part of the position of what is appended to lists.
         known: schemas that the restored state or earlier epochs recorded.
         groups: the key groups of the range; `keys_of` and a first sweep of older state need them.
+        kv_states: told of states that may be looked up from outside; one of its own if None.
     """
 
     looks_ahead = True
@@ -116,7 +118,9 @@ class KeyedStateStore:
         *,
         now_ms: int = 0,
         groups: KeyGroupRange | None = None,
+        kv_states: TaskKvStateRegistry | None = None,
     ) -> None:
+        self.kv_states = TaskKvStateRegistry() if kv_states is None else kv_states
         self.access = access
         self.epoch = epoch
         self.now_ms = now_ms
@@ -248,6 +252,8 @@ class KeyedStateStore:
             return self._handles[schema.name]
         self._schemas[schema.name] = continued(schema, self._known.get(schema.name))
         handle = self._handle(descriptor, namespace_types)
+        if descriptor.queryable_name:
+            self.kv_states.register_kv_state(self.groups, descriptor.queryable_name, schema.name)
         self._declared[schema.name] = schema
         self._unstored[schema.name] = unstored_of(descriptor)
         self._handles[schema.name] = handle

@@ -30,10 +30,12 @@ from moorage_state.errors import (
 )
 from moorage_state.keylayout import EVENT_TIMERS, EXPIRIES
 from moorage_state.progress import advance, bytes_below, watching
-from moorage_state.server import scans
+from moorage_state.server import lookups, scans
 from moorage_state.server.local_files import Linked, RangeDirectory, Snapshots
 from moorage_state.server.operations import (
     COPY,
+    Found,
+    FoundUnder,
     Prepared,
     RangeSpec,
     RangeStats,
@@ -116,6 +118,12 @@ class OpenRange:
                 )
             yield database
 
+    @contextmanager
+    def _committed_view(self) -> Iterator[tuple[Version, RangeDatabase]]:
+        """The last committed version and the database at it, for the with block."""
+        with self._working() as database:
+            yield self._version, database
+
     def apply_pending(self) -> None:
         """Apply every accepted commit; returns when there is none left."""
         with self._working():
@@ -159,6 +167,15 @@ class OpenRange:
     def next_timer(self, version: Version, after_ms: int, kind: int, /) -> int | None:
         with self.at(version) as database:
             return scans.next_timer(database.timers, self.spec, kind, after_ms)
+
+    def look_up(self, cells: list[bytes], limit_bytes: int, /) -> Found:
+        return lookups.cells(self.spec, self._committed_view, cells, limit_bytes)
+
+    def look_under(
+        self, prefix: bytes, after: bytes, limit_entries: int, limit_bytes: int, /
+    ) -> FoundUnder:
+        limits = limit_entries, limit_bytes
+        return lookups.under(self.spec, self._committed_view, prefix, after, *limits)
 
     def stage(self, epoch: int, attempt: str, frame: bytes, seq: int, /) -> None:
         self.check_usable()

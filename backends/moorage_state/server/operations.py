@@ -213,6 +213,24 @@ class RangeStats:
     busy: bool = False
 
 
+class Found(NamedTuple):
+    """Values at the last committed version, whose epoch is named; None where absent.
+
+    Fewer than were asked for where a limit, or another epoch that was committed meanwhile, cut them
+    off: never values of two versions.
+    """
+
+    epoch: int
+    values: list[bytes | None]
+
+
+class FoundUnder(NamedTuple):
+    """Entries under a prefix at the last committed version, whose epoch is named; see `Found`."""
+
+    epoch: int
+    scan: Scan
+
+
 class Call(NamedTuple):
     """A call that is made together with others: an operation, and its range where it is of one.
 
@@ -226,6 +244,8 @@ class Call(NamedTuple):
 
 class RangeApi(Protocol):
     """Everything that can be asked of an open range, at a version: `VersionMismatch` at any other.
+
+    But for what begins with `look_`: that is for who does not follow the epochs.
 
     Every method raises `StaleLease` when the run does not hold the range here (another run took
     it, it was released, or the server restarted and it must be opened again), and the error that
@@ -326,6 +346,17 @@ class RangeApi(Protocol):
             VersionMismatch: it continues another version than the one here.
             Bug: another delta was committed for this epoch.
         """
+
+    def look_up(self, cells: list[bytes], limit_bytes: int, /) -> Found:
+        """Values of stored keys, at least one, as the last committed epoch left them.
+
+        Nobody else waits for it longer than some milliseconds.
+        """
+
+    def look_under(
+        self, prefix: bytes, after: bytes, limit_entries: int, limit_bytes: int, /
+    ) -> FoundUnder:
+        """At most so many entries under `prefix` beyond the key `after`; see `look_up`."""
 
     def snapshot(
         self, checkpoint_id: int, version: Version, way: SnapshotWay = COPY, /

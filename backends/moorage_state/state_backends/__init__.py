@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from moorage_state.state_backends.timers import KeyedTimers as KeyedTimers
 
 _MODULES = {
+    ".keyed.kv_states": ("KvStateEntry", "TaskKvStateRegistry"),
     ".operator_state.backend": ("OperatorStateBackend",),
     "api": (
         "VOID_NAMESPACE",

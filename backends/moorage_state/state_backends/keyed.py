@@ -25,6 +25,7 @@ from moorage_state.descriptors import (
     require_descriptor,
 )
 from moorage_state.errors import Bug, LocalDiskError
+from moorage_state.keyed.kv_states import TaskKvStateRegistry
 from moorage_state.keyed.timers import KeyTimers, TimeDomain
 from moorage_state.keygroups import KeyGroupRange
 from moorage_state.server.databases import Databases
@@ -64,6 +65,7 @@ class KeyedStateBackend:
     Args:
         databases: opens the database, with the memory that all subtasks of the process share.
         directory: where the working files go, within a directory that is this backend's own.
+        kv_state_registry: told of the states that may be looked up from outside, until the end.
         incremental: whether a checkpoint leaves out what the last completed one has.
         asynchronous: whether snapshots are written after `snapshot` returned, by whoever runs the
             future; else they are through when it returns.
@@ -81,6 +83,7 @@ class KeyedStateBackend:
         *,
         databases: Databases,
         directory: Path,
+        kv_state_registry: TaskKvStateRegistry | None = None,
         incremental: bool = False,
         asynchronous: bool = True,
         restore: Iterable[KeyedStateHandle] = (),
@@ -128,6 +131,7 @@ class KeyedStateBackend:
                 list(known.schemas.values()),
                 key_group_range,
                 environment.clock_ms,
+                kv_state_registry,
             )
             self._of_key = KeyTimers(self._store)
             self._saver = Saver(
@@ -370,6 +374,7 @@ class KeyedStateBackend:
         self._disposed = True
         # Both raise from now on whatever they are asked, so that no record pays for a check.
         self._located, self._locator = None, disposed(self._gone)
+        self._store.kv_states.unregister_all()
         self._store.close(self._gone)
         self._underway.cancel_all()
         self._close()

@@ -14,6 +14,7 @@ from moorage_state.deltas import Frame
 from moorage_state.descriptors import StateDescriptor
 from moorage_state.errors import Bug
 from moorage_state.keyed.expiry import Expiry, stamp_bytes
+from moorage_state.keyed.kv_states import TaskKvStateRegistry
 from moorage_state.keyed.schema import StateSchema
 from moorage_state.keyed.state_store import KeyedStateStore, NoKey, StateHandleBase
 from moorage_state.keyed.timers import MIN_TIME
@@ -241,8 +242,10 @@ class RecordStore(KeyedStateStore):
         known: list[StateSchema],
         groups: KeyGroupRange,
         clock_ms: Callable[[], int],
+        kv_states: TaskKvStateRegistry | None = None,
     ) -> None:
-        super().__init__(writes, epoch, known, now_ms=clock_ms(), groups=groups)
+        now_ms = clock_ms()
+        super().__init__(writes, epoch, known, now_ms=now_ms, groups=groups, kv_states=kv_states)
         self.writes = writes
         self._clock_ms = clock_ms
         self._live: list[_LiveExpiry] = []

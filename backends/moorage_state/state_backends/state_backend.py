@@ -22,6 +22,7 @@ from moorage_state.import_path import after_standard_library
 from moorage_state.keygroups import KeyGroupRange
 
 if TYPE_CHECKING:  # a server starts without them in a third of the time
+    from moorage_state.keyed.kv_states import TaskKvStateRegistry
     from moorage_state.operator_state.backend import OperatorStateBackend
     from moorage_state.server.databases import Databases
     from moorage_state.state_backends.api import Environment
@@ -156,6 +157,7 @@ class StateBackend(ABC):
         key_types: Sequence[str],
         number_of_key_groups: int,
         key_group_range: KeyGroupRange,
+        kv_state_registry: "TaskKvStateRegistry | None" = None,
         *,
         restore: Iterable["KeyedStateHandle"] = (),
     ) -> "KeyedStateBackend":
@@ -166,6 +168,7 @@ class StateBackend(ABC):
             key_types: the DDL types of the key columns.
             number_of_key_groups: the operator's maximum parallelism.
             key_group_range: the key groups of this subtask.
+            kv_state_registry: told of the states that may be looked up from outside.
             restore: handles of one snapshot, of any parallelism; those of other key groups are
                 passed over.
 
@@ -181,6 +184,7 @@ class StateBackend(ABC):
             tuple(key_types),
             number_of_key_groups,
             key_group_range,
+            kv_state_registry=kv_state_registry,
             databases=self._process_databases(),
             directory=self.working_directory or usual,
             restore=restore,

@@ -1,10 +1,11 @@
 """`moorage state`: what is in the state of a checkpoint or savepoint.
 
-Decides arguments and forms of output; what they mean is `moorage.offline`. Works on a store alone.
-RocksDB and Arrow are imported when rows are read.
+Decides arguments and forms of output; what they mean is `moorage.offline`, which works on a store
+alone, and of a running job `moorage.queryable`. RocksDB and Arrow are imported when rows are read.
 """
 
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,13 +25,16 @@ from moorage.cli.output import (
     time_text,
 )
 from moorage.cli.progress import size_text
+from moorage.driver.lookup_requests import LookupRequest
 from moorage.offline import state_queries
 from moorage.offline.lookup import find
+from moorage.queryable import QueryableStateClient, read_token
+from moorage_state.errors import UserError
 from moorage_state.import_path import after_standard_library
 from moorage_state.state_backends import register_backend
 
 state = typer.Typer(
-    help="Look into the state of checkpoints and savepoints, without a job.",
+    help="Look into the state of checkpoints and savepoints, or of a running job.",
     no_args_is_help=True,
 )
 
@@ -86,14 +90,53 @@ def get(
     map_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Only this entry of a map.")
     ] = None,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live",
+            help="Ask the running job: PATH is JOB.yaml, or the address of its driver's endpoint; "
+            "UID/STATE is the name that the state is queryable by.",
+        ),
+    ] = False,
+    namespace: Annotated[
+        str | None,
+        typer.Option(metavar="NAMESPACE", help="With --live: only this window or namespace."),
+    ] = None,
+    map_key_prefix: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="With --live: entries of a map whose keys begin so."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With an address: where the endpoint's token lies."),
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With https: who signed the driver's certificate."),
+    ] = None,
+    server_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With https: the name in it, JOB-driver.NAMESPACE.svc."),
+    ] = None,
     output: Output = "table",
 ) -> None:
     """Show what one key has in a state; a key that has nothing is no error.
 
     Times are ISO 8601 with a time zone, binary values hexadecimal digits.
     """
+    only_live = (namespace, map_key_prefix, token_file, ca_file, server_name)
+    if not live and any(option is not None for option in only_live):
+        raise UserError(
+            "--namespace, --map-key-prefix, --token-file, --ca-file and --server-name are for a "
+            "running job; add --live"
+        )
+    found: state_queries.KeyState
     with stoppable("nothing was changed"):
-        found = state_queries.get(find(path), name, key, map_key)
+        if live:
+            asked = LookupRequest(name, [key], True, map_key, map_key_prefix, namespace)
+            found = _ask_live(path, token_file, ca_file, server_name, asked)
+        else:
+            found = state_queries.get(find(path), name, key, map_key)
     if output == "table" and not found.found:
         complain(f"the key has nothing here: state={name} key={key} key_group={found.key_group}")
     else:
@@ -141,6 +184,51 @@ def export(
     size = f"{done.rows:,} rows, {size_text(done.bytes)}"
     pairs = {"exported": size, "file": done.file}
     print_found("state export", done, output, lambda _: print_pairs(pairs))
+
+
+def _ask_live(
+    path: str,
+    token_file: Path | None,
+    ca_file: Path | None,
+    server_name: str | None,
+    asked: LookupRequest,
+) -> state_queries.KeyState:
+    """What a running job has; `path` is its manifest, or the address of its endpoint."""
+    if not path.startswith(("http://", "https://")):
+        client = QueryableStateClient.of_local_job(path)
+    elif token_file is None:
+        raise UserError(f"the endpoint wants a token: address={path}; give --token-file FILE")
+    else:
+        client = QueryableStateClient(
+            path, read_token(token_file), ca_file=ca_file, server_name=server_name
+        )
+    with client:
+        answer = client.whole(asked)
+    result = answer["results"][0]
+    return LiveKeyState(
+        answer["uid"],
+        answer["state"],
+        answer["kind"],
+        result["key"],
+        result["keyGroup"],
+        result["found"],
+        result["value"],
+        answer["byNamespace"],
+        answer["queryable"],
+        result["epoch"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LiveKeyState(state_queries.KeyState):
+    """What one key has in a running job.
+
+    Attributes:
+        epoch: the committed epoch that left it so.
+    """
+
+    queryable: str = ""
+    epoch: int = 0
 
 
 def _show_states(found: dict[str, list[state_queries.StateRow]]) -> None:

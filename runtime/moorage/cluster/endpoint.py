@@ -30,6 +30,8 @@ from pydantic import ValidationError
 from moorage.cluster.board import Board
 from moorage.cluster.metrics import CONTENT_TYPE, DriverMetrics
 from moorage.cluster.orders import MIN_TOKEN
+from moorage.driver.lookup_requests import LookupRequest, from_json, from_query
+from moorage.driver.lookups import StateLookups
 from moorage.driver.requests import (
     CheckpointRequest,
     JobEnding,
@@ -56,7 +58,7 @@ from moorage_api.driver import (
     StopBody,
 )
 from moorage_api.model import Model
-from moorage_state.errors import UserError
+from moorage_state.errors import MoorageError, Retryable, UserError
 from moorage_state.server.addresses import EVERYWHERE, listen
 from moorage_state.server.tls import TlsFiles, certificates
 
@@ -65,6 +67,10 @@ _MOST = 64
 _LOOK_SECONDS = 1.0
 _FULL_SECONDS = 0.1
 MAX_BODY_BYTES = 16 << 10
+MAX_LOOKUP_BYTES = 256 << 10
+_LOOKUP_SECONDS = 12.0
+"""For a look-up that its own patience does not end, such as one that waits to be connected."""
+
 _BACKLOG = 64
 _REQUEST_SECONDS = 15.0
 """For a whole request, from its connection or from the answer before it: also the time that an
@@ -75,6 +81,7 @@ _START_SECONDS = 30.0
 # What is wrong with a request is its sender's business and no line of the log.
 _http_log = logging.getLogger(f"{__name__}.http")
 _http_log.propagate = False
+_LOOKUPS = f"{STATE_PATH}/"
 _M = TypeVar("_M", bound=Model)
 
 
@@ -212,6 +219,7 @@ class Endpoint:
     """Serves one driver until it is closed.
 
     Args:
+        lookups: who answers what is asked of the job's state.
         scrape: a file with the token of who may only read, looked at anew each time, since it may
             change or come late.
         tls: the certificate that it shows; None: it speaks in the clear.
@@ -229,6 +237,7 @@ class Endpoint:
         metrics: DriverMetrics,
         token: str,
         *,
+        lookups: StateLookups | None = None,
         scrape: Path | None = None,
         tls: TlsFiles | None = None,
         port: int,
@@ -241,6 +250,7 @@ class Endpoint:
         self._requests = requests
         self._metrics = metrics
         self._token = token
+        self._lookups = lookups or StateLookups()
         self._scrape_file = scrape
         self._secured = None if tls is None else certificates(tls).server
         self._address = (host or EVERYWHERE, port)
@@ -339,6 +349,9 @@ class Endpoint:
         if path.startswith(f"{REQUESTS_PATH}/"):
             _require(request, {"GET"})
             return self._one_request(path.removeprefix(f"{REQUESTS_PATH}/"))
+        if path.startswith(_LOOKUPS) and path != _LOOKUPS:
+            _require(request, {"GET", "POST"})
+            return await self._look_up(request, path.removeprefix(_LOOKUPS))
         views = self._views().get(path)
         orders = self._orders().get(path)
         if views is None and orders is None:
@@ -381,7 +394,8 @@ class Endpoint:
             )
         if self._connections is not None:
             self._connections.trust(request.protocol)
-        if not commands and request.method != "GET":
+        reads = request.method == "GET" or request.rel_url.raw_path.startswith(_LOOKUPS)
+        if not commands and not reads:
             raise _Refused(403, "forbidden", "this token only reads: orders need the attempt's")
 
     def _scrape_token(self) -> str:
@@ -401,6 +415,25 @@ class Endpoint:
             message = f"no such request is remembered: request={request_id:.128}; ask again"
             raise _Refused(404, "request_not_found", message)
         return _json(self._board.request(found).to_json())
+
+    async def _look_up(self, request: web.BaseRequest, name: str) -> web.Response:
+        """Read state, in another thread: the loop has others to answer meanwhile."""
+        try:
+            lookup = await _lookup_in(request, name)
+            future = asyncio.wrap_future(self._lookups.submit(lookup))
+            return _json(await asyncio.wait_for(future, _LOOKUP_SECONDS))
+        except TooManyRequests as error:
+            raise _Refused(429, error.code, str(error), **{"Retry-After": "1"}) from error
+        except Retryable as error:
+            raise _Refused(503, error.code, str(error), **{"Retry-After": "1"}) from error
+        except TimeoutError as error:
+            message = f"state servers do not answer: queryable={name:.80}; ask again in a while"
+            raise _Refused(503, "state_moving", message, **{"Retry-After": "5"}) from error
+        except UserError as error:
+            status = 404 if error.code == "unknown_state" else 400
+            raise _Refused(status, error.code, str(error)) from error
+        except MoorageError as error:
+            raise _Refused(500, error.code, str(error)) from error
 
     def _ask(self, request: JobRequest) -> web.Response:
         try:
@@ -482,16 +515,22 @@ def _require(request: web.BaseRequest, methods: set[str]) -> None:
         )
 
 
-async def _body(request: web.BaseRequest) -> bytes:
+async def _lookup_in(request: web.BaseRequest, name: str) -> LookupRequest:
+    if request.method == "GET":
+        return from_query(name, request.rel_url.query.items())
+    return from_json(name, await _body(request, MAX_LOOKUP_BYTES))
+
+
+async def _body(request: web.BaseRequest, most: int = MAX_BODY_BYTES) -> bytes:
     """The whole body, if it is short enough; nothing longer is taken into memory."""
-    too_long = _Refused(413, "too_large", f"the body is too long: max={MAX_BODY_BYTES}")
-    if (request.content_length or 0) > MAX_BODY_BYTES:
+    too_long = _Refused(413, "too_large", f"the body is too long: max={most}")
+    if (request.content_length or 0) > most:
         raise too_long
     data = bytearray()
     try:
         async for piece in request.content.iter_any():
             data += piece
-            if len(data) > MAX_BODY_BYTES:
+            if len(data) > most:
                 raise too_long
     except web.RequestPayloadError as error:
         raise _bad("it does not arrive whole") from error

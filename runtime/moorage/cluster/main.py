@@ -25,6 +25,7 @@ from moorage.cluster.endpoint import Endpoint
 from moorage.cluster.metrics import DriverMetrics
 from moorage.cluster.orders import Mounted, OrdersRefused, Places, read_orders
 from moorage.cluster.termination import Termination
+from moorage.driver.lookups import StateLookups
 from moorage.driver.requests import Requests
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.redaction import RedactingFormatter, Redactor
@@ -155,6 +156,7 @@ class DriverProcess:
         self._metrics = DriverMetrics(job.name, namespace)
         self.board = Board(attempt, self.requests, redact, observe=self._metrics)
         self._metrics.show(self.board)
+        self._lookups = StateLookups(self._metrics)
 
     def run(self) -> int:
         """Run the job to its end and return the exit status; the report is written."""
@@ -164,6 +166,7 @@ class DriverProcess:
                 self.requests,
                 self._metrics,
                 self._mounted.control,
+                lookups=self._lookups,
                 scrape=self._mounted.scrape,
                 tls=self._mounted.tls,
                 port=self._places.port,
@@ -204,6 +207,7 @@ class DriverProcess:
             options = RunOptions(
                 stop=self._stop,
                 requests=self.requests,
+                lookups=self._lookups,
                 orders=self._mounted.orders,
                 claimed=self._claimed,
                 fenced=self._fenced,

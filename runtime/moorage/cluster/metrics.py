@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from moorage import __version__
 from moorage.cluster.board import Board, CommittedEpoch
+from moorage.driver.lookups import LookupDone
 from moorage.driver.views import CheckpointRecord
 from moorage_api.driver import CheckpointSummary
 
@@ -24,6 +25,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _LABELS = ("job", "namespace")
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 _EPOCH_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_LOOKUP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1, 5)
 _BYTES = tuple(float(4**n) for n in range(6, 22, 2))
 PHASES = (
     "starting",
@@ -44,7 +46,8 @@ class Measure:
     Attributes:
         kind: gauge, counter or histogram.
         labels: beside job and namespace.
-        read: its samples, by label values; none while it is not known. None for a histogram.
+        read: its samples, by label values; none while it is not known. None for what is counted as
+            it happens.
     """
 
     name: str
@@ -276,6 +279,16 @@ METRICS: tuple[Measure, ...] = (
         "0 while the store of the checkpoints cannot be used, else 1.",
         read=_one(_stored),
     ),
+    Measure(
+        "moorage_state_lookups_total",
+        "counter",
+        "Look-ups in queryable state, by how they ended: answered, refused, unavailable.",
+        ("result",),
+    ),
+    Measure("moorage_state_lookup_keys_total", "counter", "Keys of those that were answered."),
+    Measure(
+        "moorage_state_lookup_duration_seconds", "histogram", "How long look-ups took, all of them."
+    ),
 )
 
 
@@ -290,14 +303,23 @@ class DriverMetrics(Collector):
         self._epochs = self._histogram("moorage_epoch_duration_seconds", _EPOCH_SECONDS)
         self._durations = self._histogram("moorage_checkpoint_duration_seconds", _SECONDS)
         self._bytes = self._histogram("moorage_checkpoint_bytes", _BYTES)
+        self._lookups = self._counter("moorage_state_lookups_total")
+        self._keys = self._counter("moorage_state_lookup_keys_total")
+        self._lookup_seconds = self._histogram(
+            "moorage_state_lookup_duration_seconds", _LOOKUP_SECONDS
+        )
 
     def show(self, board: Board) -> None:
         """From now on scrapes read this board."""
         self._board = board
 
-    def __call__(self, event: CommittedEpoch | CheckpointRecord) -> None:
-        """An epoch was committed, or a checkpoint ended."""
-        if isinstance(event, CommittedEpoch):
+    def __call__(self, event: CommittedEpoch | CheckpointRecord | LookupDone) -> None:
+        """An epoch was committed, or a checkpoint or a look-up ended."""
+        if isinstance(event, LookupDone):
+            self._lookups.labels(*self._values, event.result).inc()
+            self._keys.labels(*self._values).inc(event.keys)
+            self._lookup_seconds.labels(*self._values).observe(event.seconds)
+        elif isinstance(event, CommittedEpoch):
             self._epochs.labels(*self._values).observe(event.seconds)
         elif event.state == "Completed":
             kind = event.kind.lower()
@@ -327,6 +349,11 @@ class DriverMetrics(Collector):
             for values, value in measure.read(board):
                 family.add_metric([*self._values, *values], value)
             yield family
+
+    def _counter(self, name: str) -> Counter:
+        measure = next(m for m in METRICS if m.name == name)
+        labels = [*_LABELS, *measure.labels]
+        return Counter(name, measure.help, labels, registry=self._registry)
 
     def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
         measure = next(m for m in METRICS if m.name == name)

@@ -14,6 +14,7 @@ from moorage.driver.reporter import Reporter
 from moorage.driver.requests import Requests
 from moorage.driver.settings import JobSettings
 from moorage.engine.fleet import RangeFleet
+from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.engine.plan import EpochPlanner
 from moorage_state.coordinator import CompletedCheckpointStore
 from moorage_state.snapshots import CheckpointStore, LogWriter
@@ -32,6 +33,7 @@ class DriverContext:
     graph: JobGraph
     planner: EpochPlanner
     fleet: RangeFleet
+    kv_states: KvStateLocationRegistry
     token: str
     writer: LogWriter
     store: CheckpointStore

@@ -2,7 +2,8 @@
 
 One request a connection, one line of JSON each way, see `docs/cli.md`. Decides where the socket
 lies: a name made of the checkpoint directory, so that whoever has the manifest finds it. Called by
-`moorage run`, which serves, and by `moorage savepoint` and `moorage rescale`, which ask.
+`moorage run`, which serves, and by `moorage savepoint`, `moorage rescale` and `moorage state get
+--live`, which ask.
 """
 
 import contextlib
@@ -19,12 +20,16 @@ from types import TracebackType
 from typing import Any, Self
 
 import moorage_state.snapshots  # noqa: F401 - its errors cross the socket, too
+from moorage.driver.lookup_requests import LookupRequest, from_json
+from moorage.driver.lookups import StateLookups
 from moorage.driver.requests import JobRequest, Requests, RescaleRequest, SavepointRequest
 from moorage.driver.views import SavepointView
 from moorage_state.errors import MoorageError, Retryable, UserError, error_from_wire, error_to_wire
 
 FORMAT = 1
-_MAX_LINE = 1 << 16
+_MAX_LINE = 1 << 19
+_MAX_REPLY = 64 << 20
+_PIECE = 64 << 10
 _MAX_PATH = 100
 """Of a Unix socket: 107 bytes and the zero behind them."""
 _BACKLOG = 8
@@ -50,9 +55,10 @@ def control_path(checkpoint_dir: str) -> Path:
 class ControlServer:
     """Serves one job until it is closed; a context manager."""
 
-    def __init__(self, path: Path, requests: Requests) -> None:
+    def __init__(self, path: Path, requests: Requests, lookups: StateLookups | None = None) -> None:
         self._path = path
         self._requests = requests
+        self._lookups = lookups or StateLookups()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # What a killed run left; a living one is kept out by the lock on its directory.
         path.unlink(missing_ok=True)
@@ -92,15 +98,33 @@ class ControlServer:
     def _answer(self, peer: socket.socket) -> None:
         with peer, contextlib.suppress(OSError):
             peer.settimeout(_READ_SECONDS)
+            reply: dict[str, Any]
             try:
-                request = _request_in(_read_line(peer))
-                view = self._requests.put(request).wait()
-                reply: dict[str, Any] = {"ok": True}
-                if isinstance(request, SavepointRequest):
-                    reply["savepoint"] = _plain(_required(view))
+                request = _request_in(_read_line(peer, _MAX_LINE))
+                reply = {"ok": True, **self._done(request)}
             except MoorageError as error:
                 reply = {"ok": False, "error": error_to_wire(error)}
             peer.sendall(json.dumps({"format": FORMAT, **reply}).encode() + b"\n")
+
+    def _done(self, request: JobRequest | LookupRequest) -> dict[str, Any]:
+        if isinstance(request, LookupRequest):
+            return {"lookup": self._lookups.submit(request).result()}
+        view = self._requests.put(request).wait()
+        if isinstance(request, SavepointRequest):
+            return {"savepoint": _plain(_required(view))}
+        return {}
+
+
+def ask_for_state(path: Path, request: LookupRequest, timeout: float | None = None) -> Any:
+    """Ask the job that listens at `path` for some of its state; what `StateLookups.answer` gives.
+
+    Raises:
+        UserError: no job runs there, or the question is wrong.
+        Retryable: it did not answer in `timeout` seconds, ended first, or cannot at the moment.
+    """
+    lookup = {"name": request.name, "body": request.to_json().decode()}
+    late = f"no answer in {timeout or 0:g} s; ask again"
+    return _ask(path, {"lookup": lookup}, timeout, late, f"queryable={request.name}")["lookup"]
 
 
 def ask_for_savepoint(
@@ -151,7 +175,7 @@ def _ask(
         peer.settimeout(timeout)
         try:
             peer.sendall(json.dumps(body).encode() + b"\n")
-            reply = json.loads(_read_line(peer))
+            reply = json.loads(_read_line(peer, _MAX_REPLY))
         except TimeoutError as error:
             raise Retryable(f"{late}: {what}") from error
         except (OSError, ValueError) as error:
@@ -169,19 +193,19 @@ def _plain(view: SavepointView) -> dict[str, Any]:
     return {**asdict(view), "completed_at": moment}
 
 
-def _read_line(peer: socket.socket) -> bytes:
-    data = b""
+def _read_line(peer: socket.socket, most: int) -> bytes:
+    data = bytearray()
     while not data.endswith(b"\n"):
-        piece = peer.recv(4096)
+        piece = peer.recv(_PIECE)
         if not piece:
             raise ConnectionError("the other side hung up")
         data += piece
-        if len(data) > _MAX_LINE:
-            raise UserError(f"a control request is too long: bytes={len(data)} max={_MAX_LINE}")
-    return data
+        if len(data) > most:
+            raise UserError(f"a control request is too long: bytes={len(data)} max={most}")
+    return bytes(data)
 
 
-def _request_in(line: bytes) -> JobRequest:
+def _request_in(line: bytes) -> JobRequest | LookupRequest:
     try:
         body = json.loads(line)
         if body["format"] != FORMAT:
@@ -191,6 +215,8 @@ def _request_in(line: bytes) -> JobRequest:
             )
         if "rescale" in body:
             return _rescale_in(body["rescale"])
+        if "lookup" in body:
+            return from_json(str(body["lookup"]["name"]), str(body["lookup"]["body"]).encode())
         asked = body["savepoint"]
         kind, stop = asked["format"], bool(asked["stop"])
         request = SavepointRequest(str(asked["name"]), kind, stop)

@@ -20,6 +20,7 @@ from moorage.driver.housekeeping import Housekeeper
 from moorage.driver.job_file import build_graph, check_folders, check_job_file
 from moorage.driver.lineage import hold_lineage
 from moorage.driver.local import LocalEnvironment
+from moorage.driver.lookups import LookupSource, StateLookups
 from moorage.driver.manifests import view_of
 from moorage.driver.output import OutputKeeper
 from moorage.driver.refusals import RestorePointCorrupt
@@ -34,6 +35,7 @@ from moorage.driver.settings import JobSettings
 from moorage.driver.stream_run import StreamRun
 from moorage.driver.types import JobProgress, RunOptions, RunOutcome, RunResult
 from moorage.engine.fleet import RangeFleet
+from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.engine.plan import EpochPlanner
 from moorage.engine.range_access import ExecutorLost
 from moorage.engine.task_failures import UserFunctionError
@@ -105,10 +107,12 @@ def run_job(
             check_settings(choice.manifest, settings)
         follow_manifest(settings, writer, choice)
         reporter.job(settings.parallelism, settings.max_parallelism)
+        lookups = options.lookups or StateLookups()
+        options = replace(options, lookups=lookups)
         if options.control:
             try:
                 path = control_path(settings.checkpoint_dir)
-                stack.enter_context(ControlServer(path, options.requests))
+                stack.enter_context(ControlServer(path, options.requests, lookups))
             except (OSError, UserError) as error:
                 reporter.message(f"savepoints cannot be asked for: {error}")
         run: StreamRun | None = None
@@ -391,6 +395,11 @@ def _context(
             max_state_size=settings.max_state_size,
         )
         stack.callback(fleet.close)
+        kv_states = KvStateLocationRegistry.of(graph)
+        if options.lookups is not None:
+            kept = not settings.in_one_epoch
+            source = LookupSource(fleet, platform.servers, kv_states, settings.key_hash, kept)
+            stack.enter_context(options.lookups.serving(source))
         completed = _completed(settings, writer, store)
         output = OutputKeeper(graph, store, writer, KnownSavepoints(writer))
         yield DriverContext(
@@ -407,6 +416,7 @@ def _context(
                 key_hash=settings.key_hash,
             ),
             fleet=fleet,
+            kv_states=kv_states,
             token=platform.token,
             writer=writer,
             store=store,

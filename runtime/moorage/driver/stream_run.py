@@ -252,6 +252,7 @@ class StreamRun:
             operator_states=operator_sides(manifest),
             now_ms=manifest.processing_time if manifest else 0,
             restored=manifest is not None,
+            kv_states=c.kv_states,
         )
 
     def _restore_sinks(self, manifest: SnapshotRoot | None) -> None:

@@ -25,6 +25,7 @@ from moorage.driver.views import (
 
 if TYPE_CHECKING:
     from moorage.driver.environment import JobEnvironment
+    from moorage.driver.lookups import StateLookups
     from moorage_state.snapshots import LogWriter
 
 
@@ -64,6 +65,7 @@ class RunOptions:
             install no signal handler and needs none: this event is how Ctrl-C and SIGTERM arrive.
         control: let `moorage savepoint` reach the job through a socket of this user.
         requests: where savepoints and more are asked for, from any thread.
+        lookups: where state is asked for, from any thread; the run's own if None.
         orders: an operator's; None on a person's machine. With orders the run takes the
             checkpoint directory from whoever holds it: the fence ends the other one.
         claimed: called with the writer of the lineage's log once the fence is claimed.
@@ -80,6 +82,7 @@ class RunOptions:
     control: bool = False
     stop: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
     requests: Requests = field(default_factory=Requests, compare=False, repr=False)
+    lookups: "StateLookups | None" = field(default=None, compare=False, repr=False)
     orders: Orders | None = None
     environment: "JobEnvironment | None" = field(default=None, compare=False, repr=False)
     claimed: Callable[["LogWriter"], object] | None = field(default=None, compare=False, repr=False)

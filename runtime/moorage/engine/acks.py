@@ -15,6 +15,7 @@ import xxhash
 
 from moorage.engine.event_time import Value
 from moorage_state.errors import Retryable
+from moorage_state.keyed.kv_states import duplicate_name
 from moorage_state.keyed.schema import StateSchema, merged_schema
 from moorage_state.operator_state import OperatorStateSchema
 from moorage_state.operator_state.schemas import require_same
@@ -121,6 +122,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         value_times: by clock that counts by the values of a column, the same of each value.
         committables: by sink uid, what was staged.
         wrote_union: whether the delta has elements of a union list.
+        queryable: states that may be looked up, each by the name that it is asked for by.
     """
 
     uid: str
@@ -149,6 +151,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     sent: dict[str, Tally] = {}
     read: ReadRows | None = None
     wrote_union: bool = False
+    queryable: dict[str, str] = {}
 
     @property
     def digest(self) -> str:
@@ -252,6 +255,20 @@ class EpochOutcome:
                 if before is not schema:
                     states[schema.name] = merged_schema(before, schema)
         return {uid: [states[n] for n in sorted(states)] for uid, states in merged.items()}
+
+    def queryable(self) -> dict[str, tuple[str, str]]:
+        """By the name that it is asked for by, the operator's uid and the state's name.
+
+        Raises:
+            UserError: two states of the job have one name.
+        """
+        found: dict[str, tuple[str, str]] = {}
+        for (uid, _), ack in self.acks.items():
+            for name, state in ack.queryable.items():
+                known = found.setdefault(name, (uid, state))
+                if known != (uid, state):
+                    raise duplicate_name(name, f"state={'/'.join(known)}", f"state={uid}/{state}")
+        return found
 
 
 def verify(

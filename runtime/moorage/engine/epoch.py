@@ -17,6 +17,7 @@ from moorage.engine.acks import EpochOutcome, OddCounts, decode_ack, verify
 from moorage.engine.columns import ACK_COLUMN
 from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import RangeFleet, RangeId
+from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.engine.operator_states import OperatorStates
 from moorage.engine.plan import EpochFrame, EpochPlan, EpochPlanner
 from moorage.engine.subtask import seldom_collecting
@@ -60,6 +61,7 @@ class EpochRunner:
     Args:
         restored: there is state from before, so that nobody knows of what timers.
         clock: milliseconds since 1970 UTC.
+        kv_states: told of the states that may be looked up.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class EpochRunner:
         now_ms: int = 0,
         restored: bool = False,
         clock: Callable[[], int] = wall_ms,
+        kv_states: KvStateLocationRegistry | None = None,
     ) -> None:
         self._graph = graph
         self._planner = planner
@@ -89,6 +92,7 @@ class EpochRunner:
         self.operator_states = operator_states or OperatorStates()
         self.now_ms = now_ms
         self._clock = clock
+        self._kv_states = kv_states or KvStateLocationRegistry({})
         at_first = (UNKNOWN if restored else NEVER,) * parallelism
         self._next_timers = dict.fromkeys(self._expected, at_first)
 
@@ -182,6 +186,8 @@ class EpochRunner:
             uid: tuple(outcome.acks[uid, subtask].next_timer for subtask in range(count))
             for uid, count in self._expected.items()
         }
+        # Before the commit: with these types values of earlier ones can be read, not of later ones.
+        self._kv_states.register(outcome.queryable(), self.schemas | schemas, self.now_ms)
         # A job of sinks only has no ranges.
         if digests:
             self._fleet.commit(self.epoch + 1, digests)

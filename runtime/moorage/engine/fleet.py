@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 from moorage.engine.range_access import LeasedRanges, ServerConnection, Servers
 from moorage_state.canonicalspec import CanonicalSpec
 from moorage_state.errors import Bug, MoorageError, Retryable, StaleLease
-from moorage_state.keygroups import range_of
+from moorage_state.keygroups import owner, range_of
 from moorage_state.server.exchange import Answer, exchange
 from moorage_state.server.operations import (
     COPY,
@@ -105,6 +105,23 @@ class SavedOperator:
     operator_states: Sequence[OperatorStateMeta] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RangePlaces:
+    """Where the ranges of a run are served, for whoever only looks; it never changes.
+
+    Attributes:
+        ranges: by operator uid and subtask, the server and the lease.
+    """
+
+    parallelism: int
+    max_parallelism: int
+    ranges: Mapping[RangeId, tuple[int, Lease]]
+
+    def of(self, uid: str, key_group: int) -> tuple[int, Lease]:
+        """The server and the lease of the range that has a key group."""
+        return self.ranges[uid, owner(key_group, self.parallelism, self.max_parallelism)]
+
+
 @dataclass(slots=True)
 class _Range:
     """One range of the run."""
@@ -119,6 +136,10 @@ class _Range:
 
 class RangeFleet:
     """All ranges of all operators of a job, under one run at a time.
+
+    Attributes:
+        places: where they are, for any thread; None while they are not open.
+        max_parallelism: the number of key groups.
 
     Args:
         servers: the state servers; they say which of them serves a subtask.
@@ -151,16 +172,18 @@ class RangeFleet:
         self._store_url = store_url
         self._base_url = store_url
         self._uploads = _Uploads(servers)
-        self._max_parallelism = max_parallelism
+        self.max_parallelism = max_parallelism
         self._max_state_size = max_state_size
         self._run = ""
         self._logs = False
+        self.places: RangePlaces | None = None
         self._clients: dict[int, ServerConnection] = {}
         self._uids = list(uids)
         self._cut(parallelism)
 
     def resize(self, parallelism: int) -> None:
         """Let go of all ranges; the next `open` is of others, for so many subtasks."""
+        self.places = None
         self._release(self._ranges.values())
         self._cut(parallelism)
 
@@ -169,7 +192,7 @@ class RangeFleet:
         self._ranges: dict[RangeId, _Range] = {}
         for uid in self._uids:
             for subtask in range(parallelism):
-                groups = range_of(subtask, parallelism, self._max_parallelism)
+                groups = range_of(subtask, parallelism, self.max_parallelism)
                 spec = RangeSpec(uid, groups.start, groups.end)
                 self._ranges[(uid, subtask)] = _Range(spec, _NOWHERE)
 
@@ -191,6 +214,7 @@ class RangeFleet:
             base_url: the store that the handles' keys are of; the lineage's if not given.
             builds: the next checkpoint may reference what this one does.
         """
+        self.places = None
         self._place(checkpoint_id)
         self._run = run
         self._logs = builds
@@ -203,7 +227,13 @@ class RangeFleet:
             item.initial_epoch = epoch
             item.committed = []
             item.version = Version(epoch, "")
-        return self._each(self._open_call, self._ranges.values())
+        opened = self._each(self._open_call, self._ranges.values())
+        self.places = self._published()
+        return opened
+
+    def _published(self) -> RangePlaces:
+        places = {key: (item.server, self._lease(item)) for key, item in self._ranges.items()}
+        return RangePlaces(self._parallelism, self.max_parallelism, places)
 
     def recover(self) -> list[int]:
         """Restart dead servers and open what they served at its committed version; returns which.
@@ -340,7 +370,7 @@ class RangeFleet:
                 start=item.spec.start,
                 end=item.spec.end,
                 epoch=epoch,
-                max_parallelism=self._max_parallelism,
+                max_parallelism=self.max_parallelism,
                 key_types=tuple(operator.key_types),
                 states=tuple(operator.states),
                 operator_states=tuple(operator.operator_states),
@@ -404,6 +434,7 @@ class RangeFleet:
 
     def close(self) -> None:
         """Release every lease and close the connections."""
+        self.places = None
         self._release(self._ranges.values())
         for client in self._clients.values():
             client.close()
@@ -414,7 +445,7 @@ class RangeFleet:
 
     def _place(self, checkpoint_id: int) -> None:
         """Ask where ranges belong now, and let go of them where they were before."""
-        subtasks, groups = range(self._parallelism), self._max_parallelism
+        subtasks, groups = range(self._parallelism), self.max_parallelism
         by_subtask = [range_of(subtask, len(subtasks), groups) for subtask in subtasks]
         wanted = self._servers.place(by_subtask, checkpoint_id)
         # Nobody waits for hosts that are gone.

@@ -264,6 +264,7 @@ class _Subtask:
             operator_states=state.schemas if state is not None else [],
             wrote_union=state.wrote_union if state is not None else False,
             committables=self._sending.finish(),
+            queryable=self._store.kv_states.names(),
             sent=self._sending.sent,
             read=ReadRows(up.uid, up.side_output, self._read) if up is not None else None,
             null_keys=odd.null_keys,

@@ -6,6 +6,7 @@ Pure. JSON has no times, decimals, bytes, or numbers that are not finite: those 
 
 import datetime
 import decimal
+import functools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from moorage_state.codecs import checker
 from moorage_state.errors import UserError
 from moorage_state.types import StateType, parse_type
 
+_READERS = 256
 _TRUE = {"true": True, "false": False}
 _EXAMPLES = {
     "boolean": "true or false",
@@ -60,35 +62,60 @@ def parse_key(key_types: Sequence[str], text: str) -> tuple[Any, ...]:
         raise UserError(f"key has several columns: key={text!r:.100}; write {form}") from error
     if not isinstance(items, list) or len(items) != len(key_types):
         raise UserError(f"key has another number of columns: key={text!r:.100}; write {form}")
-    return tuple(_typed(ddl, item) for ddl, item in zip(key_types, items, strict=True))
+    return tuple(map(_typed, key_types, items))
+
+
+def typed_key(key_types: Sequence[str], item: Any) -> tuple[Any, ...]:
+    """The key that JSON has: the value itself, or an array of several columns."""
+    items = item if isinstance(item, list) else [item]
+    if len(items) != len(key_types):
+        raise UserError(
+            f"key has another number of columns: key={item!r:.100}; give {len(key_types)} of types "
+            f"{list(key_types)}"
+        )
+    return tuple(map(_typed, key_types, items))
 
 
 def parse_value(ddl: str, text: str, what: str) -> Any:
     """The value of type `ddl` that `text` writes; refuses others and says what to write."""
+    return _value_reader(ddl, what)(text)
+
+
+@functools.lru_cache(_READERS)
+def _value_reader(ddl: str, what: str) -> Callable[[str], Any]:
+    """`parse_value` of one type: look-ups read many keys of it."""
     parsed = parse_type(ddl)
-    try:
-        return checker(ddl)(_reader(parsed)(text))
-    except (ValueError, KeyError, ArithmeticError, StateTypeError) as error:
-        example = _EXAMPLES.get(parsed.name, "a whole number" if parsed.bits else "it in UTF-8")
-        raise UserError(
-            f"{what} is not of its type: {what}={text!r:.100} type={parsed.ddl}; write {example}"
-        ) from error
+    check, read = checker(ddl), _reader(parsed)
+
+    def value(text: str) -> Any:
+        try:
+            return check(read(text))
+        except (ValueError, KeyError, ArithmeticError, StateTypeError) as error:
+            example = _EXAMPLES.get(parsed.name, "a whole number" if parsed.bits else "it in UTF-8")
+            raise UserError(
+                f"{what} is not of its type: {what}={text!r:.100} type={parsed.ddl}; write "
+                f"{example}"
+            ) from error
+
+    return value
 
 
 def _typed(ddl: str, item: Any) -> Any:
     """A value out of JSON."""
+    return typed_value(ddl, item, "key")
+
+
+def typed_value(ddl: str, item: Any, what: str) -> Any:
+    """The value of type `ddl` that JSON has, as text where JSON has no such type."""
+    if isinstance(item, str):
+        return _value_reader(ddl, what)(item)
     parsed = parse_type(ddl)
     # Only the types that JSON has may stand for themselves.
     natural = {"boolean": bool, "string": str}.get(parsed.name)
-    if natural is not None and not isinstance(item, (natural, str)):
-        raise UserError(f"key is not of its type: value={item!r:.100} type={parsed.ddl}")
-    if isinstance(item, bool):
-        text = str(item).lower()
-    elif isinstance(item, (int, decimal.Decimal, str)):
-        text = str(item)
-    else:
-        raise UserError(f"key is not of its type: value={item!r:.100} type={parsed.ddl}")
-    return parse_value(ddl, text, "key")
+    wrong = natural is not None and not isinstance(item, natural)
+    if wrong or not isinstance(item, (bool, int, decimal.Decimal)):
+        raise UserError(f"{what} is not of its type: value={item!r:.100} type={parsed.ddl}")
+    return _value_reader(ddl, what)(str(item).lower() if isinstance(item, bool) else str(item))
 
 
 def _reader(parsed: StateType) -> Callable[[str], Any]:

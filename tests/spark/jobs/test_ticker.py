@@ -34,6 +34,14 @@ def audit(home):
     return done.returncode, json.loads(done.stdout)
 
 
+def ask(home):
+    """What the ticker says of itself while it runs."""
+    command = [sys.executable, "ask.py", "job.yaml"]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def completed(home):
     store = open_store(f"file://{home}/checkpoints")
     return [e for _, e in LineageLog.open(store).read() if isinstance(e, Checkpoint)]
@@ -108,6 +116,7 @@ def close_terminal(home):
 def send(number, to):
     def way(home):
         process = begin(home)
+        assert ask(home)["ticks"] > 0
         to(process.pid, number)
         return process.wait(60)
 

@@ -11,6 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from moorage_testing.jobs import JobHome, processes_of, wait_until
 
+from moorage.queryable import QueryableStateClient
+from moorage_state.errors import UserError
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 JOB = Path(__file__).with_name("timers_job.py")
@@ -95,6 +98,10 @@ def test_timers_fire_although_no_data_comes_and_those_of_a_stopped_job_after_it(
     done = wait_for(home, early)
     assert done.keys() == early
     assert all(0 <= done[user, "clock"] < LATER_MS for user in ("soon", "held"))
+    with QueryableStateClient.of_local_job(home.path / "job.yaml") as client:
+        assert client.get_many("alarms", ["soon", "none", "later"]) == [1, None, 1]
+        with pytest.raises(UserError, match="queryable=alarm; there are: alarms"):
+            client.get("alarm", "soon")
     stop(home)
     assert "rows (1 with a null key, 1 of nulls alone, 1 without a time) in " in home.log()
     assert ("later", "clock") not in fired(home)

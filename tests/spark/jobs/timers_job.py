@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from moorage import FileSink, KeyedProcessFunction, StreamEnvironment, TimeDomain
+from moorage import (
+    FileSink,
+    KeyedProcessFunction,
+    StreamEnvironment,
+    TimeDomain,
+    ValueStateDescriptor,
+)
 
 ROWS = "user string, at long, after long"
 ODD: dict[str, Any] = {"null_key": "drop", "bad_time": "drop"}
@@ -10,9 +16,13 @@ FIRED = "user string, what string, set_for long, fired_at long"
 
 
 class Alarms(KeyedProcessFunction):
-    """`after` milliseconds from now, and a hundred after the row's own time."""
+    """`after` milliseconds from now, and a hundred after the row's own time; counts its rows."""
+
+    def open(self, ctx):
+        self.rows = ctx.get_state(ValueStateDescriptor("rows", "long").queryable("alarms"))
 
     def process(self, row, ctx):
+        self.rows.update((self.rows.value() or 0) + 1)
         service = ctx.timer_service()
         service.register_processing_time_timer(service.current_processing_time() + row.after)
         service.register_event_time_timer(row.at + 100)

@@ -13,10 +13,12 @@ from pyspark.sql.types import StructType
 from moorage import DataStream, SinkRestore, StageId, StreamEnvironment
 from moorage.api.graph import InputNode, JobGraph
 from moorage.driver.local import LocalServers
+from moorage.driver.lookups import LookupSource
 from moorage.engine.acks import EpochOutcome
 from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.event_time import Watermarks
 from moorage.engine.fleet import RangeFleet
+from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.engine.placement import LocalPlacement, Placement
 from moorage.engine.plan import EpochPlanner, tagged_union
 from moorage_state.codecs import decoder
@@ -61,6 +63,8 @@ class Engine:
             LocalServers(group), uids, parallelism, max_parallelism, "memory://unused"
         )
         self.fleet.open(run, 0, {}, 0)
+        self.kv_states = KvStateLocationRegistry.of(self.graph)
+        self.lookups = LookupSource(self.fleet, LocalServers(group), self.kv_states, key_hash)
         planner = EpochPlanner(
             spark,
             self.graph,
@@ -78,6 +82,7 @@ class Engine:
             epoch=0,
             watermarks=Watermarks.at_first(planner.clocks),
             schemas={},
+            kv_states=self.kv_states,
         )
 
     def epoch(self, *frames: DataFrame) -> EpochOutcome:

@@ -35,6 +35,7 @@ from moorage.engine.columns import (
 )
 from moorage.engine.event_time import Watermarks, job_clocks
 from moorage.engine.fleet import RangeFleet
+from moorage.engine.kv_states import KvStateLocationRegistry
 from moorage.engine.range_access import LeasedRange, ServerDoor
 from moorage.engine.subtask import run_subtask
 from moorage.engine.subtask_plan import SubtaskPlan
@@ -247,6 +248,7 @@ class DriverWorld:
             graph=self._graph,
             planner=given,
             fleet=fleet,
+            kv_states=KvStateLocationRegistry.of(self._graph),
             token="",
             writer=self._writer,
             store=self._store,

@@ -8,6 +8,7 @@ import ssl
 import string
 import threading
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import pyspark
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 from moorage_testing.jobs import wait_until
 from moorage_testing.tls import NAME, authority, mount
 
-from moorage.cluster.endpoint import MAX_BODY_BYTES
+from moorage.cluster.endpoint import MAX_BODY_BYTES, MAX_LOOKUP_BYTES
+from moorage.driver.lookup_requests import LookupRequest
+from moorage.driver.lookups import JobNotRunning, StateMoving
 from moorage.driver.requests import (
     CheckpointRequest,
     RescaleRequest,
@@ -25,10 +28,13 @@ from moorage.driver.requests import (
     SavepointRequest,
     Stopped,
     StopRequest,
+    TooManyRequests,
 )
 from moorage.driver.views import CheckpointView, RestoredView, SavepointView
+from moorage.engine.kv_states import UnknownKvState
+from moorage.queryable import QueryableStateClient
 from moorage_api.driver import DriverState, RequestView
-from moorage_state.errors import StoreUnavailable, UserError
+from moorage_state.errors import Bug, Retryable, StoreUnavailable, UserError
 
 from .conftest import AT, TOKEN, play
 
@@ -571,3 +577,140 @@ def test_whatever_is_sent_with_the_token_gets_an_answer(target, method, path, bo
     assert status < 500
     for request in target.requests.latest():
         request.answer(VIEW)
+
+
+class Answers:
+    """Look-ups that are answered as the test says."""
+
+    def __init__(self, result: Any = None) -> None:
+        self.result = result
+        self.asked: list[LookupRequest] = []
+
+    def submit(self, request: LookupRequest) -> "Future[dict[str, Any]]":
+        self.asked.append(request)
+        future: Future[dict[str, Any]] = Future()
+        if isinstance(self.result, BaseException):
+            future.set_exception(self.result)
+        else:
+            future.set_result({"results": []})
+        return future
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """An endpoint whose look-ups are answered, with a token that only reads."""
+    file = tmp_path / "scrape"
+    file.write_text(READER)
+    answers = Answers()
+    with play(scrape=file, lookups=answers) as made:
+        yield made, answers
+
+
+def test_state_is_looked_up_by_the_path_and_the_query(asked):
+    played, answers = asked
+    path = "/state/counts?key=a%2Fb&key=%22x%22&mapKey=7&limit=3"
+    assert played.call("GET", path) == (200, {"results": []})
+    assert answers.asked == [LookupRequest("counts", ["a/b", '"x"'], True, "7", limit=3)]
+
+
+@pytest.mark.parametrize("token", [TOKEN, READER])
+def test_many_keys_are_posted_by_who_may_only_read_too(asked, token):
+    played, answers = asked
+    body = {"keys": [["a", n] for n in range(1000)]}
+    assert played.call("POST", "/state/counts", body, token=token)[0] == 200
+    assert answers.asked == [LookupRequest("counts", body["keys"])]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("token", [None, "wrong-token-of-many-chars"])
+def test_a_look_up_needs_a_token(asked, method, token):
+    played, answers = asked
+    status, answer = played.call(method, "/state/counts?key=a", b"{}", token=token)
+    assert (status, answer["error"]["code"]) == (401, "unauthorized")
+    assert not answers.asked
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (UnknownKvState("none"), 404, "unknown_state"),
+        (UserError("key is not of its type"), 400, "user_error"),
+        (JobNotRunning("not yet"), 503, "job_not_running"),
+        (StateMoving("a rewind"), 503, "state_moving"),
+        (TooManyRequests("full"), 429, "too_many_requests"),
+        (Bug("no"), 500, "bug"),
+    ],
+)
+def test_a_look_up_without_an_answer_says_why(asked, error, status, code):
+    played, answers = asked
+    answers.result = error
+    found, answer = played.call("GET", "/state/counts?key=a")
+    assert (found, answer["error"]) == (status, {"code": code, "message": str(error)})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/state/counts", None, 400),
+        ("GET", "/state/counts?key=a&key2=b", None, 400),
+        ("POST", "/state/counts", b"[]", 400),
+        ("POST", "/state/counts", b'{"keys": []}', 400),
+        ("POST", "/state/counts", b" " * (MAX_LOOKUP_BYTES + 1), 413),
+        ("DELETE", "/state/counts", None, 405),
+    ],
+)
+def test_look_ups_that_are_written_wrongly_are_refused(asked, method, path, body, status):
+    played, answers = asked
+    assert played.call(method, path, body)[0] == status
+    assert not answers.asked
+
+
+def test_the_client_asks_again_while_the_state_moves_and_no_longer(asked):
+    played, answers = asked
+    answers.result = StateMoving("a rewind")
+    now = [0.0]
+    client = QueryableStateClient(
+        f"http://127.0.0.1:{played.endpoint.port}",
+        READER,
+        timeout=2.0,
+        clock=lambda: now[0],
+        pause=lambda seconds: now.__setitem__(0, now[0] + seconds),
+    )
+    with client, pytest.raises(Retryable, match="a rewind"):
+        client.get("counts", "a")
+    assert len(answers.asked) == 8
+    answers.result = UserError("key is not of its type")
+    with client, pytest.raises(UserError, match="key is not of its type"):
+        client.get("counts", "a")
+    assert len(answers.asked) == 9
+
+
+def test_the_client_says_what_is_wrong_with_the_token_and_the_address(asked):
+    port = asked[0].endpoint.port
+    with (
+        QueryableStateClient(f"http://127.0.0.1:{port}", "wrong") as client,
+        pytest.raises(UserError, match="a bearer token is needed"),
+    ):
+        client.get("counts", "a")
+    with pytest.raises(UserError, match="not the address of a driver's endpoint"):
+        QueryableStateClient("clicks", "x")
+    with (
+        QueryableStateClient("http://127.0.0.1:1", "x", timeout=0.1) as client,
+        pytest.raises(Retryable, match="does not answer"),
+    ):
+        client.get("counts", "a")
+
+
+def test_the_client_believes_a_certificate_by_its_name(tmp_path):
+    tls = mount(tmp_path / "tls")
+    with play(tls=tls, lookups=Answers()) as played:
+        address = f"https://127.0.0.1:{played.endpoint.port}"
+        ca = tmp_path / "tls" / "ca.crt"
+        with QueryableStateClient(address, TOKEN, ca_file=ca, server_name=NAME) as client:
+            assert client.look_up(LookupRequest("counts", ["a"])) == {"results": []}
+        for trust in ({"ca_file": ca}, {"server_name": NAME}):
+            with (
+                QueryableStateClient(address, TOKEN, timeout=5, **trust) as client,
+                pytest.raises(UserError, match="certificate is not believed"),
+            ):
+                client.get("counts", "a")

@@ -7,6 +7,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from moorage.cluster.metrics import METRICS
+from moorage.driver.lookups import LookupDone
 from moorage.driver.reporter import Reporter
 from moorage.driver.views import (
     ChangelogView,
@@ -66,10 +67,22 @@ def test_every_metric_is_there_once_there_is_something_to_measure(played):
         checkpoints=(done,),
         changelog=ChangelogView(started=2, completed=1, last_seconds=3.0, last_bytes=50),
     )
+    played.endpoint._metrics(LookupDone("answered", keys=30, seconds=0.004))
     found = {name.partition("{")[0] for name in samples(played)}
     for measure in METRICS:
         suffix = "_bucket" if measure.kind == "histogram" else ""
         assert f"{measure.name}{suffix}" in found, measure.name
+
+
+def test_look_ups_are_counted_by_how_they_ended(played):
+    for keys in (30, 12):
+        played.endpoint._metrics(LookupDone("answered", keys, 0.004))
+    played.endpoint._metrics(LookupDone("unavailable", 0, 5.0))
+    found = samples(played)
+    assert found["moorage_state_lookups_total{'result': 'answered'}"] == 2
+    assert found["moorage_state_lookups_total{'result': 'unavailable'}"] == 1
+    assert found["moorage_state_lookup_keys_total"] == 42
+    assert found["moorage_state_lookup_duration_seconds_count"] == 3
 
 
 def test_an_unknown_value_is_left_out_and_not_zero(played):

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from moorage.driver.control import ControlServer, ask_for_savepoint, control_path
+from moorage.driver.control import (
+    ControlServer,
+    ask_for_savepoint,
+    ask_for_state,
+    control_path,
+)
+from moorage.driver.lookup_requests import LookupRequest
+from moorage.driver.lookups import StateLookups
 from moorage.driver.requests import Requests, SavepointRequest
 from moorage.driver.views import SavepointView
 from moorage_state.errors import CorruptState, MoorageError, Retryable, UserError
@@ -161,3 +168,35 @@ def test_paths_are_short_enough_for_a_socket(short_path, monkeypatch):
     path = control_path("s3://" + "b" * 900)
     assert len(str(path)) < 100
     assert not path.is_relative_to(deep)
+
+
+def test_state_is_looked_up_over_the_socket(short_path, requests):
+    asked: list[LookupRequest] = []
+    many = {"results": [{"key": ["a"], "value": "x" * 300_000}]}
+
+    class Answers(StateLookups):
+        def answer(self, request):
+            asked.append(request)
+            return many
+
+    request = LookupRequest("counts", ["a", 'b"\n'], True, "7")
+    with ControlServer(short_path / "job.sock", requests, Answers()):
+        assert ask_for_state(short_path / "job.sock", request, 10) == many
+    assert asked == [request]
+
+
+def test_a_look_up_before_the_job_runs_says_so(server):
+    with pytest.raises(Retryable, match="the job is not running"):
+        ask_for_state(server, LookupRequest("counts", ["a"]), 10)
+
+
+def test_a_look_up_that_is_wrong_is_refused(server):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.connect(str(server))
+        peer.sendall(b'{"format": 1, "lookup": {"name": "n", "body": "{}"}}\n')
+        assert json.loads(peer.recv(4096))["error"]["code"] == "bad_request"
+
+
+def test_a_look_up_without_a_job_says_how_to_start_it(tmp_path):
+    with pytest.raises(UserError, match="start it with moorage run"):
+        ask_for_state(tmp_path / "none.sock", LookupRequest("counts", ["a"]), 1)

@@ -1,0 +1,384 @@
+"""Look-ups in the state of a running job, which read what the last committed epoch left.
+
+Decides which state servers are asked (each with one message, all side by side), that a look-up
+which meets a rewind, a restart of a server or a change of parallelism asks again where ranges are
+now, and for how long. Reads only. Called by the driver's endpoint and by its control socket, from
+threads of their own: connections are not those of the epochs, which never wait for a look-up.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from moorage.driver.lookup_requests import LookupRequest
+from moorage.driver.requests import TooManyRequests
+from moorage.driver.stored_state import StoredState, Wanted
+from moorage_state.errors import (
+    Bug,
+    CorruptState,
+    LocalDiskError,
+    MoorageError,
+    Retryable,
+    ServerGone,
+    StaleLease,
+    UserError,
+    VersionGone,
+    VersionMismatch,
+)
+from moorage_state.server.exchange import Answer, exchange
+from moorage_state.server.operations import Call, Lease
+
+if TYPE_CHECKING:  # whoever takes look-ups in speaks of them without importing Spark
+    from moorage.engine.fleet import RangeFleet
+    from moorage.engine.kv_states import KvStateLocationRegistry
+    from moorage.engine.range_access import ServerConnection, Servers
+
+_THREADS = 4
+_MOST_WAITING = 64
+_WAIT_SECONDS = 5.0
+"""For which a look-up asks again and again while ranges are not where they were."""
+
+_PAUSE_SECONDS = 0.05
+_ANSWER_BYTES = 8 << 20
+_LEAST_BYTES = 4 << 10
+_MOVING = (Retryable, StaleLease, VersionGone, VersionMismatch, LocalDiskError, CorruptState)
+"""What the job gets over by itself, with a rewind at the worst."""
+
+_NOT_OF_THE_TYPE = (ValueError, LookupError, ArithmeticError, msgspec.MsgspecError)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class JobNotRunning(Retryable):
+    """There is no run whose state could be read."""
+
+    code = "job_not_running"
+
+
+class StateMoving(Retryable):
+    """Ranges did not come to rest in time."""
+
+    code = "state_moving"
+
+
+@dataclass(frozen=True, slots=True)
+class LookupDone:
+    """One look-up that ended; `result` is `answered`, `refused`, or `unavailable`."""
+
+    result: str
+    keys: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LookupSource:
+    """The state of a job, while it has any; `keeps_state` is False where the backend keeps none."""
+
+    fleet: "RangeFleet"
+    servers: "Servers"
+    states: "KvStateLocationRegistry"
+    key_hash: str
+    keeps_state: bool = True
+
+
+class StateLookups:
+    """Answers look-ups for as long as a job serves them; for any thread.
+
+    Args:
+        observe: hears of every look-up that ended.
+        wall_ms: milliseconds since 1970 UTC, by which state expires that no epoch has looked at.
+        exchange: makes calls of several servers side by side.
+    """
+
+    def __init__(
+        self,
+        observe: Callable[[LookupDone], object] = lambda _done: None,
+        *,
+        wait_seconds: float = _WAIT_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = _wall_ms,
+        exchange: Callable[..., dict[int, Answer]] = exchange,
+    ) -> None:
+        self._observe = observe
+        self._wait_seconds = wait_seconds
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._exchange = exchange
+        self._lock = threading.Lock()
+        self._source: LookupSource | None = None
+        self._ended = threading.Event()
+        self._waiting = 0
+        self._pool: ThreadPoolExecutor | None = None
+        self._connections: list[_Connections] = []
+        self._own = threading.local()
+        self._known: dict[str, StoredState] = {}
+
+    @contextmanager
+    def serving(self, source: LookupSource) -> Iterator[None]:
+        """Within the block the job can be asked."""
+        self._ended.clear()
+        self._source = source
+        try:
+            yield
+        finally:
+            self._source = None
+            self._ended.set()
+            self._close()
+
+    def submit(self, request: LookupRequest) -> "Future[dict[str, Any]]":
+        """Have a look-up answered by a thread of our own.
+
+        Raises:
+            TooManyRequests: more wait than these threads get done soon.
+        """
+        with self._lock:
+            if self._waiting >= _MOST_WAITING:
+                raise TooManyRequests(
+                    f"too many look-ups wait: waiting={self._waiting}; ask for more keys at once, "
+                    f"or less often"
+                )
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_THREADS, "lookup")
+            self._waiting += 1
+            future = self._pool.submit(self.answer, request)
+        future.add_done_callback(self._done)
+        return future
+
+    def answer(self, request: LookupRequest) -> dict[str, Any]:
+        """The answer, as plain JSON data.
+
+        Raises:
+            JobNotRunning: no job can be asked.
+            NoKvStatesYet: no epoch was committed yet.
+            UnknownKvState: no state has this name.
+            UserError: a key is not of its type, or another part of the question is wrong.
+            StateMoving: ranges are not to be found in time.
+        """
+        began, result = self._clock(), "refused"
+        try:
+            answer = self._answer(request, began + self._wait_seconds)
+            result = "answered"
+        except Retryable:
+            result = "unavailable"
+            raise
+        else:
+            return answer
+        finally:
+            keys = len(request.keys) if result == "answered" else 0
+            self._observe(LookupDone(result, keys, self._clock() - began))
+
+    def _done(self, _future: "Future[dict[str, Any]]") -> None:
+        with self._lock:
+            self._waiting -= 1
+
+    def _answer(self, request: LookupRequest, until: float) -> dict[str, Any]:
+        source = self._source
+        if source is None:
+            raise JobNotRunning("the job is not running, so its state cannot be asked for")
+        if not source.keeps_state:
+            raise UserError("the backend batch keeps no state that could be asked for")
+        while True:
+            state = self._state(source, request.name)
+            wanted = state.wanted(request)
+            try:
+                _Lookup(source, state, request, wanted, self).run(until)
+                break
+            except _NOT_OF_THE_TYPE as error:
+                # An epoch may have given the state another type between the two looks.
+                if self._state(source, request.name) is state:
+                    raise Bug(
+                        f"a stored value is not of its state's type: queryable={request.name} "
+                        f"type={state.location.schema.type}: {error}"
+                    ) from error
+        schema = state.location.schema
+        return {
+            "format": 1,
+            "queryable": request.name,
+            "uid": state.location.uid,
+            "state": schema.name,
+            "kind": schema.kind,
+            "byNamespace": bool(schema.namespace_types) and request.namespace is None,
+            "results": [one.shown for one in wanted],
+        }
+
+    def _state(self, source: LookupSource, name: str) -> StoredState:
+        location = source.states.location(name)
+        known = self._known.get(name)
+        most = source.fleet.max_parallelism
+        if known is None or known.location is not location or known.max_parallelism != most:
+            known = self._known[name] = StoredState(location, most, source.key_hash)
+        return known
+
+    # -- what a look-up needs of this ------------------------------------------------------
+
+    def now_ms(self, source: LookupSource) -> int:
+        """The time by which state has expired: never before that of an epoch."""
+        return max(self._wall_ms(), source.states.now_ms)
+
+    def asked(
+        self, source: LookupSource, calls: dict[int, list[Call]], until: float
+    ) -> dict[int, Answer]:
+        """Ask servers over this thread's connections; an error for those that are not reached."""
+        own = self._mine(source.servers)
+        answers: dict[int, Answer] = {}
+        clients = {}
+        for index, some in calls.items():
+            try:
+                clients[index] = own.to(index), some
+            except MoorageError as error:
+                answers[index] = Answer(error=error)
+        left = max(0.1, until - self._clock())
+        answers |= self._exchange(clients, seconds=left, keep_going=True)
+        for index, answer in answers.items():
+            if isinstance(answer.error, ServerGone):
+                own.drop(index)
+        return answers
+
+    def pause(self, until: float) -> bool:
+        """Wait a moment before asking again; False when it is too late, or the job has ended."""
+        return self._clock() < until and not self._ended.wait(_PAUSE_SECONDS)
+
+    def _mine(self, servers: "Servers") -> "_Connections":
+        own: _Connections | None = getattr(self._own, "connections", None)
+        if own is None or own.servers is not servers:
+            own = self._own.connections = _Connections(servers)
+            with self._lock:
+                self._connections.append(own)
+        return own
+
+    def _close(self) -> None:
+        with self._lock:
+            pool, self._pool = self._pool, None
+            connections, self._connections = self._connections, []
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for own in connections:
+            own.close()
+
+
+class _Connections:
+    """One thread's connections to state servers."""
+
+    def __init__(self, servers: "Servers") -> None:
+        self.servers = servers
+        self._clients: dict[int, ServerConnection] = {}
+
+    def to(self, index: int) -> "ServerConnection":
+        if index not in self._clients:
+            self._clients[index] = self.servers.connect(index)
+        return self._clients[index]
+
+    def drop(self, index: int) -> None:
+        client = self._clients.pop(index, None)
+        if client is not None:
+            with suppress(MoorageError, OSError):
+                client.close()
+
+    def close(self) -> None:
+        for index in list(self._clients):
+            self.drop(index)
+
+
+class _Lookup:
+    """One look-up, until every key has its answer."""
+
+    def __init__(
+        self,
+        source: LookupSource,
+        state: StoredState,
+        request: LookupRequest,
+        wanted: list[Wanted],
+        lookups: StateLookups,
+    ) -> None:
+        self._source = source
+        self._state = state
+        self._request = request
+        self._lookups = lookups
+        self._is_point = state.is_point(request)
+        self._now_ms = lookups.now_ms(source)
+        self._room = _ANSWER_BYTES
+        # In the order of their bytes, in which a database finds them soonest.
+        self._open = sorted(wanted, key=lambda one: one.under)
+
+    def run(self, until: float) -> None:
+        """Raises `StateMoving`."""
+        while self._open:
+            before, problem = len(self._open), self._turn(until)
+            self._open = [one for one in self._open if one.shown is None]
+            if self._room <= 0:
+                for one in self._open:
+                    self._state.left_out(one)
+                return
+            if len(self._open) == before and not self._lookups.pause(until):
+                raise StateMoving(
+                    f"the state is not to be found at the moment: queryable={self._request.name} "
+                    f"keys={before} cause={problem}; the job goes back to a checkpoint, or its "
+                    f"ranges move: ask again in a few seconds"
+                ) from (problem if isinstance(problem, MoorageError) else None)
+
+    def _turn(self, until: float) -> MoorageError | str:
+        """Ask for all that has no answer yet; what kept one from it, if anything did."""
+        places = self._source.fleet.places
+        if places is None:
+            return "its ranges are being opened"
+        groups: dict[tuple[int, Lease], list[Wanted]] = {}
+        for one in self._open:
+            groups.setdefault(places.of(self._state.location.uid, one.group), []).append(one)
+        asked: dict[int, list[list[Wanted]]] = {}
+        calls: dict[int, list[Call]] = {}
+        share = max(_LEAST_BYTES, self._room // max(1, len(groups)))
+        for (server, lease), some in groups.items():
+            for call, about in self._calls(lease, some, share):
+                calls.setdefault(server, []).append(call)
+                asked.setdefault(server, []).append(about)
+        problem: MoorageError | str = ""
+        for server, answer in self._lookups.asked(self._source, calls, until).items():
+            if answer.error is not None:
+                if not isinstance(answer.error, _MOVING):
+                    raise answer.error
+                problem = answer.error
+            for about, result in zip(asked[server], answer.results, strict=False):
+                if result is not None:
+                    self._take(about, result)
+        return problem
+
+    def _calls(
+        self, lease: Lease, some: list[Wanted], share: int
+    ) -> Iterator[tuple[Call, list[Wanted]]]:
+        if self._is_point:
+            yield Call("look_up", ([one.under for one in some], share), lease), some
+            return
+        each = max(_LEAST_BYTES, share // len(some))
+        for one in some:
+            limits = self._request.limit, each
+            yield Call("look_under", (one.under, one.after, *limits), lease), [one]
+
+    def _take(self, about: list[Wanted], result: Any) -> None:
+        if self._is_point:
+            for one, raw in zip(about, result.values, strict=False):
+                self._room -= len(raw or b"")
+                self._state.show_value(one, raw, result.epoch, self._now_ms)
+            return
+        scan = result.scan
+        self._room -= sum(map(len, scan.keys)) + sum(map(len, scan.values))
+        self._state.show_entries(
+            about[0],
+            scan.keys,
+            scan.values,
+            result.epoch,
+            self._now_ms,
+            complete=scan.complete,
+            by_namespace=self._by_namespace,
+        )
+
+    @property
+    def _by_namespace(self) -> bool:
+        return bool(self._state.location.schema.namespace_types) and self._request.namespace is None
