@@ -81,8 +81,9 @@ from moorage_state.snapshots.source_texts import store_texts as store_texts
 from moorage_state.snapshots.source_texts import with_local as with_local
 from moorage_state.snapshots.source_texts import with_texts as with_texts
 from moorage_state.snapshots.sweep import AGE_FLOOR as AGE_FLOOR
+from moorage_state.snapshots.sweep import SweepProgress as SweepProgress
 from moorage_state.snapshots.sweep import Swept as Swept
 from moorage_state.snapshots.sweep import UnderWay as UnderWay
 from moorage_state.snapshots.sweep import find_garbage as find_garbage
-from moorage_state.snapshots.sweep import garbage as garbage
+from moorage_state.snapshots.sweep import garbage_among as garbage_among
 from moorage_state.snapshots.sweep import sweep as sweep

@@ -52,7 +52,7 @@ from moorage_state.snapshots.object_keys import (
     manifest_key,
     pack_size,
 )
-from moorage_state.snapshots.parts import with_files
+from moorage_state.snapshots.parts import references_of, with_files
 from moorage_state.stores import ObjectStore, in_parallel, not_deleted
 
 Verify = Literal["manifest", "sizes", "hashes"]
@@ -329,18 +329,20 @@ class CheckpointStore:
 
         None where the parts of a kept one cannot be read.
         """
-        live: set[str] = set()
         found: set[str] = set()
-        for checkpoint_id, root in roots.items():
+        # Those that are kept last, so that no more than what may go is ever remembered.
+        for checkpoint_id, root in sorted(roots.items(), key=lambda one: one[0] in kept):
             try:
-                whole = with_files(self._store, root) if isinstance(root, Root) else root
+                for keys in references_of(self._store, root):
+                    if checkpoint_id in kept:
+                        found.difference_update(keys)
+                    else:
+                        found.update(filter(is_shared_key, keys))
             except (CorruptState, UserError):
                 if checkpoint_id in kept:
                     return None
                 # Its deletion had come to its own objects, or else a sweep finds what it needed.
-                continue
-            (live if checkpoint_id in kept else found).update(filter(is_shared_key, whole.keys))
-        return frozenset(found - live)
+        return frozenset(found)
 
     def _load_verified(
         self, checkpoint: Checkpoint, verify: Verify, damaged: Mapping[int, CorruptState]

@@ -12,10 +12,10 @@ driver names parts and never opens one for a checkpoint or a restore.
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import asdict
@@ -32,12 +32,15 @@ from moorage_state.snapshots.manifest import (
     PartRef,
     RangeHandle,
     Root,
+    SnapshotRoot,
     files_problem,
     object_keys,
 )
 from moorage_state.snapshots.object_keys import pack_size
 from moorage_state.snapshots.source_texts import refs_of, with_texts
 from moorage_state.stores import ObjectStore, in_parallel
+
+T = TypeVar("T")
 
 PART_FORMAT = 1
 
@@ -119,10 +122,17 @@ class _Head(msgspec.Struct, array_like=True):
     format: int
 
 
+class _Keys(_Head, array_like=True):
+    """What is needed to tell which objects a part needs; the rest is passed over."""
+
+    keys: list[str]
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Body).decode
 _decode_logged = msgspec.msgpack.Decoder(_LoggedBody).decode
 _decode_head = msgspec.msgpack.Decoder(_Head).decode
+_decode_keys = msgspec.msgpack.Decoder(_Keys).decode
 
 
 def encode_part(part: Part) -> bytes:
@@ -155,6 +165,23 @@ def decode_part(data: bytes, path: str) -> Part:
         CorruptState: any byte differs from what was written.
         NewerFormat: a newer or an incompatible Moorage wrote it.
     """
+
+    def made(body: bytes, version: int) -> Part:
+        found = _decode_logged(body) if version == LOGGED_FORMAT else _decode(body)
+        return Part(
+            [_handle(one, found.keys) for one in found.ranges],
+            frozenset(found.keys[place] for place in found.common),
+        )
+
+    part = _decoded(data, path, made)
+    if problem := files_problem(part.handles):
+        raise UserError(
+            f"part of a manifest is not complete: path={path} problem={problem}; do not use it"
+        )
+    return part
+
+
+def _decoded(data: bytes, path: str, decode: Callable[[bytes, int], T]) -> T:
     version, body = unsealed(_WORD, data, "part of a manifest", path, RESTORE_ADVICE)
     try:
         if _decode_head(body).format != version:
@@ -162,20 +189,11 @@ def decode_part(data: bytes, path: str) -> Part:
                 "part of a manifest contradicts its own header", path, RESTORE_ADVICE
             )
         require_known_format("part of a manifest", version, LOGGED_FORMAT, path)
-        found = _decode_logged(body) if version == LOGGED_FORMAT else _decode(body)
-        part = Part(
-            [_handle(one, found.keys) for one in found.ranges],
-            frozenset(found.keys[place] for place in found.common),
-        )
+        return decode(body, version)
     except (msgspec.DecodeError, IndexError) as error:
         raise CorruptState(
             f"part of a manifest cannot be read ({error})", path, RESTORE_ADVICE
         ) from error
-    if problem := files_problem(part.handles):
-        raise UserError(
-            f"part of a manifest is not complete: path={path} problem={problem}; do not use it"
-        )
-    return part
 
 
 def part_ref(key: str, data: bytes) -> PartRef:
@@ -185,6 +203,10 @@ def part_ref(key: str, data: bytes) -> PartRef:
 
 def read_part(store: ObjectStore, ref: PartRef) -> Part:
     """Return the part. Raises CorruptState if it is missing, or another; StoreUnavailable."""
+    return decode_part(_read(store, ref), f"{store.url}/{ref.key}")
+
+
+def _read(store: ObjectStore, ref: PartRef) -> bytes:
     path = f"{store.url}/{ref.key}"
     try:
         data = store.get(ref.key)
@@ -194,7 +216,27 @@ def read_part(store: ObjectStore, ref: PartRef) -> Part:
         raise CorruptState(
             "part of a manifest is not the one that its root names", path, RESTORE_ADVICE
         )
-    return decode_part(data, path)
+    return data
+
+
+def references_of(store: ObjectStore, root: SnapshotRoot) -> Iterator[Iterable[str]]:
+    """Yield, some at a time, the keys of all objects that a checkpoint needs beside its root.
+
+    A few parts are in memory at once, and their keys alone. Raises as `read_part`.
+    """
+    if isinstance(root, Manifest):
+        yield root.keys
+        return
+    yield [ref.key for ref in (*root.parts, *refs_of(root))]
+
+    def keys(ref: PartRef) -> list[str]:
+        path = f"{store.url}/{ref.key}"
+        return _decoded(_read(store, ref), path, lambda body, _: _decode_keys(body).keys)
+
+    refs = [part.ref for part in root.parts]
+    for start in range(0, len(refs), _THREADS):
+        some = refs[start : start + _THREADS]
+        yield from in_parallel((partial(keys, ref) for ref in some), _THREADS, "parts")
 
 
 def with_files(store: ObjectStore, root: Root) -> Manifest:

@@ -1,21 +1,26 @@
 """Mark and sweep: the objects that no checkpoint needs, and their deletion.
 
 Retirement deletes what a retired manifest named; this finds all the rest, which aborted uploads,
-fenced writers and crashed deletions left. Marked is what a retained manifest or a checkpoint under
-way references. Everything else that lies where only checkpoints write, and is older than an age
-floor, goes, each object by its full key. Called by the driver; the finding alone by tools too.
+fenced writers and crashed deletions left, and what moved between servers. Marked is what a retained
+manifest or a checkpoint under way references. Everything else that lies where only checkpoints
+write, and is older than an age floor, goes, each object by its full key.
+
+In two steps, neither of which has in memory what is needed. The first lists objects and passes over
+what the newest checkpoint seems to need: what is left are candidates, few of which are live. The
+second looks at all that is live for exactly these. Called by the driver; the finding by tools too.
 """
 
+import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from moorage_state import failpoints
 from moorage_state.snapshots.checkpoints import CheckpointStore, delete_state
 from moorage_state.snapshots.entries import Checkpoint, Entry
 from moorage_state.snapshots.history import next_checkpoint_id, retained
 from moorage_state.snapshots.log import LogWriter
-from moorage_state.snapshots.manifest import Manifest
+from moorage_state.snapshots.manifest import Root
 from moorage_state.snapshots.object_keys import (
     checkpoint_id_in,
     checkpoint_id_of,
@@ -23,12 +28,18 @@ from moorage_state.snapshots.object_keys import (
     is_state_key,
     manifest_key,
 )
+from moorage_state.snapshots.parts import references_of
 from moorage_state.stores import ObjectInfo, ObjectStore, not_deleted
 
 AGE_FLOOR = timedelta(days=1)
 """Longer than any checkpoint may take."""
 
+MOST_LISTED = 250_000
+MOST_CANDIDATES = 50_000
+"""What one sweep looks at; the next one goes on from there."""
+
 _PREFIXES = ("chk-", "shared/")
+_BITS_OF_A_KEY = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +47,9 @@ class UnderWay:
     """Checkpoints that are not complete yet, as their coordinator knows them.
 
     Attributes:
-        checkpoint_ids: nothing of theirs is garbage, and while there is one no shared object is: a
-            handle that has not arrived may name it, whatever its age seems to be.
+        checkpoint_ids: nothing of theirs is garbage, and no shared object that was there when one
+            of them was under way, until that has ended: a handle that has not arrived may name it,
+            whatever its age seems to be.
         pinned: the checkpoints that they build on, and that the next one would build on.
     """
 
@@ -50,10 +62,39 @@ def _nothing() -> UnderWay:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidates:
+    """What may be garbage.
+
+    Attributes:
+        objects: old enough, and of checkpoints.
+        under_way: the checkpoints that were under way when all of it had been listed. One that
+            began later references new objects, and what a base has that is live or pinned.
+        after: the last key that was looked at; empty if there is nothing behind it.
+    """
+
+    objects: tuple[ObjectInfo, ...]
+    under_way: frozenset[int]
+    after: str
+
+
+@dataclass(slots=True)
+class SweepProgress:
+    """How far the sweeps of one driver have come.
+
+    Attributes:
+        after: the key that the next listing begins behind.
+        held: candidates that wait for the end of checkpoints that were under way.
+    """
+
+    after: str = ""
+    held: Candidates | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Swept:
     """The garbage that was found, manifests last, and whether it was deleted.
 
-    `put_off`: shared objects were passed over, because a checkpoint was under way.
+    `put_off`: shared objects wait for the end of checkpoints that were under way.
     """
 
     objects: tuple[ObjectInfo, ...]
@@ -66,37 +107,115 @@ class Swept:
         return sum(info.size for info in self.objects)
 
 
-def garbage(
-    listing: Iterable[ObjectInfo],
-    live: Iterable[Manifest],
-    under_way: UnderWay,
-    now: datetime,
+class _Seen:
+    """Keys that were seen: says so of all of them, and by chance of one or two in a hundred others.
+
+    Two bytes a key. A key that is taken for seen by chance is not the next time.
+    """
+
+    def __init__(self, keys: int) -> None:
+        self._size = _BITS_OF_A_KEY * max(keys, 64)
+        self._bits = bytearray(self._size // 8)
+        # Nothing that has to be repeated depends on it.
+        self._salt = random.getrandbits(64)
+
+    def add(self, keys: Iterable[str]) -> None:
+        bits = self._bits
+        for key in keys:
+            one, other = self._places(key)
+            bits[one >> 3] |= 1 << (one & 7)
+            bits[other >> 3] |= 1 << (other & 7)
+
+    def __contains__(self, key: str) -> bool:
+        return all(self._bits[at >> 3] & 1 << (at & 7) for at in self._places(key))
+
+    def _places(self, key: str) -> tuple[int, int]:
+        number = hash((self._salt, key))
+        return number % self._size, (number >> 24) % self._size
+
+
+def find_candidates(
+    store: ObjectStore,
+    entries: Sequence[Entry],
+    under_way: Callable[[], UnderWay],
     age_floor: timedelta,
-) -> tuple[ObjectInfo, ...]:
-    """Return what may be deleted of `listing`, manifests last.
+    *,
+    after: str = "",
+    most_listed: int | None = None,
+    most: int | None = None,
+) -> Candidates:
+    """List objects; see `find_garbage`.
 
     Args:
-        listing: any objects, older than the knowledge of what is live: what became live since is
-            then marked, and what was written since is not in it.
-        live: the manifests of all checkpoints that exist, and of those that are built on.
-        under_way: what is not in any manifest yet.
-        now: the time by the store's own clock, before the listing.
+        entries: the log at any time: what it says only spares candidates.
+        under_way: called after the objects were listed.
+        after: the key to begin behind.
+        most_listed: how many objects are looked at.
+        most: how many candidates there are at most.
     """
-    marked: set[str] = set()
-    for manifest in live:
-        marked.add(manifest_key(manifest.checkpoint_id))
-        marked.update(manifest.keys)
-    pending = bool(under_way.checkpoint_ids)
-    found = [
-        info
-        for info in listing
-        if is_state_key(info.key)
-        and info.key not in marked
-        and checkpoint_id_in(info.key) not in under_way.checkpoint_ids
-        and not (pending and is_shared_key(info.key))
-        and now - info.modified >= age_floor
-    ]
-    return tuple(sorted(found, key=lambda info: (_is_manifest(info), info.key)))
+    seen = _seen(store, entries)
+    now = store.now()
+    found: list[ObjectInfo] = []
+    number, last = 0, ""
+    for info in (info for prefix in _PREFIXES for info in store.list(prefix, after)):
+        if number == most_listed or len(found) == most:
+            break
+        number, last = number + 1, info.key
+        if is_state_key(info.key) and now - info.modified >= age_floor and info.key not in seen:
+            found.append(info)
+    else:
+        last = ""
+    return Candidates(tuple(found), frozenset(under_way().checkpoint_ids), last)
+
+
+def _seen(store: ObjectStore, entries: Sequence[Entry]) -> _Seen:
+    """What the newest checkpoint references, which most of what lies there is."""
+    newest = next(iter(retained(entries)), None)
+    if newest is None:
+        return _Seen(0)
+    root = CheckpointStore(store).load_root(newest)
+    files = sum(part.files for part in root.parts) if isinstance(root, Root) else len(root.files)
+    seen = _Seen(files)
+    seen.add([newest.manifest_key])
+    for keys in references_of(store, root):
+        seen.add(keys)
+    return seen
+
+
+def garbage_among(
+    store: ObjectStore,
+    candidates: Iterable[ObjectInfo],
+    entries: Sequence[Entry],
+    known: UnderWay,
+) -> tuple[ObjectInfo, ...]:
+    """Return what may be deleted of candidates, manifests last.
+
+    Args:
+        candidates: listed before what is under way was asked for, and the log read after that.
+
+    Raises: see `find_garbage`.
+    """
+    # A manifest left under an id above all in the log stays: were it gone, a checkpoint could take
+    # the id, and lose its manifest to a sweeper that was overtaken between finding and deleting.
+    free = next_checkpoint_id(entries)
+    left = {
+        info.key: info
+        for info in candidates
+        if checkpoint_id_in(info.key) not in known.checkpoint_ids
+        and (checkpoint_id_of(info.key) or 0) < free
+    }
+    wanted = {c.checkpoint_id for c in retained(entries)}.union(known.pinned)
+    live = {e.checkpoint_id: e for e in entries if isinstance(e, Checkpoint)}
+    if not live.keys() >= wanted:
+        # A base that the log does not tell of any more: what it references is unknown.
+        return ()
+    checkpoints = CheckpointStore(store)
+    for checkpoint_id in wanted if left else ():
+        left.pop(manifest_key(checkpoint_id), None)
+        for keys in references_of(store, checkpoints.load_root(live[checkpoint_id])):
+            for key in keys:
+                left.pop(key, None)
+    return tuple(sorted(left.values(), key=lambda info: (_is_manifest(info), info.key)))
 
 
 def find_garbage(
@@ -104,40 +223,22 @@ def find_garbage(
     read_entries: Callable[[], Sequence[Entry]],
     *,
     age_floor: timedelta = AGE_FLOOR,
-    under_way: Callable[[], UnderWay] = _nothing,
 ) -> tuple[ObjectInfo, ...]:
-    """Return the garbage in a checkpoint directory; see `garbage`.
+    """Return all garbage in a checkpoint directory of which nobody tells what is under way.
 
     Args:
         read_entries: reads the log; called last of all.
-        age_floor: by the store's clock. Who does not know what is under way must not make it
-            shorter than a checkpoint may take.
-        under_way: tells what the coordinator knows; called after the objects were listed.
+        age_floor: by the store's clock. Must not be shorter than a checkpoint may take.
 
     Raises:
         CorruptState, UserError: a manifest that exists cannot be read. What it references is
             unknown, so nothing is garbage until it is retired.
         StoreUnavailable: the store does not answer.
     """
-    now = store.now()
-    # First the listing, then what is under way, then the log: whatever a listed object belongs to
-    # is then still under way, or in the log, or given up. No clock says so; ages only keep what
-    # others than the asker may be writing.
-    listing = [info for prefix in _PREFIXES for info in store.list(prefix)]
-    known = under_way()
-    entries = read_entries()
-    wanted = {c.checkpoint_id for c in retained(entries)}.union(known.pinned)
-    checkpoints = CheckpointStore(store)
-    live = [
-        checkpoints.load(entry)
-        for entry in entries
-        if isinstance(entry, Checkpoint) and entry.checkpoint_id in wanted
-    ]
-    found = garbage(listing, live, known, now, age_floor)
-    # A manifest left under an id above all in the log stays: were it gone, a checkpoint could take
-    # the id, and lose its manifest to a sweeper that was overtaken between finding and deleting.
-    free = next_checkpoint_id(entries)
-    return tuple(info for info in found if (checkpoint_id_of(info.key) or 0) < free)
+    # First the listing, then the log: whatever a listed object belongs to is then in the log, or
+    # given up, or younger than the age floor.
+    found = find_candidates(store, read_entries(), _nothing, age_floor)
+    return garbage_among(store, found.objects, read_entries(), UnderWay())
 
 
 def sweep(
@@ -147,16 +248,21 @@ def sweep(
     age_floor: timedelta = AGE_FLOOR,
     under_way: Callable[[], UnderWay] = _nothing,
     dry_run: bool = False,
+    progress: SweepProgress | None = None,
 ) -> Swept:
-    """Delete the garbage in a checkpoint directory, or with `dry_run` only tell it.
+    """Delete the garbage in a section of a checkpoint directory, or with `dry_run` only tell it.
 
     A checkpoint that begins after `under_way` was called need not be in its answer.
 
+    Args:
+        progress: where the sweep before left off, and this one leaves off.
+
     Raises:
         Fenced: another writer took over; nothing more is deleted.
-        Retryable, UserError: some garbage may be deleted; the next sweep finds the rest.
+        Retryable, UserError: some garbage may be deleted; a later sweep finds the rest.
         CorruptState, UserError: see `find_garbage`; nothing was deleted.
     """
+    progress = progress or SweepProgress()
 
     def settled_entries() -> list[Entry]:
         # An entry in doubt may be the one that makes a checkpoint exist.
@@ -164,26 +270,44 @@ def sweep(
         writer.refresh()
         return writer.entries
 
-    pending = False
-
-    def noted() -> UnderWay:
-        nonlocal pending
-        known = under_way()
-        pending = bool(known.checkpoint_ids)
-        return known
-
     def look() -> None:
         writer.refresh()
         failpoints.hit("sweep.before_delete")
 
-    found = find_garbage(store, settled_entries, age_floor=age_floor, under_way=noted)
+    if progress.held is None:
+        progress.held = find_candidates(
+            store,
+            settled_entries(),
+            under_way,
+            age_floor,
+            after=progress.after,
+            most_listed=MOST_LISTED,
+            most=MOST_CANDIDATES,
+        )
+    held = progress.held
+    # First the listing, then what is under way, then the log: whatever a listed object belongs to
+    # is then still under way, or in the log, or given up. No clock says so; ages only keep what
+    # others than the asker may be writing.
+    known = under_way()
+    waits = not held.under_way.isdisjoint(known.checkpoint_ids)
+    later = [
+        info
+        for info in held.objects
+        if waits and (is_shared_key(info.key) or checkpoint_id_in(info.key) in held.under_way)
+    ]
+    now = set(held.objects).difference(later)
+    found = garbage_among(store, now, settled_entries(), known)
+    if later:
+        progress.held = Candidates(tuple(later), held.under_way, held.after)
+    else:
+        progress.held, progress.after = None, held.after
     if dry_run:
-        return Swept(found, deleted=False, put_off=pending)
+        return Swept(found, deleted=False, put_off=bool(later))
     failed = delete_state(store, [info.key for info in found], look)
     failpoints.hit("sweep.after_delete")
     if failed:
         raise not_deleted(store, failed)
-    return Swept(found, deleted=True, put_off=pending)
+    return Swept(found, deleted=True, put_off=bool(later))
 
 
 def _is_manifest(info: ObjectInfo) -> bool:

@@ -19,7 +19,7 @@ from moorage.driver.output import OutputKeeper
 from moorage.driver.savepoints import ClaimedSavepoints
 from moorage_state.coordinator import CompletedCheckpointStore
 from moorage_state.errors import Fenced, MoorageError, Retryable, StoreDenied
-from moorage_state.snapshots import Entry, LogWriter, Swept, UnderWay, sweep
+from moorage_state.snapshots import Entry, LogWriter, SweepProgress, Swept, UnderWay, sweep
 from moorage_state.stores import ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 _SWEEP_SECONDS = 3600.0
 
 _AGAIN_SECONDS = 300.0
-"""After a sweep that met a checkpoint under way and passed shared objects over."""
+"""After a sweep that found what waits for the end of checkpoints that were under way."""
 
 
 class Background:
@@ -132,6 +132,7 @@ class Housekeeper:
         self._clock = clock
         self._claimed = ClaimedSavepoints(writer, retain)
         self._next_sweep = clock()
+        self._sweeps = SweepProgress()
         self._run = 0
         self._background = Background()
         self._under_way: Callable[[], UnderWay] = UnderWay
@@ -208,7 +209,13 @@ class Housekeeper:
         """Delete, beside the epochs, what crashes and aborted uploads have left for a day."""
         self._next_sweep = self._clock() + _SWEEP_SECONDS
         # Asked when the sweep gets to it, of the run that is on by then.
-        action = partial(sweep, self._objects, self._writer, under_way=self._unfinished)
+        action = partial(
+            sweep,
+            self._objects,
+            self._writer,
+            under_way=self._unfinished,
+            progress=self._sweeps,
+        )
         self._background.run("sweep", action, self._swept, awaited=False)
 
     def _unfinished(self) -> UnderWay:

@@ -1,14 +1,21 @@
 """Mark and sweep: what goes, what never goes, and who may not sweep any more."""
 
+import sys
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from moorage_testing.parts import rooted
 from msgspec.structs import replace
 
 from moorage_state import failpoints
 from moorage_state.errors import (
+    AlreadyExists,
     CorruptState,
     Fenced,
     MoorageError,
@@ -23,14 +30,18 @@ from moorage_state.snapshots import (
     LogWriter,
     Manifest,
     Owner,
+    SweepProgress,
+    Swept,
     UnderWay,
     find_garbage,
-    garbage,
+    garbage_among,
     object_keys,
+    retained,
     sweep,
     verify_files,
 )
-from moorage_state.stores import MemoryStore, ObjectInfo
+from moorage_state.snapshots.sweep import find_candidates
+from moorage_state.stores import MemoryStore
 from moorage_state.stores.base import delete_each
 
 NewManifest = Callable[..., Manifest]
@@ -421,13 +432,293 @@ def test_a_pack_that_a_pending_handle_references_survives_a_retirement(
     assert PACK in keys()
 
 
-def test_the_pure_part_ignores_what_is_not_of_checkpoints_and_sorts_manifests_last(
-    new_manifest: NewManifest, start: datetime
+def test_what_is_not_of_checkpoints_is_no_candidate_and_manifests_come_last(
+    store: MemoryStore, writer: LogWriter, take: Take
 ) -> None:
-    listing = [
-        ObjectInfo(key, 1, start)
-        for key in ("chk-1/MANIFEST", "log/1", "shared/x", "chk-9/MANIFEST", "chk-9/f1r0/a")
-    ]
-    found = garbage(listing, [new_manifest(1)], UnderWay(), start, NONE)
-    assert [info.key for info in found] == ["chk-9/f1r0/a", "shared/x", "chk-9/MANIFEST"]
-    assert garbage(listing, [], UnderWay(), start, timedelta(seconds=1)) == ()
+    take(1)
+    take(9)
+    CheckpointStore(store).retire(writer, 1)
+    for key in ("chk-8/MANIFEST", "log/1", "shared/x", "chk-8/f1r0/a"):
+        store.put(key, b"")
+    entries = writer.entries
+    found = find_candidates(store, entries, UnderWay, NONE)
+    assert [info.key for info in found.objects] == ["chk-8/MANIFEST", "chk-8/f1r0/a", "shared/x"]
+    gone = [info.key for info in garbage_among(store, found.objects, entries, UnderWay())]
+    assert gone == ["chk-8/f1r0/a", "shared/x", "chk-8/MANIFEST"]
+
+
+class Uploads:
+    """A driver's checkpoints, back to back: there is always one under way."""
+
+    def __init__(self, writer: LogWriter, store: MemoryStore, new_manifest: NewManifest) -> None:
+        self._writer, self._store, self._new = writer, store, new_manifest
+        self.number, self.pinned = 2, [1]
+        self.pending: Manifest | None = None
+
+    def known(self) -> UnderWay:
+        ids = [self.pending.checkpoint_id] if self.pending else []
+        return UnderWay(tuple(ids), tuple(self.pinned))
+
+    def begin(self, *shared: str) -> None:
+        self.pending = self._new(self.number, shared, writer=self._writer, store=self._store)
+        self.number += 1
+
+    def complete(self, at: datetime) -> Manifest:
+        made = self.pending
+        assert made is not None
+        CheckpointStore(self._store).complete(self._writer, made, at)
+        self.pending, self.pinned = None, [made.checkpoint_id]
+        return made
+
+
+def test_what_a_rescale_left_goes_though_a_checkpoint_is_always_under_way(
+    store: MemoryStore,
+    writer: LogWriter,
+    take: Take,
+    new_manifest: NewManifest,
+    start: datetime,
+) -> None:
+    take(1, "a")
+    store.put("shared/left-by-compaction", b"abc")
+    job = Uploads(writer, store, new_manifest)
+    job.begin("a", "b")
+    progress = SweepProgress()
+
+    def sweeps() -> Swept:
+        return sweep(store, writer, age_floor=NONE, under_way=job.known, progress=progress)
+
+    swept = sweeps()
+    assert (swept.objects, swept.put_off) == ((), True)
+    assert sweeps().put_off  # it is still the same one
+    job.complete(start)
+    job.begin("b", "c")
+    swept = sweeps()
+    assert ([info.key for info in swept.objects], swept.put_off) == (
+        ["shared/left-by-compaction"],
+        False,
+    )
+    last = job.complete(start)
+    verify_files(store, last, full=True)
+    verify_files(store, CheckpointStore(store).load_id(writer.entries, 1), full=True)
+
+
+def test_what_was_uploaded_while_it_was_listed_is_not_forgotten_when_that_has_completed(
+    store: MemoryStore, writer: LogWriter, take: Take, new_manifest: NewManifest, start: datetime
+) -> None:
+    take(1, "a")
+    job = Uploads(writer, store, new_manifest)
+    job.begin("b")
+    progress = SweepProgress()
+    sweep(store, writer, age_floor=NONE, under_way=job.known, progress=progress)
+    assert progress.held is not None  # files of the one under way among them
+    made = job.complete(start)
+    assert not sweep(store, writer, age_floor=NONE, under_way=job.known, progress=progress).objects
+    verify_files(store, made, full=True)
+
+
+def test_what_an_aborted_upload_left_goes_once_it_is_given_up(
+    keys: Keys, store: MemoryStore, writer: LogWriter, take: Take, new_manifest: NewManifest
+) -> None:
+    last = take(1, "a")
+    job = Uploads(writer, store, new_manifest)
+    job.begin("b")
+    progress = SweepProgress()
+    sweep(store, writer, age_floor=NONE, under_way=job.known, progress=progress)
+    job.pending = None
+    sweep(store, writer, age_floor=NONE, under_way=job.known, progress=progress)
+    assert keys() == named(last)
+
+
+def test_a_driver_that_was_followed_deletes_nothing_that_it_held(
+    keys: Keys,
+    store: MemoryStore,
+    writer: LogWriter,
+    owner: Owner,
+    take: Take,
+    new_manifest: NewManifest,
+) -> None:
+    take(1, "a")
+    store.put("shared/left", b"abc")
+    job = Uploads(writer, store, new_manifest)
+    job.begin("b")
+    progress = SweepProgress()
+    sweep(store, writer, age_floor=NONE, under_way=job.known, progress=progress)
+    LogWriter.claim(store, owner, "the next")
+    job.pending = None
+    before = keys()
+    with pytest.raises(Fenced):
+        sweep(store, writer, age_floor=NONE, under_way=job.known, progress=progress)
+    assert keys() == before
+
+
+def test_a_base_that_the_log_does_not_know_holds_everything(
+    keys: Keys, store: MemoryStore, writer: LogWriter, take: Take
+) -> None:
+    take(2)
+    store.put("shared/left", b"abc")
+    before = keys()
+    swept = sweep(store, writer, age_floor=NONE, under_way=lambda: UnderWay(pinned=[1]))
+    assert (swept.objects, keys()) == ((), before)
+
+
+def test_sweeps_go_through_a_directory_a_section_at_a_time(
+    keys: Keys, store: MemoryStore, writer: LogWriter, take: Take, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules[find_candidates.__module__]
+    monkeypatch.setattr(module, "MOST_LISTED", 5)
+    monkeypatch.setattr(module, "MOST_CANDIDATES", 3)
+    last = take(1, "a", "b")
+    for number in range(20):
+        store.put(f"shared/{number:02}", b"abc")
+    progress, found = SweepProgress(), []
+    for _ in range(12):
+        swept = sweep(store, writer, age_floor=NONE, progress=progress)
+        assert len(swept.objects) <= 3
+        found += [info.key for info in swept.objects]
+    assert sorted(found) == [f"shared/{number:02}" for number in range(20)]
+    assert keys() == named(last)
+
+
+def test_of_parts_a_few_are_read_at_a_time_and_none_twice_where_nothing_is_left(
+    store: MemoryStore, writer: LogWriter, new_manifest: NewManifest, start: datetime
+) -> None:
+    plain = new_manifest(1, writer=writer, store=store)
+    root = rooted(plain, store, servers=[[0], [1]])
+    CheckpointStore(store).complete(writer, root, start)
+    read: list[str] = []
+
+    class Reading:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def get(self, key: str) -> bytes:
+            read.append(key)
+            return store.get(key)
+
+    reading: Any = Reading()
+    assert sweep(reading, writer, age_floor=NONE).objects == ()
+    assert sorted(key for key in read if "part-" in key) == sorted(p.key for p in root.parts)
+    store.put("shared/left", b"abc")
+    assert [i.key for i in sweep(store, writer, age_floor=NONE).objects] == ["shared/left"]
+    verify_files(store, CheckpointStore(store).load_id(writer.entries, 1), full=True)
+
+
+class Race:
+    """Drivers of one lineage that take checkpoints, let them go and sweep, a step at a time."""
+
+    def __init__(self, owner: Owner, new_manifest: NewManifest, start: datetime) -> None:
+        self.store = MemoryStore("race")
+        self._owner, self._new, self._start = owner, new_manifest, start
+        self.drivers: list[Any] = []
+        self.number = 0
+        self.claim()
+
+    def claim(self) -> None:
+        """Another driver takes over; those before it do not know."""
+        writer = LogWriter.claim(self.store, self._owner, f"driver-{len(self.drivers)}")
+        newest = next(iter(retained(writer.entries)), None)
+        self.drivers.append(
+            SimpleNamespace(
+                writer=writer,
+                progress=SweepProgress(),
+                pending=[],
+                base=newest.checkpoint_id if newest else 0,
+            )
+        )
+
+    def known(self, driver: Any) -> UnderWay:
+        bases = {base for _, base in driver.pending} | {driver.base}
+        ids = tuple(made.checkpoint_id for made, _ in driver.pending)
+        return UnderWay(ids, tuple(bases - {0}))
+
+    def begin(self, driver: Any, keep: Collection[str]) -> None:
+        """An upload, which keeps some of what its base has and adds a file."""
+        self.number += 1
+        before = self.names(driver)
+        names = [*sorted(before.intersection(keep)), f"n{self.number}"]
+        made = self._new(self.number, names, writer=driver.writer)
+        there = {f"shared/b{at}-{name}.sst-0123" for at in (0, 64) for name in before}
+        for key in made.keys - there:
+            self.store.put(key, f"bytes of {key}".encode())
+        driver.pending.append((made, driver.base))
+
+    def names(self, driver: Any) -> set[str]:
+        """Files that the next upload may build on."""
+        if not driver.base:
+            return set()
+        loaded = self.load(driver.writer, driver.base)
+        return {file.name.removesuffix(".sst") for file in loaded.files if file.shared}
+
+    def load(self, writer: LogWriter, checkpoint_id: int) -> Manifest:
+        return CheckpointStore(self.store).load_id(writer.entries, checkpoint_id)
+
+    def act(self, driver: Any, action: str, keep: Collection[str]) -> None:
+        checkpoints = CheckpointStore(self.store)
+        if action == "begin" and len(driver.pending) < 2:
+            self.begin(driver, keep)
+        elif action == "complete" and driver.pending:
+            made, _ = driver.pending.pop(0)
+            checkpoints.complete(driver.writer, made, self._start)
+            driver.base = made.checkpoint_id
+        elif action == "abort" and driver.pending:
+            driver.pending.pop()
+        elif action == "retire":
+            checkpoints.retire(
+                driver.writer,
+                2,
+                pinned=self.known(driver).pinned,
+                pending=[h for made, _ in driver.pending for h in made.handles],
+            )
+        elif action == "sweep":
+            sweep(
+                self.store,
+                driver.writer,
+                age_floor=NONE,
+                under_way=lambda: self.known(driver),
+                progress=driver.progress,
+            )
+
+    def check(self) -> None:
+        """Whatever the log says is there can be restored."""
+        log = [entry for _, entry in LineageLog.open(self.store).read()]
+        for checkpoint in retained(log):
+            whole = CheckpointStore(self.store).load(checkpoint)
+            verify_files(self.store, whole, full=True)
+
+
+ACTIONS = ["begin", "complete", "sweep", "abort", "retire", "sweep", "begin", "complete"]
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_whoever_sweeps_whenever_what_exists_can_be_restored(
+    data: st.DataObject, owner: Owner, new_manifest: NewManifest, start: datetime
+) -> None:
+    race = Race(owner, new_manifest, start)
+    for _ in range(data.draw(st.integers(4, 30))):
+        action = data.draw(st.sampled_from([*ACTIONS, "claim"]))
+        if action == "claim":
+            race.claim()
+            continue
+        # Mostly the present driver; sometimes one that does not know yet that it is followed.
+        driver = data.draw(st.sampled_from([*race.drivers, *race.drivers[-1:] * 4]))
+        names = sorted(race.names(driver)) if driver is race.drivers[-1] else []
+        keep = data.draw(st.sets(st.sampled_from(names))) if names else set()
+        if driver is race.drivers[-1]:
+            race.act(driver, action, keep)
+        elif action != "begin":
+            with suppress(Fenced, AlreadyExists):
+                race.act(driver, action, keep)
+        race.check()
+    last = race.drivers[-1]
+    last.pending.clear()
+    for action in ("begin", "complete", "sweep", "sweep", "sweep"):
+        race.act(last, action, ())
+    race.check()
+    needed = named(
+        *(race.load(last.writer, c.checkpoint_id) for c in retained(last.writer.entries))
+    )
+    left = {info.key for prefix in ("chk-", "shared/") for info in race.store.list(prefix)}
+    assert left == needed
