@@ -9,6 +9,7 @@ ones a small letter. Called by whoever decodes what Moorage stored. See docs/for
 
 import hashlib
 import re
+import threading
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
@@ -17,6 +18,9 @@ import msgspec
 from moorage_state.errors import CorruptState, NewerFormat
 
 T = TypeVar("T")
+
+_preparing = threading.Lock()
+_prepared: set[Any] = set()
 
 FIRST_FORMAT = 1
 """Before it, layouts changed without their numbers: nothing can tell what such bytes mean."""
@@ -90,6 +94,7 @@ def decode_document(data: bytes, kind: type[T], what: str, where: str) -> T:
     `NewerFormat` where something is not known and not optional, or has another type, and
     `msgspec.DecodeError` for what is no JSON.
     """
+    _prepare(kind)
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -101,6 +106,14 @@ def decode_document(data: bytes, kind: type[T], what: str, where: str) -> T:
     except msgspec.ValidationError as error:
         problem = error
     raise unknown_name(what, f"problem={str(problem)!r}", where) from problem
+
+
+def _prepare(kind: Any) -> None:
+    """Have msgspec look at the type once: two threads that do so at a time crash the process."""
+    with _preparing:
+        if kind not in _prepared:
+            msgspec.json.Decoder(kind)
+            _prepared.add(kind)
 
 
 def _info(kind: Any) -> msgspec.inspect.Type:

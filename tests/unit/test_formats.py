@@ -1,6 +1,8 @@
 """One rule for what a reader does not know: refused by name, unless its name says optional."""
 
 import json
+import subprocess
+import sys
 
 import msgspec
 import pyarrow as pa
@@ -142,3 +144,33 @@ def test_canonical_files_keep_the_rule() -> None:
     assert read_meta(with_field("?hint"), "here") == read_meta(schema, "here")
     with pytest.raises(NewerFormat, match=r"canonical file.*path=here.*`vital`"):
         read_meta(with_field("vital"), "here")
+
+
+FIRST_DOCUMENTS = """
+import sys, threading
+import msgspec
+from moorage_state.formats import decode_document
+
+sys.setswitchinterval(1e-4)
+for _ in range(20):
+    kind = msgspec.defstruct("Leaf", [("n", int, 0)])
+    for depth in range(30):
+        kind = msgspec.defstruct(f"Node{depth}", [(f"a{n}", kind | None, None) for n in range(4)])
+    start = threading.Barrier(4)
+
+    def read():
+        start.wait()
+        decode_document(b'{"a3":' * 20 + b"{}" + b"}" * 20, kind, "tree", "here")
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+"""
+
+
+def test_threads_that_read_the_first_documents_of_a_kind_at_once_do_not_crash_the_process():
+    """What msgspec finds out of a type when it first meets it is not safe in threads."""
+    done = subprocess.run([sys.executable, "-c", FIRST_DOCUMENTS], check=False)
+    assert done.returncode == 0

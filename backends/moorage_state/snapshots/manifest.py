@@ -537,8 +537,11 @@ class _Head(msgspec.Struct):
     format: int
 
 
+_decode_head = msgspec.json.Decoder(_Head).decode
+
+
 def _format_in(body: bytes) -> int:
-    return msgspec.json.decode(body, type=_Head).format
+    return _decode_head(body).format
 
 
 def _problem(manifest: SnapshotRoot) -> str:
