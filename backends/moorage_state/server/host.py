@@ -41,7 +41,7 @@ from moorage_state.server.operations import (
 )
 from moorage_state.server.restore import Restored, Restorer, with_handles
 from moorage_state.server.spool import DeltaSpool
-from moorage_state.server.uploads import PartWriter, copy_native, export, materialize
+from moorage_state.server.uploads import PartWriter, copy_native, export, materialize, persist
 from moorage_state.snapshots import PartRef
 from moorage_state.snapshots.parts import PartCache
 from moorage_state.state_backends.rocksdb import EmbeddedRocksDBStateBackend
@@ -280,6 +280,22 @@ class RangeHost:
             open_store(store_url), run, checkpoint_id, self._databases.owner, self._parts
         )
         return writer.write(snapshots, requests, limits, base or [])
+
+    def persist_many(
+        self,
+        run: str,
+        store_url: str,
+        ranges: list[RangeSpec],
+        limits: UploadLimits,
+        least_bytes: int,
+    ) -> Uploaded:
+        found = [self._leases.get(spec.lease(run)) for spec in ranges]
+        pairs = [(one.snapshots, new) for one in found if (new := one.unlisted()) is not None]
+        size = sum(path.stat().st_size for _, new in pairs for path in new.local if path.exists())
+        if not pairs or size < least_bytes:
+            return Uploaded([], 0, 0, 0)
+        snapshots, listings = zip(*pairs, strict=True)
+        return persist(snapshots, listings, run, open_store(store_url), limits)
 
     def materialize_many(
         self,

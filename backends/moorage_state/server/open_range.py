@@ -43,6 +43,7 @@ from moorage_state.server.operations import (
     SnapshotWay,
     Version,
 )
+from moorage_state.server.range_log import Listing
 from moorage_state.server.restore import Restored, write_marker
 from moorage_state.server.spool import DeltaSpool
 
@@ -249,6 +250,11 @@ class OpenRange:
         if epoch is not None:
             self._spool.drop_through(epoch)
             self._directory.drop_log_through(epoch)
+
+    def unlisted(self) -> Listing | None:
+        """Committed deltas that are not in the store, where checkpoints list them."""
+        log = self.snapshots.log
+        return log.unlisted(self._spool.kept) if log else None
 
     def notify_aborted(self, checkpoint_id: int) -> None:
         """Stop the upload of this checkpoint, and drop its local copy."""

@@ -442,6 +442,20 @@ class StateApi(Protocol):
             StoreUnavailable: the store does not take it.
         """
 
+    def persist_many(
+        self,
+        run: str,
+        store_url: str,
+        ranges: list[RangeSpec],
+        limits: UploadLimits,
+        least_bytes: int,
+        /,
+    ) -> Uploaded:
+        """Bring committed deltas that no checkpoint lists to the store, if they are so many bytes.
+
+        So the next checkpoint need not. Raises as `upload_many`.
+        """
+
     def materialize_many(
         self,
         run: str,

@@ -71,6 +71,7 @@ class RangeLog:
         self._lock = threading.Lock()
         self._base: Base | None = None
         self._places: dict[str, FileRef] = {}
+        self._ahead: dict[str, tuple[FileRef, float]] = {}
         self._next: tuple[Base, Base | None, float] | None = None
         self._listings: dict[int, Listing] = {}
 
@@ -103,6 +104,7 @@ class RangeLog:
             # Of one whose end nobody told it is not known whether it lists what is here.
             if self._listings or not builds:
                 self._base, self._next, self._places = None, None, {}
+                self._ahead.clear()
                 self._listings.clear()
             base = self._newest()
             listing = self._listed(base, version, committed) if base else None
@@ -125,6 +127,7 @@ class RangeLog:
                 self._next = None
             self._base = base
             self._places = {file.name: file for file in listing.stored}
+            self._forget_ahead(listing.version.epoch)
             return base.materialized
 
     def aborted(self, checkpoint_id: int) -> None:
@@ -136,6 +139,42 @@ class RangeLog:
             listing.cancel.set()
             if self._next is not None and self._next[0] is listing.base:
                 self._next = None
+            self._forget_ahead(listing.version.epoch)
+
+    def unlisted(self, committed: Mapping[Version, Path]) -> Listing | None:
+        """The deltas that no checkpoint lists and that are not in the store; None without a base.
+
+        Args:
+            committed: deltas on this volume.
+        """
+        with self._lock:
+            if self._base is None or not committed:
+                return None
+            after = self._base.materialized.epoch
+            known = self._places.keys() | self._fresh()
+            new = sorted(one for one in committed if one.epoch > after)
+            paths = [committed[one] for one in new]
+            local = [path for path in paths if path.name not in known]
+            return Listing(new[-1], self._base, local=local) if local else None
+
+    def uploaded(self, files: Iterable[FileRef], base: Base | None) -> None:
+        """These deltas are in the store before any checkpoint asks for them.
+
+        Args:
+            base: that of the listing they were; when the log has another by now, they do not count.
+        """
+        with self._lock:
+            if base is self._base:
+                self._ahead.update((file.name, (file, self._clock())) for file in files)
+
+    def _fresh(self) -> dict[str, FileRef]:
+        now = self._clock()
+        return {n: file for n, (file, at) in self._ahead.items() if now - at < _UNLISTED_SECONDS}
+
+    def _forget_ahead(self, epoch: int) -> None:
+        """What a checkpoint listed is known from it, or is garbage with it."""
+        late = {n: one for n, one in self._ahead.items() if int(n[:20]) > epoch}
+        self._ahead = late
 
     def begins_with(self, checkpoint_id: int) -> bool:
         """Whether the copy that was taken with this checkpoint is what the log begins with."""
@@ -172,7 +211,8 @@ class RangeLog:
         self, base: Base, version: Version, committed: Mapping[Version, Path]
     ) -> Listing | None:
         """None where a delta between the base and the version is not known."""
-        named = ((parse_delta_name(name), file) for name, file in self._places.items())
+        places = {**self._fresh(), **self._places}
+        named = ((parse_delta_name(name), file) for name, file in places.items())
         stored = {at[0]: file for at, file in named if at is not None}
         local = {one.epoch: one for one in committed}
         listing = Listing(version, base)

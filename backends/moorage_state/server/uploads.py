@@ -253,15 +253,19 @@ def upload(
     *,
     names: "Names | None" = None,
     copies: bool = False,
+    ahead: "Sequence[Listing] | None" = None,
 ) -> Uploaded:
     """Bring the snapshots of all `parts` to the store.
 
     Args:
         names: has the keys of the objects; those of a checkpoint if not given.
         copies: the copies that were taken, also where a checkpoint lists a log.
+        ahead: what is uploaded of each, where no checkpoint asks for it.
     """
     with ExitStack() as stack:
-        taken = [_taken(stack, p.snapshots, checkpoint_id, copies=copies) for p in parts]
+        taken: Sequence[Taken | Listing] = ahead or [
+            _taken(stack, part.snapshots, checkpoint_id, copies=copies) for part in parts
+        ]
         pool = stack.enter_context(ThreadPoolExecutor(_UPLOAD_THREADS, "upload"))
         files = _each(pool, partial(_files_of, copies), list(zip(count(), parts, taken)))
         sizes = [sum(file.size for file in group) for group in files]
@@ -369,6 +373,21 @@ def materialize(
         one.begin_log().materialized(
             checkpoint_id, Version(handle.epoch, handle.digest), handle.files, on
         )
+    return replace(done, handles=[])
+
+
+def persist(
+    snapshots: Sequence[Snapshots],
+    listings: Sequence[Listing],
+    run: str,
+    store: ObjectStore,
+    limits: UploadLimits,
+) -> Uploaded:
+    """See `StateApi.persist_many`."""
+    work = [UploadPart(one, []) for one in snapshots]
+    done = upload(work, run, 0, store, limits, ahead=listings)
+    for one, listing, handle in zip(snapshots, listings, done.handles, strict=True):
+        one.begin_log().uploaded(handle.deltas, listing.base)
     return replace(done, handles=[])
 
 

@@ -142,6 +142,9 @@ _TABLE: dict[str, _Setting] = {
     "state.changelog.max-failures-allowed": _Setting(
         "changelog_failures", value_kinds.whole(0, 1_000_000)
     ),
+    "state.changelog.dstl.dfs.preemptive-persist-threshold": _Setting(
+        "changelog_persists_at", value_kinds.size(1)
+    ),
 }
 
 KNOWN_KEYS = tuple(_TABLE)
@@ -201,6 +204,7 @@ def changelog_options(
         found.changelog_materializes,
         found.changelog_interval,
         found.changelog_failures,
+        found.changelog_persists_at,
     )
 
 

@@ -70,11 +70,14 @@ class ChangelogOptions:
         materializes: whether ranges are copied whole now and then; else only deltas are added.
         interval_seconds: between two such copies.
         max_failures: of copies in a row, before the run fails.
+        persists_at: bytes of a server's deltas that go to the store before a checkpoint asks for
+            them.
     """
 
     materializes: bool
     interval_seconds: float
     max_failures: int
+    persists_at: int = 5 * _MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ class BackendOptions:
     changelog_materializes: bool = True
     changelog_interval: float = 600.0
     changelog_failures: int = 3
+    changelog_persists_at: int = 5 * _MIB
 
     def rocks_options(self, servers: int = 1, memory: int | None = None) -> RocksOptions:
         """RocksDB's options of each of `servers` servers on one machine. Raises UserError.

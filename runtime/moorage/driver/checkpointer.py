@@ -189,6 +189,8 @@ class Checkpointer:
             self._coordinator.on_time(self._clock())
         if self._commits_now(epoch):
             self._coordinator.trigger_checkpoint()
+        if self._materialization is not None and not self._works and epoch > self._covered_epoch:
+            self._materialization.ahead(epoch)
         self._carry_out(at)
         reports, self._reports = self._reports, []
         return reports

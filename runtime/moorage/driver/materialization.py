@@ -22,9 +22,15 @@ from moorage_state.tuning import ChangelogOptions
 
 _log = logging.getLogger(__name__)
 
+_PERSIST_SECONDS = 1.0
+"""Between two looks whether servers have deltas enough to upload ahead."""
+
 
 class Copies(Protocol):
     """What a `RangeFleet` does of it."""
+
+    def persist(self, least_bytes: int) -> FleetUpload:
+        """Bring deltas that no checkpoint lists to the store, where a server has so many bytes."""
 
     def materialize(self, checkpoint_id: int) -> FleetUpload:
         """Bring the copies that were taken with this checkpoint to the store."""
@@ -61,6 +67,9 @@ class Materialization:
         self._copied: int | None = None
         self.uploads = False
         self._began = 0.0
+        self._persisted = 0
+        self._persists = False
+        self._asked = float("-inf")
 
     @property
     def unlisted(self) -> tuple[int, ...]:
@@ -87,6 +96,23 @@ class Materialization:
             return "log"
         self._copied, self.uploads = checkpoint_id, True
         return "log and copy"
+
+    def ahead(self, epoch: int) -> None:
+        """At a boundary: have deltas uploaded, so that the next checkpoint need not."""
+        now = self._clock()
+        if self._persists or epoch <= self._persisted or now - self._asked < _PERSIST_SECONDS:
+            return
+        self._persists, self._persisted, self._asked = True, epoch, now
+        action = partial(self._fleet.persist, self._options.persists_at)
+        self._background.run("persist", action, self._went_ahead)
+
+    def _went_ahead(self, result: FleetUpload | BaseException) -> None:
+        self._persists = False
+        if isinstance(result, BaseException):
+            if not isinstance(result, MoorageError) or isinstance(result, (Fenced, Bug)):
+                raise result
+            # The next checkpoint uploads them.
+            _log.info("deltas were not uploaded ahead: %s", result)
 
     def completed(self, checkpoint_id: int) -> None:
         """A checkpoint completed: the copy that was taken with it can go to the store."""

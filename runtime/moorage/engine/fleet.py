@@ -55,6 +55,8 @@ T = TypeVar("T")
 
 _NOTHING = Version(0, "")
 _NOWHERE = -1
+_AHEAD = 0
+"""Stands for a checkpoint where servers upload what none has asked for."""
 _CONNECTING = 16
 
 _LOOK_SECONDS = 1.0
@@ -333,6 +335,18 @@ class RangeFleet:
 
         return _parts_together(self._uploads.run(checkpoint_id, upload, by_server))
 
+    def persist(self, least_bytes: int) -> FleetUpload:
+        """Have servers upload deltas of so many bytes that no checkpoint lists yet."""
+        run, limits = self._run, UploadLimits()
+        by_server: dict[int, list[RangeSpec]] = {}
+        for item in self._ranges.values():
+            by_server.setdefault(item.server, []).append(item.spec)
+
+        def persist(server: int, client: ServerConnection) -> Uploaded:
+            return client.persist_many(run, self._store_url, by_server[server], limits, least_bytes)
+
+        return _together(self._uploads.run(_AHEAD, persist, by_server))
+
     def materialize(self, checkpoint_id: int) -> FleetUpload:
         """Bring the copies that were taken with a checkpoint to the store, beside the epochs."""
         run, limits = self._run, UploadLimits()
@@ -405,6 +419,7 @@ class RangeFleet:
         """The run ends and these checkpoints with it."""
         # Nobody waits for hosts that are gone.
         self._close_gone()
+        self._uploads.end(_AHEAD)
         for checkpoint_id in checkpoint_ids:
             self.aborted(checkpoint_id)
 

@@ -288,6 +288,38 @@ def test_what_was_materialized_long_ago_and_never_listed_is_not_listed():
     assert begins_with(log, 5) == 1
 
 
+def ahead(op, least_bytes=1):
+    ranges = [RangeSpec(op.spec.uid, op.spec.start, op.spec.end)]
+    return op.api.persist_many(op.run, op.url, ranges, UploadLimits(), least_bytes)
+
+
+def test_deltas_that_were_uploaded_ahead_are_not_uploaded_with_the_checkpoint(op, key):
+    write(op, key, 2)
+    assert ahead(op).objects == 0  # nothing lists deltas yet
+    op.log(1)
+    write(op, key, 3)
+    assert ahead(op, 1 << 30).objects == 0
+    assert ahead(op).objects == 1
+    assert ahead(op).objects == 0
+    before = objects(op)
+    op.log(2)
+    assert [name.partition("/")[0] for name in objects(op).keys() - before.keys()] == ["chk-2"]
+    expected = op.read()
+    op.open(run="f2r0")
+    assert op.read() == expected
+
+
+def test_what_was_uploaded_ahead_and_an_aborted_checkpoint_listed_is_uploaded_again(op, key):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key, 2)
+    ahead(op)
+    op.range.snapshot(2, op.version, "log")
+    given_up = {file.key for file in op.upload(2).deltas}
+    op.api.notify_aborted(2)
+    assert not {file.key for file in op.log(3).deltas} & given_up
+
+
 def test_a_log_crosses_the_wire(servers, drive, key):
     with servers.connect(0) as client:
         op = drive(client)
@@ -295,6 +327,7 @@ def test_a_log_crosses_the_wire(servers, drive, key):
         write(op, key)
         op.log(1)
         write(op, key)
+        assert ahead(op).objects == 1
         op.log(2, "log and copy")
         materialize(op, 2)
         write(op, key)
