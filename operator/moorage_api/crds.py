@@ -331,6 +331,7 @@ def _job_columns() -> list[_Column]:
         _column("Epoch", ".status.job.epoch", "integer", wide=True),
         _column("RestoredFrom", ".status.attempt.restoredFrom.path", wide=True),
         _column("Backend", ".status.reconciliation.stateBackend", wide=True),
+        _column("Operator", ".status.operator.lease", wide=True),
         _column("Image", ".spec.image", wide=True),
         _column("Message", ".status.message", wide=True),
     ]

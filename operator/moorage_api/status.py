@@ -53,6 +53,15 @@ class Condition(Report):
     last_transition_time: Moment
 
 
+class OperatorView(Report):
+    """Which operator looks after a job."""
+
+    lease: str
+    """`namespace/name` of its Lease."""
+    taken_from: str = ""
+    """The Lease of the one before, while nobody acts because that one may still be at it."""
+
+
 class RestorePointStatus(Report):
     """What the next start begins from, once that is decided."""
 
@@ -250,6 +259,8 @@ class JobStatus(Report):
     """The one thing to know now; for a Blocked job, the one thing to do."""
     lineage_owner_uid: str = ""
     """The object that this status was written for: a restored backup has another uid."""
+    operator: OperatorView | None = None
+    """The operator that looks after the job: no other one acts on it."""
     reconciliation: Reconciliation = Reconciliation()
     operation: OperationStatus | None = None
     operation_counter: int = 0

@@ -4,6 +4,7 @@ What an effect led to is seen by the next pass; here only failures count. Each s
 changed anything, so that a pass without a change is the last one.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -44,6 +45,7 @@ from moorage_operator.ports import (
     NotFound,
     Object,
 )
+from moorage_operator.shards import Tenure
 from moorage_operator.snapshots.naming import (
     TRIGGER_ANNOTATION,
     TRIGGER_LABEL,
@@ -69,6 +71,8 @@ class Subject:
     spec: JobSpec | None = None  # the job's newest spec, if it can be read
     refs: JobRefs | None = None  # what reaching the store takes; None where nothing is known of it
     revisions: Mapping[str, Revision] = field(default_factory=dict)
+    # For how long the pass may act; None for as long as its process leads
+    tenure: Tenure | None = None
 
     @classmethod
     def of_job(cls, body: Object, world: JobWorld, plan: Plan) -> Self:
@@ -130,8 +134,13 @@ class Actor:
         """
         if not self.may_act():
             raise ActionFailed("this process does not lead any more")
+        tenure = subject.tenure
         try:
-            return await self._do(effect, subject)
+            async with asyncio.timeout_at(await tenure.until() if tenure is not None else None):
+                return await self._do(effect, subject)
+        except TimeoutError as error:
+            why = "it took longer than the job is certain to be this operator's; it is gone on with"
+            raise ActionFailed(_failed(effect, why)) from error
         except ApiUnavailable as error:
             raise ActionFailed(_failed(effect, str(error)), error.retry_after) from error
         except (ClusterError, EndpointUnreachable) as error:
@@ -310,6 +319,7 @@ def _snapshot_body(effect: KeepSnapshot, name: str, job: Meta) -> Object:
                 names.JOB_LABEL: job.name,
                 TRIGGER_LABEL: effect.trigger,
                 TYPE_LABEL: kind,
+                **{key: job.labels[key] for key in (names.SHARD_LABEL,) if key in job.labels},
             },
             "annotations": notes,
         },

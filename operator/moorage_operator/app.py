@@ -35,6 +35,7 @@ from moorage_operator.loop import Reconciler
 from moorage_operator.metrics import ApiMetrics, OperatorMetrics, health_server
 from moorage_operator.ports import Cluster, ClusterError, JobRefs, Kind, Ref, WallClock
 from moorage_operator.settings import Settings, SettingsError
+from moorage_operator.shards import Ownership, Selection, joined
 from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.watch_cache import WatchCache
 from moorage_operator.watch_health import Canary, Namespace, WatchedNamespaces
@@ -82,6 +83,7 @@ class App:
     leader: Leader | None  # None if there is only ever one process
     namespaces: WatchedNamespaces  # those to look after, and which of them cannot be
     watched: WatchCache  # what lists and watches have shown, which passes look at first
+    selection: Selection  # which jobs are this operator's
     # Knows whether the watches are alive
     canary: Canary = field(default_factory=lambda: Canary(time.monotonic))
     _lists: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LISTS_AT_ONCE))
@@ -145,7 +147,7 @@ class App:
             if refusal:
                 self.canary.excuse(kind, namespace)
 
-        return Watching(self.found, self.settings.watch_namespaces, seen, told)
+        return Watching(self.found, self.selection, seen, told)
 
     async def _hold(self, leader: Leader) -> None:
         await leader.hold()
@@ -182,7 +184,7 @@ class App:
 
     async def _take_in(self, kind: Kind, namespace: Namespace, spread: float) -> None:
         mark = self.watched.mark
-        bodies = await self.cluster.list(kind, namespace)
+        bodies = await self.cluster.select(kind, namespace, self.selection.selector)
         for gone in self.watched.listed(kind, namespace, bodies, mark):
             self.queue.wake(Ref(kind, *gone), random.uniform(0.0, spread))  # noqa: S311
         self._show_canary(kind, namespace, bodies)
@@ -200,7 +202,8 @@ class App:
     async def _list_pods(self, namespace: Namespace) -> None:
         mark, found = self.watched.mark, list[dict[str, Any]]()
         for role in ("driver", "executor"):
-            found += await self.cluster.list("Pod", namespace, {ROLE_LABEL: role})
+            selector = joined(f"{ROLE_LABEL}={role}", self.selection.selector)
+            found += await self.cluster.select("Pod", namespace, selector)
         # Anybody may put the one label on a pod; only those with the other are watched.
         pods = [one for one in found if JOB_LABEL in one["metadata"]["labels"]]
         self.watched.listed("Pod", namespace, pods, mark)
@@ -299,7 +302,15 @@ async def build(
         start_timeout=settings.start_timeout,
         stop_timeout=settings.stop_timeout,
     )
-    leader = _leader(settings, cluster) if settings.leader_election else None
+    selection = Selection(settings.watch_namespaces, settings.shard, settings.shards)
+    leader = _leader(settings, cluster, selection) if settings.leader_election else None
+    ownership = Ownership(
+        cluster,
+        selection,
+        f"{settings.namespace}/{settings.lease}",
+        settings.lease_duration,
+        asyncio.get_running_loop().time,
+    )
     clock: WallClock = SystemClock()
     drivers = HttpDrivers()
     stack.push_async_callback(drivers.close)
@@ -312,6 +323,8 @@ async def build(
         waiting=lambda: queue.waiting,
         leads=leads,
         namespaces=namespaces.shown,
+        held_elsewhere=lambda: ownership.waiting,
+        shards=tuple(dict.fromkeys((settings.shard, "", *settings.shards))),
         version=_version(),
         registry=registry,
     )
@@ -328,9 +341,13 @@ async def build(
         metrics=metrics,
         watched=watched,
         shows=lambda one: not namespaces.problem(one if settings.watch_namespaces else None),
+        # Without a Lease there is nothing by which another operator could know this one.
+        ownership=ownership if leader is not None else None,
     )
     queue = WorkQueue(reconciler.reconcile, settings.workers, waited=metrics.waited)
-    return App(settings, found, cluster, reconciler, queue, metrics, leader, namespaces, watched)
+    return App(
+        settings, found, cluster, reconciler, queue, metrics, leader, namespaces, watched, selection
+    )
 
 
 def _lineages(
@@ -357,14 +374,14 @@ def _ref_of(job: JobRefs) -> Ref:
     return Ref("StatefulSparkJob", job.meta.namespace, job.meta.name)
 
 
-def _leader(settings: Settings, cluster: Cluster) -> Leader:
+def _leader(settings: Settings, cluster: Cluster, selection: Selection) -> Leader:
     duration = settings.lease_duration
     times = LeaseTimes(duration, give_up=duration * 2 / 3, retry=duration * 2 / 15)
     # A process that was started anew under the same name is another one.
     identity = f"{settings.identity or socket.gethostname()}_{uuid.uuid4()}"
     tick = asyncio.get_running_loop().time
-    where = (settings.namespace, settings.lease_name)
-    return Leader(cluster, *where, identity, times=times, tick=tick)
+    where = (settings.namespace, settings.lease)
+    return Leader(cluster, *where, identity, selection=selection.text, times=times, tick=tick)
 
 
 async def _cluster_uid(cluster: Cluster) -> str:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from moorage_operator.ports import Cluster, ClusterError, Conflict, NameTaken, Object
+from moorage_operator.shards import SELECTION_ANNOTATION
 
 _log = logging.getLogger("moorage.operator")
 
@@ -43,6 +44,7 @@ class Leader:
 
     Args:
         identity: of this process; no two are alike.
+        selection: what the holder looks after, as others may read it on the Lease.
         tick: seconds that only ever grow, of this process.
         wall: the time that is written into the Lease, for people.
     """
@@ -54,13 +56,15 @@ class Leader:
         name: str,
         identity: str,
         *,
+        selection: str = "",
         times: LeaseTimes | None = None,
         tick: Callable[[], float],
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cluster, self._namespace, self._name = cluster, namespace, name
         self._identity, self._times = identity, times or LeaseTimes()
-        self._tick, self._wall = tick, wall
+        self._tick, self._wall, self._selection = tick, wall, selection
+        self._odd = ""  # what the holder selects, told of because it is something else
         self._held_until = float("-inf")
         self._follows = self._may_hold = False
         self._seen: tuple[Any, ...] | None = None
@@ -148,8 +152,23 @@ class Leader:
         if holder and not self._lapsed(found):
             # Whoever holds it is not this process, whatever this process believed.
             self._held_until = float("-inf")
+            self._compare(found)
             return False
         return await self._write(found, holder=self._identity)
+
+    def _compare(self, found: Object) -> None:
+        """Two operators of one Lease are one at a time: the part of the other is nobody's."""
+        theirs = (found["metadata"].get("annotations") or {}).get(SELECTION_ANNOTATION, "")
+        if theirs not in {self._selection, self._odd}:
+            _log.warning(
+                "the holder of the lease looks after other jobs: lease=%s/%s theirs=%s own=%s; if "
+                "this is no upgrade, give each operator a --lease-name of its own",
+                self._namespace,
+                self._name,
+                theirs or "all",
+                self._selection,
+            )
+        self._odd = theirs
 
     def _lapsed(self, found: Object) -> bool:
         """Whether it was seen unchanged for as long as it lasts."""
@@ -163,7 +182,7 @@ class Leader:
 
     async def _create(self) -> bool:
         spec = self._spec(self._identity, 0, fresh=True)
-        meta = {"name": self._name, "namespace": self._namespace}
+        meta = {"name": self._name, "namespace": self._namespace, **self._notes()}
         kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         self._may_hold = True
         try:
@@ -177,13 +196,17 @@ class Leader:
         fresh = _holder(found) != holder
         count = int(spec.get("leaseTransitions") or 0) + (fresh and bool(holder))
         version = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
-        patch = {"metadata": version, "spec": self._spec(holder, count, fresh=fresh)}
+        spec = self._spec(holder, count, fresh=fresh)
+        patch = {"metadata": {**version, **self._notes()}, "spec": spec}
         self._may_hold |= bool(holder)
         try:
             await self._cluster.patch("Lease", self._namespace, self._name, patch)
         except Conflict:
             return False
         return True
+
+    def _notes(self) -> Object:
+        return {"annotations": {SELECTION_ANNOTATION: self._selection}} if self._selection else {}
 
     def _spec(self, holder: str, transitions: int, *, fresh: bool) -> Object:
         now = self._wall().strftime("%Y-%m-%dT%H:%M:%S.%fZ")

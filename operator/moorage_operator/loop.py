@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from moorage_api.snapshot import FINAL_STATES
+from moorage_api.status import OperatorView
 from moorage_operator.act import Actor, Subject
 from moorage_operator.attempts import Attempts
 from moorage_operator.children import names
@@ -45,9 +46,10 @@ from moorage_operator.ports import (
     WallClock,
 )
 from moorage_operator.recorder import Written, tell, write_status
+from moorage_operator.shards import Ownership, Tenure, claim, lead, operator_of
 from moorage_operator.tokens import Authorities, Tokens
 from moorage_operator.watch_cache import CachedReads, WatchCache
-from moorage_operator.world import Config, JobWorld, PodView, SnapshotWorld, Unreadable
+from moorage_operator.world import Config, JobWorld, Meta, PodView, SnapshotWorld, Unreadable
 
 _log = logging.getLogger("moorage.operator")
 
@@ -82,6 +84,7 @@ class Reconciler:
         may_act: False while another process may be the leader.
         watched: what watches have shown; None if nothing is watched, and every pass reads live.
         shows: whether watches show what happens in a namespace.
+        ownership: whose jobs are; None if all are this operator's.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class Reconciler:
         chance: random.Random | None = None,
         watched: WatchCache | None = None,
         shows: Callable[[str], bool] = lambda _: True,
+        ownership: Ownership | None = None,
     ) -> None:
         self._cluster, self._clock, self._config = cluster, clock, config
         self._decide_job, self._decide_snapshot = decide_job, decide_snapshot
@@ -122,7 +126,7 @@ class Reconciler:
             self.specs,
             self.directories,
         )
-        self._watched, self._shows = watched, shows
+        self._watched, self._shows, self._ownership = watched, shows, ownership
         self._looker = self._observer
         if watched is not None:
             self._looker = self._observer.on(CachedReads(watched, cluster))
@@ -182,12 +186,17 @@ class Reconciler:
         calm = await self._look(ref, memory)
         if calm is not None:
             return calm
-        memory.live, memory.rest = _seconds(), None
+        memory.rest = None
         for _ in range(_WHOLE_PASSES):
+            memory.live = _seconds()
             body = await self._cluster.get(ref.kind, ref.namespace, ref.name)
             if body is None:
                 return await self._gone(ref)
             memory.begin(body["metadata"]["uid"])
+            if ref.kind == "StatefulSparkJob":
+                elsewhere = await self._elsewhere(ref, body, memory)
+                if elsewhere is not None:
+                    return elsewhere
             one_pass = self._job if ref.kind == "StatefulSparkJob" else self._snapshot
             try:
                 done = await one_pass(ref, body, memory)
@@ -264,7 +273,8 @@ class Reconciler:
         world = await self._looker.job(body, self._actor.store_tasks_of(memory.uid), heard)
         if world.operator_too_old or world.status.operation is not None:
             return None
-        if not _is_settled(world.drivers, world.executors):
+        claimed = self._keeps(world.meta, world.status.operator, unclaimed=False)
+        if not claimed or not _is_settled(world.drivers, world.executors):
             return None
         plan = self._decide_job(world)
         rests = (
@@ -290,6 +300,11 @@ class Reconciler:
     async def _look_at_snapshot(self, body: Object, memory: Memory) -> Pass | None:
         world = await self._looker.snapshot(body, self._actor.store_tasks_of(memory.uid))
         if world is None or world.snapshot.status.state not in FINAL_STATES:
+            return None
+        # Caches of a shard have no jobs of another, whose snapshot this may be.
+        if world.job is None and self._ownership and self._ownership.selection.selector:
+            return None
+        if world.job and not self._keeps(world.job.meta, world.job.status.operator):
             return None
         plan = self._decide_snapshot(world)
         labels = body["metadata"].get("labels") or {}
@@ -322,6 +337,10 @@ class Reconciler:
         if world.operator_too_old:
             return await self._hands_off(body, memory, world, plan)
         status = plan.status
+        if self._ownership is not None:
+            status = status.model_copy(update={"operator": self._ownership.mine})
+            if self._may_act() and not isinstance(world.snapshots, Unreadable):
+                await lead(self._cluster, world.meta, world.snapshots)
         # Before anything is done: who goes on from here, should we die, knows only what is written.
         written, body = await write_status(self._cluster, body, world.status, status)
         if written not in _GOES_ON:
@@ -338,7 +357,10 @@ class Reconciler:
         await self._tell_rival(world, memory)
         if self._may_act():
             await self._attempts.repair(world)
-        return await self._finish(body, memory, Subject.of_job(body, world, plan), plan, written)
+        subject = replace(
+            Subject.of_job(body, world, plan), tenure=self._tenure(world.meta, memory)
+        )
+        return await self._finish(body, memory, subject, plan, written)
 
     async def _hands_off(self, body: Object, memory: Memory, world: JobWorld, plan: Plan) -> Pass:
         """Write nothing: a status that this operator cannot read whole would lose parts."""
@@ -354,6 +376,9 @@ class Reconciler:
             if await self._observer.is_let_go(body):
                 return await self._let_go(ref, body)
             return Pass(changed=False, again_after=_LONGEST_WAIT, problem=left_alone)
+        elsewhere = await self._snapshot_elsewhere(ref, world)
+        if elsewhere is not None:
+            return elsewhere
         plan = self._decide_snapshot(world)
         old = world.snapshot.status
         status = plan.status
@@ -369,6 +394,8 @@ class Reconciler:
         self._metrics.snapshot_seen(body, status.state)
         labelled, body = await self._label(body, plan.labels or {})
         subject = Subject.of_snapshot(body, world)
+        if subject.job is not None:
+            subject = replace(subject, tenure=self._tenure(subject.job, memory))
         written = Written.WRITTEN if labelled else written
         return await self._finish(body, memory, subject, plan, written)
 
@@ -436,6 +463,56 @@ class Reconciler:
         where = (body["kind"], meta["namespace"], meta["name"])
         return True, await self._cluster.patch(*where, patch)
 
+    # -- whose it is ---------------------------------------------------------------------------
+
+    def _keeps(self, job: Meta, said: OperatorView | None, *, unclaimed: bool = True) -> bool:
+        """Whether a job is this operator's, as it is known; `unclaimed`: or nobody's yet."""
+        own = self._ownership
+        if own is None:
+            return True
+        return own.keeps(job, said) and (unclaimed or said is not None)
+
+    def _tenure(self, job: Meta, memory: Memory) -> Tenure | None:
+        own = self._ownership
+        return Tenure(own, job, memory.live) if own is not None else None
+
+    async def _elsewhere(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
+        """The pass, if another operator looks after the job; taken over from it if that may be."""
+        if self._ownership is None:
+            return None
+        standing = await self._ownership.judge(meta_of(body), operator_of(body))
+        if standing.ours:
+            return None
+        if standing.wait is None:
+            return self._let_drop(ref)
+        self._metrics.gone(ref)
+        if standing.told:
+            key = f"{self._clock.now():%Y-%m-%dT%H}"
+            event = Event("Warning", "HeldByAnotherOperator", standing.told, key=key)
+            await self._tell(body, memory, [event])
+        if standing.claim is not None and self._may_act():
+            claimed = await claim(self._cluster, body, standing.claim)
+            return Pass(changed=True, again_after=0.0 if claimed else _AFTER_CONFLICT)
+        return Pass(changed=False, again_after=standing.wait)
+
+    async def _snapshot_elsewhere(self, ref: Ref, world: SnapshotWorld) -> Pass | None:
+        """The pass, if another operator looks after the snapshot's job."""
+        own, job = self._ownership, world.job
+        if own is None:
+            return None
+        if job is None:
+            here = own.selection.has(ref.namespace, world.snapshot.meta.labels)
+            return None if here else self._let_drop(ref)
+        # Its operator finds it by the label: whether that is this one or not.
+        led = self._may_act() and await lead(self._cluster, job.meta, (world.snapshot,))
+        if not own.selection.has(job.meta.namespace, job.meta.labels):
+            return self._let_drop(ref)
+        if not own.keeps(job.meta, job.status.operator):
+            # Only a pass for the job takes it over: it writes that down before anything is done.
+            self._metrics.gone(ref)
+            return Pass(changed=False, again_after=own.lasts)
+        return Pass(changed=True, again_after=0.0) if led else None
+
     # -- when it goes another way --------------------------------------------------------------
 
     async def _overtaken(self, ref: Ref, written: Written, body: Object) -> Pass | None:
@@ -444,6 +521,8 @@ class Reconciler:
             return None
         if written is Written.GONE:
             return Pass(changed=True, again_after=0.0)
+        if ref.kind == "StatefulSparkJob" and not self._keeps(meta_of(body), operator_of(body)):
+            return None
         self._metrics.conflicted()
         _log.warning("somebody else wrote the status: object=%s", ref)
         conflict = Event(
@@ -477,8 +556,14 @@ class Reconciler:
     async def _gone(self, ref: Ref) -> Pass:
         if ref.kind == "StatefulSparkJob":
             await self._wake_left(ref)
+        return self._let_drop(ref)
+
+    def _let_drop(self, ref: Ref) -> Pass:
+        """Nothing is remembered of what is gone, or another operator's."""
         memory = self._memory.pop(ref, None)
         if memory is not None and memory.uid:
+            if self._ownership is not None:
+                self._ownership.forget(memory.uid)
             self._actor.forget(memory.uid)
             self._tokens.drop(memory.uid)
         if ref.kind == "StatefulSparkJob":

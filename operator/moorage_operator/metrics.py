@@ -6,7 +6,7 @@ few values. Health says nothing about jobs: one in trouble is no reason to resta
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -63,6 +63,8 @@ class OperatorMetrics:
 
     Args:
         namespaces: for each namespace whether it is looked after.
+        held_elsewhere: how many jobs are selected, and another operator's.
+        shards: all that there are, this process's own first.
         registry: where they are read; one of their own by default.
     """
 
@@ -72,6 +74,8 @@ class OperatorMetrics:
         waiting: Callable[[], int] = lambda: 0,
         leads: Callable[[], bool] = lambda: True,
         namespaces: Callable[[], Mapping[str, bool]] = dict,
+        held_elsewhere: Callable[[], int] = lambda: 0,
+        shards: Sequence[str] = ("",),
         version: str = "",
         registry: CollectorRegistry | None = None,
     ) -> None:
@@ -118,8 +122,14 @@ class OperatorMetrics:
         self._failed_tasks: dict[str, None] = {}
         depth = Gauge(f"{prefix}_queue_depth", "Objects that are due.", registry=registry)
         depth.set_function(waiting)
-        leading = Gauge(f"{prefix}_leading", "1 if this process leads.", registry=registry)
-        leading.set_function(lambda: float(leads()))
+        text = "1 if this process leads; 0 of all other shards, whose own processes say more."
+        leading = Gauge(f"{prefix}_leading", text, ["shard"], registry=registry)
+        for one in shards:
+            leading.labels(shard=one).set(0)
+        leading.labels(shard=shards[0]).set_function(lambda: float(leads()))
+        text = "Jobs that this operator is set up for, and that another one looks after."
+        held = Gauge(f"{prefix}_jobs_held_elsewhere", text, registry=registry)
+        held.set_function(held_elsewhere)
         build = Gauge(f"{prefix}_build_info", "Always 1.", ["version"], registry=registry)
         build.labels(version=version).set(1)
         registry.register(_Objects(self._jobs, self._snapshots))

@@ -104,6 +104,9 @@ class Reads(Protocol):
 class Cluster(Reads, Protocol):
     """The API server, asked and told directly. Every method may raise any `ClusterError`."""
 
+    async def select(self, kind: Kind, namespace: str | None, selector: str) -> list[Object]:
+        """All objects that a label selector finds, such as `a,b=c,d notin (e,f)`; `""`: all."""
+
     async def apply(self, body: Object) -> Object:
         """Server-side apply, forced, under the operator's own field manager."""
 

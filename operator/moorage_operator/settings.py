@@ -5,9 +5,10 @@ is refused, so that a misspelt name does not go unnoticed.
 """
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -24,6 +25,11 @@ _PREFIX = "MOORAGE_"
 # What others put into a pod's environment under our prefix, each read elsewhere or by nobody.
 _NOT_OURS = ("MOORAGE_POD_", "MOORAGE_SERVICE_", "MOORAGE_PORT", "MOORAGE_OPERATOR_")
 
+LONGEST_SHARD = 20
+"""Characters of a shard's name: names of objects are made of it."""
+
+_SHARD = re.compile(rf"[a-z](?:[-a-z0-9]{{0,{LONGEST_SHARD - 2}}}[a-z0-9])?")
+
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 
@@ -32,6 +38,22 @@ def _names(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
+
+
+def _shard(value: str) -> str:
+    if value and not _SHARD.fullmatch(value):
+        raise ValueError(
+            f"{value} is no name of a shard: at most {LONGEST_SHARD} of a-z, 0-9 and -, of which "
+            "the first is a letter and the last no -"
+        )
+    return value
+
+
+def _shards(values: tuple[str, ...]) -> tuple[str, ...]:
+    twice = sorted({one for one in values if values.count(one) > 1})
+    if twice:
+        raise ValueError(f"{', '.join(twice)} is named twice")
+    return tuple(_shard(one) for one in values)
 
 
 class SettingsError(Exception):
@@ -49,6 +71,14 @@ class Settings(BaseModel):
 
     watch_namespaces: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
     """The namespaces whose jobs this operator runs, with commas; empty for all."""
+
+    shard: Annotated[str, AfterValidator(_shard)] = ""
+    """The one of `--shards` whose jobs this operator runs. Empty: the operator of all jobs without
+    the label `moorage.dev/shard`, or with one that is none of `--shards`."""
+
+    shards: Annotated[tuple[str, ...], BeforeValidator(_names), AfterValidator(_shards)] = ()
+    """The shards that have an operator of their own, with commas; the same for all operators of
+    these namespaces. Empty: the label means nothing."""
 
     namespace: Annotated[str, Field(max_length=63)] = "moorage-system"
     """The operator's own namespace, where its Lease is."""
@@ -68,11 +98,9 @@ class Settings(BaseModel):
     leader_election: bool = True
     """Whether several processes may be started, of which one leads."""
 
-    lease_name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] = (
-        "moorage-operator"
-    )
+    lease_name: Annotated[str, Field(pattern=r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$")] = ""
     """The Lease. Operators of different namespaces that share a namespace of their own need
-    different ones."""
+    different ones. Empty: `moorage-operator`, and `-` with the shard after it."""
 
     lease_duration: Annotated[float, Field(ge=3, le=300)] = 15.0
     """Seconds for which a leader that does not renew its Lease keeps others out. It acts for two
@@ -124,6 +152,31 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Which log lines there are."""
 
+    @property
+    def lease(self) -> str:
+        """The Lease's name."""
+        ending = f"-{self.shard}" if self.shard else ""
+        return self.lease_name or f"moorage-operator{ending}"
+
+    def checked(self) -> Self:
+        """Refuse what is right by itself, and wrong together.
+
+        Raises:
+            SettingsError: with each and the fix.
+        """
+        if self.shard and self.shard not in self.shards:
+            known = ", ".join(self.shards) or "none"
+            raise SettingsError(
+                f"--shard (MOORAGE_SHARD): is none of --shards: value={self.shard!r} "
+                f"shards={known}; add it there, in all operators of these namespaces"
+            )
+        if self.shards and not self.leader_election:
+            raise SettingsError(
+                "--shards (MOORAGE_SHARDS): need a Lease each: leader_election=false; set "
+                "--leader-election true"
+            )
+        return self
+
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Settings from flags and environment; flags win.
@@ -135,7 +188,7 @@ def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> S
     flags = vars(_parser().parse_args(list(arguments)))
     given = _from_environment(environment) | {k: v for k, v in flags.items() if v is not None}
     try:
-        return Settings.model_validate(given)
+        return Settings.model_validate(given).checked()
     except ValidationError as error:
         lines = [_line(details) for details in error.errors()]
         raise SettingsError("\n".join(lines)) from error

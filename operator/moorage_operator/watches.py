@@ -26,6 +26,7 @@ from moorage_operator.children.names import JOB_LABEL
 from moorage_operator.kube.rest import resource_of
 from moorage_operator.objects import job_name_of
 from moorage_operator.ports import Kind, Ref
+from moorage_operator.shards import Selection, joined
 from moorage_operator.watch_health import Namespace
 
 _GROUP = ("moorage.dev", "v1alpha1")
@@ -59,7 +60,7 @@ class Watching:
 
     Args:
         found: how the API server is reached.
-        namespaces: which to watch; all if empty.
+        selection: what to watch.
         wake: called in the loop that `run` is awaited in.
         told: likewise.
     """
@@ -67,12 +68,12 @@ class Watching:
     def __init__(
         self,
         found: Configuration,
-        namespaces: Iterable[str],
+        selection: Selection,
         wake: Wake,
         told: Told = lambda *_: None,
     ) -> None:
         self._configuration = found
-        self._namespaces = tuple(namespaces)
+        self._namespaces, self._selector = selection.namespaces, selection.selector
         self._wake, self._told = wake, told
         self._stop = threading.Event()
         self._answers: dict[tuple[Namespace, Kind], str] = {}
@@ -133,7 +134,7 @@ class Watching:
         try:
             tasks = await kopf.spawn_tasks(
                 registry=self._registry(loop),
-                settings=_settings(),
+                settings=_settings(self._selector),
                 # Else Kopf asks who the user is, which an image need not know; there is no peering.
                 identity="moorage",  # type: ignore[arg-type]  # Kopf has a NewType for it
                 insights=insights,
@@ -222,7 +223,7 @@ class Watching:
         )
 
 
-def _settings() -> kopf.OperatorSettings:
+def _settings(selector: str) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.peering.standalone = True
     # Its own events about handlers: ours are told by the loop, once each.
@@ -234,7 +235,10 @@ def _settings() -> kopf.OperatorSettings:
     # so much as a bookmark for a little more than a minute is ended by Kopf.
     settings.watching.client_timeout = 300
     settings.watching.chunk_size = 500
-    settings.watching.label_selectors["", "v1", "pods"] = JOB_LABEL
+    settings.watching.label_selectors["", "v1", "pods"] = joined(JOB_LABEL, selector)
+    if selector:
+        for kind in ("statefulsparkjobs", "statefulsparksnapshots"):
+            settings.watching.label_selectors[*_GROUP, kind] = selector
     # It would watch namespaces and definitions, cluster-wide rights that nobody needs to give.
     settings.scanning.disabled = True
     # Else Kopf kills the whole process, passes and all, when its own end takes too long.

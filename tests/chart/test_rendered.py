@@ -209,6 +209,7 @@ def test_every_setting_of_the_operator_has_a_value(rendered):
     names = set(environment(rendered["namespaced"]))
     settings = {f"MOORAGE_{name.upper()}" for name in Settings.model_fields}
     no_sense = {"MOORAGE_KUBECONFIG", "MOORAGE_CONTEXT", "MOORAGE_HEALTH_HOST"}
+    no_sense |= {"MOORAGE_SHARD", "MOORAGE_SHARDS"}
     assert settings - names == no_sense
     assert names <= settings
 

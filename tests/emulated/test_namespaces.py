@@ -43,8 +43,8 @@ def quick(monkeypatch):
     """Watches that end often, and are begun anew soon; nothing is listed but for what failed."""
     usual = moorage_operator.watches._settings
 
-    def settings():
-        found = usual()
+    def settings(selector):
+        found = usual(selector)
         found.watching.server_timeout = 1
         return found
 

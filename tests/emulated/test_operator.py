@@ -171,7 +171,7 @@ async def test_health_and_metrics_are_served(emulator, api, a_job):
     assert (codes, ready) == ([200, 500], 200)
     assert 'moorage_operator_namespace_watched{namespace=""} 1.0' in text
     assert 'moorage_job_phase{job="clicks",namespace="here"' in text
-    assert "moorage_operator_leading 1.0" in text
+    assert 'moorage_operator_leading{shard=""} 1.0' in text
 
 
 class Proxy:

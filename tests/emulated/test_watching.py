@@ -8,6 +8,7 @@ import pytest
 from kubernetes.aio.client import Configuration
 from moorage_testing.kube.emulator import Emulator
 
+from moorage_operator.shards import Selection
 from moorage_operator.watches import Watching
 
 
@@ -21,7 +22,7 @@ async def found():
 async def test_watches_that_are_ended_while_they_begin_end_without_a_complaint(
     found, caplog, seconds
 ):
-    watching = Watching(found, (), lambda *_: None)
+    watching = Watching(found, Selection(), lambda *_: None)
     task = asyncio.create_task(watching.run())
     await asyncio.sleep(seconds)
     task.cancel()

@@ -14,6 +14,7 @@ JOB_LABEL = "moorage.dev/job"
 JOB_UID_LABEL = "moorage.dev/job-uid"
 ROLE_LABEL = "moorage.dev/role"
 ATTEMPT_LABEL = "moorage.dev/attempt"
+SHARD_LABEL = "moorage.dev/shard"
 REVISION_ANNOTATION = "moorage.dev/revision"
 
 
@@ -61,6 +62,9 @@ def labels(meta: Meta, role: str = "", attempt: int = 0) -> dict[str, str]:
         JOB_LABEL: meta.name,
         JOB_UID_LABEL: meta.uid,
     }
+    if SHARD_LABEL in meta.labels:
+        # The operator of a shard is shown only what has its label.
+        found[SHARD_LABEL] = meta.labels[SHARD_LABEL]
     if role:
         found |= {"app.kubernetes.io/component": role, ROLE_LABEL: role}
     if attempt:

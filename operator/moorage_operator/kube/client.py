@@ -104,9 +104,14 @@ class KubeCluster:
         self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> list[Object]:
         """See `Cluster.list`."""
+        selector = ",".join(f"{key}={value}" for key, value in sorted((labels or {}).items()))
+        return await self.select(kind, namespace, selector)
+
+    async def select(self, kind: Kind, namespace: str | None, selector: str) -> Objects:
+        """See `Cluster.select`."""
         for _ in range(_PAGES_ANEW):
             try:
-                return await self._pages(resource_of(kind), namespace, labels or {})
+                return await self._pages(resource_of(kind), namespace, selector)
             except NotFound as error:
                 # A list that took too long cannot be gone on with: its version is too old.
                 if error.reason != "Expired":
@@ -159,13 +164,11 @@ class KubeCluster:
         except NotFound:
             return
 
-    async def _pages(
-        self, resource: Resource, namespace: str | None, labels: Mapping[str, str]
-    ) -> Objects:
+    async def _pages(self, resource: Resource, namespace: str | None, selector: str) -> Objects:
         """All pages of a list, each item with its kind, which lists leave out."""
         params = {"limit": _PAGE}
-        if labels:
-            params["labelSelector"] = ",".join(f"{k}={v}" for k, v in sorted(labels.items()))
+        if selector:
+            params["labelSelector"] = selector
         items: Objects = []
         while True:
             page = await self._send("GET", resource.path(namespace), params=params)

@@ -66,3 +66,30 @@ def test_every_wrong_value_is_named_with_both_names():
 def test_every_setting_is_described_here_and_in_the_docs(name):
     assert Settings.model_fields[name].description
     assert f"`{flag_of(name)}`" in DOCS.read_text()
+
+
+def test_a_shard_has_a_lease_of_its_own():
+    leases = [
+        read_settings(["--shards", "a,b", *more], {}).lease
+        for more in ([], ["--shard", "a"], ["--shard", "b"], ["--shard", "b", "--lease-name", "x"])
+    ]
+    assert leases == ["moorage-operator", "moorage-operator-a", "moorage-operator-b", "x"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--shards", "a,a"], "a is named twice"),
+        (["--shards", "A"], "no name of a shard: at most 20"),
+        (["--shards", "1a"], "the first is a letter"),
+        (["--shards", "a" * 21], "no name of a shard"),
+        (["--shards", "a-"], "no name of a shard"),
+        (["--shards", "a", "--shard", "A"], "no name of a shard"),
+        (["--shard", "a"], "is none of --shards: value='a' shards=none; add it there"),
+        (["--shards", "b,c", "--shard", "a"], "shards=b, c"),
+        (["--shards", "a", "--leader-election", "false"], "set --leader-election true"),
+    ],
+)
+def test_shards_that_cannot_be_are_refused_with_the_fix(words, message):
+    with pytest.raises(SettingsError, match=message):
+        read_settings(words, {})

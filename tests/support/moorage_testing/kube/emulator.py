@@ -35,6 +35,7 @@ class Emulator(kmock.KubernetesScaffold):
     """Every request as (method, path, query, bytes)."""
 
     _log: list = attrs.field(factory=list, init=False)
+    _labels: dict = attrs.field(factory=dict, init=False)
     _news: asyncio.Event = attrs.field(factory=asyncio.Event, init=False)
     page: int = 500
     """Items a page at most, whatever is asked for."""
@@ -135,11 +136,12 @@ class Emulator(kmock.KubernetesScaffold):
         loop = asyncio.get_running_loop()
         end = loop.time() + float(query.get("timeoutSeconds") or 3600)
         while not _closing(raw) and loop.time() < end:
-            for version, event, found in [entry for entry in self._log if entry[0] > since]:
+            for version, event, found, was in [entry for entry in self._log if entry[0] > since]:
                 since, meta = version, found["metadata"]
                 mine = found["kind"] == kind and namespace in {None, meta.get("namespace")}
-                if mine and wanted(meta.get("labels")):
-                    await response.write(_line(event, found))
+                shown = _shown(event, wanted(was), wanted(meta.get("labels")))
+                if mine and shown:
+                    await response.write(_line(shown, found))
             news = self._news
             try:
                 async with asyncio.timeout(min(0.5, max(end - loop.time(), 0.01))):
@@ -149,10 +151,22 @@ class Emulator(kmock.KubernetesScaffold):
         return response
 
     def _note(self, event, found):
-        self._log.append((int(found["metadata"]["resourceVersion"]), event, found))
+        meta = found["metadata"]
+        place = (found["kind"], meta.get("namespace"), meta["name"])
+        labels = meta.get("labels")
+        was = self._labels.get(place, labels)
+        self._labels[place] = labels
+        self._log.append((int(meta["resourceVersion"]), event, found, was))
         del self._log[:-_MOST_EVENTS]
         self._news.set()
         self._news = asyncio.Event()
+
+
+def _shown(event, was, now):
+    """What a watch with a selector shows of an event; None if nothing."""
+    if event == "MODIFIED" and was != now:
+        return "ADDED" if now else "DELETED"
+    return event if now else None
 
 
 def _closing(raw):

@@ -10,7 +10,7 @@ from moorage_operator.kube.rest import cluster_error
 from moorage_operator.ports import ClusterError
 from moorage_testing.kube.api import ApiStore
 from moorage_testing.kube.faults import Call, CrashPoints, Fault
-from moorage_testing.kube.merging import copied, matches
+from moorage_testing.kube.merging import copied, matches, parse_selector
 from moorage_testing.kube.refusals import ApiRefusal
 
 __all__ = ["Direct", "MemoryCluster"]
@@ -27,6 +27,11 @@ class Direct:
 
     async def list(self, kind, namespace, labels=None):
         return _answered(lambda: self._api.list(kind, namespace, labels))
+
+    async def select(self, kind, namespace, selector):
+        found = await self.list(kind, namespace)
+        wanted = parse_selector(selector)
+        return [one for one in found if wanted(one["metadata"].get("labels"))]
 
     async def apply(self, body):
         return _answered(lambda: self._api.apply(body))
@@ -115,6 +120,11 @@ class MemoryCluster:
     async def list(self, kind, namespace, labels=None):
         return await self._read(
             "list", kind, namespace, "", lambda: self._list(kind, namespace, labels)
+        )
+
+    async def select(self, kind, namespace, selector):
+        return await self._read(
+            "list", kind, namespace, "", lambda: self._port.select(kind, namespace, selector)
         )
 
     async def apply(self, body):

@@ -74,6 +74,10 @@ class RemotePort:
         found = await self._cluster.list(kind, namespace or self._namespace, labels)
         return [self._stamps.told(one) for one in found]
 
+    async def select(self, kind, namespace, selector):
+        found = await self._cluster.select(kind, namespace or self._namespace, selector)
+        return [self._stamps.told(one) for one in found]
+
     async def apply(self, body):
         return self._stamps.told(await self._cluster.apply(unscheduled(body)))
 
