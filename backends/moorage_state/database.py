@@ -5,12 +5,27 @@ Called by everything that reads or writes a range; implemented by `moorage_state
 behaviour.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from moorage_state.deltas import Frame
+
+if TYPE_CHECKING:  # offline tools and tests need neither
+    from moorage_state.snapshots import FileRef
+    from moorage_state.stores import ObjectStore
+
+
+class StoredFile(NamedTuple):
+    """A file of a database that a store has, as a checkpoint lists it."""
+
+    store: "ObjectStore"
+    ref: "FileRef"
+
+
+StoredFiles = Mapping[str, StoredFile]
+"""Such files by their names."""
 
 
 class Scan(NamedTuple):
@@ -168,3 +183,31 @@ class RangeDatabase(RangeView, Protocol):
 
     def close(self) -> None:
         """Let go of everything; idempotent."""
+
+
+@runtime_checkable
+class StoredDatabase(Protocol):
+    """A `RangeDatabase` besides: files of it may be in the store alone.
+
+    Made by a backend that says so (`StateBackend.stored`). In its directory, and in copies of it,
+    such a file has no bytes. A read of what cannot be fetched raises `StoreUnavailable`, and the
+    database goes on; a `CorruptState` that names the object says that it will not come.
+    """
+
+    def located(self, stored: StoredFiles) -> None:
+        """A checkpoint of the database is complete and lists these of its files.
+
+        The store has them until the next such call, by which time a newer one does.
+        """
+
+    def whole(self, path: Path) -> AbstractContextManager[None]:
+        """Have the bytes of `path`, a file of a copy of the database, there for the with block.
+
+        Any thread may ask, without the lock of the range.
+        """
+
+    def frozen(self) -> AbstractContextManager[StoredFiles]:
+        """What is here of a copy of the database stays for the with block; where the rest is.
+
+        Any thread may ask, without the lock of the range.
+        """

@@ -36,6 +36,10 @@ PLACES = {
     "log.before_clear": "entries before that are about to go, in one request",
     "sweep.before_delete": "garbage is about to go, in one request; manifests are the last",
     "sweep.after_delete": "it is gone",
+    "forst.before_evict": "a file that the store has is here, and is about to be truncated",
+    "forst.before_refill": "its bytes were fetched, and are not in the file",
+    "forst.before_compaction": "the files of a slice are here, nothing is rewritten",
+    "forst.after_compaction": "a slice is rewritten, its old files are gone from the database",
 }
 
 _SIGNALS = {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}

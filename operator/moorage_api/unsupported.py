@@ -19,12 +19,6 @@ _Rule = tuple[str, Callable[[StatefulSparkJob], bool], str, str]
 
 _NOT_YET: tuple[_Rule, ...] = (
     (
-        "spec.state.backend",
-        lambda job: job.spec.state.backend == "forst",
-        "is forst, whose files lie in a store and which this release does not have",
-        "use rocksdb, whose checkpoints lie there",
-    ),
-    (
         "spec.state.changelog",
         lambda job: job.spec.state.has_changelog and job.spec.state.backend == "batch",
         "is true, and spec.state.backend is batch, which keeps nothing",

@@ -38,6 +38,8 @@ def to_options(given: RocksOptions, memory: ProcessMemory) -> rocksdict.Options:
     options.set_block_based_table_factory(_tables(given, memory))
     _set_compression(options, given)
     _set_compaction(options, given)
+    if given.slices:
+        _set_slices(options)
     _keep_quiet(options, given)
     return options
 
@@ -82,6 +84,19 @@ def _set_compaction(options: rocksdict.Options, given: RocksOptions) -> None:
     universal.max_size_amplification_percent = given.universal_max_size_amplification_percent
     universal.max_merge_width = given.universal_max_merge_width
     options.set_universal_compaction_options(universal)
+
+
+def _set_slices(options: rocksdict.Options) -> None:
+    """Three levels; compactions begin by themselves, once they may, from first to second only."""
+    # Else a file that is away, and that a compaction or an opening asks for, ends all writing.
+    options.set_paranoid_checks(False)
+    options.set_skip_stats_update_on_db_open(True)
+    options.set_compaction_style(rocksdict.DBCompactionStyle.level())
+    options.set_num_levels(3)
+    options.set_level_compaction_dynamic_level_bytes(False)
+    # So that the second level is never too large.
+    options.set_max_bytes_for_level_base(1 << 40)
+    options.set_disable_auto_compactions(True)
 
 
 _COMPRESSION = {

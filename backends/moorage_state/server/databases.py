@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from moorage_state.database import RangeDatabase
+from moorage_state.database import RangeDatabase, StoredFiles
 from moorage_state.errors import UserError
 from moorage_state.memory import SNAPSHOT_FILE
 from moorage_state.snapshots import RangeHandle
@@ -59,6 +59,7 @@ class Databases:
         self.unchanging = keeper.unchanging
         self.leave_out = keeper.leave_out
         self.write_part = keeper.write_part
+        self.stored = keeper.stored
         self._lock = threading.Lock()
         self._memory: dict[str, Any] = {}
 
@@ -67,27 +68,40 @@ class Databases:
         """What handles of these databases' files say of their owner."""
         return "" if self.owner in _NAMELESS else self.owner
 
-    def open(self, path: Path, groups: tuple[int, int] | None = None) -> RangeDatabase:
+    def open(
+        self,
+        path: Path,
+        groups: tuple[int, int] | None = None,
+        stored: StoredFiles | None = None,
+    ) -> RangeDatabase:
         """The working database at `path`, empty if nothing lies there.
 
         Args:
             groups: key groups, (first, last), that are needed; others may be left out.
+            stored: where those of its files are that have no bytes, see `StateBackend.stored`.
         """
-        return self.backend.open_database(path, self._shared(self.backend), groups)
+        memory = self._shared(self.backend)
+        return self.backend.open_database(path, memory, groups, **_where(stored))
 
     def open_copy(
-        self, path: Path, owner: str = "", groups: tuple[int, int] | None = None
+        self,
+        path: Path,
+        owner: str = "",
+        groups: tuple[int, int] | None = None,
+        stored: StoredFiles | None = None,
     ) -> RangeDatabase:
         """A copy to be read and closed soon, of which no file changes.
 
         Args:
             owner: the identifier of the backend that wrote it; this one's if empty.
+            stored: see `open`.
 
         Raises:
             UserError: its code is not at hand here.
         """
         backend = self._owner(owner or self.owner, path)
-        return backend.open_database(path, self._shared(backend), groups, read_only=True)
+        memory = self._shared(backend)
+        return backend.open_database(path, memory, groups, read_only=True, **_where(stored))
 
     def _owner(self, owner: str, path: Path) -> StateBackend:
         check_owner(owner, self.owner, f"path={path}")
@@ -99,6 +113,11 @@ class Databases:
             if backend.identifier not in self._memory:
                 self._memory[backend.identifier] = backend.process_memory()
             return self._memory[backend.identifier]
+
+
+def _where(stored: StoredFiles | None) -> dict[str, Any]:
+    """Told only to those who asked for it: the others' `open_database` takes no such thing."""
+    return {} if stored is None else {"stored": stored}
 
 
 def _keeper(backend: StateBackend) -> StateBackend:

@@ -23,7 +23,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from moorage_state.database import PendingCopy, RangeDatabase
+from moorage_state.database import PendingCopy, RangeDatabase, StoredDatabase, StoredFiles
 from moorage_state.deltas import parse_delta_name
 from moorage_state.errors import LocalDiskError, Retryable, disk_errors
 from moorage_state.progress import advance, bytes_below, watching
@@ -257,6 +257,13 @@ class RangeDirectory:
             if choose(checkpoint_id):
                 _remove(self.checkpoint(checkpoint_id))
 
+    def drop_replaced(self, checkpoint_id: int) -> None:
+        """Delete those tables of a local copy that its database has no more: the store has them."""
+        for path in self.checkpoint(checkpoint_id).glob("*.sst"):
+            with disk_errors("drop a replaced file", path), suppress(FileNotFoundError):
+                if path.stat().st_nlink == 1:
+                    path.unlink()
+
     def remove_work(self, backend_uuid: str) -> None:
         """Delete a closed database."""
         _remove(self.work(backend_uuid))
@@ -307,21 +314,26 @@ def _pieces(path: Path) -> Iterator[memoryview]:
 
 
 class FileHashes:
-    """Digests of a database's SST files, which never change, by name. Thread-safe."""
+    """Digests of a database's SST files, which never change, by name. Thread-safe.
 
-    def __init__(self, known: Iterable[FileRef] = ()) -> None:
+    Args:
+        complete: a file may have no bytes; then it is one that is known by its name.
+    """
+
+    def __init__(self, known: Iterable[FileRef] = (), *, complete: bool = False) -> None:
+        self._complete = complete
         self._known = {
             ref.name: Digests(ref.size, ref.sha256, ref.xxh3)
             for ref in known
             # Of all others, shared ones too, a later file may have the name, and even the size.
-            if ref.shared and ref.xxh3 and ref.name.endswith(".sst")
+            if (ref.shared or complete) and ref.xxh3 and ref.name.endswith(".sst")
         }
 
     def of(self, path: Path) -> Digests:
         """Size and digests of the file; computed once per SST file."""
         size = path.stat().st_size
         known = self._known.get(path.name)
-        if known is not None and known.size == size:
+        if known is not None and (known.size == size or self._complete):
             return known
         found = digests_of(path)
         if path.suffix == ".sst":
@@ -333,7 +345,8 @@ class FileHashes:
 class Taken:
     """A local copy at `version`, in the directory `path`; `cancel` ends its upload.
 
-    `pending` is what the files are to be written from, until its first upload ends.
+    `pending` is what the files are to be written from, until its first upload ends; `stored` is
+    where they were uploaded to.
     """
 
     checkpoint_id: int
@@ -344,6 +357,7 @@ class Taken:
     # An upload of it has ended; until then a later checkpoint does not drop it.
     used: bool = False
     pending: PendingCopy | None = None
+    stored: StoredFiles | None = None
 
     def let_go(self) -> None:
         """Drop what the files were to be written from."""
@@ -386,6 +400,7 @@ class Snapshots:
         self._lock = threading.Lock()
         self._taken: dict[int, Taken] = {}
         self._newest_complete = 0
+        self._database: StoredDatabase | None = None
 
     def take(self, database: RangeDatabase, checkpoint_id: int, version: Version) -> Linked:
         """Take a copy of `database`, which is at `version`.
@@ -414,6 +429,8 @@ class Snapshots:
             _name(unfinished, path)
         with self._lock:
             self._taken[checkpoint_id] = Taken(checkpoint_id, version, path, pending=pending)
+            if isinstance(database, StoredDatabase):
+                self._database = database
         return Linked(pending.bytes if pending else _bytes_in(path), flushed - began)
 
     def begin_log(self) -> RangeLog:
@@ -455,8 +472,21 @@ class Snapshots:
         finally:
             self._uploaded(checkpoint_id, taken)
 
-    def complete(self, checkpoint_id: int) -> Version | None:
-        """Keep this local copy and drop the older ones; the version it holds, None if not here."""
+    @property
+    def may_be_away(self) -> bool:
+        """Whether files of a copy may be in the store alone."""
+        return self._database is not None
+
+    def whole(self, path: Path) -> AbstractContextManager[None]:
+        """Have the bytes of a copy's file there, for the length of the with block."""
+        return self._database.whole(path) if self._database else nullcontext()
+
+    def frozen(self) -> AbstractContextManager[StoredFiles | None]:
+        """What is here of any copy stays for the with block; where the rest is."""
+        return self._database.frozen() if self._database else nullcontext()
+
+    def complete(self, checkpoint_id: int) -> Taken | None:
+        """Keep this local copy and drop the older ones; the copy, None if it is not here."""
         with self._lock:
             taken = self._taken.get(checkpoint_id)
             if taken is None:
@@ -473,7 +503,7 @@ class Snapshots:
                 other not in awaited and (other < self._newest_complete or other not in known)
             )
         )
-        return taken.version
+        return taken
 
     def aborted(self, checkpoint_id: int) -> None:
         """Stop the upload of this snapshot and drop its local copy; idempotent."""

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from moorage_state.database import RangeDatabase, Scan
+from moorage_state.database import RangeDatabase, Scan, StoredDatabase
 from moorage_state.deltas import DeltaHeader, DeltaReader, Frame
 from moorage_state.errors import (
     Bug,
@@ -31,7 +31,7 @@ from moorage_state.errors import (
 from moorage_state.keylayout import EVENT_TIMERS, EXPIRIES
 from moorage_state.progress import advance, bytes_below, watching
 from moorage_state.server import lookups, scans
-from moorage_state.server.local_files import Linked, RangeDirectory, Snapshots
+from moorage_state.server.local_files import Linked, RangeDirectory, Snapshots, Taken
 from moorage_state.server.operations import (
     COPY,
     Found,
@@ -245,11 +245,13 @@ class OpenRange:
         log = self.snapshots.log
         base = log.complete(checkpoint_id) if log else None
         # What a log begins with is older than the checkpoint, and the deltas since are needed.
-        version = self.snapshots.complete(base.checkpoint_id if base else checkpoint_id)
-        epoch = base.epoch if base else version.epoch if version else None
+        taken = self.snapshots.complete(base.checkpoint_id if base else checkpoint_id)
+        epoch = base.epoch if base else taken.version.epoch if taken else None
         if epoch is not None:
             self._spool.drop_through(epoch)
             self._directory.drop_log_through(epoch)
+        if taken is not None:
+            self._locate(taken)
 
     def unlisted(self) -> Listing | None:
         """Committed deltas that are not in the store, where checkpoints list them."""
@@ -261,6 +263,14 @@ class OpenRange:
         if self.snapshots.log is not None:
             self.snapshots.log.aborted(checkpoint_id)
         self.snapshots.aborted(checkpoint_id)
+
+    def _locate(self, taken: Taken) -> None:
+        """Tell a database whose files may be in the store alone where they are from now on."""
+        database = self._database
+        if taken.stored is not None and isinstance(database, StoredDatabase):
+            with self._working():
+                database.located(taken.stored)
+                self._directory.drop_replaced(taken.checkpoint_id)
 
     def stats(self) -> RangeStats:
         """A look that waits at most some milliseconds; an earlier one while the range works."""

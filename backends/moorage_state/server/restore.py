@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from moorage_state.database import FileBytes, RangeDatabase, RangeView
+from moorage_state.database import FileBytes, RangeDatabase, RangeView, StoredFile, StoredFiles
 from moorage_state.deltas import DeltaReader, Frame, parse_delta_name
 from moorage_state.errors import Bug, CorruptState, ObjectNotFound, disk_errors
 from moorage_state.keygroups import KeyGroupRange
@@ -151,7 +151,8 @@ class Restorer:
         database = self._databases.open(self._directory.work(backend))
         version = self._begin(database, epoch)
         label = self._databases.label
-        return Restored(database, version, backend, FileHashes(), "empty", 0, label)
+        hashes = FileHashes(complete=self._databases.stored)
+        return Restored(database, version, backend, hashes, "empty", 0, label)
 
     def restore(self, base: RestoreBase, store_url: str) -> Restored:
         """The range as `base` has it.
@@ -174,7 +175,8 @@ class Restorer:
         work = self._directory.work(backend)
         source = self._bring(largest, base.checkpoint_id, store_url, work)
         groups = (self._wanted.start, self._wanted.end)
-        database, marker = verified(self._databases.open(work, groups), largest)
+        stored = self._stored(largest, store_url)
+        database, marker = verified(self._databases.open(work, groups, stored), largest)
         exact = _groups(largest) == self._wanted
         try:
             sources = [source]
@@ -194,7 +196,7 @@ class Restorer:
             database,
             version,
             backend,
-            FileHashes(largest.files),
+            FileHashes(largest.files, complete=self._stays(largest)),
             _source(sources),
             self._brought,
             self._databases.label,
@@ -225,7 +227,7 @@ class Restorer:
         for number, handle in enumerate(handles):
             target = self._directory.root / f"import-{number}"
             sources.append(self._bring(handle, base.checkpoint_id, store_url, target))
-            marker = self._copy_in(database, handle, target)
+            marker = self._copy_in(database, handle, store_url, target)
             shutil.rmtree(target, ignore_errors=True)
             if marker is not None:
                 sources += self._replay(database, handle, marker, store_url)[1]
@@ -320,6 +322,8 @@ class Restorer:
         groups = _groups(handle)
         if groups.start < self._wanted.start or groups.end > self._wanted.end:
             return self._bring_part(handle, owner, local, store_url, target)
+        if self._stays(handle):
+            return self._place(handle, local, store_url, target)
         self._brought += sum(ref.size for ref in handle.database_files)
         if is_whole(local, handle.database_files):
             try:
@@ -384,6 +388,8 @@ class Restorer:
         if self._is_own(handle):
             kept = self._databases.leave_out(target, (self._wanted.start, self._wanted.end))
             rest = [ref for ref in rest if kept is None or ref.name in kept]
+        if self._stays(handle):
+            return _source([source, self._leave(rest, local, target, move=True)])
         return _source([source, gather(rest)])
 
     def _cut(self, store: ObjectStore, ref: FileRef, target: Path) -> bool:
@@ -408,6 +414,41 @@ class Restorer:
             raise _missing(store, ref) from error
         self._brought += sum(sizes)
         return cut
+
+    def _place(self, handle: RangeHandle, local: Path, store_url: str, target: Path) -> Source:
+        """Put into `target` what a database opens with, and of its tables those that are here."""
+        later = self._unchanging(handle)
+        first = [ref for ref in handle.database_files if Path(ref.name).suffix not in later]
+        with disk_errors("make a directory for a restore", target):
+            target.mkdir(parents=True)
+        missing = link_right(first, [local], target, later)
+        self._brought += sum(ref.size for ref in missing)
+        fetch_all(self._open(store_url), missing, target)
+        rest = [ref for ref in handle.database_files if Path(ref.name).suffix in later]
+        left = self._leave(rest, local, target, move=_groups(handle) != self._wanted)
+        return _source(["store" if missing else "local", left])
+
+    def _leave(self, files: list[FileRef], local: Path, target: Path, *, move: bool) -> Source:
+        """Leave files in the store, but those that are here.
+
+        Of another range's copy they are moved here: what may be truncated belongs to one database.
+        """
+        missing = link_right(files, [local], target, self._databases.unchanging, move=move)
+        for ref in missing:
+            with disk_errors("leave a file in the store", target / ref.name):
+                (target / ref.name).touch()
+        return "store" if missing else "local"
+
+    def _stays(self, handle: RangeHandle) -> bool:
+        """Whether tables may stay in the store."""
+        return self._databases.stored and self._is_own(handle)
+
+    def _stored(self, handle: RangeHandle, store_url: str) -> StoredFiles | None:
+        """Where the files are that stay there."""
+        if not self._stays(handle):
+            return None
+        store = self._open(store_url)
+        return {ref.name: StoredFile(store, ref) for ref in handle.database_files}
 
     def _keep(self, handle: RangeHandle, local: Path, store_url: str, target: Path) -> None:
         """Fetch into the directory `local`, and make `target` of the same files."""
@@ -442,7 +483,9 @@ class Restorer:
         database.delete_range(b"", _lower(self._wanted.start))
         database.delete_range(_lower(self._wanted.end + 1), METADATA)
 
-    def _copy_in(self, database: RangeDatabase, handle: RangeHandle, path: Path) -> Marker | None:
+    def _copy_in(
+        self, database: RangeDatabase, handle: RangeHandle, store_url: str, path: Path
+    ) -> Marker | None:
         """Copy the key groups of `handle` that belong to this range; what deltas follow, if any."""
         first = max(handle.start, self._wanted.start)
         last = min(handle.end, self._wanted.end)
@@ -454,8 +497,9 @@ class Restorer:
             for frame in frames_of(files, first, last, self._generations(handle)):
                 _add(database, frame)
             return None
+        stored = self._stored(handle, store_url)
         other, marker = verified(
-            self._databases.open_copy(path, owner_of(handle), (first, last)), handle
+            self._databases.open_copy(path, owner_of(handle), (first, last), stored), handle
         )
         try:
             for frame in _entries(other, _lower(first), _lower(last + 1)):
@@ -627,13 +671,19 @@ def link_all(source: Path, files: list[FileRef], target: Path, unchanging: Colle
 
 
 def link_right(
-    files: list[FileRef], places: Sequence[Path], target: Path, unchanging: Collection[str]
+    files: list[FileRef],
+    places: Sequence[Path],
+    target: Path,
+    unchanging: Collection[str],
+    *,
+    move: bool = False,
 ) -> list[FileRef]:
     """Link those files that one of the directories `places` has, byte for byte; the others.
 
     Args:
         target: a directory that exists, and has none of them.
         unchanging: see `StateBackend.unchanging`.
+        move: take them away from where they are instead.
     """
 
     def is_linked(ref: FileRef) -> bool:
@@ -641,7 +691,10 @@ def link_right(
             # Its owner may be another process that has just dropped it.
             with suppress(OSError):
                 if is_right(place / ref.name, ref):
-                    link_or_copy(place / ref.name, target / ref.name, unchanging)
+                    if move:
+                        (place / ref.name).replace(target / ref.name)
+                    else:
+                        link_or_copy(place / ref.name, target / ref.name, unchanging)
                     return True
         return False
 

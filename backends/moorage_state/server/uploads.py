@@ -24,6 +24,7 @@ import msgspec
 
 from moorage_state import failpoints
 from moorage_state.canonicalspec import CanonicalSpec
+from moorage_state.database import StoredFile
 from moorage_state.errors import (
     LocalDiskError,
     Retryable,
@@ -275,9 +276,12 @@ def upload(
         transfer = _Transfer(parts, taken, names, store)
         places = transfer.carry_out(pool, plan)
         handles = [
-            _handle(part.snapshots, at, [_ref(file, plan, places, names) for file in group])
+            _handle(part.snapshots, at, [_ref(file, plan, places, names, part) for file in group])
             for part, at, group in zip(parts, taken, files, strict=True)
         ]
+        for part, at, handle in zip(parts, taken, handles, strict=True):
+            if names.shares and part.snapshots.may_be_away:
+                at.stored = {ref.name: StoredFile(store, ref) for ref in handle.files}
     return Uploaded(
         handles, transfer.objects, transfer.bytes, sum(file.size for file in plan.inline)
     )
@@ -471,15 +475,21 @@ class _Transfer:
         pieces, offset = [], 0
         for file in pack.files:
             places[file.content] = (key, offset)
-            pieces.append(_read_checked(file))
+            pieces.append(self._read(file))
             offset += file.size
         self._put(key, pack.size, lambda: self._store.put(key, b"".join(pieces)))
         return places
 
     def _put_alone(self, file: LocalFile) -> _Place:
-        key = self._names.alone(self._parts[file.part].snapshots, file)
-        self._put(key, file.size, lambda: self._store.put_file(key, file.path))
+        snapshots = self._parts[file.part].snapshots
+        key = self._names.alone(snapshots, file)
+        with snapshots.whole(file.path):
+            self._put(key, file.size, lambda: self._store.put_file(key, file.path))
         return key, 0
+
+    def _read(self, file: LocalFile) -> bytes:
+        with self._parts[file.part].snapshots.whole(file.path):
+            return _read_checked(file)
 
     def _put(self, key: str, size: int, write: Callable[[], None]) -> None:
         if any(taken.cancel.is_set() for taken in self._taken):
@@ -542,9 +552,12 @@ def _ref(
     plan: UploadPlan,
     places: _Places,
     names: Names,
+    part: UploadPart,
 ) -> FileRef:
-    known = plan.known.get(file)
-    inline = _read_checked(file) if file in plan.inline else None
+    known, inline = plan.known.get(file), None
+    if file in plan.inline:
+        with part.snapshots.whole(file.path):
+            inline = _read_checked(file)
     if known is not None:
         key, offset = known.key, known.offset
     elif inline is not None:
@@ -635,7 +648,11 @@ def export(
     handles: list[RangeHandle] = []
     for snapshots, spec in zip(parts, specs, strict=True):
         scratch = snapshots.scratch(checkpoint_id)
-        with watching(partial(bytes_below, scratch)), snapshots.uploading(checkpoint_id) as taken:
+        with (
+            watching(partial(bytes_below, scratch)),
+            snapshots.uploading(checkpoint_id) as taken,
+            snapshots.frozen() as stored,
+        ):
             handles.append(
                 export_snapshot(
                     # State in memory as it is, files that were written as a directory.
@@ -643,7 +660,7 @@ def export(
                     spec,
                     scratch,
                     store,
-                    open_copy=databases.open_copy,
+                    open_copy=partial(databases.open_copy, stored=stored),
                     digest=taken.version.digest,
                     backend_uuid=snapshots.backend_uuid,
                     stopped=taken.cancel.is_set,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from moorage_state.state_backends.batch import sort_key as sort_key
     from moorage_state.state_backends.configuration import Configuration as Configuration
     from moorage_state.state_backends.configuration import checkpoint_config as checkpoint_config
+    from moorage_state.state_backends.forst import ForStStateBackend as ForStStateBackend
     from moorage_state.state_backends.futures import SnapshotCanceled as SnapshotCanceled
     from moorage_state.state_backends.futures import SnapshotFuture as SnapshotFuture
     from moorage_state.state_backends.handles import KeyedStateHandle as KeyedStateHandle
@@ -79,6 +80,7 @@ _MODULES = {
     ),
     "batch": ("BatchExecutionStateBackend", "sort_key"),
     "configuration": ("Configuration", "checkpoint_config"),
+    "forst": ("ForStStateBackend",),
     "futures": ("SnapshotCanceled", "SnapshotFuture"),
     "handles": ("KeyedStateHandle", "SnapshotResult"),
     "hashmap": ("HashMapStateBackend",),

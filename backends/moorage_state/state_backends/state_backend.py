@@ -36,6 +36,7 @@ IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 BUILT_IN = {
     "rocksdb": "moorage_state.state_backends.rocksdb:EmbeddedRocksDBStateBackend",
     "hashmap": "moorage_state.state_backends.hashmap:HashMapStateBackend",
+    "forst": "moorage_state.state_backends.forst:ForStStateBackend",
     "batch": "moorage_state.state_backends.batch:BatchExecutionStateBackend",
 }
 """The backends that every process has, by their identifiers."""
@@ -53,9 +54,13 @@ class StateBackend(ABC):
             another identifier are never given to it.
         unchanging: how names of files end whose bytes never change, so that a copy may be a hard
             link. What ends in `.sst` is also uploaded once, and referenced by later checkpoints.
+        stored: whether its databases open although files of `unchanging` have no bytes, and are
+            `StoredDatabase`s. Then `open_database` takes `stored`, a `StoredFiles`, that says where
+            these are.
     """
 
     identifier: ClassVar[str]
+    stored: ClassVar[bool] = False
     unchanging: ClassVar[frozenset[str]] = frozenset({".sst"})
 
     @abstractmethod

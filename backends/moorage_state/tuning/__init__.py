@@ -7,8 +7,10 @@ they are read.
 
 from moorage_state.tuning.names import CHANGELOG_KEY as CHANGELOG_KEY
 from moorage_state.tuning.names import CHECKPOINT_STORAGE_KEY as CHECKPOINT_STORAGE_KEY
+from moorage_state.tuning.names import FORST as FORST
 from moorage_state.tuning.names import HEAP_LIMIT as HEAP_LIMIT
 from moorage_state.tuning.names import MAX_STATE_SIZE_KEY as MAX_STATE_SIZE_KEY
+from moorage_state.tuning.names import ROCKSDB as ROCKSDB
 from moorage_state.tuning.names import Refusal as Refusal
 from moorage_state.tuning.names import changelog_options as changelog_options
 from moorage_state.tuning.names import judge_options as judge_options

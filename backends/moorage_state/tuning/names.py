@@ -14,6 +14,7 @@ from moorage_state.tuning import value_kinds
 from moorage_state.tuning.resolved import BackendOptions, ChangelogOptions
 
 ROCKSDB = "state.backend.rocksdb."
+FORST = "state.backend.forst."
 _HASHMAP = "state.backend.hashmap."
 HEAP_LIMIT = "state.backend.hashmap.memory-limit"
 CHECKPOINT_STORAGE_KEY = "state.checkpoint-storage"
@@ -63,6 +64,9 @@ ABSENT_KEYS: dict[str, str] = {
     "state.backend.rocksdb.timer-service.cache-size": (
         "timers are read by pages of the block cache; leave it out"
     ),
+    "state.backend.forst.primary-dir": "is spec.state.checkpointDir; write it there",
+    "state.backend.forst.cache.dir": "is spec.state.local; write it there",
+    "state.backend.forst.sync.enforce-local": "files are written here first; leave it out",
     "state.backend.rocksdb.restore-overlap-fraction-threshold": _ONE_WAY,
     "state.backend.rocksdb.use-ingest-db-restore-mode": _ONE_WAY,
     "state.backend.rocksdb.incremental-restore-async-compact-after-rescale": _ONE_WAY,
@@ -130,6 +134,14 @@ _TABLE: dict[str, _Setting] = {
     "state.backend.rocksdb.log.file-num": _Setting("rocks.log_files", value_kinds.whole(1, 1000)),
     "state.backend.rocksdb.log.dir": _Setting("rocks.log_dir", value_kinds.directory),
     HEAP_LIMIT: _Setting("heap_limit", value_kinds.size(1 << 20)),
+    "state.backend.forst.cache.size-based-limit": _Setting("forst_limit", value_kinds.size(0)),
+    "state.backend.forst.cache.reserve-size": _Setting("forst_reserve", value_kinds.size(0)),
+    "state.backend.forst.cache.lru.access-before-promote": _Setting(
+        "forst_accesses", value_kinds.whole(1, 1_000_000)
+    ),
+    "state.backend.forst.cache.lru.promote-limit": _Setting(
+        "forst_promotions", value_kinds.whole(0, 1_000_000)
+    ),
     CHECKPOINT_STORAGE_KEY: _Setting("storage", value_kinds.storage),
     MAX_STATE_SIZE_KEY: _Setting("max_state_size", value_kinds.size(1)),
     CHANGELOG_KEY: _Setting("changelog", value_kinds.boolean),
@@ -146,6 +158,16 @@ _TABLE: dict[str, _Setting] = {
         "changelog_persists_at", value_kinds.size(1)
     ),
 }
+
+# Its databases are RocksDB's. How they are compacted is its own, and nothing is told of it.
+_SHARED = (
+    *("memory.fixed-per-slot", "memory.fixed-per-tm", "memory.write-buffer-ratio"),
+    *("block.blocksize", "writebuffer.size", "writebuffer.count"),
+    *("compaction.level.target-file-size-base", "thread.num"),
+)
+_TABLE.update(
+    (FORST + name, _Setting(f"forst.{name}", _TABLE[ROCKSDB + name].parse)) for name in _SHARED
+)
 
 KNOWN_KEYS = tuple(_TABLE)
 """All keys that can be set."""
@@ -234,8 +256,10 @@ def judge_options(
         except value_kinds.Refused as refusal:
             refused.append(Refusal(key, "has a wrong value", f"write {refusal}", text))
             continue
-        group, _, name = setting.field.rpartition(".")
-        (rocks if group else found)[name] = value
+        group, _, name = setting.field.partition(".")
+        if group == "forst":
+            continue  # RocksDB's by another name; its backend reads the text
+        (rocks if name else found)[name or group] = value
     resolved = BackendOptions(rocks=rocks, **found)
     if refused:
         return refused
@@ -251,7 +275,7 @@ def judge_options(
 
 
 def _is_ours(key: str) -> bool:
-    return key in ABSENT_KEYS or key.startswith((ROCKSDB, _HASHMAP, _CHANGELOG))
+    return key in ABSENT_KEYS or key.startswith((ROCKSDB, _HASHMAP, FORST, _CHANGELOG))
 
 
 def _unknown(key: str, text: str) -> Refusal:

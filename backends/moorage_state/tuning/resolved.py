@@ -96,6 +96,10 @@ class BackendOptions:
         storage: where checkpoints go, "driver" or "filesystem".
         max_state_size: what the driver keeps of one subtask's.
         changelog: whether there is one; the others are fields of `ChangelogOptions`.
+        forst_limit: bytes of files that `forst` keeps on the volume of one machine, 0 for any.
+        forst_reserve: bytes of the volume that it leaves free.
+        forst_accesses: batches that must have read a file before it counts as often used.
+        forst_promotions: how often a file may lose that again.
     """
 
     rocks: Mapping[str, Any] = field(default_factory=dict)
@@ -114,6 +118,10 @@ class BackendOptions:
     changelog_interval: float = 600.0
     changelog_failures: int = 3
     changelog_persists_at: int = 5 * _MIB
+    forst_limit: int = 0
+    forst_reserve: int = 256 * _MIB
+    forst_accesses: int = 6
+    forst_promotions: int = 3
 
     def rocks_options(self, servers: int = 1, memory: int | None = None) -> RocksOptions:
         """RocksDB's options of each of `servers` servers on one machine. Raises UserError.

@@ -87,6 +87,9 @@ class RocksOptions:
     heap_timers: bool = False
     """Whether the index of timers is kept in memory besides, and looked for there."""
 
+    slices: bool = False
+    """Whether files may be away: three levels, the last of which is compacted only when asked."""
+
     log_bytes: int = _MIB
     """RocksDB's own log begins a new file at this size."""
 

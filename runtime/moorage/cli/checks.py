@@ -86,8 +86,6 @@ def _absent(field: str, path: Path) -> Problem:
 
 def _backend(job: StatefulSparkJob, folder: Path) -> Iterator[Problem]:
     state = job.spec.state
-    if state.backend == "forst":
-        return  # known, and not in this release: that is said elsewhere
     try:
         judged = judge_backend(
             state.backend,

@@ -40,7 +40,6 @@ def test_fields_that_mean_nothing_without_a_cluster_are_named_if_the_manifest_gi
 @pytest.mark.parametrize(
     ("path", "value", "field"),
     [
-        ("spec.state.backend", "forst", "spec.state.backend"),
         ("spec.state.backend", "batch", "spec.bounded"),
         ("spec.sinks.publishWith", "commit", "spec.sinks.publishWith"),
         ("spec.scaling.autoscaler.enabled", True, "spec.scaling.autoscaler.enabled"),
@@ -57,7 +56,7 @@ def test_what_this_release_cannot_do_is_said_and_not_passed_over(manifest, path,
 
 
 @pytest.mark.parametrize(
-    "backend", ["rocksdb", "hashmap", "jobmanager", "filesystem", "a.b.C", "a.b:C", "a:C"]
+    "backend", ["rocksdb", "hashmap", "forst", "jobmanager", "filesystem", "a.b.C", "a.b:C", "a:C"]
 )
 def test_backends_and_their_options_are_supported(manifest, backend):
     changes = {

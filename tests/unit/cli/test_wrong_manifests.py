@@ -42,9 +42,6 @@ WRONG = {
     "a backend's factory that is not there": manifest(
         state='state: {checkpointDir: "file://./state", backend: no.such.Factory}'
     ),
-    "a backend that this release does not have": manifest(
-        state='state: {checkpointDir: "file://./state", backend: forst}'
-    ),
     "a backend for input that ends": manifest(
         state='state: {checkpointDir: "file://./state", backend: batch}'
     ),
@@ -82,9 +79,9 @@ WRONG = {
     "a key given twice beside a wrong value": manifest(
         "bounded: true", "bounded: false", scaling="scaling: {parallelism: 0}"
     ),
-    "a schedule and another backend, which are not for here": manifest(
+    "a schedule and an autoscaler, which are not for here": manifest(
         "savepoint: {schedule: {cron: 0 3 * * *}}",
-        state='state: {checkpointDir: "file://./state", backend: forst}',
+        "scaling: {autoscaler: {enabled: true}}",
     ),
     "durations and sizes without their units": manifest(
         "checkpoint: {interval: 10, cron: often}",

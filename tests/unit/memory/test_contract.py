@@ -8,7 +8,11 @@ from sqlite_backend import SqliteStateBackend
 from moorage_state.deltas import Frame
 from moorage_state.errors import Bug, CorruptState, Retryable
 from moorage_state.memory import groups
-from moorage_state.state_backends import EmbeddedRocksDBStateBackend, HashMapStateBackend
+from moorage_state.state_backends import (
+    EmbeddedRocksDBStateBackend,
+    ForStStateBackend,
+    HashMapStateBackend,
+)
 from moorage_state.tuning import RocksOptions
 
 MIB = 1 << 20
@@ -20,6 +24,7 @@ OPTIONS = RocksOptions(
 BACKENDS = {
     "rocksdb": EmbeddedRocksDBStateBackend(tuned=OPTIONS),
     "hashmap": HashMapStateBackend(),
+    "forst": ForStStateBackend(tuned=OPTIONS, cache_reserve=0),
     "a stranger's": SqliteStateBackend(),
 }
 

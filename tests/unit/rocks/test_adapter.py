@@ -132,8 +132,8 @@ def test_traps_1_and_2_the_silent_helpers_and_snapshots_are_not_used():
         # a frame's own fields
         and not (isinstance(node.value, ast.Name) and node.value.id == "frame")
     }
-    # It lists the files of a copy by their bounds, and a range has one column family.
-    assert used == {"adapter.py: live_files"}
+    # They list files by their bounds, and a range has one column family.
+    assert used == {"adapter.py: live_files", "sliced.py: live_files"}
 
 
 def test_trap_2_a_cursor_does_not_see_later_writes(db):

@@ -26,6 +26,7 @@ from moorage_state.server.operations import OpenResult, SnapshotWay
 from moorage_state.snapshots import FileRef, RangeHandle
 from moorage_state.state_backends import (
     EmbeddedRocksDBStateBackend,
+    ForStStateBackend,
     HashMapStateBackend,
     StateBackend,
 )
@@ -39,6 +40,7 @@ SMALL = EmbeddedRocksDBStateBackend(
 BACKENDS: dict[str, StateBackend] = {
     "rocksdb": SMALL,
     "hashmap": HashMapStateBackend(memory_limit=64 * MIB),
+    "forst": ForStStateBackend(tuned=SMALL.tuned, cache_reserve=0),
 }
 APART = UploadLimits(inline_range=0, inline_file=-1, merge_below=0)
 """Every file is an object of its own, as it is with large state."""

@@ -56,9 +56,15 @@ def test_another_machine_fetches_the_checkpoint_from_the_store(op, drive, tmp_pa
         moved = drive(other, run="f2r0")
         result = moved.open(op.base)
         assert (result.source, result.version) == ("store", (1, ""))
-        assert result.bytes_restored == op.base.handles[0].bytes_total
         assert moved.read() == before
-        assert moved.open(run="f2r1").source == "local"
+        if not small.stored:
+            assert result.bytes_restored == op.base.handles[0].bytes_total
+            assert moved.open(run="f2r1").source == "local"
+
+
+def skip_if_files_stay(small):
+    if small.stored:
+        pytest.skip("its files stay in the store: test_files_in_the_store.py")
 
 
 def fetched(monkeypatch):
@@ -88,6 +94,7 @@ def fetched(monkeypatch):
 
 @pytest.mark.parametrize("width", [2, 4])
 def test_ranges_that_are_made_of_one_fetch_it_once(op, drive, tmp_path, small, monkeypatch, width):
+    skip_if_files_stay(small)
     before, handle = op.read(), op.checkpoint(1)
     size = 64 // width
     found = fetched(monkeypatch)
@@ -265,6 +272,7 @@ def test_what_was_fetched_for_a_neighbour_and_was_damaged_is_fetched_again(
 
 
 def test_a_range_that_is_made_of_several_fetches_each_once(op, drive, tmp_path, small, monkeypatch):
+    skip_if_files_stay(small)
     before = op.read()
     op.checkpoint(1)
     with RangeHost(tmp_path / "four", small) as host:
@@ -551,13 +559,14 @@ def table_of(op, folder):
 
 
 @pytest.mark.scenario(44)
-def test_a_damaged_local_copy_is_not_used(op, tmp_path):
+def test_a_damaged_local_copy_is_not_used(op, tmp_path, small):
     before = op.read()
     op.checkpoint(1)
     damage(table_of(op, tmp_path / "local"))
     assert op.open(run="f1r1").source == "store"
     assert op.read() == before
-    assert op.open(run="f1r2").source == "local"
+    if not small.stored:
+        assert op.open(run="f1r2").source == "local"
 
 
 @only_rocksdb

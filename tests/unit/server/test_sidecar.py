@@ -468,7 +468,7 @@ def test_a_backend_of_the_jobs_own_is_found_in_its_code(tmp_path, monkeypatch):
     [
         ({"state_options": "["}, "not understood"),
         ({"state_options": '{"state.backend.rocksdb.x": "1"}'}, "not known"),
-        ({"backend": "forst"}, "no such state backend"),
+        ({"backend": "no-such"}, "no such state backend"),
         ({"backend": "no_such:Backend"}, "there is no module no_such"),
     ],
 )

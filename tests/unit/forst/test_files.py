@@ -1,0 +1,221 @@
+"""Which files go, which come back, and what happens when they do not."""
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+
+from moorage_state.errors import CorruptState, LocalDiskError, StoreUnavailable
+from moorage_state.forst import CacheLimits, database
+
+
+def key(number):
+    return number.to_bytes(8, "big")
+
+
+def names(kept):
+    return [file.name for file in kept.db._last]
+
+
+def test_what_the_store_has_goes_and_comes_back(filled):
+    kept = filled()
+    whole = kept.cache.used
+    assert kept.db.evict() == len(names(kept)) > 5
+    assert kept.cache.used < whole // 20
+    assert kept.scan() == kept.model
+    assert kept.cache.used == whole
+
+
+def test_a_file_comes_back_into_the_same_inode(filled):
+    kept = filled()
+    path = kept.db.path / names(kept)[0]
+    before = path.stat()
+    kept.db.evict()
+    assert path.stat().st_size == 0
+    kept.db.get(key(0))
+    after = path.stat()
+    assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
+
+
+def test_what_no_completed_checkpoint_has_stays(filled):
+    kept = filled()
+    kept.write({key(n): b"new" for n in range(0, 2000, 50)})
+    kept.db.flush()
+    assert kept.db.compact_slice()
+    new = set(names(kept)) - {ref.name for ref in kept.refs}
+    assert new
+    kept.db.evict()
+    assert not {file.ref.name for file in kept.ghosts} & new
+    kept.checkpoint()
+    kept.db.evict()
+    assert {file.ref.name for file in kept.ghosts} >= new
+    assert kept.scan() == kept.model
+
+
+def test_a_start_fetches_what_is_read_and_nothing_else(filled):
+    kept = filled()
+    kept.reopen()
+    assert (kept.store.gets, len(kept.ghosts)) == (0, len(names(kept)))
+    assert kept.db.get(key(7)) == kept.model[key(7)]
+    assert kept.store.gets == 1
+
+
+def test_keys_that_are_not_there_are_not_fetched_for(filled):
+    kept = filled(blocks=4 << 20)
+    kept.db.get_many([key(n) for n in range(0, 2000, 100)])
+    kept.db.evict()
+    gets = kept.store.gets
+    absent = [key(n) + b"x" for n in range(0, 2000, 100)]
+    assert kept.db.get_many(absent) == [None] * 20
+    assert kept.store.gets - gets <= 3  # a filter may be wrong once in a hundred keys
+
+
+def test_reads_fail_while_the_store_does_not_answer_and_go_on_after(filled):
+    kept = filled()
+    kept.db.evict()
+    kept.store.broken = True
+    with pytest.raises(StoreUnavailable):
+        kept.db.get_many([key(n) for n in range(0, 2000, 10)])
+    with pytest.raises(StoreUnavailable):
+        kept.scan()
+    kept.write({key(1): b"written meanwhile"})
+    kept.store.broken = False
+    assert kept.scan() == kept.model
+
+
+@pytest.mark.parametrize("kind", ["flipped", "cut", "missing"])
+def test_an_object_that_is_damaged_is_named_and_its_bytes_are_not_used(filled, tmp_path, kind):
+    kept = filled()
+    kept.db.evict()
+    ref = next(file.ref for file in kept.ghosts if file.ref.name == names(kept)[0])
+    path = tmp_path / "store" / ref.key
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.chmod(0o600)
+    if kind == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(data if kind == "flipped" else data[:-1])
+    with pytest.raises(CorruptState) as caught:
+        kept.db.get(key(0))
+    assert ref.key in caught.value.path
+    assert (kept.db.path / ref.name).stat().st_size == 0
+    assert kept.db.get(key(1999)) == kept.model[key(1999)]
+
+
+def test_damage_on_the_volume_is_no_ghost(filled):
+    kept = filled()
+    kept.reopen()
+    kept.db.get(key(0))
+    path = kept.db.path / names(kept)[0]
+    gets = kept.store.gets
+    data = bytearray(path.read_bytes())
+    data[:] = bytes(len(data))
+    with path.open("r+b") as file:
+        file.write(data)
+    with pytest.raises(CorruptState) as caught:
+        kept.scan(key(100), key(150))
+    assert caught.value.path == str(kept.db.path)
+    assert kept.store.gets == gets
+
+
+def test_the_limit_holds_and_the_window_that_is_read_stays(filled):
+    kept = filled(CacheLimits(size=150 << 10, reserve=0))
+    assert kept.cache.used <= 150 << 10
+    for _ in range(10):
+        kept.db.get_many([key(n) for n in range(200, 300)])
+    gets = kept.store.gets
+    kept.db.get_many([key(n) for n in range(200, 300)])
+    assert kept.store.gets == gets
+    assert kept.scan() == kept.model
+    assert kept.cache.used <= 150 << 10
+
+
+def test_what_is_read_often_is_not_washed_out_by_a_scan(filled, monkeypatch):
+    monkeypatch.setattr(database, "_CHUNK_BYTES", 10 << 10)
+    limits = CacheLimits(size=200 << 10, reserve=0, access_before_promote=3)
+    kept = filled(limits)
+    for _ in range(5):
+        kept.db.get_many([key(n) for n in range(200, 300)])
+    kept.scan(key(400))
+    gets = kept.store.gets
+    kept.db.get_many([key(n) for n in range(200, 300)])
+    assert kept.store.gets == gets
+
+
+def test_a_file_that_lost_its_rank_too_often_is_not_raised_again(filled):
+    limits = CacheLimits(size=150 << 10, reserve=0, access_before_promote=1, promote_limit=1)
+    kept = filled(limits)
+    for _ in range(3):
+        for low in range(0, 2000, 200):
+            for _ in range(2):
+                kept.db.get_many([key(n) for n in range(low, low + 100)])
+    assert max(file.demotions for file in kept.db._files.files.values()) == 1
+
+
+def test_the_reserve_of_the_volume_stays_free(filled, tmp_path):
+    def kept_bytes():
+        return sum(path.stat().st_size for path in tmp_path.glob("work-*/*.sst"))
+
+    volume, reserve = 4 << 20, (4 << 20) - (150 << 10)
+    kept = filled(CacheLimits(reserve=reserve), lambda _: volume - kept_bytes())
+    assert kept_bytes() <= 150 << 10
+    assert kept.scan() == kept.model
+    assert kept_bytes() <= 150 << 10
+
+
+def test_a_volume_that_is_full_of_new_state_refuses_writes_before_rocksdb_does(make):
+    kept = make()
+    kept.cache._free = lambda _: 1000
+    with pytest.raises(LocalDiskError, match="not in the store yet"):
+        kept.write({key(1): b"1"})
+    with pytest.raises(LocalDiskError, match="not in the store yet"):
+        kept.db.flush()
+
+
+def test_readers_and_evictions_at_the_same_time(filled):
+    kept = filled()
+    stop, rounds = threading.Event(), []
+    refs = [ref for ref in kept.refs if ref.name.endswith(".sst")]
+
+    def evict():
+        while not stop.is_set():
+            kept.db.evict()
+
+    def upload():
+        while not stop.is_set():
+            for ref in refs:
+                path = kept.db.path / ref.name
+                with kept.db.whole(path):
+                    assert len(path.read_bytes()) == ref.size
+            rounds.append(1)
+
+    rng = random.Random(4)
+    with ThreadPoolExecutor(2) as pool:
+        beside = [pool.submit(evict), pool.submit(upload)]
+        try:
+            for _ in range(40):
+                asked = [key(rng.randrange(2000)) for _ in range(100)]
+                assert kept.db.get_many(asked) == [kept.model[one] for one in asked]
+                assert kept.db.get(asked[0]) == kept.model[asked[0]]
+            assert kept.scan() == kept.model
+        finally:
+            stop.set()
+    assert [future.result() for future in beside] == [None, None]
+    assert rounds
+
+
+def test_a_copy_is_read_beside_a_database_whose_files_go(filled, tmp_path):
+    kept = filled()
+    kept.db.evict(lambda name: name == names(kept)[0])
+    expected = dict(kept.model)
+    with kept.db.frozen() as stored:
+        kept.db.checkpoint(tmp_path / "exported")
+        with closing(kept.open_copy(tmp_path / "exported", stored)) as exported:
+            kept.write({key(n): b"later" for n in range(100)})
+            assert kept.db.evict() == 0
+            assert kept.scan(database=exported) == expected
+    assert kept.db.evict() > 5
+    assert kept.scan() == dict(sorted(kept.model.items()))
