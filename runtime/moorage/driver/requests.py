@@ -49,6 +49,12 @@ class RestartNeeded(UserError):
     code = "restart_needed"
 
 
+class RescaleRefused(UserError):
+    """There cannot be so many subtasks."""
+
+    code = "rescale_refused"
+
+
 class TooManyRequests(Retryable):
     """No room for another request until one is answered."""
 

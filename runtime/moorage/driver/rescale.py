@@ -10,23 +10,16 @@ handler at epoch boundaries, and by the driver between runs.
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
 
 from moorage.driver.context import DriverContext
-from moorage.driver.requests import CheckpointRequest, RescaleRequest, RestartNeeded
+from moorage.driver.requests import CheckpointRequest, RescaleRefused, RescaleRequest, RestartNeeded
 from moorage.driver.restore_point import Choice
 from moorage.driver.settings import JobSettings
-from moorage_state.errors import Bug, UserError
+from moorage_state.errors import Bug
 from moorage_state.snapshots import LogWriter, Rescaled, parallelism_of, rescaled, restore_point
 
 EXECUTORS_SECONDS = 60.0
 """How long executors that were asked for with it are waited for, while the stream runs on."""
-
-
-class RescaleRefused(UserError):
-    """There cannot be so many subtasks."""
-
-    code: ClassVar[str] = "rescale_refused"
 
 
 def check_rescale(request: RescaleRequest, settings: JobSettings) -> None:

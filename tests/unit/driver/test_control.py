@@ -12,11 +12,19 @@ from moorage.driver.control import (
     ControlServer,
     ask_for_savepoint,
     ask_for_state,
+    ask_to_rescale,
     control_path,
 )
 from moorage.driver.lookup_requests import LookupRequest
 from moorage.driver.lookups import StateLookups
-from moorage.driver.requests import Requests, SavepointRequest
+from moorage.driver.requests import (
+    JobRequest,
+    Requests,
+    RescaleRefused,
+    RescaleRequest,
+    RestartNeeded,
+    SavepointRequest,
+)
 from moorage.driver.views import SavepointView
 from moorage_state.errors import CorruptState, MoorageError, Retryable, UserError
 
@@ -82,6 +90,32 @@ def test_who_asks_gets_the_jobs_error_as_it_is(server, requests, error):
         ask_for_savepoint(server, SavepointRequest("before"), 10)
 
 
+def test_who_asks_for_another_parallelism_waits_until_the_job_has_it(server, requests):
+    asked: list[JobRequest] = []
+
+    def work() -> None:
+        while not asked:
+            asked.extend(requests.take())
+        asked[0].answer(None)
+
+    threading.Thread(target=work, daemon=True).start()
+    ask_to_rescale(server, 4, 10)
+    assert isinstance(asked[0], RescaleRequest)
+    assert (asked[0].parallelism, asked[0].executors) == (4, None)
+
+
+@pytest.mark.parametrize("error", [RescaleRefused("too many"), RestartNeeded("another mode")])
+def test_who_asks_for_one_that_cannot_be_hears_why(server, requests, error):
+    job(requests, error)
+    with pytest.raises(type(error), match=str(error)):
+        ask_to_rescale(server, 4, 10)
+
+
+def test_no_answer_in_time_does_not_undo_a_rescale(server):
+    with pytest.raises(Retryable, match="may still do it: parallelism=4"):
+        ask_to_rescale(server, 4, 0.05)
+
+
 def test_without_a_job_one_is_told_to_start_it(tmp_path):
     with pytest.raises(UserError, match="start it with moorage run"):
         ask_for_savepoint(tmp_path / "none.sock", SavepointRequest("x"), 1)
@@ -110,6 +144,9 @@ def test_no_answer_in_time_is_not_a_failure_of_the_savepoint(server):
         b'{"format": 9, "savepoint": {}}\n',
         b'{"format": 1, "savepoint": {"name": "x", "format": "xml", "stop": false}}\n',
         b'{"format": 1, "savepoint": {"name": "../x", "format": "native", "stop": false}}\n',
+        b'{"format": 1, "rescale": {"parallelism": "many"}}\n',
+        b'{"format": 1, "rescale": {"parallelism": true}}\n',
+        b'{"format": 1, "rescale": null}\n',
         b"\xff\xfe\n",
         b"x" * 70_000 + b"\n",
     ],

@@ -492,8 +492,9 @@ def whole(parts):
 
 @pytest.mark.parametrize("local", [True, False], ids=["on this volume", "from the store"])
 def test_trap_8_state_survives_one_three_two_and_five_subtasks(
-    host, drive, key, tmp_path, small, local
+    host, drive, key, tmp_path, small, local, monkeypatch
 ):
+    found = fetched(monkeypatch)
     op = drive(host)
     op.open()
     model = {key(group, n): b"%d-%d" % (group, n) for group in range(64) for n in range(20)}
@@ -507,6 +508,7 @@ def test_trap_8_state_survives_one_three_two_and_five_subtasks(
             hosts.append(target)
         parts = rescaled(target, drive, parts, parallelism, f"f{number}r0")
         assert whole(parts) == model
+        assert bool(found) != local, "what lies on this volume is not fetched"
         for part in parts:
             change = {key(part.spec.start, 1): b"%d" % number, key(part.spec.end, 2): None}
             part.epoch(change)
@@ -519,6 +521,34 @@ def test_trap_8_state_survives_one_three_two_and_five_subtasks(
             part.checkpoint(number)
     for other in hosts:
         other.close()
+
+
+@only_rocksdb
+def test_ranges_that_are_cut_anew_on_their_volume_are_made_of_hard_links(
+    host, drive, key, tmp_path, monkeypatch
+):
+    """As while a job runs: the ranges before are let go of, and others begin from their copies."""
+    parts = [drive(host, 32 * n, 32 * n + 31) for n in range(2)]
+    for part in parts:
+        part.open()
+        first = part.spec.start
+        part.epoch({key(group, 1): b"v" * 500 for group in range(first, first + 32)})
+        part.checkpoint(1)
+    before = whole(parts)
+    for part in parts:
+        host.release_range(part.spec.lease("f1r0"))
+    found = fetched(monkeypatch)
+    four = rescaled(host, drive, parts, 4, "f1r1")
+    assert found == []
+    assert whole(four) == before
+    copies = {
+        path.stat().st_ino
+        for part in parts
+        for path in (tmp_path / "local/ranges" / part.spec.uid).glob("*/ckpt/1/*.sst")
+    }
+    works = list((tmp_path / "local/ranges" / four[0].spec.uid).glob("*/work-*/*.sst"))
+    assert len({path.parent for path in works}) == 4
+    assert {path.stat().st_ino for path in works} <= copies
 
 
 def test_a_completed_checkpoint_drops_the_directories_of_another_parallelism(
