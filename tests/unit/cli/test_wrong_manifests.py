@@ -79,9 +79,9 @@ WRONG = {
     "a key given twice beside a wrong value": manifest(
         "bounded: true", "bounded: false", scaling="scaling: {parallelism: 0}"
     ),
-    "a schedule and an autoscaler, which are not for here": manifest(
+    "a schedule and a batch job that does not end": manifest(
         "savepoint: {schedule: {cron: 0 3 * * *}}",
-        "scaling: {autoscaler: {enabled: true}}",
+        state='state: {checkpointDir: "file://./state", backend: batch}',
     ),
     "durations and sizes without their units": manifest(
         "checkpoint: {interval: 10, cron: often}",
