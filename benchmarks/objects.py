@@ -124,9 +124,19 @@ def job(name: str) -> Object:
     }
 
 
+def name_of(number: int) -> str:
+    """Of the job of this number."""
+    return f"job-{number:05d}"
+
+
+def address_of(number: int) -> str:
+    """Of its driver's pod."""
+    return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+
+
 def furnish(api: ApiStore, drivers: Drivers, number: int) -> Ref:
     """A job that has run for an hour: revision, token, driver, two executors, status."""
-    name = f"job-{number:05d}"
+    name = name_of(number)
     made = api.create(job(name))
     meta, (spec, wrong) = meta_of(made), read_job_spec(made)
     assert spec is not None, wrong
@@ -134,7 +144,7 @@ def furnish(api: ApiStore, drivers: Drivers, number: int) -> Ref:
     revision = revision_name(name, digest)
     api.create(revision_body(meta, revision, 1, digest, spec))
     api.create(token_secret(meta, 1, "t0ken", owner_reference(meta)))
-    address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+    address = address_of(number)
     furnish_pod(api, meta, f"{name}-1-driver", "driver", address)
     for executor in (1, 2):
         furnish_pod(api, meta, f"{name}-1-exec-{executor}", "executor", address)

@@ -8,6 +8,7 @@ from benchmarks.scale.operator import Fleet
 async def settled(jobs):
     fleet = Fleet(jobs)
     setattr(asyncio.get_running_loop(), "time", lambda: fleet.seconds)  # noqa: B010
+    await fleet.settle()
     await fleet.begin()
     await fleet.run(360, fleet.checkpoint)
     fleet.cluster.requests = 0
