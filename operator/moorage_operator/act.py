@@ -230,7 +230,8 @@ class Actor:
         target = await self.observer.target(subject.job, effect.attempt)
         if target is None:
             raise ActionFailed(f"the driver does not run: attempt={effect.attempt}")
-        await self.drivers.ask(target, effect.path, effect.body)
+        async with self.observer.aside():
+            await self.drivers.ask(target, effect.path, effect.body)
         return _is_new(self._asked, subject.meta.uid, f"{effect.attempt}/{effect.body.request_id}")
 
     async def _run_store_task(self, effect: RunStoreTask, subject: Subject) -> bool:

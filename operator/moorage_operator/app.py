@@ -40,7 +40,7 @@ from moorage_operator.snapshots import decide_snapshot
 from moorage_operator.watch_cache import WatchCache
 from moorage_operator.watch_health import Canary, Namespace, WatchedNamespaces
 from moorage_operator.watches import Wakeups, Watching
-from moorage_operator.workqueue import WorkQueue
+from moorage_operator.workqueue import MOST_UNDER_WAY, WorkQueue
 from moorage_operator.world import Config
 
 _log = logging.getLogger("moorage.operator")
@@ -312,7 +312,7 @@ async def build(
         asyncio.get_running_loop().time,
     )
     clock: WallClock = SystemClock()
-    drivers = HttpDrivers()
+    drivers = HttpDrivers(connections=MOST_UNDER_WAY)
     stack.push_async_callback(drivers.close)
     lineages = _lineages(
         settings, cluster, clock, config.cluster_id, stack, lambda job: queue.wake(_ref_of(job))
@@ -340,6 +340,7 @@ async def build(
         wake=lambda ref: queue.wake(ref, 0.0),
         metrics=metrics,
         watched=watched,
+        aside=lambda: queue.aside(),  # noqa: PLW0108  it is made below
         shows=lambda one: not namespaces.problem(one if settings.watch_namespaces else None),
         # Without a Lease there is nothing by which another operator could know this one.
         ownership=ownership if leader is not None else None,

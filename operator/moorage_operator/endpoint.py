@@ -37,9 +37,17 @@ class HttpDrivers:
     Args:
         timeout: seconds for a whole exchange.
         connect: seconds for reaching the pod.
+        connections: at once; who asks more drivers waits, which counts as reaching the pod.
     """
 
-    def __init__(self, *, timeout: float = 5.0, connect: float = 2.0) -> None:
+    def __init__(
+        self,
+        *,
+        timeout: float = 5.0,
+        connect: float = 2.0,
+        connections: int = 64,
+    ) -> None:
+        self._connections = connections
         self._timeout = aiohttp.ClientTimeout(total=timeout, connect=connect)
         self._session: aiohttp.ClientSession | None = None
 
@@ -104,7 +112,7 @@ class HttpDrivers:
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
-                connector=aiohttp.TCPConnector(limit=64, limit_per_host=2),
+                connector=aiohttp.TCPConnector(limit=self._connections, limit_per_host=2),
             )
         return self._session
 

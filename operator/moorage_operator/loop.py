@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -85,6 +86,7 @@ class Reconciler:
         watched: what watches have shown; None if nothing is watched, and every pass reads live.
         shows: whether watches show what happens in a namespace.
         ownership: whose jobs are; None if all are this operator's.
+        aside: around what waits for a driver, so that nothing else waits with it.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Reconciler:
         watched: WatchCache | None = None,
         shows: Callable[[str], bool] = lambda _: True,
         ownership: Ownership | None = None,
+        aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self._cluster, self._clock, self._config = cluster, clock, config
         self._decide_job, self._decide_snapshot = decide_job, decide_snapshot
@@ -125,6 +128,7 @@ class Reconciler:
             Authorities(cluster),
             self.specs,
             self.directories,
+            aside=aside,
         )
         self._watched, self._shows, self._ownership = watched, shows, ownership
         self._looker = self._observer

@@ -6,7 +6,8 @@ only where a decision depends on it: `needs`.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -183,6 +184,8 @@ class Observer:
     # Which job has which checkpoint directory, as far as this process has seen
     directories: CheckpointDirectories
     report_timeout: float = 3.0  # seconds that a driver has to say how it is
+    # Around what waits for a driver: the pass needs no worker meanwhile
+    aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     watched_only: bool = False  # raise `MoreNeeded` instead of reading stores, facts or namespaces
     _failing: dict[tuple[str, str], datetime] = field(default_factory=dict)
     _revisions: dict[tuple[str, str], Revision] = field(default_factory=dict)
@@ -354,7 +357,7 @@ class Observer:
         target = await self._target(meta, pod)
         if target is None:
             raise EndpointRefused("no_token", "there is no token to speak to the driver with")
-        async with asyncio.timeout(self.report_timeout):
+        async with self.aside(), asyncio.timeout(self.report_timeout):
             return await self.drivers.state(target)
 
     async def _report_of(self, job: JobFacts) -> DriverState | Unreadable | None:

@@ -2,13 +2,19 @@
 
 Wake-ups of an object that waits already are one; those that come while it is being looked at lead
 to another look after that. So nothing is lost, and nothing is done twice at the same time.
+
+Namespaces take turns. A pass that waits for its driver takes no worker meanwhile; how many may wait
+is bounded, in all and for each namespace, so that one full of drivers that accept a connection and
+never answer holds up nobody else.
 """
 
 import asyncio
 import logging
 import random
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from moorage_operator.loop import Pass
@@ -22,6 +28,10 @@ _PACE = 1.0
 _BUSY_LIMIT = 10
 _BUSY_WAIT = 1.0
 _BUG_WAITS = (1.0, 5.0, 30.0, 120.0)
+
+MOST_UNDER_WAY = 256
+"""Passes, of which each may wait for a driver, with one connection."""
+_MOST_OF_NAMESPACE = 32
 
 
 @dataclass(slots=True)
@@ -37,6 +47,11 @@ class _Entry:
     timer: asyncio.TimerHandle | None = None
     in_a_row: int = 0
     bugs: int = 0
+    working: bool = False
+    """Whether its pass has a worker; one that waits for its driver has none."""
+
+
+_PASS: ContextVar[tuple[Ref, _Entry]] = ContextVar("pass under way")
 
 
 @dataclass(slots=True)
@@ -52,14 +67,18 @@ class WorkQueue:
     pace: float = _PACE
     waited: Callable[[float], None] = lambda _: None  # told how long an object that was due waited
     _busy: Counter[str] = field(default_factory=Counter)
-    """Passes under way, by namespace."""
-    _held: dict[str, deque[Ref]] = field(default_factory=dict)
-    """Due, in namespaces that have all the workers that one may have."""
+    """Passes with a worker, by namespace."""
+    _under_way: Counter[str] = field(default_factory=Counter)
+    """Those, and passes that wait for drivers."""
+    _due: dict[str, deque[Ref]] = field(default_factory=dict)
+    """By namespace; the first one has its turn."""
+    _back: deque[asyncio.Future[None]] = field(default_factory=deque)
+    """Passes whose driver has answered, and that want a worker again."""
     _entries: dict[Ref, _Entry] = field(default_factory=dict)
     _running: dict[Ref, float] = field(default_factory=dict)
     _stopping: bool = False
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
-    _ready: asyncio.Queue[Ref] = field(default_factory=asyncio.Queue)
+    _group: asyncio.TaskGroup | None = None
 
     def wake(self, ref: Ref, after: float = 0.0) -> None:
         """See to it that the object is looked at, at the latest after so many seconds.
@@ -83,11 +102,11 @@ class WorkQueue:
     @property
     def waiting(self) -> int:
         """Objects that are due and not yet looked at."""
-        return self._ready.qsize() + sum(map(len, self._held.values()))
+        return sum(map(len, self._due.values()))
 
     @property
     def share(self) -> int:
-        """Passes at once in one namespace: one full of drivers that do not answer leaves others."""
+        """Workers that one namespace may have at once."""
         return max(self.workers * 3 // 4, 1)
 
     @property
@@ -117,8 +136,12 @@ class WorkQueue:
         """Work until cancelled; a pass under way is cancelled with it."""
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(self.workers):
-                    group.create_task(self._work())
+                self._group = group
+                self._begin_due()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    self._group = None
         finally:
             for entry in self._entries.values():
                 if entry.timer is not None:
@@ -140,16 +163,18 @@ class WorkQueue:
             entry.again = True
         elif not entry.ready:
             entry.ready, entry.due = True, asyncio.get_running_loop().time()
-            self._ready.put_nowait(ref)
+            self._due.setdefault(ref.namespace, deque()).append(ref)
+            # Not now: wake-ups that come together are one.
+            asyncio.get_running_loop().call_soon(self._begin_due)
 
-    async def _work(self) -> None:
-        while True:
-            ref = await self._ready.get()
-            if self._stopping:
-                continue
-            if self._busy[ref.namespace] >= self.share:
-                self._held.setdefault(ref.namespace, deque()).append(ref)
-                continue
+    def _begin_due(self) -> None:
+        """Give workers to those that come back, then to objects that are due."""
+        while self._back and self._busy.total() < self.workers:
+            waiting = self._back.popleft()
+            if not waiting.done():
+                self._busy[_HELD] += 1
+                waiting.set_result(None)
+        while self._group is not None and (ref := self._next()) is not None:
             entry = self._entries[ref]
             entry.ready, entry.running, entry.again = False, True, False
             if entry.timer is not None:
@@ -157,27 +182,79 @@ class WorkQueue:
                 entry.timer = None
             self._running[ref] = entry.begun = asyncio.get_running_loop().time()
             self.waited(entry.begun - entry.due)
-            self._busy[ref.namespace] += 1
-            try:
-                wait = await self._once(ref, entry)
-            finally:
-                entry.running = False
-                self._leave(ref.namespace)
-                del self._running[ref]
-                if not self._running:
-                    self._idle.set()
-            self._plan(ref, entry, wait)
+            self._under_way[ref.namespace] += 1
+            self._take(ref, entry)
+            self._group.create_task(self._pass(ref, entry))
 
-    def _leave(self, namespace: str) -> None:
-        """One pass less there: the first that was held may go."""
-        self._busy[namespace] -= 1
-        if not self._busy[namespace]:
-            del self._busy[namespace]
-        held = self._held.get(namespace)
-        if held:
-            self._ready.put_nowait(held.popleft())
-            if not held:
-                del self._held[namespace]
+    def _next(self) -> Ref | None:
+        """The next object, of the first namespace that may have another pass."""
+        if self._stopping or self._busy.total() >= self.workers:
+            return None
+        if len(self._running) >= MOST_UNDER_WAY:
+            return None
+        budget = self._budget()
+        for namespace, due in self._due.items():
+            if self._busy[namespace] >= self.share or self._under_way[namespace] >= budget:
+                continue
+            ref = due.popleft()
+            del self._due[namespace]
+            if due:  # behind all others
+                self._due[namespace] = due
+            return ref
+        return None
+
+    def _budget(self) -> int:
+        """Passes of one namespace: with silent drivers in all of them there is room for another."""
+        namespaces = len(self._due.keys() | self._under_way.keys())
+        return max(1, min(_MOST_OF_NAMESPACE, MOST_UNDER_WAY // (namespaces + 1)))
+
+    async def _pass(self, ref: Ref, entry: _Entry) -> None:
+        _PASS.set((ref, entry))
+        try:
+            wait = await self._once(ref, entry)
+        finally:
+            entry.running = False
+            del self._running[ref]
+            _less(self._under_way, ref.namespace)
+            if entry.working:
+                self._give(ref, entry)
+            if not self._running:
+                self._idle.set()
+            self._begin_due()
+        self._plan(ref, entry, wait)
+
+    @asynccontextmanager
+    async def aside(self) -> AsyncIterator[None]:
+        """Within, the pass that this is waits for its driver, and takes no worker."""
+        found = _PASS.get(None)
+        if found is None or not found[1].working:
+            yield
+            return
+        self._give(*found)
+        self._begin_due()
+        try:
+            yield
+        finally:
+            await self._come_back(*found)
+
+    async def _come_back(self, ref: Ref, entry: _Entry) -> None:
+        if self._busy.total() >= self.workers:
+            waiting = asyncio.get_running_loop().create_future()
+            self._back.append(waiting)
+            try:
+                await waiting
+            finally:
+                if waiting.done() and not waiting.cancelled():
+                    _less(self._busy, _HELD)
+        self._take(ref, entry)
+
+    def _take(self, ref: Ref, entry: _Entry) -> None:
+        entry.working = True
+        self._busy[ref.namespace] += 1
+
+    def _give(self, ref: Ref, entry: _Entry) -> None:
+        entry.working = False
+        _less(self._busy, ref.namespace)
 
     async def _once(self, ref: Ref, entry: _Entry) -> float | None:
         """One pass; seconds until the next, None if the object is gone."""
@@ -205,3 +282,13 @@ class WorkQueue:
             del self._entries[ref]
         else:
             self._wake(ref, entry, wait)
+
+
+_HELD = ""
+"""No namespace: a worker on its way to the pass that it was given to."""
+
+
+def _less(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]

@@ -6,7 +6,7 @@ import pytest
 
 from moorage_api.driver import CheckpointBody, StartOrder
 from moorage_api.status import read_status
-from moorage_operator import loop
+from moorage_operator import memory
 from moorage_operator.objects import meta_of, read_job_spec, revision_body
 from moorage_operator.plan import (
     AskDriver,
@@ -442,7 +442,7 @@ async def test_a_pod_monitor_believes_the_jobs_authority_and_name(shell):
 
 
 async def test_a_cluster_without_pod_monitors_says_so_and_the_job_goes_on(shell, monkeypatch):
-    monkeypatch.setattr(loop, "_FIRST_SETBACK", 0.0)
+    monkeypatch.setattr(memory, "_FIRST_SETBACK", 0.0)
     shell.make_job()
     shell.cluster.fail(NotFound("no matches for kind"), verb="apply", kind="PodMonitor", times=-1)
     always(shell, SetPodMonitor(present=True), SetFinalizer(present=True))

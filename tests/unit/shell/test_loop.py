@@ -5,7 +5,7 @@ from moorage_testing.kube import MemoryCluster, OperatorKilled
 
 from moorage_api.driver import StartOrder
 from moorage_api.status import JobStatus, read_status
-from moorage_operator import loop
+from moorage_operator import memory
 from moorage_operator.decide import decide_job
 from moorage_operator.plan import (
     DeletePod,
@@ -486,8 +486,8 @@ def _keep(name):
 
 async def test_a_snapshot_that_cannot_be_made_holds_up_nothing_else_of_the_job(shell, monkeypatch):
     shell.make_job()
-    monkeypatch.setattr(loop, "_FIRST_SETBACK", 1000.0)
-    monkeypatch.setattr(loop, "_LONGEST_SETBACK", 1000.0)
+    monkeypatch.setattr(memory, "_FIRST_SETBACK", 1000.0)
+    monkeypatch.setattr(memory, "_LONGEST_SETBACK", 1000.0)
     refusal = Forbidden("exceeded quota: snapshots")
     shell.cluster.fail(refusal, verb="create", name="clicks-a", times=-1)
     shell.decide = lambda world: Plan(
@@ -507,7 +507,7 @@ async def test_a_snapshot_that_cannot_be_made_holds_up_nothing_else_of_the_job(s
 
 async def test_a_snapshot_that_cannot_be_made_is_told_from_the_second_time_on(shell, monkeypatch):
     shell.make_job()
-    monkeypatch.setattr(loop, "_FIRST_SETBACK", 0.0)
+    monkeypatch.setattr(memory, "_FIRST_SETBACK", 0.0)
     shell.cluster.fail(Forbidden("exceeded quota"), verb="create", times=-1)
     shell.decide = lambda world: Plan(world.status, (_keep("a"),))
     for _ in range(3):
