@@ -300,13 +300,17 @@ class CheckpointStore:
         ids = tuple(
             c.checkpoint_id for c in reversed(retained(entries)) if c.checkpoint_id not in kept
         )
-        shared = None if pending else garbage_of(roots, kept)
+        listed = None if pending else garbage_of(roots, kept)
+        shared: frozenset[str] | None
         if job_ends and not kept:
             # No sweep follows, and nothing is referenced any more.
             found = (info.key for info in self._store.list("shared/"))
             shared = frozenset(filter(is_state_key, found))
-        elif shared is None:
+        elif listed is None:
             shared = self._unneeded(roots, kept)
+        else:
+            whole = {one: roots[one] for one in listed.whole}
+            shared = listed.keys.union(self._unneeded(whole, ()) or ())
         if shared is None:
             return Retirement()
         shared -= object_keys(pending)

@@ -8,6 +8,7 @@ only where that tells everything; a pure function. See docs/adr/0024-manifests-i
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from moorage_state.snapshots.manifest import Root, SnapshotRoot
 
@@ -57,7 +58,19 @@ class _Tree:
         return found
 
 
-def garbage_of(roots: Mapping[int, SnapshotRoot], kept: Collection[int]) -> _Keys | None:
+class Garbage(NamedTuple):
+    """Shared objects that go.
+
+    Attributes:
+        keys: those that lists name.
+        whole: checkpoints of which all that they reference goes, as their parts name it.
+    """
+
+    keys: _Keys
+    whole: frozenset[int]
+
+
+def garbage_of(roots: Mapping[int, SnapshotRoot], kept: Collection[int]) -> Garbage | None:
     """Return the shared objects that only checkpoints that go reference; None if no list tells.
 
     What lists say another part may reference is not among them: that is a sweep's.
@@ -69,13 +82,18 @@ def garbage_of(roots: Mapping[int, SnapshotRoot], kept: Collection[int]) -> _Key
     if tree is None:
         return None
     garbage: set[str] = set()
+    whole: set[int] = set()
     for top, root in tree.roots.items():
         base = root.base_id
         if top in kept or (base in tree.roots and base not in kept):
             continue
         if top not in tree.leading and base not in kept:
-            # All of it goes, and what it references that was there before is in no list.
-            return None
+            if base:
+                # All of it goes, and what it references that was there before is in no list.
+                return None
+            # It wrote all that it references, and nobody else can have that but those below it: no
+            # tree that was cut is there beside it.
+            whole.add(top)
         going = tree.going_with(top)
         added = {one: tree.added(one) for one in going}
         unneeded = tree.unneeded(going)
@@ -86,7 +104,7 @@ def garbage_of(roots: Mapping[int, SnapshotRoot], kept: Collection[int]) -> _Key
         if base in kept:
             found.intersection_update(frozenset().union(*added.values()))
         garbage |= found
-    return frozenset(garbage)
+    return Garbage(frozenset(garbage), frozenset(whole))
 
 
 def _tree(roots: Mapping[int, SnapshotRoot], kept: Collection[int]) -> _Tree | None:

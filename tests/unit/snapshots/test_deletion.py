@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from moorage_testing.manifests import checkpoint_fields
 
 from moorage_state.snapshots import Manifest, PartEntry, Root
-from moorage_state.snapshots.deletion import garbage_of
+from moorage_state.snapshots.deletion import Garbage, garbage_of
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -42,6 +42,10 @@ class Lineage:
         self.references[number] = now
         self.there[number] = root(number, base, new, set(before - now))
 
+    def named(self, garbage: Garbage) -> frozenset[str]:
+        """What lists and parts tell may go."""
+        return garbage.keys | self.needed(set(garbage.whole))
+
     def needed(self, kept: set[int]) -> frozenset[str]:
         return frozenset().union(*(self.references[one] for one in kept))
 
@@ -66,8 +70,8 @@ def test_what_goes_is_all_that_only_those_that_go_reference(data: st.DataObject)
         found = garbage_of(lineage.there, kept)
         going = set(lineage.there) - kept
         exact = lineage.needed(going) - lineage.needed(kept)
-        event("unknown" if found is None else "listed" if found else "nothing")
-        assert found is None or found == exact & stored
+        event("unknown" if found is None else "whole" if found.whole else "listed")
+        assert found is None or lineage.named(found) & stored == exact & stored
         stored -= exact
         lineage.there = {one: lineage.there[one] for one in kept}
     assert lineage.needed(set(lineage.there)) <= stored
@@ -79,14 +83,15 @@ def test_a_chain_is_always_listed_however_long() -> None:
         lineage.take(number, {f"shared/{number}-0"}, 2)
     found = garbage_of(lineage.there, {1500})
     assert found is not None
-    assert found == lineage.needed(set(range(1, 1500))) - lineage.needed({1500})
+    assert not found.whole
+    assert found.keys == lineage.needed(set(range(1, 1500))) - lineage.needed({1500})
 
 
 def test_lists_do_not_tell_of_one_document_nor_of_a_dropped_operator() -> None:
     lineage = Lineage()
     lineage.take(0, set(), 2)
     lineage.take(1, {"shared/1-0"}, 1)
-    assert garbage_of(lineage.there, {2}) == frozenset({"shared/1-1"})
+    assert garbage_of(lineage.there, {2}) == (frozenset({"shared/1-1"}), frozenset())
     plain = Manifest(**checkpoint_fields("lineage", 1))
     assert garbage_of({**lineage.there, 1: plain}, {2}) is None
     dropped = root(2, 1, set(), set(), base_listed=False)
@@ -102,7 +107,7 @@ def test_a_tree_that_was_cut_takes_nothing_from_the_checkpoint_it_came_from() ->
     del lineage.there[2]
     lineage.take(3, set(), 1)
     found = garbage_of(lineage.there, {1, 4})
-    assert found is None or not found & lineage.needed({1, 4})
+    assert found is None or not lineage.named(found) & lineage.needed({1, 4})
 
 
 def test_branches_after_rewinds_take_nothing_from_each_other() -> None:
@@ -116,4 +121,24 @@ def test_branches_after_rewinds_take_nothing_from_each_other() -> None:
     del lineage.there[2]
     lineage.take(3, {"shared/1-0"}, 1)
     found = garbage_of(lineage.there, {3, 4, 5, 6})
-    assert found is None or not found & lineage.needed({3, 4, 5, 6})
+    assert found is None or not lineage.named(found) & lineage.needed({3, 4, 5, 6})
+
+
+def test_of_a_full_checkpoint_that_goes_with_all_below_it_the_parts_tell_what_goes() -> None:
+    lineage = Lineage()
+    for _ in range(3):
+        lineage.take(0, set(), 2)
+    lineage.take(2, {"shared/2-0"}, 1)
+    found = garbage_of(lineage.there, {1, 3})
+    assert found == (frozenset({"shared/4-0"}), frozenset({2}))
+    assert not lineage.named(found) & lineage.needed({1, 3})
+
+
+def test_a_full_checkpoint_beside_a_tree_that_was_cut_is_not_told_of() -> None:
+    """1, 2 and 3 in a row, 2 retired: 3 may have what 1 wrote, which goes."""
+    lineage = Lineage()
+    lineage.take(0, set(), 2)
+    lineage.take(1, {"shared/1-0"}, 1)
+    lineage.take(2, {"shared/1-0"}, 1)
+    del lineage.there[2]
+    assert garbage_of(lineage.there, {3}) is None

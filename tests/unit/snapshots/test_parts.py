@@ -323,3 +323,30 @@ def test_what_another_part_may_need_is_left_to_the_sweep_and_at_a_jobs_end_goes(
     }
     checkpoints.retire(writer, None)
     assert [info.key for info in store.list("") if not info.key.startswith("log/")] == []
+
+
+def test_full_checkpoints_go_without_a_look_at_the_parts_of_those_that_stay(
+    store: MemoryStore, writer: LogWriter, new_manifest: NewManifest, start: datetime
+) -> None:
+    read: list[str] = []
+
+    class Reading:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def get(self, key: str) -> bytes:
+            read.append(key)
+            return store.get(key)
+
+    reading: Any = Reading()
+    checkpoints = CheckpointStore(reading)
+    for number in (1, 2, 3):
+        plain = new_manifest(number, (f"n{number}",), writer=writer, store=store)
+        checkpoints.complete(writer, rooted(plain, store), start)
+        read.clear()
+        checkpoints.retire(writer, 1)
+        assert not [key for key in read if key.startswith(f"chk-{number}/") and "part-" in key]
+    verify_files(store, checkpoints.load_id(writer.entries, 3), full=True)
+    shared = [info.key for info in store.list("shared/")]
+    assert all("-n3.sst" in key for key in shared)
+    assert len(shared) == 2
