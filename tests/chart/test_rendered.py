@@ -207,9 +207,10 @@ def test_the_values_defaults_are_the_operators_own(rendered):
 def test_every_setting_of_the_operator_has_a_value(rendered):
     """But for those that make no sense in a pod."""
     names = set(environment(rendered["namespaced"]))
+    # With shards there are several operators: tests/chart/test_shards.py.
+    names |= {"MOORAGE_SHARD", "MOORAGE_SHARDS"}
     settings = {f"MOORAGE_{name.upper()}" for name in Settings.model_fields}
     no_sense = {"MOORAGE_KUBECONFIG", "MOORAGE_CONTEXT", "MOORAGE_HEALTH_HOST"}
-    no_sense |= {"MOORAGE_SHARD", "MOORAGE_SHARDS"}
     assert settings - names == no_sense
     assert names <= settings
 
@@ -297,6 +298,11 @@ def test_an_api_server_would_take_the_definitions(rendered, case):
         ),
         (["settings.stopGrace=30"], "raise the first or lower the second"),
         (["replicas=2", "leaderElection.enabled=false"], "set it to true, or replicas to 1"),
+        (["shards={a}", "leaderElection.enabled=false"], "set it to true, or shards to []"),
+        (
+            ["shards={aaaaaaaaaaaaaaaaaaaa}", f"fullnameOverride={'b' * 50}"],
+            "would have 78 characters of at most 63; set a shorter fullnameOverride",
+        ),
         (["replicaCount=2"], "replicaCount"),
     ],
 )

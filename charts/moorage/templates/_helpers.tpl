@@ -23,10 +23,25 @@
 {{- printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* What a selector rests on: never changes. */}}
+{{/* What a selector rests on: never changes. Where `shard` is in the context, of that shard's operator alone. */}}
 {{- define "moorage.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "moorage.name" . }}-operator
+app.kubernetes.io/name: {{ include "moorage.name" . }}-operator{{ with .shard }}-{{ . }}{{ end }}
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* What the pods of all operators of the release have, and no others. */}}
+{{- define "moorage.everyOperator" -}}
+{{- if .Values.shards -}}
+app.kubernetes.io/part-of: moorage
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- else -}}
+{{- include "moorage.selectorLabels" . }}
+{{- end }}
+{{- end }}
+
+{{/* The name of an operator: of a shard, where `shard` is in the context. */}}
+{{- define "moorage.operatorName" -}}
+{{- include "moorage.fullname" . }}{{ with .shard }}-{{ . }}{{ end }}
 {{- end }}
 
 {{- define "moorage.labels" -}}
@@ -68,7 +83,7 @@ annotations:
 {{- end }}
 
 {{- define "moorage.leaseName" -}}
-{{- printf "%s-leader" (include "moorage.fullname" .) }}
+{{- printf "%s-leader" (include "moorage.operatorName" .) }}
 {{- end }}
 
 {{/* The namespaces with jobs, as a JSON list; it may be empty. */}}
@@ -88,6 +103,15 @@ annotations:
 {{- end }}
 {{- if and (gt (int .Values.replicas) 1) (not .Values.leaderElection.enabled) }}
 {{- fail (printf "replicas is %v, and leaderElection.enabled is false: all of them would act at once; set it to true, or replicas to 1" .Values.replicas) }}
+{{- end }}
+{{- if and .Values.shards (not .Values.leaderElection.enabled) }}
+{{- fail (printf "shards is %v, and leaderElection.enabled is false: by their Leases operators know whose a job is; set it to true, or shards to []" .Values.shards) }}
+{{- end }}
+{{- range .Values.shards }}
+{{- $lease := include "moorage.leaseName" (merge (dict "shard" .) $) }}
+{{- if gt (len $lease) 63 }}
+{{- fail (printf "shards names %s, and the Lease's name %s would have %d characters of at most 63; set a shorter fullnameOverride, or name the shard shorter" . $lease (len $lease)) }}
+{{- end }}
 {{- end }}
 {{- range $value := list "jobs.namespaces" "watchNamespaces" }}
 {{- $named := ternary $.Values.jobs.namespaces $.Values.watchNamespaces (eq $value "jobs.namespaces") }}

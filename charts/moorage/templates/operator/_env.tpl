@@ -16,6 +16,14 @@
 - name: MOORAGE_WATCH_NAMESPACES
   value: {{ join "," (uniq .) | quote }}
 {{- end }}
+{{- with .Values.shards }}
+- name: MOORAGE_SHARDS
+  value: {{ join "," . | quote }}
+{{- end }}
+{{- with .shard }}
+- name: MOORAGE_SHARD
+  value: {{ . | quote }}
+{{- end }}
 {{- with .Values.jobs.stateBackend }}
 - name: MOORAGE_STATE_BACKEND
   value: {{ . | quote }}
