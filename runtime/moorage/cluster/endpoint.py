@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from aiohttp import web
 from pydantic import ValidationError
 
@@ -421,7 +422,8 @@ class Endpoint:
         try:
             lookup = await _lookup_in(request, name)
             future = asyncio.wrap_future(self._lookups.submit(lookup))
-            return _json(await asyncio.wait_for(future, _LOOKUP_SECONDS))
+            answer = msgspec.json.encode(await asyncio.wait_for(future, _LOOKUP_SECONDS))
+            return web.Response(body=answer, content_type="application/json")
         except TooManyRequests as error:
             raise _Refused(429, error.code, str(error), **{"Retry-After": "1"}) from error
         except Retryable as error:

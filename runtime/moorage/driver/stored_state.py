@@ -60,7 +60,7 @@ class StoredState:
         self._key_hash = key_hash
         schema = location.schema
         self._id = state_id(schema.name)
-        self._key_kinds = [parse_type(ddl) for ddl in location.key_types]
+        self._show_key = [_shower(parse_type(ddl)) for ddl in location.key_types]
         self._encode_key = KeyCodec(location.key_types).encode
         self._groups = key_groups(location.key_types, max_parallelism, key_hash)
         self._kind = parse_type(schema.type)
@@ -150,9 +150,9 @@ class StoredState:
         found: bool | None,
         after: str | None = None,
     ) -> dict[str, Any]:
-        kinds = zip(self._key_kinds, wanted.key, strict=True)
+        shown = [show(part) for show, part in zip(self._show_key, wanted.key, strict=True)]
         return {
-            "key": [json_value(kind, part) for kind, part in kinds],
+            "key": shown,
             "keyGroup": wanted.group,
             "found": found,
             "value": value if found else None,
@@ -250,6 +250,14 @@ def _not_a_place(request: LookupRequest) -> UserError:
 
 
 def _shower(kind: StateType) -> Callable[[Any], Any]:
-    if kind.bits is not None or kind.name in _AS_JSON_HAS_THEM:
+    """`json_value` of one type; shorter for what JSON has as it is, and for structs of such."""
+    if _is_plain(kind):
         return lambda value: value
+    if kind.name == "struct" and all(map(_is_plain, kind.children)):
+        fields = kind.fields
+        return lambda value: dict(zip(fields, value, strict=True))
     return lambda value: json_value(kind, value)
+
+
+def _is_plain(kind: StateType) -> bool:
+    return kind.bits is not None or kind.name in _AS_JSON_HAS_THEM

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from moorage_state.checks import StateTypeError
+from moorage_state.checks import StateTypeError, limits
 from moorage_state.codecs import checker
 from moorage_state.errors import UserError
 from moorage_state.types import StateType, parse_type
@@ -107,15 +107,28 @@ def _typed(ddl: str, item: Any) -> Any:
 
 def typed_value(ddl: str, item: Any, what: str) -> Any:
     """The value of type `ddl` that JSON has, as text where JSON has no such type."""
-    if isinstance(item, str):
-        return _value_reader(ddl, what)(item)
-    parsed = parse_type(ddl)
+    return _typed_reader(ddl, what)(item)
+
+
+@functools.lru_cache(_READERS)
+def _typed_reader(ddl: str, what: str) -> Callable[[Any], Any]:
+    """`typed_value` of one type."""
+    parsed, read = parse_type(ddl), _value_reader(ddl, what)
     # Only the types that JSON has may stand for themselves.
     natural = {"boolean": bool, "string": str}.get(parsed.name)
-    wrong = natural is not None and not isinstance(item, natural)
-    if wrong or not isinstance(item, (bool, int, decimal.Decimal)):
-        raise UserError(f"{what} is not of its type: value={item!r:.100} type={parsed.ddl}")
-    return _value_reader(ddl, what)(str(item).lower() if isinstance(item, bool) else str(item))
+    low, high = limits(parsed.bits) if parsed.bits is not None else (0, -1)
+
+    def value(item: Any) -> Any:
+        if type(item) is int and low <= item <= high:
+            return item
+        if isinstance(item, str):
+            return read(item)
+        wrong = natural is not None and not isinstance(item, natural)
+        if wrong or not isinstance(item, (bool, int, decimal.Decimal)):
+            raise UserError(f"{what} is not of its type: value={item!r:.100} type={parsed.ddl}")
+        return read(str(item).lower() if isinstance(item, bool) else str(item))
+
+    return value
 
 
 def _reader(parsed: StateType) -> Callable[[str], Any]:

@@ -395,6 +395,20 @@ def test_after_another_parallelism_every_key_is_found_at_its_new_owner(job, para
         assert job.values("counts", *keys) == [5] * 200
 
 
+@pytest.mark.parametrize("parallelism", [1, 2, 7])
+def test_while_parallelism_changes_without_a_restart_no_key_seems_to_have_nothing(job, parallelism):
+    keys = [f"user-{n}" for n in range(200)]
+    job.run(counting(5), *[(key,) for key in keys])
+    base = job.checkpoint(1)
+    job.fleet.resize(parallelism)
+    with pytest.raises(StateMoving):
+        job.ask("counts", *keys)
+    job.lookups._wait_seconds = 30
+    waiting = job.lookups.submit(LookupRequest("counts", keys))
+    job.open(base)
+    assert [r["value"] for r in waiting.result(30)["results"]] == [5] * 200
+
+
 def test_a_state_server_that_is_restarted_is_connected_to_anew(job, group):
     job.run(counting(1), ("ann",))
     assert job.values("counts", "ann") == [1]
