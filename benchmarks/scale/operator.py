@@ -139,7 +139,7 @@ class _ByJob(ApiStore):
         """See `ApiStore`."""
         job = (labels or {}).get("moorage.dev/job")
         if job is None:
-            return super().list(kind, namespace, labels)
+            return [self._objects[key] for key in self._objects if key[0] == kind]
         names = [f"{job}-1-driver", *(f"{job}-1-exec-{n + 1}" for n in range(_EXECUTORS))]
         if kind == "StatefulSparkSnapshot":
             names = [f"{job}-s{n}" for n in range(_SNAPSHOTS)]
