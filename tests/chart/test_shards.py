@@ -104,3 +104,12 @@ def test_they_may_write_their_own_leases_and_read_those_of_other_releases(sharde
         if "leases" in rule["resources"]
     ]
     assert everywhere == [["get"]]
+
+
+def test_without_rights_in_the_cluster_the_lease_of_a_shard_that_was_given_up_may_be_read(template):
+    """Its jobs name it, and would never be taken over."""
+    values = CHART / "ci" / "namespaced-values.yaml"
+    objects = template("--values", values, "--set", "shards={a}")
+    (role,) = [r for r in of_kind(objects, "Role") if r["metadata"]["name"].endswith("-leader")]
+    (free,) = [rule for rule in role["rules"] if "resourceNames" not in rule]
+    assert "get" in free["verbs"]
