@@ -50,9 +50,12 @@ class FlakyStore:
 class Kept:
     """A database, what it should hold, and its last checkpoint."""
 
-    def __init__(self, folder: Path, limits=None, free=None, blocks=OPTIONS.block_cache_bytes):
+    def __init__(
+        self, folder: Path, limits=None, free=None, blocks=OPTIONS.block_cache_bytes, work=None
+    ):
         (folder / "store").mkdir()
         self.folder = folder
+        self.work = work or folder
         self.memory = ProcessMemory(replace(OPTIONS, block_cache_bytes=blocks))
         self.cache = FileCache(limits or CacheLimits(reserve=0), free)
         self.store = FlakyStore(open_store(f"file://{folder}/store"))
@@ -69,21 +72,21 @@ class Kept:
 
     def _open(self, stored):
         self.openings += 1
-        path = self.folder / f"work-{self.openings}"
+        path = self.work / f"work-{self.openings}"
         if stored:
             path.mkdir()
             for ref in self.refs:
                 if ref.name.endswith(".sst"):
                     (path / ref.name).touch()
                 else:
-                    shutil.copyfile(self.folder / "copy" / ref.name, path / ref.name)
+                    shutil.copyfile(self.work / "copy" / ref.name, path / ref.name)
         return ForStDatabase(SlicedDatabase(path, OPTIONS, self.memory), self.cache, stored)
 
     def reopen(self):
         """From the store, on a volume with nothing on it."""
         self.db.close()
         # RocksDB may be about to delete something itself.
-        shutil.rmtree(self.folder / f"work-{self.openings}", ignore_errors=True)
+        shutil.rmtree(self.work / f"work-{self.openings}", ignore_errors=True)
         self.model = dict(self.saved)
         self.db = self._open(self.places())
 
@@ -97,7 +100,7 @@ class Kept:
     def checkpoint(self):
         """Copy, upload what is new, and complete."""
         self.db.flush()
-        copy = self.folder / "next"
+        copy = self.work / "next"
         self.db.checkpoint(copy)
         known = {ref.name: ref for ref in self.refs}
         refs = []
@@ -113,8 +116,8 @@ class Kept:
                 FileRef(name=path.name, key=key, shared=shared, size=found.size,
                         sha256=found.sha256, xxh3=found.xxh3)
             )  # fmt: skip
-        shutil.rmtree(self.folder / "copy", ignore_errors=True)
-        copy.rename(self.folder / "copy")
+        shutil.rmtree(self.work / "copy", ignore_errors=True)
+        copy.rename(self.work / "copy")
         self.refs, self.saved = refs, dict(self.model)
         self.db.located(self.places())
 

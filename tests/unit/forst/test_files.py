@@ -1,6 +1,8 @@
 """Which files go, which come back, and what happens when they do not."""
 
+import os
 import random
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -219,3 +221,48 @@ def test_a_copy_is_read_beside_a_database_whose_files_go(filled, tmp_path):
             assert kept.scan(database=exported) == expected
     assert kept.db.evict() > 5
     assert kept.scan() == dict(sorted(kept.model.items()))
+
+
+@pytest.fixture
+def small_volume(tmp_path):
+    """A file system of 3 MB, where this machine allows one."""
+    place = tmp_path / "volume"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_state_is_larger_than_a_real_volume(make, small_volume):
+    kept = make(CacheLimits(reserve=1 << 20), work=small_volume)
+    rng = random.Random(5)
+    for low in range(0, 30_000, 1500):
+        kept.write({key(n): rng.randbytes(150) for n in range(low, low + 1500)})
+        kept.settle()
+    assert sum(ref.size for ref in kept.refs) > small_volume_bytes(small_volume)
+    asked = [key(rng.randrange(30_000)) for _ in range(1000)]
+    assert kept.db.get_many(asked) == [kept.model[one] for one in asked]
+    assert kept.scan() == kept.model
+
+
+def test_a_real_volume_that_is_full_fails_writes_in_time_and_loses_nothing(make, small_volume):
+    kept = make(CacheLimits(reserve=0), work=small_volume)
+    kept.write({key(1): b"kept"})
+    kept.checkpoint()
+    rng = random.Random(6)
+
+    def fill():
+        for low in range(0, 100_000, 500):
+            kept.write({key(n): rng.randbytes(150) for n in range(low, low + 500)})
+
+    with pytest.raises(LocalDiskError, match="not in the store yet"):
+        fill()
+    kept.reopen()
+    assert kept.scan() == {key(1): b"kept"}
+
+
+def small_volume_bytes(path):
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize
