@@ -196,6 +196,14 @@ def chaos(
 
 
 ROCKSDB, HASHMAP = {"backend": "rocksdb"}, {"backend": "hashmap"}
+CHANGELOG: dict[str, Any] = {
+    "changelog": True,
+    "options": {
+        "state.changelog.periodic-materialize.interval": "3 s",
+        "state.changelog.dstl.dfs.preemptive-persist-threshold": "1 kb",
+    },
+}
+LOGGED_ROCKSDB, LOGGED_HASHMAP = {**ROCKSDB, **CHANGELOG}, {**HASHMAP, **CHANGELOG}
 STORM_SECONDS = 45.0
 LONG_STORM_SECONDS = 300.0
 
@@ -214,7 +222,15 @@ def test_whatever_goes_wrong_state_and_output_are_exact(
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    "backends", [(ROCKSDB,), (HASHMAP,), (ROCKSDB, HASHMAP)], ids=["rocksdb", "hashmap", "both"]
+    "backends",
+    [
+        (ROCKSDB,),
+        (HASHMAP,),
+        (LOGGED_ROCKSDB,),
+        (LOGGED_HASHMAP,),
+        (LOGGED_ROCKSDB, ROCKSDB, LOGGED_HASHMAP, HASHMAP),
+    ],
+    ids=["rocksdb", "hashmap", "changelog", "changelog over hashmap", "all"],
 )
 def test_for_an_hour_whatever_goes_wrong_state_and_output_are_exact(
     soak_seconds: float,

@@ -267,7 +267,9 @@ def upload(
         taken: Sequence[Taken | Listing] = ahead or [
             _taken(stack, part.snapshots, checkpoint_id, copies=copies) for part in parts
         ]
-        pool = stack.enter_context(ThreadPoolExecutor(_UPLOAD_THREADS, "upload"))
+        # One where nobody waits, so that checkpoints have most of the way to the store.
+        threads = 1 if copies else _UPLOAD_THREADS
+        pool = stack.enter_context(ThreadPoolExecutor(threads, "upload"))
         files = _each(pool, partial(_files_of, copies), list(zip(count(), parts, taken)))
         sizes = [sum(file.size for file in group) for group in files]
         require_room([part.snapshots.spec for part in parts], sizes, limits)
@@ -280,7 +282,7 @@ def upload(
             for part, at, group in zip(parts, taken, files, strict=True)
         ]
         for part, at, handle in zip(parts, taken, handles, strict=True):
-            if names.shares and part.snapshots.may_be_away:
+            if names.shares and part.snapshots.may_be_away and isinstance(at, Taken):
                 at.stored = {ref.name: StoredFile(store, ref) for ref in handle.files}
     return Uploaded(
         handles, transfer.objects, transfer.bytes, sum(file.size for file in plan.inline)
