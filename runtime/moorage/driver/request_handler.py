@@ -142,6 +142,11 @@ class RequestHandler:
         else:
             _refuse(request, JobStopping("the job is being stopped already: wait for that"))
 
+    @property
+    def rescales(self) -> bool:
+        """Whether another number of subtasks was asked for and is not there yet."""
+        return self._rescale is not None
+
     def may_rescale(self) -> bool:
         """Whether the run may end now for another number of subtasks that was asked for."""
         if self._rescale is None:

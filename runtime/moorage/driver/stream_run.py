@@ -419,7 +419,8 @@ class StreamRun:
 
     def _ranges_should_move(self) -> bool:
         # Ranges that hold nothing are as well where they are.
-        busy = self._checkpointer.takes_savepoint
+        # A rescale moves them as well: two pauses would be one too many.
+        busy = self._checkpointer.takes_savepoint or self._handler.rescales
         return not self._c.settings.in_one_epoch and self._c.fleet.wants_to_move(busy=busy)
 
     def _ended_for_another(self) -> bool:

@@ -153,6 +153,24 @@ def test_it_waits_for_a_savepoint_and_the_stream_runs_on(live):
     assert request.error.code == "job_stopped"
 
 
+def test_subtasks_that_would_move_to_new_executors_wait_for_it_and_move_once(live):
+    live.moves = True
+    taking: list[CheckpointRequest] = []
+    looks = iter(range(9))
+
+    def poll(*_args: Any) -> list[Any]:
+        if taking and next(looks) == 3:
+            live.complete()
+            taking[0].answer(None)
+        return []
+
+    live.checkpoints.poll = poll
+    live.checkpoints.checkpoint = lambda request, _at: taking.append(request)
+    live.ask(RescaleRequest(parallelism=6))
+    with pytest.raises(RangesMove, match="dealt out anew"):
+        live.drive()
+
+
 def test_a_stop_goes_before_it(live):
     request = live.ask(RescaleRequest(parallelism=6))
     stop = live.ask(StopRequest())
