@@ -70,6 +70,7 @@ def truth(events):
         # These two over one another, and killed in between, are below.
         pytest.param("rocksdb", marks=pytest.mark.soak),
         pytest.param("hashmap", marks=pytest.mark.soak),
+        "forst",
         "batch",
     ],
 )
