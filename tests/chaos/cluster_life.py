@@ -26,7 +26,7 @@ from moorage_testing.sidecars import Sidecars, executor_pid
 
 from moorage.cluster.environment import ClusterEnvironment
 from moorage.cluster.servers import Patience
-from moorage.driver.requests import SavepointRequest
+from moorage.driver.requests import RescaleRequest, SavepointRequest
 from moorage.driver.runner import run_job
 from moorage.driver.types import JobProgress, Orders, RunOptions
 from moorage.engine.placement import AnchoredPlacement
@@ -35,6 +35,7 @@ from moorage_state.errors import MoorageError
 
 TOKEN = "secret"  # noqa: S105
 JOB = Path(__file__).with_name("audited_job.py")
+PARALLELISMS = (2, 3, 4, 6)
 PAUSE_SECONDS = (0.5, 4.0)
 STALL_SECONDS = (0.5, 6.0)
 
@@ -79,6 +80,7 @@ class Faults:
             self.workers,
             self.stalled,
             self.savepoint,
+            self.rescale,
         ]
 
     def work(self) -> None:
@@ -132,7 +134,12 @@ class Faults:
         self._number += 1
         name = f"life-{os.getpid()}-{self._number}"
         form: Literal["canonical", "native"] = self._rng.choice(("canonical", "native"))
-        self._options.requests.put(SavepointRequest(name=name, format=form)).wait()
+        # Nobody waits for it: what goes wrong next does so while it is taken.
+        self._options.requests.put(SavepointRequest(name=name, format=form))
+
+    def rescale(self, _victim: str) -> None:
+        """Another number of subtasks, for the running job."""
+        self._options.requests.put(RescaleRequest(parallelism=self._rng.choice(PARALLELISMS)))
 
     @staticmethod
     def _signal(pids: list[int], number: int) -> None:
@@ -213,7 +220,7 @@ def manifest(home: Path, orders: dict[str, Any]) -> dict[str, Any]:
         "metadata": {"name": "audited"},
         "spec": {
             "application": {"mainFile": f"local://{JOB}", "args": [str(home)]},
-            "scaling": {"parallelism": orders["parallelism"]},
+            "scaling": {"parallelism": orders["parallelism"], "mode": "InPlaceParallelism"},
             "epoch": {"interval": "0s"},
             "checkpoint": {"interval": "2s", "minPause": "100ms", "retain": {"count": 3}},
             "sparkConf": {"spark.task.maxFailures": "2"},
