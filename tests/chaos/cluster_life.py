@@ -193,7 +193,8 @@ def run(home: Path, orders: dict[str, Any], options: RunOptions, faults: Faults)
 
 def tell(home: Path, progress: JobProgress) -> None:
     fresh = home / ".progress"
-    fresh.write_text(json.dumps({"pid": os.getpid(), "epoch": progress.epoch}))
+    told = {"pid": os.getpid(), "epoch": progress.epoch, "phase": progress.phase}
+    fresh.write_text(json.dumps(told))
     fresh.rename(home / "progress")
     if progress.message:
         with (home / "messages.log").open("a") as log:
