@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from moorage_state.rocks import ProcessMemory
 
 _FILE_BYTES = 4 << 20
-"""What is fetched at once, evicted at once, and an object of its own: measured."""
+"""What is fetched at once, evicted at once, and an object of its own; no other size was tried."""
 
 
 class Shared(NamedTuple):
