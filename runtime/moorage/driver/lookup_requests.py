@@ -92,7 +92,8 @@ def from_json(name: str, data: bytes) -> LookupRequest:
     """The look-up that a body asks for. Raises BadLookup: naming the field."""
     try:
         body = _decode(data)
-    except msgspec.MsgspecError as error:
+    # Text that is no UTF-8, and arrays in arrays without end, have errors of their own.
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadLookup(f"the body is not as it must be: {error}") from error
     return LookupRequest(name, *(getattr(body, field) for field in body.__struct_fields__))
 

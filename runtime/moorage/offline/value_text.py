@@ -58,7 +58,7 @@ def parse_key(key_types: Sequence[str], text: str) -> tuple[Any, ...]:
     form = f"a JSON array of {len(key_types)} values, of types {list(key_types)}"
     try:
         items = json.loads(text, parse_float=decimal.Decimal)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"key has several columns: key={text!r:.100}; write {form}") from error
     if not isinstance(items, list) or len(items) != len(key_types):
         raise UserError(f"key has another number of columns: key={text!r:.100}; write {form}")

@@ -21,7 +21,7 @@ from moorage.engine.acks import Ack, EpochOutcome
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.kv_states import KvStateLocationRegistry, NoKvStatesYet, UnknownKvState
 from moorage.engine.range_access import BoundRange, connect_to
-from moorage.offline.value_text import typed_key
+from moorage.offline.value_text import parse_key, typed_key
 from moorage.queryable import QueryableStateClient
 from moorage_state.canonical.hashing import key_groups
 from moorage_state.descriptors import (
@@ -521,6 +521,8 @@ def test_questions_are_read_from_json_and_from_a_query():
         (b'{"keys": ["a"], "limit": 0}', "limit is from 1"),
         (b'{"keys": ["a"], "mapkey": 1}', "mapkey"),
         (b'{"keys": ["a"], "mapKey": 1, "mapKeyPrefix": "x"}', "not both"),
+        (b'{"keys": ["\xff"]}', "not as it must be"),
+        (b'{"keys": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not as it must be"),
     ],
 )
 def test_bodies_that_are_wrong_are_refused(body, problem):
@@ -532,6 +534,11 @@ def test_bodies_that_are_wrong_are_refused(body, problem):
 def test_queries_that_are_wrong_are_refused(query):
     with pytest.raises(BadLookup):
         from_query("n", query)
+
+
+def test_a_key_of_several_columns_that_is_arrays_in_arrays_is_refused():
+    with pytest.raises(UserError, match="key has several columns"):
+        parse_key(["bigint", "string"], "[" * 100_000)
 
 
 def test_a_key_out_of_json_is_of_its_type_or_refused():
