@@ -121,11 +121,11 @@ class RequestHandler:
             # The checkpoint was for it alone; the next run finds that it is done, or begins anew.
             waiting = [one for one in waiting if one is not rescale.first]
             waiting += [rescale.request, *rescale.following]
+        if not job_ends:
+            self._c.requests.put_back(waiting)
+            return
         for request in waiting:
-            if job_ends:
-                request.answer(stopped(request))
-            else:
-                self._c.requests.put_back(request)
+            request.answer(stopped(request))
 
     def let_go(self) -> None:
         """The last thing of a job that was asked to stop: release the lineage, and answer.
@@ -171,13 +171,13 @@ class RequestHandler:
         rescale, self._rescale = self._rescale, None
         if rescale is not None:
             rescale.request.answer(error)
-            for request in rescale.following:
-                self._c.requests.put_back(request)
+            self._c.requests.put_back(rescale.following)
 
     def _take_up_rescale(self, request: RescaleRequest) -> None:
         try:
             check_rescale(request, self._c.settings)
-            if self._rescale is not None and request.parallelism is not None:
+            if self._rescale is not None:
+                # Also for executors alone: the next run asks once more for those of the first.
                 self._rescale.following.append(request)
                 return
             if request.executors is not None:

@@ -6,9 +6,10 @@ Called by the control socket of `moorage run`, by the endpoint of a driver in a 
 tests; knows neither.
 """
 
-import queue
 import re
 import threading
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 from uuid import uuid4
@@ -206,7 +207,7 @@ class Requests:
     """
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[JobRequest] = queue.SimpleQueue()
+        self._waiting: deque[JobRequest] = deque()
         self._known: dict[str, JobRequest] = {}
         self._lock = threading.Lock()
         self._ended = ""
@@ -234,7 +235,7 @@ class Requests:
                 # Not at a boundary: it must not be taken for one that a checkpoint comes before.
                 self._at_once = self._at_once or request
             else:
-                self._waiting.put(request)
+                self._waiting.append(request)
         return request
 
     def put(self, request: _R) -> _R:
@@ -248,20 +249,23 @@ class Requests:
             request.answer(error)
         return request
 
-    def put_back(self, request: JobRequest) -> None:
-        """It was taken and could not be carried out: it waits again."""
-        request.running(under_way=False)
+    def put_back(self, taken: Sequence[JobRequest]) -> None:
+        """They were taken and could not be carried out: they wait again, before what came since."""
+        for request in taken:
+            request.running(under_way=False)
         with self._lock:
             if not self._ended:
-                self._waiting.put(request)
+                # What was asked for last is done last: else it would be undone by these.
+                self._waiting.extendleft(reversed(taken))
                 return
-        request.answer(JobEnding(self._ended))
+        for request in taken:
+            request.answer(JobEnding(self._ended))
 
     def take_one(self) -> JobRequest | None:
         """The one that waits longest, or None."""
         try:
-            return self._waiting.get_nowait()
-        except queue.Empty:
+            return self._waiting.popleft()
+        except IndexError:
             return None
 
     def take(self) -> list[JobRequest]:

@@ -98,7 +98,7 @@ def test_a_job_that_ends_answers_all_that_wait_also_what_it_had_taken(requests):
     with pytest.raises(JobEnding):
         requests.ask(CheckpointRequest(request_id="late"))
     assert requests.ask(CheckpointRequest(request_id="taken")) is taken
-    requests.put_back(taken)
+    requests.put_back([taken])
     assert requests.take() == []
 
 
@@ -115,9 +115,17 @@ def test_what_is_put_back_waits_again(requests):
     request = requests.ask(CheckpointRequest())
     requests.take_one()
     request.running()
-    requests.put_back(request)
+    requests.put_back([request])
     assert request.state == "Pending"
     assert requests.take() == [request]
+
+
+def test_what_is_put_back_goes_before_what_came_since(requests):
+    first, second = [requests.ask(CheckpointRequest()) for _ in range(2)]
+    assert requests.take() == [first, second]
+    later = requests.ask(CheckpointRequest())
+    requests.put_back([first, second])
+    assert requests.take() == [first, second, later]
 
 
 def test_the_first_answer_counts(requests):

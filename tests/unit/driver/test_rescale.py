@@ -119,11 +119,37 @@ def test_what_cannot_be_had_is_refused_and_nothing_happens(live, wanted, setting
 def test_a_second_one_waits_until_the_first_is_done(live):
     first = live.ask(RescaleRequest(parallelism=6))
     second = live.ask(RescaleRequest(parallelism=8))
-    executors = live.ask(RescaleRequest(executors=3))
     with pytest.raises(RangesMove):
         live.drive()
-    assert executors.state == "Completed"
     assert live.requests.take() == [first, second], "the next run answers the first, and begins"
+
+
+def test_one_that_comes_during_the_last_checkpoint_is_not_undone_by_the_one_before(live):
+    later: list[RescaleRequest] = []
+    finish = live.checkpoints.finish
+
+    def finished(*arguments: Any, **options: Any) -> list[Any]:
+        later.append(live.ask(RescaleRequest(parallelism=8)))
+        return finish(*arguments, **options)
+
+    live.checkpoints.finish = finished
+    first = live.ask(RescaleRequest(parallelism=6))
+    with pytest.raises(RangesMove):
+        live.drive()
+    assert live.requests.take() == [first, *later]
+
+
+def test_executors_that_are_asked_for_meanwhile_are_not_undone_by_those_before(live):
+    live.ask(RescaleRequest(parallelism=6, executors=6))
+    fewer = live.ask(RescaleRequest(executors=3))
+    with pytest.raises(RangesMove):
+        live.drive()
+    # The next run: it takes up both.
+    live.run._c.settings.parallelism = 6
+    for request in live.requests.take():
+        live.run._handler.take_up(request)
+    assert fewer.state == "Completed"
+    assert live.environment.scaled[-1] == 3
 
 
 def test_a_second_one_has_its_turn_where_the_first_is_given_up(live):
