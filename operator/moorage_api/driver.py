@@ -172,6 +172,9 @@ class RescaleBody(Model):
     executors: Annotated[int, Field(ge=1)] | None = None
     """The wanted number of executors, under the same parallelism."""
 
+    declared: Annotated[int, Field(ge=1)] | None = None
+    """What the job's manifest says the number of subtasks is, if that has changed."""
+
 
 class CheckpointSummary(Report):
     """A completed checkpoint."""

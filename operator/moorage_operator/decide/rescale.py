@@ -146,10 +146,12 @@ def _ask(draft: Draft) -> None:
     if not draft.operation.snapshot_request_id:
         # Nothing of ours writes that; a status that a person made or mended may say it.
         draft.put_operation(snapshot_request_id=_request(draft))
+    subtasks = _subtasks(draft)
     body = RescaleBody(
         request_id=draft.operation.snapshot_request_id,
-        parallelism=_subtasks(draft),
+        parallelism=subtasks,
         executors=_wanted(draft),
+        declared=subtasks,
     )
     draft.do(AskDriver(draft.attempt.number, RESCALE_PATH, body))
 

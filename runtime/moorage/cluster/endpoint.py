@@ -484,7 +484,8 @@ def _rescale(data: bytes) -> JobRequest:
     body = _parsed(RescaleBody, data)
     if body.parallelism is None and body.executors is None:
         raise _bad("parallelism: is missing, and so is executors")
-    return RescaleRequest(body.parallelism, body.executors, request_id=body.request_id)
+    asked = body.parallelism, body.executors, body.declared
+    return RescaleRequest(*asked, request_id=body.request_id)
 
 
 def _parsed(model: type[_M], data: bytes) -> _M:

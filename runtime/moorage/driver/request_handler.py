@@ -21,7 +21,7 @@ from moorage.driver.requests import (
     Stopped,
     StopRequest,
 )
-from moorage.driver.rescale import Rescale, check_rescale
+from moorage.driver.rescale import Rescale, check_rescale, note_manifest
 from moorage.driver.views import SavepointView
 from moorage_state.coordinator import CompletedCheckpointStore, JobEnd
 from moorage_state.errors import Bug, Fenced, MoorageError, StoreUnavailable, UserError
@@ -182,6 +182,8 @@ class RequestHandler:
                 return
             if request.executors is not None:
                 self._c.environment.scale(request.executors)
+            if request.parallelism == self._c.settings.parallelism:
+                note_manifest(request, self._c)
         except MoorageError as error:
             request.answer(error)
             return

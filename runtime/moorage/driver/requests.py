@@ -192,12 +192,18 @@ class StopRequest(_Request[Stopped]):
 
 @dataclass(slots=True, eq=False)
 class RescaleRequest(_Request[None]):
-    """Another size."""
+    """Another size.
+
+    Attributes:
+        declared: the number of subtasks that the job's manifest says by now; None where that is not
+            known to have changed.
+    """
 
     kind = "Rescale"
 
     parallelism: int | None = None
     executors: int | None = None
+    declared: int | None = None
 
 
 class Requests:

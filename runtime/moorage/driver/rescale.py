@@ -108,27 +108,47 @@ class Rescale:
         newest = restore_point(context.writer.entries)
         if newest is None or newest.checkpoint is None:
             raise Bug(f"a rescale begins at a checkpoint, and there is none: found={newest}")
-        _log(
-            context.writer,
-            run + 1,
-            newest.checkpoint.checkpoint_id,
-            self.request.parallelism,
-            context.settings.declared_parallelism,
-        )
+        begins = newest.checkpoint.checkpoint_id
+        declared = self.request.declared or _declared(context)
+        _log(context.writer, run + 1, begins, self.request.parallelism, declared)
+
+
+def note_manifest(request: RescaleRequest, context: DriverContext) -> None:
+    """Say in the log that the manifest by now says what the running job has.
+
+    Else a manifest that is set back before the next start would seem never to have changed.
+    """
+    if request.parallelism is None or request.declared is None:
+        return
+    if request.declared == _declared(context):
+        return
+    writer, last, run, begins = context.writer, rescaled(context.writer.entries), 0, 0
+    if last is not None and last.fence == writer.fence:
+        # Runs before that one stay shut out.
+        run, begins = last.run, last.checkpoint_id
+    _log(writer, run, begins, request.parallelism, request.declared)
+
+
+def _declared(context: DriverContext) -> int:
+    """What the manifest says, as far as this driver knows: it was another when the job began."""
+    last = rescaled(context.writer.entries)
+    return last.declared if last is not None else context.settings.declared_parallelism
 
 
 def in_force(settings: JobSettings, writer: LogWriter) -> JobSettings:
-    """The settings with the number of subtasks that the log says, or else the job's manifest."""
+    """The settings of a start: the number of subtasks is that of the log, or of the manifest."""
     wanted = parallelism_of(writer.entries, settings.declared_parallelism)
     return settings if wanted == settings.parallelism else replace(settings, parallelism=wanted)
 
 
 def resized(context: DriverContext) -> DriverContext:
     """What the next run has in its hands: cut as the log says by now."""
-    settings = in_force(context.settings, context.writer)
-    if settings is context.settings:
+    last, settings = rescaled(context.writer.entries), context.settings
+    if last is None or last.parallelism == settings.parallelism:
         return context
-    wanted = settings.parallelism
+    # Whatever the manifest said when the job began: the start has seen that the log agrees with it.
+    wanted = last.parallelism
+    settings = replace(settings, parallelism=wanted)
     context.reporter.message(
         f"the job goes on with another number of subtasks: parallelism={wanted} "
         f"before={context.settings.parallelism}"

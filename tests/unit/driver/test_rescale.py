@@ -1,5 +1,6 @@
 """Another number of subtasks for a job that runs on: what is decided when, and what is refused."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from moorage.driver.environment import RangesMove
 from moorage.driver.requests import CheckpointRequest, RescaleRequest, StopRequest
-from moorage.driver.rescale import EXECUTORS_SECONDS, Rescale, follow_manifest
+from moorage.driver.rescale import EXECUTORS_SECONDS, Rescale, follow_manifest, resized
 from moorage.driver.restore_point import Choice
 from moorage.driver.types import RunOutcome
 from moorage.driver.views import ExecutorsView
@@ -48,6 +49,26 @@ class Taking(Checkpoints):
         return []
 
 
+@dataclass(frozen=True)
+class Width:
+    """Of the settings what a rescale reads."""
+
+    parallelism: int
+    max_parallelism: int = 16
+    declared_parallelism: int = 4
+
+
+@dataclass(frozen=True)
+class Between:
+    """Of a driver's context what a rescale reads."""
+
+    settings: Width
+    writer: LogWriter
+    reporter: Any
+    fleet: Any
+    planner: Any
+
+
 class Live(Running):
     """A job that may be rescaled while it runs; each checkpoint has the next id."""
 
@@ -62,6 +83,13 @@ class Live(Running):
         self.taken += 1
         made = new_manifest(self.writer, self.taken)
         CheckpointStore(self.store).complete(self.writer, made, NOW)
+
+    def between_runs(self) -> Any:
+        """What the driver has in its hands there, of a job whose manifest said 4."""
+        reporter = SimpleNamespace(message=lambda _text: None, job=lambda *_numbers: None)
+        fleet = SimpleNamespace(resize=lambda _wanted: None)
+        planner = SimpleNamespace(resized=lambda _wanted: None)
+        return Between(Width(4), self.writer, reporter, fleet, planner)
 
     def width_after_a_restart(self) -> int:
         return parallelism_of(LogWriter.claim(self.store, OWNER, "the next").entries, 4)
@@ -304,6 +332,36 @@ def test_executors_that_come_with_it_are_waited_for_while_the_stream_runs_on():
     assert one.may_begin(context, saves=False)
     view[0], now[0] = ExecutorsView(desired=4, ready=3), EXECUTORS_SECONDS
     assert one.may_begin(context, saves=False), "it goes on with those that there are"
+
+
+def test_a_manifest_that_asked_for_it_and_is_set_back_before_the_next_start_counts(live):
+    live.ask(RescaleRequest(parallelism=6, executors=3, declared=6))
+    with pytest.raises(RangesMove):
+        live.drive()
+    assert live.entries()[-1] == Rescaled(1, 1, 2, 6, 6)
+    assert [parallelism_of(live.writer.entries, n) for n in (4, 6)] == [4, 6]
+    context = resized(live.between_runs())
+    assert context.settings.parallelism == 6, "the run that follows has it all the same"
+    assert resized(context) is context
+
+
+def test_a_manifest_that_comes_to_say_what_runs_already_is_noted(live):
+    live.writer.append(Rescaled(1, 1, 2, 6, 4))
+    live.run._c.settings.parallelism = 6
+    asked = [live.ask(RescaleRequest(parallelism=6, declared=6)) for _ in range(2)]
+    live.run._between_epochs()
+    assert [one.state for one in asked] == ["Completed", "Completed"]
+    noted = [entry for entry in live.entries() if isinstance(entry, Rescaled)]
+    assert noted[1:] == [Rescaled(1, 1, 2, 6, 6)], "runs before it stay shut out"
+
+
+def test_another_one_that_no_manifest_asked_for_keeps_what_the_manifest_says(live):
+    live.writer.append(Rescaled(1, 0, 0, 6, 6))
+    live.run._c.settings.parallelism = 6
+    live.ask(RescaleRequest(parallelism=8))
+    with pytest.raises(RangesMove):
+        live.drive()
+    assert [parallelism_of(live.writer.entries, n) for n in (4, 6)] == [4, 8]
 
 
 def test_a_manifest_that_changed_counts_again_and_the_log_says_so(live):
