@@ -150,9 +150,9 @@ def test_what_no_release_has_is_refused_and_what_the_operator_does_is_not(mount)
     schedule = "  savepoint: {schedule: {cron: '0 3 * * *'}}\n"
     assert read_orders(mount(job_yaml=job(schedule)), {}).job.spec.savepoint.schedule is not None
     text = mounted_files()["job_yaml"].replace(
-        "    checkpointDir", "    backend: forst\n    checkpointDir"
+        "  scaling:\n", "  scaling:\n    repartition: Offline\n"
     )
-    with pytest.raises(NotSupported, match=r"spec\.state\.backend"):
+    with pytest.raises(NotSupported, match=r"spec\.scaling\.repartition"):
         read_orders(mount(job_yaml=text), {})
 
 
