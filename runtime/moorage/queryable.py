@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from moorage.driver.lookup_requests import MOST_KEYS, LookupRequest
+from moorage.driver.lookup_requests import MOST_BYTES, MOST_KEYS, LookupRequest
 from moorage_state.errors import MoorageError, Retryable, UserError
 
 _PAUSE_SECONDS = 0.25
 _AGAIN = (429, 503)
 _REFUSED = range(400, 500)
+_PORTION_BYTES = MOST_BYTES * 3 // 4
+"""Of the keys of one question: the rest of it needs room, too."""
 
 
 class QueryableStateClient:
@@ -95,10 +97,9 @@ class QueryableStateClient:
     def get_many(
         self, name: str, keys: Sequence[Any], *, map_key: Any = None, namespace: Any = None
     ) -> list[Any]:
-        """What each of many keys has, in their order: one question for a thousand of them."""
+        """What each of many keys has, in their order: one question for a thousand short ones."""
         found: list[Any] = []
-        for at in range(0, len(keys), MOST_KEYS):
-            some = _plain(keys[at : at + MOST_KEYS])
+        for some in _portions(_plain(keys)):
             request = LookupRequest(
                 name, some, map_key=_plain(map_key), namespace=_plain(namespace)
             )
@@ -290,6 +291,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _portions(keys: list[Any]) -> Iterator[list[Any]]:
+    """The keys, in portions that are not too many or too long for one question."""
+    some: list[Any] = []
+    size = 0
+    for key in keys:
+        more = len(json.dumps(key)) + 1
+        if some and (len(some) == MOST_KEYS or size + more > _PORTION_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(key)
+        size += more
+    if some:
+        yield some
 
 
 def _add(result: dict[str, Any], more: dict[str, Any], *, by_namespace: bool, kind: str) -> None:

@@ -31,7 +31,7 @@ from pydantic import ValidationError
 from moorage.cluster.board import Board
 from moorage.cluster.metrics import CONTENT_TYPE, DriverMetrics
 from moorage.cluster.orders import MIN_TOKEN
-from moorage.driver.lookup_requests import LookupRequest, from_json, from_query
+from moorage.driver.lookup_requests import MOST_BYTES, LookupRequest, from_json, from_query
 from moorage.driver.lookups import StateLookups
 from moorage.driver.requests import (
     CheckpointRequest,
@@ -68,7 +68,7 @@ _MOST = 64
 _LOOK_SECONDS = 1.0
 _FULL_SECONDS = 0.1
 MAX_BODY_BYTES = 16 << 10
-MAX_LOOKUP_BYTES = 256 << 10
+MAX_LOOKUP_BYTES = MOST_BYTES
 _LOOKUP_SECONDS = 12.0
 """For a look-up that its own patience does not end, such as one that waits to be connected."""
 

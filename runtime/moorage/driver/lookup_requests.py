@@ -16,6 +16,9 @@ from moorage_state.errors import UserError
 MOST_KEYS = 1_000
 """Keys of one look-up."""
 
+MOST_BYTES = 256 << 10
+"""Of one look-up as JSON."""
+
 MOST_ENTRIES = 10_000
 USUAL_ENTRIES = 1_000
 """List elements, map entries and namespaces of one key in one answer."""

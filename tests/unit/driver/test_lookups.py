@@ -8,7 +8,13 @@ from decimal import Decimal
 import pytest
 
 from moorage.driver.local import LocalServers
-from moorage.driver.lookup_requests import BadLookup, LookupRequest, from_json, from_query
+from moorage.driver.lookup_requests import (
+    MOST_BYTES,
+    BadLookup,
+    LookupRequest,
+    from_json,
+    from_query,
+)
 from moorage.driver.lookups import (
     JobNotRunning,
     LookupDone,
@@ -177,6 +183,26 @@ class Here(QueryableStateClient):
 
     def look_up(self, request):
         return self.job.lookups.answer(request)
+
+
+def test_many_long_keys_are_asked_for_in_questions_that_the_endpoint_takes():
+    asked = []
+
+    class Answering(QueryableStateClient):
+        def look_up(self, request):
+            asked.append(request)
+            results = [{"value": key, "found": True, "next": None} for key in request.keys]
+            return {"results": results, "byNamespace": False, "kind": "value"}
+
+    keys = [f"{number:04}" + "ß" * 400 for number in range(1_200)]
+    short = [str(number) for number in range(2_001)]
+    with Answering("http://localhost", "") as client:
+        assert client.get_many("n", keys) == keys
+        assert max(len(request.to_json()) for request in asked) <= MOST_BYTES
+        asked.clear()
+        assert client.get_many("n", short) == short
+        assert [len(request.keys) for request in asked] == [1_000, 1_000, 1]
+        assert client.get_many("n", []) == []
 
 
 @pytest.fixture
