@@ -138,6 +138,9 @@ def _declared(context: DriverContext) -> int:
 def in_force(settings: JobSettings, writer: LogWriter) -> JobSettings:
     """The settings of a start: the number of subtasks is that of the log, or of the manifest."""
     wanted = parallelism_of(writer.entries, settings.declared_parallelism)
+    if wanted > settings.max_parallelism:
+        # Another number of key groups came with an empty start, or a savepoint of elsewhere.
+        wanted = settings.declared_parallelism
     return settings if wanted == settings.parallelism else replace(settings, parallelism=wanted)
 
 
@@ -159,16 +162,16 @@ def resized(context: DriverContext) -> DriverContext:
 
 
 def follow_manifest(settings: JobSettings, writer: LogWriter, choice: Choice) -> None:
-    """Say in the log that the manifest counts again, if it changed since the last live rescale.
+    """Say in the log that the manifest counts again, if it does since the last live rescale.
 
     Else a manifest that is set back later would say what it said then, and that be followed.
     """
     last, declared = rescaled(writer.entries), settings.declared_parallelism
-    if last is None or last.declared == declared:
+    if last is None or (last.declared, last.parallelism) == (declared, settings.parallelism):
         return
     own = choice.manifest is not None and not choice.address
     begins = choice.manifest.checkpoint_id if own and choice.manifest else 0
-    _log(writer, 0, begins, declared, declared)
+    _log(writer, 0, begins, settings.parallelism, declared)
 
 
 def _log(writer: LogWriter, run: int, checkpoint_id: int, parallelism: int, declared: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from moorage.driver.environment import RangesMove
 from moorage.driver.requests import CheckpointRequest, RescaleRequest, StopRequest
-from moorage.driver.rescale import EXECUTORS_SECONDS, Rescale, follow_manifest, resized
+from moorage.driver.rescale import EXECUTORS_SECONDS, Rescale, follow_manifest, in_force, resized
 from moorage.driver.restore_point import Choice
 from moorage.driver.types import RunOutcome
 from moorage.driver.views import ExecutorsView
@@ -364,12 +364,21 @@ def test_another_one_that_no_manifest_asked_for_keeps_what_the_manifest_says(liv
     assert [parallelism_of(live.writer.entries, n) for n in (4, 6)] == [4, 8]
 
 
+def test_what_the_log_says_does_not_count_where_there_are_fewer_key_groups_by_now(live):
+    live.writer.append(Rescaled(1, 1, 2, 6, 4))
+    job: Any = Width(4, max_parallelism=5)
+    settings = in_force(job, live.writer)
+    assert settings.parallelism == 4
+    follow_manifest(settings, live.writer, Choice(None, explicit=True))
+    assert live.entries()[-1] == Rescaled(1, 0, 0, 4, 4), "a rewind must not bring it back"
+
+
 def test_a_manifest_that_changed_counts_again_and_the_log_says_so(live):
     live.writer.append(Rescaled(1, 1, 2, 6, 4))
-    settings: Any = SimpleNamespace(declared_parallelism=4)
+    settings: Any = SimpleNamespace(declared_parallelism=4, parallelism=6)
     follow_manifest(settings, live.writer, Choice(None, explicit=False))
     assert live.entries()[-1] == Rescaled(1, 1, 2, 6, 4)
-    settings.declared_parallelism = 8
+    settings.declared_parallelism = settings.parallelism = 8
     point: Any = SimpleNamespace(checkpoint_id=9)
     follow_manifest(settings, live.writer, Choice(point, explicit=False))
     assert live.entries()[-1] == Rescaled(1, 0, 9, 8, 8)
