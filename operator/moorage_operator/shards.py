@@ -185,6 +185,8 @@ class Ownership:
 
     async def _of_other(self, job: Meta, lease: str) -> Standing:
         now = self.tick()
+        # Should it be taken over again, its next operator is to be waited for anew.
+        self._taken.pop(job.uid, None)
         begun = self._held.setdefault(job.uid, now)
         read = await self._read(lease)
         if not read.refused and self._is_left(job, lease, read):

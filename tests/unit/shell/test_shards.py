@@ -191,6 +191,19 @@ async def test_a_job_that_left_meanwhile_is_waited_for_anew():
     assert (await scene.judge()).wait == 15.0
 
 
+async def test_a_job_that_another_took_meanwhile_is_waited_for_anew():
+    """Its passes may go on, whatever was waited for before it had the job."""
+    scene = Scene("ops/b", "ops/other")
+    await scene.judge()
+    scene.now += 10.0
+    scene.api.set_status(JOB, "here", "clicks", operator={"lease": "ops/third", "takenFrom": ""})
+    standing = await scene.judge()
+    assert await claim(scene.cluster, scene.body, standing.claim)
+    scene.now += 10.0
+    standing = await scene.judge()
+    assert (standing.claim, standing.wait) == (None, 15.0)
+
+
 async def test_a_lease_that_may_not_be_read_is_never_taken_for_a_free_one():
     scene = Scene()
     scene.cluster.fail(cluster_error(403, {"message": "no"}), kind="Lease", times=10)
