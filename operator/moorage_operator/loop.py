@@ -343,8 +343,7 @@ class Reconciler:
         status = plan.status
         if self._ownership is not None:
             status = status.model_copy(update={"operator": self._ownership.mine})
-            if self._may_act() and not isinstance(world.snapshots, Unreadable):
-                await lead(self._cluster, world.meta, world.snapshots)
+            await self._lead(world)
         # Before anything is done: who goes on from here, should we die, knows only what is written.
         written, body = await write_status(self._cluster, body, world.status, status)
         if written not in _GOES_ON:
@@ -479,6 +478,19 @@ class Reconciler:
     def _tenure(self, job: Meta, memory: Memory) -> Tenure | None:
         own = self._ownership
         return Tenure(own, job, memory.live) if own is not None else None
+
+    async def _lead(self, world: JobWorld) -> None:
+        """Its snapshots follow the job; what keeps one from it holds up nothing else of the job."""
+        if not self._may_act() or isinstance(world.snapshots, Unreadable):
+            return
+        for one in world.snapshots:
+            try:
+                await lead(self._cluster, world.meta, (one,))
+            except ClusterError as error:
+                # Whoever is shown it tries again, until it has the label.
+                _log.warning(
+                    "not given its job's shard: snapshot=%s error=%s", one.meta.name, error
+                )
 
     async def _elsewhere(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
         """The pass, if another operator looks after the job; taken over from it if that may be."""

@@ -75,7 +75,7 @@ class Shell:
         self.worlds, self.woken = [], []
         self.reconciler = self.another()
 
-    def another(self, cluster=None, own_namespace=""):
+    def another(self, cluster=None, own_namespace="", ownership=None):
         """Another process with the same decisions."""
         return Reconciler(
             cluster=cluster or self.cluster,
@@ -87,6 +87,7 @@ class Shell:
             decide_snapshot=self._seen("decide_snapshot"),
             may_act=lambda: self.leads,
             wake=self.woken.append,
+            ownership=ownership,
         )
 
     def _seen(self, name):

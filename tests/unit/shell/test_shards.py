@@ -247,6 +247,27 @@ async def test_a_pass_acts_only_while_the_job_is_certain_to_be_its_operators(how
         await tenure.until()
 
 
+async def test_a_snapshot_that_may_not_be_labelled_holds_up_nothing_else_of_its_job(shell):
+    """Some other program's webhook must not keep a job from its operator."""
+    kind = "StatefulSparkSnapshot"
+    shell.make_job(meta={"labels": {SHARD: "b"}})
+    meta = {"name": "first", "namespace": "here", "labels": {"moorage.dev/job": "clicks"}}
+    spec = {"jobRef": {"name": "clicks"}}
+    shell.api.create(
+        {"apiVersion": "moorage.dev/v1alpha1", "kind": kind, "metadata": meta, "spec": spec}
+    )
+    own = Ownership(shell.cluster, B, "ops/b", 15.0, asyncio.get_running_loop().time)
+    shell.reconciler = shell.another(ownership=own)
+    refused = cluster_error(403, {"message": "a webhook says no"})
+    shell.cluster.fail(refused, verb="patch", kind=kind, times=10)
+    done = await shell.reconcile()
+    assert (done.changed, done.problem) == (True, "")
+    assert shell.status()["operator"]["lease"] == "ops/b"
+    shell.cluster.heal()
+    await shell.reconcile()
+    assert shell.api.get(kind, "here", "first")["metadata"]["labels"][SHARD] == "b"
+
+
 # -- many operators, in time that is made up -------------------------------------------------------
 
 TIMES = LeaseTimes(15.0, 10.0, 2.0)
