@@ -112,7 +112,11 @@ class HttpDrivers:
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
-                connector=aiohttp.TCPConnector(limit=self._connections, limit_per_host=2),
+                # The next question comes in half a minute, and idle connections are not counted:
+                # with thousands of drivers they would be the files that a process may open.
+                connector=aiohttp.TCPConnector(
+                    limit=self._connections, limit_per_host=2, force_close=True
+                ),
             )
         return self._session
 
