@@ -20,7 +20,9 @@ from moorage_state.server.wire import OPERATIONS, Connection, RemoteOperation, g
 _CONNECT_SECONDS = 10.0
 _STORE_SECONDS = 300.0
 """What a store may take to answer, retries included, while its caller hears of no progress."""
-LONG_OPERATIONS = frozenset({"open_range", "save_many", "upload_many"})
+LONG_OPERATIONS = frozenset(
+    {"open_range", "save_many", "upload_many", "persist_many", "materialize_many"}
+)
 """Those that move files to or from the store."""
 
 

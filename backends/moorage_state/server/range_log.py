@@ -56,7 +56,8 @@ class Listing:
         if self.base is None:
             self.base = Base(_holding(checkpoint_id, self.version), tuple(handle.files))
         else:
-            self.stored = handle.deltas
+            # The upload may be asked for again, and lists each delta once.
+            self.stored, self.local = handle.deltas, []
 
 
 class RangeLog:

@@ -7,7 +7,8 @@ import pytest
 
 from moorage_state.errors import CorruptState
 from moorage_state.server import RangeHost, RestoreBase, UploadLimits
-from moorage_state.server.operations import RangeSpec, Version
+from moorage_state.server.client import LONG_OPERATIONS
+from moorage_state.server.operations import RangeSpec, StateApi, Version
 from moorage_state.server.range_log import RangeLog
 from moorage_state.snapshots import FileRef, Materialized, RangeHandle
 
@@ -169,6 +170,22 @@ def test_a_snapshot_that_is_asked_for_again_lists_the_same(op, key):
     op.range.snapshot(2, op.version, "log")
     op.range.snapshot(2, op.version, "log")
     assert [int(file.name[:20]) for file in op.finish(2).deltas] == [3]
+
+
+def test_an_upload_that_is_asked_for_again_lists_each_delta_once(op, key):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key, 2)
+    op.range.snapshot(2, op.version, "log")
+    first = op.upload(2)
+    assert op.finish(2).deltas == first.deltas
+    assert [int(file.name[:20]) for file in first.deltas] == [3, 4]
+
+
+def test_whatever_moves_files_to_the_store_may_take_as_long_as_the_store():
+    operations = vars(StateApi).items()
+    asked = {n for n, one in operations if "store_url" in getattr(one, "__annotations__", {})}
+    assert {"upload_many", "persist_many", "materialize_many"} <= asked & LONG_OPERATIONS
 
 
 def test_a_log_is_switched_off_and_on_again(op, key):
