@@ -19,7 +19,7 @@ from pathlib import Path
 from moorage_testing.lives import Driver, Expected
 from moorage_testing.whole_lives import takeovers
 
-from moorage_state.errors import CorruptState, Fenced, ObjectNotFound
+from moorage_state.errors import CorruptState, Fenced, ObjectNotFound, StoreUnavailable
 from moorage_state.snapshots import (
     Checkpoint,
     LineageLog,
@@ -95,8 +95,9 @@ def race(url: str, folder: str, seconds: str) -> None:
             drive(begin(store, own, rng), rng, max(end, time.monotonic() + 1))
         except Fenced:
             time.sleep(rng.uniform(0, LONGEST_PAUSE))
-        except (CorruptState, ObjectNotFound):
-            # What is restored may be retired meanwhile, by a driver that took over.
+        except (CorruptState, ObjectNotFound, StoreUnavailable):
+            # A driver that took over may meanwhile have retired what is restored here, or have
+            # swept what is uploaded here: `upload` looks for each object it has put.
             holder = current_fence([entry for _, entry in LineageLog.open(store).read()])
             if holder is None or holder.holder == own.name:
                 raise
