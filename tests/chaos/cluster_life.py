@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from moorage_testing.jobs import processes_of
+from moorage_testing.jobs import pace_of, processes_of
 from moorage_testing.quick_spark import quick_java
 from moorage_testing.sidecars import Sidecars, executor_pid
 
@@ -84,10 +84,12 @@ class Faults:
         ]
 
     def work(self) -> None:
-        while not self._options.stop.wait(self._rng.uniform(*PAUSE_SECONDS)):
+        began, pace = time.monotonic(), 0.0
+        while not self._options.stop.wait(self._rng.uniform(*PAUSE_SECONDS) * (pace or 1.0)):
             executors = sorted(set(self.owners.values()) & set(self._sidecars.processes))
             if not executors:
                 continue
+            pace = pace or pace_of(time.monotonic() - began)
             kind, victim = self._rng.choice(self.kinds), self._rng.choice(executors)
             try:
                 kind(victim)

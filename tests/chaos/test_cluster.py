@@ -28,7 +28,7 @@ import pytest
 from moorage_testing.audit import Audit
 from moorage_testing.fault_proxy import PASSING, Chaos, Fault, FaultProxy
 from moorage_testing.fresh_process import kill_marked, start_in_session
-from moorage_testing.jobs import wait_until
+from moorage_testing.jobs import pace_of, wait_until
 from moorage_testing.quick_spark import spark_home
 from moorage_testing.s3_server import S3Server
 
@@ -40,6 +40,7 @@ LIFE = Path(__file__).with_name("cluster_life.py")
 EXECUTORS = 3
 START_SECONDS = 240.0
 LIFE_SECONDS = (8.0, 40.0)
+"""Where a driver starts in time; with another pace they are longer, or nothing got done in them."""
 FILE_SECONDS = 2.0
 LAST_SECONDS = 600.0
 WEATHER_SECONDS = (2.0, 8.0)
@@ -71,12 +72,13 @@ class World:
             "s3": {"endpoint": address.endpoint, "region": address.region, "pathStyle": True},
             **options,
         }
+        publishing = self.rng.choice(["checkpoint", "commit"])
         return {
             "seed": self.rng.randrange(1 << 30),
             "executors": EXECUTORS,
             "parallelism": self.rng.choice([3, 4, 6]),
             "state": state,
-            "spec": {},
+            "spec": {"sinks": {"publishWith": publishing}} if "changelog" in options else {},
             "faults": faults,
         }
 
@@ -99,7 +101,8 @@ class World:
         finally:
             kill_marked(mark)
             process.wait()
-            self.lives.append(f"{orders['parallelism']} {orders['state']} {process.returncode}")
+            told = [orders[what] for what in ("parallelism", "state", "spec")]
+            self.lives.append(f"{told} {process.returncode}")
 
     @property
     def told_of(self) -> dict[str, Any]:
@@ -150,12 +153,14 @@ def storm(world: World, seconds: float) -> None:
     while run < seconds:
         before = world.told_of["epoch"]
         with world.life(faults=True) as driver:
-            latest, lasts, began = time.monotonic() + START_SECONDS, None, 0.0
+            started = began = time.monotonic()
+            latest, lasts = started + START_SECONDS, None
             while driver.poll() is None and time.monotonic() < latest:
                 if lasts is None and world.runs(driver):
                     # From here on: how long a start takes says something about the machine.
                     began = time.monotonic()
-                    lasts = min(world.rng.uniform(*LIFE_SECONDS), seconds)
+                    pace = pace_of(began - started)
+                    lasts = min(world.rng.uniform(*LIFE_SECONDS) * pace, seconds)
                     latest = began + lasts
                 if time.monotonic() - fed >= FILE_SECONDS:
                     fed = time.monotonic()

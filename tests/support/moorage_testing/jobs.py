@@ -22,11 +22,20 @@ import yaml
 
 from moorage_testing.fresh_process import start_in_session
 
-__all__ = ["JobHome", "is_running", "kill_group", "processes_of", "wait_until", "write_events"]
+__all__ = [
+    "JobHome",
+    "is_running",
+    "kill_group",
+    "pace_of",
+    "processes_of",
+    "wait_until",
+    "write_events",
+]
 
 T = TypeVar("T")
 
 RUN_TIMEOUT = 300.0
+_START_SECONDS = 20.0
 
 
 @dataclass
@@ -172,6 +181,15 @@ def wait_until(
             return value
         time.sleep(0.02)
     return pytest.fail(f"waited {timeout:g} s in vain for {what}")
+
+
+def pace_of(start_seconds: float) -> float:
+    """By what pauses are to be longer where a job took so long to start; 1 where it was in time.
+
+    On a machine that has other things to do, faults at the usual pace would let nothing happen
+    between them.
+    """
+    return max(1.0, start_seconds / _START_SECONDS)
 
 
 def write_events(home: Path, files: int = 20, rows: int = 100_000, keys: int = 50_000) -> None:
