@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -78,6 +78,16 @@ class LookupDone:
     seconds: float
 
 
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A look-up that is not answered yet; `lookup` once what it asks for is known."""
+
+    request: LookupRequest
+    began: float
+    future: "Future[dict[str, Any]]" = field(default_factory=Future)
+    lookup: "_Lookup | None" = None
+
+
 @dataclass(frozen=True, slots=True)
 class LookupSource:
     """The state of a job, while it has any; `keeps_state` is False where the backend keeps none."""
@@ -115,8 +125,10 @@ class StateLookups:
         self._lock = threading.Lock()
         self._source: LookupSource | None = None
         self._ended = threading.Event()
-        self._waiting = 0
         self._pool: ThreadPoolExecutor | None = None
+        # Asked and not answered, and of those what waits for ranges to come to rest: by no thread.
+        self._open: set[_Asked] = set()
+        self._resting: list[_Asked] = []
         self._connections: list[_Connections] = []
         self._own = threading.local()
         self._known: dict[str, StoredState] = {}
@@ -134,23 +146,25 @@ class StateLookups:
             self._close()
 
     def submit(self, request: LookupRequest) -> "Future[dict[str, Any]]":
-        """Have a look-up answered by a thread of our own.
+        """Have a look-up answered by a thread of our own; see `answer` for what its future raises.
+
+        While ranges move it waits without one, so that others are answered meanwhile.
 
         Raises:
             TooManyRequests: more wait than these threads get done soon.
         """
         with self._lock:
-            if self._waiting >= _MOST_WAITING:
+            if len(self._open) >= _MOST_WAITING:
                 raise TooManyRequests(
-                    f"too many look-ups wait: waiting={self._waiting}; ask for more keys at once, "
-                    f"or less often"
+                    f"too many look-ups wait: waiting={len(self._open)}; ask for more keys at "
+                    f"once, or less often"
                 )
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_THREADS, "lookup")
-            self._waiting += 1
-            future = self._pool.submit(self.answer, request)
-        future.add_done_callback(self._done)
-        return future
+            asked = _Asked(request, self._clock())
+            self._open.add(asked)
+            self._pool.submit(self._work, asked)
+        return asked.future
 
     def answer(self, request: LookupRequest) -> dict[str, Any]:
         """The answer, as plain JSON data.
@@ -162,52 +176,93 @@ class StateLookups:
             UserError: a key is not of its type, or another part of the question is wrong.
             StateMoving: ranges are not to be found in time.
         """
-        began, result = self._clock(), "refused"
+        asked = _Asked(request, self._clock())
+        while (answer := self._step(asked)) is None:
+            self._ended.wait(_PAUSE_SECONDS)
+        return answer
+
+    def _work(self, asked: _Asked) -> None:
         try:
-            answer = self._answer(request, began + self._wait_seconds)
-            result = "answered"
+            answer = self._step(asked)
+        except BaseException as error:  # noqa: BLE001 - whoever asked is to hear of it
+            self._finish(asked, error=error)
+            return
+        if answer is not None:
+            self._finish(asked, answer)
+            return
+        with self._lock:
+            if asked not in self._open:
+                return
+            self._resting.append(asked)
+            if len(self._resting) == 1:
+                threading.Thread(target=self._wake, name="lookup-again", daemon=True).start()
+
+    def _wake(self) -> None:
+        """Have those that wait asked again, after a moment."""
+        self._ended.wait(_PAUSE_SECONDS)
+        with self._lock:
+            again, self._resting = self._resting, []
+            if self._pool is not None:
+                for asked in again:
+                    self._pool.submit(self._work, asked)
+
+    def _finish(
+        self,
+        asked: _Asked,
+        answer: dict[str, Any] | None = None,
+        *,
+        error: BaseException | None = None,
+    ) -> None:
+        with self._lock:
+            if asked not in self._open:
+                return  # the job has ended, and that was the answer
+            self._open.remove(asked)
+        # Whoever asked may have gone, and cancelled it.
+        if not asked.future.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            asked.future.set_exception(error)
+        else:
+            asked.future.set_result(answer or {})
+
+    def _step(self, asked: _Asked) -> dict[str, Any] | None:
+        """The answer, if it can be given now; None: ask again in a moment."""
+        result = "refused"
+        try:
+            answer = self._go_on(asked)
+            result = "answered" if answer is not None else ""
         except Retryable:
             result = "unavailable"
             raise
         else:
             return answer
         finally:
-            keys = len(request.keys) if result == "answered" else 0
-            self._observe(LookupDone(result, keys, self._clock() - began))
+            if result:
+                keys = len(asked.request.keys) if result == "answered" else 0
+                self._observe(LookupDone(result, keys, self._clock() - asked.began))
 
-    def _done(self, _future: "Future[dict[str, Any]]") -> None:
-        with self._lock:
-            self._waiting -= 1
-
-    def _answer(self, request: LookupRequest, until: float) -> dict[str, Any]:
+    def _go_on(self, asked: _Asked) -> dict[str, Any] | None:
         source = self._source
         if source is None:
             raise JobNotRunning("the job is not running, so its state cannot be asked for")
         if not source.keeps_state:
             raise UserError("the backend batch keeps no state that could be asked for")
+        request, until = asked.request, asked.began + self._wait_seconds
         while True:
-            state = self._state(source, request.name)
-            wanted = state.wanted(request)
+            lookup = asked.lookup
+            if lookup is None or lookup.source is not source:
+                state = self._state(source, request.name)
+                lookup = asked.lookup = _Lookup(source, state, request, self)
             try:
-                _Lookup(source, state, request, wanted, self).run(until)
-                break
+                return lookup.shown() if lookup.go_on(until) else None
             except _NOT_OF_THE_TYPE as error:
                 # An epoch may have given the state another type between the two looks.
-                if self._state(source, request.name) is state:
+                if self._state(source, request.name) is lookup.state:
                     raise Bug(
                         f"a stored value is not of its state's type: queryable={request.name} "
-                        f"type={state.location.schema.type}: {error}"
+                        f"type={lookup.state.location.schema.type}: {error}"
                     ) from error
-        schema = state.location.schema
-        return {
-            "format": 1,
-            "queryable": request.name,
-            "uid": state.location.uid,
-            "state": schema.name,
-            "kind": schema.kind,
-            "byNamespace": bool(schema.namespace_types) and request.namespace is None,
-            "results": [one.shown for one in wanted],
-        }
+                asked.lookup = None
 
     def _state(self, source: LookupSource, name: str) -> StoredState:
         location = source.states.location(name)
@@ -242,9 +297,9 @@ class StateLookups:
                 own.drop(index)
         return answers
 
-    def pause(self, until: float) -> bool:
-        """Wait a moment before asking again; False when it is too late, or the job has ended."""
-        return self._clock() < until and not self._ended.wait(_PAUSE_SECONDS)
+    def is_over(self, until: float) -> bool:
+        """Whether it is too late to ask again, or the job has ended."""
+        return self._clock() >= until or self._ended.is_set()
 
     def _mine(self, servers: "Servers") -> "_Connections":
         own: _Connections | None = getattr(self._own, "connections", None)
@@ -258,8 +313,11 @@ class StateLookups:
         with self._lock:
             pool, self._pool = self._pool, None
             connections, self._connections = self._connections, []
+            unanswered, self._resting = list(self._open), []
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
+        for asked in unanswered:
+            self._finish(asked, error=JobNotRunning("the job ended before it could be asked"))
         for own in connections:
             own.close()
 
@@ -295,43 +353,63 @@ class _Lookup:
         source: LookupSource,
         state: StoredState,
         request: LookupRequest,
-        wanted: list[Wanted],
         lookups: StateLookups,
     ) -> None:
-        self._source = source
-        self._state = state
+        self.source = source
+        self.state = state
         self._request = request
         self._lookups = lookups
         self._is_point = state.is_point(request)
         self._now_ms = lookups.now_ms(source)
         self._room = _ANSWER_BYTES
+        self._wanted = state.wanted(request)
         # In the order of their bytes, in which a database finds them soonest.
-        self._open = sorted(wanted, key=lambda one: one.under)
+        self._open = sorted(self._wanted, key=lambda one: one.under)
 
-    def run(self, until: float) -> None:
-        """Raises `StateMoving`."""
+    def shown(self) -> dict[str, Any]:
+        """The answer, once every key has its own."""
+        schema = self.state.location.schema
+        return {
+            "format": 1,
+            "queryable": self._request.name,
+            "uid": self.state.location.uid,
+            "state": schema.name,
+            "kind": schema.kind,
+            "byNamespace": self._by_namespace,
+            "results": [one.shown for one in self._wanted],
+        }
+
+    def go_on(self, until: float) -> bool:
+        """Ask for what has no answer yet; False where nothing was found, so that it has to wait.
+
+        Raises `StateMoving`.
+        """
         while self._open:
             before, problem = len(self._open), self._turn(until)
             self._open = [one for one in self._open if one.shown is None]
             if self._room <= 0:
                 for one in self._open:
-                    self._state.left_out(one)
-                return
-            if len(self._open) == before and not self._lookups.pause(until):
+                    self.state.left_out(one)
+                return True
+            if len(self._open) < before:
+                continue
+            if self._lookups.is_over(until):
                 raise StateMoving(
                     f"the state is not to be found at the moment: queryable={self._request.name} "
                     f"keys={before} cause={problem}; the job goes back to a checkpoint, or its "
                     f"ranges move: ask again in a few seconds"
                 ) from (problem if isinstance(problem, MoorageError) else None)
+            return False
+        return True
 
     def _turn(self, until: float) -> MoorageError | str:
         """Ask for all that has no answer yet; what kept one from it, if anything did."""
-        places = self._source.fleet.places
+        places = self.source.fleet.places
         if places is None:
             return "its ranges are being opened"
         groups: dict[tuple[int, Lease], list[Wanted]] = {}
         for one in self._open:
-            groups.setdefault(places.of(self._state.location.uid, one.group), []).append(one)
+            groups.setdefault(places.of(self.state.location.uid, one.group), []).append(one)
         asked: dict[int, list[list[Wanted]]] = {}
         calls: dict[int, list[Call]] = {}
         share = max(_LEAST_BYTES, self._room // max(1, len(groups)))
@@ -340,7 +418,7 @@ class _Lookup:
                 calls.setdefault(server, []).append(call)
                 asked.setdefault(server, []).append(about)
         problem: MoorageError | str = ""
-        for server, answer in self._lookups.asked(self._source, calls, until).items():
+        for server, answer in self._lookups.asked(self.source, calls, until).items():
             if answer.error is not None:
                 if not isinstance(answer.error, _MOVING):
                     raise answer.error
@@ -365,11 +443,11 @@ class _Lookup:
         if self._is_point:
             for one, raw in zip(about, result.values, strict=False):
                 self._room -= len(raw or b"")
-                self._state.show_value(one, raw, result.epoch, self._now_ms)
+                self.state.show_value(one, raw, result.epoch, self._now_ms)
             return
         scan = result.scan
         self._room -= sum(map(len, scan.keys)) + sum(map(len, scan.values))
-        self._state.show_entries(
+        self.state.show_entries(
             about[0],
             scan.keys,
             scan.values,
@@ -381,4 +459,4 @@ class _Lookup:
 
     @property
     def _by_namespace(self) -> bool:
-        return bool(self._state.location.schema.namespace_types) and self._request.namespace is None
+        return bool(self.state.location.schema.namespace_types) and self._request.namespace is None

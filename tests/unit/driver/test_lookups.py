@@ -446,6 +446,31 @@ def test_a_state_server_that_is_restarted_is_connected_to_anew(job, group):
     assert job.values("counts", "ann") == [1]
 
 
+def test_look_ups_that_wait_for_a_state_server_hold_up_no_others(job, group):
+    keys = [f"user-{n}" for n in range(20)]
+    job.run(counting(1), *[(key,) for key in keys])
+    groups = key_groups(job.key_types, GROUPS)([(key,) for key in keys])
+    servers = [job.fleet.places.of(job.uid, g)[0] for g in groups]
+    lost, kept = keys[servers.index(0)], keys[servers.index(1)]
+    job.lookups._wait_seconds = 30
+    group.kill(0, group.pids[0])
+    waiting = [job.lookups.submit(LookupRequest("counts", [lost])) for _ in range(8)]
+    assert job.lookups.submit(LookupRequest("counts", [kept])).result(20)["results"][0]["found"]
+    assert not any(one.done() for one in waiting)
+    job.fleet.recover()
+    assert [one.result(30)["results"][0]["value"] for one in waiting] == [1] * 8
+
+
+def test_look_ups_that_wait_hear_that_the_job_has_ended(job):
+    job.run(counting(1), ("ann",))
+    job.fleet.places = None
+    job.lookups._wait_seconds = 30
+    with job.lookups.serving(job.source()):
+        waiting = job.lookups.submit(LookupRequest("counts", ["ann"]))
+    with pytest.raises((JobNotRunning, StateMoving)):
+        waiting.result(10)
+
+
 def test_keys_of_several_columns_are_arrays(group, tmp_path):
     job = Job(group, f"file://{tmp_path}", key_types=("string", "bigint", "date"))
     job.open()
@@ -518,8 +543,8 @@ def test_without_a_job_there_is_no_answer(job):
 
 def test_no_more_look_ups_wait_than_soon_have_their_turn(job):
     gate = threading.Event()
-    answer = job.lookups.answer
-    job.lookups.answer = lambda request: gate.wait(30) and answer(request)
+    step = job.lookups._step
+    job.lookups._step = lambda asked: gate.wait(30) and step(asked)
     job.run(counting(1), ("ann",))
     waiting = [job.lookups.submit(LookupRequest("counts", ["ann"])) for _ in range(64)]
     with pytest.raises(TooManyRequests, match="ask for more keys at once"):
