@@ -1,6 +1,6 @@
 # Every target sets up the environment first: `make demo` works on a fresh Debian with Python 3.11.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test helm check format bench bench-snapshots bench-scale soak oldest-spark e2e image clean
+.PHONY: help setup demo test helm check format bench bench-snapshots bench-scale soak oldest-spark e2e package image clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -78,6 +78,9 @@ oldest-spark: $(OLDEST)/.moorage-setup ## run the tests with Spark on the oldest
 
 e2e: $(STAMP) helm ## run the tests that need a Kubernetes cluster: make e2e ARGS='--kubeconfig FILE'
 	$(PYTEST) -m e2e tests/e2e $(ARGS)
+
+package: $(STAMP) ## build wheel and sdist, install each extra in an empty environment, try it, write its SBOM
+	$(BIN)/python scripts/package.py
 
 image: ## build the operator's and the runtime's image: make image TAG=1.2.3
 	scripts/image.sh $(TAG)

@@ -17,5 +17,5 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("moorage"):
             raise
-        sys.exit(f"moorage: {error.name} is not installed; run: pip install 'moorage[cli]'")
+        sys.exit(f"moorage: {error.name} is not installed; run: pip install 'moorage[run]'")
     sys.exit(run_app())

@@ -339,7 +339,7 @@ def _driver() -> Runner:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("moorage"):
             raise
-        _complain(f"{error.name} is not installed; run: pip install 'moorage[runtime]'")
+        _complain(f"{error.name} is not installed; run: pip install 'moorage[run]'")
         raise typer.Exit(ExitCode.INTERNAL) from error
     return run_job
 

@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 from moorage.api.graph import JobGraph
 from moorage.class_archive import sharing_options
 from moorage.driver.environment import SparkNotStarted
+from moorage.driver.java import java_home
 from moorage.driver.settings import JobSettings
 from moorage.engine import worker_daemon
 from moorage.engine.placement import required_conf
@@ -104,6 +105,8 @@ def local_session(settings: JobSettings, cores: int, scratch: Path) -> SparkSess
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = worker_path(settings)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if home := java_home(os.environ):
+        os.environ["JAVA_HOME"] = str(home)
     (scratch / "tmp").mkdir(exist_ok=True)
     conf = {**settings.spark_conf, **engine_conf(settings), **_local_conf(settings, scratch)}
     log = f"its log is {scratch / 'spark.log'}"

@@ -15,6 +15,7 @@ REQUIREMENTS = [
     Requirement(text)
     for group in [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
     for text in group
+    if not text.startswith("moorage[")
 ]
 
 
