@@ -207,7 +207,7 @@ class StoredDatabase(Protocol):
         """
 
     def frozen(self) -> AbstractContextManager[StoredFiles]:
-        """What is here of a copy of the database stays for the with block; where the rest is.
+        """Where files of a copy are; what it has besides stays for the length of the with block.
 
         Any thread may ask, without the lock of the range.
         """

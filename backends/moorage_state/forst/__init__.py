@@ -7,3 +7,4 @@ are not. Called by the factory `state_backends.forst`. RocksDB itself stays behi
 from moorage_state.forst.database import ForStDatabase as ForStDatabase
 from moorage_state.forst.files import CacheLimits as CacheLimits
 from moorage_state.forst.files import FileCache as FileCache
+from moorage_state.forst.files import detach as detach

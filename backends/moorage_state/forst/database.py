@@ -5,7 +5,9 @@ level is compacted when. The first two levels, and what no checkpoint has yet, a
 RocksDB compacts those by itself. Called by the range, under its lock.
 """
 
+import logging
 import re
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -18,10 +20,12 @@ from typing import NamedTuple, Self, TypeVar
 from moorage_state import failpoints
 from moorage_state.database import RangeCursor, StoredFiles
 from moorage_state.deltas import Frame
-from moorage_state.errors import CorruptState, Retryable
-from moorage_state.forst.compaction import chosen_slice, is_due
+from moorage_state.errors import CorruptState, LocalDiskError, Retryable, StoreUnavailable
+from moorage_state.forst.compaction import Window, chosen_slice, pressure
 from moorage_state.forst.files import CachedFile, DatabaseFiles, FileCache
 from moorage_state.rocks.sliced import LAST_LEVEL, LevelFile, SlicedDatabase
+
+_log = logging.getLogger(__name__)
 
 _NAMED = re.compile(r"(\d+\.sst)")
 
@@ -38,6 +42,12 @@ _TRIES = 3
 
 _SLICES_AT_ONCE = 2
 """Slices that are compacted after one epoch: the next one waits for it."""
+
+_WAITS_ABOVE = 2.0
+"""How much too large the second level is when an epoch waits for what a compaction reads."""
+
+_AFTER_FAILURE_SECONDS = 60.0
+"""Until an epoch tries again to compact what the store, or the volume, did not let it."""
 
 T = TypeVar("T")
 
@@ -59,6 +69,7 @@ class ForStDatabase:
     Args:
         stored: where those files are that are not here.
         copy: it is a copy that is only read; see `DatabaseFiles`.
+        clock: monotonic seconds.
     """
 
     bounded = False
@@ -70,14 +81,20 @@ class ForStDatabase:
         stored: StoredFiles,
         *,
         copy: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path: Path = database.path
         self._database = database
         self._cache = cache
         self._files = DatabaseFiles(database.path, cache, stored, copy=copy)
         self.writes = 0
+        self._clock = clock
+        self._window: Window | None = None
+        self._waits_from = clock()
         self._last: list[LevelFile] = []
         self._firsts: list[bytes] = []
+        # RocksDB tries for ever to flush to a volume that is full.
+        database.before_writes(partial(cache.make_room, path=database.path))
         self._look()
         # All levels but the last are needed by the first compaction.
         cache.prefetch(self._upper_ghosts())
@@ -124,8 +141,6 @@ class ForStDatabase:
         proven: bool = False,
     ) -> None:
         """See `RangeDatabase`; the volume must have room for the write buffers, too."""
-        # RocksDB tries for ever to flush to a volume that is full.
-        self._cache.make_room(self._database.buffered(), self.path)
         self.writes += 1
         self._database.apply(frames, marker, proven=proven)
         self._count()
@@ -208,6 +223,7 @@ class ForStDatabase:
                         raise  # no ghost: nobody truncates what the store does not have, or is held
                     self._files.pin([file])
                     held.append(file)
+                    self._files.look_again(file)
                     self._cache.fetch(file)
         finally:
             self._files.unpin(held)
@@ -227,23 +243,43 @@ class ForStDatabase:
             return self.reading(lambda: self._database.get_many(keys))
         found: list[bytes | None] = [None] * len(keys)
         many = [one for one in away if one.end - one.first > _FEW_KEYS]
-        self._cache.prefetch(one.file for one in many[:_AHEAD] if one.file)
+        self._fetch_ahead(many)
         for one in _joined(here):
             self._fill(found, keys, one)
         for one in here:
             if one.file is not None:
                 self._cache.touch(one.file)
-        for one in away:
-            if one.end - one.first <= _FEW_KEYS:
-                self._fill(found, keys, one)
+        missed = [
+            one
+            for one in away
+            if one.end - one.first <= _FEW_KEYS and not self._found(found, keys, one)
+        ]
+        many += missed
         for at, one in enumerate(many):
-            self._cache.prefetch(next_.file for next_ in many[at : at + _AHEAD] if next_.file)
+            self._fetch_ahead(many[at:])
             self._fill(found, keys, one)
         return found
 
+    def _fetch_ahead(self, segments: Sequence[Segment]) -> None:
+        files = [one.file for one in segments[:_AHEAD] if one.file]
+        if files:
+            # More than half of what there is room for would go before it is read.
+            fit = self._cache.share(self.path) // (2 * max(file.ref.size for file in files))
+            self._cache.prefetch(files[: max(1, fit)])
+
+    def _found(self, found: list[bytes | None], keys: Sequence[bytes], one: Segment) -> bool:
+        """Read keys of a file that is away, if its filter says that it has none of them."""
+        try:
+            found[one.first : one.end] = self._database.get_many(keys[one.first : one.end])
+        except CorruptState as error:
+            if self._missed(error) is None:
+                raise
+            return False
+        return True
+
     def _fill(self, found: list[bytes | None], keys: Sequence[bytes], one: Segment) -> None:
         asked = keys[one.first : one.end]
-        if one.file is None or len(asked) <= _FEW_KEYS:
+        if one.file is None:
             found[one.first : one.end] = self.reading(lambda: self._database.get_many(asked))
             return
         with self._files.held([one.file]):
@@ -266,17 +302,37 @@ class ForStDatabase:
         return segments
 
     def _compact(self) -> None:
-        """Bring a slice of the second level down, where it has become too large."""
+        """Bring a slice of the second level down, where it has become too large.
+
+        What it reads is fetched beside the epochs; nothing that is wrong with that, or with room
+        for it, is a reason why a write should fail.
+        """
         if not self._database.by_itself:
-            if self._upper_ghosts():
+            if missing := self._upper_ghosts():
+                self._cache.prefetch(missing)
                 return
             self._database.compact_by_itself()
-        for _ in range(_SLICES_AT_ONCE):
-            if not is_due(self._database.files()) or not self.compact_slice():
+        for _ in range(_SLICES_AT_ONCE if self._clock() >= self._waits_from else 0):
+            files = self._database.files()
+            if (high := pressure(files, self._cache.share(self.path))) <= 1:
                 break
+            chosen = chosen_slice(files, self._window)
+            self._window = chosen.window
+            missing = [f for f in self._known(f.name for f in chosen.inputs) if not f.present]
+            if missing and high < _WAITS_ABOVE:
+                self._cache.prefetch(missing)
+                break
+            try:
+                self.compact_slice()
+            except (StoreUnavailable, LocalDiskError) as error:
+                self._waits_from = self._clock() + _AFTER_FAILURE_SECONDS
+                _log.warning("forst.compaction-put-off path=%s error=%s", self.path, error)
 
-    def compact_slice(self) -> bool:
-        """Compact the slice that most of the second level lies in; whether it was done."""
+    def compact_slice(self) -> None:
+        """Compact the slice that most of the second level lies in.
+
+        Raises LocalDiskError: RocksDB could not, or there is no room; StoreUnavailable.
+        """
         with self._files.held(self._upper_ghosts()):
             self._look()
         self._database.compact_by_itself()
@@ -284,9 +340,10 @@ class ForStDatabase:
             # Else what comes from there reaches further than it is known to.
             self.flush()
             self._database.drain()
-            chosen = chosen_slice(self._database.files())
+            chosen = chosen_slice(self._database.files(), self._window)
             if not any(file.level < LAST_LEVEL for file in chosen.inputs):
-                return True
+                self._window = None
+                return
             with self._files.held(self._known(file.name for file in chosen.inputs)):
                 # Old and new files are here at the same time.
                 self._cache.make_room(sum(file.size for file in chosen.inputs), self.path)
@@ -295,8 +352,9 @@ class ForStDatabase:
                 failpoints.hit("forst.after_compaction")
                 self._look()
             if done:
-                return True
-        return False
+                self._window = None
+                return
+        raise LocalDiskError(f"compactions fail: path={self.path}; check this volume's health")
 
     def _upper_ghosts(self) -> list[CachedFile]:
         return [file for file in self._files.ghosts if not file.evictable]

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ _SPARE_BYTES = 1 << 20
 """What no fetch may use up of a volume: RocksDB's MANIFEST and logs have to be written."""
 
 _REMEMBERED_FILES = 20_000
+_LINKED = ".linked"
 _ADVICE = "restore an older checkpoint, or this object from a backup of the store"
 
 
@@ -55,26 +56,40 @@ class CachedFile:
     """A file of an open database that the store has, too.
 
     Attributes:
+        place: where the store has it, by the last completed checkpoint.
         present: whether its bytes are here; else it is a ghost.
         evictable: whether it may become one: compactions that start by themselves read the others.
+        near: another link of the file it was made from, which may have the bytes.
         pins: reads and compactions that count on it.
+        queued: whether it is to be fetched before anybody asks for it.
         arrival: its fetch, while it runs.
     """
 
     owner: "DatabaseFiles"
-    ref: FileRef
-    store: ObjectStore
+    place: StoredFile
     present: bool
     evictable: bool = False
+    near: Path | None = None
     pins: int = 0
     accesses: int = 0
     demotions: int = 0
+    queued: bool = False
     arrival: Future[None] | None = None
+
+    @property
+    def ref(self) -> FileRef:
+        """As its checkpoint lists it."""
+        return self.place.ref
 
     @property
     def path(self) -> Path:
         """Where it lies."""
         return self.owner.path / self.ref.name
+
+    @property
+    def may_go(self) -> bool:
+        """Whether nobody counts on it."""
+        return not self.pins and self.owner.may_go(self.ref.name)
 
 
 class FileCache:
@@ -109,6 +124,13 @@ class FileCache:
         """Bytes until something is evicted, 0 where only the volume is the limit."""
         return max(0, self._limits.size - self.used) if self._limits.size else 0
 
+    def share(self, path: Path) -> int:
+        """Bytes that one database may have, if all have as many."""
+        with self.lock:
+            used, databases = self.used, max(1, len(self._local))
+        room = max(0, used + self._free(path) - self._limits.reserve)
+        return min(room, self._limits.size or room) // databases
+
     def fetch(self, file: CachedFile) -> None:
         """Have the bytes of `file` here; returns when they are.
 
@@ -118,6 +140,7 @@ class FileCache:
             LocalDiskError: there is no room, even without everything that can be evicted.
         """
         with self.lock:
+            file.queued = False
             if file.present:
                 return
             arrival, mine = file.arrival, file.arrival is None
@@ -127,7 +150,7 @@ class FileCache:
             arrival.result()
             return
         try:
-            data = read_stored(file.store, file.ref)
+            data = _read(file)
             failpoints.hit("forst.before_refill")
             self._refill(file, data)
         except BaseException as error:
@@ -140,11 +163,12 @@ class FileCache:
     def prefetch(self, files: Iterable[CachedFile]) -> None:
         """Begin to fetch; what fails is met by who needs it."""
         for file in files:
-            if file.present or file.arrival is not None:
+            if file.present or file.queued or file.arrival is not None:
                 continue
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_FETCHERS, "forst-fetch")
-            self._pool.submit(self._fetch_quietly, file)
+            file.queued = True
+            self._pool.submit(self._fetch_queued, file)
 
     def touch(self, file: CachedFile) -> None:
         """A batch has read `file`."""
@@ -196,17 +220,17 @@ class FileCache:
     def evict(self, chosen: Callable[[CachedFile], bool]) -> int:
         """Make ghosts of those files that are chosen and not in use; how many."""
         with self.lock:
-            found = [
-                f for f in (*self._cold, *self._hot) if not (f.pins or f.owner.frozen) and chosen(f)
-            ]
+            found = [f for f in (*self._cold, *self._hot) if f.may_go and chosen(f)]
             for file in found:
                 self._truncate(file)
         return len(found)
 
-    def _fetch_quietly(self, file: CachedFile) -> None:
-        # Whoever needs the file asks for it again, and hears what is wrong.
-        with suppress(Exception):
-            self.fetch(file)
+    def _fetch_queued(self, file: CachedFile) -> None:
+        # Who needed it may have fetched it, and it may have gone again.
+        if file.queued:
+            # Whoever needs the file asks for it again, and hears what is wrong.
+            with suppress(Exception):
+                self.fetch(file)
 
     def _refill(self, file: CachedFile, data: bytes) -> None:
         self.make_room(len(data), file.path.parent)
@@ -235,20 +259,24 @@ class FileCache:
         """Make a ghost of the file that was not read for longest; under the lock."""
         for files in (self._cold, self._hot):
             for file in files:
-                if not file.pins and not file.owner.frozen:
+                if file.may_go:
                     self._truncate(file)
                     return True
         return False
 
-    def _truncate(self, file: CachedFile) -> None:
+    def lost(self, file: CachedFile) -> None:
+        """A file has become a ghost; under the lock."""
         self.forget(file)
         file.accesses = 0
-        failpoints.hit("forst.before_evict")
-        with disk_errors("evict a file", file.path), suppress(FileNotFoundError):
-            os.truncate(file.path, 0)
         file.present = False
         if file.owner in self._local:
             self._local[file.owner] -= file.ref.size
+
+    def _truncate(self, file: CachedFile) -> None:
+        failpoints.hit("forst.before_evict")
+        with disk_errors("evict a file", file.path), suppress(FileNotFoundError):
+            os.truncate(file.path, 0)
+        self.lost(file)
 
     def _touch(self, file: CachedFile) -> None:
         self.hits += 1
@@ -279,11 +307,8 @@ class DatabaseFiles:
 
     Args:
         path: the database's directory.
-        copy: it is one of a copy, whose files may be those of an open database, too: what is here
-            stays, and what comes goes into files of its own.
+        copy: it is one of a copy, see `detach`; nothing is compacted there, so that all may go.
 
-    Attributes:
-        frozen: how many count on it that nothing of it goes.
     """
 
     def __init__(
@@ -292,12 +317,14 @@ class DatabaseFiles:
         self.path = path
         self.cache = cache
         self.files: dict[str, CachedFile] = {}
-        self.frozen = 0
+        self._copy = copy
+        # By each copy that is read: what it has from the store, so that this may go here.
+        self._frozen: list[StoredFiles] = []
         self._places: OrderedDict[str, StoredFile] = OrderedDict()
         self._remember(stored)
         with disk_errors("look at a database's files", path):
-            for name, (store, ref) in self._places.items():
-                self._add(path / name, store, ref, copy=copy)
+            for name, place in self._places.items():
+                self._add(path / name, place)
 
     @property
     def ghosts(self) -> list[CachedFile]:
@@ -310,7 +337,7 @@ class DatabaseFiles:
             for name in [name for name in self.files if name not in sizes]:
                 self.cache.forget(self.files.pop(name))
             for name, file in self.files.items():
-                file.evictable = name in bottom
+                file.evictable = self._copy or name in bottom
                 self.cache.admit(file)
             ghosts = sum(f.ref.size for f in self.files.values() if not f.present)
         self.cache.note(self, sum(sizes.values()) - ghosts)
@@ -321,14 +348,14 @@ class DatabaseFiles:
         """A checkpoint is complete: what it lists may go, and comes back from there."""
         self._remember(stored)
         with self.cache.lock:
-            for name, (store, ref) in stored.items():
+            for name, place in stored.items():
                 if name not in sizes or not name.endswith(".sst"):
                     continue
                 file = self.files.get(name)
                 if file is None:
-                    self.files[name] = CachedFile(self, ref, store, present=True)
+                    self.files[name] = CachedFile(self, place, present=True)
                 else:
-                    file.ref, file.store = ref, store
+                    file.place = place
         self.look(sizes, bottom)
 
     @contextmanager
@@ -341,26 +368,40 @@ class DatabaseFiles:
         if place is None:
             yield
             return
-        store, ref = place
         file = self.files.get(path.name)
-        if file is None:
-            # The database has it no more: the copy alone needs it.
-            file = CachedFile(DatabaseFiles(path.parent, self.cache, {}), ref, store, False)
+        with ExitStack() as stack:
+            if file is not None:
+                stack.enter_context(self.held([file]))
             with disk_errors("look at a file of a copy", path):
-                file.present = path.stat().st_size == ref.size
-        with self.held([file]):
+                here = path.stat().st_size == place.ref.size
+            if not here:
+                # The database has it no more, perhaps since a moment: the copy alone needs it.
+                files = DatabaseFiles(path.parent, self.cache, {})
+                stack.enter_context(files.held([CachedFile(files, place, present=False)]))
             yield
 
     @contextmanager
     def freeze(self) -> Iterator[StoredFiles]:
         """See `StoredDatabase.frozen`."""
         with self.cache.lock:
-            self.frozen += 1
+            stored = dict(self._places)
+            self._frozen.append(stored)
         try:
-            yield dict(self._places)
+            yield stored
         finally:
             with self.cache.lock:
-                self.frozen -= 1
+                self._frozen = [one for one in self._frozen if one is not stored]
+
+    def may_go(self, name: str) -> bool:
+        """Whether every copy that is read has it from the store; under the lock."""
+        return all(name in stored for stored in self._frozen)
+
+    def look_again(self, file: CachedFile) -> None:
+        """Notice that a file lacks bytes which should be here: someone else may have its inode."""
+        where = disk_errors("look at a database's file", file.path)
+        with where, self.cache.lock, suppress(FileNotFoundError):
+            if file.present and file.path.stat().st_size < file.ref.size:
+                self.cache.lost(file)
 
     @contextmanager
     def held(self, files: Collection[CachedFile]) -> Iterator[None]:
@@ -393,16 +434,13 @@ class DatabaseFiles:
         """The database is closed; idempotent."""
         self.cache.drop(self)
 
-    def _add(self, path: Path, store: ObjectStore, ref: FileRef, *, copy: bool) -> None:
-        try:
-            present = path.stat().st_size == ref.size
-        except FileNotFoundError:
-            return
-        if copy and not present:
-            path.unlink()
-            path.touch()
-        file = self.files[ref.name] = CachedFile(self, ref, store, present)
-        file.pins = int(copy and present)
+    def _add(self, path: Path, place: StoredFile) -> None:
+        near = path.with_suffix(_LINKED)
+        with suppress(FileNotFoundError):
+            here = path.stat().st_size == place.ref.size
+            self.files[path.name] = CachedFile(
+                self, place, present=here, near=near if near.exists() else None
+            )
 
     def _remember(self, stored: StoredFiles) -> None:
         for name, place in stored.items():
@@ -411,6 +449,37 @@ class DatabaseFiles:
                 self._places.move_to_end(name)
         while len(self._places) > max(_REMEMBERED_FILES, 2 * len(stored)):
             self._places.popitem(last=False)
+
+
+def _read(file: CachedFile) -> bytes:
+    """The bytes of a ghost, as its checkpoint says. Raises as `read_stored`."""
+    if file.near is not None:
+        # The digest tells whether a database has made a ghost of it meanwhile.
+        with suppress(OSError):
+            data = file.near.read_bytes()
+            if _is_right(data, file.ref):
+                return data
+    while True:
+        place = file.place
+        try:
+            return read_stored(*place)
+        except CorruptState:
+            # A newer checkpoint has it elsewhere, and the older one may be gone since.
+            if file.place is place:
+                raise
+
+
+def detach(path: Path, stored: StoredFiles) -> None:
+    """Give a copy in `path`, before it is opened, inodes of its own for what the store has.
+
+    Those that it was linked from may become ghosts at any time.
+    """
+    with disk_errors("prepare a copy", path):
+        for name in stored:
+            file = path / name
+            if name.endswith(".sst") and file.exists() and file.stat().st_nlink > 1:
+                file.replace(file.with_suffix(_LINKED))
+                file.touch()
 
 
 def read_stored(store: ObjectStore, ref: FileRef) -> bytes:

@@ -290,11 +290,10 @@ class Database:
         batches = self._batches(frames, marker)
         for batch in batches if proven else list(batches):
             with translated(self.path):
-                database = self._open()
                 size = batch.size_in_bytes()
-                self._room.wait(database, size)
+                self._wait(size)
                 self._written += size
-                database.write(batch, self._write)
+                self._open().write(batch, self._write)
 
     def _batches(
         self, frames: Iterable[Frame], marker: tuple[bytes, bytes] | None
@@ -366,6 +365,13 @@ class Database:
         self._get = self._refuse
         with translated(self.path):
             database.close()
+
+    def _wait(self, size: int) -> None:
+        """Wait until a batch of `size` bytes can be written."""
+        self._room.wait(self._buffers(), size)
+
+    def _buffers(self) -> Buffered:
+        return self._open()
 
     def _open(self) -> rocksdict.Rdict:
         if self._db is None:

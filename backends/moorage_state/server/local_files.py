@@ -482,7 +482,7 @@ class Snapshots:
         return self._database.whole(path) if self._database else nullcontext()
 
     def frozen(self) -> AbstractContextManager[StoredFiles | None]:
-        """What is here of any copy stays for the with block; where the rest is."""
+        """Where files of any copy are; what it has besides stays for the with block."""
         return self._database.frozen() if self._database else nullcontext()
 
     def complete(self, checkpoint_id: int) -> Taken | None:

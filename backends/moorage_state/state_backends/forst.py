@@ -95,9 +95,11 @@ class ForStStateBackend(StateBackend):
         stored: StoredFiles | None = None,
     ) -> RangeDatabase:
         """See `StateBackend`; files without bytes are fetched when they are read."""
-        from moorage_state.forst import ForStDatabase
+        from moorage_state.forst import ForStDatabase, detach
         from moorage_state.rocks.sliced import SlicedDatabase
 
+        if read_only and stored:
+            detach(path, stored)
         database = SlicedDatabase(path, self._rocks_options(), memory.memory, read_only=read_only)
         try:
             return ForStDatabase(database, memory.cache, stored or {}, copy=read_only)

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from moorage_state.database import StoredFile
 from moorage_state.deltas import Frame
 from moorage_state.errors import StoreUnavailable
-from moorage_state.forst import CacheLimits, FileCache, ForStDatabase
+from moorage_state.forst import CacheLimits, FileCache, ForStDatabase, detach
 from moorage_state.rocks import ProcessMemory, RocksOptions
 from moorage_state.rocks.sliced import SlicedDatabase
 from moorage_state.server.local_files import digests_of
@@ -30,21 +31,33 @@ UPPER = b"\xff" * 8
 
 
 class FlakyStore:
-    """A store that does not answer while `broken`, and counts what is read of it."""
+    """A store that does not answer while `broken`, takes `delay`, and counts what is read of it."""
 
     def __init__(self, store):
         self.store = store
         self.broken = False
+        self.delay = 0.0
         self.gets = 0
+        self.at_once = self.most_at_once = 0
 
     def __getattr__(self, name):
         return getattr(self.store, name)
 
     def get(self, key, **kwargs):
         self.gets += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        time.sleep(self.delay)
+        self.at_once -= 1
         if self.broken:
             raise StoreUnavailable(f"the store does not answer: key={key}")
         return self.store.get(key, **kwargs)
+
+    def copied(self, key):
+        """Another object with its bytes; this one is deleted."""
+        self.store.put(f"copy-of-{key}", self.store.get(key))
+        self.store.delete(key)
+        return f"copy-of-{key}"
 
 
 class Kept:
@@ -128,10 +141,11 @@ class Kept:
         """Have everything in the last level, and in the store."""
         self.db.flush()
         while any(file.level < 2 for file in self.db._database.files()):
-            assert self.db.compact_slice()
+            self.db.compact_slice()
         self.checkpoint()
 
     def open_copy(self, path, stored):
+        detach(path, stored)
         copy = SlicedDatabase(path, OPTIONS, self.memory, read_only=True)
         return ForStDatabase(copy, self.cache, stored, copy=True)
 
