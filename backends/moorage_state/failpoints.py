@@ -36,6 +36,8 @@ PLACES = {
     "log.before_clear": "entries before that are about to go, in one request",
     "sweep.before_delete": "garbage is about to go, in one request; manifests are the last",
     "sweep.after_delete": "it is gone",
+    "recover.before_undo": "a range that stays is about to undo epochs that do not count",
+    "recover.after_undo": "it has the state of the restore point, and is not the next run's yet",
     "forst.before_evict": "a file that the store has is here, and is about to be truncated",
     "forst.before_refill": "its bytes were fetched, and are not in the file",
     "forst.before_compaction": "the files of a slice are here, nothing is rewritten",

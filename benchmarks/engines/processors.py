@@ -6,6 +6,7 @@ They emit the new count and sum after every row, as the job on Moorage does; the
 row for each key and batch.
 """
 
+import os
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
@@ -14,7 +15,16 @@ import pandas as pd
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-__all__ = ["OUTPUT", "STATE", "CountAndSumPandas", "CountAndSumRows", "CountAndSumRowsLean"]
+from benchmarks.jobs.wide_values import VALUE_BYTES
+
+__all__ = [
+    "OUTPUT",
+    "STATE",
+    "CountAndSumPandas",
+    "CountAndSumRows",
+    "CountAndSumRowsLean",
+    "KeepWideValues",
+]
 
 OUTPUT = "key long, count long, sum long"
 STATE = "totals"
@@ -68,3 +78,20 @@ class CountAndSumPandas(_CountAndSum):
             yield pd.DataFrame({"key": key[0], "count": counts, "sum": totals})
             count, total = counts[-1], totals[-1]
         self._totals.update((count, total))
+
+
+class KeepWideValues(StatefulProcessor):
+    """Writes ten new kilobytes for each row, as `benchmarks.jobs.wide_values` does."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """See `StatefulProcessor`."""
+        self._value = handle.getValueState("value", "value binary")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        """Keep the value of the last row."""
+        for _ in rows:
+            self._value.update((os.urandom(VALUE_BYTES),))
+        return iter(())
+
+    def close(self) -> None:
+        """See `StatefulProcessor`."""

@@ -60,6 +60,7 @@ class Databases:
         self.leave_out = keeper.leave_out
         self.write_part = keeper.write_part
         self.stored = keeper.stored
+        self.reads_in_place = keeper.reads_in_place
         self._lock = threading.Lock()
         self._memory: dict[str, Any] = {}
 

@@ -41,6 +41,7 @@ from moorage_state.server.operations import (
 )
 from moorage_state.server.restore import Restored, Restorer, with_handles
 from moorage_state.server.spool import DeltaSpool
+from moorage_state.server.takeover import take_over
 from moorage_state.server.uploads import PartWriter, copy_native, export, materialize, persist
 from moorage_state.snapshots import PartRef
 from moorage_state.snapshots.parts import PartCache
@@ -256,11 +257,18 @@ class RangeHost:
             return OpenResult(live, "live", 0, self._clock() - began)
         self._unions.forget(spec.uid)
         claim, ended = self._leases.claim(spec, run)
+        why, heir = f"run {run} took over the range", None
         for other in ended:
-            _close(other.opened, f"run {run} took over the range")
+            if base is not None and not versions and other.spec == spec:
+                heir = other.opened
+            else:
+                _close(other.opened, why)
         # The loser of two openings must be done with the directory before the winner starts.
         with self._opening.setdefault(spec.uid, threading.Lock()):
-            version, restored = self._open(claim, base, versions, store_url, initial_epoch)
+            taken = None
+            if heir is not None and base is not None:
+                taken = take_over(heir, base, run, self._databases, _stale(heir, why))
+            version, restored = self._open(claim, base, versions, store_url, initial_epoch, taken)
         return OpenResult(version, restored.source, restored.bytes_restored, self._clock() - began)
 
     def range(self, lease: Lease, /) -> OpenRange:
@@ -383,15 +391,23 @@ class RangeHost:
         committed: list[Version],
         store_url: str,
         initial_epoch: int,
+        taken: tuple[RangeDirectory, Restored] | None,
     ) -> tuple[Version, Restored]:
-        """Restore and install; the version reached and where it came from."""
-        directory = RangeDirectory(self._local_dir, claim.spec)
-        directory.lock()
+        """Restore and install; the version reached and where it came from.
+
+        Args:
+            taken: what was open already and is at the state of `base`.
+        """
+        directory, live = taken or (RangeDirectory(self._local_dir, claim.spec), None)
+        if live is None:
+            directory.lock()
         try:
-            directory.prepare(claim.run, *_needed(claim.spec, base))
-            restorer = Restorer(directory, claim.run, self._databases)
-            restored = restorer.restore(base, store_url) if base else restorer.empty(initial_epoch)
+            keep = live.backend_uuid if live else ""
+            directory.prepare(claim.run, *_needed(claim.spec, base), keep)
+            restored = live or self._restored(directory, claim.run, base, store_url, initial_epoch)
         except BaseException:
+            if live is not None:
+                live.database.close()
             directory.unlock()
             raise
         spool = DeltaSpool(
@@ -406,6 +422,17 @@ class RangeHost:
             _close(opened, "the range could not be opened")
             raise
         return opened.tip, restored
+
+    def _restored(
+        self,
+        directory: RangeDirectory,
+        run: str,
+        base: RestoreBase | None,
+        store_url: str,
+        initial_epoch: int,
+    ) -> Restored:
+        restorer = Restorer(directory, run, self._databases)
+        return restorer.restore(base, store_url) if base else restorer.empty(initial_epoch)
 
     def _apply_commits(self) -> None:
         while (opened := self._to_apply.get()) is not None:
@@ -436,7 +463,9 @@ def _needed(spec: RangeSpec, base: RestoreBase | None) -> tuple[int | None, Coll
 
 def _close(opened: OpenRange | None, why: str) -> None:
     if opened is not None:
-        spec = opened.spec
-        opened.close(
-            StaleLease(f"{why}: uid={spec.uid} range={spec.start}-{spec.end} run={opened.run}")
-        )
+        opened.close(_stale(opened, why))
+
+
+def _stale(opened: OpenRange, why: str) -> StaleLease:
+    spec = opened.spec
+    return StaleLease(f"{why}: uid={spec.uid} range={spec.start}-{spec.end} run={opened.run}")

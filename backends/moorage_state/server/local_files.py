@@ -185,19 +185,25 @@ class RangeDirectory:
         return self.root / "log"
 
     def prepare(
-        self, run: str, keep_checkpoint: int | None, keep_deltas: Collection[str] = ()
+        self,
+        run: str,
+        keep_checkpoint: int | None,
+        keep_deltas: Collection[str] = (),
+        keep_work: str = "",
     ) -> None:
         """Delete what no longer counts when `run` opens the range, and make its directories.
 
         Args:
             keep_deltas: names of delta files that the range is about to be restored from.
+            keep_work: the uuid of a database that is open, and stays so.
         """
+        working = self.work(keep_work).name if keep_work else ""
         with disk_errors("clean a range directory", self.root):
             self._keep_deltas(run, keep_deltas)
             for path in self.root.iterdir():
                 # A working database has no log of its own: after a crash nobody knows what is in
                 # it.
-                if path.name.startswith(("work-", "import-")):
+                if path.name.startswith(("work-", "import-")) and path.name != working:
                     _remove(path)
             for path in self.checkpoints.iterdir():
                 if path.name != str(keep_checkpoint):

@@ -13,8 +13,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from moorage_state.database import RangeDatabase, Scan, StoredDatabase
 from moorage_state.deltas import DeltaHeader, DeltaReader, Frame
@@ -31,7 +33,13 @@ from moorage_state.errors import (
 from moorage_state.keylayout import EVENT_TIMERS, EXPIRIES
 from moorage_state.progress import advance, bytes_below, watching
 from moorage_state.server import lookups, scans
-from moorage_state.server.local_files import Linked, RangeDirectory, Snapshots, Taken
+from moorage_state.server.local_files import (
+    FileHashes,
+    Linked,
+    RangeDirectory,
+    Snapshots,
+    Taken,
+)
 from moorage_state.server.operations import (
     COPY,
     Found,
@@ -46,6 +54,7 @@ from moorage_state.server.operations import (
 from moorage_state.server.range_log import Listing
 from moorage_state.server.restore import Restored, write_marker
 from moorage_state.server.spool import DeltaSpool
+from moorage_state.snapshots import RangeHandle
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +63,48 @@ _HELD_BYTES = 8 << 20
 """A delta above this is read twice, and not held in memory while it is applied."""
 
 _STATS_WAIT_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Surrendered:
+    """What a run had open and has no more: the database, at `version`, and its files.
+
+    Nobody else uses it; whoever has it closes it, or goes on with all of it.
+
+    Attributes:
+        deltas: what the run had committed, and their files.
+    """
+
+    directory: RangeDirectory
+    database: RangeDatabase
+    backend_uuid: str
+    hashes: FileHashes
+    label: str
+    version: Version
+    deltas: dict[Version, Path]
+
+    def deltas_after(self, epoch: int) -> list[Path] | None:
+        """Those that the database has since that epoch, in order; None where one is missing."""
+        epochs = range(epoch + 1, self.version.epoch + 1)
+        by_epoch = {version.epoch: path for version, path in self.deltas.items()}
+        found = [by_epoch[one] for one in epochs if one in by_epoch]
+        return found if len(found) == len(epochs) else None
+
+    def find(self, names: Iterable[str]) -> list[Path] | None:
+        """The files of these deltas, of this run or before it; None where one is not here."""
+        own = {path.name: path for path in self.deltas.values()}
+        found = [own.get(name, self.directory.log / name) for name in names]
+        return found if all(path.exists() for path in found) else None
+
+    def close(self) -> None:
+        """Close the database and free the directory."""
+        try:
+            self.database.close()
+        except MoorageError as error:
+            # One that could not write says so again; its files are deleted next.
+            _log.warning("database did not close: %s error=%s", self.directory.root, error)
+        self.directory.remove_work(self.backend_uuid)
+        self.directory.unlock()
 
 
 class OpenRange:
@@ -88,6 +139,9 @@ class OpenRange:
         self._state = threading.Lock()
         self._version = restored.version
         self._tip = restored.version
+        self._origin = restored.origin
+        self._began = restored.version
+        self._newest_complete = 0
         self._pending: deque[Version] = deque()
         self._committed: dict[int, str] = {}
         self._failure: MoorageError | None = None
@@ -242,6 +296,7 @@ class OpenRange:
 
     def notify_complete(self, checkpoint_id: int) -> None:
         """Drop what this checkpoint makes useless, if it was taken here."""
+        self._newest_complete = max(self._newest_complete, checkpoint_id)
         log = self.snapshots.log
         base = log.complete(checkpoint_id) if log else None
         # What a log begins with is older than the checkpoint, and the deltas since are needed.
@@ -277,7 +332,9 @@ class OpenRange:
         error = str(self._failure) if self._failure else ""
         if self._lock.acquire(timeout=_STATS_WAIT_SECONDS):
             try:
-                # Under the lock: a database must not be closed while it is asked.
+                # Under the lock: a database must not be closed, nor be another's, while it is
+                # asked.
+                error = str(self._failure) if self._failure else ""
                 self._stats = self._look(error)
             except MoorageError as problem:
                 error = error or str(problem)
@@ -298,25 +355,63 @@ class OpenRange:
             busy=True,
         )
 
+    def holding(self, handle: RangeHandle, checkpoint_id: int) -> Version | None:
+        """What the state of a checkpoint's `handle` is called here, if it was this range's."""
+        # An older one than what was completed here is chosen for a reason that is not known here.
+        if not handle.digest or checkpoint_id < self._newest_complete:
+            return None
+        wanted = Version(handle.epoch, handle.digest)
+        if wanted == self._origin:
+            return self._began
+        return wanted if self._committed.get(wanted.epoch) == wanted.digest else None
+
     def close(self, reason: MoorageError) -> None:
         """Shut out everybody with `reason`, then close the database and free the directory.
 
         Waits for the request that is at work. Accepted commits stay on disk as deltas.
         """
+        self._shut_out(reason)
+        with watching(self._measure), self._lock:
+            self._surrendered({}).close()
+
+    def surrender(self, reason: MoorageError, at: Version) -> Surrendered | None:
+        """Shut out everybody with `reason`, and give away what is open, at `at` or later.
+
+        Waits for the request that is at work. None where the range did not work any more.
+        """
+        works = self._shut_out(reason)
+        with watching(self._measure), self._lock:
+            try:
+                # What was accepted later need not be undone.
+                while works and self._pending and self._pending[0].epoch <= at.epoch:
+                    self._apply(self._pending[0])
+            except MoorageError as error:
+                _log.warning("commit not applied: %s error=%s", self._where(), error)
+                works = False
+            return self._surrendered(self._spool.kept) if works else None
+
+    def _shut_out(self, reason: MoorageError) -> bool:
+        """From now on everybody gets `reason`; whether the range worked until now."""
         with self._state:
+            works = self._failure is None
             # Whoever is shut out hears who took the range, not what was wrong with it before.
             if not isinstance(self._failure, StaleLease):
                 self._failure = reason
         self.snapshots.close()
-        with watching(self._measure), self._lock:
-            try:
-                self._database.close()
-            except MoorageError as error:
-                # One that could not write says so again; its files are deleted next.
-                _log.warning("database did not close cleanly: %s error=%s", self._where(), error)
-            self._spool.close()
-            self._directory.remove_work(self._backend_uuid)
-            self._directory.unlock()
+        return works
+
+    def _surrendered(self, deltas: dict[Version, Path]) -> Surrendered:
+        """Under the lock of a range that is shut out."""
+        self._spool.close()
+        return Surrendered(
+            self._directory,
+            self._database,
+            self._backend_uuid,
+            self.snapshots.hashes,
+            self.snapshots.label,
+            self._version,
+            deltas,
+        )
 
     @contextmanager
     def _working(self) -> Iterator[RangeDatabase]:

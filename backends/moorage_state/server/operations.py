@@ -84,7 +84,10 @@ class RestoreBase:
 
 @dataclass(frozen=True, slots=True)
 class OpenResult:
-    """`source` is where the files came from; `live` when the range was open at this version."""
+    """`source` is where the files came from; `live` when it was open, and was brought to `version`.
+
+    `bytes_restored` is what was fetched or copied; of a live one, the size of deltas undone.
+    """
 
     version: Version
     source: Literal["empty", "local", "store", "live"]
@@ -406,7 +409,8 @@ class StateApi(Protocol):
         `committed`, which are those of this run after the base, in order. The version of a base
         is `(base.epoch, "")`, or what it was when this very run took that checkpoint of this very
         range, so that the run's later deltas continue it. An older run that held any of these key
-        groups here is shut out, its database closed.
+        groups here is shut out; its database is closed, or goes on under `run` where it has, or
+        can be taken back to, the state of `base`.
 
         Raises:
             StaleLease: a newer run holds the range.

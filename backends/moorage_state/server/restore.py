@@ -34,7 +34,7 @@ from moorage_state.stores import ObjectStore, open_store
 
 _T = TypeVar("_T")
 
-Source = Literal["empty", "local", "store"]
+Source = Literal["empty", "local", "store", "live"]
 
 _COPY_ENTRIES = 20_000
 _COPY_BYTES = 8 << 20
@@ -102,6 +102,8 @@ class Restored:
     label: str = ""
     # The handle of exactly this range, and its checkpoint, if checkpoints may go on from it.
     handle: tuple[RangeHandle, int] | None = None
+    # What a checkpoint calls this state, where it has exactly this range.
+    origin: Version | None = None
 
 
 def with_handles(
@@ -201,6 +203,7 @@ class Restorer:
             self._brought,
             self._databases.label,
             (largest, base.checkpoint_id) if exact and base.builds else None,
+            Version(largest.epoch, largest.digest) if exact else None,
         )
 
     def _import_all(
@@ -502,7 +505,7 @@ class Restorer:
             self._databases.open_copy(path, owner_of(handle), (first, last), stored), handle
         )
         try:
-            for frame in _entries(other, _lower(first), _lower(last + 1)):
+            for frame in entries(other, _lower(first), _lower(last + 1)):
                 _add(database, frame)
         finally:
             other.close()
@@ -604,7 +607,8 @@ def _checked_marker(database: RangeDatabase, handle: RangeHandle) -> Marker:
     return found
 
 
-def _entries(database: RangeDatabase, lower: bytes, upper: bytes) -> Iterator[Frame]:
+def entries(database: RangeDatabase, lower: bytes, upper: bytes) -> Iterator[Frame]:
+    """All entries from `lower` up to `upper` (excluded), in frames of a bounded size."""
     with database.cursor(lower, upper) as cursor:
         complete = cursor.seek(lower) is None
         while not complete:

@@ -41,6 +41,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
     """
 
     identifier: ClassVar[str] = "rocksdb"
+    reads_in_place: ClassVar[bool] = True
 
     local_dir: str | None = None
     timer_service: TimerService | None = None

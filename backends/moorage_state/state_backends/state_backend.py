@@ -57,10 +57,13 @@ class StateBackend(ABC):
         stored: whether its databases open although files of `unchanging` have no bytes, and are
             `StoredDatabase`s. Then `open_database` takes `stored`, a `StoredFiles`, that says where
             these are.
+        reads_in_place: whether a copy opens without being read, so that some of its entries cost
+            what they are. Then epochs that do not count are undone where the database is open.
     """
 
     identifier: ClassVar[str]
     stored: ClassVar[bool] = False
+    reads_in_place: ClassVar[bool] = False
     unchanging: ClassVar[frozenset[str]] = frozenset({".sst"})
 
     @abstractmethod

@@ -180,6 +180,8 @@ class ClusterEnvironment:
                 tell=tell,
                 stop=options.stop,
                 at_once=lambda: options.requests.stop_at_once is not None,
+                # State in Python's memory would have to fit into what each has of it.
+                spares=settings.backend.use_managed_memory(),
                 patience=self._patience,
                 tls=self._tls,
             )

@@ -102,6 +102,14 @@ def _materializations(board: Board) -> _Samples:
     ]
 
 
+def _opened(board: Board) -> _Samples:
+    return [((source,), n) for source, (n, _) in sorted(board.progress.opened.items())]
+
+
+def _restored(board: Board) -> _Samples:
+    return [((source,), n) for source, (_, n) in sorted(board.progress.opened.items())]
+
+
 def _phases(board: Board) -> _Samples:
     phase = board.progress.phase
     return [((name,), 1.0 if name == phase else 0.0) for name in PHASES]
@@ -208,6 +216,20 @@ METRICS: tuple[Measure, ...] = (
         "moorage_restore_seconds",
         "progress.restore_seconds",
         "How long the last restore took, until the stream ran.",
+    ),
+    Measure(
+        "moorage_ranges_opened_total",
+        "counter",
+        "Ranges that runs of this driver began with, by source: live, local, store, empty.",
+        ("source",),
+        _opened,
+    ),
+    Measure(
+        "moorage_ranges_opened_bytes_total",
+        "counter",
+        "What was fetched or copied for them; of those that were live, what was undone.",
+        ("source",),
+        _restored,
     ),
     Measure(
         "moorage_checkpoints_total",

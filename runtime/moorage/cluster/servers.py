@@ -92,6 +92,7 @@ class ClusterServers:
         tell: takes sentences that a person should read.
         stop: set when the job is told to stop.
         at_once: whether somebody asked for the job's end without a checkpoint.
+        spares: executors have room for half as much state again, until a lost one is replaced.
         tls: how servers are known, the same in every pod; None: in the clear.
     """
 
@@ -106,6 +107,7 @@ class ClusterServers:
         tell: Callable[[str], None],
         stop: threading.Event,
         at_once: Callable[[], bool] = lambda: False,
+        spares: bool = False,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
         tls: TlsFiles | None = None,
@@ -118,6 +120,7 @@ class ClusterServers:
         self._tell = tell
         self._stop = stop
         self._at_once = at_once
+        self._spares = spares
         self._patience = patience or Patience()
         self._clock = clock
         self._tls = tls
@@ -260,7 +263,11 @@ class ClusterServers:
             ready = self._without_doubles(ready)
             now, desired = self._clock(), self._executors.desired
             waited, short = now - began, now - min(began, self._count(now))
-            if len(ready) >= desired or (ready and short >= self._patience.all_executors):
+            if (
+                len(ready) >= desired
+                or (ready and short >= self._patience.all_executors)
+                or self._may_stand_in(ready)
+            ):
                 if len(ready) < desired:
                     self._tell(self._progress("going on with fewer executors", len(ready), waited))
                 return list(ready.values())
@@ -273,6 +280,15 @@ class ClusterServers:
                 self._tell(self._progress("waiting for executors", len(ready), waited))
             if self._at_once() or self._stop.wait(_POLL_SECONDS):
                 raise StoppedWaiting
+
+    def _may_stand_in(self, ready: Container[str]) -> bool:
+        """Whether those that are left take over from those that were lost, without waiting.
+
+        Nobody has to hold more than half as much again; a replacement gets its share later.
+        """
+        owners = {*self._owners.values()}
+        left = [owner for owner in owners if owner in ready]
+        return self._spares and len(left) < len(owners) and 3 * len(left) >= 2 * len(owners)
 
     def _copies(
         self, ready: Sequence[LiveExecutor], checkpoint_id: int

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -122,6 +122,26 @@ class Reporter:
         self._publish(
             restored_from=path, restored=restored, epoch=manifest.epoch, last_checkpoint=view
         )
+
+    def opened(self, ranges: Sequence[tuple[str, int]], epoch: int, *, again: bool) -> None:
+        """A run has its ranges: where the state of each came from, and its bytes.
+
+        Args:
+            again: another run was before; then people are told.
+        """
+        found: dict[str, tuple[int, int]] = {}
+        for source, size in ranges:
+            count, total = found.get(source, (0, 0))
+            found[source] = count + 1, total + size
+        more: dict[str, object] = {}
+        if again and found:
+            told = (f"{n} {source} ({size >> 20} MiB)" for source, (n, size) in found.items())
+            more["message"] = f"going on after epoch {epoch}; ranges: {', '.join(sorted(told))}"
+        sums = dict(self.progress.opened)
+        for source, (count, total) in found.items():
+            before = sums.get(source, (0, 0))
+            sums[source] = before[0] + count, before[1] + total
+        self._publish(opened=sums, **more)
 
     def materialization(self, view: ChangelogView) -> None:
         """A copy of all ranges began to go to the store, is there, or failed."""

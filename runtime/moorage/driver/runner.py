@@ -288,7 +288,7 @@ def _counted(
 
 def _wait(context: DriverContext, rewinds: _Rewinds, error: MoorageError) -> None:
     """Tell of a rewind and wait until the next run may begin. Raises as `_poll`."""
-    pause, text = rewinds.pause, f"going back to the last checkpoint: {error}"
+    pause, text = rewinds.pause, f"{_goal(context)}: {error}"
     if pause:
         text = (
             f"executors were lost {rewinds.losses} times without a checkpoint in between: the next "
@@ -298,6 +298,13 @@ def _wait(context: DriverContext, rewinds: _Rewinds, error: MoorageError) -> Non
     while pause > 0:
         _poll(context, error)
         pause -= _POLL_SECONDS
+
+
+def _goal(context: DriverContext) -> str:
+    """What the next run begins with, in words."""
+    if context.settings.changelog is None:
+        return "going back to the last checkpoint"
+    return "going on from the last epoch that is committed for good"
 
 
 def _poll(context: DriverContext, error: Exception) -> None:

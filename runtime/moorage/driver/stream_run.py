@@ -231,12 +231,14 @@ class StreamRun:
         checkpoint_id = manifest.checkpoint_id if manifest else 0
         try:
             builds, url = self._checkpointer.builds, self._choice.store_url
-            c.fleet.open(self._run, epoch, handles, checkpoint_id, url, builds)
+            opened = c.fleet.open(self._run, epoch, handles, checkpoint_id, url, builds)
             epoch = _deal_out(c, manifest)
             if manifest is not None:
                 self._lay(manifest)
         except CorruptState as error:
             raise RestorePointCorrupt(error.message, error.path, error.advice) from error
+        ranges = [(one.source, one.bytes_restored) for one in opened]
+        c.reporter.opened(ranges, epoch, again=self._number > 0)
         _record_run(c, self._number, self._choice)
         self._restore_sinks(manifest)
         c.reporter.restored(self._choice.path, manifest, own=not self._choice.address)

@@ -5,7 +5,7 @@ importing Spark.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -114,6 +114,10 @@ class JobProgress:
         storage_error: why the store cannot be used at the moment; empty while it can.
         tasks: how many of Spark's tasks run in it, when it was last looked.
         changelog: None where the job has none.
+        opened: ranges that this driver's runs began with, by where their state came from: how many,
+            and the bytes that were fetched or copied. `live` ones were open and stayed so (bytes:
+            what was undone), `local` came from files of the volume, `store` at least in part from
+            the store, `empty` had no state yet.
         moves: grows with every sign that something gets on, also within an epoch.
     """
 
@@ -151,6 +155,7 @@ class JobProgress:
     tasks: int = 0
     moves: int = 0
     changelog: ChangelogView | None = None
+    opened: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class RunOutcome(Enum):

@@ -66,6 +66,7 @@ def test_every_metric_is_there_once_there_is_something_to_measure(played):
         executors=ExecutorsView(3, 2, 1),
         checkpoints=(done,),
         changelog=ChangelogView(started=2, completed=1, last_seconds=3.0, last_bytes=50),
+        opened={"live": (4, 0), "store": (2, 700)},
     )
     played.endpoint._metrics(LookupDone("answered", keys=30, seconds=0.004))
     found = {name.partition("{")[0] for name in samples(played)}

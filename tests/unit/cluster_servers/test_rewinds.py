@@ -70,7 +70,10 @@ def drive(monkeypatch):
             stop=stop or threading.Event(),
             requests=requests,
             settings=SimpleNamespace(
-                restore=SimpleNamespace(mode="Latest"), parallelism=2, declared_parallelism=2
+                restore=SimpleNamespace(mode="Latest"),
+                parallelism=2,
+                declared_parallelism=2,
+                changelog=None,
             ),
             writer=SimpleNamespace(entries=[]),
             completed=SimpleNamespace(begin_from=lambda *_, **__: None, latest=None),

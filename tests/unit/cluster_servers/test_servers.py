@@ -337,7 +337,7 @@ def test_after_a_loss_only_the_lost_ranges_come_from_the_store(cluster, fleet):
         fleet.fleet.recover()
     cluster.add("2", wanted=False)
     results = fleet.fleet.open("f1r1", 1, handles, 1)
-    assert sorted(result.source for result in results) == ["local", "local", "store", "store"]
+    assert sorted(result.source for result in results) == ["live", "live", "store", "store"]
     assert fleet.read() == [b"one"] * 4
     fleet.epoch = 1
     fleet.write(b"three")

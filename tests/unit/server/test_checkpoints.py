@@ -43,7 +43,7 @@ def test_a_new_run_finds_the_checkpoint_on_this_volume(op, key):
     before = op.read()
     op.checkpoint(1)
     op.epoch({key(1, 1): b"lost with the old run"})
-    result = op.open(run="f1r1")
+    result = op.open_anew(run="f1r1")
     assert (result.source, result.version) == ("local", (1, ""))
     assert op.read() == before
 
@@ -59,7 +59,7 @@ def test_another_machine_fetches_the_checkpoint_from_the_store(op, drive, tmp_pa
         assert moved.read() == before
         if not small.stored:
             assert result.bytes_restored == op.base.handles[0].bytes_total
-            assert moved.open(run="f2r1").source == "local"
+            assert moved.open_anew(run="f2r1").source == "local"
 
 
 def skip_if_files_stay(small):
@@ -160,7 +160,7 @@ def test_a_range_fetches_the_files_that_have_its_key_groups(
                 before |= change
                 part.checkpoint(number)
         # Another run begins with what these made of it.
-        assert [part.open(run="f2r1").source for part in parts] == 4 * ["local"]
+        assert [part.open_anew(run="f2r1").source for part in parts] == 4 * ["local"]
         assert {k: v for part in parts for k, v in part.read().items()} == before
     finally:
         for host in hosts:
@@ -196,7 +196,7 @@ def test_ranges_of_a_state_in_memory_fetch_the_bytes_of_their_key_groups_only(
             part.epoch({key(part.spec.start, 99): b"new"})
             part.checkpoint(10)
             before[key(part.spec.start, 99)] = b"new"
-        assert [part.open(run="f2r1").source for part in parts] == 4 * ["local"]
+        assert [part.open_anew(run="f2r1").source for part in parts] == 4 * ["local"]
         assert {k: v for part in parts for k, v in part.read().items()} == before
     finally:
         for host in hosts:
@@ -334,7 +334,7 @@ def test_a_file_is_not_skipped_because_the_store_has_it_and_nothing_is_written_o
 @only_rocksdb
 def test_content_is_recognised_after_a_restore(op):
     first = op.checkpoint(1)
-    op.open(run="f1r1")
+    op.open_anew(run="f1r1")
     second = op.checkpoint(2, first.files)
     assert second.backend_uuid != first.backend_uuid
     tables = {ref.key for ref in first.files if ref.shared}
@@ -354,7 +354,7 @@ def test_epochs_after_a_snapshot_are_not_in_it(op, key):
     op.range.snapshot(1, op.version)
     op.epoch({key(1, 1): b"after"})
     handle = op.upload(1)
-    op.open(RestoreBase(1, 1, [handle]), run="f1r1")
+    op.open_anew(RestoreBase(1, 1, [handle]), run="f1r1")
     assert op.read() == before
 
 
@@ -595,10 +595,10 @@ def test_a_damaged_local_copy_is_not_used(op, tmp_path, small):
     before = op.read()
     op.checkpoint(1)
     damage(table_of(op, tmp_path / "local"))
-    assert op.open(run="f1r1").source == "store"
+    assert op.open_anew(run="f1r1").source == "store"
     assert op.read() == before
     if not small.stored:
-        assert op.open(run="f1r2").source == "local"
+        assert op.open_anew(run="f1r2").source == "local"
 
 
 @only_rocksdb
@@ -606,7 +606,7 @@ def test_a_damaged_local_copy_is_not_used(op, tmp_path, small):
 def test_a_local_copy_that_lacks_a_file_is_not_used(op, tmp_path, name):
     op.checkpoint(1)
     next(table_of(op, tmp_path / "local").parent.glob(name)).unlink()
-    assert op.open(run="f1r1").source == "store"
+    assert op.open_anew(run="f1r1").source == "store"
 
 
 @pytest.mark.parametrize("kind", ["flipped byte", "cut off", "missing"])
@@ -635,7 +635,7 @@ def test_files_of_another_version_are_refused(op):
     handle = op.checkpoint(1)
     wrong = type(handle)(**{f: getattr(handle, f) for f in handle.__struct_fields__} | {"epoch": 9})
     with pytest.raises(CorruptState, match="another version"):
-        op.open(RestoreBase(1, 9, [wrong]), run="f1r1")
+        op.open_anew(RestoreBase(1, 9, [wrong]), run="f1r1")
 
 
 @only_rocksdb
@@ -645,7 +645,7 @@ def test_a_byte_flipped_under_an_open_database_puts_the_range_out_of_work(op, ke
     op.epoch({key(group, 2): rng.randbytes(2000) for group in range(64)})
     before = op.read()
     op.checkpoint(1)
-    op.open(run="f1r1")
+    op.open_anew(run="f1r1")
     damage(table_of(op, tmp_path / "local"))  # hard-linked with the open database's file
     for _ in range(2):
         with pytest.raises(StaleLease, match="damaged"):
@@ -702,7 +702,7 @@ def test_foreign_and_unfinished_deltas_are_deleted_when_a_range_is_opened(
         op.open()
         op.prepare({key(1, 1): b"loser"}, attempt="b")
         op.epoch({key(1, 1): b"1"})
-        op.open(run="f1r1")
+        op.open_anew(run="f1r1")
     folder = tmp_path / "local" / "ranges" / op.spec.uid / "0-63" / "deltas"
     (folder / "f1r1" / "00000000000000000001-x.tmp").write_bytes(b"half")
     with RangeHost(tmp_path / "local", small) as host:

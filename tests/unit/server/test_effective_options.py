@@ -119,7 +119,7 @@ def test_a_fresh_database_has_what_it_was_given(host, opened, drive):
 def test_a_hard_linked_copy_that_is_opened_again_shares_options_and_cache(host, opened, drive, key):
     op = filled(drive(host("a")), key)
     op.checkpoint(1)
-    assert op.open(run="f1r1").source == "local"
+    assert op.open_anew(run="f1r1").source == "local"
     found = opened("a")
     first, _second = found.values()
     assert differing(found, first) == {}

@@ -84,8 +84,7 @@ def test_only_what_it_says_never_changes_is_linked(tmp_path, drive, key, monkeyp
     with RangeHost(tmp_path / "one", OWN) as host:
         op = filled(drive(host), key)
         op.checkpoint(1)
-        again = drive(host, run="f2r0")
-        assert again.open(op.base).source == "local"
+        assert op.open_anew(run="f2r0").source == "local"
         (copy,) = tmp_path.rglob("ckpt/1/state.heap")
         assert (copy.stat().st_nlink > 1) == (".heap" in said)
 
