@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from moorage_testing.turns import Turns, turn_of
+from moorage_testing.turns import Turns, from_another_place, turn_of
 
 from moorage_api import Duration
 
@@ -53,7 +53,17 @@ def pytest_xdist_make_scheduler(config, log):
     return Turns(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def pytest_configure():
+def pytest_configure(config):
+    worker = getattr(config, "workerinput", None)
+    if worker and config.args == config.getini("testpaths"):
+        number, of = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+        config.args = from_another_place(config.args, config.rootpath, number, of)
+    hear_signals()
+    if has_room(MEMORY):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def hear_signals():
     """Let tests that send signals work in the background of a shell, which has some ignored."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -61,8 +71,6 @@ def pytest_configure():
         if signal.getsignal(number) == signal.SIG_IGN:
             # Still nothing to us; but what is ignored stays so in processes that are started.
             signal.signal(number, lambda *_: None)
-    if has_room(MEMORY):
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 MEMORY = Path("/dev/shm")
