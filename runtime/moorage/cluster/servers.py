@@ -201,6 +201,12 @@ class ClusterServers:
         known = enumerate(self._servers)
         return frozenset(i for i, server in known if server.executor not in registered)
 
+    def refuse_lost(self) -> None:
+        """See `Servers.refuse_lost`."""
+        lost = {*self._owners.values()} - self._executors.registered()
+        if lost and self._placed:
+            self._refuse_gone(lost)
+
     def wants_to_move(self, *, busy: bool = False) -> bool:
         """Whether subtasks should move: away from executors that leave, or to new ones.
 

@@ -189,6 +189,9 @@ class LocalServers:
         """None: they end with this process."""
         return frozenset()
 
+    def refuse_lost(self) -> None:
+        """Nothing: they are restarted in place."""
+
     def wants_to_move(self, *, busy: bool = False) -> bool:  # noqa: ARG002
         """Never: all servers have one volume."""
         return False

@@ -25,6 +25,7 @@ from moorage.engine.task_failures import ask_spark
 _log = logging.getLogger(__name__)
 
 _EVERY_SECONDS = 5.0
+_MEANWHILE_SECONDS = 0.25
 
 _T = TypeVar("_T")
 
@@ -144,12 +145,21 @@ class Told(Protocol):
 
 
 class Liveness:
-    """Looks at Spark every few seconds, and tells what has moved."""
+    """Looks at Spark every few seconds, and tells what has moved.
+
+    Args:
+        meanwhile: called several times a second while an epoch is under way.
+    """
 
     def __init__(
-        self, spark: SparkSession, tell: Told, clock: Callable[[], float] = time.monotonic
+        self,
+        spark: SparkSession,
+        tell: Told,
+        clock: Callable[[], float] = time.monotonic,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> None:
         self._spark = spark
+        self._meanwhile = meanwhile
         self._tell = tell
         self._clock = clock
         self._last = clock()
@@ -158,8 +168,12 @@ class Liveness:
     @contextmanager
     def watching(self, lock: Lock, query: StreamingQuery) -> Iterator[None]:
         """Hold the lock that an epoch holds; while that is waited for, look into the epoch."""
-        while not lock.acquire(timeout=_EVERY_SECONDS):
-            self.within()
+        looked = self._clock()
+        while not lock.acquire(timeout=min(_MEANWHILE_SECONDS, _EVERY_SECONDS)):
+            self._meanwhile()
+            if self._clock() - looked >= _EVERY_SECONDS:
+                looked = self._clock()
+                self.within()
         try:
             self.between(query)
             yield

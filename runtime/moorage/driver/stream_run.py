@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -47,6 +48,7 @@ from moorage.engine.acks import OddCounts
 from moorage.engine.epoch import EpochRunner, RunIdentity
 from moorage.engine.event_time import Watermarks
 from moorage.engine.operator_states import OperatorMove, redistribute
+from moorage.engine.range_access import ExecutorLost
 from moorage.engine.sparklog import SparkLog, capture, lay
 from moorage.engine.subtask_plan import NEVER, UNKNOWN
 from moorage.engine.task_failures import SparkEnded, failure_of
@@ -130,6 +132,7 @@ class StreamRun:
         self._run = run_token(context.writer.fence, number)
         self._lock = threading.RLock()
         self._failure: MoorageError | None = None
+        self._lost: ExecutorLost | None = None
         self._halted = False
         self._batch_id = -1
         self._first_batch: int | None = None
@@ -163,7 +166,9 @@ class StreamRun:
         self._bound = (
             FileBound(context.graph, self._spark_dir) if context.settings.bounded else None
         )
-        self._liveness = Liveness(context.spark, context.reporter.lives)
+        self._liveness = Liveness(
+            context.spark, context.reporter.lives, meanwhile=self._end_epoch_of_lost
+        )
         self._query: StreamingQuery | None = None
 
     @property
@@ -307,16 +312,33 @@ class StreamRun:
                 self._batch_id = batch_id
                 self._committed(outcome, began)
             except MoorageError as error:
-                self._failure = error
-                raise
+                # What a cancelled epoch dies of is not why.
+                self._failure = self._lost or error
+                raise self._failure from error
             except (Py4JError, ConnectionError) as error:
-                self._failure = failure_of(error)
+                self._failure = self._lost or failure_of(error)
                 raise self._failure from error
             except Exception as error:
                 self._failure = Bug(
                     f"unexpected error in the driver: {type(error).__name__}: {error}"
                 )
                 raise self._failure from error
+
+    def _end_epoch_of_lost(self) -> None:
+        """Within an epoch: cancel it once an executor that it needs is gone.
+
+        Spark would start its tasks again and again, to ask a server that is no more.
+        """
+        try:
+            if self._lost is None:
+                self._c.fleet.refuse_lost()
+        except ExecutorLost as error:
+            self._lost = error
+        except MoorageError:
+            return  # the epoch finds it out
+        if self._lost is not None:
+            with suppress(Py4JError, OSError):
+                self._c.spark.sparkContext.cancelAllJobs()
 
     def _require_next(self, batch_id: int) -> None:
         expected, self._first_batch = self._first_batch, None

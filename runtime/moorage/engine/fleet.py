@@ -454,6 +454,10 @@ class RangeFleet:
         for client in self._clients.values():
             client.close()
 
+    def refuse_lost(self) -> None:
+        """See `Servers.refuse_lost`."""
+        self._servers.refuse_lost()
+
     def wants_to_move(self, *, busy: bool = False) -> bool:
         """See `Servers.wants_to_move`."""
         return self._servers.wants_to_move(busy=busy)

@@ -97,6 +97,15 @@ class Servers(Protocol):
         """
         ...
 
+    def refuse_lost(self) -> None:
+        """Look whether all servers that have ranges are there; for any thread, within an epoch too.
+
+        Raises:
+            ExecutorLost: the host of one is gone, and it does not answer.
+            MoorageError: nobody knows, since what knows it has ended.
+        """
+        ...
+
     def wants_to_move(self, *, busy: bool = False) -> bool:
         """Whether ranges should move: worth a checkpoint, an end of the run and a new one.
 

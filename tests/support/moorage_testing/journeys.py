@@ -140,6 +140,9 @@ class _Here:
     def gone(self) -> frozenset[int]:
         return frozenset()
 
+    def refuse_lost(self) -> None:
+        """None is."""
+
     def wants_to_move(self, *, busy: bool = False) -> bool:  # noqa: ARG002
         return False
 

@@ -1,6 +1,9 @@
 """Which executor has which subtask, what is waited for, and when an executor counts as lost."""
 
+import os
+import signal
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -10,8 +13,9 @@ from moorage.driver.environment import NoExecutors, StoppedWaiting
 from moorage.engine.fleet import RangeFleet
 from moorage.engine.range_access import ExecutorLost, ServerDoor, connect_to
 from moorage_state.deltas import encode_frame
+from moorage_state.errors import StaleLease
 from moorage_state.keygroups import range_of
-from moorage_state.server import ServerGroup
+from moorage_state.server import ServerGroup, UploadLimits, UploadRequest, Version
 from moorage_state.server.client import StateClient
 from moorage_state.server.slots import Slot, socket_path
 from moorage_state.server.wire import AnotherServer
@@ -149,6 +153,31 @@ def test_an_executor_that_spark_lost_is_lost_though_its_servers_still_answer(clu
     del cluster.pool.pods["0"]
     with pytest.raises(ExecutorLost, match="executor=0"):
         cluster.servers.ensure_alive()
+
+
+def test_within_an_epoch_an_executor_is_lost_once_its_servers_are_silent_too(cluster):
+    cluster.add("0")
+    cluster.add("1")
+    cluster.servers.place(shares(4), 0)
+    pod = cluster.pool.pods.pop("1")
+    cluster.servers.refuse_lost()
+    pod.end()
+    with pytest.raises(ExecutorLost, match="executor=1"):
+        cluster.servers.refuse_lost()
+
+
+def test_those_that_are_left_stand_in_at_once_where_they_have_room(cluster):
+    for name in "012":
+        cluster.add(name)
+    servers = cluster.new_servers(spares=True, patience=Patience(all_executors=600.0))
+    try:
+        servers.place(shares(6), 0)
+        cluster.lose("1")
+        servers.place(shares(6), 0)
+        assert owners(cluster).count("1") == 0
+        assert sorted(owners(cluster)) == ["0"] * 3 + ["2"] * 3
+    finally:
+        servers.close()
 
 
 def test_another_executor_at_the_same_address_is_not_taken_for_the_lost_one(cluster):
@@ -342,6 +371,58 @@ def test_after_a_loss_only_the_lost_ranges_come_from_the_store(cluster, fleet):
     fleet.epoch = 1
     fleet.write(b"three")
     assert fleet.read() == [b"three"] * 4
+
+
+def test_a_server_that_was_stopped_through_a_recovery_changes_nothing_when_it_goes_on(
+    cluster, fleet, tmp_path
+):
+    fleet.fleet.open("f1r0", 0, {}, 0)
+    fleet.write(b"one")
+    handles = fleet.checkpoint(1)
+    old = {leased.lease: leased for leased in fleet.fleet.leased("counts")}
+    with ExitStack() as stack:
+        doors = {
+            lease: stack.enter_context(connect_to(one.door, "secret")) for lease, one in old.items()
+        }
+        zombie = cluster.pool.pods.pop("1")
+        pid = zombie.group.pids[0]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            cluster.add("2", wanted=False)
+            with pytest.raises(ExecutorLost):
+                fleet.fleet.recover()
+            results = fleet.fleet.open("f1r1", 1, handles, 1)
+            assert sorted(result.source for result in results) == ["live", "live", "store", "store"]
+            fleet.epoch = 1
+            fleet.write(b"two")
+            newest = fleet.checkpoint(2)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        answers = []
+        for lease, one in old.items():
+            opened = doors[lease].range(lease)
+            frame = encode_frame([], [key_of(lease.start)], [b"late"])
+            try:
+                opened.stage(2, "late", frame, 0)
+                prepared = opened.prepare(2, "late", one.version.digest, 1)
+                opened.commit(2, prepared.digest)
+                opened.snapshot(9, Version(2, prepared.digest))
+                request = UploadRequest("counts", lease.start, [])
+                url = f"file://{tmp_path}/store"
+                doors[lease].upload_many("f1r0", 9, url, [request], UploadLimits())
+                doors[lease].notify_complete(9, "f1r0")
+                answers.append("done for nobody")
+            except StaleLease:
+                answers.append("refused")
+        assert sorted(answers) == ["done for nobody"] * 2 + ["refused"] * 2
+    assert fleet.read() == [b"two"] * 4
+    fleet.write(b"three")
+    assert fleet.read() == [b"three"] * 4
+    # What was stopped is back with its volume, and has the older state of its ranges.
+    cluster.pool.pods["1"] = zombie
+    cluster.pool.pods.pop("2").end()
+    fleet.fleet.open("f1r2", 2, newest, 2)
+    assert fleet.read() == [b"two"] * 4
 
 
 def test_a_server_that_died_alone_is_opened_in_place_with_all_that_was_committed(cluster, fleet):

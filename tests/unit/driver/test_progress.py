@@ -124,6 +124,22 @@ def test_the_epoch_is_looked_into_while_its_lock_is_waited_for(spark, seen, monk
     assert not lock.locked()
 
 
+def test_while_an_epoch_is_under_way_somebody_looks_several_times_a_second(
+    spark, seen, monkeypatch
+):
+    monkeypatch.setattr(query, "_MEANWHILE_SECONDS", 0.01)
+    lock, looks = threading.Lock(), []
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            lock.release()
+
+    lock.acquire()
+    with Liveness(spark, seen.lives, meanwhile=look).watching(lock, spark):
+        assert len(looks) == 3
+
+
 def test_an_epoch_ends_with_its_commit_and_with_whatever_else_begins(seen):
     assert seen.progress.in_epoch
     seen.phase("rewinding")

@@ -77,6 +77,9 @@ class Hosts:
     def gone(self):
         return frozenset(range(HOSTS)) if self.told else frozenset()
 
+    def refuse_lost(self):
+        pass
+
     def wants_to_move(self, *, busy=False):
         return busy
 
