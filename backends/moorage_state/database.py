@@ -27,6 +27,9 @@ class StoredFile(NamedTuple):
 StoredFiles = Mapping[str, StoredFile]
 """Such files by their names."""
 
+CROWDED = "crowded"
+"""A figure of a `StoredDatabase`: 1 if what no checkpoint has takes most of the volume's room."""
+
 
 class Scan(NamedTuple):
     """Entries under a prefix in key order; not `complete` where a limit cut them off.

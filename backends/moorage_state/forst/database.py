@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
 from moorage_state import failpoints
-from moorage_state.database import RangeCursor, StoredFiles
+from moorage_state.database import CROWDED, RangeCursor, StoredFiles
 from moorage_state.deltas import Frame
 from moorage_state.errors import CorruptState, LocalDiskError, Retryable, StoreUnavailable
 from moorage_state.forst.compaction import Window, chosen_slice, pressure
@@ -96,8 +96,9 @@ class ForStDatabase:
         # RocksDB tries for ever to flush to a volume that is full.
         database.before_writes(partial(cache.make_room, path=database.path))
         self._look()
-        # All levels but the last are needed by the first compaction.
-        cache.prefetch(self._upper_ghosts())
+        # Every read needs them.
+        first = [file.name for file in database.files() if file.level == 0]
+        cache.prefetch(file for file in self._known(first) if not file.present)
 
     def get(self, key: bytes) -> bytes | None:
         """See `RangeView`."""
@@ -171,8 +172,10 @@ class ForStDatabase:
             **self._database.properties(),
             "file-cache-hit": cache.hits,
             "file-cache-miss": cache.misses,
+            "file-cache-evict": cache.evictions,
             "file-cache-used-bytes": cache.used,
             "file-cache-remaining-bytes": cache.remaining,
+            CROWDED: int(cache.crowded(self.path)),
         }
 
     def size(self) -> int:
@@ -309,7 +312,8 @@ class ForStDatabase:
         """
         if not self._database.by_itself:
             if missing := self._upper_ghosts():
-                self._cache.prefetch(missing)
+                # Not all at once: what is read meanwhile is fetched besides.
+                self._cache.prefetch(missing[:_AHEAD])
                 return
             self._database.compact_by_itself()
         for _ in range(_SLICES_AT_ONCE if self._clock() >= self._waits_from else 0):
@@ -375,7 +379,9 @@ class ForStDatabase:
 
     def _count(self) -> None:
         away = sum(file.ref.size for file in self._files.ghosts)
-        self._cache.note(self._files, max(0, self._database.size() - away))
+        local = max(0, self._database.size() - away)
+        saved = sum(file.ref.size for file in self._files.files.values()) - away
+        self._cache.note(self._files, local, max(0, local - saved))
 
 
 def _joined(segments: Iterable[Segment]) -> Iterator[Segment]:

@@ -111,8 +111,11 @@ class FileCache:
         self._hot_bytes = 0
         self._local: dict[DatabaseFiles, int] = {}
         self._pool: ThreadPoolExecutor | None = None
+        # What no completed checkpoint lists.
+        self._unsaved: dict[DatabaseFiles, int] = {}
         self.hits = 0
         self.misses = 0
+        self.evictions = 0
 
     @property
     def used(self) -> int:
@@ -130,6 +133,13 @@ class FileCache:
             used, databases = self.used, max(1, len(self._local))
         room = max(0, used + self._free(path) - self._limits.reserve)
         return min(room, self._limits.size or room) // databases
+
+    def crowded(self, path: Path) -> bool:
+        """Whether a volume has more of what no checkpoint lists than there is room for besides."""
+        with self.lock:
+            unsaved = sum(self._unsaved.values())
+            may_go = sum(file.ref.size for files in (self._cold, self._hot) for file in files)
+        return unsaved > may_go + max(0, self._free(path) - self._limits.reserve)
 
     def fetch(self, file: CachedFile) -> None:
         """Have the bytes of `file` here; returns when they are.
@@ -187,10 +197,14 @@ class FileCache:
                 f"checkpoints more often"
             )
 
-    def note(self, files: "DatabaseFiles", local: int) -> None:
-        """The files of one database take `local` bytes; what is above the limit goes."""
+    def note(self, files: "DatabaseFiles", local: int, unsaved: int) -> None:
+        """The files of one database take `local` bytes; what is above the limit goes.
+
+        Args:
+            unsaved: how many of them no completed checkpoint lists.
+        """
         with self.lock:
-            self._local[files] = local
+            self._local[files], self._unsaved[files] = local, unsaved
             self.trim(files.path)
 
     def trim(self, path: Path, size: int = 0) -> None:
@@ -216,6 +230,7 @@ class FileCache:
             for file in files.files.values():
                 self.forget(file)
             self._local.pop(files, None)
+            self._unsaved.pop(files, None)
 
     def evict(self, chosen: Callable[[CachedFile], bool]) -> int:
         """Make ghosts of those files that are chosen and not in use; how many."""
@@ -277,6 +292,7 @@ class FileCache:
         with disk_errors("evict a file", file.path), suppress(FileNotFoundError):
             os.truncate(file.path, 0)
         self.lost(file)
+        self.evictions += 1
 
     def _touch(self, file: CachedFile) -> None:
         self.hits += 1
@@ -340,7 +356,8 @@ class DatabaseFiles:
                 file.evictable = self._copy or name in bottom
                 self.cache.admit(file)
             ghosts = sum(f.ref.size for f in self.files.values() if not f.present)
-        self.cache.note(self, sum(sizes.values()) - ghosts)
+            unsaved = sum(size for name, size in sizes.items() if name not in self.files)
+        self.cache.note(self, sum(sizes.values()) - ghosts, unsaved)
 
     def located(
         self, stored: StoredFiles, sizes: Mapping[str, int], bottom: Collection[str]

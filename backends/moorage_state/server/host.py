@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from moorage_state.canonicalspec import CanonicalSpec
+from moorage_state.database import CROWDED
 from moorage_state.errors import MoorageError, StaleLease
 from moorage_state.server.databases import Databases
 from moorage_state.server.local_files import (
@@ -33,6 +34,7 @@ from moorage_state.server.operations import (
     RangeSpec,
     RangeStats,
     RestoreBase,
+    ServerLoad,
     Uploaded,
     UploadLimits,
     UploadRequest,
@@ -353,8 +355,10 @@ class RangeHost:
     def stats(self) -> list[RangeStats]:
         return [opened.stats() for opened in self._ranges_of("")]
 
-    def state_bytes(self) -> int:
-        return sum(stats.size_bytes for stats in self.stats())
+    def load(self) -> ServerLoad:
+        looks = self.stats()
+        crowded = any(look.properties.get(CROWDED) for look in looks)
+        return ServerLoad(sum(look.size_bytes for look in looks), crowded)
 
     def busy(self) -> bool:
         """Whether a snapshot is being uploaded."""

@@ -216,6 +216,19 @@ class RangeStats:
     busy: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ServerLoad:
+    """What the ranges of a server are together, by looks that never wait.
+
+    Attributes:
+        state_bytes: their live state, about.
+        crowded: so much of a volume is taken by what no checkpoint has that it is time for one.
+    """
+
+    state_bytes: int = 0
+    crowded: bool = False
+
+
 class Found(NamedTuple):
     """Values at the last committed version, whose epoch is named; None where absent.
 
@@ -521,5 +534,5 @@ class StateApi(Protocol):
     def stats(self) -> list[RangeStats]:
         """A look at every open range, ordered by uid and start."""
 
-    def state_bytes(self) -> int:
-        """About how large the live state of all open ranges is; never waits for one."""
+    def load(self) -> ServerLoad:
+        """A look at all open ranges together; never waits for one."""

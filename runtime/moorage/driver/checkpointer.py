@@ -197,7 +197,8 @@ class Checkpointer:
 
     def _commits_now(self, epoch: int) -> bool:
         """Whether the epochs since the last checkpoint get one of their own at once."""
-        if not self._settings.publishes_commits or epoch <= self._covered_epoch:
+        wanted = self._settings.publishes_commits or self._fleet.crowded
+        if not wanted or epoch <= self._covered_epoch:
             return False
         failed = self._clock() - self._last_failure < _AFTER_FAILURE_SECONDS
         return not (self._works or self._coordinator.pending_ids or failed)

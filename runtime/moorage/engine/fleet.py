@@ -29,6 +29,7 @@ from moorage_state.server.operations import (
     RangeSpec,
     RangeStats,
     RestoreBase,
+    ServerLoad,
     SnapshotWay,
     Uploaded,
     UploadLimits,
@@ -170,7 +171,7 @@ class RangeFleet:
         self._exchange = exchange
         self._answer_seconds = answer_seconds
         self._looked = float("-inf")
-        self._state_bytes = 0
+        self._loads: list[ServerLoad] = []
         self._store_url = store_url
         self._base_url = store_url
         self._uploads = _Uploads(servers)
@@ -431,21 +432,26 @@ class RangeFleet:
     @property
     def state_bytes(self) -> int:
         """Size of the live state of all ranges, about, as it was a few epochs ago."""
-        return self._state_bytes
+        return sum(load.state_bytes for load in self._loads)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a volume is so full of what no checkpoint has that it is time for one."""
+        return any(load.crowded for load in self._loads)
 
     def _commit(self) -> None:
         now = time.monotonic()
         looks = now - self._looked >= _LOOK_SECONDS
         # Before the commits: servers are at work on them afterwards, and would answer late.
-        first = [Call("state_bytes")] if looks else []
+        first = [Call("load")] if looks else []
 
         def commit(item: _Range) -> Call:
             return Call("commit", tuple(item.version), self._lease(item))
 
-        sizes = self._together(commit, self._ranges.values(), first)
+        answers = self._together(commit, self._ranges.values(), first)
         if looks:
             self._looked = now
-            self._state_bytes = sum(results[0] for results in sizes.values())
+            self._loads = [results[0] for results in answers.values()]
 
     def close(self) -> None:
         """Release every lease and close the connections."""

@@ -61,6 +61,7 @@ class Fleet:
         self.recovered = 0
         self.snapshot_error: MoorageError | None = None
         self.gated = False
+        self.crowded = False
 
     def snapshot(self, checkpoint_id: int, way: str = "copy") -> float:
         self.ways.append(way)

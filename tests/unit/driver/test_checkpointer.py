@@ -397,3 +397,17 @@ def test_whatever_goes_wrong_with_a_savepoint_the_job_goes_on(make_job, monkeypa
     job.commit("a")
     job.due()
     assert job.settle() == [2]
+
+
+def test_a_volume_full_of_what_no_checkpoint_has_gets_one_before_its_time(make_job):
+    job = make_job()
+    job.fleet.crowded = True
+    job.commit("a")
+    job.poll()
+    assert job.settle() == [1]
+    job.poll()
+    assert job.fleet.snapshots == [1], "there is nothing new"
+    job.fleet.crowded = False
+    job.commit("b")
+    job.poll()
+    assert job.fleet.snapshots == [1]

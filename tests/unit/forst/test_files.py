@@ -312,8 +312,24 @@ def test_the_second_level_fits_what_may_be_here(filled):
         kept.write({key(rng.randrange(2000)): rng.randbytes(150) for _ in range(100)})
         kept.db.flush()
     second = sum(file.size for file in kept.db._database.files() if file.level == 1)
-    assert second < limit // 2
+    assert second < limit
     assert kept.scan() == dict(sorted(kept.model.items()))
+
+
+def test_it_is_time_for_a_checkpoint_when_what_none_has_takes_most_of_the_room(filled):
+    kept = filled()
+    kept.cache._free = lambda _: 10 << 20
+    assert kept.db.properties()["crowded"] == 0
+    kept.db.evict()
+    kept.cache._free = lambda _: 100 << 10
+    rng = random.Random(9)
+    kept.cache.make_room = lambda *_args, **_kwargs: None
+    kept.db._database.before_writes(lambda _: None)
+    kept.write({key(n): rng.randbytes(300) for n in range(1000)})
+    kept.db.flush()
+    assert kept.db.properties()["crowded"] == 1
+    kept.checkpoint()
+    assert kept.db.properties()["crowded"] == 0
 
 
 def test_no_file_is_fetched_twice_for_one_batch(filled):

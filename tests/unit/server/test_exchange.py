@@ -13,7 +13,7 @@ from moorage_testing.tls import mount
 from moorage_state.errors import Bug, Retryable, ServerGone, StaleLease
 from moorage_state.server.client import StateClient
 from moorage_state.server.exchange import exchange
-from moorage_state.server.operations import Call, Lease, OpenResult, RangeSpec, Version
+from moorage_state.server.operations import Call, Lease, OpenResult, RangeSpec, ServerLoad, Version
 from moorage_state.server.service import Pulse, Service
 from moorage_state.server.tls import Certificates
 from moorage_state.server.wire import Connection
@@ -90,14 +90,14 @@ def test_servers_work_side_by_side(connect):
 
 
 def test_an_error_ends_the_calls_of_its_server_or_they_go_on(connect):
-    client = connect(ping=raising(StaleLease("taken")), state_bytes=lambda: 5)
-    calls = [Call("state_bytes"), Call("ping"), Call("state_bytes")]
+    client = connect(ping=raising(StaleLease("taken")), load=lambda: ServerLoad(5))
+    calls = [Call("load"), Call("ping"), Call("load")]
     (answer,) = exchange({0: (client, calls)}).values()
     assert isinstance(answer.error, StaleLease)
-    assert answer.results == [5, None]
+    assert answer.results == [ServerLoad(5), None]
     (answer,) = exchange({0: (client, calls)}, keep_going=True).values()
     assert isinstance(answer.error, StaleLease)
-    assert answer.results == [5, None, 5]
+    assert answer.results == [ServerLoad(5), None, ServerLoad(5)]
 
 
 def test_an_error_of_one_server_ends_the_calls_of_others_early(connect):
@@ -109,7 +109,7 @@ def test_an_error_of_one_server_ends_the_calls_of_others_early(connect):
         begun.set()
         assert failed.wait(20)
         time.sleep(0.2)  # for the word to arrive; the next call would begin at once
-        return 7
+        return ServerLoad(7)
 
     def fails():
         assert begun.wait(20)
@@ -118,11 +118,11 @@ def test_an_error_of_one_server_ends_the_calls_of_others_early(connect):
 
     asked = {
         0: (connect(ping=fails), [Call("ping")]),
-        1: (connect(state_bytes=slow), [Call("state_bytes")] * 9),
+        1: (connect(load=slow), [Call("load")] * 9),
     }
     answers = exchange(asked)
     assert isinstance(answers[0].error, Retryable)
-    assert (answers[1].error, answers[1].results, len(count)) == (None, [7], 1)
+    assert (answers[1].error, answers[1].results, len(count)) == (None, [ServerLoad(7)], 1)
     assert asked[1][0].ping() == 7, "nothing of it is left on the connection"
 
 
