@@ -1,9 +1,11 @@
 """What a run has open when the next one begins stands, at the state of the restore point."""
 
 import random
+from contextlib import suppress
 
 import pytest
 
+from moorage_state import failpoints
 from moorage_state.errors import StaleLease
 from moorage_state.keylayout import timer_entry
 from moorage_state.server import RangeHost, RestoreBase, UploadLimits
@@ -185,6 +187,36 @@ def test_a_range_that_cannot_go_back_in_place_is_opened_anew(op, key, tmp_path, 
     opened = op.open(first if what == "older" else None, run="f1r1")
     assert opened.source in ("local", "store")
     assert op.read() == expected == from_store(op, drive, tmp_path, small)
+    assert not work(op, tmp_path)[1]
+
+
+class Interrupted(BaseException):
+    """As the end of a process comes."""
+
+
+@pytest.mark.parametrize("place", ["recover.before_undo", "recover.after_undo"])
+@pytest.mark.parametrize("run", ["f1r1", "f1r2"])
+def test_a_recovery_that_ends_half_way_is_followed_by_one_that_is_right(
+    op, key, tmp_path, undoes, place, run
+):
+    rng = random.Random(7)
+    op.log(1)
+    change(op, key, rng, 2)
+    op.log(2)
+    expected = op.read()
+    change(op, key, rng, 2)
+    op.read()
+
+    def end(hit):
+        if hit == place:
+            raise Interrupted
+
+    with failpoints.watched(end), suppress(Interrupted):
+        op.open(run="f1r1")
+        assert not undoes
+    opened = op.open(run=run)
+    assert opened.source == ("local" if undoes else "live")
+    assert op.read() == expected
     assert not work(op, tmp_path)[1]
 
 
