@@ -6,7 +6,8 @@ with three executors: Moorage with a changelog, Moorage without one, and Spark's
 is filled, goes on for a while under a steady load of rows that rewrite some, and has one executor
 killed: its JVM, its Python workers, its state server, and its volume with it.
 
-Told are the seconds from the kill to the first new epoch: one that was never committed before. For
+Told are the seconds from the kill to the first epoch that was neither committed nor under way then:
+one that was may have all that it needed from the lost executor, and end as if nothing were. For
 Moorage with a changelog it counts once the log has it, so that it can never be computed again; for
 the others once the engine says that the epoch or batch is committed. And how many epochs that were
 committed were computed again.
@@ -316,12 +317,12 @@ def _measured(
         logged = seen.durable[-1][1] if seen.durable else newest
         made.kill()
         changelog = isinstance(made, _Moorage) and made.changelog
-        seen.wait("a new epoch", lambda: seen.after(newest, killed, durable=changelog))
+        seen.wait("a new epoch", lambda: seen.after(newest + 1, killed, durable=changelog))
         seen.wait("what follows", lambda: time.monotonic() - killed > steady)
     finally:
         over.set()
         loader.join()
-    found = seen.after(newest, killed, durable=changelog)
+    found = seen.after(newest + 1, killed, durable=changelog)
     again = [one for at, one in seen.epochs if at > killed and one <= newest]
     # Whatever is committed for good at the kill must not come again.
     forbidden = [one for one in again if one <= (logged if is_ours else newest)]
