@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -45,9 +46,8 @@ class Volumes(Sidecars):
 
     def __init__(self, work: Path, folder: Path) -> None:
         super().__init__(work, folder, TOKEN)
-        self.spare: list[Path] = sorted(path for path in folder.iterdir() if path.is_dir())
-        for number, path in enumerate(self.spare):
-            self.spare[number] = path.rename(folder / f"spare-{path.name.lstrip('spare-')}")
+        left = sorted(path for path in folder.iterdir() if path.is_dir())
+        self.spare: list[Path] = [self._put_aside(path) for path in left]
 
     def start(self, executor: str) -> None:
         if not (self._folder / executor).exists() and self.spare:
@@ -58,7 +58,12 @@ class Volumes(Sidecars):
         """The executor is lost, and its volume is found again by another one."""
         os.kill(executor_pid(executor), signal.SIGKILL)
         self.kill(executor)
-        self.spare.append((self._folder / executor).rename(self._folder / f"spare-{executor}"))
+        self.spare.append(self._put_aside(self._folder / executor))
+
+    @staticmethod
+    def _put_aside(path: Path) -> Path:
+        """Under a name of its own: a life before may have had an executor of this number."""
+        return path.rename(path.with_name(f"spare-{uuid.uuid4().hex}"))
 
 
 class Faults:
