@@ -37,7 +37,7 @@ from moorage_state.keyed.schema import StateSchema
 from moorage_state.keygroups import KeyGroupRange, range_of
 from moorage_state.server import wire
 from moorage_state.server.client import StateClient
-from moorage_state.server.operations import OpenResult, SnapshotSync, Version
+from moorage_state.server.operations import OpenResult, ServerLoad, SnapshotSync, Version
 from moorage_state.server.wire import (
     OPERATIONS,
     TOGETHER,
@@ -66,7 +66,12 @@ _MAX_PARALLELISM = 32_768
 # -- servers ----------------------------------------------------------------------------------
 
 
-_RESULTS = {"ping": 1, "state_bytes": 1 << 20, "stats": [], "snapshot": SnapshotSync(0, 0.0)}
+_RESULTS = {
+    "ping": 1,
+    "load": ServerLoad(1 << 20),
+    "stats": [],
+    "snapshot": SnapshotSync(0, 0.0),
+}
 
 
 def _answer(header: bytes, payload: bytearray) -> bytes:

@@ -2,6 +2,8 @@
 
 import json
 import tempfile
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -27,7 +29,12 @@ class Answers(StateLookups):
         self.kind, self.value, self.more = kind, value, more
         self.questions: list[LookupRequest] = []
 
-    def answer(self, request):
+    def submit(self, request):
+        answered: Future[dict[str, Any]] = Future()
+        answered.set_result(self._said(request))
+        return answered
+
+    def _said(self, request):
         self.questions.append(request)
         found = request.keys == ["ann"]
         result = {

@@ -4,7 +4,9 @@ import json
 import socket
 import tempfile
 import threading
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -212,9 +214,11 @@ def test_state_is_looked_up_over_the_socket(short_path, requests):
     many = {"results": [{"key": ["a"], "value": "x" * 300_000}]}
 
     class Answers(StateLookups):
-        def answer(self, request):
+        def submit(self, request):
             asked.append(request)
-            return many
+            answered: Future[dict[str, Any]] = Future()
+            answered.set_result(many)
+            return answered
 
     request = LookupRequest("counts", ["a", 'b"\n'], True, "7")
     with ControlServer(short_path / "job.sock", requests, Answers()):
