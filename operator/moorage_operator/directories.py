@@ -53,6 +53,9 @@ class CheckpointDirectories:
         self._specs = specs or JudgedSpecs()
         self._seen: dict[str, _Seen] = {}
         self._claims: dict[str, _Claim] = {}
+        # By a folder: whose directory it is, and whose directory lies in it or is it. All jobs of a
+        # bucket lie in it, so that the second is asked for a job's own directory alone.
+        self._at: dict[str, set[str]] = {}
         self._inside: dict[str, set[str]] = {}
 
     def note(self, body: Object) -> None:
@@ -71,6 +74,7 @@ class CheckpointDirectories:
         created = moment(meta.get("creationTimestamp")) or _LATEST
         stands = proven or not seen.sleeps
         self._claims[who] = _Claim(rank, created, seen.uid, who, seen.folders, stands)
+        self._at.setdefault(seen.folders[-1], set()).add(who)
         for folder in seen.folders:
             self._inside.setdefault(folder, set()).add(who)
 
@@ -78,23 +82,19 @@ class CheckpointDirectories:
         """A job, as `namespace/name`, is gone."""
         self._seen.pop(who, None)
         claim = self._claims.pop(who, None)
-        for folder in claim.folders if claim else ():
-            self._inside[folder].discard(who)
-            if not self._inside[folder]:
-                del self._inside[folder]
+        if claim is None:
+            return
+        _drop(self._at, claim.folders[-1], who)
+        for folder in claim.folders:
+            _drop(self._inside, folder, who)
 
     def rival(self, who: str) -> str:
         """The other job whose directory is, holds or lies in this one's, if it is in the right."""
         mine = self._claims.get(who)
         if mine is None:
             return ""
-        above = {
-            other
-            for folder in mine.folders
-            for other in self._inside.get(folder, ())
-            if self._claims[other].folders[-1] == folder
-        }
-        others = (above | self._inside.get(mine.folders[-1], set())) - {who}
+        above = (self._at.get(folder, set()) for folder in mine.folders)
+        others = self._inside[mine.folders[-1]].union(*above) - {who}
         claims = (self._claims[other] for other in others)
         better = [claim for claim in claims if claim.stands and claim < mine]
         return min(better).who if better else ""
@@ -114,6 +114,12 @@ class CheckpointDirectories:
         home = known.home if known is not None else folders
         sleeps = judged.spec.desired_state == "Suspended"
         return _Seen(uid, generation, folders, sleeps, home)
+
+
+def _drop(index: dict[str, set[str]], folder: str, who: str) -> None:
+    index[folder].discard(who)
+    if not index[folder]:
+        del index[folder]
 
 
 def _is_proven(body: Object, folders: tuple[str, ...]) -> bool:

@@ -77,6 +77,31 @@ def test_the_directory_is_free_when_the_other_is_gone_or_has_moved():
     assert found.rival("n/new") == ""
 
 
+def test_all_jobs_of_a_bucket_are_not_gone_through_for_each_of_them():
+    found = index(*(job(f"j{n}", f"s3://bucket/jobs/j{n}") for n in range(30)))
+    compared = []
+
+    class Watched(dict):
+        def __getitem__(self, who):
+            compared.append(who)
+            return super().__getitem__(who)
+
+    found._claims = Watched(found._claims)
+    found.note(job("deep", "s3://bucket/jobs/j7/deep", LATER))
+    assert found.rival("n/deep") == "n/j7"
+    assert set(compared) == {"n/j7"}
+    compared.clear()
+    assert found.rival("n/j3") == ""
+    assert compared == []
+
+
+def test_nothing_is_kept_of_jobs_that_are_gone():
+    found = index(job("a", "s3://bucket/k"), job("b", "s3://bucket/k/deep"))
+    for name in ("a", "b"):
+        found.forget(f"n/{name}")
+    assert (found._at, found._inside, found._claims, found._seen) == ({}, {}, {}, {})
+
+
 def test_a_spec_without_a_directory_has_no_rival():
     found = index(
         job("old", "s3://bucket/jobs/k"),
