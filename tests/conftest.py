@@ -44,7 +44,12 @@ def soak_seconds(request):
         raise pytest.UsageError(f"--soak-time {error}; write 90s, 10m or 2h") from error
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items):
+    # Before, too: which tests of a parameter pytest puts together hangs on which it finds first,
+    # and each process finds others first.
+    items.sort(key=lambda item: turn_of(item.nodeid))
+    yield
     items.sort(key=lambda item: turn_of(item.nodeid))
 
 
