@@ -21,6 +21,7 @@ import typer
 
 import moorage
 from moorage.cli.checks import checked_job, undecided_options
+from moorage.cli.doctor import doctor
 from moorage.cli.exit_codes import ExitCode, exit_code
 from moorage.cli.progress import Display, open_display, rows_text
 from moorage.cli.snapshots import snapshots
@@ -134,6 +135,7 @@ def _signals_stop(stop: threading.Event, display: Display) -> Iterator[None]:
 app.add_typer(snapshots, name="snapshots")
 app.add_typer(state, name="state")
 app.add_typer(store, name="store")
+app.command()(doctor)
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so

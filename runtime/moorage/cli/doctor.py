@@ -1,0 +1,307 @@
+"""`moorage doctor`: whether what a job needs is there, on this machine, in its store, on a cluster.
+
+Everything is looked at, also after something was wrong, and every finding says what to do. Nothing
+is changed: a store is tried below `probe/`, as `moorage store check` does, and a cluster is only
+asked, through the user's own `kubectl`, with the user's own rights.
+"""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote
+
+import typer
+from packaging.requirements import Requirement
+
+from moorage.cli.checks import Place, checked_job
+from moorage.cli.exit_codes import ExitCode
+from moorage.cli.output import Output, one_line, print_found, print_table
+from moorage.driver.control import control_path
+from moorage.driver.java import java_home
+from moorage.offline.lookup import directories_of
+from moorage.offline.store_check import check_store
+from moorage_api import ManifestError, StatefulSparkJob
+from moorage_state.errors import MoorageError
+from moorage_state.stores import open_store
+
+LEAST_FREE_BYTES = 2 << 30
+MOST_CLOCK_SECONDS = 10.0
+KUBECTL_SECONDS = 20.0
+KINDS = ("statefulsparkjobs.moorage.dev", "statefulsparksnapshots.moorage.dev")
+USER_VERBS = (("create", KINDS[0]), ("patch", KINDS[0]), ("create", KINDS[1]))
+DRIVER_VERBS = (("create", "pods"), ("create", "configmaps"), ("deletecollection", "pods"))
+
+Outcome = Literal["ok", "warning", "failed", "unknown"]
+Kubectl = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was looked at, what came out, and what to do about it (empty where all is well)."""
+
+    check: str
+    outcome: Outcome
+    detail: str
+    todo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that was looked at; `ok` if nothing failed."""
+
+    ok: bool
+    findings: Sequence[Finding]
+
+
+def doctor(
+    manifest: Annotated[
+        Path | None,
+        typer.Argument(metavar="[JOB.yaml]", help="A manifest: checks it and its store, too."),
+    ] = None,
+    *,
+    target: Annotated[Place, typer.Option("--for", help="Where jobs are to run.")] = "local",
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="The namespace of jobs (cluster).")
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The context of kubectl (cluster).")
+    ] = None,
+    output: Output = "table",
+) -> None:
+    """Look whether what a job needs is there, and say what to do where it is not."""
+    looked = list(_looked(manifest, target, namespace, context))
+    found = Findings(all(one.outcome != "failed" for one in looked), looked)
+    print_found("doctor", found, output, _show)
+    if not found.ok:
+        raise typer.Exit(ExitCode.BAD_INPUT)
+
+
+def _looked(
+    manifest: Path | None, target: Place, namespace: str | None, context: str | None
+) -> Iterator[Finding]:
+    yield from machine(target)
+    job: StatefulSparkJob | None = None
+    if manifest is not None:
+        try:
+            job = checked_job(manifest, target)
+        except ManifestError as error:
+            yield Finding("manifest", "failed", str(error), "correct it")
+        else:
+            yield Finding("manifest", "ok", f"{manifest}: job {job.name}")
+    if target == "cluster":
+        yield from cluster(kubectl_of(context), namespace or (job and job.namespace) or "", job)
+    elif job is not None:
+        yield from stores(str(manifest))
+
+
+def machine(target: Place) -> Iterator[Finding]:
+    """Python, packages; for jobs here also Java, the volume and the folder of sockets."""
+    yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
+    extras = ("runtime", "cli") if target == "local" else ("cli",)
+    yield from packages(metadata.requires("moorage") or [], extras, _installed)
+    if target == "cluster":
+        return
+    try:
+        found = java_home(os.environ)
+        yield Finding("java", "ok", str(found or "the one that Spark finds by itself"))
+    except MoorageError as error:
+        yield Finding("java", "failed", "none for Spark", str(error))
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    detail = f"{free >> 20:,} MiB free at {folder}"
+    if free < LEAST_FREE_BYTES:
+        todo = "make room, or name another volume: moorage run --local-dir DIR"
+        yield Finding("local volume", "warning", detail, todo)
+    else:
+        yield Finding("local volume", "ok", detail)
+    try:
+        yield Finding("control sockets", "ok", str(control_path("doctor").parent))
+    except (OSError, MoorageError) as error:
+        todo = "savepoints and look-ups cannot be asked for: set TMPDIR to a directory of your own"
+        yield Finding("control sockets", "warning", str(error), todo)
+
+
+def packages(
+    required: Sequence[str], extras: Sequence[str], installed: Callable[[str], str | None]
+) -> Iterator[Finding]:
+    """One finding if all packages are there in a version that is supported, else one for each."""
+    wrong, right = [], 0
+    for requirement in map(Requirement, required):
+        marker = requirement.marker
+        if requirement.name == "moorage" or (
+            marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
+        ):
+            continue
+        version = installed(requirement.name)
+        if version is None:
+            wrong.append((requirement, "is not installed"))
+        elif not requirement.specifier.contains(version, prereleases=True):
+            wrong.append((requirement, f"{version} is not supported"))
+        else:
+            right += 1
+    for requirement, what in wrong:
+        todo = f"pip install '{requirement.name}{requirement.specifier}'"
+        yield Finding("packages", "failed", f"{requirement.name}: {what}", todo)
+    if not wrong:
+        yield Finding("packages", "ok", f"{right} in supported versions")
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def stores(manifest: str) -> Iterator[Finding]:
+    """The directories of checkpoints and savepoints: whether they do what snapshots rely on."""
+    directories = directories_of(manifest)
+    places = {"checkpointDir": directories.checkpoints, "savepointDir": directories.savepoints}
+    for name, url in places.items():
+        if url is None:
+            continue
+        if absent := _absent_folder(url):
+            yield Finding(name, "ok", f"{absent}: the first run makes it")
+            continue
+        try:
+            report = check_store(open_store(url), lambda: datetime.now(UTC))
+        except MoorageError as error:
+            yield Finding(name, "failed", url, str(error))
+            continue
+        for one in report.failed:
+            yield Finding(name, "failed", f"{one.name}: {one.problem}", "use another store")
+        ahead = report.clock_ahead_seconds
+        if ahead is not None and abs(ahead) > MOST_CLOCK_SECONDS:
+            todo = "set this machine's clock (NTP): times in checkpoints come from it"
+            yield Finding("clock", "warning", f"{ahead:+.0f} s before {url}", todo)
+        if not report.failed:
+            yield Finding(name, "ok", f"{url}: {', '.join(one.name for one in report.checks)}")
+
+
+def _absent_folder(url: str) -> Path | None:
+    """The local folder at `url` if a run would make it, beside what is there."""
+    folder = Path(unquote(url.removeprefix("file://")))
+    if not url.startswith("file://") or folder.exists():
+        return None
+    return folder if os.access(folder.parent, os.W_OK | os.X_OK) else None
+
+
+def kubectl_of(context: str | None) -> Kubectl:
+    """Calls the user's kubectl; its answer, or `FileNotFoundError` where there is none."""
+
+    def call(arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        chosen = [f"--context={context}"] if context else []
+        command = ["kubectl", *chosen, "--request-timeout=10s", *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=KUBECTL_SECONDS, check=False
+        )
+
+    return call
+
+
+def cluster(kubectl: Kubectl, namespace: str, job: StatefulSparkJob | None) -> Iterator[Finding]:
+    """The API server, the definitions, the operator, the namespace's accounts, and who may what."""
+    try:
+        answer = kubectl(["version", "-o", "json"])
+    except FileNotFoundError:
+        yield Finding("kubectl", "failed", "not found", "install kubectl, and put it on PATH")
+        return
+    except subprocess.TimeoutExpired:
+        answer = subprocess.CompletedProcess([], 1, "", "no answer in time")
+    if answer.returncode:
+        todo = "check the kubeconfig and the context: kubectl config get-contexts"
+        yield Finding("cluster", "failed", _last_line(answer.stderr), todo)
+        return
+    server = json.loads(answer.stdout)["serverVersion"]["gitVersion"]
+    yield Finding("cluster", "ok", f"Kubernetes {server}")
+    yield from _definitions(kubectl)
+    yield _operator(kubectl)
+    place = ["-n", namespace] if namespace else []
+    yield from _rights("your rights", kubectl, USER_VERBS, place)
+    account = (job.spec.service_account_name if job else "") or "spark"
+    told = namespace or "the context's namespace"
+    if kubectl(["get", "serviceaccount", account, *place, "-o", "name"]).returncode:
+        todo = "add the namespace to jobs.namespaces of the chart, and upgrade the release"
+        yield Finding("service account", "failed", f"{account} is not in {told}", todo)
+    elif namespace:
+        as_driver = [f"--as=system:serviceaccount:{namespace}:{account}", *place]
+        yield from _rights("drivers' rights", kubectl, DRIVER_VERBS, as_driver)
+
+
+def _definitions(kubectl: Kubectl) -> Iterator[Finding]:
+    for kind in KINDS:
+        answer = kubectl(["get", "crd", kind, "-o", "json"])
+        if answer.returncode:
+            absent = "NotFound" in answer.stderr
+            todo = "install the chart: helm install moorage charts/moorage" if absent else ""
+            outcome: Outcome = "failed" if absent else "unknown"
+            yield Finding("definition", outcome, f"{kind}: {_last_line(answer.stderr)}", todo)
+            continue
+        spec = json.loads(answer.stdout)["spec"]
+        served = [version["name"] for version in spec["versions"] if version["served"]]
+        yield Finding("definition", "ok", f"{kind}: {', '.join(served)}")
+
+
+def _operator(kubectl: Kubectl) -> Finding:
+    chosen = "app.kubernetes.io/name=moorage"
+    answer = kubectl(["get", "deployments", "-A", "-l", chosen, "-o", "json"])
+    if answer.returncode:
+        return Finding("operator", "unknown", _last_line(answer.stderr), "ask who runs the cluster")
+    found = json.loads(answer.stdout)["items"]
+    if not found:
+        todo = "install the chart: helm install moorage charts/moorage"
+        return Finding("operator", "failed", "there is none in this cluster", todo)
+    ready = [one for one in found if _ready(one)]
+    names = [f"{one['metadata']['namespace']}/{one['metadata']['name']}" for one in found]
+    if len(ready) < len(found):
+        todo = f"kubectl describe deployment -n {found[0]['metadata']['namespace']}"
+        return Finding("operator", "failed", f"not ready: {', '.join(names)}", todo)
+    return Finding("operator", "ok", ", ".join(names))
+
+
+def _ready(deployment: dict[str, Any]) -> bool:
+    return bool(deployment.get("status", {}).get("readyReplicas"))
+
+
+def _rights(
+    name: str, kubectl: Kubectl, verbs: Sequence[tuple[str, str]], more: Sequence[str]
+) -> Iterator[Finding]:
+    lacking = []
+    for verb, kind in verbs:
+        answer = kubectl(["auth", "can-i", verb, kind, *more])
+        said = answer.stdout.strip().splitlines()
+        if said and said[-1].startswith("yes"):
+            continue
+        if not said or not said[-1].startswith("no"):
+            yield Finding(name, "unknown", _last_line(answer.stderr), "ask who runs the cluster")
+            return
+        lacking.append(f"{verb} {kind}")
+    if lacking:
+        todo = "have a Role with them bound; the chart makes those of drivers (jobs.rbac.create)"
+        yield Finding(name, "failed", f"not allowed: {', '.join(lacking)}", todo)
+    else:
+        yield Finding(name, "ok", ", ".join(f"{verb} {kind}" for verb, kind in verbs))
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["kubectl said nothing"])[-1]
+
+
+def _show(found: Findings) -> None:
+    print_table(
+        ("CHECK", "RESULT", "DETAIL"),
+        [(one.check, one.outcome, one.detail) for one in found.findings],
+    )
+    for one in found.findings:
+        if one.todo:
+            typer.echo(f"{one.check}: {one_line(one.todo)}")
