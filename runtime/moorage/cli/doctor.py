@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +24,8 @@ from packaging.requirements import Requirement
 
 from moorage.cli.checks import Place, checked_job
 from moorage.cli.exit_codes import ExitCode
+from moorage.cli.kubectl import JOBS, SNAPSHOTS, Ask, kubectl_of, last_line
 from moorage.cli.output import Output, one_line, print_found, print_table
-from moorage.driver.control import control_path
 from moorage.driver.java import java_home
 from moorage.offline.lookup import directories_of
 from moorage.offline.store_check import check_store
@@ -36,13 +35,11 @@ from moorage_state.stores import open_store
 
 LEAST_FREE_BYTES = 2 << 30
 MOST_CLOCK_SECONDS = 10.0
-KUBECTL_SECONDS = 20.0
-KINDS = ("statefulsparkjobs.moorage.dev", "statefulsparksnapshots.moorage.dev")
+KINDS = (JOBS, SNAPSHOTS)
 USER_VERBS = (("create", KINDS[0]), ("patch", KINDS[0]), ("create", KINDS[1]))
 DRIVER_VERBS = (("create", "pods"), ("create", "configmaps"), ("deletecollection", "pods"))
 
 Outcome = Literal["ok", "warning", "failed", "unknown"]
-Kubectl = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +103,9 @@ def _looked(
 
 def machine(target: Place) -> Iterator[Finding]:
     """Python, packages; for jobs here also Java, the volume and the folder of sockets."""
+    # Here, and not above: it brings Arrow, and other commands answer at once.
+    from moorage.driver.control import control_path
+
     yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
     extras = ("runtime", "cli") if target == "local" else ("cli",)
     yield from packages(metadata.requires("moorage") or [], extras, _installed)
@@ -196,31 +196,16 @@ def _absent_folder(url: str) -> Path | None:
     return folder if os.access(folder.parent, os.W_OK | os.X_OK) else None
 
 
-def kubectl_of(context: str | None) -> Kubectl:
-    """Calls the user's kubectl; its answer, or `FileNotFoundError` where there is none."""
-
-    def call(arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-        chosen = [f"--context={context}"] if context else []
-        command = ["kubectl", *chosen, "--request-timeout=10s", *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=KUBECTL_SECONDS, check=False
-        )
-
-    return call
-
-
-def cluster(kubectl: Kubectl, namespace: str, job: StatefulSparkJob | None) -> Iterator[Finding]:
+def cluster(kubectl: Ask, namespace: str, job: StatefulSparkJob | None) -> Iterator[Finding]:
     """The API server, the definitions, the operator, the namespace's accounts, and who may what."""
     try:
         answer = kubectl(["version", "-o", "json"])
     except FileNotFoundError:
         yield Finding("kubectl", "failed", "not found", "install kubectl, and put it on PATH")
         return
-    except subprocess.TimeoutExpired:
-        answer = subprocess.CompletedProcess([], 1, "", "no answer in time")
     if answer.returncode:
         todo = "check the kubeconfig and the context: kubectl config get-contexts"
-        yield Finding("cluster", "failed", _last_line(answer.stderr), todo)
+        yield Finding("cluster", "failed", last_line(answer.stderr), todo)
         return
     server = json.loads(answer.stdout)["serverVersion"]["gitVersion"]
     yield Finding("cluster", "ok", f"Kubernetes {server}")
@@ -238,25 +223,25 @@ def cluster(kubectl: Kubectl, namespace: str, job: StatefulSparkJob | None) -> I
         yield from _rights("drivers' rights", kubectl, DRIVER_VERBS, as_driver)
 
 
-def _definitions(kubectl: Kubectl) -> Iterator[Finding]:
+def _definitions(kubectl: Ask) -> Iterator[Finding]:
     for kind in KINDS:
         answer = kubectl(["get", "crd", kind, "-o", "json"])
         if answer.returncode:
             absent = "NotFound" in answer.stderr
             todo = "install the chart: helm install moorage charts/moorage" if absent else ""
             outcome: Outcome = "failed" if absent else "unknown"
-            yield Finding("definition", outcome, f"{kind}: {_last_line(answer.stderr)}", todo)
+            yield Finding("definition", outcome, f"{kind}: {last_line(answer.stderr)}", todo)
             continue
         spec = json.loads(answer.stdout)["spec"]
         served = [version["name"] for version in spec["versions"] if version["served"]]
         yield Finding("definition", "ok", f"{kind}: {', '.join(served)}")
 
 
-def _operator(kubectl: Kubectl) -> Finding:
+def _operator(kubectl: Ask) -> Finding:
     chosen = "app.kubernetes.io/name=moorage"
     answer = kubectl(["get", "deployments", "-A", "-l", chosen, "-o", "json"])
     if answer.returncode:
-        return Finding("operator", "unknown", _last_line(answer.stderr), "ask who runs the cluster")
+        return Finding("operator", "unknown", last_line(answer.stderr), "ask who runs the cluster")
     found = json.loads(answer.stdout)["items"]
     if not found:
         todo = "install the chart: helm install moorage charts/moorage"
@@ -274,7 +259,7 @@ def _ready(deployment: dict[str, Any]) -> bool:
 
 
 def _rights(
-    name: str, kubectl: Kubectl, verbs: Sequence[tuple[str, str]], more: Sequence[str]
+    name: str, kubectl: Ask, verbs: Sequence[tuple[str, str]], more: Sequence[str]
 ) -> Iterator[Finding]:
     lacking = []
     for verb, kind in verbs:
@@ -283,7 +268,7 @@ def _rights(
         if said and said[-1].startswith("yes"):
             continue
         if not said or not said[-1].startswith("no"):
-            yield Finding(name, "unknown", _last_line(answer.stderr), "ask who runs the cluster")
+            yield Finding(name, "unknown", last_line(answer.stderr), "ask who runs the cluster")
             return
         lacking.append(f"{verb} {kind}")
     if lacking:
@@ -291,10 +276,6 @@ def _rights(
         yield Finding(name, "failed", f"not allowed: {', '.join(lacking)}", todo)
     else:
         yield Finding(name, "ok", ", ".join(f"{verb} {kind}" for verb, kind in verbs))
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["kubectl said nothing"])[-1]
 
 
 def _show(found: Findings) -> None:

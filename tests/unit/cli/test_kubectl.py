@@ -1,0 +1,328 @@
+"""`kubectl moorage`: what it shows of a cluster's objects, what it orders, and how it waits."""
+
+import io
+import json
+import subprocess
+from copy import deepcopy
+from datetime import UTC, datetime
+
+import pytest
+
+from moorage.cli import kubectl as module
+from moorage.cli.kubectl import JOBS, SNAPSHOTS, Cluster, Refused, job_outcome, looked, tree
+
+CHECKPOINT = "s3://bucket/clicks/chk-7?endpoint=http://s3:1&path_style=true"
+NOW = datetime(2026, 11, 23, 14, 20, tzinfo=UTC)
+
+
+def conditions(**statuses):
+    normal = {
+        "Ready": "True",
+        "Progressing": "False",
+        "Degraded": "False",
+        "Blocked": "False",
+        "SpecValid": "True",
+        "Suspended": "False",
+        "Stable": "False",
+    }
+    return [
+        {"type": name, "status": status, "reason": "Why", "message": "" if name in normal else "x"}
+        for name, status in (normal | statuses).items()
+    ]
+
+
+def job(name="clicks", **status):
+    return {
+        "metadata": {"name": name, "namespace": "streams", "uid": "u-1", "generation": 1},
+        "spec": {
+            "desiredState": "Running",
+            "restore": {"nonce": 4},
+            "scaling": {"parallelism": 2},
+            "state": {
+                "checkpointDir": "s3://bucket/clicks",
+                "s3": {"endpoint": "http://s3:1", "pathStyle": True},
+            },
+        },
+        "status": {
+            "phase": "Running",
+            "observedGeneration": 1,
+            "conditions": conditions(),
+            "scaling": {"observedParallelism": 2, "maxParallelism": 128},
+            "job": {
+                "epoch": 41,
+                "inputRowsPerSecond": "12.5",
+                "busyRatio": "0.40",
+                "stateBytes": 2048,
+            },
+            "restarts": {"total": 1, "lastReason": "DriverLost", "lastMessage": "node gone"},
+            "reconciliation": {"restoreNonce": 4},
+            "snapshots": {
+                "lastCheckpoint": {
+                    "id": 7,
+                    "completedAt": "2026-11-23T14:19:30Z",
+                    "epoch": 40,
+                    "sizeBytes": 1024,
+                }
+            },
+            **status,
+        },
+    }
+
+
+def snapshot(name, state="Completed", age=0, **status):
+    return {
+        "metadata": {
+            "name": name,
+            "creationTimestamp": f"2026-11-23T14:0{9 - age}:00Z",
+            "labels": {"moorage.dev/job": "clicks", "moorage.dev/trigger": "Manual"},
+        },
+        "spec": {"type": "Savepoint", "name": name},
+        "status": {"state": state, "path": f"s3://bucket/{name}", "sizeBytes": 2048, **status},
+    }
+
+
+def pod(name, role, *, ready=True):
+    return {
+        "metadata": {"name": name, "labels": {"moorage.dev/role": role}},
+        "spec": {"nodeName": "node1"},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [{"ready": ready, "restartCount": 2}],
+        },
+    }
+
+
+class Kubectl:
+    """A cluster's objects, behind kubectl's words; `steps` are made of a job one look at a time."""
+
+    def __init__(self, *objects, pods=()):
+        self.jobs = {
+            one["metadata"]["name"]: one for one in objects if "desiredState" in one["spec"]
+        }
+        self.snapshots = {
+            one["metadata"]["name"]: one for one in objects if "desiredState" not in one["spec"]
+        }
+        self.pods = pods
+        self.steps = []
+        self.patches = []
+        self.made = []
+        self.calls = []
+
+    def __call__(self, arguments, text=""):
+        self.calls.append(list(arguments))
+        try:
+            return subprocess.CompletedProcess([], 0, json.dumps(self._done(*arguments, text=text)))
+        except KeyError as error:
+            return subprocess.CompletedProcess([], 1, "", f"Error from server (NotFound): {error}")
+
+    def _done(self, verb, kind, *words, text):
+        if verb == "create":
+            made = json.loads(text)
+            self.made.append(made)
+            self.snapshots[made["metadata"]["name"]] = made
+            return made
+        if kind == "pods":
+            return {"items": list(self.pods)}
+        known = self.jobs if kind == JOBS else self.snapshots
+        if verb == "get" and (not words or words[0].startswith("-")):
+            return {"items": list(known.values())}
+        found = known[words[0]]
+        if verb == "patch":
+            change = json.loads(words[words.index("-p") + 1])
+            self.patches.append(change)
+            found["metadata"]["generation"] += 1
+        elif self.steps:
+            found["status"] = {**found.get("status", {}), **self.steps.pop(0)}
+        return deepcopy(found)
+
+
+@pytest.fixture
+def plugin(monkeypatch, capsys):
+    """Call the plugin with a cluster; returns status, output and errors."""
+
+    def call(kubectl, *arguments):
+        monkeypatch.setattr(
+            module, "_cluster", lambda _namespace, _context: Cluster(kubectl, lambda _seconds: None)
+        )
+        status = module.run_plugin(list(map(str, arguments)))
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def test_a_job_is_shown_with_its_pods_its_snapshots_and_what_is_wrong():
+    one = job(conditions=conditions(Degraded="True"))
+    pods = [pod("clicks-1-exec-1", "executor", ready=False), pod("clicks-1-driver", "driver")]
+    look = looked(Cluster(Kubectl(one, pods=pods)), "clicks")
+    assert list(tree(look, NOW)) == [
+        "clicks  Running",
+        "! Degraded: Why",
+        "├─ stream: epoch 41, 12.5 rows/s, busy 0.40, state 2.0 KiB",
+        "├─ 2 subtasks of 128 key groups",
+        "├─ driver clicks-1-driver: Running, 1/1 ready, 2 restarts, on node1",
+        "├─ executor clicks-1-exec-1: Running, 0/1 ready, 2 restarts, on node1",
+        "├─ restarts: 1, last - ago, DriverLost: node gone",
+        "├─ checkpoint: 7, 30s ago, epoch 40, 1.0 KiB",
+        "└─ savepoint: none yet",
+    ]
+
+
+def test_a_job_that_has_no_status_yet_is_shown_too():
+    one = job()
+    del one["status"]
+    lines = list(tree(looked(Cluster(Kubectl(one)), "clicks"), NOW))
+    assert lines[0] == "clicks  Pending (wanted: Running)"
+    assert lines[-1].endswith("none yet")
+
+
+def test_all_jobs_are_a_table_and_json_has_the_same(plugin):
+    kubectl = Kubectl(job(), job("other", phase="Failed", conditions=conditions(Ready="False")))
+    status, out, err = plugin(kubectl, "status")
+    assert (status, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[:3] for line in lines[1:]] == [
+        ["clicks", "Running", "2"],
+        ["other", "Failed", "2"],
+    ]
+    assert lines[2][-2:] == ["Ready:", "Why"]
+    status, out, _ = plugin(kubectl, "status", "clicks", "-o", "json")
+    assert json.loads(out)["phase"] == "Running"
+
+
+def test_history_has_the_newest_first_with_the_reason_of_what_failed(plugin):
+    failed = snapshot("clicks-b", "Failed", age=1, message="no room")
+    status, out, _ = plugin(Kubectl(job(), snapshot("clicks-a"), failed), "history", "clicks")
+    lines = out.splitlines()
+    assert status == 0
+    assert [line.split()[0] for line in lines] == ["NAME", "clicks-a", "clicks-b"]
+    assert lines[1].endswith("s3://bucket/clicks-a")
+    assert lines[2].endswith("no room")
+
+
+def test_a_savepoint_is_an_object_that_is_waited_for(plugin):
+    kubectl = Kubectl(job())
+    kubectl.steps = [{}, {"state": "InProgress"}, {"state": "Completed", "path": "s3://b/friday"}]
+    status, out, err = plugin(kubectl, "savepoint", "clicks", "friday")
+    assert (status, out) == (0, "s3://b/friday\n")
+    assert "clicks-friday: InProgress" in err
+    (made,) = kubectl.made
+    assert made["metadata"] == {"name": "clicks-friday", "labels": {"moorage.dev/job": "clicks"}}
+    assert made["spec"] == {"jobRef": {"name": "clicks"}, "type": "Savepoint", "name": "friday"}
+
+
+def test_a_savepoint_that_fails_says_why(plugin):
+    kubectl = Kubectl(job())
+    kubectl.steps = [{}, {"state": "Failed", "message": "the store is full"}]
+    status, _, err = plugin(kubectl, "savepoint", "clicks", "friday")
+    assert status == 2
+    assert "the store is full" in err
+
+
+def test_a_savepoint_of_a_job_that_is_not_there_makes_nothing(plugin):
+    kubectl = Kubectl()
+    status, _, err = plugin(kubectl, "savepoint", "nobody", "friday")
+    assert (status, kubectl.made) == (2, [])
+    assert "NotFound" in err
+
+
+def seen(**status):
+    return {"observedGeneration": 2, **status}
+
+
+def test_another_parallelism_is_waited_for_until_the_job_runs_with_it(plugin):
+    kubectl = Kubectl(job())
+    wider = {"observedParallelism": 4, "maxParallelism": 128}
+    kubectl.steps = [
+        {},
+        seen(phase="Rescaling", conditions=conditions(Ready="False", Progressing="True")),
+        seen(phase="Running", scaling=wider, conditions=conditions()),
+    ]
+    status, out, err = plugin(kubectl, "rescale", "clicks", 4)
+    assert status == 0
+    assert kubectl.patches == [{"spec": {"scaling": {"parallelism": 4}}}]
+    assert "Rescaling Why" in err
+    assert out.splitlines()[-1].split() == ["subtasks", "4"]
+
+
+def test_what_the_operator_refuses_ends_the_waiting(plugin):
+    kubectl = Kubectl(job())
+    blocked = conditions(Blocked="True")
+    kubectl.steps = [{}, seen(phase="Blocked", conditions=blocked)]
+    status, _, err = plugin(kubectl, "rescale", "clicks", 4)
+    assert status == 2
+    assert "Blocked: Why" in err
+
+
+def test_what_the_operator_has_not_seen_yet_is_not_taken_for_done():
+    def done(_found):
+        return True
+
+    one = job()
+    one["metadata"]["generation"] = 2
+    assert job_outcome(one, done) == "Running"
+    one["status"]["observedGeneration"] = 2
+    assert job_outcome(one, done) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "fields"),
+    [
+        ("friday", {"mode": "Snapshot", "snapshotName": "clicks-friday", "path": ""}),
+        ("clicks-friday", {"mode": "Snapshot", "snapshotName": "clicks-friday", "path": ""}),
+        ("chk-7", {"mode": "Path", "path": CHECKPOINT, "snapshotName": ""}),
+        ("s3://other/one", {"mode": "Path", "path": "s3://other/one", "snapshotName": ""}),
+    ],
+)
+def test_a_restore_names_what_is_meant_and_raises_the_nonce(plugin, source, fields):
+    kubectl = Kubectl(job(), snapshot("clicks-friday"))
+    kubectl.steps = [{}, {}, seen(reconciliation={"restoreNonce": 5})]
+    status, _, _ = plugin(kubectl, "restore", "clicks", source, "--yes")
+    assert status == 0
+    expected = fields | {"nonce": 5, "allowNonRestoredState": False}
+    assert kubectl.patches == [{"spec": {"restore": expected}}]
+
+
+def test_a_restore_changes_nothing_unless_it_is_confirmed_and_its_snapshot_complete(
+    plugin, monkeypatch
+):
+    monkeypatch.setattr("sys.stdin", io.StringIO("no\n"))
+    kubectl = Kubectl(job(), snapshot("clicks-bad", "Failed"))
+    assert plugin(kubectl, "restore", "clicks", "bad", "--yes")[0] == 2
+    assert plugin(kubectl, "restore", "clicks", "none", "--yes")[0] == 2
+    assert plugin(kubectl, "restore", "clicks", "chk-7")[0] == 1
+    assert kubectl.patches == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "state", "phase"),
+    [("suspend", "Suspended", "Suspended"), ("resume", "Running", "Stable")],
+)
+def test_a_job_is_sent_to_sleep_and_woken(plugin, verb, state, phase):
+    kubectl = Kubectl(job())
+    kubectl.steps = [seen(phase="Suspending"), seen(phase=phase)]
+    status, out, _ = plugin(kubectl, verb, "clicks")
+    assert status == 0
+    assert kubectl.patches == [{"spec": {"desiredState": state}}]
+    assert phase in out
+
+
+def test_what_takes_too_long_goes_on_without_who_waits():
+    now = iter(range(100))
+    cluster = Cluster(Kubectl(job()), lambda _seconds: None, lambda: next(now))
+    with pytest.raises(Refused, match="it goes on"):
+        cluster.wait(JOBS, "clicks", 3, lambda _found: "Rescaling")
+
+
+def test_not_waiting_says_where_to_look(plugin):
+    kubectl = Kubectl(job())
+    status, out, err = plugin(kubectl, "suspend", "clicks", "--no-wait")
+    assert (status, out) == (0, "")
+    assert "kubectl moorage status clicks" in err
+    assert [call[:2] for call in kubectl.calls] == [["patch", JOBS]]
+    assert SNAPSHOTS not in str(kubectl.calls)
+
+
+def test_without_kubectl_it_says_to_install_it(monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert module.run_plugin(["status"]) == 2
+    assert "install it" in capsys.readouterr().err
