@@ -25,6 +25,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from moorage.api.aggregates import Aggregate as Aggregate
+    from moorage.api.aggregates import avg as avg
+    from moorage.api.aggregates import count as count
+    from moorage.api.aggregates import max_ as max_
+    from moorage.api.aggregates import min_ as min_
+    from moorage.api.aggregates import sum_ as sum_
     from moorage.api.broadcast import BroadcastConnectedStream as BroadcastConnectedStream
     from moorage.api.broadcast import BroadcastContext as BroadcastContext
     from moorage.api.broadcast import BroadcastStream as BroadcastStream
@@ -59,6 +65,23 @@ if TYPE_CHECKING:
     from moorage.api.streams import StreamEnvironment as StreamEnvironment
     from moorage.api.vectorized import BatchContext as BatchContext
     from moorage.api.vectorized import KeyedBatchFunction as KeyedBatchFunction
+    from moorage.api.windowed_stream import WindowedStream as WindowedStream
+    from moorage.api.windows import AtEnd as AtEnd
+    from moorage.api.windows import Count as Count
+    from moorage.api.windows import EachCount as EachCount
+    from moorage.api.windows import Early as Early
+    from moorage.api.windows import Global as Global
+    from moorage.api.windows import Never as Never
+    from moorage.api.windows import ProcessWindowFunction as ProcessWindowFunction
+    from moorage.api.windows import Session as Session
+    from moorage.api.windows import Sliding as Sliding
+    from moorage.api.windows import TimeWindow as TimeWindow
+    from moorage.api.windows import Trigger as Trigger
+    from moorage.api.windows import TriggerContext as TriggerContext
+    from moorage.api.windows import TriggerResult as TriggerResult
+    from moorage.api.windows import Tumbling as Tumbling
+    from moorage.api.windows import WindowAssigner as WindowAssigner
+    from moorage.api.windows import WindowContext as WindowContext
     from moorage.kafka.sink import KafkaSink as KafkaSink
     from moorage_state.descriptors import AggregateFunction as AggregateFunction
     from moorage_state.descriptors import AggregatingStateDescriptor as AggregatingStateDescriptor
@@ -85,6 +108,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
+    "moorage.api.aggregates": ("Aggregate", "avg", "count", "max_", "min_", "sum_"),
     "moorage.api.broadcast": (
         "BroadcastConnectedStream",
         "BroadcastContext",
@@ -122,6 +146,25 @@ _HOMES = {
     ),
     "moorage.api.streams": ("DataStream", "KeyedStream", "StreamEnvironment"),
     "moorage.api.vectorized": ("BatchContext", "KeyedBatchFunction"),
+    "moorage.api.windowed_stream": ("WindowedStream",),
+    "moorage.api.windows": (
+        "AtEnd",
+        "Count",
+        "EachCount",
+        "Early",
+        "Global",
+        "Never",
+        "ProcessWindowFunction",
+        "Session",
+        "Sliding",
+        "TimeWindow",
+        "Trigger",
+        "TriggerContext",
+        "TriggerResult",
+        "Tumbling",
+        "WindowAssigner",
+        "WindowContext",
+    ),
     "moorage.kafka.sink": ("KafkaSink",),
     "moorage_state.descriptors": (
         "AggregateFunction",

@@ -204,7 +204,7 @@ def test_null_keys_and_a_function_share_a_side_output_only_by_one_tag(keyed):
 
 
 def outlets(keyed):
-    graph = keyed._stream.env.graph
+    graph = keyed.stream.env.graph
     return outlets_of(graph, graph.operators[0])
 
 

@@ -4,7 +4,7 @@ The names are Flink's (PyFlink users will know them); rows are named tuples as S
 them. Called by the subtask on executors.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from moorage_state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    StateDescriptor,
     ValueStateDescriptor,
 )
 from moorage_state.errors import UserError
@@ -28,6 +29,7 @@ from moorage_state.keyed import (
     TimeDomain,
     ValueState,
 )
+from moorage_state.keyed.namespaces import NamespacedState
 from moorage_state.keyed.timers import timer_time
 
 MAX_WATERMARK = (1 << 63) - 1
@@ -173,6 +175,17 @@ class RuntimeContext:
     def get_folding_state(self, descriptor: FoldingStateDescriptor) -> FoldingState:
         """Deprecated: use `get_aggregating_state`."""
         return self._store.folding_state(descriptor)
+
+    def get_namespaced_state(
+        self, descriptor: StateDescriptor, types: Sequence[str]
+    ) -> NamespacedState:
+        """A state that a key has once for each namespace: once for each window, say.
+
+        Args:
+            descriptor: of any kind.
+            types: the DDL types of a namespace's columns; types that keys may have.
+        """
+        return self._store.namespaced_state(descriptor, types)
 
 
 class ProcessContext:

@@ -49,12 +49,15 @@ from moorage.api.graph import (
     Transform,
 )
 from moorage.api.sinks import Sink, SinkContext
+from moorage.api.windowed_stream import WindowedStream
+from moorage.api.windows import Trigger, WindowAssigner, windowing
 from moorage.kafka.client import check_client, consumer_config
 from moorage.kafka.options import SourceOptions
 from moorage.kafka.source import NAME as MOORAGE_KAFKA
 from moorage.kafka.source import register as register_kafka
 from moorage_state.descriptors import MapStateDescriptor
 from moorage_state.errors import UserError
+from moorage_state.keyed import TimeDomain
 from moorage_state.keys import KeyCodec
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
@@ -205,6 +208,13 @@ class DataStream:
             )
         return limit
 
+    @property
+    def has_event_time(self) -> bool:
+        """Whether every row has an event time, as `with_event_time` declares it."""
+        if self.operator is not None:
+            return self.event_time is not None
+        return all(branch.event_time is not None for branch in self.branches)
+
     def union(self, *others: "DataStream") -> "DataStream":
         """Rows of several input streams of one schema as one stream.
 
@@ -296,7 +306,12 @@ class DataStream:
 
 
 class KeyedStream:
-    """A stream partitioned by key."""
+    """A stream partitioned by key.
+
+    Attributes:
+        stream: the stream.
+        columns: those that are the key.
+    """
 
     def __init__(
         self,
@@ -305,8 +320,8 @@ class KeyedStream:
         types: tuple[str, ...],
         broadcast: BroadcastStream | None = None,
     ) -> None:
-        self._stream = stream
-        self._columns = columns
+        self.stream = stream
+        self.columns = columns
         self._types = types
         self._broadcast = broadcast
 
@@ -324,7 +339,37 @@ class KeyedStream:
         """
         side = broadcast_input(stream, descriptors)
         check_readable(side.stream.schema, "connect")
-        return BroadcastConnectedStream(KeyedStream(self._stream, self._columns, self._types, side))
+        return BroadcastConnectedStream(KeyedStream(self.stream, self.columns, self._types, side))
+
+    def window(
+        self,
+        assigner: WindowAssigner,
+        *,
+        trigger: Trigger | None = None,
+        allowed_lateness: str = "0s",
+        late: str | OutputTag = "drop",
+    ) -> WindowedStream:
+        """Put the rows of each key into windows, of which `aggregate` and others make results.
+
+        Args:
+            assigner: `Tumbling`, `Sliding`, `Session`, `Count` or `Global`.
+            trigger: when a window gives a result; None: at its end, or when a `Count` is full.
+            allowed_lateness: for how much longer than its end the watermark a window is kept:
+                rows that come meanwhile count, and each gives another result.
+            late: what happens to rows that come when it is gone: "drop", or a tag sends them to
+                that side output.
+
+        Raises:
+            UserError: for what is none of these, windows of event time over a stream that declares
+                none, or lateness where no row can be late.
+        """
+        found = windowing(assigner, trigger, allowed_lateness, late)
+        if found.assigner.domain is TimeDomain.EVENT_TIME and not self.stream.has_event_time:
+            raise UserError(
+                f"windows of event time need a stream that declares it: window={assigner!r}; call "
+                f"with_event_time(column) before key_by, or take time='processing'"
+            )
+        return WindowedStream(self, found)
 
     def process(
         self,
@@ -353,16 +398,16 @@ class KeyedStream:
             UserError: for a uid that is taken, a bad DDL, another `null_key` or `bad_time`, or tags
                 that do not fit.
         """
-        self._stream.env.claim_uid(uid)
+        self.stream.env.claim_uid(uid)
         self._check_function(uid, function)
         check_sendable("operator", uid, function)
         odd = {"null_key": null_key, "bad_time": bad_time}
-        sides = side_outputs_of(uid, side_outputs, odd, self._stream.schema)
+        sides = side_outputs_of(uid, side_outputs, odd, self.stream.schema)
         schema = parse_output(uid, output)
         node = OperatorNode(
             uid,
-            self._stream,
-            self._columns,
+            self.stream,
+            self.columns,
             self._types,
             function,
             schema,
@@ -371,8 +416,8 @@ class KeyedStream:
             sides,
             bad_time,
         )
-        self._stream.env.graph.operators.append(node)
-        return DataStream(self._stream.env, schema=schema, operator=node)
+        self.stream.env.graph.operators.append(node)
+        return DataStream(self.stream.env, schema=schema, operator=node)
 
     def _check_function(self, uid: str, function: KeyedProcessFunction) -> None:
         if not isinstance(function, KeyedProcessFunction):

@@ -67,7 +67,7 @@ def graph_of(keyed, stream):
     keyed.process(Plain(), uid="plain", output="n long")
     keyed.process(Counts(), uid="counts", output="n long")
     keyed.connect(stream, RULES).process(Prices(), uid="prices", output="n long", null_key="drop")
-    return keyed._stream.env.graph
+    return keyed.stream.env.graph
 
 
 def outcome(*acks):
@@ -124,7 +124,7 @@ def test_union_lists_have_another_version_after_each_epoch_that_wrote_to_one(key
 def test_without_such_operators_no_checkpoint_id_is_asked_for(keyed):
     keyed.process(Plain(), uid="plain", output="n long")
     states = OperatorStates(next_checkpoint_id=lambda: pytest.fail("asked"))
-    assert states.plans(keyed._stream.env.graph) == {}
+    assert states.plans(keyed.stream.env.graph) == {}
 
 
 def test_two_subtasks_must_declare_a_name_alike():
@@ -194,7 +194,7 @@ def test_connect_needs_descriptors_of_maps(keyed, stream, descriptors, message):
 def test_a_broadcast_stream_takes_the_descriptors_of_both_calls(keyed, stream):
     other = MapStateDescriptor("other", "string", "int")
     keyed.connect(stream.broadcast(RULES), other).process(Prices(), uid="p", output="n long")
-    node = keyed._stream.env.graph.operators[0]
+    node = keyed.stream.env.graph.operators[0]
     assert node.broadcast.descriptors == (RULES, other)
 
 

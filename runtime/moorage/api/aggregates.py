@@ -1,0 +1,224 @@
+"""Aggregates by name: what is kept for each, and how rows and kept values come together.
+
+An aggregate is made of parts, each one field of a flat struct that is kept for a key or a window.
+Every part knows one row at a time (`add`), two kept values (`merge`) and whole columns (`reduced`);
+all give the same. Called by whoever offers `count`, `sum_`, `min_`, `max_` and `avg`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    FractionalType,
+    MapType,
+    NumericType,
+    StructType,
+)
+
+from moorage_state.descriptors import AggregateFunction
+from moorage_state.errors import UserError
+
+_Kind = Literal["count", "sum", "min", "max", "avg"]
+_Op = Literal["rows", "values", "sum", "min", "max"]
+_MOST_DIGITS, _MORE_DIGITS = 38, 10
+_MOST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One aggregate of a column; None is the rows themselves."""
+
+    kind: _Kind
+    column: str | None = None
+
+
+def count(column: str | None = None) -> Aggregate:
+    """How many rows; or of a column how many values that are not null."""
+    return Aggregate("count", column)
+
+
+def sum_(column: str) -> Aggregate:
+    """The sum: a long of integers, a double of floats, a decimal of decimals; null of none."""
+    return Aggregate("sum", column)
+
+
+def min_(column: str) -> Aggregate:
+    """The least value that is not null; null if there is none. NaN is greater than any number."""
+    return Aggregate("min", column)
+
+
+def max_(column: str) -> Aggregate:
+    """The greatest value that is not null; null if there is none. NaN is greater than any."""
+    return Aggregate("max", column)
+
+
+def avg(column: str) -> Aggregate:
+    """The mean of the values that are not null, as a double; null if there are none."""
+    return Aggregate("avg", column)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One field of what is kept.
+
+    Attributes:
+        name: of the field.
+        op: what it is of the column's values.
+        ddl: its type.
+        at: the position of the column in a row.
+        as_float: values are added as doubles.
+    """
+
+    name: str
+    op: _Op
+    ddl: str
+    column: str = ""
+    at: int = -1
+    as_float: bool = False
+
+    def of(self, row: Sequence[Any]) -> Any:
+        """The part for one row; None where it has no value."""
+        if self.op == "rows":
+            return 1
+        value = row[self.at]
+        if self.op == "values":
+            return int(value is not None)
+        return float(value) if self.as_float and value is not None else value
+
+
+def merged(op: _Op, one: Any, other: Any) -> Any:
+    """Two values of a part as one; null is nothing."""
+    if one is None or other is None:
+        return other if one is None else one
+    if op == "min":
+        # NaN is not equal to itself, and greater than any number.
+        return other if other < one or one != one else one  # noqa: PLR0124
+    if op == "max":
+        return other if other > one or other != other else one  # noqa: PLR0124
+    return one + other
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregates(AggregateFunction):
+    """The aggregates of one operator over rows of one schema; picklable.
+
+    Attributes:
+        parts: what is kept, in the order of the fields.
+        results: for each aggregate its name, its type, and the parts that it is made of.
+    """
+
+    parts: tuple[Part, ...]
+    results: tuple[tuple[str, str, tuple[int, ...]], ...]
+
+    @property
+    def ddl(self) -> str:
+        """The type of what is kept."""
+        return f"struct<{','.join(f'{part.name}:{part.ddl}' for part in self.parts)}>"
+
+    def create_accumulator(self) -> tuple[Any, ...]:
+        """See `AggregateFunction`."""
+        return tuple(0 if p.op in {"rows", "values"} else None for p in self.parts)
+
+    def add(self, value: Any, accumulator: Any) -> tuple[Any, ...]:
+        """See `AggregateFunction`; `value` is a row."""
+        return self._checked(
+            tuple(
+                merged(part.op, kept, part.of(value))
+                for part, kept in zip(self.parts, accumulator, strict=True)
+            )
+        )
+
+    def merge(self, one: Any, other: Any) -> tuple[Any, ...]:
+        """See `AggregateFunction`."""
+        return self._checked(
+            tuple(merged(p.op, a, b) for p, a, b in zip(self.parts, one, other, strict=True))
+        )
+
+    def get_result(self, accumulator: Any) -> tuple[Any, ...]:
+        """See `AggregateFunction`: the values of the aggregates."""
+        return tuple(_result([accumulator[i] for i in parts]) for _, _, parts in self.results)
+
+    def _checked(self, kept: tuple[Any, ...]) -> tuple[Any, ...]:
+        for part, value in zip(self.parts, kept, strict=True):
+            if part.op == "sum" and isinstance(value, int) and not -_MOST <= value <= _MOST:
+                raise overflow(part)
+        return kept
+
+
+def overflow(part: Part) -> UserError:
+    """What is said of a sum that is no long any more."""
+    return UserError(
+        f"a sum of integers does not fit 64 bits: column={part.column}; cast it to a double or a "
+        f"decimal in transform"
+    )
+
+
+def _result(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    total, values = parts
+    return total / values if values else None
+
+
+def bound(uid: str, named: Mapping[str, Any], schema: StructType) -> Aggregates:
+    """The aggregates over rows of `schema`, by the names of their results.
+
+    Raises:
+        UserError: there are none, or one is none, or of a column that is not there or does not fit.
+    """
+    if not named:
+        raise UserError(f"name at least one aggregate, such as n=count(): uid={uid}")
+    parts: list[Part] = []
+    results = []
+    for name, aggregate in named.items():
+        made, ddl = _parts(uid, name, aggregate, schema)
+        results.append((name, ddl, tuple(range(len(parts), len(parts) + len(made)))))
+        parts += made
+    return Aggregates(tuple(parts), tuple(results))
+
+
+def _parts(uid: str, name: str, aggregate: Any, schema: StructType) -> tuple[list[Part], str]:
+    if not isinstance(aggregate, Aggregate):
+        raise UserError(
+            f"an aggregate is count(), sum_(column), min_, max_ or avg: uid={uid} "
+            f"{name}={aggregate!r:.100}"
+        )
+    kind, column = aggregate.kind, aggregate.column
+    if column is None:
+        return [Part(name, "rows", "bigint")], "bigint"
+    if column not in schema.names:
+        raise UserError(
+            f"no such column to aggregate: uid={uid} {name}={kind} column={column!r} "
+            f"columns={schema.names}"
+        )
+    at, of = schema.names.index(column), schema[column].dataType
+    if kind == "count":
+        return [Part(name, "values", "bigint", column, at)], "bigint"
+    if kind == "avg":
+        _require(isinstance(of, NumericType), uid, name, aggregate, of)
+        total = Part(f"{name}_sum", "sum", "double", column, at, as_float=True)
+        return [total, Part(f"{name}_count", "values", "bigint", column, at)], "double"
+    if kind == "sum":
+        _require(isinstance(of, NumericType), uid, name, aggregate, of)
+        ddl = _summed(of)
+        return [Part(name, "sum", ddl, column, at, as_float=ddl == "double")], ddl
+    _require(not isinstance(of, ArrayType | MapType | StructType), uid, name, aggregate, of)
+    return [Part(name, kind, of.simpleString(), column, at)], of.simpleString()
+
+
+def _summed(of: DataType) -> str:
+    if isinstance(of, DecimalType):
+        return f"decimal({min(_MOST_DIGITS, of.precision + _MORE_DIGITS)},{of.scale})"
+    return "double" if isinstance(of, FractionalType) else "bigint"
+
+
+def _require(fits: bool, uid: str, name: str, aggregate: Aggregate, of: DataType) -> None:  # noqa: FBT001
+    if not fits:
+        raise UserError(
+            f"a column of this type has no {aggregate.kind}: uid={uid} {name}={aggregate.kind} "
+            f"column={aggregate.column} type={of.simpleString()}"
+        )

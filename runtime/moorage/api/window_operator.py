@@ -1,0 +1,329 @@
+"""The window operator: rows into windows, results out of them, one row at a time.
+
+What Flink's `WindowOperator` does, in its order: assign, merge, drop what is late, add, ask the
+trigger, and forget a window once the watermark is `allowed_lateness` past it. `window_columns` does
+the usual cases by whole columns, over the same state: under `window-contents` what is kept of a
+window, under `window-count` what its trigger has counted, each by (start, end); and where windows
+cannot be told from their ends, under `window-set` those that a key has. `docs/windows.md` has the
+formats.
+"""
+
+import datetime
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from moorage.api.aggregates import Aggregates
+from moorage.api.functions import (
+    KeyedProcessFunction,
+    ProcessContext,
+    RuntimeContext,
+    TimerService,
+)
+from moorage.api.windows import (
+    MAX_TIME,
+    ProcessWindowFunction,
+    TimeWindow,
+    TriggerResult,
+    WindowContext,
+    Windowing,
+)
+from moorage_state.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from moorage_state.errors import UserError
+from moorage_state.keyed import TimeDomain
+
+CONTENTS, COUNTED, WINDOWS = "window-contents", "window-count", "window-set"
+"""Names of states; they are on disk."""
+
+NAMESPACE = ("bigint", "bigint")
+"""A window in a stored key: its start and its end."""
+
+_WINDOW_SET = "array<struct<start:bigint,end:bigint,state_start:bigint,state_end:bigint>>"
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+_EVENT, _PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
+
+
+class Contents:
+    """What is kept of a window's rows, and what comes out of it.
+
+    Attributes:
+        descriptor: of the state; it has `get`, `add` and `clear`, and merges.
+    """
+
+    descriptor: StateDescriptor
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Called once before the first row."""
+
+    def close(self) -> None:
+        """Called once after the last row."""
+
+    def results(self, kept: Any, ctx: WindowContext) -> Iterable[Any] | None:
+        """The output rows of a window that fires."""
+        raise NotImplementedError
+
+
+class Aggregated(Contents):
+    """One accumulator; a row of key, window and aggregates comes out."""
+
+    def __init__(self, aggregates: Aggregates, *, timed: bool) -> None:
+        self.aggregates = aggregates
+        self.timed = timed
+        self.descriptor = AggregatingStateDescriptor(CONTENTS, aggregates.ddl, aggregates)
+
+    def results(self, kept: Any, ctx: WindowContext) -> Iterable[Any]:
+        """See `Contents`."""
+        key = ctx.key if isinstance(ctx.key, tuple) else (ctx.key,)
+        window = map(_instant, ctx.window) if self.timed else ()
+        return [(*key, *window, *kept)]
+
+
+class Reduced(Contents):
+    """One row; it comes out."""
+
+    def __init__(self, row: str, function: Callable[[Any, Any], Any]) -> None:
+        self.descriptor = ReducingStateDescriptor(CONTENTS, row, function)
+
+    def results(self, kept: Any, ctx: WindowContext) -> Iterable[Any]:  # noqa: ARG002
+        """See `Contents`."""
+        return [tuple(kept)]
+
+
+class Collected(Contents):
+    """All rows; what a function makes of them comes out."""
+
+    def __init__(self, row: str, function: ProcessWindowFunction) -> None:
+        self._function = function
+        self.descriptor = ListStateDescriptor(CONTENTS, row)
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """See `Contents`."""
+        self._function.open(ctx)
+
+    def close(self) -> None:
+        """See `Contents`."""
+        self._function.close()
+
+    def results(self, kept: Any, ctx: WindowContext) -> Iterable[Any] | None:
+        """See `Contents`."""
+        rows = list(kept)
+        return self._function.process(ctx.key, ctx, rows) if rows else None
+
+
+def _instant(time_ms: int) -> datetime.datetime:
+    return _EPOCH + time_ms * _MILLISECOND
+
+
+class _Turn:
+    """What a trigger sees of the window whose turn it is; see `TriggerContext`."""
+
+    def __init__(self, service: TimerService, domain: TimeDomain | None, counted: Any) -> None:
+        self._service = service
+        self._counted = counted
+        self.domain = domain
+        self.watermark = service.current_watermark()
+        self.now_ms = service.current_processing_time()
+
+    def register(self, time_ms: int, domain: TimeDomain) -> None:
+        if domain is _EVENT:
+            self._service.register_event_time_timer(time_ms)
+        else:
+            self._service.register_processing_time_timer(time_ms)
+
+    def counted(self, most: int) -> bool:
+        self._counted.add(1)
+        if self._counted.get() < most:
+            return False
+        self._counted.clear()
+        return True
+
+
+class _WindowSet:
+    """The windows that the current key has, each with the window whose state it goes by.
+
+    Windows that merge go on with the state of the first of them: only that of others moves.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def load(self) -> dict[TimeWindow, TimeWindow]:
+        """The windows, earliest first."""
+        stored = self._state.value() or ()
+        return {TimeWindow(*one[:2]): TimeWindow(*one[2:]) for one in stored}
+
+    def store(self, windows: dict[TimeWindow, TimeWindow]) -> None:
+        """Replace all of them."""
+        self._state.update([(*w, *windows[w]) for w in sorted(windows)] or None)
+
+
+class WindowOperator(KeyedProcessFunction):
+    """Puts rows into windows and gives their results."""
+
+    def __init__(self, windows: Windowing, contents: Contents) -> None:
+        self._windows = windows
+        self._what = contents
+        self._assigner, self._trigger = windows.assigner, windows.trigger
+        self._domain = windows.assigner.domain
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Get the states."""
+        self._contents = ctx.get_namespaced_state(self._what.descriptor, NAMESPACE)
+        self._counts: Any = None
+        self._set: Any = None
+        if self._trigger.counts:
+            descriptor = ReducingStateDescriptor(COUNTED, "bigint", "sum")
+            self._counts = ctx.get_namespaced_state(descriptor, NAMESPACE)
+        if self._assigner.merges or self._trigger.wakes:
+            self._set = _WindowSet(ctx.get_state(ValueStateDescriptor(WINDOWS, _WINDOW_SET)))
+        self._what.open(ctx)
+
+    def close(self) -> None:
+        """Let the function of the windows release what it took."""
+        self._what.close()
+
+    # -- rows ----------------------------------------------------------------------------------
+
+    def process(self, row: Any, ctx: ProcessContext) -> Iterator[Any]:
+        """Add a row to its windows; results of those that fire with it."""
+        service = ctx.timer_service()
+        at = ctx.timestamp() if self._domain is _EVENT else service.current_processing_time()
+        if at is None:
+            raise UserError(
+                "a row without event time has no window: declare with_event_time for every input "
+                "of a union, or take time='processing'"
+            )
+        watermark, kept = service.current_watermark(), False
+        for window in self._assigner.assign(at):
+            if self._assigner.merges:
+                home = self._merged(window, ctx)
+            else:
+                home = None if self._is_late(window, watermark) else (window, window)
+            if home is None:
+                continue
+            kept = True
+            yield from self._add(row, *home, ctx)
+        late = self._windows.late
+        if late is not None and not kept and at + self._windows.lateness_ms <= watermark:
+            yield late, tuple(row)
+
+    def _add(
+        self, row: Any, window: TimeWindow, home: TimeWindow, ctx: ProcessContext
+    ) -> Iterator[Any]:
+        contents = self._contents.set_current_namespace(home)
+        contents.add(row)
+        turn = self._turn(home, ctx)
+        if self._set is not None and not self._assigner.merges:
+            self._remember(window)
+        result = self._trigger.on_element(window, turn)
+        yield from self._carried_out(result, window, contents, ctx)
+        if self._domain is not None and (gone := self._gone_at(window)) < MAX_TIME:
+            turn.register(gone, self._domain)
+
+    def _remember(self, window: TimeWindow) -> None:
+        known = self._set.load()
+        if window not in known:
+            self._set.store(known | {window: window})
+
+    def _merged(
+        self, window: TimeWindow, ctx: ProcessContext
+    ) -> tuple[TimeWindow, TimeWindow] | None:
+        """The window that a new one becomes one with, and whose state it has; None if late."""
+        known = self._set.load()
+        met = [w for w in known if w.start <= window.end and window.start <= w.end]
+        if not met:
+            if self._is_late(window, ctx.timer_service().current_watermark()):
+                return None
+            self._set.store(known | {window: window})
+            return window, window
+        starts, ends = zip(*met, strict=True)
+        whole = TimeWindow(min(window.start, *starts), max(window.end, *ends))
+        home = known[met[0]]
+        if met != [whole]:
+            others = [known[w] for w in met[1:]]
+            left = {w: s for w, s in known.items() if w not in met} | {whole: home}
+            self._set.store(left)
+            self._forget_timers(met, left, ctx.timer_service())
+            if others:
+                self._contents.merge_namespaces(home, others)
+                if self._counts is not None:
+                    self._counts.merge_namespaces(home, others)
+            self._trigger.on_merge(whole, self._turn(home, ctx))
+        return whole, home
+
+    def _forget_timers(
+        self, gone: Iterable[TimeWindow], left: Iterable[TimeWindow], service: TimerService
+    ) -> None:
+        needed = {time for w in left for time in (w.max_timestamp, self._gone_at(w))}
+        for window in gone:
+            for time in {window.max_timestamp, self._gone_at(window)} - needed:
+                if self._domain is _EVENT:
+                    service.delete_event_time_timer(time)
+                else:
+                    service.delete_processing_time_timer(time)
+
+    # -- timers --------------------------------------------------------------------------------
+
+    def on_timer(self, timestamp: int, ctx: ProcessContext) -> Iterator[Any]:
+        """Results of windows that end, or whose trigger wakes; windows that are over are gone."""
+        domain: Any = ctx.time_domain()
+        known = self._set.load() if self._set is not None else self._ending(timestamp)
+        for window, home in known.items():
+            contents = self._contents.set_current_namespace(home)
+            turn = self._turn(home, ctx)
+            result = self._trigger.on_timer(timestamp, domain, window, turn)
+            yield from self._carried_out(result, window, contents, ctx)
+            if domain is self._domain and timestamp == self._gone_at(window):
+                contents.clear()
+                if self._counts is not None:
+                    self._counts.set_current_namespace(home).clear()
+                if self._set is not None:
+                    self._set.store({w: s for w, s in self._set.load().items() if w != window})
+
+    def _ending(self, timestamp: int) -> dict[TimeWindow, TimeWindow]:
+        """The windows that may end then, or be gone then."""
+        ends = (timestamp + 1 - self._lateness, timestamp + 1)
+        found = [self._assigner.ending_at(end) for end in ends]
+        return {window: window for window in found if window is not None}
+
+    # -- both ----------------------------------------------------------------------------------
+
+    def _carried_out(
+        self, result: TriggerResult, window: TimeWindow, contents: Any, ctx: ProcessContext
+    ) -> Iterator[Any]:
+        if TriggerResult.FIRE in result and (kept := contents.get()) is not None:
+            service = ctx.timer_service()
+            made = self._what.results(
+                kept,
+                WindowContext(
+                    ctx.key,
+                    window,
+                    service.current_watermark(),
+                    service.current_processing_time(),
+                    ctx.output,
+                ),
+            )
+            yield from made or ()
+        if TriggerResult.PURGE in result:
+            contents.clear()
+
+    def _turn(self, home: TimeWindow, ctx: ProcessContext) -> _Turn:
+        counted = self._counts.set_current_namespace(home) if self._counts is not None else None
+        return _Turn(ctx.timer_service(), self._domain, counted)
+
+    @property
+    def _lateness(self) -> int:
+        return self._windows.lateness_ms if self._domain is _EVENT else 0
+
+    def _gone_at(self, window: TimeWindow) -> int:
+        """When nothing can change the window any more."""
+        return min(MAX_TIME, window.max_timestamp + self._lateness)
+
+    def _is_late(self, window: TimeWindow, watermark: int) -> bool:
+        return self._domain is _EVENT and self._gone_at(window) <= watermark

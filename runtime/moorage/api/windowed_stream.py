@@ -1,0 +1,113 @@
+"""A keyed stream in windows, waiting to be told what is done with them.
+
+What `KeyedStream.window` gives. Called by job files.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from moorage.api.aggregates import Aggregate, bound
+from moorage.api.window_operator import Aggregated, Collected, Contents, Reduced, WindowOperator
+from moorage.api.windows import ProcessWindowFunction, Windowing
+from moorage_state.errors import UserError
+
+if TYPE_CHECKING:
+    from moorage.api.functions import OutputTag
+    from moorage.api.streams import DataStream, KeyedStream
+
+WINDOW_COLUMNS = "window_start timestamp, window_end timestamp"
+
+
+class WindowedStream:
+    """A keyed stream whose rows are put into windows: say what is done with them."""
+
+    def __init__(self, keyed: "KeyedStream", windows: Windowing) -> None:
+        self._keyed = keyed
+        self._windows = windows
+
+    def aggregate(
+        self,
+        *,
+        uid: str,
+        null_key: "str | OutputTag" = "fail",
+        bad_time: "str | OutputTag" = "fail",
+        **named: Aggregate,
+    ) -> "DataStream":
+        """One row for a window that fires: its key, `window_start`, `window_end`, the aggregates.
+
+        Windows of `Count` and `Global` have no times, so these two columns are missing.
+
+        Args:
+            uid: the operator's stable name.
+            null_key, bad_time: see `KeyedStream.process`.
+            named: for each column of the result its aggregate: `count()`, `sum_("v")`,
+                `min_("v")`, `max_("v")` or `avg("v")`.
+
+        Raises:
+            UserError: there is no aggregate, or one of a column that is not there or of another
+                type, or two columns have one name; or see `KeyedStream.process`.
+        """
+        stream = self._keyed.stream.schema
+        aggregates = bound(uid, named, stream)
+        timed = self._windows.assigner.domain is not None
+        columns = [f"`{n}` {stream[n].dataType.simpleString()}" for n in self._keyed.columns]
+        columns += [WINDOW_COLUMNS] if timed else []
+        columns += [f"`{name}` {ddl}" for name, ddl, _ in aggregates.results]
+        options = {"null_key": null_key, "bad_time": bad_time}
+        return self._operator(Aggregated(aggregates, timed=timed), uid, ", ".join(columns), options)
+
+    def reduce(
+        self, function: Callable[[Any, Any], Any], *, uid: str, **options: Any
+    ) -> "DataStream":
+        """One row for a window that fires: its rows, reduced two by two.
+
+        Args:
+            function: of two rows, named tuples of the stream's columns; it gives such a row, or a
+                tuple or a dict. It is associative and changes neither.
+            options: as for `KeyedStream.process`.
+
+        Raises:
+            UserError: it is no function; or see `KeyedStream.process`.
+        """
+        if not callable(function):
+            raise UserError(f"reduce takes a function of two rows: uid={uid} got={function!r:.100}")
+        stream = self._keyed.stream.schema
+        columns = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in stream.fields)
+        return self._operator(Reduced(stream.simpleString(), function), uid, columns, options)
+
+    def process(
+        self, function: ProcessWindowFunction, *, uid: str, output: str, **options: Any
+    ) -> "DataStream":
+        """What a function makes of all rows of a window that fires.
+
+        Args:
+            output: DDL of the rows that the function gives.
+            options: as for `KeyedStream.process`.
+
+        Raises:
+            UserError: it is no `ProcessWindowFunction`; or see `KeyedStream.process`.
+        """
+        given: Any = function
+        if not isinstance(given, ProcessWindowFunction):
+            raise UserError(
+                f"process of a window takes an instance of a ProcessWindowFunction: uid={uid} "
+                f"got={type(function).__name__}"
+            )
+        row = self._keyed.stream.schema.simpleString()
+        return self._operator(Collected(row, function), uid, output, options)
+
+    def _operator(
+        self, contents: Contents, uid: str, output: str, options: Mapping[str, Any]
+    ) -> "DataStream":
+        sides, late = list(options.get("side_outputs", ())), self._windows.late
+        if late is not None and late.ddl is not None:
+            raise UserError(
+                f"late rows go to a side output as they came, so it has the columns of the stream; "
+                f"leave out its DDL: uid={uid} late={late.name} ddl={late.ddl!r}"
+            )
+        if late is not None and late not in sides:
+            sides.append(late)
+        function = WindowOperator(self._windows, contents)
+        return self._keyed.process(
+            function, uid=uid, output=output, **{**options, "side_outputs": sides}
+        )

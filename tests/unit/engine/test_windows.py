@@ -1,0 +1,356 @@
+"""Windows: what comes out is what an oracle computes again from all rows, epoch by epoch.
+
+The oracle keeps rows, not windows: after each change it puts all rows that still count into windows
+anew. Streams are made from a seed: rows out of order and late, several keys, epochs cut anywhere.
+"""
+
+from collections import defaultdict
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from moorage.api.aggregates import avg, bound, count, max_, min_, sum_
+from moorage.api.functions import MAX_WATERMARK, OutputTag
+from moorage.api.window_operator import Aggregated, Collected, Reduced, WindowOperator
+from moorage.api.windows import (
+    Count,
+    EachCount,
+    Early,
+    Global,
+    ProcessWindowFunction,
+    Session,
+    Sliding,
+    Tumbling,
+    windowing,
+)
+from moorage.engine.subtask_plan import SideOutputPlan
+from moorage.engine.task_failures import SubtaskFailure
+from moorage_state.descriptors import ValueStateDescriptor
+from moorage_state.errors import UserError
+
+STREAM = StructType([StructField("user", StringType()), StructField("n", LongType())])
+AGGREGATES = {"rows": count(), "total": sum_("n"), "least": min_("n"), "most": max_("n")}
+LATE = OutputTag("late")
+TIMED = [("start", pa.timestamp("ms", "UTC")), ("end", pa.timestamp("ms", "UTC"))]
+KEYS = "abc"
+
+
+def output(*, timed=True):
+    values = [(name, pa.int64()) for name in AGGREGATES]
+    return pa.schema([("user", pa.string()), *(TIMED if timed else []), *values])
+
+
+def by_rows(assigner, trigger=None, lateness="0s", aggregates=AGGREGATES):
+    windows = windowing(assigner, trigger, lateness, LATE if assigner.domain == 0 else "drop")
+    contents = Aggregated(bound("w", aggregates, STREAM), timed=assigner.domain is not None)
+    return WindowOperator(windows, contents)
+
+
+def untyped(value: Any) -> Any:
+    return value
+
+
+class Run:
+    """Epochs of one operator over rows that are sorted as Spark sorts them."""
+
+    def __init__(self, operator, batch, make, schema, rng, **changes):
+        self._operator, self._batch, self._make, self._rng = operator, batch, make, rng
+        self._schema = schema
+        late = pa.schema([("user", pa.string()), ("n", pa.int64())])
+        sides = (SideOutputPlan("late", late, read=True),)
+        self._changes = {"timer_delay_ms": None, "side_outputs": sides} | changes
+
+    def epoch(self, rows, watermark, now_ms=0):
+        """Results as (user, start, end, ...) and late rows, both sorted."""
+        rows = sorted(rows, key=lambda row: (sum(row[0].encode()) % 128, row[0], row[2]))
+        step = self._rng.randint(1, 6)
+        batches = [self._batch(*rows[at : at + step]) for at in range(0, len(rows), step)]
+        done = self._operator.epoch(
+            self._make(),
+            batches,
+            watermark=watermark,
+            row_watermark=watermark,
+            now_ms=now_ms,
+            output=self._schema,
+            **self._changes,
+        )
+        made, late = [], []
+        for batch in done.batches[:-1]:
+            for row in batch.to_pylist():
+                if row.get("_m_o0") is not None:
+                    late.append(tuple(row["_m_o0"].values()))
+                else:
+                    made.append(tuple(_plain(row[name]) for name in self._schema.names))
+        return sorted(made), sorted(late)
+
+
+def _plain(value):
+    return round(value.timestamp() * 1000) if hasattr(value, "timestamp") else value
+
+
+def aggregated(rows):
+    numbers = [n for _, n in rows]
+    return len(numbers), sum(numbers), min(numbers), max(numbers)
+
+
+class Oracle:
+    """Windows of event time over all rows of each key that still count.
+
+    Args:
+        windows_of: from all (time, n) of a key to its windows: (start, end) -> rows.
+    """
+
+    def __init__(self, windows_of, lateness):
+        self.windows_of, self.lateness = windows_of, lateness
+        self.rows = defaultdict(list)
+        self.before = -(1 << 63)
+
+    def epoch(self, rows, watermark):
+        made, late = [], []
+        for user, kept in self.rows.items():
+            for (start, end), mine in self.windows_of(kept).items():
+                if self.before < end - 1 <= watermark:
+                    made.append((user, start, end, *aggregated(mine)))
+        for user in self.rows:
+            self.rows[user] = self._alive(self.rows[user], watermark)
+        for user, n, at in sorted(rows, key=lambda row: row[2]):
+            kept = self.rows[user]
+            open_ones = {
+                window: mine
+                for window, mine in self.windows_of([*kept, (at, n)]).items()
+                if (at, n) in mine and window[1] - 1 + self.lateness > watermark
+            }
+            if not open_ones:
+                if at + self.lateness <= watermark:
+                    late.append((user, n))
+                continue
+            kept.append((at, n))
+            for (start, end), mine in open_ones.items():
+                if end - 1 <= watermark:
+                    made.append((user, start, end, *aggregated(mine)))
+        self.before = max(self.before, watermark)
+        return sorted(made), sorted(late)
+
+    def _alive(self, rows, watermark):
+        found = []
+        for (_, end), mine in self.windows_of(rows).items():
+            if end - 1 + self.lateness > watermark:
+                found += [row for row in mine if row not in found]
+        return found
+
+
+def sliding(size, slide, offset=0):
+    def windows_of(rows):
+        found = defaultdict(list)
+        for at, n in rows:
+            for k in range(-(size // slide) - 1, 2):
+                start = ((at - offset) // slide + k) * slide + offset
+                if start <= at < start + size:
+                    found[start, start + size].append((at, n))
+        return found
+
+    return windows_of
+
+
+def sessions(gap):
+    def windows_of(rows):
+        found: list = []
+        for at, n in sorted(rows):
+            if found and at <= found[-1][-1][0] + gap:
+                found[-1].append((at, n))
+            else:
+                found.append([(at, n)])
+        return {(mine[0][0], mine[-1][0] + gap): mine for mine in found}
+
+    return windows_of
+
+
+CASES = {
+    "tumbling": (Tumbling("20ms"), sliding(20, 20)),
+    "tumbling with an offset": (Tumbling("20ms", offset="7ms"), sliding(20, 20, 7)),
+    "sliding": (Sliding("20ms", "5ms"), sliding(20, 5)),
+    "sliding by an odd step": (Sliding("20ms", "7ms"), sliding(20, 7)),
+    "with gaps": (Sliding("5ms", "20ms"), sliding(5, 20)),
+    "sessions": (Session("10ms"), sessions(10)),
+}
+
+
+def stream(rng, epochs=6):
+    """Rows (user, n, time) and the watermark of each epoch; the last one is the end."""
+    at, watermark = 0, -(1 << 63)
+    for epoch in range(epochs):
+        rows = [
+            (rng.choice(KEYS), rng.randint(-9, 9), max(-30, at + rng.randint(-40, 25)))
+            for _ in range(rng.randint(0, 14))
+        ]
+        # Sets of rows: of two that are equal the oracle could not say which is late.
+        yield list({(row[0], row[2]): row for row in rows}.values()), watermark
+        at += rng.randint(0, 30)
+        ahead = max(watermark, at - rng.randint(1, 10))
+        watermark = ahead if epoch + 2 < epochs else MAX_WATERMARK
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("lateness", [0, 15])
+def test_windows_of_event_time_are_those_of_all_rows(case, lateness, new_operator, batch):
+    assigner, windows_of = CASES[case]
+    for seed in range(6):
+        rng = Random(f"{case} {lateness} {seed}")
+        oracle = Oracle(windows_of, lateness)
+        run = Run(
+            new_operator(), batch, lambda: by_rows(assigner, None, f"{lateness}ms"), output(), rng
+        )
+        seen = set()
+        for given, watermark in stream(rng):
+            rows = [row for row in given if (row[0], row[2]) not in seen]
+            seen |= {(row[0], row[2]) for row in rows}
+            assert run.epoch(rows, watermark) == oracle.epoch(rows, watermark), (seed, watermark)
+
+
+@pytest.fixture
+def run(operator, batch):
+    def make(make_function, schema=None, **changes):
+        return Run(operator, batch, make_function, schema or output(), Random(1), **changes)
+
+    return make
+
+
+def test_each_count_fires_with_every_nth_row_of_a_window_and_not_at_its_end(run):
+    windows = run(lambda: by_rows(Tumbling("10ms"), EachCount(2)))
+    rows = [("a", 1, 1), ("a", 2, 2), ("a", 3, 3), ("a", 4, 12), ("b", 5, 1)]
+    assert windows.epoch(rows, 0)[0] == [("a", 0, 10, 2, 3, 1, 2)]
+    assert windows.epoch([("a", 9, 4)], 0)[0] == [("a", 0, 10, 4, 15, 1, 9)]
+    assert windows.epoch([], MAX_WATERMARK)[0] == []
+
+
+def test_windows_of_a_count_take_so_many_rows_each_over_any_epochs(run):
+    windows = run(lambda: by_rows(Count(3)), output(timed=False))
+    assert windows.epoch([("a", n, n) for n in range(8)], 0)[0] == [
+        ("a", 3, 3, 0, 2),
+        ("a", 3, 12, 3, 5),
+    ]
+    assert windows.epoch([("a", 8, 1), ("b", 1, 1)], 5)[0] == [("a", 3, 21, 6, 8)]
+
+
+def test_counts_of_sessions_that_merge_are_added(run):
+    windows = run(lambda: by_rows(Session("10ms"), EachCount(4)))
+    assert windows.epoch([("a", 1, 0), ("a", 2, 15), ("a", 3, 16)], -1)[0] == []
+    assert windows.epoch([("a", 4, 8)], -1)[0] == [("a", 0, 26, 4, 10, 1, 4)]
+
+
+def test_a_global_window_gives_nothing_unless_its_trigger_does(run):
+    assert run(lambda: by_rows(Global()), output(timed=False)).epoch(
+        [("a", 1, 1)], MAX_WATERMARK
+    ) == ([], [])
+
+
+def test_early_results_come_each_interval_until_the_end(run):
+    windows = run(lambda: by_rows(Tumbling("1s"), Early("10s")))
+    assert windows.epoch([("a", 1, 5)], 0, now_ms=1_000)[0] == []
+    assert windows.epoch([("a", 2, 6)], 0, now_ms=9_999)[0] == []
+    assert windows.epoch([], 0, now_ms=47_000)[0] == [("a", 0, 1000, 2, 3, 1, 2)]
+    assert windows.epoch([], 0, now_ms=49_999)[0] == []
+    assert windows.epoch([("a", 4, 7)], 0, now_ms=50_000)[0] == [("a", 0, 1000, 2, 3, 1, 2)]
+    assert windows.epoch([], 999, now_ms=50_001)[0] == [("a", 0, 1000, 3, 7, 1, 4)]
+    assert windows.epoch([], MAX_WATERMARK, now_ms=90_000)[0] == []
+
+
+@pytest.mark.parametrize(
+    "assigner", [Tumbling("10s", time="processing"), Session("4s", time="processing")]
+)
+def test_windows_of_processing_time_end_by_the_clock(run, assigner):
+    windows = run(lambda: by_rows(assigner))
+    assert windows.epoch([("a", 1, 77), ("a", 2, 3)], 0, now_ms=6_000)[0] == []
+    end = 10_000
+    start = 0 if isinstance(assigner, Sliding) else 6_000
+    assert windows.epoch([], 0, now_ms=end - 2)[0] == []
+    assert windows.epoch([], 0, now_ms=end - 1)[0] == [("a", start, end, 2, 3, 1, 2)]
+    assert windows.epoch([], MAX_WATERMARK, now_ms=end + 90_000)[0] == []
+
+
+class Newest(ProcessWindowFunction):
+    def open(self, ctx):
+        self.windows = ctx.get_state(ValueStateDescriptor("windows", "long"))
+
+    def process(self, key, ctx, rows):
+        seen = (self.windows.value() or 0) + 1
+        self.windows.update(seen)
+        yield key, ctx.window.start, seen, [row.n for row in rows]
+
+
+def test_a_function_gets_all_rows_of_its_window_in_their_order(run):
+    schema = pa.schema(
+        [
+            ("user", pa.string()),
+            ("start", pa.int64()),
+            ("seen", pa.int64()),
+            ("all", pa.list_(pa.int64())),
+        ]
+    )
+    row = STREAM.simpleString()
+    windows = run(
+        lambda: WindowOperator(
+            windowing(Session("10ms"), None, "5ms", "drop"), Collected(row, Newest())
+        ),
+        schema,
+    )
+    assert windows.epoch([("a", 3, 0), ("a", 1, 20), ("a", 2, 3)], -1)[0] == []
+    assert windows.epoch([("a", 5, 11)], 12)[0] == [("a", 0, 1, [3, 2])]
+    # Both sessions became one, which has what each had: the earlier one's first.
+    assert windows.epoch([], MAX_WATERMARK)[0] == [("a", 0, 2, [3, 2, 1, 5])]
+
+
+def tens(one, other):
+    return one.user, one.n * 10 + other.n
+
+
+def test_rows_of_a_window_are_reduced_two_by_two(run):
+    schema = pa.schema([("user", pa.string()), ("n", pa.int64())])
+    row = STREAM.simpleString()
+    windows = run(
+        lambda: WindowOperator(windowing(Tumbling("10ms"), None, "0s", "drop"), Reduced(row, tens)),
+        schema,
+    )
+    assert windows.epoch([("a", 1, 0), ("a", 2, 5), ("a", 3, 7)], -1)[0] == []
+    assert windows.epoch([], 9)[0] == [("a", 123)]
+
+
+def test_a_sum_that_does_not_fit_is_refused_by_its_column(run):
+    with pytest.raises(SubtaskFailure, match="does not fit 64 bits: column=n"):
+        run(lambda: by_rows(Tumbling("1s"))).epoch([("a", (1 << 63) - 1, 0), ("a", 1, 0)], 0)
+
+
+def test_means_and_counts_pass_nulls_over(run):
+    schema = pa.schema([("user", pa.string()), *TIMED, ("mean", pa.float64()), ("n", pa.int64())])
+    windows = run(
+        lambda: by_rows(Tumbling("10ms"), aggregates={"mean": avg("n"), "n": count("n")}), schema
+    )
+    windows.epoch([("a", 1, 0), ("a", None, 1), ("a", 4, 2), ("b", None, 0)], -1)
+    assert windows.epoch([], 9)[0] == [("a", 0, 10, 2.5, 2), ("b", 0, 10, None, 0)]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: Tumbling("0s"), "a window needs some time"),
+        (lambda: Tumbling("10"), "not a duration"),
+        (lambda: Tumbling("10s", offset="10s"), "less than one slide"),
+        (lambda: Session("1s", time=untyped("wall")), "event time or processing time"),
+        (lambda: Count(0), "positive integer: size=0"),
+        (lambda: EachCount(True), "positive integer: count=True"),
+        (lambda: windowing(untyped("1m"), None, "0s", "drop"), "window takes Tumbling"),
+        (lambda: windowing(Count(1), untyped("often"), "0s", "drop"), "a trigger is AtEnd"),
+        (lambda: windowing(Tumbling("1s"), None, "0s", "keep"), "late is 'drop' or the OutputTag"),
+        (lambda: windowing(Count(1), None, "1s", "drop"), "leave out allowed_lateness"),
+        (lambda: bound("w", {}, STREAM), "name at least one aggregate"),
+        (lambda: bound("w", {"x": "n"}, STREAM), r"x='n'"),
+        (lambda: bound("w", {"x": sum_("m")}, STREAM), "no such column to aggregate"),
+        (lambda: bound("w", {"x": sum_("user")}, STREAM), "has no sum: .*type=string"),
+    ],
+)
+def test_what_makes_no_window_is_refused(given, message):
+    with pytest.raises(UserError, match=message):
+        given()
