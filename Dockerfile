@@ -15,6 +15,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE CHANGELOG.md ./
 COPY backends backends
 COPY operator operator
 COPY runtime runtime
+COPY runtime/image/trim.py ./
 
 # The arguments are for builds that reach packages in another way than the default index.
 FROM build AS build-operator
@@ -22,6 +23,7 @@ ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 RUN /opt/tools/bin/python -m pip --python /opt/moorage install -q -c constraints.txt '.[operator]' \
+    && python3 trim.py operator /opt/moorage/lib/python3*/site-packages \
     && find /opt/moorage -name '__pycache__' -prune -exec rm -rf {} + \
     && python -m compileall -q --invalidation-mode checked-hash /opt/moorage/lib
 
@@ -30,6 +32,7 @@ ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
 RUN /opt/tools/bin/python -m pip --python /opt/moorage install -q -c constraints.txt '.[runtime,cli,kafka]' \
+    && python3 trim.py runtime /opt/moorage/lib/python3*/site-packages \
     && find /opt/moorage -name '__pycache__' -prune -exec rm -rf {} + \
     && python -m compileall -q --invalidation-mode checked-hash /opt/moorage/lib
 
