@@ -152,6 +152,28 @@ def _pinned(order: NDArray[np.int64], *, runs_on: bool) -> NDArray[np.int64]:
     return np.concatenate((order[order != last], [last]))
 
 
+def encoded_namespaces(columns: Sequence[Any]) -> list[bytes]:
+    """What stands behind the state's id for many namespaces of integers, a column after the other.
+
+    The same bytes as `keyed.namespaces.namespace_bytes` gives for each.
+    """
+    numbers = [np.ascontiguousarray(column, np.int64) for column in columns]
+    several = len(numbers) > 1
+    fields: list[tuple[str, str]] = [("size", ">u4")]
+    for i in range(len(numbers)):
+        fields += [(f"length{i}", ">u4")] if several else []
+        fields.append((f"value{i}", ">u8"))
+    table = np.empty(len(numbers[0]), np.dtype(fields))
+    table["size"] = table.itemsize - _LENGTH.size
+    for i, column in enumerate(numbers):
+        if several:
+            table[f"length{i}"] = _U64.size
+        table[f"value{i}"] = column.view(np.uint64) ^ np.uint64(_SIGN)
+    raw: Any = table.view(np.dtype((np.void, table.itemsize)))
+    found: list[bytes] = raw.tolist()
+    return found
+
+
 def _timestamp_micros(value: datetime.datetime) -> int:
     aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
     return (aware - _EPOCH) // _MICROSECOND

@@ -288,6 +288,15 @@ class KeyedStateStore:
                     return self._schemas[name], self._declared[name].type
         return None
 
+    def plain_namespaced(self, handle: Any) -> tuple[StateSchema, str] | None:
+        """The same of a state that has one value, unstamped, for each namespace."""
+        for name, known in self._handles.items():
+            schema = self._schemas[name]
+            if known is handle and schema.namespace_types:
+                plain = schema.kind not in {"list", "map"} and schema.ttl_ms is None
+                return (schema, self._declared[name].type) if plain else None
+        return None
+
     def codec_of(self, descriptor: StateDescriptor) -> StateCodec:
         """How values of a registered state are written, and read also where it had other types."""
         schema = self._schemas[descriptor.name]

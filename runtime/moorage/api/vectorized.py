@@ -3,33 +3,65 @@
 What a user writes where a Python call for every row costs too much.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from moorage.api.functions import KeyedProcessFunction, OutputTag
-from moorage_state.keyed import ValueState
+from moorage_state.keyed import TimeDomain, ValueState
 
 _Columns: TypeAlias = "pa.Table | pa.RecordBatch"
 _Made: TypeAlias = "_Columns | tuple[OutputTag, _Columns]"
 BatchOutput: TypeAlias = "_Made | Iterable[_Made] | None"
 
 
+Positions: TypeAlias = "NDArray[np.int64] | Sequence[int]"
+
+
 class _States(Protocol):
     def get(self, state: Any) -> pa.Array: ...
     def put(self, state: Any, column: Any) -> None: ...
+    def get_at(self, state: Any, of: Positions, namespaces: Sequence[Positions]) -> pa.Array: ...
+    def put_at(
+        self, state: Any, of: Positions, namespaces: Sequence[Positions], column: Any
+    ) -> None: ...
+
+
+class _Timers(Protocol):
+    def register(
+        self, positions: Iterable[int], times: Iterable[int], domain: TimeDomain, now_ms: int
+    ) -> None: ...
+    def delete(
+        self, positions: Iterable[int], times: Iterable[int], domain: TimeDomain
+    ) -> None: ...
+
+
+class DueTimers(NamedTuple):
+    """Timers of some keys that are due, by key and time.
+
+    Attributes:
+        domain: what kind they are of.
+        key_index: for each, the position of its key.
+        times: for each, its time in milliseconds since 1970 UTC.
+    """
+
+    domain: TimeDomain
+    key_index: NDArray[np.int64]
+    times: NDArray[np.int64]
 
 
 class BatchContext:
-    """Handed to `process_batch`: the chunk's keys and their state.
+    """Handed to `process_batch` and `on_timers`: the chunk's keys, their state and their timers.
 
     Attributes:
         starts: where each key's rows begin in the table; they lie together.
         key_index: for each row, the position of its key.
         timestamps: event times of the rows in milliseconds; None where none is declared.
+
+    In `on_timers` there are no rows.
     """
 
     def __init__(
@@ -40,7 +72,11 @@ class BatchContext:
         timestamps: pa.Array | None,
         watermark: int,
         emit: Callable[[OutputTag, Any], None],
+        timers: _Timers | None = None,
+        now_ms: int = 0,
     ) -> None:
+        self._timers = timers
+        self._now_ms = now_ms
         self._states = states
         self._emit = emit
         self._watermark = watermark
@@ -52,6 +88,64 @@ class BatchContext:
     def current_watermark(self) -> int:
         """The event time up to which the stream is taken to be complete."""
         return self._watermark
+
+    def current_processing_time(self) -> int:
+        """See `TimerService.current_processing_time`."""
+        return self._now_ms
+
+    def register_timers(
+        self, key_index: Positions, times: Positions, domain: TimeDomain = TimeDomain.EVENT_TIME
+    ) -> None:
+        """Have `on_timers` called for keys at times; once for each key, time and domain.
+
+        Args:
+            key_index: for each timer the position of its key.
+            times: for each its time in milliseconds since 1970 UTC.
+
+        Raises:
+            RuntimeError: the function has no `on_timers`.
+        """
+        self._require().register(_listed(key_index), _listed(times), domain, self._now_ms)
+
+    def delete_timers(
+        self, key_index: Positions, times: Positions, domain: TimeDomain = TimeDomain.EVENT_TIME
+    ) -> None:
+        """Delete timers, those of them that are set; see `register_timers`."""
+        self._require().delete(_listed(key_index), _listed(times), domain)
+
+    def _require(self) -> _Timers:
+        if self._timers is None:
+            raise RuntimeError(
+                "this function sets timers but does not define on_timers(keys, timers, ctx)"
+            )
+        return self._timers
+
+    def get_namespaced_values(
+        self, state: Any, key_index: Positions, *namespaces: Positions
+    ) -> pa.Array:
+        """The values of a namespaced state as a column, null where there is none.
+
+        Args:
+            state: what `RuntimeContext.get_namespaced_state` gave for a value, reducing or
+                aggregating state (then these are accumulators), with namespaces of integers.
+            key_index: for each value the position of its key.
+            namespaces: for each value its namespace, an array for each of its columns.
+
+        Raises:
+            UserError: it is no such state, or one with a time to live.
+        """
+        return self._states.get_at(state, key_index, namespaces)
+
+    def put_namespaced_values(
+        self, state: Any, key_index: Positions, *namespaces: Positions, column: Any
+    ) -> None:
+        """Set a namespaced state, see `get_namespaced_values`; null clears.
+
+        Raises:
+            StateTypeError: the column is not of the state's type.
+            UserError: it has another length; or see `get_namespaced_values`.
+        """
+        self._states.put_at(state, key_index, namespaces, column)
 
     def get_values(self, state: ValueState) -> pa.Array:
         """The values of a state as a column, one for each key, null where there is none.
@@ -81,12 +175,18 @@ class BatchContext:
         self._emit(tag, table)
 
 
+def _listed(given: Positions) -> list[int]:
+    numbers: list[int] = np.asarray(given, np.int64).tolist()
+    return numbers
+
+
 class KeyedBatchFunction(KeyedProcessFunction):
     """A function over all rows of many keys at once, with value states as columns.
 
     `open` gets the handles of value states as for any function; `process_batch` reads and writes
     them through its context. A key comes once in a call, with its rows in their order, but its rows
-    may be spread over several calls: what one call put, the next one gets. There are no timers.
+    may be spread over several calls: what one call put, the next one gets. Where `on_timers` is
+    defined, timers can be set; time stands still within an epoch.
 
     It must be deterministic, as a `KeyedProcessFunction` must be.
     """
@@ -108,3 +208,15 @@ class KeyedBatchFunction(KeyedProcessFunction):
             ``tag, table`` for side outputs; or None.
         """
         raise TypeError(f"{type(self).__name__} does not define process_batch(keys, table, ctx)")
+
+    def on_timers(
+        self,
+        keys: pa.Array,  # noqa: ARG002
+        timers: DueTimers,  # noqa: ARG002
+        ctx: BatchContext,  # noqa: ARG002
+    ) -> BatchOutput:
+        """Handle timers of one kind that are due, of some keys; gives what `process_batch` gives.
+
+        For a key, an epoch is: timers that are due, its rows, timers that have become due.
+        """
+        raise TypeError(f"{type(self).__name__} does not define on_timers(keys, timers, ctx)")

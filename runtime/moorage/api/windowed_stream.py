@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from moorage.api.aggregates import Aggregate, bound
+from moorage.api.window_columns import by_column
 from moorage.api.window_operator import Aggregated, Collected, Contents, Reduced, WindowOperator
 from moorage.api.windows import ProcessWindowFunction, Windowing
 from moorage_state.errors import UserError
@@ -107,7 +108,8 @@ class WindowedStream:
             )
         if late is not None and late not in sides:
             sides.append(late)
-        function = WindowOperator(self._windows, contents)
+        by_columns = by_column(self._windows, contents, self._keyed.columns)
+        function = by_columns or WindowOperator(self._windows, contents)
         return self._keyed.process(
             function, uid=uid, output=output, **{**options, "side_outputs": sides}
         )

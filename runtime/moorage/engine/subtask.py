@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -28,6 +29,7 @@ from moorage.api.functions import (
 from moorage.api.sinks import Sink, StageId
 from moorage.api.vectorized import KeyedBatchFunction
 from moorage.engine.acks import Ack, EpochIncomplete, ReadRows, Tally, encode_ack, tally
+from moorage.engine.chunk_timers import ChunkTimers
 from moorage.engine.columns import (
     ACK_COLUMN,
     GROUP_COLUMN,
@@ -47,6 +49,7 @@ from moorage.engine.subtask_plan import NEVER, UNKNOWN, SubtaskPlan
 from moorage.engine.task_failures import SubtaskFailure, failure_in
 from moorage.engine.timers import Firing, FiringAtTheEnd, NothingStored
 from moorage.engine.vectorized_loop import VectorizedLoop
+from moorage_state.errors import UserError
 from moorage_state.keyed import KeyedStateStore, KeyTimers
 from moorage_state.keygroups import range_of
 
@@ -134,8 +137,30 @@ def run_subtask(plan: SubtaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterato
         raise failure_in(plan.function, exc, where) from exc
 
 
+def _timers_of(
+    plan: SubtaskPlan, store: KeyedStateStore
+) -> tuple[KeyTimers | None, ChunkTimers | None]:
+    """The timers of a function, one key at a time or many; none for one that handles none."""
+    function = plan.function
+    by_key = type(function).on_timer is not KeyedProcessFunction.on_timer
+    if not isinstance(function, KeyedBatchFunction):
+        return (KeyTimers(store) if by_key else None), None
+    if by_key:
+        raise UserError(
+            f"a vectorized function has its timers in on_timers(keys, timers, ctx): "
+            f"operator={plan.uid} function={type(function).__name__}; leave out on_timer, or write "
+            f"a KeyedProcessFunction"
+        )
+    has_timers = type(function).on_timers is not KeyedBatchFunction.on_timers
+    return None, (ChunkTimers(store) if has_timers else None)
+
+
 def _firing(
-    plan: SubtaskPlan, header: Header, ctx: ProcessContext, timers: KeyTimers, out: OutputBuffer
+    plan: SubtaskPlan,
+    header: Header,
+    ctx: ProcessContext,
+    timers: Any,  # of one key at a time or many: whose they are asks them itself
+    out: OutputBuffer,
 ) -> Firing:
     if plan.batch:
         return FiringAtTheEnd(plan.function, ctx, timers, out)
@@ -156,8 +181,7 @@ class _Subtask:
         )
         self._function = plan.function
         self._sending = SubtaskOutput(plan, header.subtask)
-        has_timers = type(plan.function).on_timer is not KeyedProcessFunction.on_timer
-        timers = KeyTimers(self._store) if has_timers else None
+        timers, many = _timers_of(plan, self._store)
         self._operator_state = (
             SubtaskOperatorState(plan, header.subtask, bound, self._store)
             if plan.operator_state
@@ -171,10 +195,14 @@ class _Subtask:
         )
         self._ctx._emit = self._sending.buffer.emit
         self._firing: Firing | None = None
-        if timers is not None:
-            self._firing = _firing(plan, header, self._ctx, timers, self._sending.buffer)
-        loop = VectorizedLoop if isinstance(plan.function, KeyedBatchFunction) else KeyLoop
-        self._loop = loop(plan, self._ctx, self._store, self._sending, self._firing)
+        if (found := timers or many) is not None:
+            self._firing = _firing(plan, header, self._ctx, found, self._sending.buffer)
+        common = plan, self._ctx, self._store, self._sending, self._firing
+        self._loop: KeyLoop | VectorizedLoop = (
+            VectorizedLoop(*common, many)
+            if isinstance(plan.function, KeyedBatchFunction)
+            else KeyLoop(*common)
+        )
         self._rows_in = 0
         self._read = Tally()
         self._filter = RowFilter(plan)

@@ -36,6 +36,7 @@ class Firing:
 
     Attributes:
         fired: how many timers fired.
+        watermark: see above.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Firing:
         self._out = out
         self._service = service = ctx.timer_service()
         self._row_watermark = service.current_watermark()
-        self._watermark = watermark
+        self.watermark = self._watermark = watermark
         self._now_ms = service.current_processing_time()
         self._next_timer = next_timer
         self._by_event = self._watermark > NO_WATERMARK
@@ -61,6 +62,15 @@ class Firing:
         self._event_holds_to = self._now_ms
         self._done: set[bytes] = set()
         self.fired = 0
+
+    @property
+    def limits(self) -> list[tuple[TimeDomain, int]]:
+        """Up to which times timers fire, in the order in which they do: for vectorized functions.
+
+        A domain of which none can be due is left out.
+        """
+        found = [(_PROCESSING, self._now_ms)] if self._by_clock else []
+        return [*found, (_EVENT, self._watermark)] if self._by_event else found
 
     def any_due(self) -> bool:
         """Whether the current key has due timers."""
@@ -123,7 +133,11 @@ class Firing:
         To be called before its rows, or after them if it may still have timers that were due.
         """
         if self._timers.had_due(self._watermark, self._now_ms):
-            self._done.add(prefix)
+            self.mark_done(prefix)
+
+    def mark_done(self, prefix: bytes) -> None:
+        """A key had rows, and had timers that were due when the epoch began."""
+        self._done.add(prefix)
 
     def pages(self, bound: BoundRange) -> Iterator[tuple[TimeDomain, dict[bytes, int]]]:
         """Keys with timers that were due when the epoch began, but for those with rows.
@@ -153,9 +167,13 @@ class Firing:
 
     def is_first(self, domain: TimeDomain, time_ms: int) -> bool:
         """Whether the current key is found the first time, by this timer of it."""
+        return self.is_first_of(self._timers.first_stored(), domain, time_ms)
+
+    def is_first_of(self, stored: tuple[int, int], domain: TimeDomain, time_ms: int) -> bool:
+        """The same of a key whose earliest times were these when the epoch began."""
         # Its timers as the epoch found them tell, so that no list of keys is kept: its earliest
         # comes first, and event time is looked for before processing time.
-        event, processing = self._timers.first_stored()
+        event, processing = stored
         if domain is _EVENT:
             return event == time_ms
         return processing == time_ms and not (self._by_event and event <= self._watermark)
@@ -212,6 +230,11 @@ class FiringAtTheEnd(Firing):
         self._now_ms = MAX_WATERMARK
         self._by_event = self._by_clock = True
         self._event_holds_to = NOTHING_HELD
+
+    @property
+    def limits(self) -> list[tuple[TimeDomain, int]]:
+        """See `Firing.limits`."""
+        return [(_EVENT, MAX_WATERMARK), (_PROCESSING, MAX_WATERMARK)]
 
     def any_due(self) -> bool:
         """See `Firing.any_due`; a key that has set no timer, as at its first row, has none."""

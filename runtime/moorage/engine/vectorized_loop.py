@@ -3,25 +3,31 @@
 Decides what is read when, and that a key is written once. Called by the subtask.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from operator import add
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from moorage.api.functions import ProcessContext
-from moorage.api.vectorized import BatchContext, KeyedBatchFunction
+from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction, Positions
+from moorage.engine.chunk_timers import ChunkTimers
 from moorage.engine.outputs import SubtaskOutput, is_pair
 from moorage.engine.range_access import BoundRange
 from moorage.engine.rows import Chunk, chunk_of, time_column
 from moorage.engine.subtask_plan import SubtaskPlan
 from moorage.engine.timers import Firing
 from moorage_state.columnar import ColumnCodec
+from moorage_state.columnar.arrow import arrow_type
 from moorage_state.errors import UserError
 from moorage_state.keyed import KeyedStateStore
 from moorage_state.keylayout import state_id
-from moorage_state.keys import KeyCodec
+from moorage_state.keys import KeyCodec, encoded_namespaces
+from moorage_state.types import parse_type
 
+_KEY_AT = 7
 _Raws = list[bytes | None]
 
 
@@ -30,7 +36,10 @@ class VectorizedLoop:
 
     Attributes:
         in_key: never; a failure is one of many keys.
-        keys: how many keys had rows.
+        keys: how many keys had rows, or timers that fired without.
+
+    Args:
+        firing, timers: None for a function without timers.
     """
 
     def __init__(
@@ -40,13 +49,8 @@ class VectorizedLoop:
         store: KeyedStateStore,
         sending: SubtaskOutput,
         firing: Firing | None,
+        timers: ChunkTimers | None = None,
     ) -> None:
-        if firing is not None:
-            raise UserError(
-                f"a vectorized function has no timers: operator={plan.uid} "
-                f"function={type(plan.function).__name__}; leave out on_timer, or write a "
-                f"KeyedProcessFunction"
-            )
         self._plan = plan
         self._function: KeyedBatchFunction = plan.function  # type: ignore[assignment]  # whoever makes a loop has looked
         self._watermark = ctx.timer_service().current_watermark()
@@ -54,6 +58,10 @@ class VectorizedLoop:
         self._codec = KeyCodec(plan.key_types)
         self._states = _ChunkStates(store)
         self._store = store
+        self._firing, self._timers = firing, timers
+        # See `KeyLoop`; with the backend batch there is nothing before the rows.
+        self._rows_first = plan.upstream is not None or plan.batch
+        self._last: tuple[list[bytes], pa.Array] | None = None
         self.in_key = False
         self.keys = 0
 
@@ -61,42 +69,144 @@ class VectorizedLoop:
         """Process a batch that is not empty and holds no null key."""
         plan = self._plan
         chunk = chunk_of(batch, plan.key_columns, self._codec, self._states.last)
-        self._states.begin(chunk)
+        if not chunk.runs_on:
+            yield from self.end_key()
+        self._begin(chunk.prefixes, runs_on=chunk.runs_on)
         self.keys += len(chunk.prefixes) - chunk.runs_on
-        # A generator puts states while it is asked for its tables.
-        for made in _batches(self._call(chunk)):
-            yield from self._sending.send(made)
-        yield from self._sending.flush()
+        keys = self._keys_of(chunk)
+        count = len(chunk.prefixes)
+        if not self._rows_first:
+            yield from self._fire(keys, range(int(chunk.runs_on), count))
+        yield from self._send(self._call(keys, chunk))
+        # The last key may have more rows: its timers wait for them.
+        yield from self._fire(keys, range(count - 1), after_rows=True)
+        self._end()
+        self._last = chunk.prefixes[-1:], keys.slice(count - 1)
+
+    def end_key(self) -> Iterator[pa.RecordBatch]:
+        """Fire what the last key's rows left due, and write what was put for it."""
+        if self._last is not None and self._timers is not None:
+            prefixes, keys = self._last
+            self._begin(prefixes, runs_on=True)
+            yield from self._fire(keys, range(1), after_rows=True)
+            self._end()
+        self._last = None
+        self._states.finish()
+        if self._timers is not None:
+            self._timers.finish()
+
+    def fire_without_rows(self, bound: BoundRange) -> Iterator[pa.RecordBatch]:
+        """Fire timers of the keys that had no row in this epoch."""
+        firing, timers = self._firing, self._timers
+        if firing is None or timers is None:
+            return
+        for domain, page in firing.pages(bound):
+            prefixes = list(page)
+            timers.begin(prefixes, runs_on=False)
+            mine = [
+                prefix
+                for i, prefix in enumerate(prefixes)
+                if firing.is_first_of(timers.first_stored(i), domain, page[prefix])
+            ]
+            if not mine:
+                continue
+            self._begin(mine, runs_on=False)
+            self.keys += len(mine)
+            yield from self._fire(self._decoded(mine), range(len(mine)))
+            self._end()
+            self._states.finish()
+            timers.finish()
+
+    # -- one chunk -----------------------------------------------------------------------------
+
+    def _begin(self, prefixes: list[bytes], *, runs_on: bool) -> None:
+        self._states.begin(prefixes, runs_on=runs_on)
+        if self._timers is not None:
+            self._timers.begin(prefixes, runs_on=runs_on)
+
+    def _end(self) -> None:
         self._states.end()
+        if self._timers is not None:
+            self._timers.end()
         self._store.flush_key()
 
-    def _call(self, chunk: Chunk) -> Any:
-        starts = np.array(chunk.starts, np.int64)
-        rows = chunk.rows.num_rows
-        context = BatchContext(
+    def _call(self, keys: pa.Array, chunk: Chunk) -> Any:
+        rows = chunk.rows
+        context = self._context(
+            np.array(chunk.starts, np.int64), rows.num_rows, time_column(rows), self._watermark
+        )
+        return self._function.process_batch(keys, rows.select(list(self._plan.columns)), context)
+
+    def _context(
+        self, starts: NDArray[np.int64], rows: int, times: pa.Array | None, watermark: int
+    ) -> BatchContext:
+        return BatchContext(
             self._states,
             starts,
             rows,
-            time_column(chunk.rows),
-            self._watermark,
+            times,
+            watermark,
             self._sending.emit_table,
+            self._timers,
+            self._plan.now_ms,
         )
-        firsts = pa.array(starts)
-        columns = [chunk.rows.column(name).take(firsts) for name in self._plan.key_columns]
-        keys = columns[0]
-        if len(columns) > 1:
-            keys = pa.StructArray.from_arrays(columns, names=list(self._plan.key_columns))
-        table = chunk.rows.select(list(self._plan.columns))
-        return self._function.process_batch(keys, table, context)
 
-    def end_key(self) -> Iterator[pa.RecordBatch]:
-        """Write what was put for the last key of all."""
-        self._states.finish()
-        return iter(())
+    def _fire(
+        self, keys: pa.Array, span: range, *, after_rows: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Fire the timers of some keys that are due, also those that are set meanwhile."""
+        firing, timers = self._firing, self._timers
+        if firing is None or timers is None or not span:
+            return
+        # Only what a call has set can have become due since.
+        if after_rows and not self._rows_first and not timers.changed:
+            return
+        fired = True
+        while fired:
+            fired = False
+            for domain, limit in firing.limits:
+                due, had = timers.pop_due(span, domain, limit)
+                for position in had:
+                    firing.mark_done(self._states.prefix_of(position))
+                if due is None:
+                    continue
+                fired = True
+                firing.fired += len(due.times)
+                yield from self._send(self._on_timers(keys, due, firing))
 
-    def fire_without_rows(self, bound: BoundRange) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """Nothing fires."""
-        return iter(())
+    def _on_timers(self, keys: pa.Array, due: DueTimers, firing: Firing) -> Iterator[Any]:
+        """What the function gives for timers; it may set timers until the last was taken."""
+        assert self._timers is not None  # noqa: S101 - for mypy: whoever calls has looked
+        watermark = max(self._watermark, firing.watermark)
+        context = self._context(np.zeros(0, np.int64), 0, None, watermark)
+        with self._timers.firing(quiesced=self._plan.batch):
+            yield from _batches(self._function.on_timers(keys, due, context))
+
+    def _send(self, produced: Any) -> Iterator[pa.RecordBatch]:
+        # A generator puts states while it is asked for its tables.
+        for made in _batches(produced):
+            yield from self._sending.send(made)
+        yield from self._sending.flush()
+
+    # -- keys ----------------------------------------------------------------------------------
+
+    def _keys_of(self, chunk: Chunk) -> pa.Array:
+        firsts = pa.array(np.array(chunk.starts, np.int64))
+        return self._joined(
+            [chunk.rows.column(name).take(firsts) for name in self._plan.key_columns]
+        )
+
+    def _decoded(self, prefixes: list[bytes]) -> pa.Array:
+        """Keys of which no row came, from what their state begins with."""
+        keys = [self._codec.decode(prefix[_KEY_AT:]) for prefix in prefixes]
+        kinds = [arrow_type(parse_type(ddl)) for ddl in self._plan.key_types]
+        columns = zip(*keys, strict=True)
+        return self._joined([pa.array(c, kind) for c, kind in zip(columns, kinds, strict=True)])
+
+    def _joined(self, columns: list[pa.Array]) -> pa.Array:
+        if len(columns) == 1:
+            return columns[0]
+        return pa.StructArray.from_arrays(columns, names=list(self._plan.key_columns))
 
 
 class _ChunkStates:
@@ -108,21 +218,26 @@ class _ChunkStates:
 
     def __init__(self, store: KeyedStateStore) -> None:
         self._store = store
-        self._codecs: dict[int, tuple[bytes, ColumnCodec]] = {}
+        self._codecs: dict[tuple[int, bool], tuple[bytes, ColumnCodec]] = {}
         self._prefixes: list[bytes] = []
         self._runs_on = False
         self._raws: dict[bytes, _Raws] = {}
         self._put: set[bytes] = set()
         self._waiting: dict[bytes, bytes | None] = {}
+        self._cells: dict[bytes, bytes | None] = {}
         self.last = b""
 
-    def begin(self, chunk: Chunk) -> None:
+    def begin(self, prefixes: list[bytes], *, runs_on: bool) -> None:
         """Take the keys of a chunk; what waited for a key that does not run on is written."""
-        if not chunk.runs_on:
+        if not runs_on:
             self.finish()
-        self._prefixes, self._runs_on = chunk.prefixes, chunk.runs_on
+        self._prefixes, self._runs_on = prefixes, runs_on
         self._raws, self._put = {}, set()
-        self._store.begin_chunk(chunk.prefixes)
+        self._store.begin_chunk(prefixes)
+
+    def prefix_of(self, position: int) -> bytes:
+        """What the stored state of a key of the chunk begins with."""
+        return self._prefixes[position]
 
     def get(self, state: Any) -> pa.Array:
         """See `BatchContext.get_values`."""
@@ -143,9 +258,44 @@ class _ChunkStates:
         self._raws[sid] = codec.encode(column)
         self._put.add(sid)
 
+    def get_at(self, state: Any, of: Positions, namespaces: Sequence[Positions]) -> pa.Array:
+        """See `BatchContext.get_namespaced_values`."""
+        sid, codec = self._codec_of(state, namespaced=True)
+        cells = self._cells_of(sid, of, namespaces)
+        raws = self._store.access.get_many(cells) if cells else []
+        if self._cells:
+            put = self._cells
+            raws = [put.get(cell, raw) for cell, raw in zip(cells, raws, strict=True)]
+        return codec.decode(raws)
+
+    def put_at(
+        self, state: Any, of: Positions, namespaces: Sequence[Positions], column: Any
+    ) -> None:
+        """See `BatchContext.put_namespaced_values`."""
+        sid, codec = self._codec_of(state, namespaced=True)
+        cells = self._cells_of(sid, of, namespaces)
+        if len(column) != len(cells):
+            raise UserError(
+                f"a state is put for as many namespaces as there are values: values={len(column)} "
+                f"namespaces={len(cells)}; give one for each, null to clear"
+            )
+        self._cells.update(zip(cells, codec.encode(column), strict=True))
+
+    def _cells_of(self, sid: bytes, of: Positions, namespaces: Sequence[Positions]) -> list[bytes]:
+        heads = [prefix + sid for prefix in self._prefixes]
+        mine = map(heads.__getitem__, np.asarray(of, np.int64).tolist())
+        return list(map(add, mine, encoded_namespaces(namespaces)))
+
     def end(self) -> None:
         """Write what was put for all keys but the last, which waits."""
         prefixes = self._prefixes
+        if self._cells:
+            mine, last = self._cells, prefixes[-1]
+            waiting = {cell: raw for cell, raw in mine.items() if cell.startswith(last)}
+            for cell in waiting:
+                del mine[cell]
+            self._store.write_many(list(mine), list(mine.values()))
+            self._cells = waiting
         # A key whose rows ran on into this batch is written now, unless it is also the last.
         if self._runs_on and len(prefixes) > 1:
             self._write_waiting(prefixes[0], except_for=self._put)
@@ -159,6 +309,8 @@ class _ChunkStates:
     def finish(self) -> None:
         """Write what waits for the last key."""
         self._write_waiting(self.last, except_for=set())
+        self._store.write_many(list(self._cells), list(self._cells.values()))
+        self._cells = {}
 
     def _write_waiting(self, prefix: bytes, *, except_for: set[bytes]) -> None:
         for sid, raw in sorted(self._waiting.items(), key=lambda item: item[0]):
@@ -174,10 +326,16 @@ class _ChunkStates:
             self._raws[sid] = raws
         return self._raws[sid]
 
-    def _codec_of(self, state: Any) -> tuple[bytes, ColumnCodec]:
-        found = self._codecs.get(id(state))
+    def _codec_of(self, state: Any, *, namespaced: bool = False) -> tuple[bytes, ColumnCodec]:
+        found = self._codecs.get((id(state), namespaced))
         if found is None:
-            plain = self._store.plain_value(state)
+            store = self._store
+            plain = store.plain_namespaced(state) if namespaced else store.plain_value(state)
+            if plain is None and namespaced:
+                raise UserError(
+                    f"get_namespaced_values takes what get_namespaced_state gave for one value, "
+                    f"without a time to live: got={type(state).__name__}"
+                )
             if plain is None:
                 raise UserError(
                     f"a vectorized function reads and writes its value states without a time to "
@@ -185,7 +343,7 @@ class _ChunkStates:
                 )
             schema, declared = plain
             codec = ColumnCodec(schema.type, schema.earlier, schema.name, declared)
-            found = self._codecs[id(state)] = state_id(schema.name), codec
+            found = self._codecs[id(state), namespaced] = state_id(schema.name), codec
         return found
 
 

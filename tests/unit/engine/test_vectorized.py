@@ -280,12 +280,12 @@ def test_handles_cannot_be_used_by_row_in_a_vectorized_function(operator, batch)
         operator.attempt(Mixed(), [batch(("a", 1))])
 
 
-def test_a_vectorized_function_has_no_timers(operator, batch):
+def test_a_vectorized_function_has_no_timers_of_one_key(operator, batch):
     class Timed(Columns):
         def on_timer(self, timestamp, ctx):
             """Never."""
 
-    with pytest.raises(SubtaskFailure, match=r"has no timers: operator=.* function=Timed"):
+    with pytest.raises(SubtaskFailure, match=r"timers in on_timers.*: operator=.* function=Timed"):
         operator.attempt(Timed(), [batch(("a", 1))])
 
 

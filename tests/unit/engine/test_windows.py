@@ -14,6 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from moorage.api.aggregates import avg, bound, count, max_, min_, sum_
 from moorage.api.functions import MAX_WATERMARK, OutputTag
+from moorage.api.window_columns import by_column
 from moorage.api.window_operator import Aggregated, Collected, Reduced, WindowOperator
 from moorage.api.windows import (
     Count,
@@ -34,7 +35,7 @@ from moorage_state.errors import UserError
 STREAM = StructType([StructField("user", StringType()), StructField("n", LongType())])
 AGGREGATES = {"rows": count(), "total": sum_("n"), "least": min_("n"), "most": max_("n")}
 LATE = OutputTag("late")
-TIMED = [("start", pa.timestamp("ms", "UTC")), ("end", pa.timestamp("ms", "UTC"))]
+TIMED = [(f"window_{end}", pa.timestamp("us", "UTC")) for end in ("start", "end")]
 KEYS = "abc"
 
 
@@ -51,6 +52,15 @@ def by_rows(assigner, trigger=None, lateness="0s", aggregates=AGGREGATES):
 
 def untyped(value: Any) -> Any:
     return value
+
+
+def by_columns(assigner, trigger=None, lateness="0s", aggregates=AGGREGATES):
+    windows = windowing(assigner, trigger, lateness, LATE if assigner.domain == 0 else "drop")
+    contents = Aggregated(bound("w", aggregates, STREAM), timed=assigner.domain is not None)
+    return by_column(windows, contents, ("user",))
+
+
+WAYS = {"rows": by_rows, "columns": by_columns}
 
 
 class Run:
@@ -195,14 +205,21 @@ def stream(rng, epochs=6):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("lateness", [0, 15])
-def test_windows_of_event_time_are_those_of_all_rows(case, lateness, new_operator, batch):
+@pytest.mark.parametrize("way", ["rows", "columns", "both"])
+def test_windows_of_event_time_are_those_of_all_rows(case, lateness, way, new_operator, batch):
     assigner, windows_of = CASES[case]
-    for seed in range(6):
+    if way != "rows" and by_columns(assigner) is None:
+        pytest.skip("these windows go row by row")
+    for seed in range(4):
         rng = Random(f"{case} {lateness} {seed}")
         oracle = Oracle(windows_of, lateness)
-        run = Run(
-            new_operator(), batch, lambda: by_rows(assigner, None, f"{lateness}ms"), output(), rng
-        )
+
+        def make(rng=rng):
+            # Over one state, in turns: what one way stores the other goes on with.
+            name = way if way in WAYS else rng.choice(list(WAYS))
+            return WAYS[name](assigner, None, f"{lateness}ms")
+
+        run = Run(new_operator(), batch, make, output(), rng)
         seen = set()
         for given, watermark in stream(rng):
             rows = [row for row in given if (row[0], row[2]) not in seen]
@@ -226,8 +243,9 @@ def test_each_count_fires_with_every_nth_row_of_a_window_and_not_at_its_end(run)
     assert windows.epoch([], MAX_WATERMARK)[0] == []
 
 
-def test_windows_of_a_count_take_so_many_rows_each_over_any_epochs(run):
-    windows = run(lambda: by_rows(Count(3)), output(timed=False))
+@pytest.mark.parametrize("way", WAYS)
+def test_windows_of_a_count_take_so_many_rows_each_over_any_epochs(run, way):
+    windows = run(lambda: WAYS[way](Count(3)), output(timed=False))
     assert windows.epoch([("a", n, n) for n in range(8)], 0)[0] == [
         ("a", 3, 3, 0, 2),
         ("a", 3, 12, 3, 5),
@@ -259,16 +277,40 @@ def test_early_results_come_each_interval_until_the_end(run):
 
 
 @pytest.mark.parametrize(
-    "assigner", [Tumbling("10s", time="processing"), Session("4s", time="processing")]
+    ("way", "assigner"),
+    [
+        ("rows", Tumbling("10s", time="processing")),
+        ("columns", Tumbling("10s", time="processing")),
+        ("rows", Session("4s", time="processing")),
+    ],
 )
-def test_windows_of_processing_time_end_by_the_clock(run, assigner):
-    windows = run(lambda: by_rows(assigner))
+def test_windows_of_processing_time_end_by_the_clock(run, way, assigner):
+    windows = run(lambda: WAYS[way](assigner))
     assert windows.epoch([("a", 1, 77), ("a", 2, 3)], 0, now_ms=6_000)[0] == []
     end = 10_000
     start = 0 if isinstance(assigner, Sliding) else 6_000
     assert windows.epoch([], 0, now_ms=end - 2)[0] == []
     assert windows.epoch([], 0, now_ms=end - 1)[0] == [("a", start, end, 2, 3, 1, 2)]
     assert windows.epoch([], MAX_WATERMARK, now_ms=end + 90_000)[0] == []
+
+
+def test_a_key_with_very_many_open_windows_is_left_with_none(new_operator, batch):
+    made = []
+    for way in WAYS:
+        windows = Run(
+            new_operator(),
+            batch,
+            lambda w=way: WAYS[w](Sliding("600ms", "1ms")),
+            output(),
+            Random(1),
+        )
+        first = windows.epoch([("a", 1, 0), ("b", 1, 700)], -1)[0]
+        some = windows.epoch([("a", 2, 650)], 300)[0]
+        rest = windows.epoch([], MAX_WATERMARK)[0]
+        assert windows.epoch([], MAX_WATERMARK) == ([], [])
+        made.append((first, some, rest))
+        assert (len(first), len(some), len(rest)) == (0, 301, 299 + 600 + 600)
+    assert made[0] == made[1]
 
 
 class Newest(ProcessWindowFunction):
@@ -318,15 +360,17 @@ def test_rows_of_a_window_are_reduced_two_by_two(run):
     assert windows.epoch([], 9)[0] == [("a", 123)]
 
 
-def test_a_sum_that_does_not_fit_is_refused_by_its_column(run):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_sum_that_does_not_fit_is_refused_by_its_column(run, way):
     with pytest.raises(SubtaskFailure, match="does not fit 64 bits: column=n"):
-        run(lambda: by_rows(Tumbling("1s"))).epoch([("a", (1 << 63) - 1, 0), ("a", 1, 0)], 0)
+        run(lambda: WAYS[way](Tumbling("1s"))).epoch([("a", (1 << 63) - 1, 0), ("a", 1, 0)], 0)
 
 
-def test_means_and_counts_pass_nulls_over(run):
+@pytest.mark.parametrize("way", WAYS)
+def test_means_and_counts_pass_nulls_over(run, way):
     schema = pa.schema([("user", pa.string()), *TIMED, ("mean", pa.float64()), ("n", pa.int64())])
     windows = run(
-        lambda: by_rows(Tumbling("10ms"), aggregates={"mean": avg("n"), "n": count("n")}), schema
+        lambda: WAYS[way](Tumbling("10ms"), aggregates={"mean": avg("n"), "n": count("n")}), schema
     )
     windows.epoch([("a", 1, 0), ("a", None, 1), ("a", 4, 2), ("b", None, 0)], -1)
     assert windows.epoch([], 9)[0] == [("a", 0, 10, 2.5, 2), ("b", 0, 10, None, 0)]
