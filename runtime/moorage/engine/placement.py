@@ -154,10 +154,13 @@ def executors(context: SparkContext) -> list[LiveExecutor]:
     for index in range(summaries.size()):
         summary = summaries.apply(index)
         # Excluded are those that failed too often. One that has just registered may be missing for
-        # some milliseconds.
-        if registered.contains(summary.id()) and not summary.isExcluded():
-            host = str(summary.hostPort()).rpartition(":")[0]
-            found.append(LiveExecutor(str(summary.id()), host, int(summary.totalCores())))
+        # some milliseconds; then it is listed, and its cores and its address each come with an
+        # event of their own.
+        cores, address = int(summary.totalCores()), str(summary.hostPort() or "")
+        if not (cores and address) or not registered.contains(summary.id()):
+            continue
+        if not summary.isExcluded():
+            found.append(LiveExecutor(str(summary.id()), address.rpartition(":")[0], cores))
     return sorted(found, key=lambda executor: _age(executor.id))
 
 

@@ -30,6 +30,7 @@ class Spark:
 
     def __init__(self, *ids, local=False, **conf):
         self.ids, self.listed, self.dead = [*ids], [*ids], []
+        self.unaddressed, self.coreless = set(), set()
         self.local, self.conf, self.lists = local, conf, 0
         self._jsc = SimpleNamespace(sc=lambda: self)
         self._jvm = None
@@ -62,8 +63,8 @@ class Spark:
             id=lambda: name,
             isExcluded=lambda: False,
             isActive=lambda: name in self.listed,
-            hostPort=lambda: f"host-{name}:7079",
-            totalCores=lambda: 2,
+            hostPort=lambda: None if name in self.unaddressed else f"host-{name}:7079",
+            totalCores=lambda: 0 if name in self.coreless else 2,
             removeReason=lambda: SimpleNamespace(
                 isDefined=lambda: True, get=lambda: "gone\nfor good"
             ),
@@ -104,6 +105,15 @@ def test_until_all_that_registered_are_listed_it_looks_again(spark):
     spark.listed.append("3")
     assert [len(watch.live()) for _ in range(5)] == [4] * 5
     assert spark.lists == 3
+
+
+def test_one_that_is_listed_before_its_address_or_its_cores_are_known_is_looked_for_again(spark):
+    # Spark puts an entry together of the events of an executor and of its block manager.
+    watch = ExecutorWatch(spark)
+    spark.unaddressed, spark.coreless = {"1"}, {"2"}
+    assert [[e.id for e in watch.live()] for _ in range(2)] == [["0"]] * 2
+    spark.unaddressed, spark.coreless = set(), set()
+    assert watch.live() == [LiveExecutor(name, f"host-{name}", 2) for name in "012"]
 
 
 def test_where_spark_excludes_executors_for_a_while_it_looks_each_time():
