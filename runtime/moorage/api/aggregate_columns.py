@@ -180,6 +180,22 @@ class AggregateColumns:
         """Of both, group by group."""
         return [lane.merged(a, b) for lane, a, b in zip(self._lanes, one, other, strict=True)]
 
+    def running(self, kept: Sequence[Column], nth: NDArray[np.int64]) -> list[Column]:
+        """Of each value what it and those before it in its group make together.
+
+        Args:
+            nth: how manieth of its group each is, from 0.
+        """
+        found, step, most = list(kept), 1, int(nth.max(initial=0))
+        # Each pass adds what the pass before made of twice as many.
+        while step <= most:
+            later = np.flatnonzero(nth >= step)
+            made = self.merged(self.picked(found, later - step), self.picked(found, later))
+            for part, new in zip(found, made, strict=True):
+                part.values[later], part.valid[later] = new.values, new.valid
+            step *= 2
+        return found
+
     def column(self, kept: Sequence[Column]) -> pa.Array:
         """What is kept, as the state's column."""
         fields = [lane.arrow(part) for lane, part in zip(self._lanes, kept, strict=True)]

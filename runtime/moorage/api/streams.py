@@ -48,6 +48,7 @@ from moorage.api.graph import (
     SinkNode,
     Transform,
 )
+from moorage.api.ready_made import ReadyMade
 from moorage.api.sinks import Sink, SinkContext
 from moorage.api.windowed_stream import WindowedStream
 from moorage.api.windows import Trigger, WindowAssigner, windowing
@@ -305,7 +306,7 @@ class DataStream:
         return self.sink_to(ForeachCheckpoint(function), uid=uid)
 
 
-class KeyedStream:
+class KeyedStream(ReadyMade):
     """A stream partitioned by key.
 
     Attributes:

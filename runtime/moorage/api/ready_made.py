@@ -1,0 +1,255 @@
+"""Ready-made operators of a keyed stream: each a vectorized function that anybody could write.
+
+Called by job files through `KeyedStream`, which has these methods.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from moorage.api.aggregate_columns import AggregateColumns
+from moorage.api.aggregates import Aggregate, Aggregates, bound
+from moorage.api.aggregates import count as count_rows
+from moorage.api.aggregates import max_ as max_of
+from moorage.api.aggregates import min_ as min_of
+from moorage.api.aggregates import sum_ as sum_of
+from moorage.api.declarations import parse_duration
+from moorage.api.functions import RuntimeContext
+from moorage.api.vectorized import BatchContext, DueTimers, KeyedBatchFunction
+from moorage_state.descriptors import ValueStateDescriptor
+from moorage_state.errors import UserError
+from moorage_state.keyed import TimeDomain
+
+if TYPE_CHECKING:
+    from moorage.api.streams import DataStream, KeyedStream
+
+_SHARE = 100
+
+
+class ReadyMade:
+    """The methods; mixed into `KeyedStream`."""
+
+    def aggregate(self, *, uid: str, **named: "Aggregate | Any") -> "DataStream":
+        """The aggregates of all rows of the key so far, after each row: its key and they.
+
+        Args:
+            uid: the operator's stable name.
+            named: for each column of the result its aggregate, such as ``n=count()``; and
+                `null_key`, `bad_time` as for `process`.
+
+        Raises:
+            UserError: see `WindowedStream.aggregate` and `process`.
+        """
+        mine = _keyed(self)
+        options: dict[str, Any] = {
+            name: named.pop(name) for name in ("null_key", "bad_time") if name in named
+        }
+        aggregates = bound(uid, named, mine.stream.schema)
+        columns = [*_ddl(mine, mine.columns), *(f"`{n}` {ddl}" for n, ddl, _ in aggregates.results)]
+        function = Running(aggregates, mine.columns)
+        return mine.process(function, uid=uid, output=", ".join(columns), **options)
+
+    def count(self, *, uid: str, **options: Any) -> "DataStream":
+        """How many rows the key has had, after each, as `count`; see `aggregate`."""
+        return self.aggregate(uid=uid, count=count_rows(), **options)
+
+    def sum(self, column: str, *, uid: str, **options: Any) -> "DataStream":
+        """The sum of a column over all rows of the key, after each, under the column's name."""
+        return self.aggregate(uid=uid, **{column: sum_of(column)}, **options)
+
+    def min(self, column: str, *, uid: str, **options: Any) -> "DataStream":
+        """The least value of a column so far, after each row, under the column's name."""
+        return self.aggregate(uid=uid, **{column: min_of(column)}, **options)
+
+    def max(self, column: str, *, uid: str, **options: Any) -> "DataStream":
+        """The greatest value of a column so far, after each row, under the column's name."""
+        return self.aggregate(uid=uid, **{column: max_of(column)}, **options)
+
+    def deduplicate(
+        self, *by: str, uid: str, ttl: str | None = None, **options: Any
+    ) -> "DataStream":
+        """Of rows that are equal in key and `by` the first one.
+
+        Args:
+            by: columns beside those of the key.
+            uid: the operator's stable name.
+            ttl: forget a row so long after it came, in processing time: the next one like it is a
+                first one. None: never, and state grows with every value.
+            options: as for `process`.
+
+        Raises:
+            UserError: a column is not there, or no duration; or see `process`.
+        """
+        mine = _keyed(self)
+        keyed = mine.stream.key_by(*mine.columns, *by)
+        ttl_ms = None if ttl is None else parse_duration(ttl)
+        if ttl_ms == 0:
+            raise UserError(
+                f"rows are forgotten after some time, such as '1d': uid={uid} ttl={ttl}"
+            )
+        output = ", ".join(_ddl(mine, mine.stream.schema.names))
+        return keyed.process(FirstRows(ttl_ms), uid=uid, output=output, **options)
+
+    def top_n(
+        self, n: int, *, by: str, uid: str, ascending: bool = False, **options: Any
+    ) -> "DataStream":
+        """The `n` rows of the key with the greatest `by`, whenever they change.
+
+        All of them come again, the stream's columns and `rank` from 1: a later row replaces the
+        earlier one of its key and rank. Of rows that are equal in `by` the first one is before.
+
+        Args:
+            by: a column; rows in which it is null, or NaN, do not count.
+            uid: the operator's stable name.
+            ascending: the least instead.
+            options: as for `process`.
+
+        Raises:
+            UserError: a column is not there or has no order, or no count; or see `process`.
+        """
+        mine = _keyed(self)
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise UserError(f"top_n takes a positive number of rows: uid={uid} n={n!r}")
+        bound(uid, {"by": max_of(by)}, mine.stream.schema)
+        row = mine.stream.schema.simpleString()
+        output = ", ".join([*_ddl(mine, mine.stream.schema.names), "rank int"])
+        return mine.process(TopRows(n, by, row, ascending), uid=uid, output=output, **options)
+
+
+def _keyed(stream: Any) -> "KeyedStream":
+    return stream  # type: ignore[no-any-return]  # it is mixed into this class alone
+
+
+def _ddl(keyed: "KeyedStream", names: Any) -> list[str]:
+    schema = keyed.stream.schema
+    return [f"`{name}` {schema[name].dataType.simpleString()}" for name in names]
+
+
+class Running(KeyedBatchFunction):
+    """Aggregates of all rows of a key so far, after each row."""
+
+    def __init__(self, aggregates: Aggregates, key_columns: tuple[str, ...]) -> None:
+        self._ddl = aggregates.ddl
+        self._key_columns = key_columns
+        self._columns = AggregateColumns(aggregates)
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Get the state: what is kept, as of a window."""
+        self._kept = ctx.get_state(ValueStateDescriptor("aggregates", self._ddl))
+
+    def process_batch(self, keys: pa.Array, table: pa.RecordBatch, ctx: BatchContext) -> pa.Table:  # noqa: ARG002
+        """Add rows."""
+        each = self._columns.of_rows(table, None, np.arange(table.num_rows))
+        nth = np.arange(table.num_rows) - ctx.starts[ctx.key_index]
+        stored = self._columns.stored(ctx.get_values(self._kept))
+        before = self._columns.spread(stored, ctx.starts, table.num_rows)
+        running = self._columns.running(self._columns.merged(before, each), nth)
+        lasts = np.append(ctx.starts[1:], table.num_rows) - 1
+        ctx.put_values(self._kept, self._columns.column(self._columns.picked(running, lasts)))
+        mine = {name: table.column(name) for name in self._key_columns}
+        return pa.table(mine | self._columns.results(running))
+
+
+class FirstRows(KeyedBatchFunction):
+    """The first row of each key; with a time to live, the first after so long."""
+
+    def __init__(self, ttl_ms: int | None) -> None:
+        self._ttl_ms = ttl_ms
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Get the state: when the key's first row came."""
+        self._seen = ctx.get_state(ValueStateDescriptor("seen", "bigint"))
+
+    def process_batch(
+        self,
+        keys: pa.Array,  # noqa: ARG002
+        table: pa.RecordBatch,
+        ctx: BatchContext,
+    ) -> pa.RecordBatch:
+        """Keep rows of keys that have none."""
+        now, seen = ctx.current_processing_time(), ctx.get_values(self._seen)
+        first = seen.is_null()
+        if self._ttl_ms is not None:
+            first = pc.or_(first, pc.less_equal(seen.fill_null(now), now - self._ttl_ms))
+        new = np.asarray(first)
+        ctx.put_values(self._seen, pc.if_else(first, now, seen))
+        if self._ttl_ms is not None:
+            # What says when a row is forgotten is the state; its removal may wait a little, so that
+            # many of them come together.
+            step = max(1, self._ttl_ms // _SHARE)
+            gone_at = -(-(now + self._ttl_ms) // step) * step
+            index = np.flatnonzero(new)
+            times = np.full(len(index), gone_at, np.int64)
+            ctx.register_timers(index, times, TimeDomain.PROCESSING_TIME)
+        return table.take(pa.array(ctx.starts[new]))
+
+    def on_timers(self, keys: pa.Array, timers: DueTimers, ctx: BatchContext) -> None:  # noqa: ARG002
+        """Forget keys, but for those that came again after they were over."""
+        if self._ttl_ms is None:
+            return
+        seen, now = ctx.get_values(self._seen), ctx.current_processing_time()
+        gone = pc.less_equal(seen.fill_null(now), now - self._ttl_ms)
+        ctx.put_values(self._seen, pc.if_else(gone, pa.scalar(None, pa.int64()), seen))
+
+
+class TopRows(KeyedBatchFunction):
+    """The rows of a key that are greatest in one column, whenever they change."""
+
+    def __init__(self, n: int, by: str, row: str, ascending: bool) -> None:  # noqa: FBT001 - as declared
+        self._n, self._by, self._row = n, by, row
+        self._order = "ascending" if ascending else "descending"
+
+    def open(self, ctx: RuntimeContext) -> None:
+        """Get the state: the rows, best first."""
+        self._top = ctx.get_state(ValueStateDescriptor("top", f"array<{self._row}>"))
+
+    def process_batch(
+        self, keys: pa.Array, table: pa.RecordBatch, ctx: BatchContext
+    ) -> Iterator[pa.Table]:
+        """Put rows among the best of their key."""
+        stored = ctx.get_values(self._top)
+        ours = stored.flatten()
+        held = np.asarray(pc.list_value_length(stored).fill_null(0), np.int64)
+        before = np.repeat(np.arange(len(keys)), held)
+        index = np.concatenate([before, ctx.key_index])
+        fields = dict(zip((f.name for f in ours.type), ours.flatten(), strict=True))
+        rows = pa.table(
+            {
+                name: pa.concat_arrays([fields[name], table.column(name).cast(fields[name].type)])
+                for name in table.schema.names
+            }
+        )
+        # Arrow sorts stably: of equal rows those that were there before, then the earlier ones.
+        ranked = pa.table({"key": index, "by": rows.column(self._by).combine_chunks()})
+        order = pc.sort_indices(
+            ranked, sort_keys=[("key", "ascending"), ("by", self._order)]
+        ).to_numpy()
+        order = order[_ordered(ranked.column("by"))[order]]
+        of = index[order]
+        begins = np.flatnonzero(np.append(True, of[1:] != of[:-1])) if len(of) else order
+        rank = np.arange(len(of)) - np.repeat(begins, np.diff(begins, append=len(of)))
+        best = rank < self._n
+        order, of, rank = order[best], of[best], rank[best]
+        changed = np.zeros(len(keys), bool)
+        changed[of[order >= len(before)]] = True
+        picked = rows.take(pa.array(order)).combine_chunks()
+        ends = np.searchsorted(of, np.arange(len(keys) + 1))
+        parts = [picked.column(name).combine_chunks() for name in table.schema.names]
+        structs = pa.StructArray.from_arrays(parts, names=table.schema.names)
+        lists = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), structs)
+        empty = pa.array(np.arange(len(keys)), mask=np.diff(ends) == 0)
+        ctx.put_values(self._top, lists.take(empty))
+        told = pa.array(changed[of])
+        ranks = pa.array(rank + 1, pa.int32())
+        yield picked.append_column("rank", ranks).filter(told)
+
+
+def _ordered(column: Any) -> Any:
+    """Which values have an order."""
+    valid = np.asarray(column.is_valid())
+    if pa.types.is_floating(column.type):
+        valid &= ~np.asarray(pc.is_nan(column).fill_null(value=True))
+    return valid
