@@ -23,6 +23,7 @@ import moorage
 from moorage.cli.checks import checked_job, undecided_options
 from moorage.cli.doctor import doctor
 from moorage.cli.exit_codes import ExitCode, exit_code
+from moorage.cli.init import init
 from moorage.cli.progress import Display, open_display, rows_text
 from moorage.cli.snapshots import snapshots
 from moorage.cli.state import state
@@ -135,6 +136,7 @@ def _signals_stop(stop: threading.Event, display: Display) -> Iterator[None]:
 app.add_typer(snapshots, name="snapshots")
 app.add_typer(state, name="state")
 app.add_typer(store, name="store")
+app.command()(init)
 app.command()(doctor)
 
 

@@ -1,0 +1,132 @@
+"""`moorage init`: the files of a new job, ready to run; what is there already is never touched."""
+
+import re
+import string
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+import moorage
+from moorage.cli.output import print_pairs
+from moorage_state.errors import UserError
+
+Template = Literal["counting", "sessions", "dedup", "join", "kafka-to-parquet"]
+_SHORT_NAME = 40
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a template is for, the arguments of its job, and how its README says to try it."""
+
+    text: str
+    args: str
+    try_it: str
+
+
+_MORE = """It reads `in/1.json` and what comes into that folder later: write a file elsewhere,
+and move it in when it is whole. After five seconds, with the first checkpoint, there is output:"""
+_KAFKA = """It needs `pip install 'moorage[kafka]'`, brokers and a topic: put them into
+`spec.application.args` first. After five seconds, with the first checkpoint, there is output:"""
+
+TEMPLATES: dict[Template, About] = {
+    "counting": About("Counts clicks of each user.", "in, out", _MORE),
+    "sessions": About("Joins clicks of each user into visits, by event time.", "in, out", _MORE),
+    "dedup": About("Lets the first of all events with one id pass.", "in, out", _MORE),
+    "join": About(
+        "Puts orders together with their payments; says which are not paid in an hour.",
+        "orders, payments, out",
+        _MORE.replace("in/1.json", "orders/1.json` and `payments/1.json").replace(
+            "that folder", "those folders"
+        ),
+    ),
+    "kafka-to-parquet": About(
+        "Writes a topic to Parquet files, each id once.", '"localhost:9092", events, out', _KAFKA
+    ),
+}
+
+
+def init(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where; it is made if it is not there.")
+    ],
+    *,
+    template: Annotated[
+        Template, typer.Option("--template", "-t", help="What to begin with.")
+    ] = "counting",
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The job's name; DIR's if not given.")
+    ] = None,
+) -> None:
+    """Write the files of a new job: code, manifest, README, Dockerfile, input to try it with."""
+    made = write(template, directory, name or job_name(directory))
+    typer.echo(f"{TEMPLATES[template].text}\n")
+    print_pairs({f"  {path.relative_to(directory)}": _WHAT.get(path.name, "") for path in made})
+    typer.echo(f"\nnext: cd {directory} && moorage run job.yaml")
+
+
+_WHAT = {
+    "job.py": "what it does",
+    "job.yaml": "how it runs, here and on a cluster",
+    "README.md": "what to try",
+    "Dockerfile": "its image",
+}
+
+
+def job_name(directory: Path) -> str:
+    """A name for objects of Kubernetes, of a folder's.
+
+    Raises UserError: none can be made of it.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", directory.absolute().name.lower()).strip("-")
+    if not name or not name[0].isalpha():
+        raise UserError(f"no name for a job can be made of this folder's: {directory}; use --name")
+    return name[:_SHORT_NAME].rstrip("-")
+
+
+def write(template: Template, directory: Path, name: str) -> list[Path]:
+    """Write a template's files, and return them.
+
+    Raises UserError: the name is none for a job, or one of the files is there already; then
+        nothing was written.
+    """
+    if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > _SHORT_NAME:
+        raise UserError(
+            f"not a name for a job: {name!r}; use lower-case letters, digits and dashes, a letter "
+            f"first, {_SHORT_NAME} at most"
+        )
+    about = TEMPLATES[template]
+    values = {
+        "name": name,
+        "about": about.text,
+        "args": about.args,
+        "try_it": about.try_it,
+        "version": moorage.__version__,
+    }
+    files: dict[Path, str] = {}
+    root = resources.files("moorage.cli") / "templates"
+    for path, source in _files_in(root / "common", directory):
+        files[path] = string.Template(source.read_text(encoding="utf-8")).substitute(values)
+    for path, source in _files_in(root / template, directory):
+        files[path] = source.read_text(encoding="utf-8")
+    if there := [str(path) for path in files if path.exists()]:
+        raise UserError(f"these are there already: {', '.join(there)}; name another folder")
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return list(files)
+
+
+def _files_in(source: Traversable, target: Path) -> list[tuple[Path, Traversable]]:
+    found = []
+    for entry in sorted(source.iterdir(), key=lambda one: one.name):
+        if entry.is_dir():
+            found += _files_in(entry, target / entry.name)
+        else:
+            # So called that no tool takes them for files of ours.
+            name = entry.name.removesuffix(".txt")
+            found.append((target / (".gitignore" if name == "gitignore" else name), entry))
+    return found

@@ -1,0 +1,98 @@
+"""`moorage init`: what each template writes can be run, and nothing that is there is touched."""
+
+import re
+import runpy
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from moorage.cli.init import TEMPLATES, job_name
+from moorage_api import load_manifest
+from moorage_state.errors import UserError
+
+RUNS = [name for name in TEMPLATES if name != "kafka-to-parquet"]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_new_job_is_valid_and_can_be_imported(moorage, tmp_path, template):
+    folder = tmp_path / "My_Clicks"
+    status, out, err = moorage("init", folder, "-t", template)
+    assert (status, err) == (0, "")
+    assert f"cd {folder} && moorage run job.yaml" in out
+    assert moorage("validate", folder / "job.yaml")[0] == 0
+    job = load_manifest(folder / "job.yaml")
+    assert job.name == "my-clicks"
+    made = runpy.run_path(str(folder / "job.py"))
+    assert callable(made["build"])
+    # As many arguments as the job takes, and input where it is looked for.
+    (taken,) = re.findall(r"^    (.+) = env\.args$", (folder / "job.py").read_text(), re.MULTILINE)
+    args = job.spec.application.args
+    assert len(taken.split(", ")) == len(args)
+    if template in RUNS:
+        assert all((folder / one / "1.json").is_file() for one in args[:-1])
+    readme = (folder / "README.md").read_text()
+    assert "$" not in readme
+    assert TEMPLATES[template].text in readme
+
+
+def test_every_file_is_told_and_none_of_them_is_a_template_still(moorage, tmp_path):
+    _, out, _ = moorage("init", tmp_path / "new", "--name", "a-b")
+    found = {str(p.relative_to(tmp_path / "new")) for p in (tmp_path / "new").rglob("*.*")}
+    assert found == {".gitignore", "README.md", "in/1.json", "job.py", "job.yaml"}
+    assert all(name in out for name in (*found, "Dockerfile"))
+    assert "name: a-b" in (tmp_path / "new/job.yaml").read_text()
+    assert "FROM ${RUNTIME}" in (tmp_path / "new/Dockerfile").read_text()
+
+
+def test_files_that_are_there_are_named_and_nothing_is_written(moorage, tmp_path):
+    (tmp_path / "job.py").write_text("mine")
+    status, _, err = moorage("init", tmp_path, "--name", "x")
+    assert status == 2
+    assert "job.py" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["job.py"]
+    assert (tmp_path / "job.py").read_text() == "mine"
+
+
+def test_a_template_that_is_not_there_is_refused_with_those_that_are(moorage, tmp_path):
+    status, _, err = moorage("init", tmp_path / "new", "-t", "other")
+    assert status == 2
+    assert all(name in re.sub(r"[│\s]+", " ", err) for name in ("counting", "sessions"))
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("clicks", "clicks"), ("My Clicks.2", "my-clicks-2"), ("-a--b-", "a-b")]
+)
+def test_a_job_is_called_as_its_folder(tmp_path, folder, name):
+    assert job_name(tmp_path / folder) == name
+
+
+@pytest.mark.parametrize("folder", ["1st", "--", "日"])
+def test_a_folder_that_gives_no_name_asks_for_one(moorage, tmp_path, folder):
+    with pytest.raises(UserError, match="--name"):
+        job_name(tmp_path / folder)
+    assert moorage("init", tmp_path / folder, "--name", "No")[0] == 2
+
+
+ROWS = {
+    "counting": [["ann", 1], ["ann", 2], ["bob", 1]],
+    "sessions": [["ann", 1], ["ann", 2], ["bob", 1]],
+    "dedup": [["a", "one"], ["b", "two"]],
+    "join": [["a", 12.5], ["c", 7.0]],
+}
+COLUMNS = {"sessions": ["user", "clicks"], "join": ["order", "amount"]}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("template", RUNS)
+def test_a_new_job_gives_what_its_input_says(moorage, tmp_path, template):
+    moorage("init", tmp_path, "-t", template, "--name", "new")
+    manifest = tmp_path / "job.yaml"
+    manifest.write_text(manifest.read_text().replace("spec:", "spec:\n  bounded: true", 1))
+    command = [sys.executable, "-m", "moorage.cli", "run", str(manifest), "--plain"]
+    subprocess.run(command, check=True, timeout=300, capture_output=True, cwd=tmp_path)
+    found = pd.read_parquet(tmp_path / "out")
+    rows = found[COLUMNS.get(template, list(found.columns))]
+    assert sorted(rows.to_numpy().tolist()) == ROWS[template]
