@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from moorage.api.functions import ProcessContext as ProcessContext
     from moorage.api.functions import RuntimeContext as RuntimeContext
     from moorage.api.functions import TimerService as TimerService
+    from moorage.api.functions import WorkerContext as WorkerContext
     from moorage.api.sinks import CheckpointInfo as CheckpointInfo
     from moorage.api.sinks import EpochInfo as EpochInfo
     from moorage.api.sinks import LiveOutput as LiveOutput
@@ -130,6 +131,7 @@ _HOMES = {
         "ProcessContext",
         "RuntimeContext",
         "TimerService",
+        "WorkerContext",
     ),
     "moorage.api.sinks": (
         "CheckpointInfo",

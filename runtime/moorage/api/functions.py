@@ -6,7 +6,7 @@ them. Called by the subtask on executors.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from moorage_state.descriptors import (
     AggregatingStateDescriptor,
@@ -188,6 +188,26 @@ class RuntimeContext:
         return self._store.namespaced_state(descriptor, types)
 
 
+class WorkerContext:
+    """Handed to `open` of a long-lived function, which opens once for all epochs of its worker.
+
+    There is no state: that is asked for in `open_epoch`.
+    """
+
+    def __init__(self, uid: str, parallelism: int) -> None:
+        self.uid = uid
+        self.parallelism = parallelism
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise RuntimeError(
+            f"a long-lived function is opened once in a worker, for all its subtasks and epochs; "
+            f"ask for state, and for which subtask it is, in open_epoch(ctx): operator={self.uid} "
+            f"asked={name}"
+        )
+
+
 class ProcessContext:
     """Handed to `process` and `on_timer`: whose turn it is, and when.
 
@@ -238,10 +258,24 @@ class KeyedProcessFunction:
 
     An instance lives for one subtask and one epoch; what has to last goes into state. `open` is
     called at the start of each epoch in each subtask.
+
+    Attributes:
+        long_lived: say True in the class, and an instance lives as long as its worker: `open` is
+            called once, without state, for what is dear to make (a model, a client), and
+            `open_epoch` at the start of each epoch of any subtask that the worker runs. What it
+            keeps must change no output: a worker may end at any time, and a row may come to any.
     """
 
+    long_lived: ClassVar[bool] = False
+
     def open(self, ctx: RuntimeContext) -> None:
-        """Get the state handles; called once before the first row."""
+        """Get the state handles; called once before the first row.
+
+        Of a long-lived function called once in its worker, with a `WorkerContext`.
+        """
+
+    def open_epoch(self, ctx: RuntimeContext) -> None:
+        """Called at the start of each epoch, after `open`: a long-lived one gets its state here."""
 
     def process(self, row: Any, ctx: ProcessContext) -> Iterable[Any] | None:  # noqa: ARG002
         """Handle one row, a named tuple of the stream's columns."""
@@ -258,4 +292,8 @@ class KeyedProcessFunction:
         raise TypeError(f"{type(self).__name__} does not define on_timer(timestamp, ctx)")
 
     def close(self) -> None:
-        """Release what `open` took; called once after the last row, also after a failure."""
+        """Release what `open` took; called once after the last row, also after a failure.
+
+        Of a long-lived function after a failure, and where another run takes its place; a worker
+        that ends calls nothing.
+        """

@@ -12,7 +12,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 from uuid import uuid4
@@ -40,6 +40,7 @@ from moorage.engine.columns import (
     ack_batch,
 )
 from moorage.engine.event_time import EventTimes
+from moorage.engine.kept_functions import close, give_back, take
 from moorage.engine.key_loop import KeyLoop
 from moorage.engine.outputs import OutputBuffer, SubtaskOutput
 from moorage.engine.range_access import BoundRange, connect_to
@@ -123,7 +124,8 @@ def run_subtask(plan: SubtaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterato
         leased = plan.ranges[header.subtask]
         with closing(connect_to(leased.door, plan.token)) as client:
             access = NothingStored if plan.batch else BoundRange
-            subtask = _Subtask(plan, header, access(client, leased, plan.epoch, uuid4().hex))
+            bound = access(client, leased, plan.epoch, uuid4().hex)
+            subtask = _Subtask(replace(plan, function=take(plan)), header, bound)
             try:
                 with seldom_collecting():
                     yield from subtask.run(rest)
@@ -207,7 +209,8 @@ class _Subtask:
         self._read = Tally()
         self._filter = RowFilter(plan)
         self._times = EventTimes(plan)
-        self._opened = False
+        # A long-lived one was opened when its worker took it.
+        self._opened = plan.function.long_lived
 
     def where(self) -> str:
         """The place a failure is reported at."""
@@ -221,8 +224,10 @@ class _Subtask:
         context = RuntimeContext(self._store, plan.uid, self._header.subtask, plan.parallelism)
         if self._operator_state is not None:
             self._operator_state.initialize(context)
-        self._function.open(context)
-        self._opened = True
+        if not self._opened:
+            self._function.open(context)
+            self._opened = True
+        self._function.open_epoch(context)
         self._store.sweep_expired()
         if self._operator_state is not None:
             batches = yield from self._operator_state.take_broadcast(batches, self._sending)
@@ -248,17 +253,18 @@ class _Subtask:
         yield self._ack_batch(self._range.prepare())
 
     def close(self) -> None:
-        """Close the function, once, if it was opened."""
-        if self._opened:
-            self._opened = False
-            self._function.close()
+        """The epoch is done: close the function, or keep it for the next one."""
+        self._opened = False
+        give_back(self._plan, self._function)
 
     def release(self) -> None:
         """Let go of everything and drop what sinks staged, unless acknowledged; never raises."""
         # After a failure, that failure is what the driver must hear of.
         for writer in self._sending.writers():
             self._quietly(writer.abort)
-        self._quietly(self.close)
+        if self._opened:
+            self._opened = False
+            close(self._function, self._plan.uid)
         if self._operator_state is not None:
             self._operator_state.close()
 
