@@ -230,12 +230,13 @@ class RangeDirectory:
 
     def drop_log_through(self, epoch: int) -> None:
         """Delete deltas of before up to `epoch`: materialized files contain them."""
-        if not self.log.exists():
-            return
-        for path in self.log.iterdir():
-            named = parse_delta_name(path.name)
-            if named is None or named[0] <= epoch:
-                path.unlink(missing_ok=True)
+        with disk_errors("drop deltas of before", self.log):
+            if not self.log.exists():
+                return
+            for path in self.log.iterdir():
+                named = parse_delta_name(path.name)
+                if named is None or named[0] <= epoch:
+                    path.unlink(missing_ok=True)
 
     def _drop_older_runs(self, run: str) -> None:
         deltas, order = self.root / "deltas", run_order(run)

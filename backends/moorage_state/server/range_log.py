@@ -9,6 +9,7 @@ database nor store. Thread-safe.
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from pathlib import Path
 from moorage_state.deltas import parse_delta_name
 from moorage_state.server.operations import Version
 from moorage_state.snapshots import FileRef, Materialized, RangeHandle
+
+_ABORTS = 16
+"""How many of the last aborted checkpoints are known, whose copies may still be on their way."""
 
 _UNLISTED_SECONDS = 6 * 3600.0
 """How long what no checkpoint lists yet may wait for one. A sweep deletes it after a day."""
@@ -75,6 +79,7 @@ class RangeLog:
         self._ahead: dict[str, tuple[FileRef, float]] = {}
         self._next: tuple[Base, Base | None, float] | None = None
         self._listings: dict[int, Listing] = {}
+        self._gone: deque[int] = deque(maxlen=_ABORTS)
 
     def restored(self, handle: RangeHandle, checkpoint_id: int) -> None:
         """The range was opened from this handle of a completed checkpoint of its own lineage."""
@@ -118,11 +123,16 @@ class RangeLog:
             return self._listings.get(checkpoint_id)
 
     def complete(self, checkpoint_id: int) -> Materialized | None:
-        """The checkpoint exists: what it begins with; None where it lists no log."""
+        """The checkpoint exists: what the log begins with now; None where there is none.
+
+        Told once more, or of a checkpoint that is older than the last one, it says the same.
+        """
         with self._lock:
             listing = self._listings.pop(checkpoint_id, None)
-            base = listing.base if listing else None
-            if listing is None or base is None:
+            if listing is None:
+                return self._base.materialized if self._base else None
+            base = listing.base
+            if base is None:
                 return None
             if self._next is not None and self._next[0] is base:
                 self._next = None
@@ -132,8 +142,11 @@ class RangeLog:
             return base.materialized
 
     def aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint will not exist: what only it would have listed is garbage."""
+        """The checkpoint will not exist, or its copy failed: what only it has is garbage."""
         with self._lock:
+            self._gone.append(checkpoint_id)
+            if self._next and self._next[0].materialized.checkpoint_id == checkpoint_id:
+                self._next = None
             listing = self._listings.pop(checkpoint_id, None)
             if listing is None:
                 return
@@ -198,7 +211,9 @@ class RangeLog:
         """
         base = Base(_holding(checkpoint_id, version), tuple(files))
         with self._lock:
-            self._next = base, on, self._clock()
+            # Another server's failure ends the copy on all of them.
+            if checkpoint_id not in self._gone:
+                self._next = base, on, self._clock()
 
     def _newest(self) -> Base | None:
         if self._next is not None:

@@ -65,6 +65,7 @@ class Materialization:
         self._last = clock()
         self._failures = 0
         self._copied: int | None = None
+        self._lists: int | None = None
         self.uploads = False
         self._began = 0.0
         self._persisted = 0
@@ -88,6 +89,8 @@ class Materialization:
             builds: there is a completed one that it may reference.
         """
         options = self._options
+        if self.waits:
+            self._lists = checkpoint_id
         if not builds:
             self._last = self._clock()
             return "new log"
@@ -124,13 +127,14 @@ class Materialization:
                 partial(self._fleet.materialize, checkpoint_id),
                 partial(self._materialized, checkpoint_id),
             )
-        elif self.waits:
-            self._copied = None  # it begins with the copy
+        elif checkpoint_id == self._lists:
+            self._copied = self._lists = None
 
     def aborted(self, checkpoint_id: int) -> None:
         """A checkpoint failed: a copy that it took goes, and one that it was the first to list."""
-        if checkpoint_id == self._copied or self.waits:
-            self._copied, self.uploads = None, False
+        if checkpoint_id in {self._copied, self._lists}:
+            self._copied = self._lists = None
+            self.uploads = False
 
     def _materialized(self, checkpoint_id: int, result: FleetUpload | BaseException) -> None:
         if checkpoint_id != self._copied:

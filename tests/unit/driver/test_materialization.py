@@ -1,8 +1,13 @@
 """A job with a changelog: which checkpoints are copies, and what becomes of the copies."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from moorage_testing.jobs import wait_until
 
+from moorage.driver.materialization import Materialization
+from moorage.driver.reporter import Reporter
 from moorage_state.errors import ServerGone, StoreUnavailable
 from moorage_state.snapshots import Checkpoint
 from moorage_state.tuning import ChangelogOptions
@@ -56,6 +61,54 @@ def test_a_copy_that_no_checkpoint_lists_yet_makes_one_without_an_epoch(make_job
     assert job.checkpointer._unfinished().checkpoint_ids == ()
     job.due()
     assert job.settle() == []
+
+
+class Later:
+    """A background whose work is done when it is told to."""
+
+    def __init__(self):
+        self.works = []
+
+    def run(self, _name, action, done):
+        self.works.append(lambda: done(action()))
+
+
+def copies(now):
+    fleet = SimpleNamespace(materialize=lambda _id: SimpleNamespace(bytes_written=1))
+    reporter: Any = Reporter(lambda _progress: None)
+    background: Any = Later()
+    return Materialization(LOG, fleet, background, reporter, lambda: now[0]), background.works
+
+
+def test_a_checkpoint_that_began_before_the_copy_was_there_does_not_list_it():
+    now = [0.0]
+    one, works = copies(now)
+    now[0] = 100.0
+    assert one.way(4, builds=True) == "log and copy"
+    one.completed(4)
+    assert one.way(5, builds=True) == "log"
+    works.pop()()
+    one.completed(5)
+    assert one.unlisted == (4,)
+    assert one.waits
+    assert one.way(6, builds=True) == "log"
+    one.completed(6)
+    assert one.unlisted == ()
+
+
+def test_the_failure_of_one_that_began_before_the_copy_was_there_leaves_it():
+    now = [0.0]
+    one, works = copies(now)
+    now[0] = 100.0
+    one.way(4, builds=True)
+    one.completed(4)
+    one.way(5, builds=True)
+    works.pop()()
+    one.aborted(5)
+    assert one.unlisted == (4,)
+    one.way(6, builds=True)
+    one.aborted(6)
+    assert one.unlisted == ()
 
 
 def test_the_failure_of_a_copy_is_survived_and_too_many_in_a_row_end_the_run(make_job):

@@ -1,11 +1,12 @@
 """Checkpoints that list what was materialized before, and the deltas since."""
 
+import errno
 import random
 from pathlib import Path
 
 import pytest
 
-from moorage_state.errors import CorruptState
+from moorage_state.errors import CorruptState, LocalDiskError
 from moorage_state.server import RangeHost, RestoreBase, UploadLimits
 from moorage_state.server.client import LONG_OPERATIONS
 from moorage_state.server.operations import RangeSpec, StateApi, Version
@@ -149,6 +150,53 @@ def test_what_an_aborted_checkpoint_was_the_first_to_list_no_later_one_lists(op,
     given_up = {lost.deltas[-1].key, *(file.key for file in lost.database_files)}
     of_before = {file.key for file in handle.database_files}
     assert not {file.key for file in handle.files} & (given_up - of_before)
+
+
+def test_a_copy_that_failed_elsewhere_is_not_begun_with_here(op, key, tmp_path):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key, 2)
+    op.log(2, "log and copy")
+    assert materialize(op, 2).bytes_written > 0
+    # Another server could not bring its part to the store.
+    op.api.notify_aborted(2)
+    write(op, key)
+    handle = op.log(3)
+    assert handle.logged.checkpoint_id == 1
+    assert [int(file.name[:20]) for file in handle.deltas] == [3, 4, 5]
+    assert local(op, tmp_path) == ([3, 4, 5], ["1"])
+
+
+def test_a_completion_that_is_told_again_drops_nothing_more(op, key, tmp_path):
+    write(op, key, 2)
+    op.log(1)
+    for number in (2, 3):
+        write(op, key)
+        op.log(number, "log and copy" if number == 2 else "log")
+    kept = local(op, tmp_path)
+    assert (kept[0], "1" in kept[1]) == ([3, 4], True)
+    # Of the newest, and late ones of those before.
+    for number in (3, 2, 1):
+        op.api.notify_complete(number)
+        assert local(op, tmp_path) == kept
+
+
+def test_deltas_that_cannot_be_dropped_are_told_as_the_volumes_fault(op, key, monkeypatch):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key)
+    op.log(2)
+    op.open(run="f2r0")
+    write(op, key)
+
+    def refused(_path, **_options):
+        raise OSError(errno.EIO, "input/output error")
+
+    op.range.snapshot(3, op.version, "new log")
+    op.upload(3)
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(LocalDiskError, match="drop deltas of before"):
+        op.api.notify_complete(3)
 
 
 def test_where_nobody_told_how_a_checkpoint_ended_the_next_one_is_a_copy(op, key):
@@ -303,6 +351,20 @@ def test_what_was_materialized_long_ago_and_never_listed_is_not_listed():
     now[0] += 7 * 3600
     assert log.begin(5, Version(1, ""), {}, builds=True)
     assert begins_with(log, 5) == 1
+
+
+def test_a_copy_that_arrives_after_it_was_given_up_is_not_listed():
+    log = RangeLog(lambda: 0.0)
+    file = FileRef(name="1.sst", key="shared/a", size=1, sha256="0" * 64, shared=True)
+    handle = RangeHandle(
+        uid="a", start=0, end=1, epoch=1, digest="", backend_uuid="b", files=[file], bytes_total=1
+    )
+    log.restored(handle, 1)
+    on, _ = log.materializing()
+    log.aborted(2)
+    log.materialized(2, Version(1, ""), [file], on)
+    assert log.begin(3, Version(1, ""), {}, builds=True)
+    assert begins_with(log, 3) == 1
 
 
 def ahead(op, least_bytes=1):
