@@ -9,11 +9,13 @@ nothing of writing.
 
 import logging
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
 from moorage_state.errors import CorruptState, ObjectNotFound, UserError
 from moorage_state.formats import unknown_name
+from moorage_state.progress import carried
 from moorage_state.snapshots.entries import Compacted, Entry, Moved, Record, decode_record
 from moorage_state.snapshots.object_keys import (
     LOG_PREFIX,
@@ -73,7 +75,7 @@ class LineageLog:
 
     def read_records(self) -> list[Record]:
         """Like `read`, with attempts and times."""
-        copy = self._copied()
+        copy, _ = self._copied()
         # Who asks for the entries wants all there are: the copy only says where they begin.
         return list(self._read(_from_base(copy.base, copy.cleared)).records)
 
@@ -82,15 +84,18 @@ class LineageLog:
 
         Like `read_records`, without entries that say nothing any more.
         """
-        return self._read(self._copied())
+        return self._read(*self._copied())
 
-    def each_record(self, after: int = 0) -> Iterator[Record]:
+    def each_record(self, after: int = 0, listed: list[int] | None = None) -> Iterator[Record]:
         """Yield the entries numbered above `after`, where the log has not begun anew since.
 
         Decoded one by one: what follows one may be of a kind that is refused. Raises like `read`;
         CorruptState also where the log begins later by now.
+
+        Args:
+            listed: those that a list showed a moment ago; listed now if not given.
         """
-        listed = self._listed(after)
+        listed = self._listed(after) if listed is None else listed
         end = after
         for record in self._fetched(after, _unbroken(listed, after)):
             yield record
@@ -130,10 +135,10 @@ class LineageLog:
             )
         return record.seq
 
-    def _read(self, start: View) -> View:
+    def _read(self, start: View, listed: list[int] | None = None) -> View:
         while True:
             try:
-                found = self._read_on(start)
+                found = self._read_on(start, listed)
             except CorruptState:
                 base = self.begins(start.base)
                 if base == start.base:
@@ -143,12 +148,12 @@ class LineageLog:
                 base = self.begins(start.base)
                 if base == start.base:
                     return found
-            ahead = start.end >= base
+            ahead, listed = start.end >= base, None
             start = start._replace(base=base) if ahead else _from_base(base, start.cleared)
 
-    def _read_on(self, start: View) -> View:
+    def _read_on(self, start: View, listed: list[int] | None) -> View:
         records, end, cleared = list(start.records), start.end, start.cleared
-        for record in self.each_record(after=start.end):
+        for record in self.each_record(start.end, listed):
             end = record.seq
             if isinstance(record.entry, Compacted) and end == start.base:
                 records = list(record.entry.records)
@@ -158,32 +163,44 @@ class LineageLog:
             self._check_really_new(start.base)
         return View(tuple(records), end, start.base, cleared)
 
-    def _copied(self) -> View:
-        """What the copy says; nothing where there is none of this log, or none that is whole."""
+    def _copied(self) -> tuple[View, list[int] | None]:
+        """What the copy says; nothing where there is none of this log, or none that is whole.
+
+        With it the numbers of what follows, where they were listed on the way.
+        """
         path = f"{self._store.url}/{VIEW_KEY}"
         try:
             record = decode_record(self._store.get(VIEW_KEY), path)
         except ObjectNotFound:
-            return View()
+            return View(), None
         except CorruptState as error:
             _log.warning("copy of the log's state is damaged, reading the log: %s", error)
-            return View()
+            return View(), None
         entry = record.entry
         if not isinstance(entry, Compacted):
-            return View()
-        # Its last entry tells whether it is of this log: nobody else's has that attempt.
-        try:
-            last = self.read_one(record.seq)
-        except CorruptState:
-            # If it still counts, whoever reads the log meets it again.
-            last = None
-        if last is not None and last.attempt == record.attempt:
+            return View(), None
+        # Its last entry tells whether it is of this log: nobody else's has that attempt. What
+        # follows is listed meanwhile: which entries there were a moment ago is all that says, and
+        # whether the log still begins at its base is looked at after they were read.
+        with ThreadPoolExecutor(1, "log") as pool:
+            listing = pool.submit(carried(self._listed), record.seq)
+            last, listed = self._attempt_of(record.seq), listing.result()
+        if last == record.attempt:
             whole = (*entry.records, alone(record))
-            return View(whole, record.seq, entry.base, entry.cleared)
+            return View(whole, record.seq, entry.base, entry.cleared), listed
         # That one was deleted since, which a mark tells; or the log is another one by now: of a new
         # lineage in the same place, or from a backup.
         base = self.begins(entry.base)
-        return _from_base(base if base > entry.base else 0, 0)
+        return _from_base(base if base > entry.base else 0, 0), None
+
+    def _attempt_of(self, seq: int) -> str | None:
+        """Whose entry has the number; None if nobody's, or nobody can tell."""
+        try:
+            found = self.read_one(seq)
+        except CorruptState:
+            # If it still counts, whoever reads the log meets it again.
+            return None
+        return found.attempt if found is not None else None
 
     def _fetched(self, after: int, last: int) -> Iterator[Record]:
         """The entries up to `last`, read in parallel; up to the first that is not there."""

@@ -217,6 +217,32 @@ def test_an_entry_that_is_missing_after_the_beginning_is_damage_all_the_same(
         LogWriter.claim(store, owner, "a copy does not stand for the log")
 
 
+def test_a_copy_is_made_sure_of_while_what_follows_it_is_listed(
+    store: MemoryStore, owner: Owner
+) -> None:
+    """One after the other it would be one more wait for the store in each start."""
+    writer = LogWriter.claim(store, owner, "driver")
+    go_on(writer, 1, 2 * VIEW_EVERY)
+    listed = threading.Event()
+
+    class Waiting:
+        """Answers nothing after the copy before it was asked for a list."""
+
+        url = store.url
+
+        def list(self, *where: str) -> Iterator[Any]:
+            listed.set()
+            return store.list(*where)
+
+        def get(self, key: str) -> bytes:
+            assert key == VIEW_KEY or listed.wait(20)
+            return store.get(key)
+
+    waiting: Any = Waiting()
+    assert LineageLog.open(waiting).view() == LineageLog.open(store).view()
+    assert store.get(VIEW_KEY)
+
+
 @pytest.mark.parametrize("damage", [b"", b"{", "cut"])
 def test_a_copy_that_is_damaged_is_done_without(
     store: MemoryStore, owner: Owner, damage: Any, caplog: pytest.LogCaptureFixture

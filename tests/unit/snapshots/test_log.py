@@ -222,10 +222,10 @@ def test_watching_finds_a_lost_fence_and_lets_nobody_wait_while_it_reads(
     reading, go_on = threading.Event(), threading.Event()
     read = LineageLog.each_record
 
-    def slow(log: LineageLog, after: int = 0) -> Iterator[Record]:
+    def slow(log: LineageLog, *args: Any, **kwargs: Any) -> Iterator[Record]:
         reading.set()
         assert go_on.wait(20)
-        return read(log, after)
+        return read(log, *args, **kwargs)
 
     monkeypatch.setattr(LineageLog, "each_record", slow)
     thread = threading.Thread(target=writer.watch)
