@@ -134,7 +134,7 @@ def address_of(number: int) -> str:
     return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
 
 
-def furnish(api: ApiStore, drivers: Drivers, number: int) -> Ref:
+def furnish(api: Any, drivers: Drivers, number: int) -> Ref:
     """A job that has run for an hour: revision, token, driver, two executors, status."""
     name = name_of(number)
     made = api.create(job(name))
@@ -189,7 +189,7 @@ def furnish(api: ApiStore, drivers: Drivers, number: int) -> Ref:
     return Ref("StatefulSparkJob", NAMESPACE, name)
 
 
-def furnish_pod(api: ApiStore, meta: Meta, name: str, role: str, address: str) -> None:
+def furnish_pod(api: Any, meta: Meta, name: str, role: str, address: str) -> None:
     owner = {"apiVersion": "moorage.dev/v1alpha1", "kind": "StatefulSparkJob", "controller": True}
     labels = {
         "moorage.dev/job": meta.name,

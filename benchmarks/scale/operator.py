@@ -1,29 +1,28 @@
-"""The operator's loop and cache over an API server in memory, against the number of jobs.
+"""The operator's loop and cache over an API server of a large fleet, against the number of jobs.
 
 Each job has ten executors and twenty completed snapshots. Time is injected, so that an hour takes
-seconds; requests are counted as they reach the API server, and beyond watches there is no other.
-Processor time is that of passes, without what the stand-ins of the API server and the drivers take.
-The way to a driver and back is measured by itself, over real HTTP.
+seconds. The API server is another process, so that time and memory are the operator's: its loop,
+cache and decisions, JSON of requests and answers, and the stand-ins of drivers. What HTTP and Kopf
+take comes on top. The way to a driver and back is measured by itself, over real HTTP.
 """
 
 import asyncio
 import gc
 import heapq
-import json
-import marshal
 import time
 import uuid
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from moorage_testing.kube import ApiStore, MemoryCluster
-
 from benchmarks import objects
+from benchmarks.scale.apiserver import EXECUTORS, SNAPSHOTS, Ask, Client, Server, apart
 from benchmarks.scale.curve import Curve
 from moorage_api.driver import DriverState
+from moorage_operator.app import spare_collector
+from moorage_operator.children.names import JOB_LABEL
 from moorage_operator.decide import decide_job
 from moorage_operator.loop import Reconciler
 from moorage_operator.objects import meta_of
@@ -34,140 +33,49 @@ from moorage_operator.world import Config
 
 __all__ = ["Fleet", "measure"]
 
-_EXECUTORS, _SNAPSHOTS = 10, 20
 _TURN = 1.0
 _MINUTE = 60.0
 # With the minutes before it less than what a policy lets a job be without any progress.
 _REST = 3 * _MINUTE
 
 
-class _Meter:
-    """Processor time of passes; what stand-ins take is left out."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    @contextmanager
-    def running(self, sign: int = 1) -> Iterator[None]:
-        """Count the time within; with -1 it is taken off again."""
-        begun = time.thread_time()
-        try:
-            yield
-        finally:
-            self.seconds += sign * (time.thread_time() - begun)
-
-
-class _Counted(MemoryCluster):
-    """Requests of the operator; who they are is forgotten at once."""
-
-    requests = 0
-
-    def __init__(self, api: ApiStore, meter: _Meter) -> None:
-        super().__init__(api)
-        self._meter = meter
-
-    async def _read(self, *args: Any) -> Any:
-        self.requests += 1
-        self.journal.clear()
-        with self._meter.running(-1):
-            return await super()._read(*args)
-
-    async def _write(self, *args: Any) -> Any:
-        self.requests += 1
-        self.journal.clear()
-        with self._meter.running(-1):
-            return await super()._write(*args)
-
-
 class _Drivers(objects.Drivers):
     """Each answers now, by its own clock."""
 
-    def __init__(self, now: Callable[[], datetime], meter: _Meter) -> None:
+    def __init__(self, now: Callable[[], datetime]) -> None:
         super().__init__(0.0)
-        self._now, self._meter = now, meter
+        self._now = now
 
     async def state(self, target: DriverTarget) -> DriverState:
-        with self._meter.running(-1):
-            return self.jobs[target.ip].model_copy(update={"answered_at": self._now()})
-
-
-class _Packed(MutableMapping[Any, Any]):
-    """Objects as bytes: a third of a million of them as objects of Python take gigabytes."""
-
-    def __init__(self) -> None:
-        self.bytes: dict[Any, bytes] = {}
-
-    def __getitem__(self, key: Any) -> Any:
-        return marshal.loads(self.bytes[key])  # noqa: S302  our own
-
-    def __setitem__(self, key: Any, found: Any) -> None:
-        self.bytes[key] = marshal.dumps(found)
-
-    def __delitem__(self, key: Any) -> None:
-        del self.bytes[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.bytes
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.bytes)
-
-    def __len__(self) -> int:
-        return len(self.bytes)
-
-
-class _ByJob(ApiStore):
-    """Lists of one job's objects without a look at all others, as a server's index gives them."""
-
-    def __init__(self, now: Callable[[], datetime]) -> None:
-        super().__init__(now=now)
-        self._objects: Any = _Packed()
-
-    def clone(self, texts: dict[Any, str], old: str, new: str) -> None:
-        """Another job's objects, as of one that is there: names, uids and addresses differ."""
-        for key, text in texts.items():
-            self.version += 1
-            found = json.loads(text.replace("%uid%", str(uuid.uuid5(uuid.NAMESPACE_OID, new))))
-            found["metadata"]["resourceVersion"] = str(self.version)
-            self._objects[key[0], key[1], key[2].replace(old, new)] = found
-
-    def texts(self, name: str) -> dict[Any, str]:
-        """All objects of a job, as JSON."""
-        return {key: json.dumps(self._objects[key]) for key in self._objects if name in key[2]}
-
-    def list(self, kind: str, namespace: str | None = None, labels: Any = None) -> Any:
-        """See `ApiStore`."""
-        job = (labels or {}).get("moorage.dev/job")
-        if job is None:
-            return [self._objects[key] for key in self._objects if key[0] == kind]
-        names = [f"{job}-1-driver", *(f"{job}-1-exec-{n + 1}" for n in range(_EXECUTORS))]
-        if kind == "StatefulSparkSnapshot":
-            names = [f"{job}-s{n}" for n in range(_SNAPSHOTS)]
-        found = (self.get(kind, namespace, name) for name in names)
-        return [one for one in found if one is not None]
+        return self.jobs[target.ip].model_copy(update={"answered_at": self._now()})
 
 
 @dataclass(slots=True)
 class Fleet:
-    """Jobs that run, and one operator; `seconds` is the time of both clocks."""
+    """Jobs that run, and one operator; `seconds` is the time of both clocks.
+
+    Attributes:
+        ask: the API server; one in this process by default.
+        cpu: seconds of processor time that passes took.
+    """
 
     jobs: int
+    ask: Ask = field(default_factory=lambda: Server().answer)
     seconds: float = 0.0
+    cpu: float = 0.0
     refs: list[Ref] = field(default_factory=list)
-    meter: _Meter = field(default_factory=_Meter)
     drivers: _Drivers = field(init=False)
-    api: _ByJob = field(init=False)
-    cluster: _Counted = field(init=False)
+    cluster: Client = field(init=False)
     reconciler: Reconciler = field(init=False)
     watched: WatchCache = field(init=False)
     _due: list[tuple[float, Ref]] = field(default_factory=list)
     _at: dict[Ref, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.api, self.drivers = _ByJob(self.now), _Drivers(self.now, self.meter)
+        self.drivers = _Drivers(self.now)
+        self.cluster = Client(self.ask, lambda: self.seconds)
         self._furnish(0)
-        self.cluster = _Counted(self.api, self.meter)
-        self.api.watchers.append(self._changed)
+        self.cluster.changed = self._changed
 
     def now(self) -> datetime:
         """See `WallClock.now`."""
@@ -177,11 +85,12 @@ class Fleet:
         """One job comes to rest; all others are as it is then, in a hundredth of the time."""
         await self.begin()
         await self.run(6 * _MINUTE, self.progress)
-        first = self.refs[0]
-        uid = self.api.need("StatefulSparkJob", first.namespace, first.name)["metadata"]["uid"]
-        texts = self.api.texts(first.name)
-        for number in range(1, self.jobs):
-            self._furnish_as(first, uid, texts, number)
+        first, address = self.refs[0], objects.address_of(0)
+        found = self.cluster.api.need("StatefulSparkJob", first.namespace, first.name)
+        clones = [(objects.name_of(one), objects.address_of(one)) for one in range(1, self.jobs)]
+        self.cluster.api.clone(first.name, found["metadata"]["uid"], address, clones)
+        for name, ip in clones:
+            self._furnish_as(first, name, ip)
 
     async def begin(self) -> None:
         """A process begins: it lists, and has a pass for each object."""
@@ -198,16 +107,28 @@ class Fleet:
             watched=self.watched,
         )
         self._due, self._at = [], {}
+        begun = time.process_time()
         for kind in WATCHED:
-            bodies = self.api.list(kind)
-            if kind == "StatefulSparkJob":
-                await self.reconciler.specs.learn(bodies)
-            with self.meter.running():
-                self.watched.listed(kind, None, bodies, self.watched.mark)
-            for body in bodies if kind != "Pod" else ():
-                self._wake(_ref(body), self.seconds)
-        del bodies
+            await self._list(kind)
+        async for page in self.cluster.pages("ControllerRevision", None, ""):
+            for body in page.items:
+                self.reconciler.learn(body)
+        self.cpu += time.process_time() - begun
         await self._work()
+
+    async def _list(self, kind: Any) -> None:
+        """As the process does it."""
+        listing = self.watched.listing(kind, None)
+        for role in ("driver", "executor") if kind == "Pod" else ("",):
+            selector = f"moorage.dev/role={role}" if role else ""
+            async for page in self.cluster.pages(kind, None, selector):
+                listing.take(page, role)
+                if kind == "StatefulSparkJob":
+                    await self.reconciler.specs.learn(page.items)
+                for body in page.items if kind != "Pod" else ():
+                    if not self.reconciler.is_no_news(body):
+                        self._wake(_ref(body), self.seconds)
+        listing.end()
 
     async def run(self, seconds: float, each: Callable[[], None] = lambda: None) -> None:
         """Let time pass; `each` is called once a minute."""
@@ -240,7 +161,8 @@ class Fleet:
         """Something about a pod of each job is another than before."""
         for ref in self.refs:
             where = ("Pod", ref.namespace, f"{ref.name}-1-exec-1")
-            self.api.patch(*where, {"metadata": {"annotations": {"touched": str(self.seconds)}}})
+            touched = {"metadata": {"annotations": {"touched": str(self.seconds)}}}
+            self.cluster.api.patch(*where, touched)
             self._wake(ref, self.seconds)
 
     def progress(self) -> None:
@@ -250,33 +172,25 @@ class Fleet:
             self.drivers.jobs[address] = state.model_copy(update=moved)
 
     def _furnish(self, number: int) -> None:
-        ref = objects.furnish(self.api, self.drivers, number)
+        api = self.cluster.api
+        ref = objects.furnish(api, self.drivers, number)
         self.refs.append(ref)
-        meta = meta_of(self.api.get("StatefulSparkJob", ref.namespace, ref.name))
-        for one in range(2, _EXECUTORS):
-            objects.furnish_pod(self.api, meta, f"{ref.name}-1-exec-{one + 1}", "executor", "10.9")
-        for one in range(_SNAPSHOTS):
+        meta = meta_of(api.get("StatefulSparkJob", ref.namespace, ref.name))
+        for one in range(2, EXECUTORS):
+            objects.furnish_pod(api, meta, f"{ref.name}-1-exec-{one + 1}", "executor", "10.9")
+        for one in range(SNAPSHOTS):
             self._furnish_snapshot(ref, f"{ref.name}-s{one}")
 
-    def _furnish_as(self, first: Ref, uid: str, texts: dict[Any, str], number: int) -> None:
+    def _furnish_as(self, first: Ref, name: str, ip: str) -> None:
         """Another job like the first."""
-        name, ip = objects.name_of(number), objects.address_of(number)
-        own = {
-            key: text.replace(first.name, name)
-            .replace(uid, "%uid%")
-            .replace(f'"{objects.address_of(0)}"', f'"{ip}"')
-            for key, text in texts.items()
-        }
-        self.api.clone(own, first.name, name)
         self.refs.append(Ref(first.kind, first.namespace, name))
-        found = self.api.need("StatefulSparkJob", first.namespace, name)
         state = self.drivers.jobs[objects.address_of(0)]
         last = state.last_checkpoint
         assert last is not None
         path = last.path.replace(first.name, name)
         self.drivers.jobs[ip] = state.model_copy(
             update={
-                "job_uid": found["metadata"]["uid"],
+                "job_uid": str(uuid.uuid5(uuid.NAMESPACE_OID, name)),
                 "last_checkpoint": last.model_copy(update={"path": path}),
             }
         )
@@ -301,15 +215,21 @@ class Fleet:
             "startedAt": objects.START.isoformat(),
             "completedAt": objects.START.isoformat(),
         }
-        self.api.replace_status({**self.api.create(body), "status": status})
+        api = self.cluster.api
+        api.replace_status({**api.create(body), "status": status})
 
     def _changed(self, event: str, body: dict[str, Any]) -> None:
         kind = body["kind"]
         if kind in WATCHED:
             self.watched.seen(event, kind, body)
-            if kind != "Pod" and not self.reconciler.has_seen(body):
+            if kind != "Pod" and not self.reconciler.is_no_news(body):
                 # The answer to a write of a pass comes before its event.
                 self._wake(_ref(body), self.seconds + _TURN)
+            if kind == "StatefulSparkSnapshot":
+                job = body["metadata"]["labels"][JOB_LABEL]
+                self._wake(
+                    Ref("StatefulSparkJob", body["metadata"]["namespace"], job), self.seconds
+                )
 
     def _wake(self, ref: Ref, at: float) -> None:
         if at < self._at.get(ref, float("inf")):
@@ -317,18 +237,19 @@ class Fleet:
             heapq.heappush(self._due, (at, ref))
 
     async def _work(self) -> None:
+        begun = time.process_time()
         while self._due and self._due[0][0] <= self.seconds:
             at, ref = heapq.heappop(self._due)
             if self._at.get(ref) != at:
                 continue
             del self._at[ref]
-            with self.meter.running():
-                done = await self.reconciler.reconcile(ref)
+            done = await self.reconciler.reconcile(ref)
             assert not done.problem, (ref, done.problem)
             if done.changed:
                 self._wake(ref, self.seconds)
             elif done.again_after is not None:
                 self._wake(ref, self.seconds + done.again_after)
+        self.cpu += time.process_time() - begun
 
 
 def _ref(body: dict[str, Any]) -> Ref:
@@ -359,21 +280,26 @@ _UNITS = {
     "processor, a checkpoint a minute": "ms/job/minute",
     "the operator's memory": "MB",
     "until all are seen after a restart": "s",
+    "processor, until all are seen after a restart": "s",
     "requests after a restart": "requests",
 }
 
 
 async def costs(jobs: int, minutes: int) -> dict[str, float]:
     """What a fleet of so many jobs costs."""
-    fleet = Fleet(jobs)
+    with ExitStack() as stack:
+        return await _costs(Fleet(jobs, stack.enter_context(apart())), minutes)
+
+
+async def _costs(fleet: Fleet, minutes: int) -> dict[str, float]:
     asyncio.get_running_loop().time = lambda: fleet.seconds  # type: ignore[method-assign]  # injected
+    spare_collector()
     await fleet.settle()
     gc.collect()
-    before, fleet.cluster.requests = objects.rss(), 0
+    before, fleet.cluster.requests, fleet.cpu = objects.rss(), 0, 0.0
     begun = time.perf_counter()
     await fleet.begin()
-    seen, asked = time.perf_counter() - begun, fleet.cluster.requests
-    grown = objects.rss() - before
+    seen, cpu, asked = time.perf_counter() - begun, fleet.cpu, fleet.cluster.requests
     # Until every figure of before is shown: what is due at all is so within five minutes.
     await fleet.run(5 * _MINUTE + _TURN, fleet.progress)
     rest = await _measured(fleet, _REST)
@@ -385,8 +311,9 @@ async def costs(jobs: int, minutes: int) -> dict[str, float]:
         "each job a checkpoint a minute": busy[0],
         "processor, a checkpoint a minute": busy[1],
         "until all are seen after a restart": seen,
+        "processor, until all are seen after a restart": cpu,
         "requests after a restart": float(asked),
-        "the operator's memory": grown / 2**20,
+        "the operator's memory": (objects.rss() - before) / 2**20,
     }
 
 
@@ -394,7 +321,7 @@ async def _measured(
     fleet: Fleet, seconds: float, each: Callable[[], None] = lambda: None
 ) -> tuple[float, float]:
     """Requests a second, and milliseconds of processor time for a job in a minute."""
-    fleet.cluster.requests, fleet.meter.seconds = 0, 0.0
+    fleet.cluster.requests, fleet.cpu = 0, 0.0
     await fleet.run(seconds, each)
-    cpu = 1000 * fleet.meter.seconds / fleet.jobs / (seconds / _MINUTE)
+    cpu = 1000 * fleet.cpu / fleet.jobs / (seconds / _MINUTE)
     return fleet.cluster.requests / seconds, cpu

@@ -24,7 +24,13 @@ from moorage_operator.decide.view import only_figures
 from moorage_operator.directories import CheckpointDirectories
 from moorage_operator.memory import Memory, Setback
 from moorage_operator.metrics import OperatorMetrics
-from moorage_operator.objects import JudgedSpecs, meta_of, read_snapshot
+from moorage_operator.objects import (
+    JudgedSpecs,
+    is_newer,
+    is_under_way,
+    meta_of,
+    read_snapshot,
+)
 from moorage_operator.observe import Heard, MoreNeeded, Observer
 from moorage_operator.plan import (
     ASIDE,
@@ -48,6 +54,7 @@ from moorage_operator.ports import (
 )
 from moorage_operator.recorder import Written, tell, write_status
 from moorage_operator.shards import Ownership, Tenure, claim, lead, operator_of
+from moorage_operator.snapshots import is_final, is_in_order
 from moorage_operator.tokens import Authorities, Tokens
 from moorage_operator.watch_cache import CachedReads, WatchCache
 from moorage_operator.world import Config, JobWorld, Meta, PodView, SnapshotWorld, Unreadable
@@ -165,11 +172,35 @@ class Reconciler:
     def has_seen(self, body: Object) -> bool:
         """Whether a pass has seen the object in this very version, and had nothing to do."""
         meta = body["metadata"]
-        memory = self._memory.get(Ref(body["kind"], meta["namespace"], meta["name"]))
-        return memory is not None and (memory.uid, memory.seen) == (
-            meta["uid"],
-            meta["resourceVersion"],
+        return self._saw(_ref(body), meta["uid"], meta["resourceVersion"])
+
+    def _saw(self, ref: Ref, uid: str, version: str) -> bool:
+        memory = self._memory.get(ref)
+        return memory is not None and (memory.uid, memory.seen) == (uid, version)
+
+    def is_no_news(self, body: Object) -> bool:
+        """Whether a pass of the object's own would come to nothing, as far as is known.
+
+        One has seen it so; or it is a snapshot that has come to its end, and its job is there:
+        passes of that one see to it, and of most there is nothing to do.
+        """
+        return self.has_seen(body) or (
+            body["kind"] == "StatefulSparkSnapshot"
+            and not is_under_way(body)
+            and not is_newer(body)
+            and self._watched is not None
+            and self._watched.knows_job_of(body)
         )
+
+    def learn(self, revision: Object) -> None:
+        """A list showed a revision, after one of jobs: passes need not ask for it one by one."""
+        meta = revision["metadata"]
+        job = (meta.get("labels") or {}).get(names.JOB_LABEL, "")
+        found = (
+            self._watched.get("StatefulSparkJob", meta["namespace"], job) if self._watched else None
+        )
+        if found is not None:
+            self._observer.learn(revision, found)
 
     async def settle(self, ref: Ref, limit: int = 50) -> Pass:
         """Passes until one changes nothing.
@@ -297,6 +328,7 @@ class Reconciler:
                 return None
             self._shown(body)
         self._metrics.job_seen(body, plan.status)
+        self._see_to_ended(world)
         memory.seen = body["metadata"]["resourceVersion"]
         memory.rest = rest_of(world, plan)
         return Pass(changed=False, again_after=plan.again_after)
@@ -319,9 +351,18 @@ class Reconciler:
         )
         if not rests:
             return None
-        self._metrics.snapshot_seen(body, plan.status.state)
+        self._metrics.snapshot_seen(_ref(body), plan.status.state)
         memory.seen = body["metadata"]["resourceVersion"]
         return Pass(changed=False, again_after=plan.again_after)
+
+    def _see_to_ended(self, world: JobWorld) -> None:
+        """The job's snapshots that have come to their end have no passes unless they need one."""
+        for one in world.snapshots if not isinstance(world.snapshots, Unreadable) else ():
+            ref = Ref("StatefulSparkSnapshot", one.meta.namespace, one.meta.name)
+            if is_in_order(one, self._config.finalizer):
+                self._metrics.snapshot_seen(ref, one.status.state)
+            elif is_final(one) and not self._saw(ref, one.meta.uid, one.meta.resource_version):
+                self._wake(ref)
 
     def _is_done(self, plan: Plan | SnapshotPlan, memory: Memory) -> bool:
         """Whether everything was done and told already, as far as this process knows."""
@@ -357,6 +398,7 @@ class Reconciler:
             self._metrics.restarted(status.restarts.last_reason)
         for name in plan.stale:
             self._wake(Ref("StatefulSparkSnapshot", ref.namespace, name))
+        self._see_to_ended(world)
         await self._tell_rival(world, memory)
         if self._may_act():
             await self._attempts.repair(world)
@@ -394,7 +436,7 @@ class Reconciler:
             plan = replace(plan, events=(*plan.events, _pruned(self._clock.now())))
         self._note_phase(ref, old.state, status.state)
         self._metrics.store_tasks_seen(world.store_tasks)
-        self._metrics.snapshot_seen(body, status.state)
+        self._metrics.snapshot_seen(ref, status.state)
         labelled, body = await self._label(body, plan.labels or {})
         subject = Subject.of_snapshot(body, world)
         if subject.job is not None:
@@ -629,6 +671,10 @@ class Reconciler:
         if before != after:
             self._metrics.moved(ref, after)
             _log.info("phase: object=%s from=%s to=%s", ref, before, after)
+
+
+def _ref(body: Object) -> Ref:
+    return Ref(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
 
 
 def _is_settled(*pods: tuple[PodView, ...] | Unreadable) -> bool:

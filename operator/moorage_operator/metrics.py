@@ -161,9 +161,9 @@ class OperatorMetrics:
         """This is how a job is now."""
         self._jobs[_ref(body)] = _job(status)
 
-    def snapshot_seen(self, body: Object, state: str) -> None:
+    def snapshot_seen(self, ref: Ref, state: str) -> None:
         """This is how a snapshot is now."""
-        self._snapshots[_ref(body)] = state
+        self._snapshots[ref] = state
 
     def gone(self, ref: Ref) -> None:
         """There is no such object any more."""

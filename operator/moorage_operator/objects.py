@@ -17,7 +17,7 @@ from moorage_api.changes import is_same_job, spec_hash
 from moorage_api.explain import judge
 from moorage_api.job import StatefulSparkJob
 from moorage_api.problems import field_name
-from moorage_api.snapshot import JobRef, SnapshotSpec, SnapshotStatus
+from moorage_api.snapshot import FINAL_STATES, JobRef, SnapshotSpec, SnapshotStatus
 from moorage_api.status import STATUS_FORMAT, JobStatus, read_status
 from moorage_operator.children import names
 from moorage_operator.podviews import moment
@@ -108,6 +108,13 @@ def _snapshot_spec(raw: dict[str, Any]) -> tuple[SnapshotSpec, tuple[Problem, ..
         )
     reference = JobRef.model_construct(name=job_name_of(raw))
     return SnapshotSpec.model_construct(job_ref=reference), problems
+
+
+def is_under_way(body: Object) -> bool:
+    """Whether a snapshot has not come to its end, or its object is being deleted."""
+    if body["metadata"].get("deletionTimestamp"):
+        return True
+    return (body.get("status") or {}).get("state") not in FINAL_STATES
 
 
 def is_controlled_by(found: Object, uid: str) -> bool:

@@ -6,11 +6,13 @@ only where a decision depends on it: `needs`.
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
 from moorage_api.driver import ENDPOINT_PORT, DriverState, certificate_name
 from moorage_api.status import JobStatus
@@ -187,8 +189,11 @@ class Observer:
     # Around what waits for a driver: the pass needs no worker meanwhile
     aside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     watched_only: bool = False  # raise `MoreNeeded` instead of reading stores, facts or namespaces
-    _failing: dict[tuple[str, str], datetime] = field(default_factory=dict)
-    _revisions: dict[tuple[str, str], Revision] = field(default_factory=dict)
+    # By job as `namespace/name`: what cannot be read, since when; revisions by uid and name, and
+    # those that a list showed and nobody has read yet
+    _failing: dict[str, dict[str, datetime]] = field(default_factory=dict)
+    _revisions: dict[str, dict[str, Revision]] = field(default_factory=dict)
+    _unread: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
     async def job(
         self, body: Object, task_ids: Iterable[str] = (), heard: Heard | None = None
@@ -280,10 +285,15 @@ class Observer:
         """An object, as `namespace/name`, is gone."""
         self.directories.forget(meta_key)
         self.specs.forget(meta_key)
-        for key in [key for key in self._failing if key[0] == meta_key]:
-            del self._failing[key]
-        for revision in [key for key in self._revisions if key[0] == meta_key]:
-            del self._revisions[revision]
+        for known in (self._failing, self._revisions, self._unread):
+            known.pop(meta_key, None)
+
+    def learn(self, revision: Object, job: Object) -> None:
+        """A list showed a revision of this job, which need not be asked for one by one."""
+        meta = revision["metadata"]
+        if meta["name"] in _named(job.get("status") or {}):
+            kept = self._unread.setdefault(f"{meta['namespace']}/{job['metadata']['name']}", {})
+            kept[meta["name"]] = json.dumps(revision, separators=(",", ":")).encode()
 
     # -- pods and their drivers ----------------------------------------------------------------
 
@@ -402,27 +412,27 @@ class Observer:
             operation.target_revision if operation else "",
             *(one.revision for one in status.leaving),
         } - {""}
-        self._keep_revisions(meta, wanted)
+        known = self._revisions.get(f"{meta.namespace}/{meta.name}", {})
+        for key in known.keys() - {f"{meta.uid}/{name}" for name in wanted}:
+            del known[key]
         found = {name: await self._revision(meta, name) for name in sorted(wanted)}
         return {name: revision for name, revision in found.items() if revision is not None}
 
-    def _keep_revisions(self, meta: Meta, wanted: set[str]) -> None:
-        """Forget those of the job that nothing names any more."""
-        who, keys = f"{meta.namespace}/{meta.name}", {f"{meta.uid}/{name}" for name in wanted}
-        for key in [key for key in self._revisions if key[0] == who and key[1] not in keys]:
-            del self._revisions[key]
-
     async def _revision(self, meta: Meta, name: str) -> Revision | None:
-        key = (f"{meta.namespace}/{meta.name}", f"{meta.uid}/{name}")
-        if key not in self._revisions:
-            body = await self.cluster.get("ControllerRevision", meta.namespace, name)
+        who, key = f"{meta.namespace}/{meta.name}", f"{meta.uid}/{name}"
+        known = self._revisions.setdefault(who, {})
+        if key not in known:
+            listed = self._unread.get(who, {}).pop(name, b"")
+            body = json.loads(listed) if listed else None
+            if body is None:
+                body = await self.cluster.get("ControllerRevision", meta.namespace, name)
             revision = read_revision(body) if body is not None else None
             if body is None or revision is None:
                 return None
             # Generations of another object of this name say nothing about this one.
             mine = is_controlled_by(body, meta.uid)
-            self._revisions[key] = revision if mine else replace(revision, number=0)
-        return self._revisions[key]
+            known[key] = revision if mine else replace(revision, number=0)
+        return known[key]
 
     async def _snapshots(self, namespace: str, job: str) -> tuple[SnapshotView, ...] | Unreadable:
         labels = {names.JOB_LABEL: job}
@@ -506,12 +516,19 @@ class Observer:
     # -- since when ----------------------------------------------------------------------------
 
     def _unreadable(self, meta: Meta, what: str, reason: str, message: str) -> Unreadable:
-        key = (f"{meta.namespace}/{meta.name}", what)
-        since = self._failing.setdefault(key, self.clock.now())
+        failing = self._failing.setdefault(f"{meta.namespace}/{meta.name}", {})
+        since = failing.setdefault(what, self.clock.now())
         return Unreadable(reason, message, since)
 
     def _readable(self, meta: Meta, what: str) -> None:
-        self._failing.pop((f"{meta.namespace}/{meta.name}", what), None)
+        self._failing.get(f"{meta.namespace}/{meta.name}", {}).pop(what, None)
+
+
+def _named(status: Mapping[str, Any]) -> set[str]:
+    """The revisions that a job's status names, as far as it is one."""
+    parts = (("reconciliation", "currentRevision"), ("reconciliation", "stableRevision"))
+    holders = ((status.get(part), key) for part, key in (*parts, ("attempt", "revision")))
+    return {str(holder.get(key)) for holder, key in holders if isinstance(holder, dict)}
 
 
 def _reason(error: ClusterError) -> str:

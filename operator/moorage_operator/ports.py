@@ -4,10 +4,10 @@ Tests put stand-ins behind them; the real ones are in `kube`, `endpoint` and `li
 tell "it is not there" apart from "it could not be read".
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pydantic import BaseModel
 
@@ -89,6 +89,14 @@ class ApiUnavailable(ClusterError):
         self.retry_after = retry_after
 
 
+class Page(NamedTuple):
+    """A part of a list."""
+
+    items: list[Object]
+    # Whether the list begins here, or begins anew: what came before it does not count
+    first: bool
+
+
 class Reads(Protocol):
     """What is there. Every method may raise any `ClusterError`."""
 
@@ -104,8 +112,11 @@ class Reads(Protocol):
 class Cluster(Reads, Protocol):
     """The API server, asked and told directly. Every method may raise any `ClusterError`."""
 
-    async def select(self, kind: Kind, namespace: str | None, selector: str) -> list[Object]:
-        """All objects that a label selector finds, such as `a,b=c,d notin (e,f)`; `""`: all."""
+    def pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Page]:
+        """All objects that a label selector finds, such as `a,b=c,d notin (e,f)`; `""`: all.
+
+        Page by page, so that nobody need hold the whole list. At least one, which may be empty.
+        """
 
     async def apply(self, body: Object) -> Object:
         """Server-side apply, forced, under the operator's own field manager."""

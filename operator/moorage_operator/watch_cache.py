@@ -6,14 +6,15 @@ that it rests on. Before anything else is done, everything is read live.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from moorage_api import API_VERSION
 from moorage_api.reserved import TLS_VOLUME
 from moorage_operator.children.names import JOB_LABEL, REVISION_ANNOTATION
-from moorage_operator.ports import Kind, Object, Reads
+from moorage_operator.objects import job_name_of
+from moorage_operator.ports import Kind, Object, Page, Reads
 
 WATCHED: tuple[Kind, ...] = ("StatefulSparkJob", "StatefulSparkSnapshot", "Pod")
 
@@ -60,11 +61,6 @@ class WatchCache:
     """By job: the count at the last change of the job or of anything with its label."""
     _count: int = 0
 
-    @property
-    def mark(self) -> int:
-        """Taken before a list is asked for, and given to `listed` with it."""
-        return self._count
-
     def seen(self, event: str, kind: Kind, body: Object) -> None:
         """An object was shown (`DELETED`: for the last time); older than what is known: ignored."""
         meta = body["metadata"]
@@ -76,7 +72,7 @@ class WatchCache:
             # A list shows again what is known: most objects, each time.
             return
         self._count += 1
-        self._drop(place)
+        self.drop(place)
         if event == "DELETED":
             return
         job = (meta.get("labels") or {}).get(JOB_LABEL, "")
@@ -88,33 +84,26 @@ class WatchCache:
         if job:
             self._of_job.setdefault((kind, place[1], job), {})[place[2]] = None
 
-    def listed(
-        self,
-        kind: Kind,
-        namespace: str | None,
-        bodies: Iterable[Object],
-        mark: int,
-    ) -> list[tuple[str, str]]:
-        """Take in a whole list; return namespace and name of what is there no more.
+    def listing(self, kind: Kind, namespace: str | None) -> "Listing":
+        """Begin to take in a list; to be called before it is asked for."""
+        return Listing(self, kind, namespace, self._count)
 
-        Args:
-            mark: of before it was asked for: what was shown since may be newer than the list.
-        """
-        there = set()
-        for body in bodies:
-            self.seen("", kind, body)
-            there.add((kind, body["metadata"].get("namespace", ""), body["metadata"]["name"]))
-        gone = [
-            place
-            for place, kept in self._kept.items()
-            if place[0] == kind
-            and namespace in {None, place[1]}
-            and place not in there
-            and kept.since <= mark
-        ]
-        for place in gone:
-            self._drop(place)
-        return [(place[1], place[2]) for place in gone]
+    def versions(self, kind: Kind, namespace: str | None) -> Iterator[tuple[_Place, int]]:
+        """Of all objects of a kind that are known; 0 of what has none that can be compared."""
+        for place, kept in self._kept.items():
+            if place[0] == kind and namespace in {None, place[1]}:
+                yield place, kept.version
+
+    def knows_job_of(self, snapshot: Object) -> bool:
+        """Whether the job that a snapshot names is there, and finds it by its label."""
+        meta, job = snapshot["metadata"], job_name_of(snapshot.get("spec") or {})
+        labelled = (meta.get("labels") or {}).get(JOB_LABEL) == job
+        return labelled and ("StatefulSparkJob", meta["namespace"], job) in self._kept
+
+    def is_as_before(self, place: _Place, mark: int) -> bool:
+        """Whether nothing was shown of a known object since the count was this."""
+        kept = self._kept.get(place)
+        return kept is not None and kept.since <= mark
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """What is used of an object; None if nothing is known of it."""
@@ -130,15 +119,8 @@ class WatchCache:
         """The same as before: nothing of the job has changed since, as far as was shown."""
         return self._marks.get((namespace, job), 0)
 
-    def _mark(self, place: _Place, job: str) -> None:
-        """The object is another one: so is what is known of the job, where there is one."""
-        kind, namespace, name = place
-        if kind == "StatefulSparkJob":
-            self._marks[namespace, name] = self._count
-        if (namespace, job) in self._marks:
-            self._marks[namespace, job] = self._count
-
-    def _drop(self, place: _Place) -> None:
+    def drop(self, place: _Place) -> None:
+        """Forget an object."""
         kept = self._kept.pop(place, None)
         if kept is None:
             return
@@ -152,6 +134,53 @@ class WatchCache:
         self._of_job[key].pop(place[2], None)
         if not self._of_job[key]:
             del self._of_job[key]
+
+    def _mark(self, place: _Place, job: str) -> None:
+        """The object is another one: so is what is known of the job, where there is one."""
+        kind, namespace, name = place
+        if kind == "StatefulSparkJob":
+            self._marks[namespace, name] = self._count
+        if (namespace, job) in self._marks:
+            self._marks[namespace, job] = self._count
+
+
+@dataclass(slots=True)
+class Listing:
+    """A list of one kind that is taken in page by page, so that it is never whole in memory.
+
+    It may be put together of what several selectors find. Of one that began anew half way, what
+    the first half alone showed goes with the next list.
+    """
+
+    cache: WatchCache
+    kind: Kind
+    namespace: str | None
+    mark: int  # what was shown since may be newer than the list
+    _unchanged: dict[str, set[_Place]] = field(default_factory=dict)
+    """By selector, what was known before; the rest of what is there needs no remembering."""
+
+    def take(self, page: Page, selector: str = "") -> None:
+        """Take in a page of what a selector finds."""
+        if page.first:
+            self._unchanged[selector] = set()
+        for body in page.items:
+            self.cache.seen("", self.kind, body)
+            meta = body["metadata"]
+            place = (self.kind, meta.get("namespace", ""), meta["name"])
+            if self.cache.is_as_before(place, self.mark):
+                self._unchanged[selector].add(place)
+
+    def end(self) -> list[tuple[str, str]]:
+        """Drop what is there no more; namespace and name of each."""
+        there = set[_Place]().union(*self._unchanged.values())
+        gone = [
+            place
+            for place, _ in self.cache.versions(self.kind, self.namespace)
+            if place not in there and self.cache.is_as_before(place, self.mark)
+        ]
+        for place in gone:
+            self.cache.drop(place)
+        return [(place[1], place[2]) for place in gone]
 
 
 class CachedReads:

@@ -113,16 +113,22 @@ class Canary:
         if wanted is not None and version >= wanted[0]:
             self._caught_up(key)
 
-    def listed(self, kind: str, namespace: str | None, bodies: list[dict[str, Any]]) -> None:
-        """All objects of a kind, in one namespace or in all: as the API server has them now."""
-        found = {_key(kind, body): _version(body) for body in bodies}
+    def listed(
+        self, kind: str, namespace: str | None, versions: Iterable[tuple[_Key, int]]
+    ) -> None:
+        """All objects of a kind, in one namespace or in all, as the API server has them now.
+
+        Args:
+            versions: 0 of what has none that can be compared.
+        """
+        found = dict(versions)
         known = {*self._seen, *self._awaited}
         for key in [one for one in known if one not in found and _lies(one, kind, namespace)]:
             self._seen.pop(key, None)
             self._caught_up(key)
         now = self.clock()
         for key, version in found.items():
-            if version is not None and self._seen.get(key, -1) < version:
+            if version and self._seen.get(key, -1) < version:
                 _, since = self._awaited.setdefault(key, (version, now))
                 if now - since > self.patience:
                     self._missed.setdefault(key, now - since)

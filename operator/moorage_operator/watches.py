@@ -21,10 +21,9 @@ import kopf
 from kopf._cogs.structs.references import Insights  # the one word on when Kopf has begun
 from kubernetes.aio.client import Configuration
 
-from moorage_api.snapshot import FINAL_STATES
 from moorage_operator.children.names import JOB_LABEL
 from moorage_operator.kube.rest import resource_of
-from moorage_operator.objects import job_name_of
+from moorage_operator.objects import is_under_way, job_name_of
 from moorage_operator.ports import Kind, Ref
 from moorage_operator.shards import Selection, joined
 from moorage_operator.watch_health import Namespace
@@ -260,16 +259,16 @@ class Wakeups:
 
     Args:
         wake: sees to a pass.
-        has_seen: whether a pass has seen an object of ours in this very version: of what the
-            operator itself wrote last, the watch brings no news.
+        is_no_news: whether a pass has seen an object of ours in this very version, as of what the
+            operator itself wrote last, or passes of another see to it.
     """
 
     def __init__(
         self,
         wake: Callable[[Ref], None],
-        has_seen: Callable[[dict[str, Any]], bool] = lambda _: False,
+        is_no_news: Callable[[dict[str, Any]], bool] = lambda _: False,
     ) -> None:
-        self._wake, self._has_seen = wake, has_seen
+        self._wake, self._is_no_news = wake, is_no_news
         self._waiting: dict[Ref, set[Ref]] = {}
         self._jobs: dict[Ref, Ref] = {}
 
@@ -291,11 +290,12 @@ class Wakeups:
             return [*self._own(ref, event, body), *sorted(self._waiting.get(ref, ()))]
         ref = Ref("StatefulSparkSnapshot", namespace, name)
         job = Ref("StatefulSparkJob", namespace, job_name_of(body.get("spec") or {}))
-        self._note(ref, job, waits=event != "DELETED" and _is_under_way(body))
+        self._note(ref, job, waits=event != "DELETED" and is_under_way(body))
         return [*self._own(ref, event, body), *([job] if job.name else [])]
 
     def _own(self, ref: Ref, event: str, body: dict[str, Any]) -> list[Ref]:
-        return [] if event != "DELETED" and self._has_seen({**body, "kind": ref.kind}) else [ref]
+        no_news = event != "DELETED" and self._is_no_news({**body, "kind": ref.kind})
+        return [] if no_news else [ref]
 
     def _note(self, ref: Ref, job: Ref, *, waits: bool) -> None:
         before = self._jobs.pop(ref, None)
@@ -306,9 +306,3 @@ class Wakeups:
         if waits:
             self._jobs[ref] = job
             self._waiting.setdefault(job, set()).add(ref)
-
-
-def _is_under_way(body: dict[str, Any]) -> bool:
-    if body["metadata"].get("deletionTimestamp"):
-        return True
-    return (body.get("status") or {}).get("state") not in FINAL_STATES

@@ -10,6 +10,8 @@ import random
 import pytest
 from moorage_testing.kube import Call
 
+from moorage_operator.ports import Page
+
 pytestmark = [pytest.mark.scenarios, pytest.mark.in_memory("watches of a server cannot be held up")]
 
 
@@ -133,7 +135,9 @@ async def test_a_list_brings_round_what_no_event_showed(running, watches):
     running.api.delete("StatefulSparkSnapshot", running.namespace, "one")
     await running.run(60)
     for kind in ("StatefulSparkJob", "StatefulSparkSnapshot", "Pod"):
-        cache.listed(kind, None, running.api.list(kind), cache.mark)
+        listing = cache.listing(kind, None)
+        listing.take(Page(running.api.list(kind), first=True))
+        listing.end()
     shown = [one["metadata"]["name"] for one in cache.of_job("Pod", running.namespace, "clicks")]
     there = running.api.list("Pod", running.namespace, {"moorage.dev/job": "clicks"})
     assert shown == sorted(pod["metadata"]["name"] for pod in there)

@@ -8,7 +8,7 @@ is repeated behind the loop's back. A request without an answer may have happene
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,7 @@ from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import load_incluster_config, load_kube_config
 
 from moorage_operator.kube.rest import MANAGER, Resource, cluster_error, encoded, resource_of
-from moorage_operator.ports import ApiUnavailable, Kind, NotFound, Object
-
-Objects = list[Object]
-"""As annotations in a class that has a method `list` must write it."""
+from moorage_operator.ports import ApiUnavailable, Kind, NotFound, Object, Page
 
 _PAGE = "500"
 _APPLY = "application/apply-patch+yaml"
@@ -105,17 +102,23 @@ class KubeCluster:
     ) -> list[Object]:
         """See `Cluster.list`."""
         selector = ",".join(f"{key}={value}" for key, value in sorted((labels or {}).items()))
-        return await self.select(kind, namespace, selector)
+        found: list[Any] = []
+        async for page in self.pages(kind, namespace, selector):
+            found = [*page.items] if page.first else found + page.items
+        return found
 
-    async def select(self, kind: Kind, namespace: str | None, selector: str) -> Objects:
-        """See `Cluster.select`."""
+    async def pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Page]:
+        """See `Cluster.pages`."""
         for _ in range(_PAGES_ANEW):
             try:
-                return await self._pages(resource_of(kind), namespace, selector)
+                async for page in self._pages(resource_of(kind), namespace, selector):
+                    yield page
             except NotFound as error:
                 # A list that took too long cannot be gone on with: its version is too old.
                 if error.reason != "Expired":
                     raise
+            else:
+                return
         raise ApiUnavailable(f"lists of {kind} expire before their last page", "Expired")
 
     async def apply(self, body: Object) -> Object:
@@ -164,19 +167,18 @@ class KubeCluster:
         except NotFound:
             return
 
-    async def _pages(self, resource: Resource, namespace: str | None, selector: str) -> Objects:
+    async def _pages(
+        self, resource: Resource, namespace: str | None, selector: str
+    ) -> AsyncIterator[Page]:
         """All pages of a list, each item with its kind, which lists leave out."""
         params = {"limit": _PAGE}
         if selector:
             params["labelSelector"] = selector
-        items: Objects = []
-        while True:
+        named, first = {"apiVersion": resource.api_version, "kind": resource.kind}, True
+        while first or params["continue"]:
             page = await self._send("GET", resource.path(namespace), params=params)
-            items += page.get("items") or ()
-            params["continue"] = (page.get("metadata") or {}).get("continue") or ""
-            if not params["continue"]:
-                named = {"apiVersion": resource.api_version, "kind": resource.kind}
-                return [{**named, **item} for item in items]
+            yield Page([{**named, **item} for item in page.get("items") or ()], first)
+            params["continue"], first = (page.get("metadata") or {}).get("continue") or "", False
 
     async def _send(
         self,

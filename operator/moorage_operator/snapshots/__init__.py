@@ -20,9 +20,17 @@ from moorage_operator.snapshots.deleting import deleting
 from moorage_operator.snapshots.in_progress import in_progress, of_operation
 from moorage_operator.snapshots.naming import JOB_LABEL, data_go_too, is_copied, is_follower
 from moorage_operator.snapshots.pending import pending
-from moorage_operator.snapshots.step import Step, changed, plan_of
+from moorage_operator.snapshots.step import (
+    Step,
+    changed,
+    is_final,
+    is_in_order,
+    plan_of,
+)
 from moorage_operator.snapshots.store_work import begin_verifying, copying, verifying
 from moorage_operator.world import SnapshotWorld
+
+__all__ = ["decide_snapshot", "is_final", "is_in_order"]
 
 
 def decide_snapshot(world: SnapshotWorld) -> SnapshotPlan:

@@ -18,6 +18,7 @@ from moorage_operator.snapshots.naming import (
     TRIGGER_LABEL,
     TYPE_LABEL,
     attempt_of,
+    data_go_too,
     request_id,
     trigger_of,
 )
@@ -25,6 +26,7 @@ from moorage_operator.snapshots.retention import uses
 from moorage_operator.world import SnapshotView, SnapshotWorld
 
 COMPLETE, VERIFIED, IN_USE, FAILED = "Complete", "Verified", "InUse", "Failed"
+_CONDITIONS = {COMPLETE, VERIFIED, IN_USE, FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,26 @@ def is_final(snapshot: SnapshotView) -> bool:
     return snapshot.status.state in FINAL_STATES and snapshot.meta.deleted_at is None
 
 
+def is_in_order(snapshot: SnapshotView, finalizer: str) -> bool:
+    """Whether one that has come to its end shows all that passes have to say of it.
+
+    But for what it is needed for: that is its job's to say.
+    """
+    meta = snapshot.meta
+    # When the data were seen to be whole stays as it was said then.
+    said = {
+        one.type
+        for one in snapshot.status.conditions
+        if one.observed_generation == meta.generation or one.type == VERIFIED
+    }
+    return (
+        is_final(snapshot)
+        and said >= _CONDITIONS
+        and data_go_too(snapshot) == (finalizer in meta.finalizers)
+        and _labels(snapshot, snapshot.status) is None
+    )
+
+
 def event_name(world: SnapshotWorld, what: str) -> str:
     """`SavepointStarted`, `CheckpointFailed` and so on."""
     return f"{world.snapshot.spec.type}{what}"
@@ -118,13 +140,12 @@ def plan_of(world: SnapshotWorld, step: Step) -> SnapshotPlan:
         status=status,
         effects=step.effects,
         events=step.events,
-        labels=_labels(world, status),
+        labels=_labels(world.snapshot, status),
         again_after=None if is_final(world.snapshot) else again_after,
     )
 
 
-def _labels(world: SnapshotWorld, status: SnapshotStatus) -> Mapping[str, str] | None:
-    snapshot = world.snapshot
+def _labels(snapshot: SnapshotView, status: SnapshotStatus) -> Mapping[str, str] | None:
     wanted = {
         JOB_LABEL: snapshot.spec.job_ref.name,
         TYPE_LABEL: snapshot.spec.type,

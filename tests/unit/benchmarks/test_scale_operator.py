@@ -4,6 +4,8 @@ import asyncio
 
 from benchmarks.scale.operator import Fleet
 
+from moorage_operator.loop import Reconciler
+
 
 async def settled(jobs):
     fleet = Fleet(jobs)
@@ -31,10 +33,29 @@ async def test_a_checkpoint_a_minute_costs_one_write_in_five_minutes():
     assert 0 < cost <= 4 * 10
 
 
-async def test_a_restart_reads_two_objects_of_a_job_and_none_of_its_snapshots():
+async def test_a_restart_reads_lists_and_one_secret_of_each_job():
     fleet = await settled(4)
     await fleet.begin()
-    assert fleet.cluster.requests <= 4 * 2
+    pages_of_jobs_snapshots_pods_and_revisions = 1 + 1 + 2 + 1
+    assert fleet.cluster.requests == pages_of_jobs_snapshots_pods_and_revisions + 4
+
+
+async def test_a_restart_has_passes_of_jobs_and_of_no_snapshot_that_shows_all_there_is(monkeypatch):
+    fleet, looked = await settled(2), []
+    where = ("StatefulSparkSnapshot", "bench", f"{fleet.refs[1].name}-s7")
+    fleet.cluster.api.patch(*where, {"metadata": {"labels": {"moorage.dev/state": None}}})
+    await fleet.run(5)
+    labelled = fleet.cluster.api.get(*where)["metadata"]["labels"]
+    assert labelled["moorage.dev/state"] == "Completed"
+    reconcile = Reconciler.reconcile
+
+    async def noted(self, ref):
+        looked.append(ref)
+        return await reconcile(self, ref)
+
+    monkeypatch.setattr(Reconciler, "reconcile", noted)
+    await fleet.begin()
+    assert sorted(looked) == sorted(fleet.refs)
 
 
 async def test_a_job_that_changes_nothing_is_not_decided_upon_anew(monkeypatch):

@@ -75,7 +75,7 @@ def test_passes_and_transitions_are_counted(metrics):
 def test_snapshots_are_counted_by_state(metrics):
     for name, state in (("a", "Completed"), ("b", "Completed"), ("c", "Failed")):
         meta = {"name": name, "namespace": "n"}
-        metrics.snapshot_seen({"kind": "StatefulSparkSnapshot", "metadata": meta}, state)
+        metrics.snapshot_seen(Ref("StatefulSparkSnapshot", meta["namespace"], meta["name"]), state)
     assert 'moorage_snapshots{namespace="n",state="Completed"} 2.0' in text(metrics)
 
 

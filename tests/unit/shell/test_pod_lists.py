@@ -1,4 +1,4 @@
-"""What a list of pods lacks is there no more: neither drivers nor executors stay in the cache."""
+"""What a list lacks is there no more, however many pages and selectors it takes."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from moorage_testing.kube import MemoryCluster
 
 from moorage_operator.app import App
+from moorage_operator.ports import Page
 from moorage_operator.shards import Selection
 from moorage_operator.watch_cache import WatchCache
 
@@ -32,3 +33,31 @@ async def test_a_list_drops_pods_of_both_roles_that_are_gone_and_keeps_the_rest(
     for name in ("d1", "e1"):
         cluster.api.delete("Pod", "here", name, grace=0)
     assert await known() == ["d2", "e2"]
+
+
+def body(name, version=1):
+    meta = {"name": name, "namespace": "here", "uid": name, "resourceVersion": str(version)}
+    return {"metadata": {**meta, "labels": {"moorage.dev/job": "clicks"}}}
+
+
+def test_a_list_that_begins_anew_half_way_drops_what_only_its_first_half_showed():
+    watched = WatchCache()
+    for name in ("a", "b", "c"):
+        watched.seen("", "Pod", body(name))
+    listing = watched.listing("Pod", None)
+    listing.take(Page([body("a"), body("b")], first=True))
+    listing.take(Page([body("b")], first=True))
+    listing.take(Page([body("c")], first=False))
+    assert listing.end() == [("here", "a")]
+    assert [place[2] for place, _ in watched.versions("Pod", None)] == ["b", "c"]
+
+
+def test_what_a_watch_shows_while_pages_come_in_is_newer_than_the_list():
+    watched = WatchCache()
+    watched.seen("", "Pod", body("a"))
+    listing = watched.listing("Pod", None)
+    watched.seen("ADDED", "Pod", body("b", 7))
+    watched.seen("MODIFIED", "Pod", body("a", 8))
+    listing.take(Page([], first=True))
+    assert listing.end() == []
+    assert dict(watched.versions("Pod", None)) == {("Pod", "here", "b"): 7, ("Pod", "here", "a"): 8}

@@ -4,6 +4,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from moorage_testing.snapshot_worlds import (
     DIGEST,
     FOUND,
@@ -29,7 +31,7 @@ from moorage_testing.snapshot_worlds import (
 
 from moorage_api import Problem
 from moorage_operator.plan import AskDriver, SetFinalizer
-from moorage_operator.snapshots import decide_snapshot
+from moorage_operator.snapshots import decide_snapshot, is_in_order
 from moorage_operator.world import StoreTaskView, Unreadable
 
 # -- asking ----------------------------------------------------------------------------------------
@@ -306,3 +308,59 @@ def test_scenario_14_a_savepoint_of_another_request_is_never_taken_for_ours():
     other = StoreTaskView("Completed", {**FOUND, "attempt": "ssnap-another"})
     plan = decide_snapshot(with_store_task(looking, other))
     assert (plan.status.state, reasons(plan)) == ("Failed", ["SavepointNameConflict"])
+
+
+# -- at its end ------------------------------------------------------------------------------------
+
+FINALIZER = "moorage.dev/operator"
+
+
+@settings(max_examples=50)
+@given(data=st.data())
+def test_of_what_is_in_order_nothing_is_decided_but_what_it_is_needed_for(data):
+    """So that its job's passes can see to it, and it needs none of its own."""
+    view = data.draw(ended)
+    plan = decide_snapshot(world(view))
+    labels = {**view.meta.labels, **(plan.labels or {})}
+    held = view.meta.finalizers
+    if plan.effects:
+        held = (FINALIZER,) if plan.effects == (SetFinalizer(present=True),) else ()
+    settled = replace(
+        view, meta=replace(view.meta, labels=labels, finalizers=held), status=plan.status
+    )
+    assert is_in_order(settled, FINALIZER)
+    for one in (view, settled):
+        decided = decide_snapshot(world(one, job=job(restore={"mode": "Empty"})))
+        if is_in_order(one, FINALIZER) and decided.status.in_use_by == one.status.in_use_by:
+            assert decided.status == one.status
+            assert not decided.effects
+            assert not decided.labels
+            assert not decided.events
+
+
+def one_of_ended(state, policy, labels, finalizers, generation, conditions):
+    path = "s3://savepoints/clicks/a"
+    view = snapshot(status={"state": state, "path": path}, deletionPolicy=policy)
+    first = decide_snapshot(world(view)).status.conditions[: len(conditions)]
+    status = view.status.model_copy(update={"conditions": first})
+    meta = replace(view.meta, labels=labels, finalizers=finalizers, generation=generation)
+    return replace(view, meta=meta, status=status)
+
+
+ended = st.builds(
+    one_of_ended,
+    st.sampled_from(["Completed", "Failed", "Abandoned"]),
+    st.sampled_from(["Retain", "Delete"]),
+    st.dictionaries(
+        st.sampled_from(["moorage.dev/job", "moorage.dev/type", "moorage.dev/state"]),
+        st.sampled_from(["clicks", "Savepoint", "Completed", "Failed"]),
+    ).map(lambda more: {"moorage.dev/job": "clicks", "moorage.dev/trigger": "Manual", **more}),
+    st.sampled_from([(), (FINALIZER,), ("other", FINALIZER)]),
+    st.integers(1, 2),
+    st.lists(st.none(), max_size=4),
+)
+
+
+@pytest.mark.parametrize("changes", [{"state": "Pending"}, {"state": "Deleting"}])
+def test_what_has_not_come_to_its_end_is_never_in_order(changes):
+    assert not is_in_order(snapshot(status=changes), FINALIZER)

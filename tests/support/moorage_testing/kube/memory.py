@@ -7,7 +7,7 @@ import asyncio
 from contextlib import contextmanager
 
 from moorage_operator.kube.rest import cluster_error
-from moorage_operator.ports import ClusterError
+from moorage_operator.ports import ClusterError, Page
 from moorage_testing.kube.api import ApiStore
 from moorage_testing.kube.faults import Call, CrashPoints, Fault
 from moorage_testing.kube.merging import copied, matches, parse_selector
@@ -28,10 +28,10 @@ class Direct:
     async def list(self, kind, namespace, labels=None):
         return _answered(lambda: self._api.list(kind, namespace, labels))
 
-    async def select(self, kind, namespace, selector):
+    async def pages(self, kind, namespace, selector):
         found = await self.list(kind, namespace)
         wanted = parse_selector(selector)
-        return [one for one in found if wanted(one["metadata"].get("labels"))]
+        yield Page([one for one in found if wanted(one["metadata"].get("labels"))], first=True)
 
     async def apply(self, body):
         return _answered(lambda: self._api.apply(body))
@@ -122,10 +122,11 @@ class MemoryCluster:
             "list", kind, namespace, "", lambda: self._list(kind, namespace, labels)
         )
 
-    async def select(self, kind, namespace, selector):
-        return await self._read(
-            "list", kind, namespace, "", lambda: self._port.select(kind, namespace, selector)
-        )
+    async def pages(self, kind, namespace, selector):
+        found = self._port.pages(kind, namespace, selector)
+        yield await self._read("list", kind, namespace, "", lambda: anext(found))
+        async for page in found:
+            yield page
 
     async def apply(self, body):
         return await self._write("apply", body, lambda: self._port.apply(body))

@@ -74,9 +74,9 @@ class RemotePort:
         found = await self._cluster.list(kind, namespace or self._namespace, labels)
         return [self._stamps.told(one) for one in found]
 
-    async def select(self, kind, namespace, selector):
-        found = await self._cluster.select(kind, namespace or self._namespace, selector)
-        return [self._stamps.told(one) for one in found]
+    async def pages(self, kind, namespace, selector):
+        async for page in self._cluster.pages(kind, namespace or self._namespace, selector):
+            yield page._replace(items=[self._stamps.told(one) for one in page.items])
 
     async def apply(self, body):
         return self._stamps.told(await self._cluster.apply(unscheduled(body)))
