@@ -6,10 +6,13 @@ few values. Health says nothing about jobs: one in trouble is no reason to resta
 """
 
 import asyncio
+import resource
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import get_args
 
 from aiohttp import web
@@ -127,6 +130,9 @@ class OperatorMetrics:
         for one in shards:
             leading.labels(shard=one).set(0)
         leading.labels(shard=shards[0]).set_function(lambda: float(leads()))
+        text = "What the process has in memory."
+        memory = Gauge(f"{prefix}_memory_bytes", text, ["shard"], registry=registry)
+        memory.labels(shard=shards[0]).set_function(_resident_bytes)
         text = "Jobs that this operator is set up for, and that another one looks after."
         held = Gauge(f"{prefix}_jobs_held_elsewhere", text, registry=registry)
         held.set_function(held_elsewhere)
@@ -274,6 +280,16 @@ def _job(status: JobStatus) -> _Job:
         checkpoint_seconds=last.duration_ms / 1000 if last else 0.0,
         failed_checkpoints=status.snapshots.consecutive_failures,
     )
+
+
+def _resident_bytes() -> float:
+    """Now; where the system does not say, the most there has been."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return float(most if sys.platform == "darwin" else most * 1024)
+    return float(pages * resource.getpagesize())
 
 
 def _ref(body: Object) -> Ref:

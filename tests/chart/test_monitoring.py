@@ -19,7 +19,7 @@ from moorage_api.reserved import (
 from moorage_api.status import Phase
 from moorage_operator.children import pod_monitor
 from moorage_operator.children.names import labels, scrape_secret_name
-from moorage_operator.metrics import OperatorMetrics
+from moorage_operator.metrics import ApiMetrics, OperatorMetrics
 from moorage_operator.world import Meta
 
 ALERTS = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
@@ -36,7 +36,9 @@ def measured():
         ends = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
         for end in ends:
             found[metric.name + end] = {"job", "namespace", *metric.labels}
-    for family in OperatorMetrics().registry.collect():
+    registry = OperatorMetrics().registry
+    ApiMetrics(registry)
+    for family in registry.collect():
         if family.type == "histogram":
             names = [f"{family.name}{end}" for end in ("_bucket", "_sum", "_count")]
         else:
@@ -51,6 +53,10 @@ OPERATOR_LABELS = {
     "moorage_operator_reconcile_seconds": ("kind", "outcome"),
     "moorage_operator_transitions": ("kind", "to"),
     "moorage_operator_build_info": ("version",),
+    "moorage_operator_api_request_seconds": ("method", "code"),
+    "moorage_operator_restarts": ("reason",),
+    "moorage_operator_store_task_failures": ("code",),
+    "moorage_operator_memory_bytes": ("shard",),
 }
 
 

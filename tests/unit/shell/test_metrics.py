@@ -72,6 +72,13 @@ def test_passes_and_transitions_are_counted(metrics):
     assert "moorage_operator_status_conflicts_total 1.0" in shown
 
 
+def test_the_memory_of_each_shards_process_is_shown():
+    shown = text(OperatorMetrics(shards=("a", "b")))
+    (line,) = [one for one in shown.splitlines() if one.startswith("moorage_operator_memory_bytes")]
+    assert line.startswith('moorage_operator_memory_bytes{shard="a"} ')
+    assert float(line.split()[-1]) > 1e6
+
+
 def test_snapshots_are_counted_by_state(metrics):
     for name, state in (("a", "Completed"), ("b", "Completed"), ("c", "Failed")):
         meta = {"name": name, "namespace": "n"}
