@@ -5,16 +5,21 @@ changed anything, so that a pass without a change is the last one.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
 from moorage_api import API_VERSION, JobSpec
 from moorage_operator.attempts import Attempts
 from moorage_operator.children import names
+from moorage_operator.memory import Setback
 from moorage_operator.objects import is_controlled_by, job_name_of, meta_of, revision_body
 from moorage_operator.observe import Observer
 from moorage_operator.plan import (
+    ASIDE,
     ActionFailed,
     AskDriver,
     DeleteObject,
@@ -45,7 +50,7 @@ from moorage_operator.ports import (
     NotFound,
     Object,
 )
-from moorage_operator.shards import Tenure
+from moorage_operator.shards import Tenure, lead
 from moorage_operator.snapshots.naming import (
     TRIGGER_ANNOTATION,
     TRIGGER_LABEL,
@@ -53,7 +58,9 @@ from moorage_operator.snapshots.naming import (
     second_name,
 )
 from moorage_operator.store_access import store_refs, store_task_refs
-from moorage_operator.world import JobWorld, Meta, Revision, SnapshotWorld
+from moorage_operator.world import JobWorld, Meta, Revision, SnapshotWorld, Unreadable
+
+_log = logging.getLogger("moorage.operator")
 
 _MOST = 32
 """How many store tasks and requests of one object are remembered."""
@@ -107,6 +114,7 @@ class Actor:
     finalizer: str
     # Asked before every effect; False once another process may be the leader
     may_act: Callable[[], bool] = lambda: True
+    chance: random.Random = field(default_factory=random.Random)  # spreads waits
     _store_tasks: dict[str, dict[str, None]] = field(default_factory=dict)
     _asked: dict[str, dict[str, None]] = field(default_factory=dict)
     _monitored: dict[str, SetPodMonitor] = field(default_factory=dict)
@@ -126,6 +134,65 @@ class Actor:
         """Whether this process has done it for the object, and would not do it again."""
         return isinstance(effect, SetPodMonitor) and self._monitored.get(uid) == effect
 
+    async def carry_out_all(
+        self, effects: Iterable[Effect], subject: Subject, aside: Setback
+    ) -> bool:
+        """Carry them out in order; the first that fails ends the pass."""
+        # But for those set aside, such as objects of snapshots: what keeps them from being made,
+        # such as a quota, holds up nothing else of the job.
+        changed = False
+        kept = [effect for effect in effects if isinstance(effect, ASIDE)]
+        for effect in effects:
+            if not isinstance(effect, ASIDE):
+                changed |= await self.carry_out(effect, subject)
+        if not kept:
+            aside.over()
+        elif not aside.left(asyncio.get_running_loop().time()):
+            changed |= await self._aside(kept, subject, aside)
+        return changed
+
+    async def _aside(self, effects: Iterable[Effect], subject: Subject, aside: Setback) -> bool:
+        changed, failure = False, ""
+        for effect in effects:
+            try:
+                changed |= await self.carry_out(effect, subject)
+            except ActionFailed as error:
+                if isinstance(error.__cause__, ApiUnavailable):
+                    raise
+                failure = failure or str(error)
+        if failure:
+            _log.warning("held up: object=%s error=%s", subject.meta.name, failure)
+            aside.failed(
+                failure, asyncio.get_running_loop().time(), self.chance.uniform(0.75, 1.25)
+            )
+        else:
+            aside.over()
+        return changed
+
+    async def repair(self, world: JobWorld, tenure: Tenure | None) -> None:
+        """See `Attempts.repair`; never holds up a pass."""
+        if not self.may_act():
+            return
+        try:
+            async with _within(tenure):
+                await self.attempts.repair(world)
+        except (ActionFailed, ClusterError, TimeoutError) as error:
+            _log.warning("not looked after: job=%s error=%s", world.meta.name, error)
+
+    async def lead(self, world: JobWorld, tenure: Tenure | None) -> None:
+        """Its snapshots follow the job; what keeps one from it holds up nothing else of the job."""
+        if not self.may_act() or isinstance(world.snapshots, Unreadable):
+            return
+        for one in world.snapshots:
+            try:
+                async with _within(tenure):
+                    await lead(self.cluster, world.meta, (one,))
+            except (ActionFailed, ClusterError, TimeoutError) as error:
+                # Whoever is shown it tries again, until it has the label.
+                _log.warning(
+                    "not given its job's shard: snapshot=%s error=%s", one.meta.name, error
+                )
+
     async def carry_out(self, effect: Effect, subject: Subject) -> bool:
         """Do it; say whether that changed anything.
 
@@ -134,9 +201,8 @@ class Actor:
         """
         if not self.may_act():
             raise ActionFailed("this process does not lead any more")
-        tenure = subject.tenure
         try:
-            async with asyncio.timeout_at(await tenure.until() if tenure is not None else None):
+            async with _within(subject.tenure):
                 return await self._do(effect, subject)
         except TimeoutError as error:
             why = "it took longer than the job is certain to be this operator's; it is gone on with"
@@ -305,6 +371,13 @@ class Actor:
         """Whether the snapshot is of this job, or is gone by now: the next pass looks again."""
         found = await self.cluster.get("StatefulSparkSnapshot", job.namespace, name)
         return found is None or job_name_of(found.get("spec") or {}) == job.name
+
+
+@asynccontextmanager
+async def _within(tenure: Tenure | None) -> AsyncIterator[None]:
+    """For as long as the pass may act, after which TimeoutError is raised."""
+    async with asyncio.timeout_at(await tenure.until() if tenure is not None else None):
+        yield
 
 
 def _snapshot_body(effect: KeepSnapshot, name: str, job: Meta) -> Object:

@@ -20,7 +20,6 @@ from moorage_operator.plan import ActionFailed, DeletePod, SetPodMonitor, StartD
 from moorage_operator.podviews import pod_view
 from moorage_operator.ports import (
     Cluster,
-    ClusterError,
     Conflict,
     Kind,
     NameTaken,
@@ -124,8 +123,7 @@ class Attempts:
         """Make again what a living driver needs besides its pod, and somebody deleted.
 
         New executors mount the attempt's Secret, and the operator needs it to speak to the driver;
-        metrics need the one for reading; they and people find the driver by the Service. Never
-        holds up a pass.
+        metrics need the one for reading; they and people find the driver by the Service.
         """
         meta, now = world.meta, self.clock.now()
         pod = world.current_driver
@@ -138,12 +136,9 @@ class Attempts:
         if now < self._looked_after.setdefault(meta.uid, now) + _EVERY:
             return
         self._looked_after[meta.uid] = now
-        try:
-            await self._repair_secret(meta, pod.attempt)
-            await self._repair_scrape(meta, pod.attempt)
-            await self._repair_service(meta)
-        except ClusterError as error:
-            _log.warning("not looked after: job=%s/%s error=%s", meta.namespace, meta.name, error)
+        await self._repair_secret(meta, pod.attempt)
+        await self._repair_scrape(meta, pod.attempt)
+        await self._repair_service(meta)
 
     def forget(self, uid: str) -> None:
         """The job is gone."""

@@ -9,10 +9,9 @@ remembered between passes are conveniences, never truth.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from moorage_api.snapshot import FINAL_STATES
 from moorage_api.status import OperatorView
@@ -22,7 +21,7 @@ from moorage_operator.children import names
 from moorage_operator.decide.rest import Rest, rest_of
 from moorage_operator.decide.view import only_figures
 from moorage_operator.directories import CheckpointDirectories
-from moorage_operator.memory import Memory, Setback
+from moorage_operator.memory import Memory
 from moorage_operator.metrics import OperatorMetrics
 from moorage_operator.objects import (
     JudgedSpecs,
@@ -33,14 +32,13 @@ from moorage_operator.objects import (
 )
 from moorage_operator.observe import Heard, MoreNeeded, Observer
 from moorage_operator.plan import (
-    ASIDE,
     ActionFailed,
-    Effect,
     Event,
     Plan,
     SetFinalizer,
     SnapshotPlan,
 )
+from moorage_operator.podviews import are_settled
 from moorage_operator.ports import (
     ApiUnavailable,
     Cluster,
@@ -52,12 +50,12 @@ from moorage_operator.ports import (
     Ref,
     WallClock,
 )
-from moorage_operator.recorder import Written, tell, write_status
+from moorage_operator.recorder import Teller, Written, label, pruned, write_status
 from moorage_operator.shards import Ownership, Tenure, claim, lead, operator_of
 from moorage_operator.snapshots import is_final, is_in_order
 from moorage_operator.tokens import Authorities, Tokens
 from moorage_operator.watch_cache import CachedReads, WatchCache
-from moorage_operator.world import Config, JobWorld, Meta, PodView, SnapshotWorld, Unreadable
+from moorage_operator.world import Config, JobWorld, Meta, SnapshotWorld, Unreadable
 
 _log = logging.getLogger("moorage.operator")
 
@@ -124,7 +122,6 @@ class Reconciler:
         self.specs = JudgedSpecs()
         self.directories = CheckpointDirectories(self.specs)
         self._tokens = Tokens(cluster)
-        self._attempts = Attempts(cluster, self._tokens, clock)
         self._observer = Observer(
             cluster,
             drivers,
@@ -146,16 +143,18 @@ class Reconciler:
             drivers,
             lineages,
             self._observer,
-            self._attempts,
+            Attempts(cluster, self._tokens, clock),
             config.finalizer,
             may_act,
+            self._chance,
         )
+        self._teller = Teller(cluster, clock, may_act)
 
     async def reconcile(self, ref: Ref) -> Pass:
         """One pass. Failures of the API server end it; only bugs in decisions are raised."""
         if not self._may_act():
             return Pass(changed=False, again_after=_WHILE_FOLLOWING, problem="not the leader")
-        begun = asyncio.get_running_loop().time()
+        begun = _seconds()
         memory = self._memory.setdefault(ref, Memory())
         try:
             done = await self._pass(ref, memory)
@@ -165,8 +164,7 @@ class Reconciler:
             memory.failures, memory.trouble = 0, memory.aside.message
         if done.changed or done.problem:
             memory.seen, memory.rest = "", None
-        seconds = asyncio.get_running_loop().time() - begun
-        self._metrics.pass_ended(ref, seconds, _outcome(done))
+        self._metrics.pass_ended(ref, _seconds() - begun, _outcome(done))
         return done
 
     def has_seen(self, body: Object) -> bool:
@@ -309,7 +307,7 @@ class Reconciler:
         if world.operator_too_old or world.status.operation is not None:
             return None
         claimed = self._keeps(world.meta, world.status.operator, unclaimed=False)
-        if not claimed or not _is_settled(world.drivers, world.executors):
+        if not claimed or not are_settled(world.drivers, world.executors):
             return None
         plan = self._decide_job(world)
         rests = (
@@ -381,16 +379,16 @@ class Reconciler:
         plan = self._decide_job(world)
         if world.operator_too_old:
             return await self._hands_off(body, memory, world, plan)
-        status = plan.status
+        status, tenure = plan.status, self._tenure(world.meta, memory)
         if self._ownership is not None:
             status = status.model_copy(update={"operator": self._ownership.mine})
-            await self._lead(world)
+            await self._actor.lead(world, tenure)
         # Before anything is done: who goes on from here, should we die, knows only what is written.
         written, body = await write_status(self._cluster, body, world.status, status)
         if written not in _GOES_ON:
             return await self._overtaken(ref, written, body)
         if written is Written.PRUNED:
-            plan = replace(plan, events=(*plan.events, _pruned(self._clock.now())))
+            plan = replace(plan, events=(*plan.events, pruned(self._clock.now())))
         self._note_phase(ref, world.status.phase, status.phase)
         self._metrics.job_seen(body, status)
         self._metrics.store_tasks_seen(world.store_tasks)
@@ -399,12 +397,9 @@ class Reconciler:
         for name in plan.stale:
             self._wake(Ref("StatefulSparkSnapshot", ref.namespace, name))
         self._see_to_ended(world)
-        await self._tell_rival(world, memory)
-        if self._may_act():
-            await self._attempts.repair(world)
-        subject = replace(
-            Subject.of_job(body, world, plan), tenure=self._tenure(world.meta, memory)
-        )
+        await self._teller.tell_rival(world, memory)
+        await self._actor.repair(world, tenure)
+        subject = replace(Subject.of_job(body, world, plan), tenure=tenure)
         return await self._finish(body, memory, subject, plan, written)
 
     async def _hands_off(self, body: Object, memory: Memory, world: JobWorld, plan: Plan) -> Pass:
@@ -433,11 +428,11 @@ class Reconciler:
         if written not in _GOES_ON:
             return await self._overtaken(ref, written, body)
         if written is Written.PRUNED:
-            plan = replace(plan, events=(*plan.events, _pruned(self._clock.now())))
+            plan = replace(plan, events=(*plan.events, pruned(self._clock.now())))
         self._note_phase(ref, old.state, status.state)
         self._metrics.store_tasks_seen(world.store_tasks)
         self._metrics.snapshot_seen(ref, status.state)
-        labelled, body = await self._label(body, plan.labels or {})
+        labelled, body = await label(self._cluster, body, plan.labels or {})
         subject = Subject.of_snapshot(body, world)
         if subject.job is not None:
             subject = replace(subject, tenure=self._tenure(subject.job, memory))
@@ -459,54 +454,15 @@ class Reconciler:
     ) -> Pass:
         """Carry out the effects, and tell the events whatever came of those."""
         try:
-            changed = await self._act(plan.effects, subject, memory.aside)
+            changed = await self._actor.carry_out_all(plan.effects, subject, memory.aside)
         except ActionFailed:
-            await self._tell(body, memory, plan.events)
+            await self._teller.tell(body, memory, plan.events)
             raise
-        await self._tell(body, memory, plan.events)
+        await self._teller.tell(body, memory, plan.events)
         memory.seen = body["metadata"]["resourceVersion"]
         held = memory.aside.left(_seconds())
         waits = [one for one in (plan.again_after, held or None) if one is not None]
         return Pass(changed or written is Written.WRITTEN, min(waits, default=None))
-
-    async def _act(self, effects: Iterable[Effect], subject: Subject, aside: Setback) -> bool:
-        """Carry them out in order; the first that fails ends the pass."""
-        # But for those set aside, such as objects of snapshots: what keeps them from being made,
-        # such as a quota, holds up nothing else of the job.
-        changed = False
-        kept = [effect for effect in effects if isinstance(effect, ASIDE)]
-        for effect in effects:
-            if not isinstance(effect, ASIDE):
-                changed |= await self._actor.carry_out(effect, subject)
-        if not kept:
-            aside.over()
-        elif not aside.left(_seconds()):
-            changed |= await self._act_aside(kept, subject, aside)
-        return changed
-
-    async def _act_aside(self, effects: Iterable[Effect], subject: Subject, aside: Setback) -> bool:
-        changed, failure = False, ""
-        for effect in effects:
-            try:
-                changed |= await self._actor.carry_out(effect, subject)
-            except ActionFailed as error:
-                if isinstance(error.__cause__, ApiUnavailable):
-                    raise
-                failure = failure or str(error)
-        if failure:
-            _log.warning("held up: object=%s error=%s", subject.meta.name, failure)
-            aside.failed(failure, _seconds(), self._chance.uniform(0.75, 1.25))
-        else:
-            aside.over()
-        return changed
-
-    async def _label(self, body: Object, labels: Mapping[str, str]) -> tuple[bool, Object]:
-        meta = body["metadata"]
-        if all((meta.get("labels") or {}).get(key) == value for key, value in labels.items()):
-            return False, body
-        patch = {"metadata": {"uid": meta["uid"], "labels": dict(labels)}}
-        where = (body["kind"], meta["namespace"], meta["name"])
-        return True, await self._cluster.patch(*where, patch)
 
     # -- whose it is ---------------------------------------------------------------------------
 
@@ -521,19 +477,6 @@ class Reconciler:
         own = self._ownership
         return Tenure(own, job, memory.live) if own is not None else None
 
-    async def _lead(self, world: JobWorld) -> None:
-        """Its snapshots follow the job; what keeps one from it holds up nothing else of the job."""
-        if not self._may_act() or isinstance(world.snapshots, Unreadable):
-            return
-        for one in world.snapshots:
-            try:
-                await lead(self._cluster, world.meta, (one,))
-            except ClusterError as error:
-                # Whoever is shown it tries again, until it has the label.
-                _log.warning(
-                    "not given its job's shard: snapshot=%s error=%s", one.meta.name, error
-                )
-
     async def _elsewhere(self, ref: Ref, body: Object, memory: Memory) -> Pass | None:
         """The pass, if another operator looks after the job; taken over from it if that may be."""
         if self._ownership is None:
@@ -547,7 +490,7 @@ class Reconciler:
         if standing.told:
             key = f"{self._clock.now():%Y-%m-%dT%H}"
             event = Event("Warning", "HeldByAnotherOperator", standing.told, key=key)
-            await self._tell(body, memory, [event])
+            await self._teller.tell(body, memory, [event])
         if standing.claim is not None and self._may_act():
             claimed = await claim(self._cluster, body, standing.claim)
             return Pass(changed=True, again_after=0.0 if claimed else _AFTER_CONFLICT)
@@ -591,7 +534,7 @@ class Reconciler:
             # Once an hour: two operators that disagree do so at every pass.
             key=f"{self._clock.now():%Y-%m-%dT%H}",
         )
-        await self._tell(body, Memory(), [conflict])
+        await self._teller.tell(body, Memory(), [conflict])
         return Pass(changed=False, again_after=_AFTER_CONFLICT, problem="status conflict")
 
     def _failed(self, ref: Ref, memory: Memory, error: ActionFailed | ClusterError) -> Pass:
@@ -635,38 +578,6 @@ class Reconciler:
         for one in await self._cluster.list("StatefulSparkSnapshot", job.namespace, labels):
             self._wake(Ref("StatefulSparkSnapshot", job.namespace, one["metadata"]["name"]))
 
-    async def _tell(self, body: Object, memory: Memory, events: Iterable[Event]) -> None:
-        """Events are told once; one that cannot be told now is told with a later pass."""
-        waiting = memory.untold(events)
-        while waiting and self._may_act():
-            try:
-                await tell(self._cluster, body, waiting[:1], self._clock.now())
-            except ClusterError as error:
-                _log.warning("an event was not told: reason=%s error=%s", waiting[0].reason, error)
-                if isinstance(error, ApiUnavailable):
-                    return
-            memory.told(waiting.pop(0))
-
-    async def _tell_rival(self, world: JobWorld, memory: Memory) -> None:
-        """The other job with this one's directory is told as well, once; its status is its own."""
-        rival, meta = world.directory_rival, world.meta
-        if rival == memory.rival:
-            return
-        namespace, _, name = rival.partition("/")
-        text = (
-            f"{meta.namespace}/{meta.name} names this job's checkpoint directory and is refused; "
-            "give it one of its own, or delete one of the two"
-        )
-        event = Event("Warning", "CheckpointDirConflict", text, key=meta.uid)
-        try:
-            body = await self._cluster.get("StatefulSparkJob", namespace, name) if rival else None
-            if body is not None:
-                await tell(self._cluster, body, [event], self._clock.now())
-        except ClusterError as error:
-            _log.warning("a rival was not told: object=%s error=%s", rival, error)
-            return
-        memory.rival = rival
-
     def _note_phase(self, ref: Ref, before: str, after: str) -> None:
         if before != after:
             self._metrics.moved(ref, after)
@@ -675,28 +586,6 @@ class Reconciler:
 
 def _ref(body: Object) -> Ref:
     return Ref(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
-
-
-def _is_settled(*pods: tuple[PodView, ...] | Unreadable) -> bool:
-    """Whether the pods all do what they are for, or have done it."""
-    # What keeps another one from it, such as a Secret that is gone, is looked for live.
-    return all(
-        not isinstance(some, Unreadable)
-        and all(
-            one.terminal or (one.phase == "Running" and one.ready and one.deleted_at is None)
-            for one in some
-        )
-        for some in pods
-    )
-
-
-def _pruned(now: datetime) -> Event:
-    """Told once an hour, for as long as it is so."""
-    text = (
-        "the API server drops a part of the status, which an older definition does not know: apply "
-        "the CustomResourceDefinitions of this release"
-    )
-    return Event("Warning", "StatusPruned", text, key=f"{now:%Y-%m-%dT%H}")
 
 
 def _seconds() -> float:

@@ -14,7 +14,7 @@ from moorage_api.driver import DriverEnd
 from moorage_api.reserved import TLS_VOLUME
 from moorage_operator.children import names
 from moorage_operator.ports import Object
-from moorage_operator.world import ContainerEnd, PodView
+from moorage_operator.world import ContainerEnd, PodView, Unreadable
 
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 # A kubelet keeps 4,096 bytes of a message; what is twice as long was never a driver's.
@@ -174,3 +174,16 @@ def _number(value: object) -> int:
         return int(value)  # type: ignore[call-overload, no-any-return]  # else TypeError
     except (TypeError, ValueError):
         return 0
+
+
+def are_settled(*pods: tuple[PodView, ...] | Unreadable) -> bool:
+    """Whether the pods all do what they are for, or have done it."""
+    # What keeps another one from it, such as a Secret that is gone, is looked for live.
+    return all(
+        not isinstance(some, Unreadable)
+        and all(
+            one.terminal or (one.phase == "Running" and one.ready and one.deleted_at is None)
+            for one in some
+        )
+        for some in pods
+    )

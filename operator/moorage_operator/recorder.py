@@ -1,4 +1,4 @@
-"""What is written about an object: its status, and events. Nothing is written twice.
+"""What is written about an object: its status, labels, and events. Nothing is written twice.
 
 A status is written by PUT with the resourceVersion that was read, so that whoever wrote in between
 is noticed. It is kept far below what the API server takes: a status that could not be written would
@@ -7,14 +7,30 @@ stop the job's operator.
 
 import hashlib
 import json
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any
 
 from moorage_api.driver import Report
+from moorage_operator.memory import Memory
 from moorage_operator.plan import Event
-from moorage_operator.ports import Cluster, Conflict, Forbidden, NameTaken, NotFound, Object
+from moorage_operator.ports import (
+    ApiUnavailable,
+    Cluster,
+    ClusterError,
+    Conflict,
+    Forbidden,
+    NameTaken,
+    NotFound,
+    Object,
+    WallClock,
+)
+from moorage_operator.world import JobWorld
+
+_log = logging.getLogger("moorage.operator")
 
 STATUS_BUDGET = 32_768
 """Bytes of JSON that a status may have."""
@@ -90,6 +106,15 @@ def _cut(value: Any, longest: int, key: str = "") -> Any:
     return f"{value[: longest - 1]}…" if is_message and len(value) > longest else value
 
 
+async def label(cluster: Cluster, body: Object, labels: Mapping[str, str]) -> tuple[bool, Object]:
+    """Give the object these labels; say whether it lacked any, and return it as it is now."""
+    meta = body["metadata"]
+    if all((meta.get("labels") or {}).get(key) == value for key, value in labels.items()):
+        return False, body
+    patch = {"metadata": {"uid": meta["uid"], "labels": dict(labels)}}
+    return True, await cluster.patch(body["kind"], meta["namespace"], meta["name"], patch)
+
+
 def _status_body(body: Object, data: dict[str, Any]) -> Object:
     meta = body["metadata"]
     # With the version the server refuses a status that rests on an older one.
@@ -103,7 +128,57 @@ def _status_body(body: Object, data: dict[str, Any]) -> Object:
     }
 
 
-async def tell(cluster: Cluster, about: Object, events: Iterable[Event], now: datetime) -> None:
+@dataclass(frozen=True, slots=True)
+class Teller:
+    """Tells events, each once."""
+
+    cluster: Cluster
+    clock: WallClock
+    may_act: Callable[[], bool]  # False while another process may be the leader
+
+    async def tell(self, body: Object, memory: Memory, events: Iterable[Event]) -> None:
+        """Events are told once; one that cannot be told now is told with a later pass."""
+        waiting = memory.untold(events)
+        while waiting and self.may_act():
+            try:
+                await _make(self.cluster, body, waiting[:1], self.clock.now())
+            except ClusterError as error:
+                _log.warning("an event was not told: reason=%s error=%s", waiting[0].reason, error)
+                if isinstance(error, ApiUnavailable):
+                    return
+            memory.told(waiting.pop(0))
+
+    async def tell_rival(self, world: JobWorld, memory: Memory) -> None:
+        """The other job with this one's directory is told as well, once; its status is its own."""
+        rival, meta = world.directory_rival, world.meta
+        if rival == memory.rival:
+            return
+        namespace, _, name = rival.partition("/")
+        text = (
+            f"{meta.namespace}/{meta.name} names this job's checkpoint directory and is refused; "
+            "give it one of its own, or delete one of the two"
+        )
+        event = Event("Warning", "CheckpointDirConflict", text, key=meta.uid)
+        try:
+            body = await self.cluster.get("StatefulSparkJob", namespace, name) if rival else None
+            if body is not None:
+                await _make(self.cluster, body, [event], self.clock.now())
+        except ClusterError as error:
+            _log.warning("a rival was not told: object=%s error=%s", rival, error)
+            return
+        memory.rival = rival
+
+
+def pruned(now: datetime) -> Event:
+    """Told once an hour, for as long as it is so."""
+    text = (
+        "the API server drops a part of the status, which an older definition does not know: apply "
+        "the CustomResourceDefinitions of this release"
+    )
+    return Event("Warning", "StatusPruned", text, key=f"{now:%Y-%m-%dT%H}")
+
+
+async def _make(cluster: Cluster, about: Object, events: Iterable[Event], now: datetime) -> None:
     """Make the events; those that are there already are left as they are."""
     for event in events:
         try:

@@ -1,6 +1,8 @@
 """Secrets and Service of a running job, deleted by hand."""
 
+import asyncio
 import base64
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +10,7 @@ from moorage_api.driver import DriverState
 from moorage_operator.children.names import owner_reference
 from moorage_operator.children.secrets import config_owner, scrape_secret, token_secret
 from moorage_operator.objects import meta_of
+from moorage_operator.plan import ActionFailed
 from moorage_operator.ports import Forbidden
 
 
@@ -142,3 +145,27 @@ async def test_an_api_server_that_refuses_holds_up_no_pass(running, monkeypatch,
     done = await running.reconcile()
     assert not done.problem
     assert "not looked after" in caplog.text
+
+
+class Over:
+    """A pass that began too long ago, or whose job is another operator's by now."""
+
+    def __init__(self, gone):
+        self.gone = gone
+
+    async def until(self):
+        if self.gone:
+            raise ActionFailed("the job is another operator's by now")
+        return asyncio.get_running_loop().time() - 1.0
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_who_may_not_act_on_the_job_any_more_makes_nothing_again(running, gone):
+    running.api.delete("Secret", "here", "clicks-1-tokens")
+    running.clock.advance(61)
+    world = replace(running.world, now=running.clock.now())
+    await running.reconciler._actor.repair(world, Over(gone))
+    assert there(running)["Secret"] == 1
+    running.clock.advance(61)
+    await running.reconciler._actor.repair(world, None)
+    assert there(running)["Secret"] == 2
