@@ -113,3 +113,7 @@ def test_without_rights_in_the_cluster_the_lease_of_a_shard_that_was_given_up_ma
     (role,) = [r for r in of_kind(objects, "Role") if r["metadata"]["name"].endswith("-leader")]
     (free,) = [rule for rule in role["rules"] if "resourceNames" not in rule]
     assert "get" in free["verbs"]
+
+
+def test_no_shards_may_be_said_with_null(template):
+    assert template("--set", "shards=null") == template()

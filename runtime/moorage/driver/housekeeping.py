@@ -133,6 +133,7 @@ class Housekeeper:
         self._claimed = ClaimedSavepoints(writer, retain)
         self._next_sweep = clock()
         self._sweeps = SweepProgress()
+        self._sweeping = threading.Event()
         self._run = 0
         self._background = Background()
         self._under_way: Callable[[], UnderWay] = UnderWay
@@ -207,6 +208,10 @@ class Housekeeper:
 
     def _sweep(self) -> None:
         """Delete, beside the epochs, what crashes and aborted uploads have left for a day."""
+        if self._sweeping.is_set():
+            # In a large directory one may take longer than the time between two, and outlive its
+            # run. Both would go on from, and write down, how far one had come.
+            return
         self._next_sweep = self._clock() + _SWEEP_SECONDS
         # Asked when the sweep gets to it, of the run that is on by then.
         action = partial(
@@ -216,7 +221,18 @@ class Housekeeper:
             under_way=self._unfinished,
             progress=self._sweeps,
         )
-        self._background.run("sweep", action, self._swept, awaited=False)
+        self._sweeping.set()
+        try:
+            self._background.run("sweep", partial(self._one, action), self._swept, awaited=False)
+        except BaseException:
+            self._sweeping.clear()
+            raise
+
+    def _one(self, action: Callable[[], Swept]) -> Swept:
+        try:
+            return action()
+        finally:
+            self._sweeping.clear()
 
     def _unfinished(self) -> UnderWay:
         return self._under_way()

@@ -123,3 +123,29 @@ def test_a_sweep_asks_what_is_under_way_of_the_run_that_is_on_by_then(job, store
     job.housekeeper.serve(1, Background(), under_way)
     store.go_on.set()
     assert asked.wait(WAITS)
+
+
+def test_a_sweep_that_takes_longer_than_the_time_between_two_is_the_only_one(
+    job, store, monkeypatch
+):
+    store.hang("list", "shared/")
+    checkpoint(job)
+    wait_until(lambda: (job.poll(), store.hung.is_set())[1], WAITS, "the sweep to list")
+    due, sweeping = iter(range(10**6, 10**9, 10**5)), job.housekeeper._sweeping
+    monkeypatch.setattr(job.housekeeper, "_clock", lambda: float(next(due)))
+    begun: list[str] = []
+    run = job.housekeeper._background.run
+
+    def noted(name: str, *what: Any, **how: Any) -> None:
+        begun.append(name)
+        run(name, *what, **how)
+
+    monkeypatch.setattr(job.housekeeper._background, "run", noted)
+    for _ in range(3):
+        checkpoint(job)
+    assert "housekeeping" in begun
+    assert "sweep" not in begun
+    store.go_on.set()
+    wait_until(lambda: (job.poll(), not sweeping.is_set())[1], WAITS, "the sweep to end")
+    checkpoint(job)
+    wait_until(lambda: (job.poll(), "sweep" in begun)[1], WAITS, "another sweep")
