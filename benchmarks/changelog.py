@@ -109,8 +109,8 @@ class Server:
         self._id += 1
         way: SnapshotWay = "copy"
         if self._changelog:
-            way = "log and copy" if copies else "log" if self._base else "new log"
-        self.range.snapshot(self._id, self.version, way)
+            way = "log and copy" if copies else "log"
+        self.range.snapshot(self._id, self.version, way, self._id - 1)
         store = cast("ObjectStore", link)
         writer = PartWriter(store, _RUN, self._id, "rocksdb", self._parts)
         request = UploadRequest(_SPEC.uid, _SPEC.start, [])

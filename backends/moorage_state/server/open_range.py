@@ -282,13 +282,18 @@ class OpenRange:
         self.apply_pending()
 
     def snapshot(
-        self, checkpoint_id: int, version: Version, way: SnapshotWay = COPY, /
+        self,
+        checkpoint_id: int,
+        version: Version,
+        way: SnapshotWay = COPY,
+        base_id: int = 0,
+        /,
     ) -> SnapshotSync:
         began = time.monotonic()
         linked = Linked(0, 0.0)
         with self.at(version) as database:
             by_log = way != COPY and self.snapshots.begin_log().begin(
-                checkpoint_id, version, self._spool.kept, builds=way != "new log"
+                checkpoint_id, version, self._spool.kept, base_id
             )
             if not by_log or way == "log and copy":
                 linked = self.snapshots.take(database, checkpoint_id, version)

@@ -31,9 +31,9 @@ class Version(NamedTuple):
     digest: str
 
 
-SnapshotWay = Literal["copy", "log", "log and copy", "new log"]
-"""How a checkpoint is taken: as a copy; with a changelog by reference to deltas, also with a copy
-that is to be materialized; or as the copy that a changelog begins with."""
+SnapshotWay = Literal["copy", "log", "log and copy"]
+"""How a checkpoint is taken: as a copy; with a changelog by reference to deltas; also with a copy
+that is to be materialized."""
 
 COPY: SnapshotWay = "copy"
 
@@ -375,12 +375,18 @@ class RangeApi(Protocol):
         """At most so many entries under `prefix` beyond the key `after`; see `look_up`."""
 
     def snapshot(
-        self, checkpoint_id: int, version: Version, way: SnapshotWay = COPY, /
+        self,
+        checkpoint_id: int,
+        version: Version,
+        way: SnapshotWay = COPY,
+        base_id: int = 0,
+        /,
     ) -> SnapshotSync:
         """Copy the range as it is at `version`; epochs may go on when this returns.
 
         With another way than COPY the checkpoint lists files that were materialized before, and
-        the deltas since; where there are none it is a copy all the same.
+        the deltas since, as far as the checkpoint that it builds on does, `base_id`. Where the
+        range did not hear that this is complete, or there is none, it is a copy all the same.
         """
 
 

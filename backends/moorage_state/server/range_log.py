@@ -75,6 +75,7 @@ class RangeLog:
         self._clock = clock
         self._lock = threading.Lock()
         self._base: Base | None = None
+        self._completed = 0
         self._places: dict[str, FileRef] = {}
         self._ahead: dict[str, tuple[FileRef, float]] = {}
         self._next: tuple[Base, Base | None, float] | None = None
@@ -90,25 +91,26 @@ class RangeLog:
         own = _holding(checkpoint_id, Version(handle.epoch, handle.digest))
         self._base = Base(handle.logged or own, tuple(files))
         self._places = {file.name: file for file in handle.deltas}
+        self._completed = checkpoint_id
 
     def begin(
         self,
         checkpoint_id: int,
         version: Version,
         committed: Mapping[Version, Path],
-        *,
-        builds: bool,
+        base_id: int,
     ) -> bool:
         """A checkpoint begins; whether it can list an earlier copy and deltas.
 
         Args:
             committed: deltas on this volume.
-            builds: the checkpoint before it completed, and it may reference what that one does.
+            base_id: the completed checkpoint whose objects it may reference; 0 if there is none.
         """
         with self._lock:
             self._listings.pop(checkpoint_id, None)
-            # Of one whose end nobody told it is not known whether it lists what is here.
-            if self._listings or not builds:
+            # Of one whose end nobody told it is not known whether it lists what is here. And one
+            # that completed while the range was opened again may list other objects: these go.
+            if self._listings or base_id != self._completed:
                 self._base, self._next, self._places = None, None, {}
                 self._ahead.clear()
                 self._listings.clear()
@@ -136,7 +138,7 @@ class RangeLog:
                 return None
             if self._next is not None and self._next[0] is base:
                 self._next = None
-            self._base = base
+            self._base, self._completed = base, checkpoint_id
             self._places = {file.name: file for file in listing.stored}
             self._forget_ahead(listing.version.epoch)
             return base.materialized

@@ -390,13 +390,13 @@ class Checkpointer:
         # A savepoint is whole in any case.
         log = None if effect.options.checkpoint_type.is_savepoint else self._materialization
         base_id = effect.base_id if self._settings.incremental or log else 0
-        builds = bool(base_id) and self._base is not None
-        way = log.way(checkpoint_id, builds=builds) if log else COPY
+        base = self._base if base_id else None
+        way = log.way(checkpoint_id, builds=base is not None) if log else COPY
         reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
         try:
             boundary = at()
             reason = CheckpointFailureReason.TASK_CHECKPOINT_FAILURE
-            pause = self._fleet.snapshot(checkpoint_id, way)
+            pause = self._fleet.snapshot(checkpoint_id, way, base.checkpoint_id if base else 0)
         except MoorageError as error:
             self._fleet.aborted(checkpoint_id)
             if log is not None:
@@ -415,7 +415,7 @@ class Checkpointer:
             boundary,
             pause,
             started,
-            self._base if base_id else None,
+            base,
             attempt=self._requesters.attempt_at(effect.options.target_location),
             staged=list(self._staged),
         )

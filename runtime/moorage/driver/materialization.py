@@ -93,7 +93,7 @@ class Materialization:
             self._lists = checkpoint_id
         if not builds:
             self._last = self._clock()
-            return "new log"
+            return "log"  # which begins with a copy
         due = options.materializes and self._clock() - self._last >= options.interval_seconds
         if not due or self._copied is not None:
             return "log"

@@ -288,15 +288,15 @@ class RangeFleet:
             self.recover()
             self._commit()
 
-    def snapshot(self, checkpoint_id: int, way: SnapshotWay = COPY) -> float:
+    def snapshot(self, checkpoint_id: int, way: SnapshotWay = COPY, base_id: int = 0) -> float:
         """Hard-link every range at its committed version; returns the longest pause in seconds.
 
         Args:
-            way: see `RangeApi.snapshot`.
+            way: see `RangeApi.snapshot`, and for `base_id`.
         """
         self._logs = self._logs or way != COPY
         results = self._each(
-            lambda r: Call("snapshot", (checkpoint_id, r.version, way), self._lease(r)),
+            lambda r: Call("snapshot", (checkpoint_id, r.version, way, base_id), self._lease(r)),
             self._ranges.values(),
         )
         return max((r.seconds for r in results), default=0.0)

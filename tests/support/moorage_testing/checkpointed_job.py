@@ -54,6 +54,7 @@ class Fleet:
         self.errors: dict[int, MoorageError] = {}
         self.snapshots: list[int] = []
         self.ways: list[str] = []
+        self.built_on: list[int] = []
         self.materialized: list[int] = []
         self.dropped: list[int] = []
         self.completed: list[int] = []
@@ -63,8 +64,9 @@ class Fleet:
         self.gated = False
         self.crowded = False
 
-    def snapshot(self, checkpoint_id: int, way: str = "copy") -> float:
+    def snapshot(self, checkpoint_id: int, way: str = "copy", base_id: int = 0) -> float:
         self.ways.append(way)
+        self.built_on.append(base_id)
         if self.snapshot_error is not None:
             raise self.snapshot_error
         self.snapshots.append(checkpoint_id)

@@ -160,7 +160,8 @@ class SmallJob:
 
     def _upload(self, number: int, at: int, base: Sequence[WrittenPart]) -> None:
         spec = self._ranges[at]
-        self._host.range(spec.lease(self.run)).snapshot(number, self._versions[at], self.way)
+        opened, version = self._host.range(spec.lease(self.run)), self._versions[at]
+        opened.snapshot(number, version, self.way, number - 1)
         request, parts = UploadRequest(spec.uid, spec.start, []), [one.part.ref for one in base]
         self._written.append(
             self._host.upload_many(self.run, number, self.store.url, [request], self.limits, parts)

@@ -36,7 +36,8 @@ def test_a_checkpoint_lists_the_log_and_now_and_then_a_copy_is_taken_with_it(mak
     for _ in range(5):
         take(job)
     # 25 seconds lie between two, and a minute between copies.
-    assert job.fleet.ways == ["new log", "log", "log", "log and copy", "log"]
+    assert job.fleet.ways == ["log", "log", "log", "log and copy", "log"]
+    assert job.fleet.built_on == [0, 1, 2, 3, 4]
     assert job.fleet.materialized == [4]
     assert (job.reporter.progress.changelog.started, job.reporter.progress.changelog.completed) == (
         1,
@@ -48,7 +49,7 @@ def test_nothing_is_materialized_where_that_is_switched_off(make_job):
     job = make_job(changelog=ChangelogOptions(False, 1.0, 1))
     for _ in range(4):
         take(job)
-    assert job.fleet.ways == ["new log", "log", "log", "log"]
+    assert job.fleet.ways == ["log", "log", "log", "log"]
 
 
 def test_a_copy_that_no_checkpoint_lists_yet_makes_one_without_an_epoch(make_job):

@@ -127,7 +127,7 @@ def logged(tmp_path_factory):
     """Checkpoints 2 and 3 list the copy of the first one, 4 lists that of 3; 5 is whole."""
     home = tmp_path_factory.mktemp("logged")
     with SmallJob(home / "dir", home / "scratch") as job:
-        ways: list[SnapshotWay] = ["new log", "log", "log and copy", "log", "copy"]
+        ways: list[SnapshotWay] = ["log", "log", "log and copy", "log", "copy"]
         for number, way in enumerate(ways):
             job.visit(range(5 * number, 40 + number))
             job.way = way

@@ -133,12 +133,20 @@ class Driven:
 
     def log(self, checkpoint_id: int, way: SnapshotWay = "log") -> RangeHandle:
         """Take a checkpoint that lists a log, upload and complete it."""
-        self.range.snapshot(checkpoint_id, self.version, way)
+        self.begin(checkpoint_id, way)
         return self.finish(checkpoint_id)
+
+    def begin(self, checkpoint_id: int, way: SnapshotWay = "log") -> None:
+        """Take a checkpoint that lists a log, and builds on the last one."""
+        base_id = self.base.checkpoint_id if self.base and self.base.builds else 0
+        self.range.snapshot(checkpoint_id, self.version, way, base_id)
 
     def finish(self, checkpoint_id: int) -> RangeHandle:
         """Upload what was taken, and complete it."""
-        handle = self.upload(checkpoint_id)
+        return self.finished(checkpoint_id, self.upload(checkpoint_id))
+
+    def finished(self, checkpoint_id: int, handle: RangeHandle) -> RangeHandle:
+        """The checkpoint exists."""
         self.base = RestoreBase(checkpoint_id, handle.epoch, [handle], builds=True)
         self.committed = [v for v in self.committed if v.epoch > handle.epoch]
         self.api.notify_complete(checkpoint_id)

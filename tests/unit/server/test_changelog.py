@@ -141,7 +141,7 @@ def test_what_an_aborted_checkpoint_was_the_first_to_list_no_later_one_lists(op,
     op.log(2, "log and copy")
     materialize(op, 2)
     write(op, key)
-    op.range.snapshot(3, op.version, "log")
+    op.begin(3)
     lost = op.upload(3)
     assert lost.logged.checkpoint_id == 2
     op.api.notify_aborted(3)
@@ -192,18 +192,42 @@ def test_deltas_that_cannot_be_dropped_are_told_as_the_volumes_fault(op, key, mo
     def refused(_path, **_options):
         raise OSError(errno.EIO, "input/output error")
 
-    op.range.snapshot(3, op.version, "new log")
+    op.range.snapshot(3, op.version, "log")
     op.upload(3)
     monkeypatch.setattr(Path, "unlink", refused)
     with pytest.raises(LocalDiskError, match="drop deltas of before"):
         op.api.notify_complete(3)
 
 
+def test_a_range_opened_again_while_a_checkpoint_was_finished_lists_nothing_that_went_with_it(
+    op, key
+):
+    write(op, key, 2)
+    op.log(1)
+    write(op, key, 2)
+    second = op.log(2, "log and copy")
+    materialize(op, 2)
+    write(op, key)
+    op.begin(3)
+    third = op.upload(3)
+    assert third.logged.checkpoint_id == 2
+    # Its server restarts before the manifest is written: the second one is the newest then.
+    op.api.release_range(op.lease)
+    op.open()
+    op.finished(3, third)
+    write(op, key)
+    listed = {file.key for file in op.log(4).files}
+    # What only the first two reference is deleted with them.
+    gone = {file.key for file in second.files} - {file.key for file in third.files}
+    assert gone
+    assert not listed & gone
+
+
 def test_where_nobody_told_how_a_checkpoint_ended_the_next_one_is_a_copy(op, key):
     write(op, key, 2)
     op.log(1)
     write(op, key)
-    op.range.snapshot(2, op.version, "log")
+    op.begin(2)
     op.upload(2)
     write(op, key)
     assert op.log(3).logged is None
@@ -215,8 +239,8 @@ def test_a_snapshot_that_is_asked_for_again_lists_the_same(op, key):
     write(op, key, 2)
     op.log(1)
     write(op, key)
-    op.range.snapshot(2, op.version, "log")
-    op.range.snapshot(2, op.version, "log")
+    op.begin(2)
+    op.begin(2)
     assert [int(file.name[:20]) for file in op.finish(2).deltas] == [3]
 
 
@@ -224,7 +248,7 @@ def test_an_upload_that_is_asked_for_again_lists_each_delta_once(op, key):
     write(op, key, 2)
     op.log(1)
     write(op, key, 2)
-    op.range.snapshot(2, op.version, "log")
+    op.begin(2)
     first = op.upload(2)
     assert op.finish(2).deltas == first.deltas
     assert [int(file.name[:20]) for file in first.deltas] == [3, 4]
@@ -259,7 +283,7 @@ def test_a_log_that_may_not_build_on_what_was_restored_begins_anew(op, key):
     op.base = RestoreBase(1, 2, op.base.handles)
     op.open(run="f2r0")
     write(op, key)
-    assert op.log(2, "new log").logged is None
+    assert op.log(2).logged is None
 
 
 @pytest.mark.parametrize("local_too", [True, False])
@@ -344,12 +368,12 @@ def test_what_was_materialized_long_ago_and_never_listed_is_not_listed():
     log.restored(handle, 1)
     on, _ = log.materializing()
     log.materialized(2, Version(1, ""), [file], on)
-    assert log.begin(3, Version(1, ""), {}, builds=True)
+    assert log.begin(3, Version(1, ""), {}, 1)
     assert begins_with(log, 3) == 2
     log.aborted(3)
     log.materialized(4, Version(1, ""), [file], on)
     now[0] += 7 * 3600
-    assert log.begin(5, Version(1, ""), {}, builds=True)
+    assert log.begin(5, Version(1, ""), {}, 1)
     assert begins_with(log, 5) == 1
 
 
@@ -363,7 +387,7 @@ def test_a_copy_that_arrives_after_it_was_given_up_is_not_listed():
     on, _ = log.materializing()
     log.aborted(2)
     log.materialized(2, Version(1, ""), [file], on)
-    assert log.begin(3, Version(1, ""), {}, builds=True)
+    assert log.begin(3, Version(1, ""), {}, 1)
     assert begins_with(log, 3) == 1
 
 
@@ -393,7 +417,7 @@ def test_what_was_uploaded_ahead_and_an_aborted_checkpoint_listed_is_uploaded_ag
     op.log(1)
     write(op, key, 2)
     ahead(op)
-    op.range.snapshot(2, op.version, "log")
+    op.begin(2)
     given_up = {file.key for file in op.upload(2).deltas}
     op.api.notify_aborted(2)
     assert not {file.key for file in op.log(3).deltas} & given_up

@@ -110,7 +110,7 @@ def test_any_life_of_recoveries_ends_with_what_was_logged(
         change(op, key, rng, rng.randrange(3))
         if rng.random() < 0.3:
             # One that is under way when the run ends: nobody lists what it uploads.
-            op.range.snapshot(number + 1, op.version, "log")
+            op.begin(number + 1)
             op.upload(number + 1)
             op.api.notify_aborted(number + 1)
             number += 1
