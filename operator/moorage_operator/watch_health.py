@@ -91,10 +91,18 @@ class Canary:
     _seen: dict[_Key, int] = field(default_factory=dict)
     _awaited: dict[_Key, tuple[int, float]] = field(default_factory=dict)
     _missed: dict[_Key, float] = field(default_factory=dict)
+    # When a watch last showed what a list had shown before it: to show all there is at their
+    # beginning takes watches of a large fleet minutes, and they are not dead while they go on
+    _progressed: float = float("-inf")
+
+    def is_behind(self, namespace: str | None = None) -> bool:
+        """Whether a watch has still to show what a list has shown."""
+        return any(namespace in {None, key[1]} for key in self._awaited)
 
     def wants_list(self, namespace: str | None = None) -> bool:
-        """Whether another list is to tell if a watch is behind, or the object is gone."""
-        return any(namespace in {None, key[1]} for key in self._awaited)
+        """Whether another list is to tell if a watch is dead, or the object is gone."""
+        waits = (at for key, (_, at) in self._awaited.items() if namespace in {None, key[1]})
+        return any(self._late(since) > self.patience for since in waits)
 
     def excuse(self, kind: str, namespace: str | None) -> None:
         """There is no watch of the kind that could be behind: the API server refuses it."""
@@ -104,14 +112,16 @@ class Canary:
     def seen(self, event: str, kind: str, body: dict[str, Any]) -> None:
         """A watch showed an object, or (event DELETED) that it is gone."""
         key, version = _key(kind, body), _version(body)
+        wanted = self._awaited.get(key)
         if event == "DELETED" or version is None:
             self._seen.pop(key, None)
-            self._caught_up(key)
-            return
-        self._seen[key] = version
-        wanted = self._awaited.get(key)
-        if wanted is not None and version >= wanted[0]:
-            self._caught_up(key)
+        else:
+            self._seen[key] = version
+            if wanted is not None and version < wanted[0]:
+                return
+        if wanted is not None:
+            self._progressed = self.clock()
+        self._caught_up(key)
 
     def listed(
         self, kind: str, namespace: str | None, versions: Iterable[tuple[_Key, int]]
@@ -130,7 +140,7 @@ class Canary:
         for key, version in found.items():
             if version and self._seen.get(key, -1) < version:
                 _, since = self._awaited.setdefault(key, (version, now))
-                if now - since > self.patience:
+                if self._late(since) > self.patience:
                     self._missed.setdefault(key, now - since)
 
     def trouble(self) -> str:
@@ -143,6 +153,9 @@ class Canary:
                 f"start anew"
             )
         return ""
+
+    def _late(self, since: float) -> float:
+        return self.clock() - max(since, self._progressed)
 
     def _caught_up(self, key: _Key) -> None:
         self._awaited.pop(key, None)

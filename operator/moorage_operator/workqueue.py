@@ -78,6 +78,7 @@ class WorkQueue:
     _running: dict[Ref, float] = field(default_factory=dict)
     _stopping: bool = False
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _none_due: asyncio.Event = field(default_factory=asyncio.Event)
     _group: asyncio.TaskGroup | None = None
 
     def wake(self, ref: Ref, after: float = 0.0) -> None:
@@ -132,6 +133,10 @@ class WorkQueue:
             return False
         return True
 
+    async def rest(self) -> None:
+        """Wait until no object is due that has no pass yet."""
+        await self._none_due.wait()
+
     async def run(self) -> None:
         """Work until cancelled; a pass under way is cancelled with it."""
         try:
@@ -163,6 +168,7 @@ class WorkQueue:
             entry.again = True
         elif not entry.ready:
             entry.ready, entry.due = True, asyncio.get_running_loop().time()
+            self._none_due.clear()
             self._due.setdefault(ref.namespace, deque()).append(ref)
             # Not now: wake-ups that come together are one.
             asyncio.get_running_loop().call_soon(self._begin_due)
@@ -185,6 +191,8 @@ class WorkQueue:
             self._under_way[ref.namespace] += 1
             self._take(ref, entry)
             self._group.create_task(self._pass(ref, entry))
+        if self._group is not None and not self._due:
+            self._none_due.set()
 
     def _next(self) -> Ref | None:
         """The next object, of the first namespace that may have another pass."""

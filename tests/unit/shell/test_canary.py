@@ -144,3 +144,21 @@ def test_a_watch_that_is_refused_is_excused(canary, now):
     canary.excuse(JOB, "here")
     assert canary.trouble() == ""
     assert not canary.wants_list()
+
+
+def test_watches_that_go_on_catching_up_are_not_dead_however_long_it_takes(canary, now):
+    """A fleet's first events take minutes; a new process would begin them anew, without end."""
+    names = [f"p{number}" for number in range(20)]
+    canary.listed("Pod", None, versions("Pod", *(body(8, name) for name in names)))
+    canary.listed(JOB, None, versions(JOB, body(8)))
+    for name in names:
+        now[0] += 5.0
+        canary.seen("", "Pod", body(8, name))
+        canary.listed(JOB, None, versions(JOB, body(8)))
+        assert canary.trouble() == ""
+        assert canary.is_behind()
+        assert not canary.wants_list()
+    now[0] += 11.0
+    assert canary.wants_list()
+    canary.listed(JOB, None, versions(JOB, body(8)))
+    assert "the watch of StatefulSparkJob is dead" in canary.trouble()

@@ -269,3 +269,20 @@ async def test_a_namespace_whose_passes_all_hang_leaves_workers_to_the_others(qu
     await turns(50)
     assert sorted(hands.begun) == sorted([*stuck, other])
     assert not queue.waiting
+
+
+async def test_there_is_rest_once_everything_that_is_due_has_its_pass(queue, hands):
+    hands.gates = {A: asyncio.Event(), B: asyncio.Event()}
+    others = [Ref("StatefulSparkJob", "n", f"c{number}") for number in range(4)]
+    hands.gates |= {one: asyncio.Event() for one in others}
+    for ref in (A, B, *others):
+        queue.wake(ref)
+    resting = asyncio.create_task(queue.rest())
+    await turns()
+    assert queue.waiting > 0
+    assert not resting.done()
+    for gate in hands.gates.values():
+        gate.set()
+    async with asyncio.timeout(5.0):
+        await resting
+    assert set(hands.begun) == {A, B, *others}
